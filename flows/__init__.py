@@ -1,0 +1,1 @@
+"""What an operator runs: the command line and the flows that chain the tasks."""

@@ -1,0 +1,141 @@
+"""The command `holdfast`.
+
+Invariant: a user's mistake ends as one message on stderr and exit code 2, an interruption as 128 plus the signal, any
+other failure as 1; nothing that a person has to read is a traceback.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+from rich.console import Console, RenderableType
+from rich.progress import Progress
+
+from storage.addresses import find_run_address, open_store
+from storage.errors import ConfigurationError, HoldfastError, SegmentFailedError
+from storage.manifest import Manifest
+from storage.store import Store
+from tasks.configuration import RunConfig, change_values, configure, load_configuration
+from tasks.terminal import console
+
+# What Prefect reads when it is imported: no telemetry, no advice, time for a slow machine to start its local server.
+PREFECT_SETTINGS = {
+    "DO_NOT_TRACK": "1",
+    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",
+    "PREFECT_LOGGING_LEVEL": "CRITICAL",
+    "PREFECT_LOGGING_SERVER_LEVEL": "CRITICAL",
+    "PREFECT_CLI_PROMPT": "false",
+}
+
+app = typer.Typer(
+    help="Train text classifiers on machines that may vanish, and get the model that no interruption would have made.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+Assignments = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Set a field, for instance train.steps=500.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
+RunArgument = Annotated[
+    str, typer.Argument(metavar="RUN", help="A configuration file, or the run's address STORE/runs/NAME.")
+]
+
+
+@app.command()
+def corpus(
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="Folder to make.")],
+    job: Annotated[Literal["policy", "quality"], typer.Option(help="Schema: text with metadata, or tokens.")],
+    rows: Annotated[int, typer.Option(help="Number of rows.")],
+    assignments: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Set seed or rows_per_file.")
+    ] = None,
+) -> None:
+    """Make a corpus to try things on: Parquet files with the columns of one of the two jobs."""
+    from tasks.corpus import CorpusConfig, generate_corpus
+
+    config = configure(CorpusConfig, change_values({}, assignments or []), "options of the corpus")
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+        bar = progress.add_task(f"writing {out}", total=rows)
+        paths = generate_corpus(out, job, rows, config, on_rows=lambda count: progress.advance(bar, count))
+    print(f"{rows:,} rows in {len(paths)} files in {out}")
+
+
+@app.command()
+def run(
+    configuration: Annotated[Path, typer.Argument(metavar="CONFIG", help="Configuration file (TOML).")],
+    assignments: Assignments = None,
+) -> None:
+    """Train a run to its end. A run that exists goes on from its promoted checkpoint."""
+    config = load_configuration(configuration, assignments or [])
+    os.environ.update(PREFECT_SETTINGS | os.environ)
+    # Prefect takes seconds to import, which a wrong configuration and the other commands need not wait for.
+    from flows.local import run_locally
+
+    run_locally(config)
+
+
+@app.command()
+def status(run: RunArgument, assignments: Assignments = None, as_json: AsJson = False) -> None:
+    """Say where a run stands."""
+    from flows.status import read_status, render_status
+
+    found = read_status(*_find_run(run, assignments or []))
+    _print(found, as_json, render_status)
+
+
+@app.command()
+def verify(run: RunArgument, assignments: Assignments = None, as_json: AsJson = False) -> None:
+    """Hash every checkpoint that is kept and say which are valid. Exit code 1 if one is not."""
+    from flows.verify import render_verification, verify_run
+
+    found = verify_run(*_find_run(run, assignments or []))
+    _print(found, as_json, render_verification)
+    if not found["valid"]:
+        raise typer.Exit(1)
+
+
+def main() -> None:
+    """Run the command line and turn errors into messages."""
+    try:
+        app()
+    except HoldfastError as error:
+        console.print(f"Error: {error}", style="red", markup=False, soft_wrap=True)
+        sys.exit(1 if isinstance(error, SegmentFailedError) else 2)
+
+
+def _find_run(text: str, assignments: list[str]) -> tuple[Store, str]:
+    """The run behind a configuration file or an address, after the assignments."""
+    if Path(text).is_file():
+        config = load_configuration(Path(text), assignments)
+        return open_store(config.store), config.run
+    address = find_run_address(text)
+    if address is None:
+        raise ConfigurationError(
+            f"{text} is neither a configuration file nor a run's address. "
+            "Give a TOML file, or the address as `holdfast run` prints it: STORE/runs/NAME."
+        )
+    store, run = address
+    if not assignments:
+        return address
+    started_with = Manifest(store, run).load_head().state.config | {"store": store.address}
+    config = configure(RunConfig, change_values(started_with, assignments), f"configuration of {text}")
+    return open_store(config.store), config.run
+
+
+def _print(found: dict[str, Any], as_json: bool, render: Callable[[dict[str, Any]], RenderableType]) -> None:
+    if as_json:
+        print(json.dumps(found, indent=2))
+    else:
+        Console(highlight=False).print(render(found))
+
+
+if __name__ == "__main__":
+    main()

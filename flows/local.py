@@ -1,0 +1,52 @@
+"""`holdfast run`: the train flow in this process, with a local Prefect server that lives as long as it.
+
+Invariant: what a person sees is the progress, what happened, and at the end one error or the result.
+"""
+
+import logging
+import signal
+import sys
+
+from prefect.exceptions import TerminationSignal
+from rich.logging import RichHandler
+
+from flows.train import train
+from storage.addresses import run_address
+from storage.run_state import RunState
+from tasks.configuration import RunConfig
+from tasks.places import open_places
+from tasks.terminal import console
+
+
+def run_locally(config: RunConfig) -> None:
+    """Train to the end. Exits with 128 plus the signal's number when asked to stop. Raises `HoldfastError`."""
+    _show_messages()
+    retry = config.retry
+    flow = train.with_options(retries=retry.attempts, retry_delay_seconds=retry.delay_seconds)
+    try:
+        _show_result(config, flow(config))
+    except (KeyboardInterrupt, TerminationSignal) as interruption:
+        number = signal.SIGINT if isinstance(interruption, KeyboardInterrupt) else signal.SIGTERM
+        console.print(f"Stopped by {number.name}. The same command goes on from the promoted checkpoint.")
+        sys.exit(128 + number)
+
+
+def _show_messages() -> None:
+    handler = RichHandler(console=console, show_path=False, show_level=False, markup=False, log_time_format="[%X]")
+    logger = logging.getLogger("holdfast")
+    logger.handlers = [handler]
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+
+
+def _show_result(config: RunConfig, state: RunState) -> None:
+    places = open_places(config)
+    lost = sum(segment.steps_lost for segment in state.segments)
+    print(f"run      {run_address(places.store, config.run)}")
+    if state.promoted is not None:
+        segments = f"{len(state.segments)} segment{'s' if len(state.segments) != 1 else ''}"
+        print(f"step     {state.promoted.step:,} of {state.steps_total:,} in {segments}, {lost:,} steps lost")
+        print(f"weights  {state.promoted.weights_sha256}")
+    for name, value in (state.metrics or {}).items():
+        print(f"{name:<8} {value:.4f}")
+    print(f"report   {places.store.address}/{places.report_key}")

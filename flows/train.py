@@ -1,0 +1,40 @@
+"""The main flow: prepare, recover, train segments until done, evaluate, report.
+
+Invariant: the resume point is read from the manifest on every attempt and never handed in, so that a retry, a new
+process and another machine all go on from the same checkpoint.
+"""
+
+from prefect import flow
+
+from storage.errors import HoldfastError, SegmentFailedError
+from storage.run_state import RunState
+from tasks.configuration import RunConfig
+from tasks.evaluate import evaluate_run
+from tasks.mistakes import never_retry
+from tasks.publish_report import publish_report
+from tasks.segment import train_segment
+from tasks.take_up import prepare_data, recover
+
+
+@flow(name="train", flow_run_name="{config.run}", retries=3, retry_delay_seconds=5, persist_result=False)
+def train(config: RunConfig, max_segments: int | None = None) -> RunState:
+    """Train a run to its end, or for `max_segments` segments; where it stands then.
+
+    Started again, in whatever way, it goes on from the promoted checkpoint.
+    """
+    try:
+        dataset = prepare_data(config)
+        state = recover(config, dataset)
+        while not state.is_trained and max_segments != 0:
+            record = train_segment(config)
+            if record.outcome in ("failed", "diverged", "lost"):
+                raise SegmentFailedError(f"Segment {record.fence} ended as {record.outcome}: {record.cause}")
+            state = recover(config, dataset)
+            max_segments = None if max_segments is None else max_segments - 1
+        if state.is_trained:
+            evaluate_run(config)
+        return publish_report(config, dataset)
+    except HoldfastError as error:
+        if not isinstance(error, SegmentFailedError):
+            never_retry()  # what a person has to put right is not put right by trying again
+        raise

@@ -1,0 +1,54 @@
+"""Re-hashing every checkpoint that a run keeps.
+
+Invariant: a checkpoint is called valid only after every one of its bytes was read in this call. Reads only: what to do
+about a damaged one is decided when the run goes on.
+"""
+
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from storage.checkpoints import verify_checkpoint
+from storage.errors import CorruptObjectError
+from storage.manifest import Manifest
+from storage.run_state import CheckpointRecord
+from storage.store import Store
+
+
+def verify_run(store: Store, run: str) -> dict[str, Any]:
+    """Which of the kept checkpoints are as they were written, JSON-able. Raises `RunMissingError`."""
+    state = Manifest(store, run).load_head().state
+    checkpoints = [_verify(store, record) for record in state.kept]
+    return {
+        "run": run,
+        "valid": all(checkpoint["valid"] for checkpoint in checkpoints),
+        "checkpoints": checkpoints,
+        "set_aside": [record.model_dump(mode="json") for record in state.set_aside],
+    }
+
+
+def render_verification(result: dict[str, Any]) -> Table:
+    """The result for a person."""
+    table = Table("step", "valid", "checkpoint", box=None, pad_edge=False, title=f"Checkpoints of {result['run']}")
+    for checkpoint in result["checkpoints"]:
+        mark = Text("valid", "green") if checkpoint["valid"] else Text("DAMAGED", "bold red")
+        table.add_row(f"{checkpoint['step']:,}", mark, Text(checkpoint["reason"] or checkpoint["path"]))
+    for record in result["set_aside"]:
+        table.add_row(f"{record['step']:,}", Text("set aside", "yellow"), Text(record["reason"]))
+    return table
+
+
+def _verify(store: Store, record: CheckpointRecord) -> dict[str, Any]:
+    reason = None
+    try:
+        verify_checkpoint(store, record.path, record.digest)
+    except CorruptObjectError as error:
+        reason = str(error)
+    return {
+        "step": record.step,
+        "path": f"{store.address}/{record.path}",
+        "digest": record.digest,
+        "valid": reason is None,
+        "reason": reason,
+    }

@@ -1,0 +1,1 @@
+"""Everything that must be durable: stores, the manifest, checkpoints, data sets."""

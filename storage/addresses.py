@@ -1,0 +1,51 @@
+"""From the address a user types to the store behind it.
+
+Invariant: opening writes nothing; `check_writable` is what tries.
+"""
+
+import uuid
+from pathlib import Path
+
+from storage.errors import ConfigurationError, ObjectExistsError, StoreError
+from storage.local_store import LocalStore
+from storage.store import Store
+
+RUNS_FOLDER = "runs"
+
+
+def open_store(address: str) -> Store:
+    """The store at a folder's path. Raises `ConfigurationError` for an address of a kind that is not supported."""
+    scheme, separator, _ = address.partition("://")
+    if separator:
+        raise ConfigurationError(
+            f"store = {address!r}: {scheme}:// stores are not supported by this version. "
+            "Give a folder, for instance on a network file system that all machines mount."
+        )
+    return LocalStore(Path(address).expanduser())
+
+
+def check_writable(store: Store) -> None:
+    """Try the two writes that everything rests on. Raises `StoreError` if the store cannot be written or lock."""
+    key = f"probe/{uuid.uuid4().hex}"
+    try:
+        store.write_if_absent(key, b"first")
+        try:
+            store.write_if_absent(key, b"second")
+        except ObjectExistsError:
+            return
+        raise StoreError(f"{store.address} does not honour put-if-absent, on which the manifest rests: use another.")
+    finally:
+        store.delete(key)
+
+
+def run_address(store: Store, run: str) -> str:
+    """What `holdfast status` and `holdfast verify` take in place of a configuration file."""
+    return f"{store.address}/{RUNS_FOLDER}/{run}"
+
+
+def find_run_address(text: str) -> tuple[Store, str] | None:
+    """The store and the run's name behind an address as `run_address` gives it, or None if it has another form."""
+    store_address, separator, run = text.rstrip("/").rpartition(f"/{RUNS_FOLDER}/")
+    if not separator or "/" in run or not run:
+        return None
+    return open_store(store_address), run

@@ -1,0 +1,181 @@
+"""Checkpoints in a store: immutable files, and an index of their hashes that is written last.
+
+Invariant: a checkpoint exists when its `index.json` exists, and it is valid when every file has the size and SHA-256
+that the index states, and the index the SHA-256 that the manifest states. A folder without an index is a save under
+way, or one that a kill cut off; nobody reads it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import Field, ValidationError
+
+from storage.addresses import RUNS_FOLDER
+from storage.digests import canonical_json, sha256_of_bytes, sha256_of_file
+from storage.errors import CorruptObjectError, ObjectExistsError, ObjectMissingError
+from storage.run_state import Record
+from storage.store import Store
+from storage.tensor_files import find_non_finite, weights_sha256
+
+CHECKPOINT_FORMAT = 1
+INDEX_NAME = "index.json"
+STATE_NAME = "state.json"
+MODEL_NAME = "model.safetensors"
+OPTIMIZER_NAME = "optimizer.safetensors"
+
+
+class CheckpointFile(Record):
+    """Size and hash of one file of a checkpoint."""
+
+    num_bytes: int
+    sha256: str
+
+
+class CheckpointIndex(Record):
+    """What makes a folder a checkpoint. `cursor` counts samples consumed: step * batch size."""
+
+    format: int = CHECKPOINT_FORMAT
+    run: str
+    fence: int
+    step: int
+    cursor: int
+    dataset_digest: str
+    weights_sha256: str
+    versions: dict[str, str] = Field(description="Libraries and device that made it.")
+    files: dict[str, CheckpointFile]
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(file.num_bytes for file in self.files.values())
+
+
+@dataclass(frozen=True)
+class FoundCheckpoint:
+    """A complete checkpoint: key of its folder, digest of its index, and the index."""
+
+    path: str
+    digest: str
+    index: CheckpointIndex
+
+
+def checkpoint_path(run: str, step: int, fence: int) -> str:
+    """Key of a checkpoint's folder: unique, since a fence passes each step once."""
+    return f"{RUNS_FOLDER}/{run}/checkpoints/{step:012d}-f{fence:08d}"
+
+
+def write_checkpoint(store: Store, index: CheckpointIndex, files: Mapping[str, Path]) -> FoundCheckpoint:
+    """Put the files, then the index. `index.files` must describe `files`.
+
+    Files of a save that was cut off under the same fence are replaced: without an index they were never read.
+    """
+    path = checkpoint_path(index.run, index.step, index.fence)
+    for name, source in files.items():
+        try:
+            store.put_file(source, f"{path}/{name}")
+        except ObjectExistsError:
+            store.delete(f"{path}/{name}")
+            store.put_file(source, f"{path}/{name}")
+    data = canonical_json(index.model_dump(mode="json"))
+    store.write_if_absent(f"{path}/{INDEX_NAME}", data)
+    return FoundCheckpoint(path, sha256_of_bytes(data), index)
+
+
+def describe_file(path: Path) -> CheckpointFile:
+    """Size and hash of a finished file."""
+    return CheckpointFile(num_bytes=path.stat().st_size, sha256=sha256_of_file(path))
+
+
+def load_checkpoint(store: Store, path: str, digest: str | None = None) -> FoundCheckpoint:
+    """Read the index in the folder `path`. Raises `CorruptObjectError` if it is missing, unreadable or not `digest`."""
+    key = f"{path}/{INDEX_NAME}"
+    try:
+        data = store.read(key)
+        index = CheckpointIndex.model_validate_json(data)
+    except ObjectMissingError as error:
+        raise CorruptObjectError(f"{key} is missing.") from error
+    except ValidationError as error:
+        raise CorruptObjectError(f"{key} is not a checkpoint's index.") from error
+    found = sha256_of_bytes(data)
+    if digest is not None and found != digest:
+        raise CorruptObjectError(f"{key} has SHA-256 {found}, the manifest states {digest}.")
+    return FoundCheckpoint(path, found, index)
+
+
+def find_complete_checkpoints(store: Store, run: str, fence: int) -> list[FoundCheckpoint]:
+    """Complete checkpoints that the segment with this fence wrote, newest first; damaged indexes are left out."""
+    suffix = f"-f{fence:08d}/{INDEX_NAME}"
+    keys = [k for k in store.list_keys(f"{RUNS_FOLDER}/{run}/checkpoints/") if k.endswith(suffix)]
+    found = []
+    for key in keys:
+        try:
+            checkpoint = load_checkpoint(store, key.removesuffix(f"/{INDEX_NAME}"))
+        except CorruptObjectError:
+            continue  # an index that was never promoted and cannot be read is no checkpoint
+        if checkpoint.path == checkpoint_path(run, checkpoint.index.step, fence):
+            found.append(checkpoint)
+    return sorted(found, key=lambda checkpoint: checkpoint.index.step, reverse=True)
+
+
+def verify_checkpoint(store: Store, path: str, digest: str | None = None) -> FoundCheckpoint:
+    """Hash every byte of a checkpoint. Raises `CorruptObjectError` naming the file that is not as it was written."""
+    found = load_checkpoint(store, path, digest)
+    for name, expected in found.index.files.items():
+        try:
+            actual = describe_file(store.fetch(f"{path}/{name}"))
+        except ObjectMissingError as error:
+            raise CorruptObjectError(f"{path}/{name} is missing.") from error
+        if actual != expected:
+            raise CorruptObjectError(
+                f"{path}/{name} was changed after it was written: {expected.num_bytes} bytes with SHA-256 "
+                f"{expected.sha256[:16]}... expected, {actual.num_bytes} bytes with {actual.sha256[:16]}... found."
+            )
+    return found
+
+
+def validate_for_promotion(found: FoundCheckpoint, store: Store, batch_size: int) -> None:
+    """Check what hashes cannot: finite values, the stated weights, step and cursor in agreement.
+
+    Raises `CorruptObjectError`. The hashes themselves are checked by `verify_checkpoint` before.
+    """
+    index = found.index
+    for name in (MODEL_NAME, OPTIMIZER_NAME):
+        tensor = find_non_finite(store.fetch(f"{found.path}/{name}"))
+        if tensor is not None:
+            raise CorruptObjectError(f"{found.path}/{name}: tensor {tensor} is not finite.")
+    weights = weights_sha256(store.fetch(f"{found.path}/{MODEL_NAME}"))
+    if weights != index.weights_sha256:
+        raise CorruptObjectError(f"{found.path}: the weights are {weights}, the index states {index.weights_sha256}.")
+    if index.cursor != index.step * batch_size:
+        raise CorruptObjectError(
+            f"{found.path}: step {index.step} with {batch_size} samples a step is cursor {index.step * batch_size}, "
+            f"the index states {index.cursor}."
+        )
+
+
+def list_checkpoint_paths(store: Store, run: str) -> list[tuple[str, int]]:
+    """Folders of all checkpoints of a run, complete or not, with the fence they were written under. For cleaning up."""
+    prefix = f"{RUNS_FOLDER}/{run}/checkpoints/"
+    folders = {key.removeprefix(prefix).partition("/")[0] for key in store.list_keys(prefix)}
+    named = [(folder, folder.rpartition("-f")[2]) for folder in sorted(folders)]
+    return [(f"{prefix}{folder}", int(fence)) for folder, fence in named if fence.isdigit()]
+
+
+def read_checkpoint_file(store: Store, found: FoundCheckpoint, name: str) -> bytes:
+    """One file's content, hashed while it is in hand. Raises `CorruptObjectError`."""
+    data = store.read(f"{found.path}/{name}")
+    if sha256_of_bytes(data) != found.index.files[name].sha256:
+        raise CorruptObjectError(f"{found.path}/{name} was changed after it was written.")
+    return data
+
+
+def evaluation_key(path: str) -> str:
+    """Key of the test results of the checkpoint in the folder `path`."""
+    return f"{path.replace('/checkpoints/', '/evaluations/')}.json"
+
+
+def delete_checkpoint(store: Store, path: str) -> None:
+    """Remove a checkpoint's files, the index first: what is left after a kill is no checkpoint any more."""
+    store.delete(f"{path}/{INDEX_NAME}")
+    for key in list(store.list_keys(f"{path}/")):
+        store.delete(key)

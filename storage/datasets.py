@@ -1,0 +1,121 @@
+"""A prepared data set: immutable Parquet shards under the digest of their inputs, with a manifest written last.
+
+Invariant: `datasets/<digest>/dataset.json` exists only when every file it names is in the store, durable, with the
+SHA-256 it states. A folder without it is an interrupted preparation and is never read.
+"""
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from storage.digests import canonical_json
+from storage.errors import CorruptObjectError, ObjectMissingError
+from storage.store import Store
+
+DATASET_FORMAT = 1
+SPLITS = ("train", "validation", "test")
+MISSING_INDEX = 0
+UNSEEN_INDEX = 1
+FIRST_VOCABULARY_INDEX = 2
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class FileRecord(_Record):
+    """One immutable file: `name` is relative to the data set's folder (or to the source, for an input)."""
+
+    name: str
+    num_rows: int
+    num_bytes: int
+    sha256: str
+
+
+class SplitRecord(_Record):
+    """One split's shards, in row order: row r stands in the shard that covers it, row groups of equal size."""
+
+    num_rows: int
+    num_tokens: int
+    shards: list[FileRecord]
+
+
+class NumericColumn(_Record):
+    """Statistics of a numeric column over the training split; missing values become the median, then all are scaled."""
+
+    name: str
+    mean: float
+    standard_deviation: float
+    median: float
+    missing_share: float
+
+
+class CategoricalColumn(_Record):
+    """Vocabulary of a categorical column over the training split.
+
+    Index 0 stands for a missing value, 1 for one that the training split does not have, 2 + i for `vocabulary[i]`.
+    """
+
+    name: str
+    vocabulary: list[str]
+    missing_share: float
+
+
+class Target(_Record):
+    """What is predicted. `classes[i]` is the label with index i; counts are over the training split."""
+
+    kind: Literal["multiclass", "binary"]
+    column: str
+    classes: list[str]
+    class_counts: list[int]
+
+
+class DatasetManifest(_Record):
+    """All that training needs to know of a data set, and the hash of every byte of it."""
+
+    format: int = DATASET_FORMAT
+    digest: str = Field(description="SHA-256 over the inputs: source files, data configuration, seed, format.")
+    inputs: dict[str, object] = Field(description="What the digest was taken over, for a field-by-field comparison.")
+    versions: dict[str, str] = Field(description="Versions of the libraries that prepared it.")
+    target: Target
+    vocabulary_size: int = Field(description="Token ids are in [0, vocabulary_size); 0 is padding.")
+    max_tokens: int = Field(description="Longest sequence, in tokens.")
+    row_group_rows: int = Field(description="Rows of every row group but the last of a split.")
+    numeric: list[NumericColumn]
+    categorical: list[CategoricalColumn]
+    splits: dict[str, SplitRecord]
+    tokenizer: FileRecord | None = Field(description="tokenizer.json of `tokenizers`; none for token input.")
+
+
+def dataset_key(digest: str, name: str = "") -> str:
+    """Key of a data set's folder, or of a file in it."""
+    return f"datasets/{digest}/{name}"
+
+
+def find_dataset(store: Store, digest: str) -> DatasetManifest | None:
+    """The published data set with this digest, or None. Raises `CorruptObjectError` if its manifest cannot be read."""
+    key = dataset_key(digest, "dataset.json")
+    try:
+        data = store.read(key)
+    except ObjectMissingError:
+        return None
+    try:
+        return DatasetManifest.model_validate_json(data)
+    except ValidationError as error:
+        raise CorruptObjectError(
+            f"The data set's manifest {store.address}/{key} cannot be read ({error.error_count()} problems). "
+            f"Delete the folder {dataset_key(digest)} and run again: it is then prepared afresh."
+        ) from error
+
+
+def load_dataset(store: Store, digest: str) -> DatasetManifest:
+    """Like `find_dataset`, but raises `ObjectMissingError` when there is none."""
+    manifest = find_dataset(store, digest)
+    if manifest is None:
+        raise ObjectMissingError(f"There is no data set {digest} in {store.address}: it was deleted since.")
+    return manifest
+
+
+def publish_dataset(store: Store, manifest: DatasetManifest) -> None:
+    """Make a data set visible, after every one of its files has been put into the store."""
+    store.write(dataset_key(manifest.digest, "dataset.json"), canonical_json(manifest.model_dump(mode="json")))

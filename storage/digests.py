@@ -1,0 +1,30 @@
+"""Content hashes and the one JSON form they are taken over.
+
+Invariant: equal values give equal bytes, on every machine and in every version of Python.
+"""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+
+def canonical_json(value: Any) -> bytes:
+    """Sorted keys, no spaces, no NaN (RFC 8259 has none): the bytes a digest is taken over."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+
+
+def sha256_of_bytes(data: bytes) -> str:
+    """SHA-256 as 64 hex digits."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def sha256_of_file(path: Path) -> str:
+    """SHA-256 of a file's content as 64 hex digits, read in constant memory."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def digest_of(value: Any) -> str:
+    """SHA-256 of a JSON-able value, independent of the order of its keys."""
+    return sha256_of_bytes(canonical_json(value))

@@ -1,0 +1,57 @@
+"""Every error that Holdfast raises about its own domain.
+
+A message says what was expected, what was found, where, and what to do now. The command line prints the message alone:
+a `HoldfastError` never reaches a user as a traceback.
+"""
+
+
+class HoldfastError(Exception):
+    """Base of all errors whose message is written for the person at the terminal."""
+
+
+class ConfigurationError(HoldfastError, ValueError):
+    """A configuration file or a `--set` is wrong."""
+
+
+class ContractError(HoldfastError, ValueError):
+    """The user's data break the contract: column, expectation and count are in the message."""
+
+
+class StoreError(HoldfastError):
+    """The store cannot be used: not there, not writable, full."""
+
+
+class ObjectMissingError(StoreError):
+    """No object has this key."""
+
+
+class ObjectExistsError(StoreError):
+    """Put-if-absent found an object with this key."""
+
+
+class CorruptObjectError(HoldfastError):
+    """An object's bytes are not the ones that were written."""
+
+
+class ConflictError(HoldfastError):
+    """Another writer committed first, and what it committed forbids ours."""
+
+
+class FencedError(ConflictError):
+    """The lease was taken by a later segment: this one may promote nothing any more."""
+
+
+class RunBusyError(ConflictError):
+    """A living process holds the run's lease."""
+
+
+class RunMissingError(HoldfastError):
+    """No run of this name has ever been started in this store."""
+
+
+class IncompatibleRunError(HoldfastError):
+    """The run exists, but its configuration, data or software is not the one it was started with."""
+
+
+class SegmentFailedError(HoldfastError):
+    """A segment ended as `failed` or `diverged`; the message carries its cause."""

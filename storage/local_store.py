@@ -1,0 +1,180 @@
+"""A store in a folder of a POSIX file system, local or shared.
+
+Invariant: a key names a complete object or none. Bytes are written under a temporary name in `.tmp`, synced, and then
+given their key in one atomic step (link or rename), after which the folder is synced too. What a killed writer leaves
+behind in `.tmp` is never listed and never read.
+"""
+
+import contextlib
+import os
+import shutil
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+from storage.errors import ObjectExistsError, ObjectMissingError, StoreError
+
+TEMPORARY_FOLDER = ".tmp"
+SWEEP_AGE_SECONDS = 24 * 3600
+
+
+class LocalStore:
+    """The `Store` protocol over the folder `root`, which is made when the first object is written."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root.absolute()
+
+    @property
+    def address(self) -> str:
+        return str(self.root)
+
+    def read(self, key: str) -> bytes:
+        try:
+            return self._path(key).read_bytes()
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise self._missing(key) from error
+
+    def write(self, key: str, data: bytes) -> None:
+        with self._explained(key):
+            temporary = self._write_temporary(data)
+            target = self._make_folder(key)
+            temporary.replace(target)
+            sync_folder(target.parent)
+
+    def write_if_absent(self, key: str, data: bytes) -> None:
+        with self._explained(key):
+            temporary = self._write_temporary(data)
+            try:
+                self._link(temporary, key)
+            finally:
+                temporary.unlink()
+
+    def put_file(self, source: Path, key: str) -> None:
+        with self._explained(key):
+            temporary = self._temporary_path()
+            try:
+                # A second name for the same bytes costs nothing; another file system needs a copy.
+                os.link(source, temporary)
+            except OSError:
+                shutil.copyfile(source, temporary)
+            try:
+                sync_file(temporary)
+                self._link(temporary, key)
+            finally:
+                temporary.unlink(missing_ok=True)
+
+    def fetch(self, key: str) -> Path:
+        path = self._path(key)
+        if not path.is_file():
+            raise self._missing(key)
+        return path
+
+    def list_keys(self, prefix: str) -> Iterator[str]:
+        folder = self.root / prefix if prefix.endswith("/") or not prefix else (self.root / prefix).parent
+        found = (path.relative_to(self.root) for path in folder.rglob("*") if path.is_file())
+        keys = (path.as_posix() for path in found if path.parts[0] != TEMPORARY_FOLDER)
+        yield from sorted(key for key in keys if key.startswith(prefix))
+
+    def delete(self, key: str) -> None:
+        with self._explained(key):
+            path = self._path(key)
+            path.unlink(missing_ok=True)
+            self._remove_empty_folders(path.parent)
+
+    def sweep(self) -> None:
+        oldest = time.time() - SWEEP_AGE_SECONDS
+        for path in (self.root / TEMPORARY_FOLDER).glob("*"):
+            # Another sweeper may be quicker, and a file may get its key right now: both make it vanish.
+            with contextlib.suppress(FileNotFoundError):
+                if path.is_file() and path.lstat().st_ctime < oldest:
+                    path.unlink()
+
+    def _path(self, key: str) -> Path:
+        parts = key.split("/")
+        if not key or any(part in ("", ".", "..") for part in parts) or parts[0] == TEMPORARY_FOLDER:
+            raise ValueError(f"not a key: {key!r}")
+        return self.root.joinpath(*parts)
+
+    def _temporary_path(self) -> Path:
+        folder = self.root / TEMPORARY_FOLDER
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder / uuid.uuid4().hex
+
+    def _write_temporary(self, data: bytes) -> Path:
+        path = self._temporary_path()
+        try:
+            with path.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError:
+            path.unlink(missing_ok=True)
+            raise
+        return path
+
+    def _make_folder(self, key: str) -> Path:
+        """Make the key's folder, durably: each new folder is an entry in its parent that must be synced as well."""
+        target = self._path(key)
+        missing = [folder for folder in target.parents if not folder.exists()]
+        target.parent.mkdir(parents=True, exist_ok=True)
+        for folder in missing:
+            sync_folder(folder.parent)
+        return target
+
+    def _link(self, temporary: Path, key: str) -> None:
+        target = self._make_folder(key)
+        try:
+            os.link(temporary, target)
+        except FileExistsError as error:
+            raise ObjectExistsError(f"{self.address}/{key} exists already and objects are never changed.") from error
+        sync_folder(target.parent)
+
+    def _remove_empty_folders(self, folder: Path) -> None:
+        while folder != self.root:
+            try:
+                folder.rmdir()
+            except OSError:
+                return  # not empty, or another process was quicker
+            folder = folder.parent
+
+    def _missing(self, key: str) -> ObjectMissingError:
+        return ObjectMissingError(f"{self.address}/{key} is missing.")
+
+    def _explained(self, key: str) -> "_Explained":
+        return _Explained(f"{self.address}/{key}")
+
+
+class _Explained:
+    """Turns an `OSError` of the file system into a `StoreError` that says where it happened and what to do."""
+
+    def __init__(self, where: str) -> None:
+        self.where = where
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if isinstance(error, OSError):
+            raise StoreError(
+                f"Cannot write {self.where}: {error.strerror or error}. "
+                "Check that the store's folder exists, is writable and has space left, then run again."
+            ) from error
+
+
+def sync_file(path: Path) -> None:
+    """Wait until the file's bytes are on the device."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_folder(path: Path) -> None:
+    """Wait until the folder's entries are on the device: without it a new name can vanish in a power cut."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,103 @@
+"""What a run's manifest says at one generation: the whole truth about the run, in one small JSON document.
+
+Invariant: the resume point is `promoted`, and it is the newest entry of `kept`. Everything else explains how it came.
+"""
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+MANIFEST_FORMAT = 1
+
+Outcome = Literal["completed", "budget", "preempted", "diverged", "failed", "lost"]
+
+
+class Record(BaseModel):
+    """Base of everything kept in the manifest: immutable and strict."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Holder(Record):
+    """The process that supervises a segment. `started` and `boot` tell it from a later process with the same number."""
+
+    host: str
+    boot: str = Field(description="The machine's boot id: after a reboot no process of before is alive.")
+    pid: int
+    started: float = Field(description="Unix time at which the process was created.")
+
+
+class Lease(Record):
+    """Who may promote checkpoints. The generation that granted it is its `fence`."""
+
+    fence: int
+    holder: Holder
+    world_size: int
+    first_step: int
+    taken_at: float = Field(description="Unix time, for people; nothing is decided by it.")
+
+
+class CheckpointRecord(Record):
+    """A promoted checkpoint. `digest` is the SHA-256 of its index, which holds the hashes of all its other files."""
+
+    step: int
+    path: str = Field(description="Key of its folder, relative to the store.")
+    digest: str
+    weights_sha256: str = Field(description="Over the model's tensors alone, in the order of their names.")
+    num_bytes: int
+    fence: int
+    promoted_at: float
+
+
+class SetAsideRecord(Record):
+    """A checkpoint that was found damaged, and why. Its files stay for whoever wants to look."""
+
+    step: int
+    path: str
+    reason: str
+    set_aside_at: float
+
+
+class SegmentRecord(Record):
+    """A segment that ended. Steps after the checkpoint that it left behind are `steps_lost`."""
+
+    fence: int
+    outcome: Outcome
+    cause: str = Field(description="Why, in words: 'SIGTERM', 'budget of 60 s', the error; empty when completed.")
+    first_step: int
+    last_step: int
+    world_size: int
+    started_at: float
+    seconds: float
+    steps_lost: int
+    phases: dict[str, float] = Field(description="Seconds per phase: start, restore, train, validate, save.")
+
+
+class RunState(Record):
+    """One generation's content."""
+
+    format: int = MANIFEST_FORMAT
+    run: str
+    created_at: float
+    config: dict[str, object] = Field(description="The configuration the run was last continued with.")
+    dataset_digest: str
+    steps_total: int
+    lease: Lease | None = None
+    promoted: CheckpointRecord | None = None
+    kept: list[CheckpointRecord] = Field([], description="Newest first; the first one is the resume point.")
+    set_aside: list[SetAsideRecord] = []
+    segments: list[SegmentRecord] = Field([], description="Oldest first.")
+    metrics: dict[str, float] | None = Field(None, description="On the test split, once the run is complete.")
+    metrics_step: int | None = Field(None, description="Step of the checkpoint the metrics belong to.")
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether the resume point is the end of training, validated and saved."""
+        last = self.segments[-1] if self.segments else None
+        at_end = self.promoted is not None and self.promoted.step == self.steps_total
+        return at_end and last is not None and last.outcome == "completed"
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether it was trained and tested."""
+        return self.is_trained and self.metrics is not None and self.metrics_step == self.steps_total

@@ -1,0 +1,41 @@
+"""The one protocol for durable storage: immutable objects under keys, put-if-absent as the only lock.
+
+Every implementation passes `tests/integration/test_store_behaviour.py`. Keys are relative, with `/` between parts.
+A method that writes returns when its bytes survive a power cut.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Protocol
+
+
+class Store(Protocol):
+    """A folder or a bucket prefix. `address` is what a user types to name it."""
+
+    @property
+    def address(self) -> str:
+        """What `open_store` takes to open this store again, in any process."""
+
+    def read(self, key: str) -> bytes:
+        """The object's bytes. Raises `ObjectMissingError`."""
+
+    def write(self, key: str, data: bytes) -> None:
+        """Put or replace an object in one piece: a reader sees the old bytes or the new ones."""
+
+    def write_if_absent(self, key: str, data: bytes) -> None:
+        """Put an object; raises `ObjectExistsError` if there is one. Of racing writers exactly one succeeds."""
+
+    def put_file(self, source: Path, key: str) -> None:
+        """Put a finished local file that nobody writes any more. Raises `ObjectExistsError`."""
+
+    def fetch(self, key: str) -> Path:
+        """A local path with the object's content, to be read only. Raises `ObjectMissingError`."""
+
+    def list_keys(self, prefix: str) -> Iterator[str]:
+        """Keys that start with `prefix`, in byte order. Objects only, never files under way."""
+
+    def delete(self, key: str) -> None:
+        """Remove an object; one that is not there is no error."""
+
+    def sweep(self) -> None:
+        """Remove what writers that were killed more than a day ago left behind. It was never visible."""

@@ -1,0 +1,95 @@
+"""Safetensors files read as bytes: hashes and checks that need neither torch nor the memory of a whole file.
+
+Format: 8 bytes little-endian length of the header, the header as JSON {name: {dtype, shape, data_offsets}}, then the
+tensors' bytes (https://github.com/huggingface/safetensors#format). Invariant: nothing here trusts a length that the
+file's own size does not confirm.
+"""
+
+import hashlib
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from storage.errors import CorruptObjectError
+
+# Bytes of one element, and for floats the unsigned integer type and the mask of the exponent's bits.
+ITEM_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1}
+EXPONENT_MASKS: dict[str, tuple[type[np.unsignedinteger], int]] = {
+    "F64": (np.uint64, 0x7FF0000000000000),
+    "F32": (np.uint32, 0x7F800000),
+    "F16": (np.uint16, 0x7C00),
+    "BF16": (np.uint16, 0x7F80),
+}
+CHUNK_ITEMS = 1 << 22
+
+
+@dataclass(frozen=True)
+class TensorEntry:
+    """Where one tensor stands in the file; `start` and `end` are absolute byte positions."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    start: int
+    end: int
+
+
+def read_entries(path: Path) -> list[TensorEntry]:
+    """The tensors of a file in the order of their names. Raises `CorruptObjectError` if the layout makes no sense."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        header_bytes = int.from_bytes(file.read(8), "little")
+        if size < 8 or header_bytes > size - 8:
+            raise CorruptObjectError(f"{path} is not a safetensors file: its header does not fit into {size} bytes.")
+        header = file.read(header_bytes)
+    try:
+        described = json.loads(header)
+        entries = [_parse_entry(name, entry, 8 + header_bytes) for name, entry in described.items() if name[:2] != "__"]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CorruptObjectError(f"{path} is not a safetensors file: its header cannot be read.") from error
+    for entry in entries:
+        expected = math.prod(entry.shape) * ITEM_BYTES[entry.dtype]
+        if entry.end - entry.start != expected or not 0 <= entry.start <= entry.end <= size:
+            raise CorruptObjectError(f"{path}: tensor {entry.name!r} does not stand where the header says.")
+    return sorted(entries, key=lambda entry: entry.name)
+
+
+def weights_sha256(path: Path) -> str:
+    """SHA-256 over name, type, shape and bytes of every tensor, in the order of the names.
+
+    It depends on the tensors alone, not on how the file lays them out, so two runs can be compared by it.
+    """
+    digest = hashlib.sha256()
+    data = np.memmap(path, dtype=np.uint8, mode="r")
+    for entry in read_entries(path):
+        digest.update(f"{entry.name}\0{entry.dtype}\0{','.join(map(str, entry.shape))}\0".encode())
+        digest.update(data[entry.start : entry.end])
+    return digest.hexdigest()
+
+
+def find_non_finite(path: Path) -> str | None:
+    """Name of the first tensor with a NaN or an infinity, or None."""
+    data = np.memmap(path, dtype=np.uint8, mode="r")
+    for entry in read_entries(path):
+        if entry.dtype in EXPONENT_MASKS and _has_non_finite(data[entry.start : entry.end], entry.dtype):
+            return entry.name
+    return None
+
+
+def _has_non_finite(data: NDArray[np.uint8], dtype: str) -> bool:
+    kind, mask = EXPONENT_MASKS[dtype]
+    bits = np.frombuffer(data, dtype=kind)
+    chunks = (bits[start : start + CHUNK_ITEMS] for start in range(0, len(bits), CHUNK_ITEMS))
+    return any(bool(np.any((chunk & kind(mask)) == kind(mask))) for chunk in chunks)
+
+
+def _parse_entry(name: str, entry: dict[str, object], data_start: int) -> TensorEntry:
+    shape, offsets = entry["shape"], entry["data_offsets"]
+    if not isinstance(shape, list) or not isinstance(offsets, list) or entry["dtype"] not in ITEM_BYTES:
+        raise ValueError(name)
+    start, end = offsets
+    return TensorEntry(name, str(entry["dtype"]), tuple(int(n) for n in shape), data_start + start, data_start + end)

@@ -1,0 +1,1 @@
+"""One Prefect task each: prepare, recover, segment, promote, evaluate, report."""

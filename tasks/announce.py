@@ -1,0 +1,18 @@
+"""What a person should know while a flow runs, in one place.
+
+Goes to the logger `holdfast`: the terminal shows it above the progress bar, a Prefect worker sends it to the UI.
+"""
+
+import logging
+
+_logger = logging.getLogger("holdfast")
+
+
+def announce(message: str) -> None:
+    """Something happened that a person may want to know."""
+    _logger.info(message)
+
+
+def warn(message: str) -> None:
+    """Something went wrong and was dealt with."""
+    _logger.warning(message)

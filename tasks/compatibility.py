@@ -1,0 +1,59 @@
+"""Whether a run may go on with the configuration at hand.
+
+Invariant: what decides the bits of the model is fixed when the run begins. What may change is listed here; everything
+else is refused with a field-by-field difference.
+"""
+
+from typing import Any
+
+from storage.errors import IncompatibleRunError
+from storage.run_state import RunState
+from tasks.configuration import RunConfig
+
+# Sections and fields that may change between segments: where things are, how often, how long, how many ranks.
+CHANGEABLE = (
+    "store",
+    "scratch",
+    "data.source",  # the content decides, by the data set's digest
+    "data.memory_limit",
+    "train.steps",
+    "train.ranks",
+    "train.prefetch_steps",
+    "validation",
+    "checkpoint",
+    "segment",
+    "retry",
+)
+
+
+def require_compatible(state: RunState, config: RunConfig) -> None:
+    """Raise `IncompatibleRunError` naming every field whose change would make it another model."""
+    changes = describe_changes(state.config, config.model_dump(mode="json"))
+    refused = [text for field, text in changes.items() if not _is_changeable(field)]
+    if refused:
+        raise IncompatibleRunError(
+            f"Run {state.run!r} was started with another configuration:\n"
+            + "\n".join(f"  {text}" for text in refused)
+            + "\nRestore these to go on with the run, or give another run name to start a new one."
+        )
+    if state.promoted is not None and config.train.steps < state.promoted.step:
+        raise IncompatibleRunError(
+            f"Run {state.run!r} is at step {state.promoted.step} already, train.steps = {config.train.steps} lies "
+            "behind it. Give more steps, or another run name to start a new run."
+        )
+
+
+def describe_changes(before: dict[str, Any], after: dict[str, Any], prefix: str = "") -> dict[str, str]:
+    """Dotted field -> 'field: was X, is Y now', for every leaf that differs."""
+    changes: dict[str, str] = {}
+    for name in sorted(before.keys() | after.keys()):
+        field, old, new = f"{prefix}{name}", before.get(name), after.get(name)
+        if isinstance(old, dict) and isinstance(new, dict):
+            changes |= describe_changes(old, new, f"{field}.")
+        elif old != new:
+            changes[field] = f"{field}: was {old!r}, is {new!r} now"
+    return changes
+
+
+def _is_changeable(field: str) -> bool:
+    return any(field == entry or field.startswith(f"{entry}.") for entry in CHANGEABLE)

@@ -1,0 +1,200 @@
+"""The configuration of a run: one TOML file, every field with a default where one is sensible.
+
+Invariant: a `RunConfig` that was built is consistent in itself; what it says about files is checked when they are read.
+"""
+
+import copy
+import difflib
+import tomllib
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from pydantic import Field, ValidationError, model_validator
+
+from storage.errors import ConfigurationError
+from training.configuration import CheckpointConfig, ConfigModel, ModelConfig, TrainConfig, ValidationConfig
+
+Config = TypeVar("Config", bound=ConfigModel)
+
+
+class SplitConfig(ConfigModel):
+    """How samples are dealt to training, validation and test. Always a pure function of the row."""
+
+    by: Literal["id", "column", "time"] = Field(
+        "id",
+        description="id: by the hash of the id. column: by the hash of a column's value, so that all rows of one "
+        "value stay together (shard_id). time: the newest rows are test, those before them validation (created_at).",
+    )
+    column: str | None = Field(None, description="The column for by = column and by = time.")
+    validation_fraction: float = Field(0.1, gt=0, lt=0.5, description="Share of the rows used for validation.")
+    test_fraction: float = Field(0.1, gt=0, lt=0.5, description="Share of the rows used for the final test.")
+
+    @model_validator(mode="after")
+    def _column_is_named(self) -> "SplitConfig":
+        if (self.by == "id") != (self.column is None):
+            raise ValueError(f"split.column goes with by = 'column' and 'time' and with them alone; by is {self.by!r}")
+        return self
+
+
+class DataConfig(ConfigModel):
+    """Where the samples are and which columns mean what."""
+
+    source: str = Field("", description="Parquet file, folder of Parquet files, or glob.")
+    id: str | None = Field("sample_id", description="Column with a unique id; 'row' numbers are used if not given.")
+    text: str | None = Field(None, description="Column with raw text. Give this or tokens.")
+    tokens: str | None = Field(None, description="Column with lists of token ids. Give this or text.")
+    attention_mask: str | None = Field(None, description="Column with lists of 0 and 1; tokens under 0 are dropped.")
+    label: str = Field(description="Column with the target: text, whole number or boolean.")
+    kind: Literal["multiclass", "binary"] = Field(description="What is predicted.")
+    classes: list[str] | None = Field(
+        None,
+        description="The label's domain, in order. If not given: the sorted labels of the training split, and 0, 1 for "
+        "a binary target.",
+    )
+    numeric: list[str] = Field([], description="Numeric metadata columns; missing values are imputed and flagged.")
+    categorical: list[str] = Field([], description="Categorical metadata columns; missing is a category of its own.")
+    max_missing_fraction: float = Field(0.2, ge=0, le=1, description="Largest share of nulls in a metadata column.")
+    max_tokens: int = Field(512, ge=1, description="Longest sequence in tokens.")
+    too_long: Literal["error", "truncate"] = Field("error", description="What becomes of a longer row.")
+    vocabulary_size: int = Field(
+        8192, ge=260, description="Tokens the tokenizer learns at most; for token input: ids are below this."
+    )
+    split: SplitConfig = SplitConfig()
+    seed: int = Field(0, ge=0, lt=2**63, description="Seed of the split and of the order of rows in the shards.")
+    shard_rows: int = Field(65_536, ge=1, description="Rows of one shard; a multiple of row_group_rows.")
+    row_group_rows: int = Field(1024, ge=1, description="Rows that are read from a shard in one piece.")
+    memory_limit: str = Field("2GB", description="What DuckDB may use while preparing; it spills to disk beyond.")
+
+    @model_validator(mode="after")
+    def _columns_make_sense(self) -> "DataConfig":
+        if (self.text is None) == (self.tokens is None):
+            raise ValueError("exactly one of text and tokens must name a column")
+        if self.attention_mask is not None and self.tokens is None:
+            raise ValueError("attention_mask goes with tokens, not with text")
+        if self.shard_rows % self.row_group_rows:
+            raise ValueError(f"shard_rows must be a multiple of row_group_rows ({self.row_group_rows})")
+        if self.kind == "binary" and self.classes is not None and len(self.classes) != 2:
+            raise ValueError(f"a binary target has two classes, found {self.classes}")
+        if self.classes is not None and len(set(self.classes)) != len(self.classes):
+            raise ValueError(f"classes must differ from each other, found {self.classes}")
+        named = [c for c in (self.id, self.text, self.tokens, self.attention_mask, self.label) if c is not None]
+        counts = Counter(named + self.numeric + self.categorical)
+        twice = sorted(column for column, count in counts.items() if count > 1)
+        if twice:
+            raise ValueError(f"each column has one meaning, but these are named twice: {', '.join(twice)}")
+        return self
+
+
+class SegmentConfig(ConfigModel):
+    """How one launch of the ranks is bounded."""
+
+    seconds: float | None = Field(None, gt=0, description="Time budget of one segment; none means until done.")
+    grace_seconds: float = Field(90, gt=0, description="Seconds the ranks get to save and leave when asked to stop.")
+
+
+class RetryConfig(ConfigModel):
+    """What happens after a segment was lost or failed."""
+
+    attempts: int = Field(3, ge=0, description="Times the flow is tried again by itself.")
+    delay_seconds: float = Field(5, ge=0, description="Wait before the next attempt.")
+
+
+class RunConfig(ConfigModel):
+    """Everything about one run."""
+
+    run: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100, description="The run's name.")
+    store: str = Field("holdfast-store", description="Durable storage: a folder, or s3://bucket/prefix.")
+    scratch: str | None = Field(
+        None, description="Folder on fast local disk for files under way; inside the store if not given."
+    )
+    data: DataConfig
+    model: ModelConfig = ModelConfig()
+    train: TrainConfig = TrainConfig()
+    validation: ValidationConfig = ValidationConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    segment: SegmentConfig = SegmentConfig()
+    retry: RetryConfig = RetryConfig()
+
+
+def load_configuration(path: Path, assignments: Sequence[str] = ()) -> RunConfig:
+    """Read a TOML file and apply `key.path=value` assignments. Raises `ConfigurationError` naming every wrong field."""
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigurationError(f"Cannot read the configuration {path}: {error.strerror}.") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"The configuration {path} is not valid TOML: {error}.") from error
+    return configure(RunConfig, change_values(values, assignments), f"configuration {path}")
+
+
+def change_values(values: dict[str, Any], assignments: Sequence[str]) -> dict[str, Any]:
+    """A copy of nested values with `key.path=value` assignments applied, the later ones last."""
+    changed = copy.deepcopy(values)
+    for assignment in assignments:
+        _assign(changed, assignment)
+    return changed
+
+
+def configure(model: type[Config], values: dict[str, Any], origin: str) -> Config:
+    """Build a configuration; raises one `ConfigurationError` that names every wrong field and where it came from."""
+    try:
+        return model.model_validate(values)
+    except ValidationError as error:
+        problems = "\n".join(f"  {_describe(model, problem)}" for problem in error.errors())
+        raise ConfigurationError(f"The {origin} is wrong:\n{problems}") from error
+
+
+def _assign(values: dict[str, Any], assignment: str) -> None:
+    key, separator, text = assignment.partition("=")
+    if not separator or not key.strip():
+        raise ConfigurationError(f"--set takes key=value, for instance train.steps=500; found {assignment!r}.")
+    *sections, name = key.strip().split(".")
+    for section in sections:
+        values = values.setdefault(section, {})
+        if not isinstance(values, dict):
+            raise ConfigurationError(f"--set {assignment}: {section} is a value, not a section.")
+    values[name] = _parse_value(text.strip())
+
+
+def _parse_value(text: str) -> Any:
+    """A TOML value where it is one; everything else is text, so that paths and names need no quotes."""
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+    return value if isinstance(value, bool | int | float | str | list | dict) else text
+
+
+def _describe(model: Any, problem: Any) -> str:
+    """One line about one wrong field: where it is, what is wanted there, what was found."""
+    location = problem["loc"]
+    where = ".".join(str(part) for part in location) or "(whole file)"
+    if problem["type"] == "extra_forbidden":
+        return f"{where}: there is no such key; {_suggest_key(model, location)}"
+    found = problem.get("input")
+    shown = f" (found {found!r})" if isinstance(found, str | int | float | bool) else ""
+    return f"{where}: {_say(problem)}{shown}"
+
+
+def _say(problem: Any) -> str:
+    """The library's message in the words of this program."""
+    if problem["type"] == "missing":
+        return "must be given"
+    if problem["type"] == "model_type":
+        return "must be a section with keys of its own"
+    message: str = problem["msg"].removeprefix("Value error, ")
+    for theirs, ours in (("Input should be", "must be"), ("String should match", "must match")):
+        if message.startswith(theirs):
+            # What follows the comma says how the library tried to read the value.
+            return ours + message.removeprefix(theirs).partition(", ")[0]
+    return message
+
+
+def _suggest_key(model: Any, location: Sequence[Any]) -> str:
+    for part in location[:-1]:
+        model = model.model_fields[part].annotation
+    keys = list(model.model_fields)
+    similar = difflib.get_close_matches(str(location[-1]), keys, n=1)
+    return f"did you mean {similar[0]}?" if similar else f"the keys there are {', '.join(keys)}"

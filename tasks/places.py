@@ -1,0 +1,48 @@
+"""Where a run's things are: its store, its manifest and its folders on local disk.
+
+Invariant: scratch holds nothing that cannot be lost. It is a folder for each segment, removed when the segment ended.
+"""
+
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from storage.addresses import RUNS_FOLDER, open_store
+from storage.local_store import TEMPORARY_FOLDER, LocalStore
+from storage.manifest import Manifest
+from storage.store import Store
+from tasks.configuration import RunConfig
+
+
+@dataclass(frozen=True)
+class RunPlaces:
+    """One run's store and manifest; its scratch folder, and the one in which data are prepared for all runs."""
+
+    store: Store
+    manifest: Manifest
+    scratch: Path
+    data_scratch: Path
+
+    def segment_scratch(self, fence: int) -> Path:
+        """The folder of the segment with this fence."""
+        return self.scratch / f"{fence:08d}"
+
+    @property
+    def report_key(self) -> str:
+        return f"{RUNS_FOLDER}/{self.manifest.run}/report.html"
+
+
+def open_places(config: RunConfig) -> RunPlaces:
+    """Open the run's store; nothing is written. Raises `ConfigurationError`."""
+    store = open_store(config.store)
+    scratch = _scratch_root(config, store)
+    return RunPlaces(store, Manifest(store, config.run), scratch / "runs" / config.run, scratch / "data")
+
+
+def _scratch_root(config: RunConfig, store: Store) -> Path:
+    """On the store's own file system where it has one: files then move into the store without being copied."""
+    if config.scratch is not None:
+        return Path(config.scratch).expanduser().absolute()
+    if isinstance(store, LocalStore):
+        return store.root / TEMPORARY_FOLDER / "scratch"
+    return Path(tempfile.gettempdir()) / "holdfast"

@@ -1,0 +1,95 @@
+"""Validating a checkpoint, outside the processes that wrote it, and making it the run's resume point.
+
+Invariant: nothing is promoted of which not every byte was hashed and every value looked at, and nothing is deleted
+before the generation that no longer names it is committed.
+"""
+
+import time
+
+from storage.checkpoints import (
+    FoundCheckpoint,
+    delete_checkpoint,
+    list_checkpoint_paths,
+    validate_for_promotion,
+    verify_checkpoint,
+)
+from storage.errors import CorruptObjectError
+from storage.run_state import CheckpointRecord, RunState
+from storage.transitions import promote, set_aside
+from tasks.announce import announce, warn
+from tasks.configuration import RunConfig
+from tasks.places import RunPlaces
+
+
+def promote_checkpoint(config: RunConfig, places: RunPlaces, path: str, digest: str | None = None) -> CheckpointRecord:
+    """Validate the complete checkpoint in `path` and promote it. Raises `CorruptObjectError`, or `FencedError`."""
+    found = verify_checkpoint(places.store, path, digest)
+    validate_for_promotion(found, places.store, config.train.batch_size)
+    record = _describe(found)
+    before = places.manifest.load_head().state
+    after = places.manifest.commit(f"promoted step {record.step}", promote(record, config.checkpoint.keep)).state
+    for dropped in before.kept:
+        if dropped not in after.kept:
+            delete_checkpoint(places.store, dropped.path)
+    return record
+
+
+def set_aside_damaged(places: RunPlaces, step: int, path: str, reason: str) -> RunState:
+    """Take a damaged checkpoint out of use, with its reason, and say so."""
+    warn(f"Checkpoint of step {step} is damaged and set aside: {reason}")
+    return places.manifest.commit(f"set aside step {step}", set_aside(step, path, reason)).state
+
+
+def fall_back_to_valid(places: RunPlaces) -> RunState:
+    """Hash the resume point; while it is damaged, set it aside and take the next older one."""
+    state = places.manifest.load_head().state
+    while state.promoted is not None:
+        point = state.promoted
+        try:
+            verify_checkpoint(places.store, point.path, point.digest)
+        except CorruptObjectError as error:
+            state = set_aside_damaged(places, point.step, point.path, str(error))
+            where = f"step {state.promoted.step}" if state.promoted else "step 0: no older checkpoint is left"
+            announce(f"Falling back to {where}. The steps after it are trained again, with the same result.")
+        else:
+            break
+    return state
+
+
+def delete_stray_checkpoints(places: RunPlaces, fence: int) -> None:
+    """Remove what earlier segments left and nobody can use: saves cut off, and steps that were never promoted.
+
+    Only the holder of the lease `fence` calls this. What it removes is older than its lease and in no list.
+    """
+    state = places.manifest.load_head().state
+    named = {record.path for record in state.kept} | {record.path for record in state.set_aside}
+    for path, written_under in list_checkpoint_paths(places.store, state.run):
+        if written_under < fence and path not in named:
+            delete_checkpoint(places.store, path)
+
+
+def _describe(found: FoundCheckpoint) -> CheckpointRecord:
+    index = found.index
+    return CheckpointRecord(
+        step=index.step,
+        path=found.path,
+        digest=found.digest,
+        weights_sha256=index.weights_sha256,
+        num_bytes=index.num_bytes,
+        fence=index.fence,
+        promoted_at=time.time(),
+    )
+
+
+def promote_newest(config: RunConfig, places: RunPlaces, found: list[FoundCheckpoint]) -> CheckpointRecord | None:
+    """Promote the newest valid one of a segment's complete checkpoints, newest first; damaged ones are set aside."""
+    promoted = places.manifest.load_head().state.promoted
+    for checkpoint in found:
+        place = (checkpoint.index.step, checkpoint.index.fence)
+        if promoted is not None and place <= (promoted.step, promoted.fence):
+            return None
+        try:
+            return promote_checkpoint(config, places, checkpoint.path, checkpoint.digest)
+        except CorruptObjectError as error:
+            set_aside_damaged(places, checkpoint.index.step, checkpoint.path, str(error))
+    return None

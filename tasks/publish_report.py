@@ -1,0 +1,55 @@
+"""Putting the report where people find it: in the store beside the run, and in the Prefect UI.
+
+Invariant: the page is made from the manifest, the promoted checkpoint and its evaluation alone, so it can be made again
+at any time.
+"""
+
+import json
+from typing import Any
+
+from prefect import task
+from prefect.artifacts import create_markdown_artifact
+from prefect.cache_policies import NO_CACHE
+
+from storage.checkpoints import STATE_NAME
+from storage.datasets import DatasetManifest
+from storage.run_state import RunState
+from tasks.configuration import RunConfig
+from tasks.evaluate import find_evaluation
+from tasks.places import RunPlaces, open_places
+from tasks.report import render_report
+
+NO_HISTORY: dict[str, Any] = {"loss": [], "validation": []}
+
+
+@task(name="report", cache_policy=NO_CACHE, persist_result=False)
+def publish_report(config: RunConfig, dataset: DatasetManifest) -> RunState:
+    """Write the HTML report of a run as it stands, and return where it stands."""
+    places = open_places(config)
+    state = places.manifest.load_head().state
+    page = render_report(state, _read_history(places, state), find_evaluation(places, state), dataset)
+    places.store.write(places.report_key, page.encode())
+    create_markdown_artifact(_summarise(places, state), key=f"report-{_artifact_key(config.run)}")
+    return state
+
+
+def _read_history(places: RunPlaces, state: RunState) -> dict[str, Any]:
+    if state.promoted is None:
+        return NO_HISTORY
+    history: dict[str, Any] = json.loads(places.store.read(f"{state.promoted.path}/{STATE_NAME}"))["history"]
+    return history
+
+
+def _summarise(places: RunPlaces, state: RunState) -> str:
+    step = state.promoted.step if state.promoted else 0
+    lost = sum(segment.steps_lost for segment in state.segments)
+    rows = [("step", f"{step:,} of {state.steps_total:,}"), ("segments", f"{len(state.segments)}, {lost:,} steps lost")]
+    rows += [(name, f"{value:.4f}") for name, value in (state.metrics or {}).items()]
+    rows += [("weights", state.promoted.weights_sha256)] if state.promoted else []
+    table = "\n".join(f"| {name} | {value} |" for name, value in rows)
+    return f"# {state.run}\n\n| | |\n|---|---|\n{table}\n\nFull report: `{places.store.address}/{places.report_key}`\n"
+
+
+def _artifact_key(run: str) -> str:
+    """Prefect's keys are lower case, digits and dashes."""
+    return "".join(letter if letter.isalnum() and letter.isascii() else "-" for letter in run.lower())

@@ -1,0 +1,108 @@
+"""Running one segment: take the lease, launch the ranks, promote their checkpoints as they complete, record the end.
+
+Invariant: what the ranks did is learnt from their outcome record and their checkpoints, never from an exit code; and a
+checkpoint is promoted while its segment runs, so the resume point is never older than one cadence.
+"""
+
+import shutil
+import time
+
+from prefect import task
+from prefect.cache_policies import NO_CACHE
+
+from storage.errors import CorruptObjectError
+from storage.holders import this_process
+from storage.run_state import Lease, RunState, SegmentRecord
+from storage.segments import Heartbeat, segment_path, write_heartbeat
+from storage.transitions import take_lease
+from tasks.announce import announce
+from tasks.configuration import RunConfig
+from tasks.display import SegmentDisplay
+from tasks.places import RunPlaces, open_places
+from tasks.promote import delete_stray_checkpoints, promote_checkpoint, set_aside_damaged
+from tasks.ranks import POLL_SECONDS, Ranks
+from tasks.recover import HEARTBEAT_SECONDS, settle_segment
+from tasks.reports import ReportFollower
+from tasks.signals import deferred_stop_signals
+from training.specification import ResumePoint, SegmentSpec
+
+
+@task(name="segment", cache_policy=NO_CACHE, persist_result=False, task_run_name="segment of {config.run}")
+def train_segment(config: RunConfig) -> SegmentRecord:
+    """Train until the run is complete, the time budget is spent or somebody asks to stop; how it ended."""
+    places = open_places(config)
+    state = places.manifest.commit("segment began", take_lease(this_process(), config.train.ranks)).state
+    assert state.lease is not None
+    lease = state.lease
+    delete_stray_checkpoints(places, lease.fence)
+    folder = places.segment_scratch(lease.fence)
+    folder.mkdir(parents=True, exist_ok=True)
+    spec = make_specification(config, places, state, lease.fence, config.segment.seconds)
+    path = folder / "segment.json"
+    path.write_text(spec.model_dump_json(), encoding="utf-8")
+    ranks = Ranks("training.worker", path, folder / "ranks.log", config.train, config.segment.grace_seconds)
+    announce(_describe_start(state, config))
+    with deferred_stop_signals(ranks.stop):
+        with ranks, SegmentDisplay(config, lease.first_step) as display:
+            _supervise(config, places, lease, spec, ranks, display)
+        record = settle_segment(config, places, lease)
+        _keep_log(places, lease.fence)
+    return record
+
+
+def make_specification(
+    config: RunConfig, places: RunPlaces, state: RunState, fence: int, budget_seconds: float | None
+) -> SegmentSpec:
+    """What the ranks are told: the configuration, and the promoted checkpoint to start from."""
+    point = state.promoted
+    return SegmentSpec(
+        run=config.run,
+        store=places.store.address,
+        scratch=str(places.segment_scratch(fence)),
+        fence=fence,
+        dataset_digest=state.dataset_digest,
+        resume=ResumePoint(path=point.path, digest=point.digest) if point else None,
+        model=config.model,
+        train=config.train,
+        validation=config.validation,
+        checkpoint=config.checkpoint,
+        budget_seconds=budget_seconds,
+    )
+
+
+def _supervise(
+    config: RunConfig, places: RunPlaces, lease: Lease, spec: SegmentSpec, ranks: Ranks, display: SegmentDisplay
+) -> None:
+    reports = ReportFollower(spec.progress_file)
+    beat, next_beat = 0, 0.0
+    while ranks.is_running(POLL_SECONDS):
+        for report in reports.read():
+            display.show(report)
+            if report.checkpoint is not None:
+                _promote(config, places, report.checkpoint, report.step)
+                display.promoted(report.step)
+        if time.monotonic() >= next_beat:
+            beat, next_beat = beat + 1, time.monotonic() + HEARTBEAT_SECONDS
+            write_heartbeat(places.store, config.run, lease.fence, Heartbeat(beat=beat, step=reports.last_step))
+
+
+def _promote(config: RunConfig, places: RunPlaces, path: str, step: int) -> None:
+    try:
+        promote_checkpoint(config, places, path)
+    except CorruptObjectError as error:
+        set_aside_damaged(places, step, path, str(error))
+
+
+def _keep_log(places: RunPlaces, fence: int) -> None:
+    """Keep what the ranks printed in the store, and clear the segment's folder on local disk."""
+    folder = places.segment_scratch(fence)
+    log = folder / "ranks.log"
+    if log.is_file():
+        places.store.write(f"{segment_path(places.manifest.run, fence)}/ranks.log", log.read_bytes())
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _describe_start(state: RunState, config: RunConfig) -> str:
+    point = state.promoted.step if state.promoted else 0
+    ranks = "1 rank" if config.train.ranks == 1 else f"{config.train.ranks} ranks"
+    return f"Training {config.run} from step {point:,} of {config.train.steps:,} on {ranks}."

@@ -1,0 +1,1 @@
+"""What runs under torchrun, and the pure functions it is made of."""

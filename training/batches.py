@@ -1,0 +1,108 @@
+"""batch(step) and leaves(batch): what the model sees at a step, as a pure function of the step.
+
+Invariant: nothing here has a position. Batches are read ahead in a thread, and what was read ahead is not state: after
+a kill it is simply read again.
+"""
+
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from training.order import SampleOrder
+from training.samples import SampleReader, Samples
+from training.world import World
+
+# Few distinct shapes: kernels are chosen and compiled once for each.
+PADDING_MULTIPLE = 8
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """A part of a batch that goes through the model in one pass: B samples of at most T tokens."""
+
+    index: int
+    tokens: Tensor  # [B, T] int64, 0 is padding
+    lengths: Tensor  # [B] int64
+    numeric: Tensor  # [B, 2K] float32
+    categorical: Tensor  # [B, C] int64
+    labels: Tensor  # [B] int64
+
+    def to(self, device: torch.device) -> "Leaf":
+        """The same leaf on the device; the copy does not make the CPU wait."""
+        moved = (
+            tensor.to(device, non_blocking=True)
+            for tensor in (self.tokens, self.lengths, self.numeric, self.categorical, self.labels)
+        )
+        return Leaf(self.index, *moved)
+
+    def pinned(self) -> "Leaf":
+        """The same leaf in page-locked memory, from where a GPU can fetch it by itself."""
+        pinned = (t.pin_memory() for t in (self.tokens, self.lengths, self.numeric, self.categorical, self.labels))
+        return Leaf(self.index, *pinned)
+
+
+def cut_leaves(lengths: NDArray[np.int64], num_leaves: int) -> list[NDArray[np.int64]]:
+    """Positions in the batch of each leaf's samples: neighbours in length stand together, so little is padded.
+
+    A function of the batch alone, so leaves are the same on any number of ranks.
+    """
+    return np.array_split(np.argsort(lengths, kind="stable"), num_leaves)
+
+
+def make_leaf(samples: Samples, positions: NDArray[np.int64], index: int) -> Leaf:
+    """Pad some samples of a batch to one shape."""
+    rows = [samples.tokens[position] for position in positions.tolist()]
+    longest = max(1, *(len(row) for row in rows)) if len(rows) > 1 else max(1, len(rows[0]))
+    tokens = np.zeros((len(rows), -(-longest // PADDING_MULTIPLE) * PADDING_MULTIPLE), dtype=np.int64)
+    for padded, row in zip(tokens, rows, strict=True):
+        padded[: len(row)] = row
+    return Leaf(
+        index=index,
+        tokens=torch.from_numpy(tokens),
+        lengths=torch.tensor([len(row) for row in rows]),
+        numeric=torch.from_numpy(samples.numeric[positions]),
+        categorical=torch.from_numpy(samples.categorical[positions]),
+        labels=torch.from_numpy(samples.labels[positions]),
+    )
+
+
+class BatchSource:
+    """Gives each rank its leaves of each step."""
+
+    def __init__(
+        self, reader: SampleReader, order: SampleOrder, batch_size: int, num_leaves: int, world: World, pin: bool
+    ) -> None:
+        self.batch_size = batch_size
+        self._reader = reader
+        self._order = order
+        self._num_leaves = num_leaves
+        self._world = world
+        self._pin = pin
+
+    def leaves(self, step: int) -> list[Leaf]:
+        """This rank's leaves of the batch at `step`: samples [step * G, (step + 1) * G) of the run."""
+        samples = self._reader.read(self._order.rows(step * self.batch_size, self.batch_size))
+        parts = list(enumerate(cut_leaves(samples.lengths, self._num_leaves)))
+        leaves = [make_leaf(samples, part, index) for index, part in parts[self._world.rank :: self._world.size]]
+        return [leaf.pinned() for leaf in leaves] if self._pin else leaves
+
+    def read_ahead(self, first_step: int, end_step: int, depth: int) -> Iterator[list[Leaf]]:
+        """The leaves of steps [first_step, end_step), at most `depth` steps read ahead in one thread."""
+        steps = iter(range(first_step, end_step))
+        pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="read-ahead")
+        try:
+            pending: deque[Future[list[Leaf]]] = deque()
+            for step in steps:
+                pending.append(pool.submit(self.leaves, step))
+                if len(pending) > depth:
+                    yield pending.popleft().result()
+            while pending:
+                yield pending.popleft().result()
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)

@@ -1,0 +1,97 @@
+"""What can be configured about the model and its training; the Prefect UI shows these fields as a form.
+
+Invariant: nothing here names a machine. `ranks` and `threads` say how the work is cut, not where it runs.
+"""
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+
+class ConfigModel(BaseModel):
+    """Frozen, and strict about unknown keys: a misspelt option is an error, never ignored."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", coerce_numbers_to_str=True)
+
+
+class ModelConfig(ConfigModel):
+    """A transformer encoder over the tokens, joined with the metadata before the head."""
+
+    width: int = Field(128, ge=8, description="Size of the token vectors.")
+    layers: int = Field(2, ge=1, description="Number of encoder blocks.")
+    heads: int = Field(4, ge=1, description="Attention heads; must divide width.")
+    feedforward: int = Field(512, ge=8, description="Inner size of the feed-forward layers.")
+    dropout: float = Field(0.1, ge=0, lt=1, description="Share of activations zeroed in training.")
+    metadata_width: int = Field(16, ge=1, description="Size of the vector of one categorical column.")
+
+    @model_validator(mode="after")
+    def _heads_divide_width(self) -> "ModelConfig":
+        if self.width % self.heads:
+            raise ValueError(f"heads must divide width, found width {self.width} and heads {self.heads}")
+        return self
+
+
+class TrainConfig(ConfigModel):
+    """How the model is trained. One step is one optimizer step over `batch_size` samples."""
+
+    steps: int = Field(1000, ge=1, description="Optimizer steps of the whole run.")
+    batch_size: int = Field(64, ge=1, description="Samples of one step, over all ranks together.")
+    leaves: int = Field(
+        4,
+        ge=1,
+        description="Parts a batch is cut into; each is one forward and backward pass. A rank accumulates the "
+        "gradients of its leaves, so this is also the largest possible number of ranks.",
+    )
+    ranks: int = Field(1, ge=1, description="Processes on this machine, one per GPU where there are GPUs.")
+    threads: int = Field(1, ge=1, description="CPU threads of one rank. Part of the run: it decides the last bits.")
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto takes the GPU where there is one.")
+    seed: int = Field(0, ge=0, lt=2**63, description="Seed of the order of samples and of every random number.")
+    learning_rate: float = Field(1e-3, gt=0, description="Highest learning rate, reached after the warm-up.")
+    warmup_fraction: float = Field(0.05, ge=0, le=1, description="Share of the steps with a rising learning rate.")
+    final_learning_rate_fraction: float = Field(
+        0.05, ge=0, le=1, description="Learning rate at the last step, as a share of the highest one."
+    )
+    weight_decay: float = Field(0.01, ge=0, description="AdamW's decoupled decay of matrices; not of biases and norms.")
+    adam_beta1: float = Field(0.9, ge=0, lt=1)
+    adam_beta2: float = Field(0.98, ge=0, lt=1)
+    clip_norm: float = Field(1.0, gt=0, description="Largest norm of the whole gradient.")
+    label_smoothing: float = Field(0.0, ge=0, lt=1, description="Share of the target spread over all classes.")
+    class_weighting: float = Field(
+        0.5,
+        ge=0,
+        le=1,
+        description="Exponent on the inverse class frequency: 0 weighs all samples alike, 1 all classes alike.",
+    )
+    precision: Literal["fp32", "bf16", "fp16"] = Field(
+        "fp32", description="Arithmetic of forward and backward; weights stay fp32. fp16 uses a gradient scaler."
+    )
+    activation_checkpointing: bool = Field(False, description="Recompute blocks in the backward pass: less memory.")
+    compile: bool = Field(False, description="Compile the model with torch.compile: slower start, faster steps.")
+    prefetch_steps: int = Field(4, ge=1, description="Batches read ahead. They hold no state: nothing in them is lost.")
+    log_every_steps: int = Field(10, ge=1, description="Steps between two points of the loss curve.")
+
+    @model_validator(mode="after")
+    def _work_for_every_rank(self) -> "TrainConfig":
+        if self.leaves > self.batch_size:
+            raise ValueError(f"leaves must be at most batch_size ({self.batch_size}), found {self.leaves}")
+        if self.ranks > self.leaves:
+            raise ValueError(f"ranks must be at most leaves ({self.leaves}), found {self.ranks}")
+        return self
+
+
+class ValidationConfig(ConfigModel):
+    """When and how the validation split is looked at."""
+
+    every_steps: int = Field(10_000, ge=1, description="Steps between two validations; the last step has one too.")
+    batch_size: int = Field(256, ge=1, description="Samples of one forward pass.")
+    max_samples: int | None = Field(None, ge=1, description="Look at the first so many samples only; all if not given.")
+
+
+class CheckpointConfig(ConfigModel):
+    """When checkpoints are written, and how many stay."""
+
+    every_steps: int = Field(2000, ge=1, description="Steps between two checkpoints.")
+    every_seconds: float = Field(
+        600, gt=0, le=900, description="Seconds between two checkpoints: bounds the work that a kill can cost."
+    )
+    keep: int = Field(3, ge=2, description="Promoted checkpoints that stay: the resume point and its fallbacks.")

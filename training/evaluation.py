@@ -1,0 +1,67 @@
+"""Entry point of a final evaluation: `torchrun ... -m training.evaluation SPECIFICATION`.
+
+Invariant: the result belongs to one checkpoint and is a function of it and of the test split alone.
+"""
+
+import sys
+from pathlib import Path
+
+import torch.distributed as dist
+
+from storage.checkpoints import evaluation_key, load_checkpoint
+from storage.datasets import load_dataset
+from storage.digests import canonical_json
+from training.agreement import Agreement
+from training.checkpointing import load_weights
+from training.precision import choose_precision
+from training.scores import describe, score
+from training.segment import join_process_group, make_model, make_objective, make_validator
+from training.specification import SegmentSpec
+from training.stopping import StopFlag, follow_parent
+from training.world import World, read_world
+
+EVALUATION_FORMAT = 1
+
+
+def evaluate(spec: SegmentSpec, world: World, flag: StopFlag) -> None:
+    """Score the checkpoint `spec.resume` on the test split and put the result beside it in the store."""
+    if spec.resume is None:
+        raise ValueError("an evaluation needs a checkpoint")
+    store = spec.open_store()
+    precision = choose_precision(spec.train, world)
+    join_process_group(precision)
+    dataset = load_dataset(store, spec.dataset_digest)
+    model = make_model(spec, dataset, precision)
+    model.load_state_dict(load_weights(store, spec.resume.path, spec.resume.digest))
+    everything = spec.validation.model_copy(update={"max_samples": None})
+    validator = make_validator(spec, world, store, dataset, precision, "test", everything)
+    predictions = validator.predict(model, Agreement(world, flag))
+    dist.destroy_process_group()
+    if predictions is None:
+        raise SystemExit(1)  # asked to stop
+    if world.is_first:
+        index = load_checkpoint(store, spec.resume.path, spec.resume.digest).index
+        result = {
+            "format": EVALUATION_FORMAT,
+            "step": index.step,
+            "weights_sha256": index.weights_sha256,
+            "split": "test",
+            "num_samples": validator.num_samples,
+            "kind": dataset.target.kind,
+            "classes": dataset.target.classes,
+            "metrics": score(*predictions, dataset.target, make_objective(spec, dataset, precision).cpu()),
+            **describe(*predictions, dataset.target),
+        }
+        store.write(evaluation_key(spec.resume.path), canonical_json(result))
+
+
+def main() -> None:
+    """Evaluate as the specification in the file says."""
+    flag = StopFlag()
+    flag.listen()
+    follow_parent()
+    evaluate(SegmentSpec.model_validate_json(Path(sys.argv[1]).read_bytes()), read_world(), flag)
+
+
+if __name__ == "__main__":
+    main()

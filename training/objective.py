@@ -1,0 +1,45 @@
+"""The loss: cross entropy with weights for rare classes, normalised by constants of the run.
+
+Invariant: a sample's share of the loss depends on the sample alone. Dividing by the batch size, and not by what a leaf
+or a rank happens to hold, is what makes the sum over leaves the same however they are dealt out.
+"""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from storage.datasets import Target
+
+
+class Objective(nn.Module):
+    """Sum of the weighted losses of a leaf's samples, divided by the size of the whole batch."""
+
+    class_weights: Tensor
+
+    def __init__(self, target: Target, class_weighting: float, label_smoothing: float, batch_size: int) -> None:
+        super().__init__()
+        self.is_binary = target.kind == "binary"
+        self.label_smoothing = label_smoothing
+        self.batch_size = batch_size
+        self.register_buffer("class_weights", class_weights(target.class_counts, class_weighting), persistent=False)
+
+    def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """`logits` [B, outputs], `labels` [B]; a scalar."""
+        losses = self.sample_losses(logits, labels, self.label_smoothing)
+        return (losses * self.class_weights[labels]).sum() / self.batch_size
+
+    def sample_losses(self, logits: Tensor, labels: Tensor, label_smoothing: float = 0.0) -> Tensor:
+        """Unweighted cross entropy of each sample in fp32, [B]."""
+        logits = logits.float()
+        if self.is_binary:
+            targets = labels.float() * (1 - label_smoothing) + label_smoothing / 2
+            return functional.binary_cross_entropy_with_logits(logits[:, 0], targets, reduction="none")
+        return functional.cross_entropy(logits, labels, reduction="none", label_smoothing=label_smoothing)
+
+
+def class_weights(class_counts: list[int], exponent: float) -> Tensor:
+    """Weight of each class, [classes]: inverse frequency to the power `exponent`, with mean 1 over the samples."""
+    counts = torch.tensor(class_counts, dtype=torch.float64)
+    shares = counts / counts.sum()
+    weights = shares.clamp(min=1e-12) ** -exponent
+    return (weights / (weights * shares).sum()).float()

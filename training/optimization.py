@@ -1,0 +1,85 @@
+"""AdamW, its learning rate as a pure function of the step, and mixed precision.
+
+AdamW: Loshchilov and Hutter, "Decoupled Weight Decay Regularization", ICLR 2019. Invariant: the schedule has no state;
+the optimizer's state is kept under the parameters' names, not under positions that a change of the model would shift.
+"""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from training.configuration import TrainConfig
+
+AUTOCAST_TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def learning_rate(config: TrainConfig, step: int) -> float:
+    """Learning rate of step `step`, counted from 0: a linear rise, then half a cosine down to the final fraction."""
+    warmup_steps = round(config.warmup_fraction * config.steps)
+    if step < warmup_steps:
+        return config.learning_rate * (step + 1) / warmup_steps
+    progress = (step - warmup_steps) / max(1, config.steps - warmup_steps)
+    cosine = (1 + math.cos(math.pi * min(1.0, progress))) / 2
+    final = config.final_learning_rate_fraction
+    return config.learning_rate * (final + (1 - final) * cosine)
+
+
+class Optimization:
+    """The optimizer and the gradient scaler of one model, stepped together."""
+
+    def __init__(self, model: nn.Module, config: TrainConfig, device: torch.device) -> None:
+        self._config = config
+        self._parameters = dict(model.named_parameters())
+        matrices = [p for p in self._parameters.values() if p.ndim >= 2]
+        vectors = [p for p in self._parameters.values() if p.ndim < 2]
+        self.optimizer = torch.optim.AdamW(
+            [
+                {"params": matrices, "weight_decay": config.weight_decay},
+                {"params": vectors, "weight_decay": 0.0},
+            ],
+            lr=config.learning_rate,
+            betas=(config.adam_beta1, config.adam_beta2),
+        )
+        self.scaler = torch.amp.GradScaler(device.type, enabled=config.precision == "fp16")
+
+    def backward(self, loss: Tensor) -> None:
+        """Add the gradients of `loss` to those accumulated so far."""
+        self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+
+    def step(self, step: int) -> None:
+        """Clip the accumulated gradients, change the weights, forget the gradients. fp16 overflow skips the change."""
+        self.scaler.unscale_(self.optimizer)
+        nn.utils.clip_grad_norm_(self._parameters.values(), self._config.clip_norm)
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate(self._config, step)
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The optimizer's state as `<kind>.<parameter>`: first and second moments and their step counts."""
+        state = self.optimizer.state
+        return {
+            f"{kind}.{name}": tensor
+            for name, parameter in self._parameters.items()
+            for kind, tensor in state.get(parameter, {}).items()
+        }
+
+    def load_tensors(self, tensors: dict[str, Tensor]) -> None:
+        """Take over state from `tensors()`. Raises `KeyError` if a parameter has none there."""
+        for name, parameter in self._parameters.items():
+            step, device = tensors[f"step.{name}"], parameter.device
+            self.optimizer.state[parameter] = {
+                "step": step.clone(),
+                "exp_avg": tensors[f"exp_avg.{name}"].to(device, copy=True),
+                "exp_avg_sq": tensors[f"exp_avg_sq.{name}"].to(device, copy=True),
+            }
+
+    def state_dict(self) -> dict[str, Any]:
+        """What is not a tensor, JSON-able: the gradient scaler."""
+        return {"scaler": self.scaler.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.scaler.load_state_dict(state["scaler"])

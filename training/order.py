@@ -1,0 +1,92 @@
+"""order(seed, epoch): which sample stands where, as a pure function without state.
+
+Rows stand in the shards in a random order already. For each epoch the row groups are shuffled, taken in windows of
+`WINDOW_GROUPS`, and the rows of a window are shuffled among themselves, so that an epoch is a new order and yet each
+row group is read once. Invariant: the rows at the positions of one epoch are a permutation of all rows. Random bits
+come from Philox (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011), whose stream NumPy keeps stable
+over versions; shuffling sorts by them, so nothing here depends on a version of NumPy.
+"""
+
+import hashlib
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+WINDOW_GROUPS = 16
+
+
+class SampleOrder:
+    """The order of `num_rows` rows in row groups of `group_rows` (the last may be shorter), for every epoch."""
+
+    def __init__(self, num_rows: int, group_rows: int, seed: int) -> None:
+        if num_rows < 1 or group_rows < 1:
+            raise ValueError(f"an order needs rows and row groups, found {num_rows} rows in groups of {group_rows}")
+        self.num_rows = num_rows
+        self.group_rows = group_rows
+        self.seed = seed
+        self.num_groups = -(-num_rows // group_rows)
+
+    def rows(self, cursor: int, count: int) -> NDArray[np.int64]:
+        """Row indices of the samples [cursor, cursor + count) of the run; epochs follow each other without a gap."""
+        parts = []
+        while count > 0:
+            epoch, position = divmod(cursor, self.num_rows)
+            window = self._window_at(epoch, position)
+            start = position - self._window_start(epoch, window)
+            part = self._window_rows(epoch, window)[start : start + count]
+            parts.append(part)
+            cursor += len(part)
+            count -= len(part)
+        return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
+
+    def _window_start(self, epoch: int, window: int) -> int:
+        """Position in the epoch of the window's first row. Only the window with the short row group is shorter."""
+        start = window * WINDOW_GROUPS * self.group_rows
+        short_window = _group_positions(self.num_groups, self.seed, epoch)[self.num_groups - 1] // WINDOW_GROUPS
+        return start - (self._missing_rows if short_window < window else 0)
+
+    @property
+    def _missing_rows(self) -> int:
+        return self.num_groups * self.group_rows - self.num_rows
+
+    def _window_at(self, epoch: int, position: int) -> int:
+        window = position // (WINDOW_GROUPS * self.group_rows)
+        # The short window moves all later ones forward by less than one row group: at most one window further.
+        is_last = (window + 1) * WINDOW_GROUPS >= self.num_groups
+        return window if is_last or position < self._window_start(epoch, window + 1) else window + 1
+
+    def _window_rows(self, epoch: int, window: int) -> NDArray[np.int64]:
+        return _shuffled_window(self.num_rows, self.group_rows, self.num_groups, self.seed, epoch, window)
+
+
+@lru_cache(maxsize=8)
+def _shuffled_window(
+    num_rows: int, group_rows: int, num_groups: int, seed: int, epoch: int, window: int
+) -> NDArray[np.int64]:
+    groups = _group_order(num_groups, seed, epoch)[window * WINDOW_GROUPS : (window + 1) * WINDOW_GROUPS]
+    spans = [np.arange(group * group_rows, min((group + 1) * group_rows, num_rows)) for group in groups.tolist()]
+    rows = np.concatenate(spans)
+    return rows[_permutation(len(rows), "rows", seed, epoch, window)]
+
+
+@lru_cache(maxsize=4)
+def _group_order(num_groups: int, seed: int, epoch: int) -> NDArray[np.int64]:
+    return _permutation(num_groups, "groups", seed, epoch)
+
+
+@lru_cache(maxsize=4)
+def _group_positions(num_groups: int, seed: int, epoch: int) -> NDArray[np.int64]:
+    """The inverse: at which place of the epoch each row group stands."""
+    return np.argsort(_group_order(num_groups, seed, epoch))
+
+
+def _permutation(length: int, *purpose: int | str) -> NDArray[np.int64]:
+    return np.argsort(random_bits(length, *purpose), kind="stable")
+
+
+def random_bits(count: int, *purpose: int | str) -> NDArray[np.uint64]:
+    """`count` random 64-bit words that depend on `purpose` alone."""
+    key = hashlib.sha256(repr(purpose).encode()).digest()[:16]
+    bits: NDArray[np.uint64] = np.random.Philox(key=int.from_bytes(key, "little")).random_raw(count)
+    return bits

@@ -1,0 +1,48 @@
+"""Where and in which arithmetic the model is computed.
+
+Invariant: whatever a library may choose by itself (algorithms, threads, TF32) is chosen here, once, so that two
+processes with the same configuration on the same kind of machine compute the same bits.
+"""
+
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+import torch
+
+from storage.errors import ConfigurationError
+from training.configuration import TrainConfig
+from training.optimization import AUTOCAST_TYPES
+from training.world import World
+
+
+@dataclass(frozen=True)
+class Precision:
+    """The device of this rank, and the type that autocast uses there, if any."""
+
+    device: torch.device
+    autocast_type: torch.dtype | None
+
+    def autocast(self) -> AbstractContextManager[None]:
+        """A context in which forward passes use the configured precision."""
+        enabled = self.autocast_type is not None
+        return torch.autocast(self.device.type, dtype=self.autocast_type, enabled=enabled)
+
+
+def choose_precision(config: TrainConfig, world: World) -> Precision:
+    """Pick the device and pin down everything that could change a bit. Raises `ConfigurationError`."""
+    torch.set_num_threads(config.threads)
+    torch.use_deterministic_algorithms(True)
+    torch.backends.cudnn.benchmark = False
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False
+    return Precision(_choose_device(config, world), AUTOCAST_TYPES.get(config.precision))
+
+
+def _choose_device(config: TrainConfig, world: World) -> torch.device:
+    if config.device == "cpu" or (config.device == "auto" and not torch.cuda.is_available()):
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        raise ConfigurationError("train.device = 'cuda', but torch finds no GPU here. Use 'auto' or 'cpu'.")
+    device = torch.device("cuda", world.local_rank % torch.cuda.device_count())
+    torch.cuda.set_device(device)
+    return device

@@ -1,0 +1,99 @@
+"""What the first rank reports while it works, as lines of JSON in a local file that the segment task follows.
+
+Invariant: a report never makes training wait, neither for a GPU nor for a disk: it repeats the last loss that was read
+for the loss curve anyway, at most twice a second.
+"""
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pydantic import BaseModel
+
+from training.world import World
+
+SECONDS_BETWEEN_REPORTS = 0.5
+
+
+class Report(BaseModel):
+    """One line. `checkpoint` is the key of a checkpoint that was just completed."""
+
+    phase: str
+    step: int
+    loss: float | None = None
+    samples_per_second: float | None = None
+    checkpoint: str | None = None
+
+
+class Progress:
+    """Writes reports and adds up the seconds spent in each phase."""
+
+    def __init__(self, path: Path, world: World, batch_size: int) -> None:
+        self.seconds: dict[str, float] = {}
+        self.step = 0
+        self.loss: float | None = None
+        self._file = path.open("a", encoding="utf-8") if world.is_first else None
+        self._batch_size = batch_size
+        self._phase = "start"
+        self._phase_began = time.monotonic()
+        self._last_report = 0.0
+        self._rate: float | None = None
+        self._rate_from = (0, self._phase_began)
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Count the time of the block to `name`; afterwards the phase of before goes on."""
+        before = self._enter(name)
+        self._report()
+        try:
+            yield
+        finally:
+            self._enter(before)
+            self._rate_from = (self.step, time.monotonic())
+
+    def stepped(self, step: int, loss: float | None) -> None:
+        """`step` steps are done; `loss` is the last point of the loss curve."""
+        self.step, self.loss = step, loss
+        now = time.monotonic()
+        if now - self._last_report >= SECONDS_BETWEEN_REPORTS:
+            from_step, from_time = self._rate_from
+            if step > from_step:
+                self._rate = (step - from_step) * self._batch_size / (now - from_time)
+            self._rate_from = (step, now)
+            self._report()
+
+    def checkpointed(self, path: str) -> None:
+        """A checkpoint is complete: say so at once."""
+        self._report(path)
+
+    def close(self) -> dict[str, float]:
+        """End the last phase; seconds per phase."""
+        self._enter(self._phase)
+        self._report()
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+        return {name: round(seconds, 3) for name, seconds in self.seconds.items()}
+
+    def _enter(self, phase: str) -> str:
+        now = time.monotonic()
+        before = self._phase
+        self.seconds[before] = self.seconds.get(before, 0.0) + now - self._phase_began
+        self._phase, self._phase_began = phase, now
+        return before
+
+    def _report(self, checkpoint: str | None = None) -> None:
+        self._last_report = time.monotonic()
+        if self._file is None:
+            return
+        report = Report(
+            phase=self._phase,
+            step=self.step,
+            loss=self.loss,
+            samples_per_second=self._rate,
+            checkpoint=checkpoint,
+        )
+        self._file.write(json.dumps(report.model_dump()) + "\n")
+        self._file.flush()

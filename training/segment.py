@@ -1,0 +1,155 @@
+"""One rank's part in a segment, from the specification to the outcome record.
+
+Invariant: whoever can still speak writes an outcome: the first rank when training ends in good order, any rank that
+fails. Only a segment of which nobody lived to speak has none.
+"""
+
+import time
+from datetime import timedelta
+
+import torch.distributed as dist
+
+from storage.datasets import DatasetManifest, load_dataset
+from storage.run_state import Outcome
+from storage.segments import OutcomeRecord, write_outcome
+from storage.store import Store
+from training.agreement import Agreement
+from training.batches import BatchSource
+from training.checkpointing import Checkpointer, RunProgress
+from training.configuration import ValidationConfig
+from training.curve import LossCurve, NonFiniteLossError
+from training.loop import Segment, train
+from training.model import Classifier
+from training.objective import Objective
+from training.order import SampleOrder
+from training.precision import Precision, choose_precision
+from training.progress import Progress
+from training.samples import SampleReader
+from training.scores import headline_metric
+from training.seeds import seed_initial_weights
+from training.specification import SegmentSpec
+from training.stopping import StopFlag, StopReason
+from training.trainer import Trainer
+from training.validation import Validator
+from training.world import World
+
+# Ranks wait for each other while the first one saves, and at the start while they load their libraries.
+COLLECTIVE_TIMEOUT = timedelta(minutes=30)
+MAX_CAUSE_CHARACTERS = 2000
+
+
+def run_segment(spec: SegmentSpec, world: World, flag: StopFlag) -> None:
+    """Train one segment and write its outcome. Raises what made it fail, after the outcome was written."""
+    store = spec.open_store()
+    progress = Progress(spec.progress_file, world, spec.train.batch_size)
+    began = time.monotonic()
+    state = RunProgress(LossCurve(world, spec.train.log_every_steps))
+    first_step = 0
+
+    def finish(outcome: Outcome, cause: str) -> None:
+        record = OutcomeRecord(
+            outcome=outcome,
+            cause=cause[:MAX_CAUSE_CHARACTERS],
+            first_step=first_step,
+            last_step=state.step,
+            world_size=world.size,
+            seconds=round(time.monotonic() - began, 3),
+            phases=progress.close(),
+        )
+        write_outcome(store, spec.run, spec.fence, record)
+
+    try:
+        precision = choose_precision(spec.train, world)
+        join_process_group(precision)
+        dataset = load_dataset(store, spec.dataset_digest)
+        segment, source = _build(spec, world, flag, store, dataset, precision, progress, state)
+        if spec.resume is not None:
+            with progress.phase("restore"):
+                segment.checkpointer.restore(spec.resume.path, spec.resume.digest)
+        first_step = progress.step = state.step
+        with progress.phase("train"):
+            reason = train(segment, source.read_ahead(state.step, spec.train.steps, spec.train.prefetch_steps))
+        if world.is_first:
+            finish(*_describe_end(reason, spec))
+        dist.destroy_process_group()
+    except NonFiniteLossError as error:
+        finish("diverged", str(error))
+        raise
+    except Exception as error:
+        finish("failed", f"rank {world.rank}: {type(error).__name__}: {error}")
+        raise
+
+
+def join_process_group(precision: Precision) -> None:
+    """Meet the other ranks: gradients on GPUs go through NCCL, all that is on the CPU through Gloo."""
+    backend = "cpu:gloo,cuda:nccl" if precision.device.type == "cuda" else "gloo"
+    dist.init_process_group(backend, timeout=COLLECTIVE_TIMEOUT)
+
+
+def make_validator(
+    spec: SegmentSpec,
+    world: World,
+    store: Store,
+    dataset: DatasetManifest,
+    precision: Precision,
+    split: str,
+    config: ValidationConfig,
+) -> Validator:
+    """A validator for `split`."""
+    reader = SampleReader(store, dataset, split)
+    return Validator(reader, dataset.target, make_objective(spec, dataset, precision), precision, config, world)
+
+
+def make_objective(spec: SegmentSpec, dataset: DatasetManifest, precision: Precision) -> Objective:
+    """The configured loss, on the device."""
+    train_config = spec.train
+    return Objective(
+        dataset.target, train_config.class_weighting, train_config.label_smoothing, train_config.batch_size
+    ).to(precision.device)
+
+
+def make_model(spec: SegmentSpec, dataset: DatasetManifest, precision: Precision) -> Classifier:
+    """The configured model with its first weights, on the device."""
+    seed_initial_weights(spec.train.seed)
+    model = Classifier(spec.model, dataset, spec.train.activation_checkpointing).to(precision.device)
+    if spec.train.compile:
+        model.compile()
+    return model
+
+
+def _build(
+    spec: SegmentSpec,
+    world: World,
+    flag: StopFlag,
+    store: Store,
+    dataset: DatasetManifest,
+    precision: Precision,
+    progress: Progress,
+    state: RunProgress,
+) -> tuple[Segment, BatchSource]:
+    config = spec.train
+    reader = SampleReader(store, dataset, "train")
+    order = SampleOrder(reader.num_rows, reader.group_rows, config.seed)
+    pin = precision.device.type == "cuda"
+    model = make_model(spec, dataset, precision)
+    trainer = Trainer(model, make_objective(spec, dataset, precision), config, precision, world)
+    segment = Segment(
+        spec=spec,
+        world=world,
+        state=state,
+        trainer=trainer,
+        validator=make_validator(spec, world, store, dataset, precision, "validation", spec.validation),
+        checkpointer=Checkpointer(spec, store, trainer, state, reader.num_rows),
+        agreement=Agreement(world, flag),
+        progress=progress,
+        headline=headline_metric(dataset.target),
+    )
+    return segment, BatchSource(reader, order, config.batch_size, config.leaves, world, pin)
+
+
+def _describe_end(reason: StopReason, spec: SegmentSpec) -> tuple[Outcome, str]:
+    if reason is StopReason.NONE:
+        return "completed", ""
+    if reason is StopReason.BUDGET:
+        return "budget", f"time budget of {spec.budget_seconds:g} s"
+    return "preempted", "asked to stop by a signal"

@@ -1,0 +1,91 @@
+"""Predictions for a whole split, by all ranks together.
+
+Invariant: how the split is cut into forward passes depends on the split and the configuration alone, so every number is
+the same on any number of ranks.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from storage.datasets import Target
+from training.agreement import Agreement
+from training.batches import Leaf, cut_leaves, make_leaf
+from training.configuration import ValidationConfig
+from training.objective import Objective
+from training.precision import Precision
+from training.samples import SampleReader
+from training.scores import score
+from training.stopping import StopReason
+from training.world import World
+
+# Samples are sorted by length within windows of so many forward passes: little padding, bounded memory.
+WINDOW_PASSES = 16
+
+
+class Validator:
+    """Looks at one split with the model as it is."""
+
+    def __init__(
+        self,
+        reader: SampleReader,
+        target: Target,
+        objective: Objective,
+        precision: Precision,
+        config: ValidationConfig,
+        world: World,
+    ) -> None:
+        self.num_samples = min(reader.num_rows, config.max_samples or reader.num_rows)
+        self._reader = reader
+        self._target = target
+        self._objective = objective
+        self._precision = precision
+        self._batch_size = config.batch_size
+        self._world = world
+
+    def validate(self, model: nn.Module, agreement: Agreement) -> dict[str, float] | None:
+        """Metrics of the split, or None if all ranks agreed to stop meanwhile. A collective."""
+        predictions = self.predict(model, agreement)
+        return None if predictions is None else score(*predictions, self._target, self._objective)
+
+    def predict(self, model: nn.Module, agreement: Agreement) -> tuple[Tensor, Tensor] | None:
+        """Logits [N, outputs] and labels [N] on the CPU, in one fixed order; None as in `validate`."""
+        model.eval()
+        try:
+            rows = self._predict_own_rows(model, agreement)
+        finally:
+            model.train()
+        if rows is None:
+            return None
+        if self._world.size > 1:
+            # Each row was filled in by one rank and is zero on all others: the sum is exact.
+            dist.all_reduce(rows)
+        return rows[:, :-1], rows[:, -1].long()
+
+    @torch.no_grad()
+    def _predict_own_rows(self, model: nn.Module, agreement: Agreement) -> Tensor | None:
+        outputs = 1 if self._target.kind == "binary" else len(self._target.classes)
+        rows = torch.zeros(self.num_samples, outputs + 1)
+        for start, leaves in self._windows():
+            if agreement.decide().stop is not StopReason.NONE:
+                return None
+            for offset, leaf in leaves:
+                with self._precision.autocast():
+                    logits = model(leaf.to(self._precision.device))
+                end = start + offset + len(leaf.labels)
+                rows[start + offset : end, :-1] = logits.float().cpu()
+                rows[start + offset : end, -1] = leaf.labels
+        return rows
+
+    def _windows(self) -> Iterator[tuple[int, list[tuple[int, Leaf]]]]:
+        """Start of each window, and this rank's leaves in it with their offsets."""
+        window_rows = self._batch_size * WINDOW_PASSES
+        for start in range(0, self.num_samples, window_rows):
+            samples = self._reader.read(np.arange(start, min(start + window_rows, self.num_samples)))
+            parts = cut_leaves(samples.lengths, -(-len(samples.labels) // self._batch_size))
+            offsets = np.cumsum([0, *(len(part) for part in parts)]).tolist()
+            mine = list(enumerate(parts))[self._world.rank :: self._world.size]
+            yield start, [(offsets[index], make_leaf(samples, part, index)) for index, part in mine]

@@ -4,6 +4,7 @@ Invariant: a user's mistake ends as one message on stderr and exit code 2, an in
 other failure as 1; nothing that a person has to read is a traceback.
 """
 
+import atexit
 import json
 import os
 import sys
@@ -15,22 +16,13 @@ import typer
 from rich.console import Console, RenderableType
 from rich.progress import Progress
 
+from flows.server import configured_server
 from storage.addresses import find_run_address, open_store
 from storage.errors import ConfigurationError, HoldfastError, SegmentFailedError
 from storage.manifest import Manifest
 from storage.store import Store
 from tasks.configuration import RunConfig, change_values, configure, load_configuration
 from tasks.terminal import console
-
-# What Prefect reads when it is imported: no telemetry, no advice, time for a slow machine to start its local server.
-PREFECT_SETTINGS = {
-    "DO_NOT_TRACK": "1",
-    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-    "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",
-    "PREFECT_LOGGING_LEVEL": "CRITICAL",
-    "PREFECT_LOGGING_SERVER_LEVEL": "CRITICAL",
-    "PREFECT_CLI_PROMPT": "false",
-}
 
 app = typer.Typer(
     help="Train text classifiers on machines that may vanish, and get the model that no interruption would have made.",
@@ -75,11 +67,13 @@ def run(
 ) -> None:
     """Train a run to its end. A run that exists goes on from its promoted checkpoint."""
     config = load_configuration(configuration, assignments or [])
-    os.environ.update(PREFECT_SETTINGS | os.environ)
-    # Prefect takes seconds to import, which a wrong configuration and the other commands need not wait for.
-    from flows.local import run_locally
+    with configured_server() as server:
+        # Prefect takes seconds to import: other commands need not wait for it, and the server starts meanwhile.
+        from flows.local import run_locally
 
-    run_locally(config)
+        if server is not None:
+            server.wait()
+        run_locally(config)
 
 
 @app.command()
@@ -103,12 +97,27 @@ def verify(run: RunArgument, assignments: Assignments = None, as_json: AsJson = 
 
 
 def main() -> None:
-    """Run the command line and turn errors into messages."""
+    """Run the command line and turn errors into messages and exit codes."""
+    exit_code = 1
+    # Registered first, so called last: Prefect's local server is stopped by then.
+    atexit.register(lambda: _leave(exit_code))
     try:
         app()
     except HoldfastError as error:
         console.print(f"Error: {error}", style="red", markup=False, soft_wrap=True)
-        sys.exit(1 if isinstance(error, SegmentFailedError) else 2)
+        exit_code = 1 if isinstance(error, SegmentFailedError) else 2
+    except SystemExit as leaving:
+        exit_code = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
+
+
+def _leave(exit_code: int) -> None:
+    """End the process before Python takes its modules apart.
+
+    DuckDB's binding prints a page about leaks when it is taken apart while a thread of Prefect's still refers to it.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(exit_code)
 
 
 def _find_run(text: str, assignments: list[str]) -> tuple[Store, str]:

@@ -7,10 +7,9 @@ import logging
 import signal
 import sys
 
-from prefect.exceptions import TerminationSignal
 from rich.logging import RichHandler
 
-from flows.train import train
+from flows.train import train_with_retries
 from storage.addresses import run_address
 from storage.run_state import RunState
 from tasks.configuration import RunConfig
@@ -21,17 +20,16 @@ from tasks.terminal import console
 def run_locally(config: RunConfig) -> None:
     """Train to the end. Exits with 128 plus the signal's number when asked to stop. Raises `HoldfastError`."""
     _show_messages()
-    retry = config.retry
-    flow = train.with_options(retries=retry.attempts, retry_delay_seconds=retry.delay_seconds)
+    # Prefect ends with the handler it found: an exit, and not Python's default, lets everything be put away.
+    signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
     try:
-        _show_result(config, flow(config))
-    except (KeyboardInterrupt, TerminationSignal) as interruption:
-        number = signal.SIGINT if isinstance(interruption, KeyboardInterrupt) else signal.SIGTERM
-        console.print(f"Stopped by {number.name}. The same command goes on from the promoted checkpoint.")
-        sys.exit(128 + number)
+        _show_result(config, train_with_retries(config))
+    except KeyboardInterrupt:
+        sys.exit(128 + signal.SIGINT)
 
 
 def _show_messages() -> None:
+    logging.getLogger("great_expectations").setLevel(logging.WARNING)
     handler = RichHandler(console=console, show_path=False, show_level=False, markup=False, log_time_format="[%X]")
     logger = logging.getLogger("holdfast")
     logger.handlers = [handler]

@@ -38,3 +38,10 @@ def train(config: RunConfig, max_segments: int | None = None) -> RunState:
         if not isinstance(error, SegmentFailedError):
             never_retry()  # what a person has to put right is not put right by trying again
         raise
+
+
+def train_with_retries(config: RunConfig, max_segments: int | None = None) -> RunState:
+    """Call the flow with the retries that the configuration asks for."""
+    retry = config.retry
+    flow_with_retries = train.with_options(retries=retry.attempts, retry_delay_seconds=retry.delay_seconds)
+    return flow_with_retries(config, max_segments)

@@ -67,7 +67,7 @@ def weights_sha256(path: Path) -> str:
     data = np.memmap(path, dtype=np.uint8, mode="r")
     for entry in read_entries(path):
         digest.update(f"{entry.name}\0{entry.dtype}\0{','.join(map(str, entry.shape))}\0".encode())
-        digest.update(data[entry.start : entry.end])
+        digest.update(data[entry.start : entry.end].data)
     return digest.hexdigest()
 
 

@@ -8,7 +8,9 @@ import glob
 from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from typing import Any
 
+import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -105,12 +107,19 @@ def samples_sql(table: SourceTable, config: DataConfig, file_index: int | None =
             expressions[name] = f"CAST({identifier(column)} AS {'VARCHAR' if name == 'text' else 'BIGINT[]'})"
     expressions["split_key"] = identifier(config.split.column) if config.split.column is not None else "NULL"
     for index, column in enumerate(config.numeric):
-        expressions[f"n{index}"] = f"nullif(CAST({identifier(column)} AS DOUBLE), 'nan'::DOUBLE)"
+        number = f"CAST({identifier(column)} AS DOUBLE)"
+        expressions[f"n{index}"] = f"CASE WHEN isnan({number}) THEN NULL ELSE {number} END"
     for index, column in enumerate(config.categorical):
         expressions[f"c{index}"] = _category_sql(identifier(column), table.families[column])
     files = table.files if file_index is None else [table.files[file_index]]
     selected = ", ".join(f"{expression} AS {name}" for name, expression in expressions.items())
     return f"SELECT {selected} FROM {_files_sql(files)}"
+
+
+def only_row(connection: duckdb.DuckDBPyConnection, query: str) -> tuple[Any, ...]:
+    """The one row of a query, read to its end: a result that is not finished blocks the connection."""
+    (row,) = connection.execute(query).fetchall()
+    return tuple(row)
 
 
 def identifier(name: str) -> str:
@@ -262,7 +271,9 @@ def _family(kind: pa.DataType) -> str:
 
 
 def _similar(column: str, names: Sequence[str]) -> str:
-    close = [name for name in names if name.lower() == column.lower()] or get_close_matches(column, names, 3)
+    lowered = column.lower()
+    close = [name for name in names if lowered == name.lower()] or [name for name in names if lowered in name.lower()]
+    close = close[:3] or get_close_matches(column, names, 3)
     return f"did you mean {' or '.join(repr(name) for name in close)}? " if close else ""
 
 

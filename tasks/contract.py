@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import duckdb
 
 from storage.errors import ContractError
-from tasks.columns import REWRITE, SourceTable, broken_contract, samples_sql
+from tasks.columns import REWRITE, SourceTable, broken_contract, only_row, samples_sql
 from tasks.configuration import DataConfig
 from tasks.rules import Rule, kept_tokens_sql, label_domain, row_rules
 from tasks.sources import Progress
@@ -85,7 +85,7 @@ def _measure_files(
     measured = []
     for file_index, file in enumerate(table.files):
         try:
-            row = connection.execute(f"SELECT {counts} FROM ({samples_sql(table, config, file_index)})").fetchone()
+            row = only_row(connection, f"SELECT {counts} FROM ({samples_sql(table, config, file_index)})")
         except duckdb.OutOfMemoryException:
             raise
         except duckdb.Error as error:
@@ -95,7 +95,7 @@ def _measure_files(
                 str(error).partition("\n")[0],
                 REWRITE,
             ) from error
-        measured.append((file_index, *(row or ())))
+        measured.append((file_index, *row))
         if on_progress is not None:
             on_progress("check", (file_index + 1) / len(table.files))
     return measured
@@ -109,7 +109,7 @@ def _measure_bounds(connection: duckdb.DuckDBPyConnection, table: SourceTable, c
     ]
     if names:
         nulls = ", ".join(f"count(*) FILTER (WHERE {name} IS NULL)" for name, _ in names)
-        counts = connection.execute(f"SELECT {nulls} FROM samples").fetchone() or ()
+        counts = only_row(connection, f"SELECT {nulls} FROM samples")
         bounds += [_missing_share(c, n, table, config) for (_, c), n in zip(names, counts, strict=True)]
     return bounds
 
@@ -119,7 +119,7 @@ def _duplicate_ids(connection: duckdb.DuckDBPyConnection, column: str) -> Bound:
         "WITH twice AS (SELECT id, count(*) AS n FROM samples GROUP BY id HAVING n > 1) "
         f"SELECT count(*), coalesce(sum(n - 1), 0)::BIGINT, min({{'n': -n, 'id': id}}, {NUM_EXAMPLES}) FROM twice"
     )
-    num_ids, surplus, worst = connection.execute(query).fetchone() or (0, 0, None)
+    num_ids, surplus, worst = only_row(connection, query)
     shown = ", ".join(f"{entry['id']!r} in {-entry['n']} rows" for entry in worst or [])
     found = f"{surplus:,} rows too many, for {num_ids:,} ids: {shown}"
     remedy = 'drop the repeated rows, name a column with unique ids, or set data.id to "" to number the rows'
@@ -235,10 +235,7 @@ def _judge(batch: "pd.DataFrame", asked: Sequence[Question], index_column: str |
         getattr(gx.expectations, kind)(column=column, meta={"index": index}, **values)
         for index, (kind, column, values) in enumerate(asked)
     ]
-    suite = gx.ExpectationSuite(
-        name="contract",
-        expectations=expectations,
-    )
+    suite = gx.ExpectationSuite(name="contract", expectations=expectations)
     result_format: dict[str, Any] = {"result_format": "COMPLETE"}
     if index_column is not None:
         result_format["unexpected_index_column_names"] = [index_column]

@@ -198,6 +198,8 @@ def _open_duckdb(config: DataConfig, folder: Path) -> Iterator[duckdb.DuckDBPyCo
         connection.execute("SET autoinstall_known_extensions = false")  # nothing is downloaded
         connection.execute("SET autoload_known_extensions = false")
         connection.execute("SET enable_progress_bar = false")
+        # Parquet's minimum and maximum leave NaN out, and DuckDB 2.0.0 concludes from them that isnan() is never true.
+        connection.execute("SET disabled_optimizers = 'statistics_propagation'")
         connection.execute("SET TimeZone = 'UTC'")
         connection.execute(f"SET temp_directory = {literal(str(folder / 'spill'))}")
         connection.execute(f"SET memory_limit = {literal(config.memory_limit)}")
@@ -217,21 +219,27 @@ def _explained(config: DataConfig, scratch: Path) -> Iterator[None]:
         yield
     except duckdb.OutOfMemoryException as error:
         raise ConfigurationError(
-            f"Preparing the data takes more than data.memory_limit = {config.memory_limit!r}, or more disk than {scratch} "
-            f"has: {str(error).partition(chr(10))[0]} Raise data.memory_limit, or free some disk."
+            f"Preparing the data takes more memory than data.memory_limit = {config.memory_limit!r}, or more disk than "
+            f"{scratch} has: {_first_line(error)} Raise data.memory_limit, or free some disk."
         ) from error
     except duckdb.IOException as error:
-        raise _scratch_error(scratch, error) from error
+        raise StoreError(
+            f"Cannot read {config.source} or write working files in {scratch}: {_first_line(error)} "
+            "Check that the files are still there and that the disk has space left, then run again."
+        ) from error
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM):
             raise
         raise _scratch_error(scratch, error) from error
 
 
-def _scratch_error(scratch: Path, error: Exception) -> StoreError:
-    reason = getattr(error, "strerror", None) or str(error).partition("\n")[0]
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]
+
+
+def _scratch_error(scratch: Path, error: OSError) -> StoreError:
     return StoreError(
-        f"Cannot write working files in {scratch}: {reason}. "
+        f"Cannot write working files in {scratch}: {error.strerror}. "
         "Check that the folder is writable and has space left, or set scratch to another one."
     )
 

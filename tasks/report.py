@@ -27,6 +27,7 @@ from tasks.report_tables import (
 )
 from tasks.report_words import (
     NOTHING,
+    OUTCOME_WORDS,
     count_of,
     duration,
     interruptions_of,
@@ -34,7 +35,6 @@ from tasks.report_words import (
     metric_name,
     moment,
     outcome_counts,
-    outcome_noun,
     plain,
     score,
     share,
@@ -42,6 +42,7 @@ from tasks.report_words import (
 )
 
 TEMPLATE = "report.html.jinja"
+MAX_CLASSES_BESIDE_A_TABLE = 16
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,7 @@ def render_report(
             facts=_facts(state, dataset),
             stale=_stale_evaluation(state, evaluation),
             progress=_progress(state),
+            wide=len(dataset.target.classes) > MAX_CLASSES_BESIDE_A_TABLE,
             kind=dataset.target.kind,
             target=plain(dataset.target.column),
             training=draw_training(history, state.segments),
@@ -112,10 +114,10 @@ def judge(state: RunState) -> Verdict:
     """The verdict on a run: complete, running (somebody holds its lease), or stopped on the way."""
     step, interruptions = _step(state), interruptions_of(state.segments)
     done = f"{step:,} of {count_of(state.steps_total, 'step')}"
-    cost = _cost(state)
+    cost, again = _cost(state), " that was done again" if _lost(state) else ""
     if step >= state.steps_total:
         headline = f"Complete: {done} in {count_of(len(state.segments), 'segment')}"
-        headline += f"; {cost}." if interruptions else "; nothing interrupted it."
+        headline += f"; {cost}{again}." if interruptions else "; nothing interrupted it."
         return Verdict("complete", "Complete", headline, [*_promise(state), *_damage(state)])
     safe = f"{done} ({share(step / state.steps_total)}) are safe in a checkpoint"
     if state.lease is not None:
@@ -123,7 +125,7 @@ def judge(state: RunState) -> Verdict:
         remark = f"A segment has been training from step {state.lease.first_step:,} on since {since}."
         return Verdict("running", "Training", f"Not complete yet: {safe}.", [remark, *_so_far(cost), *_damage(state)])
     remarks = [*_last_words(state), *_so_far(cost), *_damage(state)]
-    remarks.append("Run `holdfast run` with the same configuration again: it goes on from there.")
+    remarks.append("To go on from there, start “holdfast run” with the same configuration.")
     return Verdict("stopped", "Not complete", f"Not complete: {safe}.", remarks)
 
 
@@ -142,13 +144,16 @@ def _step(state: RunState) -> int:
     return state.promoted.step if state.promoted else 0
 
 
+def _lost(state: RunState) -> int:
+    return sum(segment.steps_lost for segment in state.segments)
+
+
 def _cost(state: RunState) -> str:
-    """'3 interruptions cost 37 steps of work that was done again', or '' when there were none."""
-    interruptions = interruptions_of(state.segments)
-    lost = sum(segment.steps_lost for segment in state.segments)
+    """'3 interruptions cost 37 steps of work', or '' when there were none."""
+    interruptions, lost = interruptions_of(state.segments), _lost(state)
     if not interruptions:
         return ""
-    price = f"{count_of(lost, 'step')} of work that was done again" if lost else "no step"
+    price = f"{count_of(lost, 'step')} of work" if lost else "no step"
     return f"{count_of(len(interruptions), 'interruption')} cost {price}"
 
 
@@ -174,26 +179,33 @@ def _last_words(state: RunState) -> list[str]:
     if not state.segments:
         return ["No segment has ended yet."]
     last = state.segments[-1]
-    cause = f": {shortened(last.cause, 300)}" if last.cause else ""
-    return [f"The last segment ended at step {last.last_step:,} as {outcome_noun(last.outcome)}{cause}"]
+    cause = f" ({shortened(last.cause, 300)})" if last.cause else ""
+    return [f"The last segment {OUTCOME_WORDS[last.outcome]} at step {last.last_step:,}{cause}."]
 
 
 def _tiles(state: RunState, evaluation: Mapping[str, Any] | None, dataset: DatasetManifest) -> list[Tile]:
     metrics = dict(evaluation["metrics"] if evaluation else state.metrics or {})
-    first = ["auc", "macro_f1"] if dataset.target.kind == "binary" else ["macro_f1"]
-    names = [*first, "accuracy", "loss"]
-    note = "test split" if metrics else "not evaluated yet"
+    names = ["auc", "macro_f1", "loss"] if dataset.target.kind == "binary" else ["macro_f1", "accuracy", "loss"]
+    step = evaluation["step"] if evaluation else state.metrics_step
+    note = f"at step {step:,}" if metrics and step is not None else "not evaluated yet"
     tiles = [Tile(f"Test {metric_name(name)}", score(metrics.get(name)), note) for name in names]
     interruptions = interruptions_of(state.segments)
-    lost = sum(segment.steps_lost for segment in state.segments)
+    lost = _lost(state)
     seconds = sum(segment.seconds for segment in state.segments)
     return [
         *tiles,
         Tile("Steps", f"{_step(state):,}", f"of {state.steps_total:,}"),
         Tile("Segments", f"{len(state.segments):,}", outcome_counts(interruptions) or "none interrupted"),
-        Tile("Steps lost", f"{lost:,}", "done again" if lost else "no work was done twice"),
+        Tile("Steps lost", f"{lost:,}", "of work done twice" if lost else "no work was done twice"),
         Tile("Time in segments", duration(seconds) if state.segments else NOTHING, _on_the_clock(state)),
+        _weights_tile(state),
     ]
+
+
+def _weights_tile(state: RunState) -> Tile:
+    if state.promoted is None:
+        return Tile("Weights", NOTHING, "no checkpoint yet")
+    return Tile("Weights", state.promoted.weights_sha256[:8], "SHA-256, in full below")
 
 
 def _on_the_clock(state: RunState) -> str:
@@ -201,7 +213,7 @@ def _on_the_clock(state: RunState) -> str:
         return "no segment has ended"
     begin = min(segment.started_at for segment in state.segments)
     end = max(segment.started_at + segment.seconds for segment in state.segments)
-    return f"within {duration(end - begin)}"
+    return f"{duration(end - begin)} from first to last"
 
 
 def _facts(state: RunState, dataset: DatasetManifest) -> list[tuple[str, str]]:

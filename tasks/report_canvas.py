@@ -87,6 +87,7 @@ def draw_svg(width: float, height: float, draw: Callable[[Figure], None]) -> str
         figure = Figure(figsize=(width, height), layout="constrained")
         FigureCanvasSVG(figure)
         draw(figure)
+        _settle_layout(figure)
         # No `metadata` at all would name the version of matplotlib and the moment.
         figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     svg = buffer.getvalue()
@@ -97,6 +98,18 @@ def add_grid(axes: Axes, axis: Literal["x", "y", "both"]) -> None:
     """Thin lines for the values of `axis` and no frame."""
     axes.grid(visible=True, axis=axis)
     axes.spines[:].set_visible(False)
+
+
+def _settle_layout(figure: Figure) -> None:
+    """Let the layout engine place the axes once, and round what it found.
+
+    Its solver's last bits depend on memory addresses, and the SVG's ids are hashes over unrounded coordinates.
+    """
+    figure.draw_without_rendering()
+    places = [(axes, axes.get_position(original=True).bounds) for axes in figure.axes]
+    figure.set_layout_engine("none")
+    for axes, (left, bottom, width, height) in places:
+        axes.set_position((round(left, 4), round(bottom, 4), round(width, 4), round(height, 4)))
 
 
 def _quiet_font_messages() -> None:

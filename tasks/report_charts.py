@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from matplotlib.collections import PatchCollection
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
@@ -18,7 +19,6 @@ from matplotlib.ticker import MaxNLocator
 from storage.run_state import SegmentRecord
 from tasks.report_canvas import (
     BLUE,
-    GRID,
     INK,
     MUTED,
     ORANGE,
@@ -37,6 +37,7 @@ MAX_BARS = 24
 MAX_CLASSES_WITH_SHARES = 12
 MAX_CLASSES_WITH_ALL_COUNTS = 26
 PHASE_COLOURS = {"train": BLUE, "validate": SKY, "save": ORANGE, "restore": PURPLE, "start": "#8a94a3"}
+UNRECORDED = "not recorded"
 PHASE_ORDER = ("start", "restore", "train", "validate", "save")
 _SPARE_COLOURS = (YELLOW, VERMILION, INK)
 _TIME_UNITS = ((2 * 86400, 86400, "days"), (2 * 3600, 3600, "hours"), (120, 60, "minutes"), (0, 1, "seconds"))
@@ -104,9 +105,9 @@ def draw_phases(segments: Sequence[SegmentRecord]) -> Chart | None:
     if not whole:
         return None
     names = sorted(totals, key=lambda name: PHASE_ORDER.index(name) if name in PHASE_ORDER else len(PHASE_ORDER))
-    spare = [name for name in names if name not in PHASE_COLOURS and name != "other"]
+    spare = [name for name in names if name not in PHASE_COLOURS and name != UNRECORDED]
     extra = {name: _SPARE_COLOURS[index % len(_SPARE_COLOURS)] for index, name in enumerate(spare)}
-    colours = PHASE_COLOURS | extra | {"other": GRID}
+    colours = PHASE_COLOURS | extra | {UNRECORDED: "#d3d9e0"}
     svg = draw_svg(11, 1.2 + 0.27 * len(bars), lambda figure: _draw_bars(figure, bars, names, colours))
     parts = ", ".join(f"{name} {duration(totals[name])} ({share(totals[name] / whole)})" for name in names)
     return Chart(svg, f"Time per phase over {count_of(len(segments), 'segment')}: {parts}.")
@@ -123,9 +124,10 @@ def phase_bars(segments: Sequence[SegmentRecord]) -> list[Bar]:
         # What no phase accounts for (a lost segment wrote none) must not vanish from the picture.
         rest = seconds - sum(phases.values())
         if rest > 0.01 * seconds:
-            phases["other"] = phases.get("other", 0.0) + rest
+            phases[UNRECORDED] = rest
         last = first + len(group)
-        bars.append(Bar(str(last) if per_bar == 1 else f"{first + 1}-{last}", seconds, phases))
+        name = str(last) if len(group) == 1 else f"{first + 1}-{last}"
+        bars.append(Bar(name, seconds, phases))
     return bars
 
 
@@ -164,16 +166,16 @@ def _sum_phases(records: Iterable[Mapping[str, float]]) -> dict[str, float]:
 def _draw_cells(figure: Figure, counts: Any, shares: Any, names: Sequence[str]) -> None:
     axes = figure.subplots()
     num_classes = len(names)
+    boxes = [Rectangle((column - 0.48, row - 0.48), 0.96, 0.96) for row, column in np.ndindex(counts.shape)]
+    axes.add_collection(PatchCollection(boxes, facecolors=_HEAT(shares.ravel()), linewidths=0))
     for row, column in np.ndindex(counts.shape):
         fraction = float(shares[row, column])
-        box = Rectangle((column - 0.48, row - 0.48), 0.96, 0.96, facecolor=_HEAT(fraction), linewidth=0)
-        axes.add_patch(box)
         text = _cell_text(int(counts[row, column]), fraction, num_classes, on_diagonal=row == column)
-        size = 12 if num_classes == 2 else max(5.0, min(9.0, 150 / num_classes))
+        size = 12 if num_classes == 2 else max(6.0, min(9.0, 150 / num_classes))
         ink = PAPER if fraction > 0.5 else INK
         if text:
             axes.text(column, row, text, ha="center", va="center", size=size, color=ink)
-    size = max(6.5, min(10.0, 200 / num_classes))
+    size = max(7.5, min(10.0, 200 / num_classes))
     slant: dict[str, Any] = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"} if num_classes > 2 else {}
     axes.set_xticks(range(num_classes), names, size=size, color=INK, **slant)
     axes.set_yticks(range(num_classes), names, size=size, color=INK)

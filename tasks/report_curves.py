@@ -4,6 +4,7 @@ Invariant: what is drawn is what the records say. Thinning keeps every spike (th
 bucket), and where there is no room for all labels of interruptions there are none, and the legend counts them.
 """
 
+import unicodedata
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -40,8 +41,9 @@ WIDTH_INCHES = 11.0
 MAX_BUCKETS = 800
 MAX_NUMBERED_SEGMENTS = 40
 MAX_LANES = 3
+MAX_MARKERS = 60
 _LABEL_POINTS = 9.0
-_CHARACTER_POINTS = 5.6
+_CHARACTER_POINTS = 4.6
 _METRIC_COLOURS = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY)
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
@@ -77,7 +79,7 @@ def draw_training(history: Mapping[str, Any], segments: Sequence[SegmentRecord])
         _draw_segments_behind(loss, segments, last_step)
         _draw_learning_rate(rate, points)
         loss.set_xlim(0, last_step)
-        _add_legend(figure, loss, segments, counted=not labels)
+        _add_legend(figure, loss, segments, validated=bool(validation), counted=not labels)
 
     height = 5.1 + 0.24 * num_lanes
     return Chart(draw_svg(WIDTH_INCHES, height, draw), _training_in_words(points, validation, segments))
@@ -103,9 +105,8 @@ def place_labels(interruptions: Sequence[SegmentRecord], last_step: float) -> li
     lane_ends = [float("-inf")] * MAX_LANES
     labels = []
     for segment in sorted(interruptions, key=lambda segment: segment.last_step):
-        cause = f" · {shortened(segment.cause, 28)}" if segment.cause else ""
-        text = outcome_noun(segment.outcome) + cause
-        width = last_step * (len(text) * _CHARACTER_POINTS + 16) / (WIDTH_INCHES * POINTS_PER_INCH * 0.93)
+        text = _label_text(segment)
+        width = last_step * (_num_columns(text) * _CHARACTER_POINTS + 16) / (WIDTH_INCHES * POINTS_PER_INCH * 0.93)
         leftwards = segment.last_step + width > last_step
         start = segment.last_step - width if leftwards else segment.last_step
         lane = next((index for index, end in enumerate(lane_ends) if end <= start), None)
@@ -114,6 +115,17 @@ def place_labels(interruptions: Sequence[SegmentRecord], last_step: float) -> li
         lane_ends[lane] = start + width
         labels.append(Label(segment.last_step, text, segment.outcome, lane, leftwards))
     return labels
+
+
+def _label_text(segment: SegmentRecord) -> str:
+    cause, noun = shortened(segment.cause, 28), outcome_noun(segment.outcome)
+    if not cause or cause.startswith(segment.outcome):
+        return cause or noun
+    return f"{noun} · {cause}"
+
+
+def _num_columns(text: str) -> int:
+    return sum(2 if unicodedata.east_asian_width(character) in "WF" else 1 for character in text)
 
 
 def thin(steps: Array, values: Array, num_buckets: int = MAX_BUCKETS) -> tuple[Array, Array]:
@@ -139,10 +151,10 @@ def smooth(values: Array) -> Array:
     return np.asarray((sums[index + reach + 1] - sums[index - reach]) / (2 * reach + 1))
 
 
-def _finite_points(rows: Sequence[Sequence[float | None]]) -> Array:
-    """[N, 3]: step, loss, learning rate; without points that are NaN, infinite or empty."""
+def _finite_points(rows: Sequence[Sequence[float | None]], num_columns: int = 3) -> Array:
+    """[N, columns]: step, loss, learning rate; without points that are NaN, infinite or empty."""
     points = np.array([[np.nan if value is None else value for value in row] for row in rows], dtype=float)
-    points = points.reshape(-1, 3)
+    points = points.reshape(-1, num_columns)
     return np.asarray(points[np.isfinite(points).all(axis=1)])
 
 
@@ -177,16 +189,17 @@ def _draw_strip(axes: Axes, segments: Sequence[SegmentRecord], labels: Sequence[
 
 def _draw_segments_behind(axes: Axes, segments: Sequence[SegmentRecord], last_step: float) -> None:
     """Shade every other segment, tint the steps that were done again, and mark each interruption."""
-    starts = [segment.first_step for segment in segments[1:]] + [last_step]
-    for index, (segment, end) in enumerate(zip(segments, starts, strict=True)):
+    ends = [*(segment.first_step for segment in segments[1:]), last_step]
+    for index, (segment, end) in enumerate(zip(segments, ends, strict=False)):
         if index % 2:
             axes.axvspan(segment.first_step, end, color="#eef2f6", linewidth=0, zorder=0)
+    width, alpha = (1.2, 1.0) if len(segments) <= MAX_NUMBERED_SEGMENTS else (0.5, 0.45)
     for segment in interruptions_of(segments):
         colour = OUTCOME_COLOURS[segment.outcome]
         if segment.steps_lost:
             first_lost = segment.last_step - segment.steps_lost
             axes.axvspan(first_lost, segment.last_step, color=colour, alpha=0.18, linewidth=0, zorder=0.5)
-        axes.axvline(segment.last_step, color=colour, linewidth=1.2 if len(segments) <= 60 else 0.5, zorder=1)
+        axes.axvline(segment.last_step, color=colour, linewidth=width, alpha=alpha, zorder=1)
 
 
 def _draw_loss(axes: Axes, points: Array, validation: Sequence[tuple[int, float]]) -> None:
@@ -194,12 +207,19 @@ def _draw_loss(axes: Axes, points: Array, validation: Sequence[tuple[int, float]
     smoothed = smooth(losses)
     axes.plot(*thin(steps, losses), color=BLUE, alpha=0.3, linewidth=0.8)
     axes.plot(*thin(steps, smoothed), color=BLUE, linewidth=2)
-    finite = [(step, loss) for step, loss in validation if np.isfinite(loss)]
-    if finite:
-        style: dict[str, Any] = {"markersize": 5.5, "markeredgecolor": PAPER, "markeredgewidth": 0.8}
-        axes.plot(*zip(*finite, strict=True), "D-", color=INK, linewidth=0.8, **style)
+    checked = _finite_points(validation, num_columns=2)
+    if len(checked):
+        style: dict[str, Any] = {
+            "markersize": 5.5,
+            "markeredgecolor": PAPER,
+            "markeredgewidth": 0.8,
+            "clip_on": False,
+            "zorder": 3,
+        }
+        marker = "D" if len(checked) <= MAX_MARKERS else ""
+        axes.plot(*thin(checked[:, 0], checked[:, 1]), marker=marker, color=INK, linewidth=0.9, **style)
     # A spike or two may leave the picture; the curve itself never does.
-    shown = [np.quantile(losses, 0.002), np.quantile(losses, 0.998), *smoothed, *(loss for _, loss in finite)]
+    shown = [np.quantile(losses, 0.002), np.quantile(losses, 0.998), *smoothed, *checked[:, 1]]
     margin = 0.05 * (max(shown) - min(shown)) or 0.1
     axes.set_ylim(min(shown) - margin, max(shown) + margin)
     axes.set_ylabel("loss")
@@ -219,12 +239,14 @@ def _draw_learning_rate(axes: Axes, points: Array) -> None:
     add_grid(axes, "x")
 
 
-def _add_legend(figure: Figure, axes: Axes, segments: Sequence[SegmentRecord], *, counted: bool) -> None:
+def _add_legend(
+    figure: Figure, axes: Axes, segments: Sequence[SegmentRecord], *, validated: bool, counted: bool
+) -> None:
     entries: dict[str, Line2D] = {
         "training": Line2D([], [], color=BLUE, alpha=0.35, linewidth=1),
         "training, smoothed": Line2D([], [], color=BLUE, linewidth=2),
     }
-    if any(line.get_marker() == "D" for line in axes.lines):
+    if validated:
         entries["validation"] = Line2D([], [], color=INK, marker="D", markersize=5, linewidth=0.8)
     if counted:
         for outcome, number in Counter(segment.outcome for segment in interruptions_of(segments)).items():
@@ -257,8 +279,15 @@ def _draw_metrics(figure: Figure, curves: Mapping[str, Sequence[tuple[int, float
     for index, (name, curve) in enumerate(curves.items()):
         colour = _METRIC_COLOURS[index % len(_METRIC_COLOURS)]
         steps, values = zip(*curve, strict=True)
-        marker = "os^vDP"[index % 6] if len(curve) <= 60 else None
-        axes.plot(steps, values, marker=marker, color=colour, linewidth=1.8, markersize=5, clip_on=False)
+        marker = "os^vDP"[index % 6] if len(curve) <= MAX_MARKERS else ""
+        axes.plot(
+            *thin(np.array(steps), np.array(values)),
+            marker=marker,
+            color=colour,
+            linewidth=1.8,
+            markersize=5,
+            clip_on=False,
+        )
         axes.annotate(
             f"{metric_name(name)} {values[-1]:.3f}", (steps[-1], values[-1]), xytext=(1.012, ends[index]),
             textcoords=("axes fraction", "data"), va="center", annotation_clip=False,
@@ -275,7 +304,7 @@ def _draw_metrics(figure: Figure, curves: Mapping[str, Sequence[tuple[int, float
 def spread(values: Sequence[float], curves: Mapping[str, Sequence[tuple[int, float]]]) -> list[float]:
     """`values` moved apart, so that labels at those heights do not touch; their order stays."""
     everything = [value for curve in curves.values() for _, value in curve]
-    gap = (max(everything) - min(everything)) * 0.09
+    gap = (max(everything) - min(everything)) * 0.09 or 0.01
     heights = list(values)
     order = sorted(range(len(values)), key=lambda index: values[index])
     for lower, upper in pairwise(order):

@@ -13,8 +13,9 @@ from tasks.report_words import NOTHING, OUTCOME_WORDS, duration, moment, plain, 
 
 MAX_CONFUSIONS = 8
 MAX_CAUSE_CHARACTERS = 600
+MAX_NAME_CHARACTERS = 60
 
-Kind = Literal["text", "number", "code", "bar", "outcome"]
+Kind = Literal["text", "number", "code", "bar", "outcome", "date"]
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ def segments_table(segments: Sequence[SegmentRecord]) -> Table:
     """Oldest first."""
     columns: list[tuple[str, Kind]] = [
         ("#", "number"), ("Fence", "number"), ("Outcome", "outcome"), ("Cause", "text"), ("Steps", "number"),
-        ("Lost", "number"), ("Ranks", "number"), ("Started", "text"), ("Time", "number"),
+        ("Lost", "number"), ("Ranks", "number"), ("Started", "date"), ("Time", "number"),
     ]  # fmt: skip
     rows = [
         [
@@ -60,7 +61,7 @@ def segments_table(segments: Sequence[SegmentRecord]) -> Table:
 def checkpoints_table(kept: Sequence[CheckpointRecord]) -> Table:
     """Newest first: the first one is the resume point."""
     columns: list[tuple[str, Kind]] = [
-        ("Step", "number"), ("Path in the store", "text"), ("Size", "number"), ("Promoted", "text"),
+        ("Step", "number"), ("Path in the store", "text"), ("Size", "number"), ("Promoted", "date"),
         ("Digest", "code"), ("Weights SHA-256", "code"),
     ]  # fmt: skip
     rows = [
@@ -80,7 +81,7 @@ def checkpoints_table(kept: Sequence[CheckpointRecord]) -> Table:
 def set_aside_table(records: Sequence[SetAsideRecord]) -> Table:
     """Checkpoints found damaged."""
     columns: list[tuple[str, Kind]] = [("Step", "number"), ("Path in the store", "text"), ("Reason", "text")]
-    columns.append(("Set aside", "text"))
+    columns.append(("Set aside", "date"))
     rows = [
         [
             Cell(f"{record.step:,}"),
@@ -101,7 +102,7 @@ def classes_table(evaluation: Mapping[str, Any] | None) -> Table:
     entries = evaluation["per_class"] if evaluation else []
     rows = [
         [
-            Cell(plain(entry["class"])),
+            Cell(shortened(entry["class"], MAX_NAME_CHARACTERS)),
             *(_score(entry[name]) for name in ("precision", "recall", "f1")),
             Cell(f"{entry['support']:,}"),
         ]
@@ -112,11 +113,10 @@ def classes_table(evaluation: Mapping[str, Any] | None) -> Table:
 
 def confusions_table(evaluation: Mapping[str, Any] | None) -> Table:
     """The most frequent errors."""
-    columns: list[tuple[str, Kind]] = [("True", "text"), ("Predicted", "text"), ("Samples", "number")]
-    columns.append(("Of class", "bar"))
+    columns: list[tuple[str, Kind]] = [("True → predicted", "text"), ("Samples", "number"), ("Of class", "bar")]
     if evaluation is None:
         return Table(columns, [])
-    names, matrix = [plain(name) for name in evaluation["classes"]], evaluation["confusion"]
+    names, matrix = [shortened(name, MAX_NAME_CHARACTERS) for name in evaluation["classes"]], evaluation["confusion"]
     errors = [
         (count, true, predicted)
         for true, row in enumerate(matrix)
@@ -125,7 +125,7 @@ def confusions_table(evaluation: Mapping[str, Any] | None) -> Table:
     ]
     errors.sort(key=lambda error: (-error[0], error[1:]))
     rows = [
-        [Cell(names[true]), Cell(names[predicted]), Cell(f"{count:,}"), _share(count / sum(matrix[true]))]
+        [Cell(f"{names[true]} → {names[predicted]}"), Cell(f"{count:,}"), _share(count / sum(matrix[true]))]
         for count, true, predicted in errors[:MAX_CONFUSIONS]
     ]
     return Table(columns, rows)

@@ -16,8 +16,8 @@ NOTHING = "\N{EN DASH}"
 OUTCOME_WORDS = {
     "completed": "reached the last step",
     "budget": "used up its time budget",
-    "preempted": "was asked to stop; saved and left",
-    "diverged": "stopped: the loss diverged",
+    "preempted": "was asked to stop, saved and left",
+    "diverged": "stopped because the loss diverged",
     "failed": "failed with an error",
     "lost": "vanished without a word",
 }

@@ -48,7 +48,7 @@ def row_rules(config: DataConfig) -> list[Rule]:
     if config.split.column is not None:
         remedy = 'fill it, or split by id (data.split.by = "id")'
         rules.append(_not_null(config.split.column, "split_key", remedy))
-    return rules
+    return list({rule.name: rule for rule in rules}.values())  # the split's column may be the label's
 
 
 def kept_tokens_sql(config: DataConfig) -> str:
@@ -64,7 +64,7 @@ def too_long(config: DataConfig, found: str) -> ContractError:
         f"Column {config.text or config.tokens!r} has rows that are too long.",
         f"at most data.max_tokens = {config.max_tokens} tokens in a row",
         found,
-        'raise data.max_tokens, or set data.too_long = "truncate" to keep the first tokens of such a row',
+        SHORTEN,
     )
 
 
@@ -157,7 +157,6 @@ def _token_rules(config: DataConfig, column: str) -> list[Rule]:
         ),
     )
     if config.too_long == "error":
-        error_words = 'raise data.max_tokens, or set data.too_long = "truncate" to keep the first tokens of such a row'
         rules.append(
             Rule(
                 column,
@@ -165,7 +164,7 @@ def _token_rules(config: DataConfig, column: str) -> list[Rule]:
                 f"at most data.max_tokens = {config.max_tokens} tokens",
                 f"len({kept}) > {config.max_tokens}",
                 f"len({kept}) || ' tokens'",
-                error_words,
+                SHORTEN,
             )
         )
     return rules

@@ -46,6 +46,7 @@ def train_segment(config: RunConfig) -> SegmentRecord:
         with ranks, SegmentDisplay(config, lease.first_step) as display:
             _supervise(config, places, lease, spec, ranks, display)
         record = settle_segment(config, places, lease)
+        announce(_describe_end(record))
         _keep_log(places, lease.fence)
     return record
 
@@ -100,6 +101,15 @@ def _keep_log(places: RunPlaces, fence: int) -> None:
     if log.is_file():
         places.store.write(f"{segment_path(places.manifest.run, fence)}/ranks.log", log.read_bytes())
     shutil.rmtree(folder, ignore_errors=True)
+
+
+def _describe_end(record: SegmentRecord) -> str:
+    lost = f", {record.steps_lost:,} steps lost" if record.steps_lost else ""
+    if record.outcome == "completed":
+        return f"Trained to the last step, {record.last_step:,}."
+    cause = f" ({record.cause})" if record.cause else ""
+    resume_step = record.last_step - record.steps_lost
+    return f"Segment ended: {record.outcome}{cause}. The run goes on from step {resume_step:,}{lost}."
 
 
 def _describe_start(state: RunState, config: RunConfig) -> str:

@@ -9,7 +9,7 @@ import math
 import duckdb
 
 from storage.datasets import FIRST_VOCABULARY_INDEX, CategoricalColumn, NumericColumn
-from tasks.columns import broken_contract
+from tasks.columns import broken_contract, only_row
 from tasks.configuration import DataConfig
 from tasks.split import TRAIN
 
@@ -21,12 +21,12 @@ def measure_numeric(connection: duckdb.DuckDBPyConnection, config: DataConfig) -
     if not config.numeric:
         return []
     moments = ", ".join(f"avg(n{i}), stddev_pop(n{i}), count(n{i})" for i in range(len(config.numeric)))
-    threads = connection.execute("SELECT current_setting('threads')").fetchone() or (1,)
+    (threads,) = only_row(connection, "SELECT current_setting('threads')")
     connection.execute("SET threads = 1")
     try:
-        row = connection.execute(f"SELECT count(*), {moments} FROM dealt WHERE split = {TRAIN}").fetchone() or ()
+        row = only_row(connection, f"SELECT count(*), {moments} FROM dealt WHERE split = {TRAIN}")
     finally:
-        connection.execute(f"SET threads = {threads[0]}")
+        connection.execute(f"SET threads = {threads}")
     return [
         _numeric_column(column, row[3 * i + 1], row[3 * i + 2], row[3 * i + 3], _median(connection, i), row[0])
         for i, column in enumerate(config.numeric)
@@ -40,8 +40,8 @@ def measure_categorical(connection: duckdb.DuckDBPyConnection, config: DataConfi
 
 def _median(connection: duckdb.DuckDBPyConnection, index: int) -> float | None:
     # One column at a time: the exact median holds all values of the column in memory.
-    row = connection.execute(f"SELECT median(n{index}) FROM dealt WHERE split = {TRAIN}").fetchone()
-    return row[0] if row else None
+    (median,) = only_row(connection, f"SELECT median(n{index}) FROM dealt WHERE split = {TRAIN}")
+    return None if median is None else float(median)
 
 
 def _numeric_column(
@@ -75,5 +75,5 @@ def _categorical_column(connection: duckdb.DuckDBPyConnection, index: int, name:
     )
     values = connection.execute(f"SELECT value FROM vocabulary{index} ORDER BY index").fetchall()
     query = f"SELECT count(*) FILTER (WHERE c{index} IS NULL) / count(*) FROM dealt WHERE split = {TRAIN}"
-    share = connection.execute(query).fetchone() or (0.0,)
-    return CategoricalColumn(name=name, vocabulary=[value for (value,) in values], missing_share=share[0])
+    (share,) = only_row(connection, query)
+    return CategoricalColumn(name=name, vocabulary=[value for (value,) in values], missing_share=share)

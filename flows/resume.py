@@ -1,0 +1,46 @@
+"""The flow behind the deployment `resume`: a person starts it from a form to go on with a run that exists.
+
+Invariant: the configuration is the one in the run's manifest; the form changes only what may change between segments.
+"""
+
+from typing import Annotated
+
+from prefect import flow
+from prefect.client.schemas.objects import State
+from pydantic import Field
+
+from flows.deployed import train_deployed, with_budget
+from storage.addresses import open_store
+from storage.manifest import Manifest
+from tasks.configuration import RunConfig, change_values, configure
+
+
+@flow(name="resume", flow_run_name="{run}", persist_result=False)
+def resume(
+    store: str,
+    run: str,
+    segment_seconds: Annotated[float, Field(gt=0)] | None = None,
+    steps: Annotated[int, Field(ge=1)] | None = None,
+    ranks: Annotated[int, Field(ge=1)] | None = None,
+) -> State[None]:
+    """Goes on with a run from its promoted checkpoint, with the configuration it was started with.
+
+    Without a time budget it trains to the end; with one it trains a single segment. A run that is complete ends at once
+    unless more steps are asked for.
+
+    Args:
+        store: The run's store, as in its configuration: a folder, relative to the deployment's folder or absolute.
+        run: The run's name.
+        segment_seconds: Train one segment of so many seconds; to the end if left empty.
+        steps: Optimizer steps of the whole run, those made already included; unchanged if left empty.
+        ranks: Processes on the worker's machine, one per GPU where there are GPUs; unchanged if left empty.
+    """
+    config = load_run_configuration(store, run, {"train.steps": steps, "train.ranks": ranks})
+    return train_deployed(with_budget(config, segment_seconds), max_segments=1 if segment_seconds else None)
+
+
+def load_run_configuration(store: str, run: str, changes: dict[str, int | None]) -> RunConfig:
+    """What the run was last continued with, changed where a value is given. Raises `RunMissingError`."""
+    values = Manifest(open_store(store), run).load_head().state.config | {"store": store}
+    assignments = [f"{field}={value}" for field, value in changes.items() if value is not None]
+    return configure(RunConfig, change_values(values, assignments), f"configuration of run {run!r} in {store}")

@@ -1,0 +1,42 @@
+"""The flow behind the deployment `train`: each flow run trains the next segment of a configured run.
+
+Invariant: one flow run too many does no harm. A run that is complete stays as it is, one that another process is
+training is left to it.
+"""
+
+from pathlib import Path
+from typing import Annotated
+
+from prefect import flow
+from prefect.client.schemas.objects import State
+from prefect.states import Completed
+from pydantic import Field
+
+from flows.deployed import train_deployed, with_budget
+from storage.errors import RunBusyError
+from tasks.announce import announce
+from tasks.configuration import load_configuration
+
+
+@flow(name="scheduled", flow_run_name="{configuration}", persist_result=False)
+def scheduled(
+    configuration: str,
+    segment_seconds: Annotated[float, Field(gt=0)] | None = None,
+    assignments: tuple[str, ...] = (),
+) -> State[None]:
+    """Trains the next segment of a run, within its time budget.
+
+    The first flow run begins the run, each further one goes on from the promoted checkpoint. One that finds the run
+    complete ends at once; one that finds it in training elsewhere is skipped.
+
+    Args:
+        configuration: Configuration file (TOML) on the worker's machine, relative to the deployment's folder.
+        segment_seconds: Time budget of the segment in seconds; the file's segment.seconds if left empty.
+        assignments: Fields to change after the file is read, each as KEY=VALUE, for instance train.ranks=2.
+    """
+    config = load_configuration(Path(configuration), assignments)
+    try:
+        return train_deployed(with_budget(config, segment_seconds or config.segment.seconds), max_segments=1)
+    except RunBusyError as busy:
+        announce(f"Skipped: {busy}")
+        return Completed(name="Skipped", message=str(busy))

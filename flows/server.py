@@ -1,0 +1,97 @@
+"""The local Prefect server of `holdfast run`, where no other one is configured.
+
+Prefect would start one by itself, but in the terminal's process group, where Ctrl-C ends it before the flow is done,
+and without a tie to this process, so that a kill would leave it behind. Invariant: the server lives exactly as long as
+the block, or as this process if that is killed. Nothing of Prefect is imported here: the server starts while this
+process loads.
+"""
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+
+from storage.errors import HoldfastError
+from training.stopping import follow_parent
+
+START_SECONDS = 120.0
+POLL_SECONDS = 0.1
+STOP_SECONDS = 10.0
+
+# No telemetry, no advice, no user interface; nothing leaves the machine.
+SETTINGS = {
+    "DO_NOT_TRACK": "1",
+    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    "PREFECT_LOGGING_LEVEL": "CRITICAL",
+    "PREFECT_LOGGING_SERVER_LEVEL": "CRITICAL",
+    "PREFECT_CLI_PROMPT": "false",
+}
+
+
+class LocalServer:
+    """A server process. `wait` returns when it answers."""
+
+    def __init__(self) -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self._port = int(probe.getsockname()[1])
+        arguments = ["--factory", "prefect.server.api.server:create_app", "--host", "127.0.0.1", "--lifespan", "on"]
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "uvicorn", *arguments, "--port", str(self._port), "--log-level", "error"],
+            env={**os.environ, "PREFECT_UI_ENABLED": "0"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            cwd=Path(sys.executable).parent,  # uvicorn imports from the current folder first
+            start_new_session=True,
+            preexec_fn=follow_parent,
+        )
+
+    @property
+    def api_url(self) -> str:
+        return f"http://127.0.0.1:{self._port}/api"
+
+    def wait(self) -> None:
+        """Wait until the server answers. Raises `HoldfastError` with what it said if it does not."""
+        deadline = time.monotonic() + START_SECONDS
+        with httpx.Client(trust_env=False) as client:
+            while time.monotonic() < deadline and self._process.poll() is None:
+                try:
+                    if client.get(f"{self.api_url}/health").status_code == httpx.codes.OK:
+                        return
+                except httpx.TransportError:
+                    pass  # not listening yet
+                time.sleep(POLL_SECONDS)
+        self.stop()
+        said = self._process.stderr.read().decode(errors="replace")[-2000:] if self._process.stderr else ""
+        raise HoldfastError(f"The local Prefect server did not start within {START_SECONDS:.0f} s.\n{said}")
+
+    def stop(self) -> None:
+        """End the server."""
+        self._process.terminate()
+        try:
+            self._process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+@contextmanager
+def configured_server() -> Iterator[LocalServer | None]:
+    """The environment for Prefect: the configured server (None), or a local one for as long as the block lasts."""
+    os.environ.update(SETTINGS | os.environ)
+    if os.environ.get("PREFECT_API_URL"):
+        yield None
+        return
+    server = LocalServer()
+    os.environ["PREFECT_API_URL"] = server.api_url
+    try:
+        yield server
+    finally:
+        server.stop()

@@ -1,0 +1,109 @@
+"""A small prepared data set put into a store by hand, for tests of training alone."""
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from storage.datasets import (
+    CategoricalColumn,
+    DatasetManifest,
+    FileRecord,
+    NumericColumn,
+    SplitRecord,
+    Target,
+    dataset_key,
+    publish_dataset,
+)
+from storage.digests import sha256_of_file
+from storage.store import Store
+
+VOCABULARY_SIZE = 64
+MAX_TOKENS = 24
+GROUP_ROWS = 16
+SHARD_ROWS = 64
+SCHEMA = pa.schema(
+    [
+        pa.field("id", pa.string(), nullable=False),
+        pa.field("label", pa.int32(), nullable=False),
+        pa.field("tokens", pa.list_(pa.int32()), nullable=False),
+        pa.field("numeric", pa.list_(pa.float32()), nullable=False),
+        pa.field("missing", pa.list_(pa.float32()), nullable=False),
+        pa.field("categorical", pa.list_(pa.int32()), nullable=False),
+    ]
+)
+
+
+def publish_small_dataset(
+    store: Store, folder: Path, rows: int = 300, kind: str = "multiclass", metadata: bool = True
+) -> DatasetManifest:
+    """Rows whose label can be read off their tokens; three splits of `rows`, 64 and 64 rows."""
+    classes = ["no", "yes"] if kind == "binary" else ["a", "b", "c"]
+    digest = f"{kind}-{rows}-{metadata}".ljust(64, "0")
+    splits = {
+        name: _put_split(store, folder, digest, name, count, len(classes), metadata)
+        for name, count in (("train", rows), ("validation", 64), ("test", 64))
+    }
+    manifest = DatasetManifest(
+        digest=digest,
+        inputs={},
+        versions={},
+        target=Target(kind=kind, column="label", classes=classes, class_counts=[rows // len(classes)] * len(classes)),
+        vocabulary_size=VOCABULARY_SIZE,
+        max_tokens=MAX_TOKENS,
+        row_group_rows=GROUP_ROWS,
+        numeric=[NumericColumn(name="n", mean=0, standard_deviation=1, median=0, missing_share=0)] if metadata else [],
+        categorical=[CategoricalColumn(name="c", vocabulary=["x", "y"], missing_share=0)] if metadata else [],
+        splits=splits,
+        tokenizer=None,
+    )
+    publish_dataset(store, manifest)
+    return manifest
+
+
+def _put_split(
+    store: Store, folder: Path, digest: str, split: str, rows: int, num_classes: int, metadata: bool
+) -> SplitRecord:
+    generator = np.random.Generator(np.random.Philox(key=len(split)))
+    shards, num_tokens = [], 0
+    for start in range(0, rows, SHARD_ROWS):
+        count = min(SHARD_ROWS, rows - start)
+        table = _make_rows(generator, split, start, count, num_classes, metadata)
+        name = f"{split}-{start // SHARD_ROWS:05d}.parquet"
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / name
+        pq.write_table(table, path, row_group_size=GROUP_ROWS)
+        num_bytes, sha256 = path.stat().st_size, sha256_of_file(path)
+        store.put_file(path, dataset_key(digest, name))
+        path.unlink()
+        shards.append(FileRecord(name=name, num_rows=count, num_bytes=num_bytes, sha256=sha256))
+        num_tokens += len(table.column("tokens").combine_chunks().values)
+    return SplitRecord(num_rows=rows, num_tokens=num_tokens, shards=shards)
+
+
+def _make_rows(
+    generator: np.random.Generator, split: str, start: int, count: int, num_classes: int, metadata: bool
+) -> pa.Table:
+    labels = generator.integers(0, num_classes, count)
+    lengths = generator.integers(1, MAX_TOKENS + 1, count)
+    # Each class has its own range of tokens, with a third of them drawn from all.
+    width = (VOCABULARY_SIZE - 1) // num_classes
+    tokens = [
+        np.where(
+            generator.random(length) < 0.33,
+            generator.integers(1, VOCABULARY_SIZE, length),
+            1 + label * width + generator.integers(0, width, length),
+        )
+        for label, length in zip(labels, lengths, strict=True)
+    ]
+    extra = [[1.0]] * count if metadata else [[]] * count
+    columns = {
+        "id": [f"{split}-{start + row}" for row in range(count)],
+        "label": labels.astype(np.int32),
+        "tokens": tokens,
+        "numeric": extra,
+        "missing": [[0.0]] * count if metadata else extra,
+        "categorical": [[2 + row % 2] for row in range(count)] if metadata else extra,
+    }
+    return pa.table(columns, schema=SCHEMA)

@@ -1,0 +1,78 @@
+"""Small Parquet files as a user would bring them, and the configuration that goes with them."""
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from storage.datasets import DatasetManifest, dataset_key
+from storage.store import Store
+from tasks.configuration import DataConfig
+
+CLASSES = ("billing", "travel", "work")
+WORDS = {"billing": "pay the card bill", "travel": "book a flight to oslo", "work": "plan my next meeting"}
+
+
+def write_parquet(path: Path, columns: dict[str, Any], row_group_rows: int | None = None) -> Path:
+    """Write columns (lists or Arrow arrays) as one file, its folder too."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table(columns), path, row_group_size=row_group_rows)
+    return path
+
+
+def text_columns(num_rows: int, first: int = 0) -> dict[str, Any]:
+    """Rows with an id, a text that tells its label, two numeric and one categorical column with gaps."""
+    ids = range(first, first + num_rows)
+    labels = [CLASSES[i % 3] for i in ids]
+    return {
+        "sample_id": [f"s{i:05d}" for i in ids],
+        "text": [f"{WORDS[label]} number {i}" for i, label in zip(ids, labels, strict=True)],
+        "domain": labels,
+        "length": pa.array([None if i % 11 == 0 else i % 97 for i in ids], pa.int64()),
+        "score": pa.array([float("nan") if i % 13 == 0 else i / 7 for i in ids], pa.float64()),
+        "region": pa.array([None if i % 17 == 0 else f"r{i % 5}" for i in ids], pa.string()),
+    }
+
+
+def text_config(source: Path | str, **changes: Any) -> DataConfig:
+    """What fits `text_columns`, without metadata unless asked for."""
+    values = {"text": "text", "label": "domain", "kind": "multiclass", "vocabulary_size": 300, "max_tokens": 64}
+    return DataConfig(source=str(source), **(values | {"row_group_rows": 16, "shard_rows": 64} | changes))
+
+
+def token_columns(num_rows: int, seed: int = 0) -> dict[str, Any]:
+    """Rows that are tokenised already: padded to 12 positions, with a mask; the label is a boolean."""
+    generator = random.Random(seed)
+    lengths = [generator.randint(1, 12) for _ in range(num_rows)]
+    tokens = [[generator.randint(1, 999) for _ in range(length)] + [0] * (12 - length) for length in lengths]
+    return {
+        "sample_id": list(range(num_rows)),
+        "input_ids": pa.array(tokens, pa.list_(pa.int32())),
+        "attention_mask": pa.array([[1] * n + [0] * (12 - n) for n in lengths], pa.list_(pa.int8())),
+        "label": [i % 5 == 0 for i in range(num_rows)],
+        "shard_id": [i % 20 for i in range(num_rows)],
+    }
+
+
+def token_config(source: Path | str, **changes: Any) -> DataConfig:
+    """What fits `token_columns`."""
+    values = {"tokens": "input_ids", "attention_mask": "attention_mask", "label": "label", "kind": "binary"}
+    sizes = {"vocabulary_size": 1000, "max_tokens": 12, "row_group_rows": 16, "shard_rows": 64}
+    return DataConfig(source=str(source), **(values | sizes | changes))
+
+
+def read_split(store: Store, manifest: DatasetManifest, split: str) -> pa.Table:
+    """All rows of a split, in order."""
+    shards = manifest.splits[split].shards
+    return pa.concat_tables([pq.read_table(store.fetch(dataset_key(manifest.digest, shard.name))) for shard in shards])
+
+
+def read_rows(store: Store, manifest: DatasetManifest) -> dict[str, dict[str, Any]]:
+    """Every row of every split by its id, with the name of its split."""
+    return {
+        row["id"]: row | {"split": split}
+        for split in manifest.splits
+        for row in read_split(store, manifest, split).to_pylist()
+    }

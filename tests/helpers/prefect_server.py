@@ -1,0 +1,100 @@
+"""A real local Prefect server with a database of its own, for as long as a block of a test.
+
+Invariant: nothing of it outlives the block, however the block is left, nor the test process if that is killed.
+"""
+
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+
+from tasks.ranks import kill_tree
+from training.stopping import follow_parent
+
+START_SECONDS = 120.0
+STOP_SECONDS = 15.0
+POLL_SECONDS = 0.2
+
+
+@contextmanager
+def running_prefect_server(folder: Path) -> Iterator[dict[str, str]]:
+    """Start a server with its home in `folder`; yields the environment in which `prefect` and `holdfast` use it."""
+    port = find_free_port()
+    environment = clean_environment() | {
+        "PREFECT_HOME": str(folder),
+        "PREFECT_API_URL": f"http://127.0.0.1:{port}/api",
+        "PREFECT_API_DATABASE_CONNECTION_URL": f"sqlite+aiosqlite:///{folder / 'prefect.db'}",
+        "PREFECT_SERVER_ALLOW_EPHEMERAL_MODE": "false",
+        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+        "PREFECT_CLI_PROMPT": "false",
+        "PREFECT_CLI_COLORS": "false",
+        "DO_NOT_TRACK": "1",
+    }
+    command = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)]
+    with running(command, environment, folder / "server.log") as server:
+        _wait_until_healthy(server, environment["PREFECT_API_URL"], folder / "server.log")
+        yield environment
+
+
+@contextmanager
+def running(
+    command: Sequence[str], environment: Mapping[str, str], log: Path, folder: Path | None = None
+) -> Iterator["subprocess.Popen[bytes]"]:
+    """A process in the background. It and all its descendants are gone when the block is left."""
+    with log.open("ab") as output:
+        process = subprocess.Popen(
+            command, env=environment, cwd=folder, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
+            start_new_session=True, preexec_fn=follow_parent,
+        )  # fmt: skip
+    try:
+        yield process
+    finally:
+        _stop(process)
+
+
+def clean_environment() -> dict[str, str]:
+    """This process's environment without what would make Prefect use another server or other settings."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
+
+
+def find_free_port() -> int:
+    """A port that nobody listened on a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _wait_until_healthy(server: "subprocess.Popen[bytes]", api: str, log: Path) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while server.poll() is None and time.monotonic() < deadline:
+        try:
+            with urllib.request.urlopen(f"{api}/health", timeout=5):
+                return
+        except (urllib.error.URLError, OSError):
+            time.sleep(POLL_SECONDS)
+    raise RuntimeError(f"The Prefect server did not start within {START_SECONDS:.0f} s:\n{log.read_text()[-4000:]}")
+
+
+def _stop(process: "subprocess.Popen[bytes]") -> None:
+    """Ask it to leave, then kill whatever is left of its family, also what it left to nobody."""
+    try:
+        family = psutil.Process(process.pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        family = []
+    process.terminate()
+    try:
+        process.wait(STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        kill_tree(process.pid)
+    for descendant in family:
+        kill_tree(descendant.pid)
+    psutil.wait_procs(family, timeout=STOP_SECONDS)
+    process.wait(STOP_SECONDS)

@@ -1,0 +1,74 @@
+"""Small run states and checkpoints made by hand, for tests of what is durable."""
+
+from pathlib import Path
+
+import numpy as np
+from safetensors.numpy import save_file
+
+from storage.checkpoints import (
+    MODEL_NAME,
+    OPTIMIZER_NAME,
+    STATE_NAME,
+    CheckpointIndex,
+    FoundCheckpoint,
+    describe_file,
+    write_checkpoint,
+)
+from storage.holders import this_process
+from storage.manifest import Manifest
+from storage.run_state import CheckpointRecord, RunState
+from storage.store import Store
+from storage.tensor_files import weights_sha256
+from storage.transitions import take_lease
+
+BATCH_SIZE = 8
+
+
+def make_run(store: Store, run: str = "run", steps: int = 100) -> Manifest:
+    """A run that was created and not yet trained."""
+    manifest = Manifest(store, run)
+    manifest.create(RunState(run=run, created_at=1.0, config={}, dataset_digest="d" * 64, steps_total=steps))
+    return manifest
+
+
+def lease_run(manifest: Manifest) -> int:
+    """Take the lease for this process; its fence."""
+    lease = manifest.commit("segment began", take_lease(this_process(), world_size=1)).state.lease
+    assert lease is not None
+    return lease.fence
+
+
+def make_checkpoint(
+    store: Store, folder: Path, step: int, fence: int, run: str = "run", value: float | None = None
+) -> FoundCheckpoint:
+    """A complete checkpoint of a model of two tensors; all values are `value`, or the step."""
+    folder.mkdir(parents=True, exist_ok=True)
+    weights = np.full((16, 4), step if value is None else value, dtype=np.float32)
+    files = {name: folder / name for name in (MODEL_NAME, OPTIMIZER_NAME, STATE_NAME)}
+    save_file({"weight": weights, "bias": weights[0].copy()}, files[MODEL_NAME])
+    save_file({"exp_avg.weight": weights}, files[OPTIMIZER_NAME])
+    files[STATE_NAME].write_text(f'{{"step": {step}}}')
+    index = CheckpointIndex(
+        run=run,
+        fence=fence,
+        step=step,
+        cursor=step * BATCH_SIZE,
+        dataset_digest="d" * 64,
+        weights_sha256=weights_sha256(files[MODEL_NAME]),
+        versions={},
+        files={name: describe_file(path) for name, path in files.items()},
+    )
+    return write_checkpoint(store, index, files)
+
+
+def record_of(found: FoundCheckpoint) -> CheckpointRecord:
+    """How the manifest names a checkpoint."""
+    return CheckpointRecord(
+        step=found.index.step,
+        path=found.path,
+        digest=found.digest,
+        weights_sha256=found.index.weights_sha256,
+        num_bytes=found.index.num_bytes,
+        fence=found.index.fence,
+        promoted_at=1.0,
+    )

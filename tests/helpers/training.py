@@ -1,0 +1,77 @@
+"""Segments of a small model, trained by real ranks, without flow and manifest."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from storage.checkpoints import STATE_NAME, FoundCheckpoint, find_complete_checkpoints
+from storage.datasets import DatasetManifest
+from storage.local_store import LocalStore
+from storage.segments import OutcomeRecord, find_outcome
+from tasks.ranks import POLL_SECONDS, Ranks
+from training.configuration import CheckpointConfig, ModelConfig, TrainConfig, ValidationConfig
+from training.specification import ResumePoint, SegmentSpec
+
+SMALL_MODEL = ModelConfig(width=16, layers=2, heads=2, feedforward=32, dropout=0.2, metadata_width=4)
+
+
+def make_spec(
+    store: LocalStore,
+    dataset: DatasetManifest,
+    folder: Path,
+    fence: int = 2,
+    resume: FoundCheckpoint | None = None,
+    budget_seconds: float | None = None,
+    every_steps: int = 7,
+    **train: Any,
+) -> SegmentSpec:
+    """A segment of 20 steps, two leaves a step, with a checkpoint every `every_steps`."""
+    settings = {"steps": 20, "batch_size": 24, "leaves": 6, "log_every_steps": 5, "seed": 11, **train}
+    folder.mkdir(parents=True, exist_ok=True)
+    return SegmentSpec(
+        run="small",
+        store=store.address,
+        scratch=str(folder),
+        fence=fence,
+        dataset_digest=dataset.digest,
+        resume=ResumePoint(path=resume.path, digest=resume.digest) if resume else None,
+        model=SMALL_MODEL,
+        train=TrainConfig(**settings),
+        validation=ValidationConfig(every_steps=10, batch_size=20),
+        checkpoint=CheckpointConfig(every_steps=every_steps),
+        budget_seconds=budget_seconds,
+    )
+
+
+def launch(spec: SegmentSpec, module: str = "training.worker", grace_seconds: float = 30) -> Ranks:
+    """The ranks of a segment, to be used as a context manager."""
+    path = spec.scratch_folder / "segment.json"
+    path.write_text(spec.model_dump_json(), encoding="utf-8")
+    return Ranks(module, path, spec.scratch_folder / "ranks.log", spec.train, grace_seconds)
+
+
+def train_to_end(spec: SegmentSpec, store: LocalStore) -> OutcomeRecord:
+    """Run a segment until its ranks are gone; their outcome. Fails with their log if they left none."""
+    with launch(spec) as ranks:
+        while ranks.is_running(POLL_SECONDS):
+            pass
+    outcome = find_outcome(store, spec.run, spec.fence)
+    assert outcome is not None, read_log(spec)
+    return outcome
+
+
+def checkpoint_at(store: LocalStore, step: int, fence: int) -> FoundCheckpoint:
+    """The segment's checkpoint of this step."""
+    found = {checkpoint.index.step: checkpoint for checkpoint in find_complete_checkpoints(store, "small", fence)}
+    return found[step]
+
+
+def read_state(store: LocalStore, found: FoundCheckpoint) -> dict[str, Any]:
+    """What a checkpoint holds besides tensors."""
+    state: dict[str, Any] = json.loads(store.read(f"{found.path}/{STATE_NAME}"))
+    return state
+
+
+def read_log(spec: SegmentSpec) -> str:
+    """What the ranks printed."""
+    return (spec.scratch_folder / "ranks.log").read_text(errors="replace")

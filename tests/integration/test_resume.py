@@ -1,0 +1,57 @@
+"""A segment that starts from a checkpoint ends with the bits of one that was never interrupted."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storage.checkpoints import MODEL_NAME, OPTIMIZER_NAME, STATE_NAME, verify_checkpoint
+from storage.local_store import LocalStore
+from tests.helpers.datasets import publish_small_dataset
+from tests.helpers.training import checkpoint_at, make_spec, read_log, read_state, train_to_end
+
+# Dropout, metadata, a batch across two epochs and several leaves a rank are part of all of them.
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "one rank": ("multiclass", {}),
+    "two ranks, binary": ("binary", {"ranks": 2}),
+    "three ranks that do not divide the leaves, bf16": ("multiclass", {"ranks": 3, "leaves": 5, "precision": "bf16"}),
+    "fp16 with a gradient scaler and activation checkpointing": (
+        "multiclass",
+        {"precision": "fp16", "activation_checkpointing": True},
+    ),
+    "two threads": ("binary", {"threads": 2}),
+}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_resumed_segment_ends_with_the_same_bits(variant: str, tmp_path: Path) -> None:
+    kind, train = VARIANTS[variant]
+    store = LocalStore(tmp_path / "store")
+    dataset = publish_small_dataset(store, tmp_path / "work", rows=300, kind=kind)
+
+    straight = make_spec(store, dataset, tmp_path / "straight", fence=2, **train)
+    outcome = train_to_end(straight, store)
+    assert outcome.outcome == "completed", read_log(straight)
+    resumed = make_spec(store, dataset, tmp_path / "resumed", fence=3, resume=checkpoint_at(store, 7, 2), **train)
+    outcome = train_to_end(resumed, store)
+    assert (outcome.outcome, outcome.first_step, outcome.last_step) == ("completed", 7, 20), read_log(resumed)
+
+    for step in (14, 20):
+        expected, actual = checkpoint_at(store, step, 2), checkpoint_at(store, step, 3)
+        verify_checkpoint(store, actual.path, actual.digest)
+        for name in (MODEL_NAME, OPTIMIZER_NAME, STATE_NAME):
+            assert actual.index.files[name] == expected.index.files[name], f"{name} of step {step}"
+
+
+def test_a_checkpoint_restores_everything_that_a_run_is_made_of(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path / "store")
+    dataset = publish_small_dataset(store, tmp_path / "work")
+    spec = make_spec(store, dataset, tmp_path / "segment", precision="fp16")
+    assert train_to_end(spec, store).outcome == "completed", read_log(spec)
+    state = read_state(store, checkpoint_at(store, 20, 2))
+    assert (state["step"], state["cursor"], state["epoch"]) == (20, 480, 1)
+    assert set(state["optimization"]["scaler"]) >= {"scale", "growth_factor", "_growth_tracker"}
+    assert [step for step, _, _ in state["history"]["loss"]] == [5, 10, 15, 20]
+    assert [validation["step"] for validation in state["history"]["validation"]] == [10, 20]
+    assert state["best"]["metric"] == "macro_f1"
+    assert state["best"]["value"] == max(v["metrics"]["macro_f1"] for v in state["history"]["validation"])

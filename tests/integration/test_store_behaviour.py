@@ -1,0 +1,131 @@
+"""What every store does, whatever it is made of. A new implementation joins by one line in `STORES`."""
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from storage.addresses import check_writable, find_run_address, open_store, run_address
+from storage.errors import ConfigurationError, ObjectExistsError, ObjectMissingError, StoreError
+from storage.local_store import LocalStore
+from storage.store import Store
+
+STORES: dict[str, Callable[[Path], Store]] = {"folder": lambda path: LocalStore(path / "store")}
+
+
+@pytest.fixture(params=STORES)
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+    return STORES[request.param](tmp_path)
+
+
+def test_what_was_written_is_read_back(store: Store) -> None:
+    store.write("a/b/c.json", b"first")
+    store.write("a/b/c.json", b"second")
+    assert store.read("a/b/c.json") == b"second"
+
+
+def test_a_missing_object_is_an_error_of_its_own(store: Store) -> None:
+    with pytest.raises(ObjectMissingError, match="nothing/here"):
+        store.read("nothing/here")
+    with pytest.raises(ObjectMissingError, match="nothing/here"):
+        store.fetch("nothing/here")
+
+
+def test_put_if_absent_never_replaces(store: Store) -> None:
+    store.write_if_absent("key", b"first")
+    with pytest.raises(ObjectExistsError):
+        store.write_if_absent("key", b"second")
+    assert store.read("key") == b"first"
+
+
+def test_of_many_writers_racing_for_a_key_exactly_one_wins(store: Store) -> None:
+    for key in (f"race/{number}" for number in range(20)):
+        winners: list[int] = []
+        barrier = threading.Barrier(6)
+
+        def put(writer: int, key: str = key, barrier: threading.Barrier = barrier, won: list[int] = winners) -> None:
+            barrier.wait()
+            try:
+                store.write_if_absent(key, str(writer).encode())
+            except ObjectExistsError:
+                return
+            won.append(writer)
+
+        threads = [threading.Thread(target=put, args=(writer,)) for writer in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert [str(writer).encode() for writer in winners] == [store.read(key)]
+
+
+def test_a_file_is_put_whole_and_once(store: Store, tmp_path: Path) -> None:
+    source = tmp_path / "source.bin"
+    source.write_bytes(b"x" * 100_000)
+    store.put_file(source, "files/one.bin")
+    with pytest.raises(ObjectExistsError):
+        store.put_file(source, "files/one.bin")
+    source.unlink()
+    assert store.fetch("files/one.bin").read_bytes() == b"x" * 100_000
+
+
+def test_keys_are_listed_in_order_and_by_prefix(store: Store) -> None:
+    for key in ("b/2", "b/10", "a/1", "b/1", "bb/1"):
+        store.write(key, b"")
+    assert list(store.list_keys("b/")) == ["b/1", "b/10", "b/2"]
+    assert list(store.list_keys("b/1")) == ["b/1", "b/10"]
+    assert list(store.list_keys("")) == ["a/1", "b/1", "b/10", "b/2", "bb/1"]
+    assert list(store.list_keys("none/")) == []
+
+
+def test_deleting_twice_is_no_error(store: Store) -> None:
+    store.write("gone/soon", b"")
+    store.delete("gone/soon")
+    store.delete("gone/soon")
+    assert list(store.list_keys("gone/")) == []
+
+
+@pytest.mark.parametrize("key", ["", "/absolute", "a//b", "../outside", "a/../../b"])
+def test_a_key_cannot_leave_the_store(store: Store, key: str) -> None:
+    with pytest.raises(ValueError, match="not a key"):
+        store.write(key, b"")
+
+
+def test_a_writable_store_passes_its_trial_and_is_left_as_it_was(store: Store) -> None:
+    check_writable(store)
+    assert list(store.list_keys("")) == []
+
+
+def test_the_address_opens_the_same_store(store: Store) -> None:
+    store.write("key", b"value")
+    assert open_store(store.address).read("key") == b"value"
+    found = find_run_address(run_address(store, "my-run"))
+    assert found is not None
+    assert (found[0].address, found[1]) == (store.address, "my-run")
+
+
+def test_a_store_under_a_file_is_one_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(StoreError, match="Cannot write .*file/store"):
+        check_writable(LocalStore(tmp_path / "file" / "store"))
+
+
+def test_an_unknown_scheme_is_one_clear_error() -> None:
+    with pytest.raises(ConfigurationError, match="gs://"):
+        open_store("gs://bucket/prefix")
+
+
+def test_files_under_way_are_never_listed_and_are_swept_when_old(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = LocalStore(tmp_path)
+    store.write("key", b"value")
+    leftover = tmp_path / ".tmp" / "left-by-a-killed-writer"
+    leftover.write_bytes(b"half")
+    store.sweep()
+    assert leftover.exists()
+    monkeypatch.setattr("storage.local_store.SWEEP_AGE_SECONDS", -1)
+    store.sweep()
+    assert not leftover.exists()
+    assert list(store.list_keys("")) == ["key"]

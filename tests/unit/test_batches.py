@@ -1,0 +1,112 @@
+"""What the model sees: every sample where the order says, on any number of ranks, with padding that changes nothing."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from storage.datasets import DatasetManifest
+from storage.local_store import LocalStore
+from tests.helpers.datasets import publish_small_dataset
+from training.batches import PADDING_MULTIPLE, BatchSource, Leaf, cut_leaves
+from training.configuration import ModelConfig
+from training.model import Classifier
+from training.order import SampleOrder
+from training.samples import SampleReader
+from training.world import World
+
+BATCH_SIZE = 24
+NUM_LEAVES = 5
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> LocalStore:
+    return LocalStore(tmp_path / "store")
+
+
+@pytest.fixture
+def dataset(store: LocalStore, tmp_path: Path) -> DatasetManifest:
+    return publish_small_dataset(store, tmp_path / "work", rows=300)
+
+
+def make_source(store: LocalStore, dataset: DatasetManifest, world: World) -> BatchSource:
+    reader = SampleReader(store, dataset, "train")
+    order = SampleOrder(reader.num_rows, reader.group_rows, seed=4)
+    return BatchSource(reader, order, BATCH_SIZE, NUM_LEAVES, world, pin=False)
+
+
+def content(leaf: Leaf) -> list[tuple[object, ...]]:
+    rows = zip(leaf.tokens.tolist(), leaf.lengths.tolist(), leaf.labels.tolist(), strict=True)
+    return [(tuple(tokens[:length]), label) for tokens, length, label in rows]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+def test_the_ranks_together_see_the_same_leaves_on_any_number_of_ranks(
+    store: LocalStore, dataset: DatasetManifest, size: int
+) -> None:
+    alone = make_source(store, dataset, World(0, 1, 0))
+    ranks = [make_source(store, dataset, World(rank, size, rank)) for rank in range(size)]
+    for step in (0, 1, 12, 13):  # step 12 straddles two epochs
+        together = sorted((leaf for source in ranks for leaf in source.leaves(step)), key=lambda leaf: leaf.index)
+        expected = alone.leaves(step)
+        assert [leaf.index for leaf in together] == list(range(NUM_LEAVES))
+        for mine, theirs in zip(together, expected, strict=True):
+            assert torch.equal(mine.tokens, theirs.tokens)
+            assert torch.equal(mine.labels, theirs.labels)
+
+
+def test_an_epoch_of_batches_has_every_sample_once(store: LocalStore, dataset: DatasetManifest) -> None:
+    reader = SampleReader(store, dataset, "train")
+    order = SampleOrder(reader.num_rows, reader.group_rows, seed=4)
+    ids = [sample for step in range(10) for sample in reader.read(order.rows(step * 30, 30)).ids.tolist()]
+    assert sorted(ids) == sorted(f"train-{row}" for row in range(300))
+
+
+def test_a_row_is_the_same_whichever_way_it_is_reached(store: LocalStore, dataset: DatasetManifest) -> None:
+    in_order = SampleReader(store, dataset, "train").read(np.arange(300))
+    shuffled = np.random.Generator(np.random.Philox(key=1)).permutation(300)
+    jumping = SampleReader(store, dataset, "train").read(shuffled)
+    for place, row in enumerate(shuffled.tolist()):
+        assert jumping.ids[place] == in_order.ids[row] == f"train-{row}"
+        assert np.array_equal(jumping.tokens[place], in_order.tokens[row])
+        assert np.array_equal(jumping.categorical[place], in_order.categorical[row])
+
+
+def test_reading_ahead_gives_what_reading_gives(store: LocalStore, dataset: DatasetManifest) -> None:
+    source = make_source(store, dataset, World(0, 1, 0))
+    ahead = list(source.read_ahead(3, 9, depth=4))
+    assert len(ahead) == 6
+    for step, leaves in zip(range(3, 9), ahead, strict=True):
+        for mine, theirs in zip(leaves, source.leaves(step), strict=True):
+            assert torch.equal(mine.tokens, theirs.tokens)
+
+
+def test_leaves_hold_neighbours_in_length_and_every_sample_once() -> None:
+    lengths = np.random.Generator(np.random.Philox(key=2)).integers(1, 500, 103)
+    leaves = cut_leaves(lengths, 8)
+    assert sorted(np.concatenate(leaves).tolist()) == list(range(103))
+    longest = [lengths[leaf].max() for leaf in leaves]
+    shortest = [lengths[leaf].min() for leaf in leaves]
+    assert all(before <= after for before, after in zip(longest, shortest[1:], strict=False))
+
+
+def test_padding_does_not_reach_the_logits(store: LocalStore, dataset: DatasetManifest) -> None:
+    torch.manual_seed(0)
+    model = Classifier(ModelConfig(width=16, layers=2, heads=2, feedforward=32), dataset, False).eval()
+    leaf = make_source(store, dataset, World(0, 1, 0)).leaves(0)[0]
+    wider = torch.nn.functional.pad(leaf.tokens, (0, PADDING_MULTIPLE))
+    wider[:, -PADDING_MULTIPLE:] = 7  # whatever stands there
+    padded = Leaf(leaf.index, wider, leaf.lengths, leaf.numeric, leaf.categorical, leaf.labels)
+    assert wider.shape[1] <= model.position_embedding.num_embeddings
+    assert torch.allclose(model(leaf), model(padded), atol=1e-6)
+
+
+def test_a_text_without_any_token_gives_finite_logits(store: LocalStore, dataset: DatasetManifest) -> None:
+    model = Classifier(ModelConfig(width=16, layers=1, heads=2, feedforward=32), dataset, False)
+    leaf = make_source(store, dataset, World(0, 1, 0)).leaves(0)[0]
+    empty = Leaf(0, leaf.tokens, torch.zeros_like(leaf.lengths), leaf.numeric, leaf.categorical, leaf.labels)
+    logits = model(empty)
+    logits.sum().backward()
+    assert logits.isfinite().all()
+    assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())

@@ -9,8 +9,9 @@ from prefect import flow
 from prefect.client.schemas.objects import State
 from pydantic import Field
 
-from flows.deployed import train_deployed, with_budget
+from flows.deployed import describe_failure, train_deployed, with_budget
 from storage.addresses import open_store
+from storage.errors import HoldfastError
 from storage.manifest import Manifest
 from tasks.configuration import RunConfig, change_values, configure
 
@@ -35,8 +36,11 @@ def resume(
         steps: Optimizer steps of the whole run, those made already included; unchanged if left empty.
         ranks: Processes on the worker's machine, one per GPU where there are GPUs; unchanged if left empty.
     """
-    config = load_run_configuration(store, run, {"train.steps": steps, "train.ranks": ranks})
-    return train_deployed(with_budget(config, segment_seconds), max_segments=1 if segment_seconds else None)
+    try:
+        config = load_run_configuration(store, run, {"train.steps": steps, "train.ranks": ranks})
+        return train_deployed(with_budget(config, segment_seconds), max_segments=1 if segment_seconds else None)
+    except HoldfastError as error:
+        return describe_failure(error)
 
 
 def load_run_configuration(store: str, run: str, changes: dict[str, int | None]) -> RunConfig:

@@ -12,8 +12,8 @@ from prefect.client.schemas.objects import State
 from prefect.states import Completed
 from pydantic import Field
 
-from flows.deployed import train_deployed, with_budget
-from storage.errors import RunBusyError
+from flows.deployed import describe_failure, train_deployed, with_budget
+from storage.errors import HoldfastError, RunBusyError
 from tasks.announce import announce
 from tasks.configuration import load_configuration
 
@@ -34,9 +34,11 @@ def scheduled(
         segment_seconds: Time budget of the segment in seconds; the file's segment.seconds if left empty.
         assignments: Fields to change after the file is read, each as KEY=VALUE, for instance train.ranks=2.
     """
-    config = load_configuration(Path(configuration), assignments)
     try:
+        config = load_configuration(Path(configuration), assignments)
         return train_deployed(with_budget(config, segment_seconds or config.segment.seconds), max_segments=1)
     except RunBusyError as busy:
         announce(f"Skipped: {busy}")
         return Completed(name="Skipped", message=str(busy))
+    except HoldfastError as error:
+        return describe_failure(error)

@@ -6,6 +6,7 @@ Goes to the logger `holdfast`: the terminal shows it above the progress bar, a P
 import logging
 
 _logger = logging.getLogger("holdfast")
+_logger.setLevel(logging.INFO)  # a Prefect worker adds its handler but leaves the level at warnings
 
 
 def announce(message: str) -> None:

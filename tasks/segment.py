@@ -22,7 +22,7 @@ from tasks.places import RunPlaces, open_places
 from tasks.promote import delete_stray_checkpoints, promote_checkpoint, set_aside_damaged
 from tasks.ranks import POLL_SECONDS, Ranks
 from tasks.recover import HEARTBEAT_SECONDS, settle_segment
-from tasks.reports import ReportFollower
+from tasks.following import ReportFollower
 from tasks.signals import deferred_stop_signals
 from training.specification import ResumePoint, SegmentSpec
 

@@ -107,7 +107,7 @@ def test_the_address_opens_the_same_store(store: Store) -> None:
 
 def test_a_store_under_a_file_is_one_clear_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(StoreError, match="Cannot write .*file/store"):
+    with pytest.raises(StoreError, match=r"Cannot write .*file/store"):
         check_writable(LocalStore(tmp_path / "file" / "store"))
 
 

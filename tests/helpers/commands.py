@@ -1,0 +1,119 @@
+"""The command `holdfast` as a user runs it: real processes, from outside."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from tasks.ranks import kill_tree
+
+COMMAND = [sys.executable, "-m", "flows.cli"]
+ROOT = Path(__file__).parents[2]
+POLL_SECONDS = 0.05
+RUN_SECONDS = 240.0
+
+
+@dataclass
+class Runner:
+    """Runs commands for one run, always with the same configuration, store and settings."""
+
+    configuration: Path
+    settings: dict[str, Any]
+    environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
+
+    def call(self, command: str, *arguments: str, **settings: Any) -> "subprocess.CompletedProcess[str]":
+        """Run a command to its end."""
+        return subprocess.run(
+            self._line(command, arguments, settings),
+            env=dict(self.environment),
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=RUN_SECONDS,
+        )
+
+    def run(self, **settings: Any) -> None:
+        """`holdfast run` to its end, which must be a good one."""
+        result = self.call("run", **settings)
+        assert result.returncode == 0, result.stdout + result.stderr
+
+    def start(self, **settings: Any) -> "subprocess.Popen[bytes]":
+        """`holdfast run` in the background; its output goes to the run's log."""
+        with self.log.open("ab") as log:
+            return subprocess.Popen(
+                self._line("run", (), settings),
+                env=dict(self.environment),
+                cwd=ROOT,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def status(self) -> dict[str, Any]:
+        """`holdfast status --json`."""
+        result = self.call("status", "--json")
+        assert result.returncode == 0, result.stderr
+        status: dict[str, Any] = json.loads(result.stdout)
+        return status
+
+    @property
+    def log(self) -> Path:
+        return Path(str(self.settings["store"]) + ".log")
+
+    @property
+    def run_folder(self) -> Path:
+        return Path(self.settings["store"]) / "runs" / str(self.settings["run"])
+
+    def last_step_reported(self) -> int:
+        """The step that the ranks of a segment in progress reported last; 0 if none did."""
+        scratch = Path(self.settings["store"]) / ".tmp" / "scratch" / "runs" / str(self.settings["run"])
+        steps = [0]
+        for path in scratch.glob("*/progress.jsonl"):
+            lines = path.read_text().splitlines() if path.exists() else []
+            steps += [json.loads(line)["step"] for line in lines[-1:] if line.endswith("}")]
+        return max(steps)
+
+    def wait_for_step(self, process: "subprocess.Popen[bytes]", step: int) -> bool:
+        """Wait until the ranks report this step; False if the command ended before."""
+        return wait_until(lambda: self.last_step_reported() >= step, process)
+
+    def _line(self, command: str, arguments: tuple[str, ...], settings: dict[str, Any]) -> list[str]:
+        values = {**self.settings, **settings}
+        assignments = [part for key, value in values.items() for part in ("--set", f"{_dotted(key)}={value}")]
+        return [*COMMAND, command, str(self.configuration), *arguments, *assignments]
+
+
+def wait_until(condition: Callable[[], bool], process: "subprocess.Popen[bytes]") -> bool:
+    """Wait for a condition; False if the process ended before it held."""
+    deadline = time.monotonic() + RUN_SECONDS
+    while time.monotonic() < deadline:
+        if condition():
+            return True
+        if process.poll() is not None:
+            return False
+        time.sleep(POLL_SECONDS)
+    raise TimeoutError(f"nothing happened within {RUN_SECONDS:.0f} s")
+
+
+def kill_everything(process: "subprocess.Popen[bytes]") -> None:
+    """SIGKILL a command and all its descendants, as a machine that vanishes does."""
+    kill_tree(process.pid)
+    process.wait()
+
+
+def processes_mentioning(text: str) -> list[int]:
+    """Process ids whose command line contains the text."""
+    found = psutil.process_iter(["cmdline"])
+    return [process.pid for process in found if any(text in part for part in process.info["cmdline"] or [])]
+
+
+def _dotted(key: str) -> str:
+    return key.replace("__", ".")

@@ -30,10 +30,12 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
+    epilog="Exit codes: 0 done, 1 a failure, 2 something for you to put right, 128 plus the signal when asked to stop.",
 )
 
 Assignments = Annotated[
-    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Set a field, for instance train.steps=500.")
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Set a field, for instance train.steps=500; as often as needed."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
 RunArgument = Annotated[
@@ -44,16 +46,22 @@ RunArgument = Annotated[
 @app.command()
 def corpus(
     out: Annotated[Path, typer.Argument(metavar="OUT", help="Folder to make.")],
-    job: Annotated[Literal["policy", "quality"], typer.Option(help="Schema: text with metadata, or tokens.")],
+    job: Annotated[
+        Literal["policy", "quality"],
+        typer.Option(help="policy: raw text, metadata, 11 classes. quality: tokens, yes or no."),
+    ],
     rows: Annotated[int, typer.Option(help="Number of rows.")],
     assignments: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Set seed or rows_per_file.")
     ] = None,
 ) -> None:
-    """Make a corpus to try things on: Parquet files with the columns of one of the two jobs."""
+    """Make a corpus to try things on.
+
+    It is a folder of Parquet files with the columns of one of the two jobs.
+    """
     from tasks.corpus import CorpusConfig, generate_corpus
 
-    config = configure(CorpusConfig, change_values({}, assignments or []), "options of the corpus")
+    config = configure(CorpusConfig, change_values({}, assignments or []), "configuration of the corpus")
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         bar = progress.add_task(f"writing {out}", total=rows)
         paths = generate_corpus(out, job, rows, config, on_rows=lambda count: progress.advance(bar, count))
@@ -65,7 +73,10 @@ def run(
     configuration: Annotated[Path, typer.Argument(metavar="CONFIG", help="Configuration file (TOML).")],
     assignments: Assignments = None,
 ) -> None:
-    """Train a run to its end. A run that exists goes on from its promoted checkpoint."""
+    """Train a run to its end, or go on with one that exists.
+
+    Interrupt it as you like: the same command goes on from the promoted checkpoint.
+    """
     config = load_configuration(configuration, assignments or [])
     with configured_server() as server:
         # Prefect takes seconds to import: other commands need not wait for it, and the server starts meanwhile.
@@ -102,7 +113,7 @@ def main() -> None:
     # Registered first, so called last: Prefect's local server is stopped by then.
     atexit.register(lambda: _leave(exit_code))
     try:
-        app()
+        app(prog_name="holdfast")
     except HoldfastError as error:
         console.print(f"Error: {error}", style="red", markup=False, soft_wrap=True)
         exit_code = 1 if isinstance(error, SegmentFailedError) else 2
@@ -122,13 +133,13 @@ def _leave(exit_code: int) -> None:
 
 def _find_run(text: str, assignments: list[str]) -> tuple[Store, str]:
     """The run behind a configuration file or an address, after the assignments."""
-    if Path(text).is_file():
+    if _is_file(text):
         config = load_configuration(Path(text), assignments)
         return open_store(config.store), config.run
     address = find_run_address(text)
     if address is None:
         raise ConfigurationError(
-            f"{text} is neither a configuration file nor a run's address. "
+            f"{text!r} is neither a configuration file that is there nor a run's address. "
             "Give a TOML file, or the address as `holdfast run` prints it: STORE/runs/NAME."
         )
     store, run = address
@@ -139,11 +150,18 @@ def _find_run(text: str, assignments: list[str]) -> tuple[Store, str]:
     return open_store(config.store), config.run
 
 
+def _is_file(text: str) -> bool:
+    try:
+        return Path(text).is_file()
+    except OSError:
+        return False  # too long for a path, or behind a folder that may not be looked into
+
+
 def _print(found: dict[str, Any], as_json: bool, render: Callable[[dict[str, Any]], RenderableType]) -> None:
     if as_json:
         print(json.dumps(found, indent=2))
     else:
-        Console(highlight=False).print(render(found))
+        Console(highlight=False).print(render(found), crop=False)  # a path that is cut off is of no use
 
 
 if __name__ == "__main__":

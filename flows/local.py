@@ -29,7 +29,8 @@ def run_locally(config: RunConfig) -> None:
 
 
 def _show_messages() -> None:
-    logging.getLogger("great_expectations").setLevel(logging.WARNING)
+    # Its modules set levels of their own, and Prefect's handler prints whatever reaches the root.
+    logging.getLogger("great_expectations").propagate = False
     handler = RichHandler(console=console, show_path=False, show_level=False, markup=False, log_time_format="[%X]")
     logger = logging.getLogger("holdfast")
     logger.handlers = [handler]

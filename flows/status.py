@@ -59,14 +59,15 @@ def describe_state(state: RunState) -> str:
 def render_status(status: dict[str, Any]) -> RenderableType:
     """The status for a person."""
     share = status["step"] / status["steps_total"]
+    progress = f"step {status['step']:,} of {status['steps_total']:,} ({share:.0%})"
     lines = [
         Text.assemble(("Run ", "bold"), status["run"], "  ", (status["state"], "bold cyan")),
-        Text(
-            f"step {status['step']:,} of {status['steps_total']:,} ({share:.0%}), {status['steps_lost_total']:,} lost"
-        ),
+        Text(f"{progress}, {status['steps_lost_total']:,} steps lost"),
     ]
     if status["promoted"]:
-        lines.append(Text(f"resume point {status['promoted']['path']}"))
+        # On one line however narrow the terminal is, so that it can be copied.
+        path = status["promoted"]["path"]
+        lines.append(Text(f"resume point {path}", no_wrap=True, overflow="ignore"))
         lines.append(Text(f"weights {status['promoted']['weights_sha256']}"))
     if status["metrics"]:
         shown = ", ".join(f"{name} {value:.4f}" for name, value in status["metrics"].items())

@@ -6,14 +6,18 @@ about a damaged one is decided when the run goes on.
 
 from typing import Any
 
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from storage.addresses import run_address
 from storage.checkpoints import verify_checkpoint
 from storage.errors import CorruptObjectError
 from storage.manifest import Manifest
 from storage.run_state import CheckpointRecord
 from storage.store import Store
+
+ADVICE = "`holdfast run` sets damaged checkpoints aside by itself and goes on from the newest valid one."
 
 
 def verify_run(store: Store, run: str) -> dict[str, Any]:
@@ -22,21 +26,26 @@ def verify_run(store: Store, run: str) -> dict[str, Any]:
     checkpoints = [_verify(store, record) for record in state.kept]
     return {
         "run": run,
+        "address": run_address(store, run),
         "valid": all(checkpoint["valid"] for checkpoint in checkpoints),
         "checkpoints": checkpoints,
         "set_aside": [record.model_dump(mode="json") for record in state.set_aside],
     }
 
 
-def render_verification(result: dict[str, Any]) -> Table:
+def render_verification(result: dict[str, Any]) -> RenderableType:
     """The result for a person."""
-    table = Table("step", "valid", "checkpoint", box=None, pad_edge=False, title=f"Checkpoints of {result['run']}")
+    title = Text(f"Checkpoints of {result['address']}", no_wrap=True, overflow="ignore")
+    if not result["checkpoints"] and not result["set_aside"]:
+        return Group(title, Text("None yet."))
+    table = Table("step", "state", "checkpoint", box=None, pad_edge=False)
     for checkpoint in result["checkpoints"]:
         mark = Text("valid", "green") if checkpoint["valid"] else Text("DAMAGED", "bold red")
-        table.add_row(f"{checkpoint['step']:,}", mark, Text(checkpoint["reason"] or checkpoint["path"]))
+        path = checkpoint["path"].removeprefix(f"{result['address']}/")
+        table.add_row(f"{checkpoint['step']:,}", mark, Text(checkpoint["reason"] or path, overflow="fold"))
     for record in result["set_aside"]:
-        table.add_row(f"{record['step']:,}", Text("set aside", "yellow"), Text(record["reason"]))
-    return table
+        table.add_row(f"{record['step']:,}", Text("set aside", "yellow"), Text(record["reason"], overflow="fold"))
+    return Group(title, table, *([] if result["valid"] else [Text(f"\n{ADVICE}")]))
 
 
 def _verify(store: Store, record: CheckpointRecord) -> dict[str, Any]:

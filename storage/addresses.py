@@ -21,7 +21,17 @@ def open_store(address: str) -> Store:
             f"store = {address!r}: {scheme}:// stores are not supported by this version. "
             "Give a folder, for instance on a network file system that all machines mount."
         )
-    return LocalStore(Path(address).expanduser())
+    return LocalStore(path_of(address))
+
+
+def path_of(text: str) -> Path:
+    """A path as a user types it, `~` expanded. Raises `ConfigurationError` if there is no such home."""
+    try:
+        return Path(text).expanduser()
+    except RuntimeError as error:
+        raise ConfigurationError(
+            f"{text} stands for a folder in a user's home that is not known here. Write the path without ~."
+        ) from error
 
 
 def check_writable(store: Store) -> None:

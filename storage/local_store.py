@@ -142,14 +142,15 @@ class LocalStore:
         return ObjectMissingError(f"{self.address}/{key} is missing.")
 
     def _explained(self, key: str) -> "_Explained":
-        return _Explained(f"{self.address}/{key}")
+        return _Explained(self.address, key)
 
 
 class _Explained:
     """Turns an `OSError` of the file system into a `StoreError` that says where it happened and what to do."""
 
-    def __init__(self, where: str) -> None:
-        self.where = where
+    def __init__(self, address: str, key: str) -> None:
+        self.address = address
+        self.key = key
 
     def __enter__(self) -> None:
         return None
@@ -157,8 +158,8 @@ class _Explained:
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         if isinstance(error, OSError):
             raise StoreError(
-                f"Cannot write {self.where}: {error.strerror or error}. "
-                "Check that the store's folder exists, is writable and has space left, then run again."
+                f"Cannot write to the store {self.address}: {error.strerror or error} (at {self.key}). "
+                "Check that its folder is there or can be made, is writable and has space left, then run again."
             ) from error
 
 

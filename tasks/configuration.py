@@ -105,7 +105,7 @@ class RunConfig(ConfigModel):
     """Everything about one run."""
 
     run: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100, description="The run's name.")
-    store: str = Field("holdfast-store", description="Durable storage: a folder, or s3://bucket/prefix.")
+    store: str = Field("holdfast-store", min_length=1, description="Durable storage: a folder, or s3://bucket/prefix.")
     scratch: str | None = Field(
         None, description="Folder on fast local disk for files under way; inside the store if not given."
     )
@@ -123,7 +123,10 @@ def load_configuration(path: Path, assignments: Sequence[str] = ()) -> RunConfig
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise ConfigurationError(f"Cannot read the configuration {path}: {error.strerror}.") from error
+        raise ConfigurationError(
+            f"Cannot read the configuration {path}: {error.strerror}. "
+            "Give the path of a TOML file; those in deployments/configs are examples."
+        ) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"The configuration {path} is not valid TOML: {error}.") from error
     return configure(RunConfig, change_values(values, assignments), f"configuration {path}")
@@ -185,7 +188,7 @@ def _say(problem: Any) -> str:
     if problem["type"] == "model_type":
         return "must be a section with keys of its own"
     message: str = problem["msg"].removeprefix("Value error, ")
-    for theirs, ours in (("Input should be", "must be"), ("String should match", "must match")):
+    for theirs, ours in (("Input should be", "must be"), ("String should", "must")):
         if message.startswith(theirs):
             # What follows the comma says how the library tried to read the value.
             return ours + message.removeprefix(theirs).partition(", ")[0]

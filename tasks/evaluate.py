@@ -58,8 +58,8 @@ def _evaluate(config: RunConfig, places: RunPlaces, state: RunState) -> None:
     folder = places.scratch / f"evaluation-{uuid.uuid4().hex[:8]}"
     folder.mkdir(parents=True)
     log, path = folder / "ranks.log", folder / "evaluation.json"
-    path.write_text(make_specification(config, places, state, 0, None).model_dump_json(), encoding="utf-8")
-    ranks = Ranks("training.evaluation", path, log, config.train, config.segment.grace_seconds)
+    path.write_text(make_specification("evaluate", config, places, state, fence=0).model_dump_json(), encoding="utf-8")
+    ranks = Ranks(path, log, config.train, config.segment.grace_seconds)
     try:
         with deferred_stop_signals(ranks.stop), ranks:
             while ranks.is_running(POLL_SECONDS):

@@ -7,7 +7,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from storage.addresses import RUNS_FOLDER, open_store
+from storage.addresses import RUNS_FOLDER, open_store, path_of
 from storage.local_store import TEMPORARY_FOLDER, LocalStore
 from storage.manifest import Manifest
 from storage.store import Store
@@ -42,7 +42,7 @@ def open_places(config: RunConfig) -> RunPlaces:
 def _scratch_root(config: RunConfig, store: Store) -> Path:
     """On the store's own file system where it has one: files then move into the store without being copied."""
     if config.scratch is not None:
-        return Path(config.scratch).expanduser().absolute()
+        return path_of(config.scratch).absolute()
     if isinstance(store, LocalStore):
         return store.root / TEMPORARY_FOLDER / "scratch"
     return Path(tempfile.gettempdir()) / "holdfast"

@@ -24,15 +24,15 @@ POLL_SECONDS = 0.2
 
 
 class Ranks:
-    """Runs `module` with the specification file under torchrun, as many ranks as `train` says. A context manager."""
+    """Works on a specification file under torchrun, with as many ranks as `train` says. A context manager."""
 
-    def __init__(self, module: str, specification: Path, log: Path, train: TrainConfig, grace_seconds: float) -> None:
+    def __init__(self, specification: Path, log: Path, train: TrainConfig, grace_seconds: float) -> None:
         self._grace_seconds = grace_seconds
         self._stop_deadline: float | None = None
         self._command = [
             *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1"),
             *(f"--nproc-per-node={train.ranks}", f"--shutdown-timeout={grace_seconds:.0f}"),
-            *("-m", module, str(specification)),
+            *("-m", "training.worker", str(specification)),
         ]
         self._log = log
         self._environment = _environment(train)

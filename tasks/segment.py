@@ -6,6 +6,7 @@ checkpoint is promoted while its segment runs, so the resume point is never olde
 
 import shutil
 import time
+from typing import Literal
 
 from prefect import task
 from prefect.cache_policies import NO_CACHE
@@ -37,10 +38,10 @@ def train_segment(config: RunConfig) -> SegmentRecord:
     delete_stray_checkpoints(places, lease.fence)
     folder = places.segment_scratch(lease.fence)
     folder.mkdir(parents=True, exist_ok=True)
-    spec = make_specification(config, places, state, lease.fence, config.segment.seconds)
+    spec = make_specification("train", config, places, state, lease.fence)
     path = folder / "segment.json"
     path.write_text(spec.model_dump_json(), encoding="utf-8")
-    ranks = Ranks("training.worker", path, folder / "ranks.log", config.train, config.segment.grace_seconds)
+    ranks = Ranks(path, folder / "ranks.log", config.train, config.segment.grace_seconds)
     announce(_describe_start(state, config))
     with deferred_stop_signals(ranks.stop):
         with ranks, SegmentDisplay(config, lease.first_step) as display:
@@ -52,11 +53,12 @@ def train_segment(config: RunConfig) -> SegmentRecord:
 
 
 def make_specification(
-    config: RunConfig, places: RunPlaces, state: RunState, fence: int, budget_seconds: float | None
+    work: Literal["train", "evaluate"], config: RunConfig, places: RunPlaces, state: RunState, fence: int
 ) -> SegmentSpec:
     """What the ranks are told: the configuration, and the promoted checkpoint to start from."""
     point = state.promoted
     return SegmentSpec(
+        work=work,
         run=config.run,
         store=places.store.address,
         scratch=str(places.segment_scratch(fence)),
@@ -67,7 +69,7 @@ def make_specification(
         train=config.train,
         validation=config.validation,
         checkpoint=config.checkpoint,
-        budget_seconds=budget_seconds,
+        budget_seconds=config.segment.seconds if work == "train" else None,
     )
 
 

@@ -16,6 +16,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from storage.addresses import path_of
 from storage.datasets import DATASET_FORMAT, DatasetManifest
 from storage.digests import canonical_json, sha256_of_file
 from storage.errors import ConfigurationError, ContractError
@@ -58,7 +59,7 @@ def find_files(source: str) -> list[SourceFile]:
             f"data.source must be a file, a folder or a glob on this machine, found {source!r}. "
             "Download the files, or mount the bucket, and name the folder."
         )
-    path = Path(source).expanduser().absolute()
+    path = path_of(source).absolute()
     if path.is_file():
         return [SourceFile(path, path.name)]
     folder, paths = (path, _parquet_in(path)) if path.is_dir() else _matches(path)

@@ -1,12 +1,7 @@
-"""Entry point of a final evaluation: `torchrun ... -m training.evaluation SPECIFICATION`.
+"""The final evaluation of a checkpoint on the test split.
 
 Invariant: the result belongs to one checkpoint and is a function of it and of the test split alone.
 """
-
-import sys
-from pathlib import Path
-
-import torch.distributed as dist
 
 from storage.checkpoints import evaluation_key, load_checkpoint
 from storage.datasets import load_dataset
@@ -17,8 +12,8 @@ from training.precision import choose_precision
 from training.scores import describe, score
 from training.segment import join_process_group, make_model, make_objective, make_validator
 from training.specification import SegmentSpec
-from training.stopping import StopFlag, follow_parent
-from training.world import World, read_world
+from training.stopping import StopFlag
+from training.world import World
 
 EVALUATION_FORMAT = 1
 
@@ -36,10 +31,7 @@ def evaluate(spec: SegmentSpec, world: World, flag: StopFlag) -> None:
     everything = spec.validation.model_copy(update={"max_samples": None})
     validator = make_validator(spec, world, store, dataset, precision, "test", everything)
     predictions = validator.predict(model, Agreement(world, flag))
-    dist.destroy_process_group()
-    if predictions is None:
-        raise SystemExit(1)  # asked to stop
-    if world.is_first:
+    if predictions is not None and world.is_first:
         index = load_checkpoint(store, spec.resume.path, spec.resume.digest).index
         result = {
             "format": EVALUATION_FORMAT,
@@ -53,15 +45,3 @@ def evaluate(spec: SegmentSpec, world: World, flag: StopFlag) -> None:
             **describe(*predictions, dataset.target),
         }
         store.write(evaluation_key(spec.resume.path), canonical_json(result))
-
-
-def main() -> None:
-    """Evaluate as the specification in the file says."""
-    flag = StopFlag()
-    flag.listen()
-    follow_parent()
-    evaluate(SegmentSpec.model_validate_json(Path(sys.argv[1]).read_bytes()), read_world(), flag)
-
-
-if __name__ == "__main__":
-    main()

@@ -3,8 +3,8 @@
 Rows stand in the shards in a random order already. For each epoch the row groups are shuffled, taken in windows of
 `WINDOW_GROUPS`, and the rows of a window are shuffled among themselves, so that an epoch is a new order and yet each
 row group is read once. Invariant: the rows at the positions of one epoch are a permutation of all rows. Random bits
-come from Philox (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011), whose stream NumPy keeps stable
-over versions; shuffling sorts by them, so nothing here depends on a version of NumPy.
+come from Philox (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011), whose stream NumPy keeps
+stable over versions; shuffling sorts by them, so nothing here depends on a version of NumPy.
 """
 
 import hashlib

@@ -38,8 +38,8 @@ COLLECTIVE_TIMEOUT = timedelta(minutes=30)
 MAX_CAUSE_CHARACTERS = 2000
 
 
-def run_segment(spec: SegmentSpec, world: World, flag: StopFlag) -> None:
-    """Train one segment and write its outcome. Raises what made it fail, after the outcome was written."""
+def run_segment(spec: SegmentSpec, world: World, flag: StopFlag) -> Segment:
+    """Train one segment and write its outcome; what it was done with. Raises what made it fail, after the outcome."""
     store = spec.open_store()
     progress = Progress(spec.progress_file, world, spec.train.batch_size)
     began = time.monotonic()
@@ -58,6 +58,7 @@ def run_segment(spec: SegmentSpec, world: World, flag: StopFlag) -> None:
         )
         write_outcome(store, spec.run, spec.fence, record)
 
+    flag.set_budget(spec.budget_seconds)
     try:
         precision = choose_precision(spec.train, world)
         join_process_group(precision)
@@ -71,7 +72,7 @@ def run_segment(spec: SegmentSpec, world: World, flag: StopFlag) -> None:
             reason = train(segment, source.read_ahead(state.step, spec.train.steps, spec.train.prefetch_steps))
         if world.is_first:
             finish(*_describe_end(reason, spec))
-        dist.destroy_process_group()
+        return segment
     except NonFiniteLossError as error:
         finish("diverged", str(error))
         raise

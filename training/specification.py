@@ -4,6 +4,7 @@ Invariant: all that a rank needs stands here or in the store; nothing is inherit
 """
 
 from pathlib import Path
+from typing import Literal
 
 from pydantic import Field
 
@@ -22,6 +23,7 @@ class ResumePoint(ConfigModel):
 class SegmentSpec(ConfigModel):
     """One segment, or one evaluation of the promoted checkpoint."""
 
+    work: Literal["train", "evaluate"]
     run: str
     store: str
     scratch: str = Field(description="This segment's own folder on local disk.")

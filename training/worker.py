@@ -1,27 +1,49 @@
 """Entry point of a rank: `torchrun ... -m training.worker SPECIFICATION`.
 
-Invariant: a request to stop is heard from the first moment on, before the heavy libraries are loaded.
+Invariant: a request to stop is heard from the first moment on, before the heavy libraries are loaded; and the process
+ends by leaving, never by taking itself apart. Taking a Gloo process group apart joins its thread while holding Python's
+lock, for which that thread may be waiting: in torch 2.13 a rank in twenty hung there for ever.
 """
 
+import os
 import sys
+import traceback
 from pathlib import Path
+from typing import NoReturn
 
 from training.stopping import StopFlag, follow_parent
 
 
-def main() -> None:
-    """Train one segment as the specification in the file says."""
+def main() -> NoReturn:
+    """Do what the specification in the file says; never returns."""
     flag = StopFlag()
     flag.listen()
     follow_parent()
+    try:
+        kept = _work(Path(sys.argv[1]), flag)
+    except BaseException:  # noqa: BLE001 - whatever it was, the process says it and leaves
+        traceback.print_exc()
+        _leave(1)
+    _leave(0, kept)
+
+
+def _work(path: Path, flag: StopFlag) -> object:
+    """Train or evaluate; returns whatever must live until the process has left."""
     # Loading torch takes seconds, in which a SIGTERM must not kill this rank: hence these imports come after listening.
+    from training.evaluation import evaluate
     from training.segment import run_segment
     from training.specification import SegmentSpec
     from training.world import read_world
 
-    spec = SegmentSpec.model_validate_json(Path(sys.argv[1]).read_bytes())
-    flag.set_budget(spec.budget_seconds)
-    run_segment(spec, read_world(), flag)
+    spec = SegmentSpec.model_validate_json(path.read_bytes())
+    work = {"train": run_segment, "evaluate": evaluate}[spec.work]
+    return work(spec, read_world(), flag)
+
+
+def _leave(exit_code: int, _kept: object = None) -> NoReturn:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(exit_code)
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ class Runner:
     configuration: Path
     settings: dict[str, Any]
     environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
+    _segments_before: set[Path] = field(default_factory=set)
 
     def call(self, command: str, *arguments: str, **settings: Any) -> "subprocess.CompletedProcess[str]":
         """Run a command to its end."""
@@ -46,6 +47,7 @@ class Runner:
 
     def start(self, **settings: Any) -> "subprocess.Popen[bytes]":
         """`holdfast run` in the background; its output goes to the run's log."""
+        self._segments_before = self._segments_in_progress()
         with self.log.open("ab") as log:
             return subprocess.Popen(
                 self._line("run", (), settings),
@@ -73,13 +75,17 @@ class Runner:
         return Path(self.settings["store"]) / "runs" / str(self.settings["run"])
 
     def last_step_reported(self) -> int:
-        """The step that the ranks of a segment in progress reported last; 0 if none did."""
-        scratch = Path(self.settings["store"]) / ".tmp" / "scratch" / "runs" / str(self.settings["run"])
+        """The step that the ranks reported last in a segment that began since `start`; 0 if none did."""
         steps = [0]
-        for path in scratch.glob("*/progress.jsonl"):
+        for folder in self._segments_in_progress() - self._segments_before:
+            path = folder / "progress.jsonl"
             lines = path.read_text().splitlines() if path.exists() else []
             steps += [json.loads(line)["step"] for line in lines[-1:] if line.endswith("}")]
         return max(steps)
+
+    def _segments_in_progress(self) -> set[Path]:
+        scratch = Path(self.settings["store"]) / ".tmp" / "scratch" / "runs" / str(self.settings["run"])
+        return set(scratch.glob("*"))
 
     def wait_for_step(self, process: "subprocess.Popen[bytes]", step: int) -> bool:
         """Wait until the ranks report this step; False if the command ended before."""

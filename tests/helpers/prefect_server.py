@@ -39,7 +39,7 @@ def running_prefect_server(folder: Path) -> Iterator[dict[str, str]]:
         "DO_NOT_TRACK": "1",
     }
     command = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)]
-    with running(command, environment, folder / "server.log") as server:
+    with running(command, environment, folder / "server.log", folder) as server:
         _wait_until_healthy(server, environment["PREFECT_API_URL"], folder / "server.log")
         yield environment
 

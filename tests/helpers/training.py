@@ -29,6 +29,7 @@ def make_spec(
     settings = {"steps": 20, "batch_size": 24, "leaves": 6, "log_every_steps": 5, "seed": 11, **train}
     folder.mkdir(parents=True, exist_ok=True)
     return SegmentSpec(
+        work="train",
         run="small",
         store=store.address,
         scratch=str(folder),
@@ -43,11 +44,11 @@ def make_spec(
     )
 
 
-def launch(spec: SegmentSpec, module: str = "training.worker", grace_seconds: float = 30) -> Ranks:
+def launch(spec: SegmentSpec, grace_seconds: float = 30) -> Ranks:
     """The ranks of a segment, to be used as a context manager."""
     path = spec.scratch_folder / "segment.json"
     path.write_text(spec.model_dump_json(), encoding="utf-8")
-    return Ranks(module, path, spec.scratch_folder / "ranks.log", spec.train, grace_seconds)
+    return Ranks(path, spec.scratch_folder / "ranks.log", spec.train, grace_seconds)
 
 
 def train_to_end(spec: SegmentSpec, store: LocalStore) -> OutcomeRecord:

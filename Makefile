@@ -1,0 +1,28 @@
+# Everything a person or a CI machine runs. `make test` and `make demo` set up what they need in .venv.
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: setup test lint demo clean
+
+setup: $(VENV)/.installed
+
+# pip and not another installer: torch==2.13.0 is then the CPU build where only that is to be had, without CUDA packages.
+$(VENV)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+test: lint
+	$(BIN)/python -m pytest
+
+demo: setup
+	$(BIN)/python -m flows.demo
+
+clean:
+	rm -rf $(VENV) build dist demo *.egg-info

@@ -1,0 +1,337 @@
+"""Every mistake of the user's ends in one message that says what to do, at once, and leaves everything as it was."""
+
+import os
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from storage.digests import sha256_of_file
+from storage.local_store import LocalStore
+from storage.manifest import Manifest
+from tests.helpers.commands import COMMAND, ROOT, Runner
+from tests.helpers.parquet import text_columns, write_parquet
+
+NUM_ROWS = 120
+# A mistake that is tried again would be seen by the clock.
+RETRY_SECONDS = 60
+
+CONFIGURATION = f"""
+run = "trained"
+store = "STORE"
+
+[data]
+source = "SOURCE"
+text = "text"
+label = "domain"
+kind = "multiclass"
+classes = ["billing", "travel", "work"]
+vocabulary_size = 300
+max_tokens = 64
+row_group_rows = 16
+shard_rows = 64
+
+[model]
+width = 16
+layers = 1
+heads = 2
+feedforward = 32
+
+[train]
+steps = 4
+batch_size = 12
+
+[checkpoint]
+every_steps = 2
+
+[retry]
+delay_seconds = {RETRY_SECONDS}
+"""
+
+Columns = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """All that the user has: a configuration, two Parquet files, and the store."""
+    folder = tmp_path_factory.mktemp("user")
+    write_parquet(folder / "data" / "part-0.parquet", text_columns(NUM_ROWS))
+    write_parquet(folder / "data" / "part-1.parquet", text_columns(NUM_ROWS, first=NUM_ROWS))
+    text = CONFIGURATION.replace("STORE", str(folder / "store")).replace("SOURCE", str(folder / "data"))
+    (folder / "run.toml").write_text(text)
+    (folder / "file").write_text("a file, not a folder")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def trained(folder: Path, prefect_server: dict[str, str]) -> Runner:
+    """A run that is complete; the mistakes are made beside it and on it."""
+    settings = {"run": "trained", "store": folder / "store"}
+    runner = Runner(folder / "run.toml", settings, prefect_server)
+    runner.run()
+    return runner
+
+
+@pytest.fixture
+def source_file(folder: Path) -> Iterator[Path]:
+    """A file of the trained run's data, which is put back after the test."""
+    path = folder / "data" / "part-1.parquet"
+    before, times = path.read_bytes(), path.stat()
+    yield path
+    path.write_bytes(before)
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+
+
+def refuse(trained: Runner, command: str, *arguments: str, given: Path | None = None, **settings: Any) -> str:
+    """The one message with which a command is refused, after which everything is as it was before.
+
+    What is `given` stands in place of the configuration file, without the run's settings.
+    """
+    folder = trained.configuration.parent
+    runner = trained if given is None else Runner(given, {}, trained.environment)
+    before, began = contents_of(folder), time.monotonic()
+    result = runner.call(command, *arguments, **settings)
+    seconds = time.monotonic() - began
+    assert result.returncode == 2, result.stderr
+    assert result.stdout == ""
+    assert result.stderr.startswith("Error: "), result.stderr
+    assert result.stderr.count("Error") == 1, result.stderr
+    assert "Traceback" not in result.stderr
+    assert seconds < RETRY_SECONDS, f"refused after {seconds:.0f} s only, as if it had been tried again"
+    assert contents_of(folder) == before
+    assert list((folder / "store").glob(".tmp/scratch/data/prepare-*")) == []
+    return result.stderr.removeprefix("Error: ")
+
+
+def contents_of(folder: Path) -> dict[str, str]:
+    """The digest of every file in a folder, but of those under way."""
+    files = [path for path in folder.rglob("*") if path.is_file() and ".tmp" not in path.relative_to(folder).parts]
+    return {path.relative_to(folder).as_posix(): sha256_of_file(path) for path in files}
+
+
+def assert_says(message: str, *expected: str) -> None:
+    missing = [text for text in expected if text not in message]
+    assert not missing, f"not said: {missing}\n{message}"
+
+
+def with_value(column: str, value: Any) -> Callable[[Path, Columns], None]:
+    """Row 7 of the second file with another value."""
+
+    def write(path: Path, columns: Columns) -> None:
+        values = list(columns[column])
+        values[7] = value
+        write_parquet(path, columns | {column: values})
+
+    return write
+
+
+def write_renamed(path: Path, columns: Columns) -> None:
+    write_parquet(path, {name.replace("text", "prompt_text"): values for name, values in columns.items()})
+
+
+def write_numbers_for_text(path: Path, columns: Columns) -> None:
+    write_parquet(path, columns | {"text": list(range(NUM_ROWS))})
+
+
+def write_nan_for_text(path: Path, columns: Columns) -> None:
+    write_parquet(path, columns | {"text": [float("nan")] * NUM_ROWS})
+
+
+def write_nothing(path: Path, columns: Columns) -> None:
+    path.write_bytes(b"")
+
+
+def write_half(path: Path, columns: Columns) -> None:
+    write_parquet(path, columns)
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+DATA_MISTAKES: dict[str, tuple[Callable[[Path, Columns], None], tuple[str, ...]]] = {
+    "a missing column": (
+        write_renamed,
+        ("Column 'text' is missing in part-1.parquet", "did you mean 'prompt_text'", "set data.text"),
+    ),
+    "a wrong type": (
+        write_numbers_for_text,
+        ("Column 'text' in part-1.parquet has the wrong type", "found: int64", "name another one in data.text"),
+    ),
+    "NaN for text": (write_nan_for_text, ("Column 'text' in part-1.parquet", "found: double", "fill them or drop")),
+    "a null text": (
+        with_value("text", None),
+        ("Column 'text'", "null or NaN", "1 of 240 rows", "row 7, id 's00127'", "drop these rows"),
+    ),
+    "a label outside the domain": (
+        with_value("domain", "weather"),
+        (
+            "Column 'domain'", "outside the domain", "billing, travel, work", "1 of 240 rows", "row 7, id 's00127'",
+            "has 'weather'", "correct these labels, or list all that may occur in data.classes",
+        ),
+    ),
+    "an empty file": (write_nothing, ("data/part-1.parquet is empty", "0 bytes", "write or copy it again")),
+    "a truncated file": (
+        write_half,
+        ("data/part-1.parquet cannot be read", "cut off or damaged", "write or copy it again"),
+    ),
+    "a row that is too long": (
+        with_value("text", "word " * 100),
+        (
+            "Column 'text' has rows that are too long", "data.max_tokens = 64", "1 of 240 rows", "id 's00127'",
+            'raise data.max_tokens, or set data.too_long = "truncate"',
+        ),
+    ),
+    "an id twice": (
+        with_value("sample_id", "s00003"),
+        ("Column 'sample_id'", "duplicate ids", "'s00003' in 2 rows", "drop the repeated rows"),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mistake", DATA_MISTAKES)
+def test_a_mistake_in_the_data(trained: Runner, tmp_path: Path, mistake: str) -> None:
+    write, expected = DATA_MISTAKES[mistake]
+    write_parquet(tmp_path / "data" / "part-0.parquet", text_columns(NUM_ROWS))
+    write(tmp_path / "data" / "part-1.parquet", text_columns(NUM_ROWS, first=NUM_ROWS))
+    message = refuse(trained, "run", run="new", data__source=tmp_path / "data")
+    assert_says(message, *expected, "expected:", "found:", "what to do:", "Nothing was written to the store.")
+
+
+def test_a_source_that_is_not_there(trained: Runner, folder: Path) -> None:
+    message = refuse(trained, "run", run="new", data__source=folder / "dada")
+    assert_says(message, f"data.source: {folder / 'dada'} does not exist", "There is data.", "Set data.source to")
+
+
+@pytest.mark.parametrize("place", ["file/store", "/proc/store"])
+def test_a_store_that_cannot_be_written(trained: Runner, folder: Path, place: str) -> None:
+    """Behind a file, and on a file system without room for it: root, too, cannot write there."""
+    message = refuse(trained, "run", run="new", store=folder / place)
+    assert_says(message, f"Cannot write to the store {folder / place}", "Check that its folder", "then run again")
+
+
+def test_a_changed_file_when_a_run_is_to_go_on(trained: Runner, source_file: Path) -> None:
+    with_value("text", "another text")(source_file, text_columns(NUM_ROWS, first=NUM_ROWS))
+    message = refuse(trained, "run", train__steps=8)
+    assert_says(message, "The data of run 'trained' changed", "part-1.parquet: content changed")
+    assert_says(message, "Restore the data", "or give another run name")
+
+
+def test_a_row_more_and_a_file_more_when_a_run_is_to_go_on(trained: Runner, source_file: Path) -> None:
+    added = source_file.with_name("part-2.parquet")
+    pq.write_table(pq.read_table(source_file).slice(0, 1), added)
+    write_parquet(source_file, text_columns(NUM_ROWS + 1, first=NUM_ROWS))
+    try:
+        message = refuse(trained, "run", train__steps=8)
+    finally:
+        added.unlink()
+    assert_says(message, "The data of run 'trained' changed", "Restore the data")
+    assert_says(message, "file part-1.parquet: content changed", "file part-2.parquet: new")
+
+
+def test_a_changed_configuration_when_a_run_is_to_go_on(trained: Runner) -> None:
+    message = refuse(trained, "run", model__width=32, train__learning_rate=0.1, data__max_tokens=128, train__steps=8)
+    assert_says(message, "Run 'trained' was started with another configuration", "model.width: was 16, is 32 now")
+    assert_says(message, "train.learning_rate: was 0.001, is 0.1 now", "data.max_tokens: was 64, is 128 now")
+    assert_says(message, "Restore these to go on", "or give another run name")
+    assert "train.steps" not in message  # more steps are no mistake
+
+
+def test_fewer_steps_than_were_made(trained: Runner) -> None:
+    message = refuse(trained, "run", train__steps=3)
+    assert_says(message, "Run 'trained' is at step 4 already", "train.steps = 3 lies behind it", "Give more steps")
+
+
+SETTING_MISTAKES: dict[str, tuple[str, ...]] = {
+    "train.stepz=5": ("run.toml is wrong", "train.stepz: there is no such key; did you mean steps?"),
+    "train.steps": ("--set takes key=value, for instance train.steps=500", "found 'train.steps'"),
+    "train.steps=many": ("train.steps: must be a valid integer (found 'many')",),
+    "train=5": ("train: must be a section with keys of its own",),
+    "store=": ("store: must have at least 1 character",),
+    "store=s3://bucket/prefix": ("s3:// stores are not supported by this version", "Give a folder"),
+    "store=~nobody-of-that-name/store": ("~nobody-of-that-name/store stands for", "Write the path without ~"),
+}
+
+
+@pytest.mark.parametrize("assignment", SETTING_MISTAKES)
+def test_a_mistake_in_a_setting(trained: Runner, assignment: str) -> None:
+    key, separator, value = assignment.partition("=")
+    for command in ("run", "status", "verify"):
+        # A key that the runner sets, too, is set after the arguments.
+        message = refuse(trained, command, **{key: value}) if separator else refuse(trained, command, "--set", key)
+        assert_says(message, *SETTING_MISTAKES[assignment])
+
+
+FILE_MISTAKES: dict[str, tuple[str | None, tuple[str, ...]]] = {
+    "there is none": (
+        None,
+        ("Cannot read the configuration", "run.toml: No such file", "Give the path of a TOML file"),
+    ),
+    "a misspelt key": (
+        'run = "new"\n[data]\nlabell = "domain"\n',
+        ("data.labell: there is no such key; did you mean",),
+    ),
+    "not TOML": ("a letter to a friend\n", ("run.toml is not valid TOML", "line 1")),
+}
+
+
+@pytest.mark.parametrize("mistake", FILE_MISTAKES)
+def test_a_mistake_with_the_configuration_file(trained: Runner, tmp_path: Path, mistake: str) -> None:
+    text, expected = FILE_MISTAKES[mistake]
+    if text is not None:
+        (tmp_path / "run.toml").write_text(text)
+    assert_says(refuse(trained, "run", given=tmp_path / "run.toml"), *expected)
+
+
+@pytest.mark.parametrize("command", ["status", "verify"])
+def test_a_run_that_is_not_there(trained: Runner, folder: Path, command: str) -> None:
+    for message in (
+        refuse(trained, command, run="other"),
+        refuse(trained, command, "--json", run="other"),
+        refuse(trained, command, given=folder / "store/runs/other"),
+        refuse(trained, command, given=folder / "store/runs/trained", run="other"),
+    ):
+        assert_says(message, f"There is no run 'other' in {folder / 'store'}", "start it with `holdfast run`")
+
+
+@pytest.mark.parametrize("command", ["status", "verify"])
+@pytest.mark.parametrize("nonsense", ["hello", "run.tom", ".", "store", "store/runs", "x" * 300])
+def test_an_argument_that_means_no_run(trained: Runner, folder: Path, command: str, nonsense: str) -> None:
+    message = refuse(trained, command, given=folder / nonsense)
+    assert_says(message, "neither a configuration file that is there nor a run's address", "Give a TOML file")
+
+
+@pytest.mark.parametrize("arguments", [[], ["CONFIG", "other"], ["CONFIG", "--steps", "5"]], ids=" ".join)
+def test_a_command_that_is_not_complete_or_has_too_much(trained: Runner, arguments: list[str]) -> None:
+    given = [str(trained.configuration) if argument == "CONFIG" else argument for argument in arguments]
+    for command in ("run", "status", "verify"):
+        result = subprocess.run(
+            [*COMMAND, command, *given], env=dict(trained.environment), cwd=ROOT, capture_output=True, text=True
+        )
+        assert (result.returncode, result.stdout) == (2, "")
+        assert_says(result.stderr, f"Usage: holdfast {command}", f"Try 'holdfast {command} --help'", "\nError: ")
+        assert "Traceback" not in result.stderr
+
+
+def test_a_corpus_into_a_folder_with_files_or_behind_a_file(trained: Runner, folder: Path) -> None:
+    options = ("--job", "policy", "--rows", "8")
+    message = refuse(trained, "corpus", *options, given=folder / "data")
+    assert_says(message, f"{folder / 'data'} has files in it already", "they stay as they are", "Name another folder")
+    message = refuse(trained, "corpus", *options, given=folder / "file" / "corpus")
+    assert_says(message, f"{folder / 'file' / 'corpus'} cannot be one: Not a directory", "Name another one")
+
+
+def test_a_corpus_with_a_setting_that_is_not_there(trained: Runner, tmp_path: Path) -> None:
+    given = tmp_path / "corpus"
+    message = refuse(trained, "corpus", "--job", "policy", "--rows", "8", given=given, seeds=3)
+    assert_says(message, "The configuration of the corpus is wrong", "seeds: there is no such key; did you mean seed?")
+    assert not given.exists()
+
+
+def test_after_all_mistakes_the_run_stands_where_it_stood(trained: Runner, folder: Path) -> None:
+    before = Manifest(LocalStore(folder / "store"), "trained").load_head()
+    trained.run()
+    assert Manifest(LocalStore(folder / "store"), "trained").load_head() == before
+    assert before.state.is_complete
+    assert [path.name for path in (folder / "store" / "runs").iterdir()] == ["trained"]

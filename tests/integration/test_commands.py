@@ -1,0 +1,163 @@
+"""The commands that read: what they print, for people and as JSON, and that `--set` works on every one of them."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storage.local_store import LocalStore
+from storage.manifest import Manifest
+from storage.run_state import RunState
+from storage.transitions import promote
+from tasks.configuration import load_configuration
+from tests.helpers.commands import COMMAND, ROOT
+from tests.helpers.runs import lease_run, make_checkpoint, record_of
+
+CONFIGURATION = """
+run = "first"
+store = "STORE"
+
+[data]
+text = "text"
+label = "domain"
+kind = "multiclass"
+
+[train]
+steps = 100
+"""
+# As long as paths are on real machines: no terminal is wide enough for it.
+DEEP = "a-folder-with-a-long-name/another-folder-with-a-long-name/and-one-more/store"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> LocalStore:
+    return LocalStore(tmp_path / DEEP)
+
+
+@pytest.fixture
+def configuration(tmp_path: Path, store: LocalStore) -> Path:
+    """A configuration whose store has two runs: `first` with two checkpoints, `second` with none."""
+    path = tmp_path / "run.toml"
+    path.write_text(CONFIGURATION.replace("STORE", store.address))
+    for run in ("first", "second"):
+        config = load_configuration(path, [f"run={run}"])
+        state = RunState(
+            run=run, created_at=1.0, config=config.model_dump(mode="json"), dataset_digest="d" * 64, steps_total=100
+        )
+        Manifest(store, run).create(state)
+    manifest = Manifest(store, "first")
+    fence = lease_run(manifest)
+    for step in (10, 20):
+        record = record_of(make_checkpoint(store, tmp_path / f"files-{step}", step, fence, run="first"))
+        manifest.commit("promoted", promote(record, keep=3))
+    return path
+
+
+def holdfast(*arguments: object, command: tuple[str, ...] = tuple(COMMAND)) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [*command, *map(str, arguments)],
+        env={**os.environ, "COLUMNS": "80"},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def read_json(*arguments: object) -> dict[str, Any]:
+    result = holdfast(*arguments, "--json")
+    assert (result.returncode, result.stderr) == (0, "")
+    found: dict[str, Any] = json.loads(result.stdout)
+    return found
+
+
+@pytest.mark.parametrize("command", ["status", "verify"])
+def test_set_chooses_another_run_by_configuration_and_by_address(
+    configuration: Path, store: LocalStore, command: str
+) -> None:
+    first, second = (f"{store.address}/runs/{run}" for run in ("first", "second"))
+    assert read_json(command, configuration)["run"] == "first"
+    assert read_json(command, configuration, "--set", "run=second")["run"] == "second"
+    assert read_json(command, configuration, "--set", "train.steps=7", "--set", "run=second")["run"] == "second"
+    assert read_json(command, first) == read_json(command, configuration)
+    assert read_json(command, f"{first}/") == read_json(command, configuration)
+    assert read_json(command, first, "--set", "run=second") == read_json(command, second)
+
+
+def test_a_run_is_found_where_its_store_was_moved_to(configuration: Path, store: LocalStore, tmp_path: Path) -> None:
+    moved = store.root.rename(tmp_path / "moved")
+    assert read_json("status", f"{moved}/runs/first")["step"] == 20
+    assert read_json("status", f"{moved}/runs/first", "--set", "run=second")["step"] == 0
+    assert read_json("status", configuration, "--set", f"store={moved}")["step"] == 20
+
+
+def test_status_has_what_other_programs_rely_on(configuration: Path, store: LocalStore) -> None:
+    status = read_json("status", configuration)
+    assert status["step"] == 20 and status["steps_total"] == 100 and status["state"] == "running"
+    assert status["dataset_digest"] == "d" * 64 and status["metrics"] is None and status["segments"] == []
+    promoted = status["promoted"]
+    assert promoted["step"] == 20 and len(promoted["weights_sha256"]) == len(promoted["digest"]) == 64
+    assert Path(promoted["path"]).is_dir()
+
+
+def test_paths_are_printed_whole_however_narrow_the_terminal(configuration: Path, store: LocalStore) -> None:
+    promoted = read_json("status", configuration)["promoted"]
+    assert f"resume point {promoted['path']}\n" in holdfast("status", configuration).stdout
+    printed = holdfast("verify", configuration).stdout
+    assert f"Checkpoints of {store.address}/runs/first\n" in printed
+    assert Path(promoted["path"]).name in printed
+
+
+def test_verify_says_which_checkpoint_is_damaged_and_what_becomes_of_it(configuration: Path, store: LocalStore) -> None:
+    model = Path(read_json("verify", configuration)["checkpoints"][0]["path"]) / "model.safetensors"
+    data = bytearray(model.read_bytes())
+    data[-1] ^= 1
+    model.write_bytes(data)
+    result = holdfast("verify", configuration)
+    assert result.returncode == 1
+    assert result.stdout.count("DAMAGED") == 1
+    assert "`holdfast run` sets damaged checkpoints aside" in result.stdout
+    result = holdfast("verify", configuration, "--json")
+    assert result.returncode == 1
+    assert [checkpoint["valid"] for checkpoint in json.loads(result.stdout)["checkpoints"]] == [False, True]
+
+
+def test_verify_of_a_run_without_checkpoints_says_so(configuration: Path) -> None:
+    result = holdfast("verify", configuration, "--set", "run=second")
+    assert result.returncode == 0 and "None yet." in result.stdout
+
+
+def test_a_corpus_depends_on_its_seed(tmp_path: Path) -> None:
+    options = ("--job", "policy", "--rows", "8", "--set")
+    made = {}
+    for name, seed in (("a", "seed=3"), ("b", "seed=3"), ("c", "seed=4")):
+        assert holdfast("corpus", tmp_path / name, *options, seed).returncode == 0
+        made[name] = [path.read_bytes() for path in sorted((tmp_path / name).glob("*.parquet"))]
+    assert made["a"] == made["b"] != made["c"]
+
+
+def test_the_console_script_and_the_module_are_one_command() -> None:
+    script = Path(sys.executable).with_name("holdfast")
+    if not script.exists():
+        pytest.skip("holdfast is not installed beside this Python")
+    for arguments in (["--help"], ["run", "--help"], ["run"]):
+        by_script, by_module = holdfast(*arguments, command=(str(script),)), holdfast(*arguments)
+        assert by_script.stdout == by_module.stdout and by_script.stderr == by_module.stderr
+        assert by_script.returncode == by_module.returncode
+
+
+@pytest.mark.parametrize("command", ["corpus", "run", "status", "verify"])
+def test_help_fits_the_terminal_and_tells_of_set(command: str) -> None:
+    help_text = holdfast(command, "--help").stdout
+    assert "--set KEY=VALUE" in help_text
+    assert max(map(len, help_text.splitlines())) <= 80
+
+
+def test_the_list_of_commands_is_not_cut_off() -> None:
+    help_text = holdfast("--help").stdout
+    assert all(f"\n  {command}  " in help_text for command in ("corpus", "run   ", "status", "verify"))
+    assert "..." not in help_text.partition("Commands:")[2]

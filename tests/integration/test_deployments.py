@@ -1,0 +1,248 @@
+"""The deployments on a real local server, their flow runs in a real worker: what an operator gets."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from storage.local_store import LocalStore
+from storage.manifest import Manifest
+from storage.run_state import RunState
+from tasks.corpus import generate_corpus
+from tests.helpers.commands import ROOT, processes_mentioning
+from tests.helpers.prefect_server import running
+
+PREFECT = [sys.executable, "-m", "prefect", "--no-prompt"]
+WAIT_SECONDS = 150.0
+POLL_SECONDS = 0.1
+ATTEMPTS = 20
+# Comes to its end in no test: the time budget is what stops it, or a smaller number of steps.
+ENDLESS = 1_000_000
+CONFIGURATION = f"""
+run = "tiny"
+store = "store"
+
+[data]
+source = "corpus"
+text = "prompt_text"
+label = "violation_class"
+kind = "multiclass"
+vocabulary_size = 300
+max_tokens = 32
+too_long = "truncate"
+shard_rows = 256
+row_group_rows = 64
+
+[model]
+width = 16
+layers = 1
+heads = 2
+feedforward = 32
+
+[train]
+steps = {ENDLESS}
+batch_size = 8
+leaves = 2
+
+[checkpoint]
+every_steps = 100
+
+[validation]
+every_steps = {ENDLESS}
+
+[retry]
+delay_seconds = 0.1
+"""
+
+
+@dataclass(frozen=True)
+class Operator:
+    """Somebody with the server's address and the folder that was deployed from."""
+
+    api: httpx.Client
+    folder: Path
+    worker_log: Path
+
+    def deployment(self, name: str) -> dict[str, Any]:
+        """A deployment as the server knows it; its name is FLOW/DEPLOYMENT."""
+        return dict(self._request("GET", f"/deployments/name/{name}"))
+
+    def submit(self, name: str, **parameters: Any) -> str:
+        """Ask for a flow run, as the form of the UI does."""
+        url = f"/deployments/{self.deployment(name)['id']}/create_flow_run"
+        return str(self._request("POST", url, json={"parameters": parameters})["id"])
+
+    def pause(self, deployment: str, schedule: str) -> None:
+        """Pause one schedule of a deployment."""
+        self._request("PATCH", f"/deployments/{deployment}/schedules/{schedule}", json={"active": False})
+
+    def run(self, name: str, **parameters: Any) -> dict[str, Any]:
+        """Ask for a flow run and wait for its final state."""
+        flow_run = self.submit(name, **parameters)
+        self.wait(lambda: self.states(flow_run)[-1]["type"] in ("COMPLETED", "FAILED", "CRASHED", "CANCELLED"))
+        return dict(self._request("GET", f"/flow_runs/{flow_run}"))
+
+    def states(self, flow_run: str) -> list[dict[str, Any]]:
+        """All states that a flow run has been in, the oldest first."""
+        found = self._request("GET", "/flow_run_states/", params={"flow_run_id": flow_run})
+        return sorted(found, key=lambda state: state["timestamp"])
+
+    def find_training(self, flow_run: str) -> str:
+        """The run of the flow `train` that a deployed flow made."""
+        parents = {"flow_runs": {"parent_flow_run_id": {"any_": [flow_run]}}}
+        (found,) = self._request("POST", "/flow_runs/filter", json=parents)
+        return str(found["id"])
+
+    def state(self, run: str = "tiny") -> RunState:
+        """Where the run stands, by its manifest."""
+        return Manifest(LocalStore(self.folder / "store"), run).load_head().state
+
+    def wait(self, condition: Callable[[], bool]) -> None:
+        """Wait until something is so."""
+        deadline = time.monotonic() + WAIT_SECONDS
+        while not condition():
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"not within {WAIT_SECONDS:.0f} s:\n{self.worker_log.read_text()[-4000:]}")
+            time.sleep(POLL_SECONDS)
+
+    def _request(self, method: str, url: str, **content: Any) -> Any:
+        """The server says 503 while its database is locked; Prefect's own clients ask again too."""
+        for _ in range(ATTEMPTS):
+            response = self.api.request(method, url, **content)
+            if response.status_code != httpx.codes.SERVICE_UNAVAILABLE:
+                break
+            time.sleep(POLL_SECONDS)
+        assert response.is_success, response.text
+        return response.json() if response.content else None
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What an operator deploys from: a configuration file and, relative to it, data and store."""
+    folder = tmp_path_factory.mktemp("operator")
+    (folder / "tiny.toml").write_text(CONFIGURATION)
+    generate_corpus(folder / "corpus", "policy", 600)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def operator(folder: Path, prefect_server: dict[str, str]) -> Iterator[Operator]:
+    """Both deployments deployed, by the commands of the README; the schedule paused, lest a tick falls into a test."""
+    for command in (
+        ["work-pool", "create", "holdfast", "--type", "process"],
+        ["deploy", "--all", "--prefect-file", str(ROOT / "deployments/prefect.yaml")],
+    ):
+        result = subprocess.run([*PREFECT, *command], cwd=folder, env=prefect_server, capture_output=True, text=True)
+        assert result.returncode == 0, result.stdout + result.stderr
+    with httpx.Client(base_url=prefect_server["PREFECT_API_URL"], trust_env=False, timeout=30) as api:
+        yield Operator(api, folder, folder / "worker.log")
+
+
+@pytest.fixture(scope="module")
+def worked(operator: Operator, prefect_server: dict[str, str]) -> Iterator[Operator]:
+    """A worker is there, started in another folder than the one that was deployed from."""
+    train = operator.deployment("scheduled/train")
+    for schedule in train["schedules"]:
+        operator.pause(train["id"], schedule["id"])
+    command = [*PREFECT, "worker", "start", "--pool", "holdfast", "--type", "process", "--limit", "2"]
+    environment = prefect_server | {"PREFECT_WORKER_QUERY_SECONDS": "1"}
+    elsewhere = operator.folder / "elsewhere"
+    elsewhere.mkdir()
+    with running(command, environment, operator.worker_log, elsewhere):
+        yield operator
+
+
+def test_both_are_deployed_to_the_pool_for_one_flow_run_at_a_time(operator: Operator) -> None:
+    for name, collision in (("scheduled/train", "CANCEL_NEW"), ("resume/resume", "ENQUEUE")):
+        deployment = operator.deployment(name)
+        assert deployment["work_pool_name"] == "holdfast"
+        assert deployment["global_concurrency_limit"]["limit"] == 1
+        assert deployment["concurrency_options"]["collision_strategy"] == collision
+        assert deployment["job_variables"]["env"]["PREFECT_LOGGING_EXTRA_LOGGERS"] == "holdfast"
+        (step,) = deployment["pull_steps"]
+        assert step == {"prefect.deployments.steps.set_working_directory": {"directory": str(operator.folder)}}
+
+
+def test_train_is_on_a_schedule_that_leaves_room_for_its_time_budget(operator: Operator) -> None:
+    deployment = operator.deployment("scheduled/train")
+    (schedule,) = deployment["schedules"]
+    assert schedule["schedule"]["cron"] == "*/15 * * * *"
+    assert deployment["parameters"]["segment_seconds"] < 15 * 60
+    assert (ROOT / deployment["parameters"]["configuration"]).is_file()
+    assert operator.deployment("resume/resume")["schedules"] == []
+
+
+def test_the_forms_ask_for_little_and_explain_each_field(operator: Operator) -> None:
+    train, resume = (
+        operator.deployment(name)["parameter_openapi_schema"] for name in ("scheduled/train", "resume/resume")
+    )
+    assert list(train["properties"]) == ["configuration", "segment_seconds", "assignments"]
+    assert train["required"] == ["configuration"]
+    assert list(resume["properties"]) == ["store", "run", "segment_seconds", "steps", "ranks"]
+    assert resume["required"] == ["store", "run"]
+    fields = [*train["properties"].values(), *resume["properties"].values()]
+    assert all(field["description"] for field in fields)
+    assert resume["properties"]["steps"]["anyOf"] == [{"minimum": 1, "type": "integer"}, {"type": "null"}]
+
+
+def test_a_wrong_value_is_refused_by_the_form(operator: Operator) -> None:
+    url = f"/deployments/{operator.deployment('resume/resume')['id']}/create_flow_run"
+    response = operator.api.post(url, json={"parameters": {"store": "store", "run": "tiny", "steps": 0}})
+    assert response.status_code == 409
+    assert "steps" in response.text
+
+
+def test_train_stops_at_its_time_budget_and_resume_goes_on_to_the_end(worked: Operator) -> None:
+    first = worked.run("scheduled/train", configuration="tiny.toml", segment_seconds=20)
+    assert first["state"]["type"] == "COMPLETED", worked.worker_log.read_text()
+    state = worked.state()
+    assert [segment.outcome for segment in state.segments] == ["budget"]
+    assert state.promoted is not None
+    assert 0 < state.promoted.step < ENDLESS
+    assert first["state"]["message"] == f"tiny: budget, step {state.promoted.step:,} of {ENDLESS:,}"
+
+    steps = state.promoted.step + 40
+    second = worked.run("resume/resume", store="store", run="tiny", steps=steps)
+    assert second["state"]["type"] == "COMPLETED", worked.worker_log.read_text()
+    ended = worked.state()
+    assert [segment.outcome for segment in ended.segments] == ["budget", "completed"]
+    assert ended.segments[1].first_step == state.promoted.step == ended.segments[0].last_step
+    assert ended.is_complete
+    assert second["state"]["message"] == f"tiny: completed, step {steps:,} of {steps:,}"
+
+    tick = worked.run("scheduled/train", configuration="tiny.toml", assignments=[f"train.steps={steps}"])
+    assert tick["state"]["type"] == "COMPLETED", worked.worker_log.read_text()
+    assert worked.state().segments == ended.segments
+
+
+def test_what_a_person_has_to_put_right_is_not_tried_again(worked: Operator) -> None:
+    assignments = ["run=hopeless", "data.label=no_such_column"]
+    failed = worked.run("scheduled/train", configuration="tiny.toml", assignments=assignments)
+    assert failed["state"]["type"] == "FAILED"
+    assert "no_such_column" in failed["state"]["message"]
+    names = [state["name"] for state in worked.states(worked.find_training(failed["id"]))]
+    assert names == ["Pending", "Running", "Failed"]
+
+
+def test_a_segment_that_was_killed_is_tried_again_from_the_promoted_checkpoint(worked: Operator) -> None:
+    steps = 800
+    assignments = ["run=killed", f"train.steps={steps}"]
+    flow_run = worked.submit("scheduled/train", configuration="tiny.toml", assignments=assignments)
+    ranks = worked.folder / "store/.tmp/scratch/runs/killed"
+    worked.wait(lambda: any(ranks.glob("*/progress.jsonl")) and worked.state("killed").promoted is not None)
+    for pid in processes_mentioning(str(ranks)):
+        os.kill(pid, signal.SIGKILL)
+    worked.wait(lambda: worked.states(flow_run)[-1]["type"] in ("COMPLETED", "FAILED", "CRASHED"))
+    lost, completed = worked.state("killed").segments
+    assert (lost.outcome, completed.outcome) == ("lost", "completed")
+    assert 0 < completed.first_step < completed.last_step == steps
+    names = [state["name"] for state in worked.states(worked.find_training(flow_run))]
+    assert names == ["Pending", "Running", "AwaitingRetry", "Running", "Completed"]

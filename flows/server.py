@@ -17,12 +17,13 @@ from pathlib import Path
 
 import httpx
 
-from storage.errors import HoldfastError
+from storage.errors import ConfigurationError, HoldfastError
 from training.stopping import follow_parent
 
 START_SECONDS = 120.0
 POLL_SECONDS = 0.1
 STOP_SECONDS = 10.0
+ANSWER_SECONDS = 15.0
 
 # No telemetry, no advice, no user interface; nothing leaves the machine.
 SETTINGS = {
@@ -86,7 +87,9 @@ class LocalServer:
 def configured_server() -> Iterator[LocalServer | None]:
     """The environment for Prefect: the configured server (None), or a local one for as long as the block lasts."""
     os.environ.update(SETTINGS | os.environ)
-    if os.environ.get("PREFECT_API_URL"):
+    api_url = os.environ.get("PREFECT_API_URL")
+    if api_url:
+        _require_answer(api_url)
         yield None
         return
     server = LocalServer()
@@ -95,3 +98,14 @@ def configured_server() -> Iterator[LocalServer | None]:
         yield server
     finally:
         server.stop()
+
+
+def _require_answer(api_url: str) -> None:
+    """Raise `ConfigurationError` if nobody is there; what a server answers is Prefect's matter."""
+    try:
+        httpx.get(f"{api_url}/health", timeout=ANSWER_SECONDS)
+    except (httpx.TransportError, httpx.InvalidURL) as error:
+        raise ConfigurationError(
+            f"PREFECT_API_URL is {api_url}, but no Prefect server answers there: {error}. "
+            "Start it, correct the address, or unset it: then the run starts a server of its own."
+        ) from error

@@ -12,7 +12,7 @@ from tasks.configuration import RunConfig
 from tasks.evaluate import evaluate_run
 from tasks.mistakes import never_retry
 from tasks.publish_report import publish_report
-from tasks.segment import train_segment
+from tasks.segment import require_progress, train_segment
 from tasks.take_up import prepare_data, recover
 
 
@@ -27,9 +27,8 @@ def train(config: RunConfig, max_segments: int | None = None) -> RunState:
         state = recover(config, dataset)
         while not state.is_trained and max_segments != 0:
             record = train_segment(config)
-            if record.outcome in ("failed", "diverged", "lost"):
-                raise SegmentFailedError(f"Segment {record.fence} ended as {record.outcome}: {record.cause}")
             state = recover(config, dataset)
+            require_progress(config, record, state)
             max_segments = None if max_segments is None else max_segments - 1
         if state.is_trained:
             evaluate_run(config)

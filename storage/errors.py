@@ -54,4 +54,8 @@ class IncompatibleRunError(HoldfastError):
 
 
 class SegmentFailedError(HoldfastError):
-    """A segment ended as `failed` or `diverged`; the message carries its cause."""
+    """A segment ended as `failed` or `lost`: trying again may help. The message carries its cause."""
+
+
+class RunDivergedError(HoldfastError):
+    """Training came to values that are not finite. Trying again would come to the same values."""

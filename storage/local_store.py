@@ -34,6 +34,8 @@ class LocalStore:
             return self._path(key).read_bytes()
         except (FileNotFoundError, NotADirectoryError) as error:
             raise self._missing(key) from error
+        except OSError as error:
+            raise self._unreadable(key, error) from error
 
     def write(self, key: str, data: bytes) -> None:
         with self._explained(key):
@@ -74,7 +76,11 @@ class LocalStore:
         folder = self.root / prefix if prefix.endswith("/") or not prefix else (self.root / prefix).parent
         found = (path.relative_to(self.root) for path in folder.rglob("*") if path.is_file())
         keys = (path.as_posix() for path in found if path.parts[0] != TEMPORARY_FOLDER)
-        yield from sorted(key for key in keys if key.startswith(prefix))
+        try:
+            wanted = sorted(key for key in keys if key.startswith(prefix))
+        except OSError as error:
+            raise self._unreadable(prefix, error) from error
+        yield from wanted
 
     def delete(self, key: str) -> None:
         with self._explained(key):
@@ -140,6 +146,12 @@ class LocalStore:
 
     def _missing(self, key: str) -> ObjectMissingError:
         return ObjectMissingError(f"{self.address}/{key} is missing.")
+
+    def _unreadable(self, key: str, error: OSError) -> StoreError:
+        return StoreError(
+            f"Cannot read from the store {self.address}: {error.strerror or error} (at {key}). "
+            "Check its address, that its disk is well and that you may read it, then run again."
+        )
 
     def _explained(self, key: str) -> "_Explained":
         return _Explained(self.address, key)

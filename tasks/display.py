@@ -1,6 +1,6 @@
-"""What a person sees while a segment trains: a live line in a terminal, a plain line now and then elsewhere.
+"""What a person sees while something takes long: a live line in a terminal, a plain line now and then elsewhere.
 
-Invariant: shows only what the ranks reported and what was promoted; nothing is asked of the ranks for its sake.
+Invariant: shows only what is reported anyway; nothing is asked of the ranks for its sake.
 """
 
 import time
@@ -17,6 +17,12 @@ from training.progress import Report
 SECONDS_BETWEEN_LINES = 30.0
 
 PHASES = {"start": "starting", "restore": "restoring", "train": "training", "validate": "validating", "save": "saving"}
+PREPARATION_PHASES = {
+    "fingerprint": "hashing the source files",
+    "check": "checking the contract",
+    "tokenise": "tokenising",
+    "shard": "writing shards",
+}
 
 
 class SegmentDisplay:
@@ -67,3 +73,40 @@ class SegmentDisplay:
         """A checkpoint was validated and promoted."""
         self._saved = f"{step:,}"
         self._progress.update(self._bar, saved=self._saved)
+
+
+class PreparationDisplay:
+    """A context manager around the preparation of a data set; `show` takes a phase and the share of it that is done."""
+
+    def __init__(self) -> None:
+        self._phase: str | None = None
+        self._progress = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=None),
+            TaskProgressColumn(),
+            TimeRemainingColumn(compact=True, elapsed_when_finished=True),
+            console=console,
+            disable=not console.is_terminal,
+            transient=True,
+        )
+        self._bar = self._progress.add_task(PREPARATION_PHASES["fingerprint"], total=1.0)
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._progress.stop()
+
+    def show(self, phase: str, share: float) -> None:
+        """Take over one report."""
+        if phase == self._phase:
+            self._progress.update(self._bar, completed=share)
+            return
+        self._phase = phase
+        self._progress.reset(self._bar, total=1.0, description=PREPARATION_PHASES[phase])
+        if phase != "fingerprint":  # that is done on every start, and mostly from memory
+            announce(f"Preparing the data: {PREPARATION_PHASES[phase]}.")

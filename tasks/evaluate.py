@@ -21,6 +21,7 @@ from tasks.places import RunPlaces, open_places
 from tasks.ranks import POLL_SECONDS, Ranks
 from tasks.segment import make_specification
 from tasks.signals import deferred_stop_signals
+from tasks.terminal import console
 
 LOG_LINES_SHOWN = 15
 
@@ -61,7 +62,7 @@ def _evaluate(config: RunConfig, places: RunPlaces, state: RunState) -> None:
     path.write_text(make_specification("evaluate", config, places, state, fence=0).model_dump_json(), encoding="utf-8")
     ranks = Ranks(path, log, config.train, config.segment.grace_seconds)
     try:
-        with deferred_stop_signals(ranks.stop), ranks:
+        with deferred_stop_signals(ranks.stop), ranks, console.status("evaluating on the test split"):
             while ranks.is_running(POLL_SECONDS):
                 pass
         if find_evaluation(places, state) is None:

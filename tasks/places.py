@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from storage.addresses import RUNS_FOLDER, open_store, path_of
+from storage.errors import StoreError
 from storage.local_store import TEMPORARY_FOLDER, LocalStore
 from storage.manifest import Manifest
 from storage.store import Store
@@ -37,6 +38,24 @@ def open_places(config: RunConfig) -> RunPlaces:
     store = open_store(config.store)
     scratch = _scratch_root(config, store)
     return RunPlaces(store, Manifest(store, config.run), scratch / "runs" / config.run, scratch / "data")
+
+
+def require_scratch(places: RunPlaces) -> None:
+    """Raise `StoreError` if files under way cannot be written: better before anything was done than after."""
+    try:
+        places.scratch.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=places.scratch):
+            return
+    except OSError as error:
+        raise scratch_error(places.scratch, error) from error
+
+
+def scratch_error(scratch: Path, error: OSError) -> StoreError:
+    """What a person is told when `scratch` cannot be written."""
+    return StoreError(
+        f"Cannot write working files in {scratch}: {error.strerror}. "
+        "Check that the folder is writable and has space left, or set scratch to another one."
+    )
 
 
 def _scratch_root(config: RunConfig, store: Store) -> Path:

@@ -33,6 +33,7 @@ from storage.store import Store
 from tasks.columns import SourceTable, inspect_files, literal, samples_sql
 from tasks.configuration import DataConfig
 from tasks.contract import check_contract
+from tasks.places import scratch_error
 from tasks.shard import ordered_sql, prepared_sql, put_again, stage_tokens, write_shards
 from tasks.sources import Fingerprint, Progress, ensure_unchanged, find_files, fingerprint_files, read_inputs
 from tasks.split import HASH_VALUES, TRAIN, Dealt, deal_samples
@@ -85,7 +86,7 @@ def working_folder(scratch: Path) -> Iterator[Path]:
         folder = scratch / f"prepare-{uuid.uuid4().hex}"
         lock = folder.with_suffix(".lock").open("w")
     except OSError as error:
-        raise _scratch_error(scratch, error) from error
+        raise scratch_error(scratch, error) from error
     with lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         folder.mkdir()
@@ -230,18 +231,11 @@ def _explained(config: DataConfig, scratch: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM):
             raise
-        raise _scratch_error(scratch, error) from error
+        raise scratch_error(scratch, error) from error
 
 
 def _first_line(error: Exception) -> str:
     return str(error).partition("\n")[0]
-
-
-def _scratch_error(scratch: Path, error: OSError) -> StoreError:
-    return StoreError(
-        f"Cannot write working files in {scratch}: {error.strerror}. "
-        "Check that the folder is writable and has space left, or set scratch to another one."
-    )
 
 
 def _remove_abandoned(scratch: Path) -> None:

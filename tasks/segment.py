@@ -11,7 +11,7 @@ from typing import Literal
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 
-from storage.errors import CorruptObjectError
+from storage.errors import ConfigurationError, CorruptObjectError, RunDivergedError, SegmentFailedError
 from storage.holders import this_process
 from storage.run_state import Lease, RunState, SegmentRecord
 from storage.segments import Heartbeat, segment_path, write_heartbeat
@@ -19,11 +19,11 @@ from storage.transitions import take_lease
 from tasks.announce import announce
 from tasks.configuration import RunConfig
 from tasks.display import SegmentDisplay
+from tasks.following import ReportFollower
 from tasks.places import RunPlaces, open_places
 from tasks.promote import delete_stray_checkpoints, promote_checkpoint, set_aside_damaged
 from tasks.ranks import POLL_SECONDS, Ranks
 from tasks.recover import HEARTBEAT_SECONDS, settle_segment
-from tasks.following import ReportFollower
 from tasks.signals import deferred_stop_signals
 from training.specification import ResumePoint, SegmentSpec
 
@@ -50,6 +50,23 @@ def train_segment(config: RunConfig) -> SegmentRecord:
         announce(_describe_end(record))
         _keep_log(places, lease.fence)
     return record
+
+
+def require_progress(config: RunConfig, record: SegmentRecord, state: RunState) -> None:
+    """Raise if going on would not help: `SegmentFailedError` where trying again may, other errors where it may not."""
+    what = f"Segment {record.fence} of run {config.run!r}"
+    if record.outcome == "diverged":
+        raise RunDivergedError(f"{what} diverged: {record.cause}")
+    if record.outcome in ("failed", "lost"):
+        raise SegmentFailedError(f"{what} ended as {record.outcome}: {record.cause}")
+    if record.outcome == "completed" and not state.is_trained:
+        reasons = [damaged.reason for damaged in state.set_aside if damaged.step == record.last_step]
+        raise SegmentFailedError(f"{what} came to the last step, but its checkpoint was refused: {' '.join(reasons)}")
+    if record.outcome == "budget" and record.last_step == record.first_step:
+        raise ConfigurationError(
+            f"{what} spent its whole time budget, segment.seconds = {config.segment.seconds:g}, before its first step. "
+            "Starting the ranks takes that long here: give more."
+        )
 
 
 def make_specification(

@@ -18,7 +18,8 @@ from storage.transitions import reconfigure
 from tasks.announce import announce
 from tasks.compatibility import describe_changes, require_compatible
 from tasks.configuration import RunConfig
-from tasks.places import RunPlaces, open_places
+from tasks.display import PreparationDisplay
+from tasks.places import RunPlaces, open_places, require_scratch
 from tasks.prepare import find_inputs, prepare_dataset
 from tasks.recover import recover_run, require_dead_holder
 from tasks.sources import describe_change
@@ -29,13 +30,15 @@ def prepare_data(config: RunConfig) -> DatasetManifest:
     """The published data set of the configured source, made if it is not there yet."""
     places = open_places(config)
     check_writable(places.store)
+    require_scratch(places)
     head = places.manifest.find_head()
     if head is not None:
         if head.state.lease is not None:
             require_dead_holder(places, head.state.lease)
         require_compatible(head.state, config)
         _require_same_data(config, places, head.state)
-    return prepare_dataset(config.data, places.store, places.data_scratch)
+    with PreparationDisplay() as display:
+        return prepare_dataset(config.data, places.store, places.data_scratch, display.show)
 
 
 @task(name="recover", cache_policy=NO_CACHE, persist_result=False)

@@ -126,7 +126,8 @@ def test_asked_to_stop_and_not_a_step_is_lost(
 
 def test_asked_to_stop_before_the_ranks_have_begun(runner: Runner, uninterrupted: dict[str, Any]) -> None:
     process = runner.start()
-    assert wait_until(lambda: bool(processes_mentioning(f"/runs/{runner.settings['run']}/")), process), runner.log.read_text()
+    scratch = f"/runs/{runner.settings['run']}/"
+    assert wait_until(lambda: bool(processes_mentioning(scratch)), process), runner.log.read_text()
     process.send_signal(signal.SIGTERM)
     assert process.wait(60) == 128 + signal.SIGTERM, runner.log.read_text()
     runner.run()

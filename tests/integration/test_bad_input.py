@@ -4,6 +4,7 @@ import os
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from storage.local_store import LocalStore
 from storage.manifest import Manifest
 from tests.helpers.commands import COMMAND, ROOT, Runner
 from tests.helpers.parquet import text_columns, write_parquet
+from tests.helpers.prefect_server import find_free_port
 
 NUM_ROWS = 120
 # A mistake that is tried again would be seen by the clock.
@@ -211,6 +213,18 @@ def test_a_store_that_cannot_be_written(trained: Runner, folder: Path, place: st
     assert_says(message, f"Cannot write to the store {folder / place}", "Check that its folder", "then run again")
 
 
+def test_a_scratch_folder_that_cannot_be_written(trained: Runner, folder: Path) -> None:
+    """Said before a run is begun, also where the data set is there already and is not prepared again."""
+    message = refuse(trained, "run", run="new", scratch=folder / "file/scratch")
+    assert_says(message, f"Cannot write working files in {folder / 'file/scratch'}", "or set scratch to another one")
+
+
+def test_a_prefect_server_that_is_not_there(trained: Runner) -> None:
+    address = f"http://127.0.0.1:{find_free_port()}/api"
+    message = refuse(replace(trained, environment={**trained.environment, "PREFECT_API_URL": address}), "run")
+    assert_says(message, f"PREFECT_API_URL is {address}", "no Prefect server answers there", "or unset it")
+
+
 def test_a_changed_file_when_a_run_is_to_go_on(trained: Runner, source_file: Path) -> None:
     with_value("text", "another text")(source_file, text_columns(NUM_ROWS, first=NUM_ROWS))
     message = refuse(trained, "run", train__steps=8)
@@ -282,6 +296,12 @@ def test_a_mistake_with_the_configuration_file(trained: Runner, tmp_path: Path, 
     if text is not None:
         (tmp_path / "run.toml").write_text(text)
     assert_says(refuse(trained, "run", given=tmp_path / "run.toml"), *expected)
+
+
+@pytest.mark.parametrize("command", ["status", "verify"])
+def test_an_address_that_no_file_system_can_have(trained: Runner, folder: Path, command: str) -> None:
+    message = refuse(trained, command, given=folder / ("x" * 300) / "runs" / "trained")
+    assert_says(message, "Cannot read from the store", "File name too long", "Check its address")
 
 
 @pytest.mark.parametrize("command", ["status", "verify"])

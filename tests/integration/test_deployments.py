@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +102,15 @@ class Operator:
         (found,) = self._request("POST", "/flow_runs/filter", json=parents)
         return str(found["id"])
 
+    def scheduled_times(self, name: str) -> list[datetime]:
+        """When the flow runs begin that the server itself has planned."""
+        planned = {
+            "deployments": {"id": {"any_": [self.deployment(name)["id"]]}},
+            "flow_runs": {"state": {"type": {"any_": ["SCHEDULED"]}}},
+        }
+        found = self._request("POST", "/flow_runs/filter", json=planned)
+        return sorted(datetime.fromisoformat(run["expected_start_time"]) for run in found if run["auto_scheduled"])
+
     def state(self, run: str = "tiny") -> RunState:
         """Where the run stands, by its manifest."""
         return Manifest(LocalStore(self.folder / "store"), run).load_head().state
@@ -110,7 +120,8 @@ class Operator:
         deadline = time.monotonic() + WAIT_SECONDS
         while not condition():
             if time.monotonic() > deadline:
-                raise TimeoutError(f"not within {WAIT_SECONDS:.0f} s:\n{self.worker_log.read_text()[-4000:]}")
+                log = self.worker_log.read_text()[-4000:] if self.worker_log.exists() else "(no worker was started)"
+                raise TimeoutError(f"not within {WAIT_SECONDS:.0f} s:\n{log}")
             time.sleep(POLL_SECONDS)
 
     def _request(self, method: str, url: str, **content: Any) -> Any:
@@ -135,7 +146,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def operator(folder: Path, prefect_server: dict[str, str]) -> Iterator[Operator]:
-    """Both deployments deployed, by the commands of the README; the schedule paused, lest a tick falls into a test."""
+    """Both deployments deployed, by the commands of the README."""
     for command in (
         ["work-pool", "create", "holdfast", "--type", "process"],
         ["deploy", "--all", "--prefect-file", str(ROOT / "deployments/prefect.yaml")],
@@ -148,7 +159,7 @@ def operator(folder: Path, prefect_server: dict[str, str]) -> Iterator[Operator]
 
 @pytest.fixture(scope="module")
 def worked(operator: Operator, prefect_server: dict[str, str]) -> Iterator[Operator]:
-    """A worker is there, started in another folder than the one that was deployed from."""
+    """A worker is there, in another folder than the one deployed from; the schedule rests, lest a tick falls in."""
     train = operator.deployment("scheduled/train")
     for schedule in train["schedules"]:
         operator.pause(train["id"], schedule["id"])
@@ -178,6 +189,13 @@ def test_train_is_on_a_schedule_that_leaves_room_for_its_time_budget(operator: O
     assert deployment["parameters"]["segment_seconds"] < 15 * 60
     assert (ROOT / deployment["parameters"]["configuration"]).is_file()
     assert operator.deployment("resume/resume")["schedules"] == []
+
+
+def test_the_server_plans_the_flow_runs_of_the_schedule(operator: Operator) -> None:
+    operator.wait(lambda: len(operator.scheduled_times("scheduled/train")) >= 3)
+    first, second, third = operator.scheduled_times("scheduled/train")[:3]
+    assert first.minute % 15 == 0
+    assert second - first == third - second == timedelta(minutes=15)
 
 
 def test_the_forms_ask_for_little_and_explain_each_field(operator: Operator) -> None:

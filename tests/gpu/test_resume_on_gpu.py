@@ -1,0 +1,27 @@
+"""On a GPU too, a resumed segment ends with the bits of an uninterrupted one."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from storage.checkpoints import MODEL_NAME, OPTIMIZER_NAME, STATE_NAME
+from storage.local_store import LocalStore
+from tests.helpers.datasets import publish_small_dataset
+from tests.helpers.training import checkpoint_at, make_spec, read_log, train_to_end
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no GPU on this machine")
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+def test_a_resumed_segment_on_a_gpu_ends_with_the_same_bits(precision: str, tmp_path: Path) -> None:
+    store = LocalStore(tmp_path / "store")
+    dataset = publish_small_dataset(store, tmp_path / "work")
+    train = {"device": "cuda", "precision": precision}
+    straight = make_spec(store, dataset, tmp_path / "straight", fence=2, **train)
+    assert train_to_end(straight, store).outcome == "completed", read_log(straight)
+    resumed = make_spec(store, dataset, tmp_path / "resumed", fence=3, resume=checkpoint_at(store, 7, 2), **train)
+    assert train_to_end(resumed, store).outcome == "completed", read_log(resumed)
+    expected, actual = checkpoint_at(store, 20, 2), checkpoint_at(store, 20, 3)
+    for name in (MODEL_NAME, OPTIMIZER_NAME, STATE_NAME):
+        assert actual.index.files[name] == expected.index.files[name], name

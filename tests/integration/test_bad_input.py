@@ -1,6 +1,7 @@
 """Every mistake of the user's ends in one message that says what to do, at once, and leaves everything as it was."""
 
 import os
+import re
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -54,6 +55,9 @@ every_steps = 2
 delay_seconds = {RETRY_SECONDS}
 """
 
+# What the program was doing, then the error: nothing of a library's, and nothing after it.
+ERROR = re.compile(r"(\[[\d:]+\] Preparing the data: [^\n]*\n)*Error: (?P<message>.*)\n", re.DOTALL)
+
 Columns = dict[str, Any]
 
 
@@ -100,13 +104,14 @@ def refuse(trained: Runner, command: str, *arguments: str, given: Path | None = 
     seconds = time.monotonic() - began
     assert result.returncode == 2, result.stderr
     assert result.stdout == ""
-    assert result.stderr.startswith("Error: "), result.stderr
+    said = ERROR.fullmatch(result.stderr)
+    assert said is not None, result.stderr
     assert result.stderr.count("Error") == 1, result.stderr
     assert "Traceback" not in result.stderr
     assert seconds < RETRY_SECONDS, f"refused after {seconds:.0f} s only, as if it had been tried again"
     assert contents_of(folder) == before
     assert list((folder / "store").glob(".tmp/scratch/data/prepare-*")) == []
-    return result.stderr.removeprefix("Error: ")
+    return said["message"]
 
 
 def contents_of(folder: Path) -> dict[str, str]:

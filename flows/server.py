@@ -10,6 +10,7 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -42,13 +43,14 @@ class LocalServer:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self._port = int(probe.getsockname()[1])
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the server
         arguments = ["--factory", "prefect.server.api.server:create_app", "--host", "127.0.0.1", "--lifespan", "on"]
         self._process = subprocess.Popen(
             [sys.executable, "-m", "uvicorn", *arguments, "--port", str(self._port), "--log-level", "error"],
             env={**os.environ, "PREFECT_UI_ENABLED": "0"},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
+            stderr=self._said,  # a file: a pipe that nobody empties would stop the server one day
             cwd=Path(sys.executable).parent,  # uvicorn imports from the current folder first
             start_new_session=True,
             preexec_fn=follow_parent,
@@ -70,7 +72,8 @@ class LocalServer:
                     pass  # not listening yet
                 time.sleep(POLL_SECONDS)
         self.stop()
-        said = self._process.stderr.read().decode(errors="replace")[-2000:] if self._process.stderr else ""
+        self._said.seek(0)
+        said = self._said.read().decode(errors="replace")[-2000:]
         raise HoldfastError(f"The local Prefect server did not start within {START_SECONDS:.0f} s.\n{said}")
 
     def stop(self) -> None:

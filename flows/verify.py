@@ -22,8 +22,13 @@ ADVICE = "`holdfast run` sets damaged checkpoints aside by itself and goes on fr
 
 def verify_run(store: Store, run: str) -> dict[str, Any]:
     """Which of the kept checkpoints are as they were written, JSON-able. Raises `RunMissingError`."""
-    state = Manifest(store, run).load_head().state
+    manifest = Manifest(store, run)
+    state = manifest.load_head().state
     checkpoints = [_verify(store, record) for record in state.kept]
+    # A run in training drops old checkpoints meanwhile: what is no longer kept is not asked for.
+    state = manifest.load_head().state
+    still_kept = {f"{store.address}/{record.path}" for record in state.kept}
+    checkpoints = [checkpoint for checkpoint in checkpoints if checkpoint["path"] in still_kept]
     return {
         "run": run,
         "address": run_address(store, run),

@@ -12,7 +12,7 @@ from pathlib import Path
 from pydantic import Field, ValidationError
 
 from storage.addresses import RUNS_FOLDER
-from storage.digests import canonical_json, sha256_of_bytes, sha256_of_file
+from storage.digests import canonical_json, require_format, sha256_of_bytes, sha256_of_file
 from storage.errors import CorruptObjectError, ObjectExistsError, ObjectMissingError
 from storage.run_state import Record
 from storage.store import Store
@@ -91,6 +91,7 @@ def load_checkpoint(store: Store, path: str, digest: str | None = None) -> Found
     key = f"{path}/{INDEX_NAME}"
     try:
         data = store.read(key)
+        require_format(data, CHECKPOINT_FORMAT, f"The checkpoint {path}")
         index = CheckpointIndex.model_validate_json(data)
     except ObjectMissingError as error:
         raise CorruptObjectError(f"{key} is missing.") from error

@@ -8,6 +8,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from storage.errors import IncompatibleRunError
+
 
 def canonical_json(value: Any) -> bytes:
     """Sorted keys, no spaces, no NaN (RFC 8259 has none): the bytes a digest is taken over."""
@@ -23,6 +25,19 @@ def sha256_of_file(path: Path) -> str:
     """SHA-256 of a file's content as 64 hex digits, read in constant memory."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def require_format(data: bytes, supported: int, what: str) -> None:
+    """Raise `IncompatibleRunError` if JSON states a later format than `supported`: its writer knew more than we do."""
+    try:
+        stated = json.loads(data)["format"]
+    except (ValueError, KeyError, TypeError):
+        return  # damaged, which the caller finds out and says
+    if isinstance(stated, int) and stated > supported:
+        raise IncompatibleRunError(
+            f"{what} has format {stated}, this version of Holdfast reads up to {supported}. "
+            "Use the version that wrote it, or a later one. Nothing was changed."
+        )
 
 
 def digest_of(value: Any) -> str:

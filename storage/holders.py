@@ -1,7 +1,8 @@
 """Which process holds a lease, and whether it still lives.
 
-Invariant: a dead process is never taken for a living one because its number was given out again: the machine's boot id
-and the process's creation time are part of the identity.
+Invariant: a process is called dead only from where it could be seen: on the same machine since the same boot, and in
+the same PID namespace (two containers on one machine do not see each other). Its start in clock ticks since boot tells
+it from a later process with the same number, and does not move when the clock is set.
 """
 
 import os
@@ -12,32 +13,32 @@ import psutil
 
 from storage.run_state import Holder
 
-# psutil derives creation times from clock ticks; reading one twice may differ in the last digits.
-START_TOLERANCE_SECONDS = 0.05
+START_TICKS_FIELD = 22  # of /proc/PID/stat, counted from 1: proc_pid_stat(5)
 
 
 def this_process() -> Holder:
     """The calling process as a holder."""
-    return describe_process(os.getpid())
-
-
-def describe_process(pid: int) -> Holder:
-    """A living process of this machine as a holder."""
-    return Holder(host=socket.gethostname(), boot=_boot_id(), pid=pid, started=psutil.Process(pid).create_time())
+    return Holder(host=socket.gethostname(), place=_place(), pid=os.getpid(), start_ticks=_start_ticks(os.getpid()))
 
 
 def is_alive(holder: Holder) -> bool | None:
-    """Whether the holder's process lives; None if it ran on another machine, about which nothing is known."""
-    if holder.boot != _boot_id():
-        return False if holder.host == socket.gethostname() else None
+    """Whether the holder's process lives; None if it ran where this process cannot see it."""
+    if holder.place != _place():
+        return None
     try:
-        process = psutil.Process(holder.pid)
-        is_same = abs(process.create_time() - holder.started) < START_TOLERANCE_SECONDS
-        return bool(is_same and process.status() != psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
+        is_same = _start_ticks(holder.pid) == holder.start_ticks
+        return is_same and bool(psutil.Process(holder.pid).status() != psutil.STATUS_ZOMBIE)
+    except (FileNotFoundError, ProcessLookupError, psutil.NoSuchProcess):
         return False
 
 
-def _boot_id() -> str:
-    path = Path("/proc/sys/kernel/random/boot_id")
-    return path.read_text().strip() if path.exists() else f"booted {psutil.boot_time():.0f}"
+def _place() -> str:
+    """Boot and PID namespace: process numbers mean the same in the same place, and nothing elsewhere."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
+
+
+def _start_ticks(pid: int) -> int:
+    # The process's name stands in parentheses and may hold anything, also parentheses: count after the last one.
+    after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return int(after_name[START_TICKS_FIELD - 3])

@@ -10,13 +10,14 @@ import os
 import shutil
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from storage.errors import ObjectExistsError, ObjectMissingError, StoreError
 
 TEMPORARY_FOLDER = ".tmp"
 SWEEP_AGE_SECONDS = 24 * 3600
+PLACE_ATTEMPTS = 20
 
 
 class LocalStore:
@@ -40,9 +41,7 @@ class LocalStore:
     def write(self, key: str, data: bytes) -> None:
         with self._explained(key):
             temporary = self._write_temporary(data)
-            target = self._make_folder(key)
-            temporary.replace(target)
-            sync_folder(target.parent)
+            self._place(key, temporary.replace)
 
     def write_if_absent(self, key: str, data: bytes) -> None:
         with self._explained(key):
@@ -74,13 +73,12 @@ class LocalStore:
 
     def list_keys(self, prefix: str) -> Iterator[str]:
         folder = self.root / prefix if prefix.endswith("/") or not prefix else (self.root / prefix).parent
-        found = (path.relative_to(self.root) for path in folder.rglob("*") if path.is_file())
-        keys = (path.as_posix() for path in found if path.parts[0] != TEMPORARY_FOLDER)
         try:
-            wanted = sorted(key for key in keys if key.startswith(prefix))
+            found = [path.relative_to(self.root) for path in _walk(folder)]
         except OSError as error:
             raise self._unreadable(prefix, error) from error
-        yield from wanted
+        keys = (path.as_posix() for path in found if path.parts[0] != TEMPORARY_FOLDER)
+        yield from sorted(key for key in keys if key.startswith(prefix))
 
     def delete(self, key: str) -> None:
         with self._explained(key):
@@ -129,12 +127,22 @@ class LocalStore:
         return target
 
     def _link(self, temporary: Path, key: str) -> None:
-        target = self._make_folder(key)
         try:
-            os.link(temporary, target)
+            self._place(key, lambda target: os.link(temporary, target))
         except FileExistsError as error:
             raise ObjectExistsError(f"{self.address}/{key} exists already and objects are never changed.") from error
-        sync_folder(target.parent)
+
+    def _place(self, key: str, put: Callable[[Path], object]) -> None:
+        """Give an object its key, durably. Whoever deletes a folder's last object removes it, also under our hands."""
+        for attempt in range(PLACE_ATTEMPTS):
+            try:
+                target = self._make_folder(key)
+                put(target)
+                sync_folder(target.parent)
+                return
+            except FileNotFoundError:
+                if attempt + 1 == PLACE_ATTEMPTS:
+                    raise
 
     def _remove_empty_folders(self, folder: Path) -> None:
         while folder != self.root:
@@ -173,6 +181,19 @@ class _Explained:
                 f"Cannot write to the store {self.address}: {error.strerror or error} (at {self.key}). "
                 "Check that its folder is there or can be made, is writable and has space left, then run again."
             ) from error
+
+
+def _walk(folder: Path) -> Iterator[Path]:
+    """All files below. What vanishes while it is looked at was deleted by another process, and is no error."""
+    try:
+        entries = list(os.scandir(folder))
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    for entry in entries:
+        if entry.is_dir(follow_symlinks=False):
+            yield from _walk(Path(entry.path))
+        else:
+            yield Path(entry.path)
 
 
 def sync_file(path: Path) -> None:

@@ -12,17 +12,19 @@ from dataclasses import dataclass
 from pydantic import ValidationError
 
 from storage.addresses import RUNS_FOLDER
-from storage.digests import canonical_json, digest_of, sha256_of_bytes
+from storage.digests import canonical_json, digest_of, require_format, sha256_of_bytes
 from storage.errors import ConflictError, CorruptObjectError, FencedError, ObjectExistsError, RunMissingError
 from storage.run_state import Record, RunState
 from storage.store import Store
 
 MAX_ATTEMPTS = 20
+GENERATION_FORMAT = 1
 
 
 class Generation(Record):
     """One object of the log. `digest` covers the rest, so that a flipped bit is noticed when it is read."""
 
+    format: int = GENERATION_FORMAT
     generation: int
     commit_id: str
     written_at: float
@@ -85,16 +87,26 @@ class Manifest:
         generation = Generation(
             generation=number, commit_id=uuid.uuid4().hex, written_at=time.time(), event=event, state=state
         ).sealed()
-        self.store.write_if_absent(self._key(number), canonical_json(generation.model_dump(mode="json")))
+        key = self._key(number)
+        try:
+            self.store.write_if_absent(key, canonical_json(generation.model_dump(mode="json")))
+        except ObjectExistsError:
+            # A network file system may repeat a link whose reply was lost, and then meets our own commit.
+            if self._load(key).commit_id != generation.commit_id:
+                raise
         return generation
 
     def _load(self, key: str) -> Generation:
         data = self.store.read(key)
+        require_format(data, GENERATION_FORMAT, f"The manifest of run {self.run!r}")
         try:
             generation = Generation.model_validate_json(data)
         except ValidationError as error:
             raise self._corrupt(key, data, "it is not a manifest generation") from error
-        if generation.digest != generation.content_digest() or self._key(generation.generation) != key:
+        # Byte for byte: a flipped last digit of a number may be read as the same number.
+        is_as_written = canonical_json(generation.model_dump(mode="json")) == data
+        is_whole = is_as_written and generation.digest == generation.content_digest()
+        if not is_whole or self._key(generation.generation) != key:
             raise self._corrupt(key, data, "its content does not have the digest it states")
         return generation
 
@@ -107,8 +119,7 @@ class Manifest:
     def _corrupt(self, key: str, data: bytes, problem: str) -> CorruptObjectError:
         return CorruptObjectError(
             f"The manifest {self.store.address}/{key} is damaged: {problem} (SHA-256 {sha256_of_bytes(data)[:16]}). "
-            "Restore it from a backup; or delete it to go back to the generation before, after checking that no "
-            "process is training this run."
+            "Restore it from a backup of the store. The checkpoints it names are not touched by this."
         )
 
 

@@ -7,8 +7,6 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-MANIFEST_FORMAT = 1
-
 Outcome = Literal["completed", "budget", "preempted", "diverged", "failed", "lost"]
 
 
@@ -19,12 +17,12 @@ class Record(BaseModel):
 
 
 class Holder(Record):
-    """The process that supervises a segment. `started` and `boot` tell it from a later process with the same number."""
+    """The process that supervises a segment."""
 
-    host: str
-    boot: str = Field(description="The machine's boot id: after a reboot no process of before is alive.")
+    host: str = Field(description="For people; nothing is decided by it.")
+    place: str = Field(description="Boot id and PID namespace: where the process number means something.")
     pid: int
-    started: float = Field(description="Unix time at which the process was created.")
+    start_ticks: int = Field(description="Start of the process, in clock ticks since boot.")
 
 
 class Lease(Record):
@@ -70,13 +68,13 @@ class SegmentRecord(Record):
     started_at: float
     seconds: float
     steps_lost: int
+    is_final: bool = Field(False, description="The cause is a mistake that trying again cannot mend.")
     phases: dict[str, float] = Field(description="Seconds per phase: start, restore, train, validate, save.")
 
 
 class RunState(Record):
     """One generation's content."""
 
-    format: int = MANIFEST_FORMAT
     run: str
     created_at: float
     config: dict[str, object] = Field(description="The configuration the run was last continued with.")

@@ -4,7 +4,7 @@ Invariant: the outcome record is put once, by whichever rank speaks first. No re
 one: the segment is `lost`.
 """
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 
 from storage.addresses import RUNS_FOLDER
 from storage.digests import canonical_json
@@ -18,6 +18,7 @@ class OutcomeRecord(Record):
 
     outcome: Outcome
     cause: str = ""
+    is_final: bool = Field(False, description="The cause is a mistake that trying again cannot mend.")
     first_step: int
     last_step: int
     world_size: int
@@ -49,10 +50,10 @@ def write_outcome(store: Store, run: str, fence: int, record: OutcomeRecord) -> 
 
 
 def find_outcome(store: Store, run: str, fence: int) -> OutcomeRecord | None:
-    """The segment's outcome, or None if nobody has written one."""
+    """The segment's outcome, or None if nobody has written one. One that cannot be read says nothing either."""
     try:
         return OutcomeRecord.model_validate_json(store.read(f"{segment_path(run, fence)}/outcome.json"))
-    except ObjectMissingError:
+    except (ObjectMissingError, ValidationError):
         return None
 
 
@@ -65,5 +66,5 @@ def find_heartbeat(store: Store, run: str, fence: int) -> Heartbeat | None:
     """The last sign of life, or None if the segment died before its first."""
     try:
         return Heartbeat.model_validate_json(store.read(f"{segment_path(run, fence)}/heartbeat.json"))
-    except ObjectMissingError:
+    except (ObjectMissingError, ValidationError):
         return None

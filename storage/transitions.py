@@ -56,13 +56,20 @@ def promote(checkpoint: CheckpointRecord, keep: int) -> Change:
     return change
 
 
-def set_aside(step: int, path: str, reason: str) -> Change:
+def set_aside(step: int, path: str, reason: str, fence: int | None) -> Change:
     """Never use a damaged checkpoint again; the next older one becomes the resume point.
+
+    Only who holds the lease `fence` may do so, or anybody (None) while nobody holds one: what looks missing to a
+    process that comes late may have been deleted by the run's new holder.
 
     Metrics of a later step than the new resume point are dropped: that step has to be reached again.
     """
 
     def change(state: RunState, _generation: int) -> RunState:
+        if fence is not None:
+            require_fence(state, fence)
+        elif state.lease is not None:
+            raise RunBusyError(f"Run {state.run!r} was taken up by another process just now.")
         kept = [checkpoint for checkpoint in state.kept if checkpoint.path != path]
         record = SetAsideRecord(step=step, path=path, reason=reason, set_aside_at=time.time())
         update: dict[str, object] = {

@@ -6,6 +6,8 @@ else is refused with a field-by-field difference.
 
 from typing import Any
 
+from pydantic import ValidationError
+
 from storage.errors import IncompatibleRunError
 from storage.run_state import RunState
 from tasks.configuration import RunConfig
@@ -28,7 +30,7 @@ CHANGEABLE = (
 
 def require_compatible(state: RunState, config: RunConfig) -> None:
     """Raise `IncompatibleRunError` naming every field whose change would make it another model."""
-    changes = describe_changes(state.config, config.model_dump(mode="json"))
+    changes = describe_changes(read_stored(state.config), config.model_dump(mode="json"))
     refused = [text for field, text in changes.items() if not _is_changeable(field)]
     if refused:
         raise IncompatibleRunError(
@@ -41,6 +43,17 @@ def require_compatible(state: RunState, config: RunConfig) -> None:
             f"Run {state.run!r} is at step {state.promoted.step} already, train.steps = {config.train.steps} lies "
             "behind it. Give more steps, or another run name to start a new run."
         )
+
+
+def read_stored(values: dict[str, Any]) -> dict[str, Any]:
+    """A stored configuration with the defaults of fields that came later. Raises `IncompatibleRunError`."""
+    try:
+        return RunConfig.model_validate(values).model_dump(mode="json")
+    except ValidationError as error:
+        raise IncompatibleRunError(
+            f"The run's stored configuration is not one that this version understands: {error.errors()[0]['loc']}. "
+            "Continue it with the version of Holdfast that it was started with."
+        ) from error
 
 
 def describe_changes(before: dict[str, Any], after: dict[str, Any], prefix: str = "") -> dict[str, str]:

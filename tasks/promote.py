@@ -34,10 +34,10 @@ def promote_checkpoint(config: RunConfig, places: RunPlaces, path: str, digest: 
     return record
 
 
-def set_aside_damaged(places: RunPlaces, step: int, path: str, reason: str) -> RunState:
+def set_aside_damaged(places: RunPlaces, step: int, path: str, reason: str, fence: int | None) -> RunState:
     """Take a damaged checkpoint out of use, with its reason, and say so."""
     warn(f"Checkpoint of step {step} is damaged and set aside: {reason}")
-    return places.manifest.commit(f"set aside step {step}", set_aside(step, path, reason)).state
+    return places.manifest.commit(f"set aside step {step}", set_aside(step, path, reason, fence)).state
 
 
 def fall_back_to_valid(places: RunPlaces) -> RunState:
@@ -48,7 +48,7 @@ def fall_back_to_valid(places: RunPlaces) -> RunState:
         try:
             verify_checkpoint(places.store, point.path, point.digest)
         except CorruptObjectError as error:
-            state = set_aside_damaged(places, point.step, point.path, str(error))
+            state = set_aside_damaged(places, point.step, point.path, str(error), fence=None)
             where = f"step {state.promoted.step}" if state.promoted else "step 0: no older checkpoint is left"
             announce(f"Falling back to {where}. The steps after it are trained again, with the same result.")
         else:
@@ -91,5 +91,5 @@ def promote_newest(config: RunConfig, places: RunPlaces, found: list[FoundCheckp
         try:
             return promote_checkpoint(config, places, checkpoint.path, checkpoint.digest)
         except CorruptObjectError as error:
-            set_aside_damaged(places, checkpoint.index.step, checkpoint.path, str(error))
+            set_aside_damaged(places, checkpoint.index.step, checkpoint.path, str(error), checkpoint.index.fence)
     return None

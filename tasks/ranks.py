@@ -4,7 +4,6 @@ Invariant: no rank outlives the block that launched it, however the block is lef
 good order, and given the time for it, before it is killed.
 """
 
-import ctypes
 import os
 import signal
 import subprocess
@@ -21,6 +20,7 @@ from training.configuration import TrainConfig
 from training.stopping import follow_parent
 
 POLL_SECONDS = 0.2
+PACKAGE_ROOT = Path(__file__).parents[1]
 
 
 class Ranks:
@@ -31,15 +31,14 @@ class Ranks:
         self._stop_deadline: float | None = None
         self._command = [
             *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1"),
-            *(f"--nproc-per-node={train.ranks}", f"--shutdown-timeout={grace_seconds:.0f}"),
+            f"--nproc-per-node={train.ranks}",
             *("-m", "training.worker", str(specification)),
         ]
         self._log = log
-        self._environment = _environment(train)
+        self._environment = _environment(train, grace_seconds)
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
-        ctypes.CDLL(None)  # loaded here: after the fork, before the exec, loading a library could dead-lock
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 self._command,
@@ -50,6 +49,8 @@ class Ranks:
                 start_new_session=True,  # Ctrl-C in the terminal reaches the flow alone, which passes it on once
                 preexec_fn=follow_parent,
             )
+        if self._stop_deadline is not None:
+            self.stop()  # asked for while they were being launched
         return self
 
     def __exit__(
@@ -72,11 +73,10 @@ class Ranks:
 
     def stop(self) -> None:
         """Ask the ranks to save and leave. May be called several times."""
-        process = self._launched()
-        if process.poll() is None:
-            process.send_signal(signal.SIGTERM)
         if self._stop_deadline is None:
             self._stop_deadline = time.monotonic() + self._grace_seconds
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
 
     def _launched(self) -> subprocess.Popen[bytes]:
         if self._process is None:
@@ -111,7 +111,7 @@ def wait_for_orphans(specification: Path, grace_seconds: float) -> int:
     return len(orphans)
 
 
-def _environment(train: TrainConfig) -> Mapping[str, str]:
+def _environment(train: TrainConfig, grace_seconds: float) -> Mapping[str, str]:
     """What the numerical libraries read at load time. The number of threads decides the last bits of a sum."""
     threads = str(train.threads)
     return {
@@ -123,6 +123,10 @@ def _environment(train: TrainConfig) -> Mapping[str, str]:
         "MKL_DYNAMIC": "FALSE",  # or MKL takes fewer threads on a busy machine, and the bits change
         "CUBLAS_WORKSPACE_CONFIG": ":4096:8",  # what cuBLAS needs to be deterministic
         "GLOO_SOCKET_IFNAME": "lo",
+        "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": f"{grace_seconds:.0f}",
+        # Ranks import this installation, not a folder that happens to be called `training` where the user stands.
+        "PYTHONSAFEPATH": "1",
+        "PYTHONPATH": os.pathsep.join([str(PACKAGE_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]),
         "PYTHONUNBUFFERED": "1",
         "TORCH_DISTRIBUTED_DEBUG": "OFF",
         "TORCH_CPP_LOG_LEVEL": "ERROR",

@@ -5,21 +5,22 @@ one its heartbeat is watched for a while, by this machine's clock alone.
 """
 
 import json
+import shutil
 import time
 
 from storage.checkpoints import find_complete_checkpoints
-from storage.errors import FencedError, RunBusyError
+from storage.errors import ConflictError, RunBusyError
 from storage.holders import is_alive, this_process
 from storage.run_state import Holder, Lease, RunState, SegmentRecord
-from storage.segments import OutcomeRecord, find_heartbeat, find_outcome
+from storage.segments import OutcomeRecord, find_heartbeat, find_outcome, segment_path
 from storage.transitions import end_segment
 from tasks.announce import announce
 from tasks.configuration import RunConfig
+from tasks.heartbeat import HEARTBEAT_SECONDS
 from tasks.places import RunPlaces
 from tasks.promote import fall_back_to_valid, promote_newest
 from tasks.ranks import wait_for_orphans
 
-HEARTBEAT_SECONDS = 5.0
 SILENCE_SECONDS = 60.0
 WATCH_SECONDS = 2.0
 
@@ -27,11 +28,16 @@ WATCH_SECONDS = 2.0
 def recover_run(config: RunConfig, places: RunPlaces) -> RunState:
     """Settle what the last segment left, then make sure that the resume point is valid. Raises `RunBusyError`."""
     lease = places.manifest.load_head().state.lease
-    if lease is not None:
-        require_dead_holder(places, lease)
-        settle_segment(config, places, lease)
-    places.store.sweep()
-    return fall_back_to_valid(places)
+    try:
+        if lease is not None:
+            require_dead_holder(places, lease)
+            settle_segment(config, places, lease)
+        places.store.sweep()
+        return fall_back_to_valid(places)
+    except RunBusyError:
+        raise
+    except ConflictError as error:
+        raise RunBusyError(f"Run {config.run!r} was taken up by another process just now. {error}") from error
 
 
 def require_dead_holder(places: RunPlaces, lease: Lease) -> None:
@@ -61,15 +67,26 @@ def settle_segment(config: RunConfig, places: RunPlaces, lease: Lease) -> Segmen
     state = places.manifest.load_head().state
     resume_step = state.promoted.step if state.promoted else 0
     last_step = max(_last_step_seen(places, lease), resume_step, outcome.last_step if outcome else 0)
-    record = _describe_segment(lease, outcome, last_step, resume_step)
-    try:
-        places.manifest.commit(f"segment {fence} ended: {record.outcome}", end_segment(record))
-    except FencedError as error:
-        raise RunBusyError(f"Run {run!r} was taken up by another process just now.") from error
+    heartbeat = find_heartbeat(places.store, run, fence)
+    alive_seconds = heartbeat.beat * HEARTBEAT_SECONDS if heartbeat else 0.0
+    record = _describe_segment(lease, outcome, last_step, resume_step, alive_seconds)
+    places.manifest.commit(f"segment {fence} ended: {record.outcome}", end_segment(record))
+    _put_away(places, fence)
     return record
 
 
-def _describe_segment(lease: Lease, outcome: OutcomeRecord | None, last_step: int, resume_step: int) -> SegmentRecord:
+def _put_away(places: RunPlaces, fence: int) -> None:
+    """Keep what the ranks printed in the store, and remove the segment's folder from local disk."""
+    folder = places.segment_scratch(fence)
+    log = folder / "ranks.log"
+    if log.is_file():
+        places.store.write(f"{segment_path(places.manifest.run, fence)}/ranks.log", log.read_bytes())
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _describe_segment(
+    lease: Lease, outcome: OutcomeRecord | None, last_step: int, resume_step: int, alive_seconds: float
+) -> SegmentRecord:
     return SegmentRecord(
         fence=lease.fence,
         outcome=outcome.outcome if outcome else "lost",
@@ -78,8 +95,9 @@ def _describe_segment(lease: Lease, outcome: OutcomeRecord | None, last_step: in
         last_step=last_step,
         world_size=lease.world_size,
         started_at=lease.taken_at,
-        seconds=outcome.seconds if outcome else max(0.0, round(time.time() - lease.taken_at, 3)),
+        seconds=outcome.seconds if outcome else alive_seconds,
         steps_lost=max(0, last_step - resume_step),
+        is_final=outcome.is_final if outcome else False,
         phases=outcome.phases if outcome else {},
     )
 
@@ -99,8 +117,7 @@ def _last_step_seen(places: RunPlaces, lease: Lease) -> int:
 
 
 def _is_this_process(holder: Holder) -> bool:
-    me = this_process()
-    return (holder.boot, holder.pid) == (me.boot, me.pid) and is_alive(holder) is True
+    return holder == this_process()
 
 
 def _heart_beats(places: RunPlaces, fence: int) -> bool:

@@ -4,8 +4,6 @@ Invariant: what the ranks did is learnt from their outcome record and their chec
 checkpoint is promoted while its segment runs, so the resume point is never older than one cadence.
 """
 
-import shutil
-import time
 from typing import Literal
 
 from prefect import task
@@ -13,17 +11,17 @@ from prefect.cache_policies import NO_CACHE
 
 from storage.errors import ConfigurationError, CorruptObjectError, RunDivergedError, SegmentFailedError
 from storage.holders import this_process
-from storage.run_state import Lease, RunState, SegmentRecord
-from storage.segments import Heartbeat, segment_path, write_heartbeat
+from storage.run_state import RunState, SegmentRecord
 from storage.transitions import take_lease
-from tasks.announce import announce
+from tasks.announce import announce, warn
 from tasks.configuration import RunConfig
 from tasks.display import SegmentDisplay
 from tasks.following import ReportFollower
+from tasks.heartbeat import Heartbeat
 from tasks.places import RunPlaces, open_places
 from tasks.promote import delete_stray_checkpoints, promote_checkpoint, set_aside_damaged
 from tasks.ranks import POLL_SECONDS, Ranks
-from tasks.recover import HEARTBEAT_SECONDS, settle_segment
+from tasks.recover import settle_segment
 from tasks.signals import deferred_stop_signals
 from training.specification import ResumePoint, SegmentSpec
 
@@ -35,7 +33,6 @@ def train_segment(config: RunConfig) -> SegmentRecord:
     state = places.manifest.commit("segment began", take_lease(this_process(), config.train.ranks)).state
     assert state.lease is not None
     lease = state.lease
-    delete_stray_checkpoints(places, lease.fence)
     folder = places.segment_scratch(lease.fence)
     folder.mkdir(parents=True, exist_ok=True)
     spec = make_specification("train", config, places, state, lease.fence)
@@ -43,21 +40,28 @@ def train_segment(config: RunConfig) -> SegmentRecord:
     path.write_text(spec.model_dump_json(), encoding="utf-8")
     ranks = Ranks(path, folder / "ranks.log", config.train, config.segment.grace_seconds)
     announce(_describe_start(state, config))
-    with deferred_stop_signals(ranks.stop):
+    with deferred_stop_signals(ranks.stop), Heartbeat(places, lease.fence, lease.first_step) as heartbeat:
+        delete_stray_checkpoints(places, lease.fence)
         with ranks, SegmentDisplay(config, lease.first_step) as display:
-            _supervise(config, places, lease, spec, ranks, display)
+            _supervise(config, places, spec, ranks, display, heartbeat)
         record = settle_segment(config, places, lease)
         announce(_describe_end(record))
-        _keep_log(places, lease.fence)
     return record
 
 
 def require_progress(config: RunConfig, record: SegmentRecord, state: RunState) -> None:
-    """Raise if going on would not help: `SegmentFailedError` where trying again may, other errors where it may not."""
+    """Raise unless the run may simply go on: `SegmentFailedError` where trying again may help, others where not.
+
+    A segment that died but left a newer resume point than it began with has got on: machines die every day in a run of
+    days, and retries are counted for those that do not get on.
+    """
     what = f"Segment {record.fence} of run {config.run!r}"
     if record.outcome == "diverged":
         raise RunDivergedError(f"{what} diverged: {record.cause}")
-    if record.outcome in ("failed", "lost"):
+    if record.is_final:
+        raise ConfigurationError(f"{what} could not run: {record.cause}")
+    got_on = state.promoted is not None and state.promoted.step > record.first_step
+    if record.outcome in ("failed", "lost") and not got_on:
         raise SegmentFailedError(f"{what} ended as {record.outcome}: {record.cause}")
     if record.outcome == "completed" and not state.is_trained:
         reasons = [damaged.reason for damaged in state.set_aside if damaged.step == record.last_step]
@@ -91,35 +95,30 @@ def make_specification(
 
 
 def _supervise(
-    config: RunConfig, places: RunPlaces, lease: Lease, spec: SegmentSpec, ranks: Ranks, display: SegmentDisplay
+    config: RunConfig,
+    places: RunPlaces,
+    spec: SegmentSpec,
+    ranks: Ranks,
+    display: SegmentDisplay,
+    heartbeat: Heartbeat,
 ) -> None:
     reports = ReportFollower(spec.progress_file)
-    beat, next_beat = 0, 0.0
     while ranks.is_running(POLL_SECONDS):
         for report in reports.read():
             display.show(report)
+            heartbeat.step = report.step
+            if report.note is not None:
+                warn(report.note)
             if report.checkpoint is not None:
-                _promote(config, places, report.checkpoint, report.step)
+                _promote(config, places, report.checkpoint, report.step, spec.fence)
                 display.promoted(report.step)
-        if time.monotonic() >= next_beat:
-            beat, next_beat = beat + 1, time.monotonic() + HEARTBEAT_SECONDS
-            write_heartbeat(places.store, config.run, lease.fence, Heartbeat(beat=beat, step=reports.last_step))
 
 
-def _promote(config: RunConfig, places: RunPlaces, path: str, step: int) -> None:
+def _promote(config: RunConfig, places: RunPlaces, path: str, step: int, fence: int) -> None:
     try:
         promote_checkpoint(config, places, path)
     except CorruptObjectError as error:
-        set_aside_damaged(places, step, path, str(error))
-
-
-def _keep_log(places: RunPlaces, fence: int) -> None:
-    """Keep what the ranks printed in the store, and clear the segment's folder on local disk."""
-    folder = places.segment_scratch(fence)
-    log = folder / "ranks.log"
-    if log.is_file():
-        places.store.write(f"{segment_path(places.manifest.run, fence)}/ranks.log", log.read_bytes())
-    shutil.rmtree(folder, ignore_errors=True)
+        set_aside_damaged(places, step, path, str(error), fence)
 
 
 def _describe_end(record: SegmentRecord) -> str:

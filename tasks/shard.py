@@ -191,7 +191,8 @@ class _ShardWriter:
     def _start_shard(self, split: str) -> None:
         self.split, self.num_groups, self.num_rows = split, 0, 0
         self.path = self.folder / f"{split}-{len(self.shards[split]):05d}.parquet"
-        self.writer = pq.ParquetWriter(self.path, SHARD_SCHEMA, compression="zstd")
+        # Checksums: a bit that flips later is noticed when the page is read, not trained on.
+        self.writer = pq.ParquetWriter(self.path, SHARD_SCHEMA, compression="zstd", write_page_checksum=True)
 
 
 def _scaled_sql(index: int, column: NumericColumn) -> str:

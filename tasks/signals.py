@@ -29,5 +29,5 @@ def deferred_stop_signals(on_stop: Callable[[], None]) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    if received:
-        signal.raise_signal(received[0])
+        if received:  # also when the block failed: whoever asked to stop does not want another attempt
+            signal.raise_signal(received[0])

@@ -16,7 +16,7 @@ from storage.errors import IncompatibleRunError
 from storage.run_state import RunState
 from storage.transitions import reconfigure
 from tasks.announce import announce
-from tasks.compatibility import describe_changes, require_compatible
+from tasks.compatibility import describe_changes, read_stored, require_compatible
 from tasks.configuration import RunConfig
 from tasks.display import PreparationDisplay
 from tasks.places import RunPlaces, open_places, require_scratch
@@ -81,8 +81,13 @@ def _require_same_data(config: RunConfig, places: RunPlaces, state: RunState) ->
 
 
 def _announce_changes(state: RunState, config: RunConfig) -> None:
-    for field, text in describe_changes(state.config, config.model_dump(mode="json")).items():
+    for field, text in describe_changes(read_stored(state.config), config.model_dump(mode="json")).items():
         announce(f"Configuration changed: {text}.")
+        if field == "train.ranks" and state.promoted is not None:
+            announce(
+                "The order of samples stays exact; the last bits of the weights may not be those of a run on the "
+                "number of ranks it was begun with."
+            )
         if field == "train.steps" and state.promoted is not None:
             announce(
                 "The learning rate falls over the new number of steps from here on: the model will not be the one that "

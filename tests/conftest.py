@@ -3,11 +3,15 @@
 Invariant: what is started for the session is stopped with it.
 """
 
+import os
+import sys
 from collections.abc import Iterator
 
 import pytest
 
 from tests.helpers.prefect_server import running_prefect_server
+
+EXIT_STATUS = pytest.StashKey[int]()
 
 
 @pytest.fixture(scope="session")
@@ -15,3 +19,16 @@ def prefect_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[st
     """The environment for subprocesses that are to use the session's one real Prefect server."""
     with running_prefect_server(tmp_path_factory.mktemp("prefect")) as environment:
         yield environment
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    session.config.stash[EXIT_STATUS] = int(exitstatus)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Leave before Python takes its modules apart, when DuckDB's binding would print a page about leaks."""
+    if EXIT_STATUS in config.stash:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(config.stash[EXIT_STATUS])

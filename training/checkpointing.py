@@ -33,7 +33,7 @@ from storage.tensor_files import weights_sha256
 from training.curve import LossCurve
 from training.specification import SegmentSpec
 from training.trainer import Trainer
-from training.versions import library_versions
+from training.versions import describe_version_changes, read_versions
 
 STATE_FORMAT = 1
 
@@ -102,8 +102,11 @@ class Checkpointer:
         shutil.rmtree(self._folder)
         return found
 
-    def restore(self, path: str, digest: str) -> None:
-        """Take over the checkpoint in `path`; every rank reads it. Raises `CorruptObjectError` for any changed byte."""
+    def restore(self, path: str, digest: str) -> str | None:
+        """Take over the checkpoint in `path`; every rank reads it. Raises `CorruptObjectError` for any changed byte.
+
+        Returns a sentence for people if libraries or the device are not those that made it.
+        """
         found = load_checkpoint(self._store, path, digest)
         state = json.loads(read_checkpoint_file(self._store, found, STATE_NAME))
         try:
@@ -119,6 +122,7 @@ class Checkpointer:
         self._trainer.optimization.load_state_dict(state["optimization"])
         self._progress.load_state_dict(state)
         self.mark_saved()
+        return describe_version_changes(found.index.versions, read_versions(self._trainer.device))
 
     def is_saved(self) -> bool:
         """Whether a checkpoint of just this state exists; the first weights need none, they follow from the seed."""
@@ -144,7 +148,7 @@ class Checkpointer:
             cursor=self._progress.step * self._spec.train.batch_size,
             dataset_digest=self._spec.dataset_digest,
             weights_sha256=weights_sha256(files[MODEL_NAME]),
-            versions=library_versions(),
+            versions=read_versions(self._trainer.device),
             files={name: describe_file(path) for name, path in files.items()},
         )
 

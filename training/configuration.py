@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 class ConfigModel(BaseModel):
     """Frozen, and strict about unknown keys: a misspelt option is an error, never ignored."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", coerce_numbers_to_str=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", coerce_numbers_to_str=True, allow_inf_nan=False)
 
 
 class ModelConfig(ConfigModel):

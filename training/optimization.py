@@ -68,7 +68,12 @@ class Optimization:
         }
 
     def load_tensors(self, tensors: dict[str, Tensor]) -> None:
-        """Take over state from `tensors()`. Raises `KeyError` if a parameter has none there."""
+        """Take over state from `tensors()`. Raises `KeyError` if only some parameters have state there.
+
+        None at all is the state before the first change of the weights, which an fp16 overflow can put off.
+        """
+        if not tensors:
+            return
         for name, parameter in self._parameters.items():
             step, device = tensors[f"step.{name}"], parameter.device
             self.optimizer.state[parameter] = {

@@ -43,6 +43,11 @@ def _choose_device(config: TrainConfig, world: World) -> torch.device:
         return torch.device("cpu")
     if not torch.cuda.is_available():
         raise ConfigurationError("train.device = 'cuda', but torch finds no GPU here. Use 'auto' or 'cpu'.")
-    device = torch.device("cuda", world.local_rank % torch.cuda.device_count())
+    if world.local_rank >= torch.cuda.device_count():
+        raise ConfigurationError(
+            f"train.ranks asks for one GPU more than the {torch.cuda.device_count()} that are here. Lower train.ranks: "
+            "a rank accumulates the leaves that other ranks do not take."
+        )
+    device = torch.device("cuda", world.local_rank)
     torch.cuda.set_device(device)
     return device

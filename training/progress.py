@@ -18,13 +18,14 @@ SECONDS_BETWEEN_REPORTS = 0.5
 
 
 class Report(BaseModel):
-    """One line. `checkpoint` is the key of a checkpoint that was just completed."""
+    """One line. `checkpoint` is the key of a checkpoint that was just completed, `note` is for people."""
 
     phase: str
     step: int
     loss: float | None = None
     samples_per_second: float | None = None
     checkpoint: str | None = None
+    note: str | None = None
 
 
 class Progress:
@@ -66,7 +67,11 @@ class Progress:
 
     def checkpointed(self, path: str) -> None:
         """A checkpoint is complete: say so at once."""
-        self._report(path)
+        self._report(checkpoint=path)
+
+    def noted(self, note: str) -> None:
+        """Something that people should know."""
+        self._report(note=note)
 
     def close(self) -> dict[str, float]:
         """End the last phase; seconds per phase."""
@@ -84,7 +89,7 @@ class Progress:
         self._phase, self._phase_began = phase, now
         return before
 
-    def _report(self, checkpoint: str | None = None) -> None:
+    def _report(self, checkpoint: str | None = None, note: str | None = None) -> None:
         self._last_report = time.monotonic()
         if self._file is None:
             return
@@ -94,6 +99,7 @@ class Progress:
             loss=self.loss,
             samples_per_second=self._rate,
             checkpoint=checkpoint,
+            note=note,
         )
         self._file.write(json.dumps(report.model_dump()) + "\n")
         self._file.flush()

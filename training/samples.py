@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from storage.datasets import DatasetManifest, dataset_key
+from storage.errors import CorruptObjectError
 from storage.store import Store
 from training.order import WINDOW_GROUPS
 
@@ -69,7 +70,6 @@ class SampleReader:
         self._store = store
         self._keys = [dataset_key(dataset.digest, shard.name) for shard in record.shards]
         self._shard_starts = [0, *accumulate(shard.num_rows for shard in record.shards)]
-        self._files: dict[int, pq.ParquetFile] = {}
         self._groups: OrderedDict[int, _RowGroup] = OrderedDict()
 
     def read(self, rows: NDArray[np.int64]) -> Samples:
@@ -101,13 +101,16 @@ class SampleReader:
         first_row = group * self.group_rows
         shard = bisect_right(self._shard_starts, first_row) - 1
         group_in_shard = (first_row - self._shard_starts[shard]) // self.group_rows
-        table = self._open(shard).read_row_group(group_in_shard, use_threads=False)
+        path = self._store.fetch(self._keys[shard])
+        try:
+            with pq.ParquetFile(path, page_checksum_verification=True) as file:
+                table = file.read_row_group(group_in_shard, use_threads=False)
+        except (OSError, pa.ArrowException) as error:
+            raise CorruptObjectError(
+                f"Row group {group_in_shard} of {path} cannot be read: {error}. The file was changed after it was "
+                "published. Delete the data set's folder and run again: it is then prepared afresh."
+            ) from error
         return _RowGroup(table, self._num_numeric, self._num_categorical)
-
-    def _open(self, shard: int) -> pq.ParquetFile:
-        if shard not in self._files:
-            self._files[shard] = pq.ParquetFile(self._store.fetch(self._keys[shard]))
-        return self._files[shard]
 
 
 def _flat(table: pa.Table, column: str) -> NDArray[np.float32]:

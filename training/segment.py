@@ -10,6 +10,7 @@ from datetime import timedelta
 import torch.distributed as dist
 
 from storage.datasets import DatasetManifest, load_dataset
+from storage.errors import ConfigurationError, IncompatibleRunError
 from storage.run_state import Outcome
 from storage.segments import OutcomeRecord, write_outcome
 from storage.store import Store
@@ -46,10 +47,11 @@ def run_segment(spec: SegmentSpec, world: World, flag: StopFlag) -> Segment:
     state = RunProgress(LossCurve(world, spec.train.log_every_steps))
     first_step = 0
 
-    def finish(outcome: Outcome, cause: str) -> None:
+    def finish(outcome: Outcome, cause: str, is_final: bool = False) -> None:
         record = OutcomeRecord(
             outcome=outcome,
             cause=cause[:MAX_CAUSE_CHARACTERS],
+            is_final=is_final,
             first_step=first_step,
             last_step=state.step,
             world_size=world.size,
@@ -66,7 +68,9 @@ def run_segment(spec: SegmentSpec, world: World, flag: StopFlag) -> Segment:
         segment, source = _build(spec, world, flag, store, dataset, precision, progress, state)
         if spec.resume is not None:
             with progress.phase("restore"):
-                segment.checkpointer.restore(spec.resume.path, spec.resume.digest)
+                note = segment.checkpointer.restore(spec.resume.path, spec.resume.digest)
+            if note is not None:
+                progress.noted(note)
         first_step = progress.step = state.step
         with progress.phase("train"):
             reason = train(segment, source.read_ahead(state.step, spec.train.steps, spec.train.prefetch_steps))
@@ -75,6 +79,9 @@ def run_segment(spec: SegmentSpec, world: World, flag: StopFlag) -> Segment:
         return segment
     except NonFiniteLossError as error:
         finish("diverged", str(error))
+        raise
+    except (ConfigurationError, IncompatibleRunError) as error:
+        finish("failed", str(error), is_final=True)
         raise
     except Exception as error:
         finish("failed", f"rank {world.rank}: {type(error).__name__}: {error}")

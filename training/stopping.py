@@ -11,6 +11,8 @@ from enum import IntEnum
 from types import FrameType
 
 PR_SET_PDEATHSIG = 1  # prctl(2)
+# Loaded with this module: between a fork and an exec, where `follow_parent` is called, loading could dead-lock.
+_LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 class StopReason(IntEnum):
@@ -52,4 +54,4 @@ class StopFlag:
 
 def follow_parent() -> None:
     """Ask Linux to send SIGTERM when the parent dies, so that no rank outlives a launcher that was killed."""
-    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)

@@ -26,6 +26,7 @@ class Trainer:
         self, model: nn.Module, objective: Objective, config: TrainConfig, precision: Precision, world: World
     ) -> None:
         self.model = model
+        self.device = precision.device
         self.optimization = Optimization(model, config, precision.device)
         self._config = config
         self._objective = objective

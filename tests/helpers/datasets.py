@@ -73,7 +73,7 @@ def _put_split(
         name = f"{split}-{start // SHARD_ROWS:05d}.parquet"
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / name
-        pq.write_table(table, path, row_group_size=GROUP_ROWS)
+        pq.write_table(table, path, row_group_size=GROUP_ROWS, write_page_checksum=True)
         num_bytes, sha256 = path.stat().st_size, sha256_of_file(path)
         store.put_file(path, dataset_key(digest, name))
         path.unlink()

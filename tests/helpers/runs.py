@@ -42,6 +42,8 @@ def make_checkpoint(
     store: Store, folder: Path, step: int, fence: int, run: str = "run", value: float | None = None
 ) -> FoundCheckpoint:
     """A complete checkpoint of a model of two tensors; all values are `value`, or the step."""
+    # A store may keep the very file that it is given: each checkpoint has files of its own.
+    folder = folder / f"{step}-{fence}"
     folder.mkdir(parents=True, exist_ok=True)
     weights = np.full((16, 4), step if value is None else value, dtype=np.float32)
     files = {name: folder / name for name in (MODEL_NAME, OPTIMIZER_NAME, STATE_NAME)}

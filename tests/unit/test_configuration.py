@@ -136,7 +136,7 @@ def test_a_configuration_cannot_be_changed_after_it_was_loaded(small: Path) -> N
         ("train.steps=many", "train.steps: must be a valid integer (found 'many')"),
         ("train.steps=5.5", "train.steps: must be a valid integer (found 5.5)"),
         ("train.steps=0", "train.steps: must be greater than or equal to 1 (found 0)"),
-        ("train.learning_rate=nan", "train.learning_rate: must be greater than 0 (found nan)"),
+        ("train.learning_rate=nan", "train.learning_rate: must be a finite number (found nan)"),
         ("train.compile=perhaps", "train.compile: must be a valid boolean (found 'perhaps')"),
         ("checkpoint.every_seconds=1000", "checkpoint.every_seconds: must be less than or equal to 900 (found 1000)"),
         ("data.kind=ternary", "data.kind: must be 'multiclass' or 'binary' (found 'ternary')"),

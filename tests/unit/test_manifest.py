@@ -121,7 +121,7 @@ def test_setting_the_resume_point_aside_makes_the_next_older_one_the_resume_poin
     for step in (10, 20):
         manifest.commit("promoted", promote(checkpoint(step, fence), keep=3))
     manifest.commit("evaluated", record_metrics({"macro_f1": 0.5}, 20))
-    state = manifest.commit("set aside", set_aside(20, checkpoint(20, fence).path, "a flipped bit")).state
+    state = manifest.commit("set aside", set_aside(20, checkpoint(20, fence).path, "a flipped bit", fence)).state
     assert state.promoted is not None
     assert state.promoted.step == 10
     assert state.metrics is None

@@ -135,7 +135,7 @@ def test_a_stopped_run_names_what_is_safe_and_how_its_last_segment_ended() -> No
 
 
 def test_a_run_whose_lease_is_held_is_reported_as_training() -> None:
-    holder = Holder(host="h", boot="b", pid=1, started=1.0)
+    holder = Holder(host="h", place="here", pid=1, start_ticks=1)
     lease = Lease(fence=9, holder=holder, world_size=2, first_step=400, taken_at=BEGAN_AT)
     verdict = judge(state_of("r", 1200, segments_of([("lost", "", 440, 40)]), lease=lease))
     assert verdict.standing == "running"

@@ -105,12 +105,12 @@ class SampleReader:
         try:
             with pq.ParquetFile(path, page_checksum_verification=True) as file:
                 table = file.read_row_group(group_in_shard, use_threads=False)
-        except (OSError, pa.ArrowException) as error:
+            return _RowGroup(table, self._num_numeric, self._num_categorical)
+        except (OSError, pa.ArrowException, ValueError, LookupError, AttributeError) as error:
             raise CorruptObjectError(
                 f"Row group {group_in_shard} of {path} cannot be read: {error}. The file was changed after it was "
                 "published. Delete the data set's folder and run again: it is then prepared afresh."
             ) from error
-        return _RowGroup(table, self._num_numeric, self._num_categorical)
 
 
 def _flat(table: pa.Table, column: str) -> NDArray[np.float32]:

@@ -16,7 +16,7 @@ from storage.manifest import Manifest
 from tasks.corpus import generate_corpus
 from tests.helpers.commands import ROOT, Runner, kill_everything, processes_mentioning, wait_until
 
-STEPS = 120
+STEPS = 90
 SETTINGS = {
     "train__steps": STEPS,
     "train__batch_size": 48,
@@ -24,8 +24,8 @@ SETTINGS = {
     "model__layers": 1,
     "data__vocabulary_size": 600,
     "data__max_tokens": 64,
-    "checkpoint__every_steps": 15,
-    "validation__every_steps": 60,
+    "checkpoint__every_steps": 10,
+    "validation__every_steps": 45,
     "retry__delay_seconds": 0.1,
 }
 

@@ -6,7 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from storage.errors import ConflictError, CorruptObjectError, FencedError, RunBusyError, RunMissingError
+from storage.errors import (
+    ConflictError,
+    CorruptObjectError,
+    FencedError,
+    IncompatibleRunError,
+    RunBusyError,
+    RunMissingError,
+)
 from storage.holders import this_process
 from storage.local_store import LocalStore
 from storage.manifest import Manifest
@@ -165,3 +172,37 @@ def test_generations_with_equal_content_have_different_bytes(store: LocalStore, 
         manifest.commit("nothing", lambda state, _generation: state)
     contents = [json.loads(store.read(key))["commit_id"] for key in store.list_keys("runs/run/manifest/")]
     assert len(set(contents)) == 3
+
+
+def test_a_manifest_of_a_later_version_is_refused_and_not_called_damaged(store: LocalStore, manifest: Manifest) -> None:
+    key = list(store.list_keys("runs/run/manifest/"))[-1]
+    later = json.loads(store.read(key)) | {"format": 2, "something": "new"}
+    store.write(key, json.dumps(later).encode())
+    with pytest.raises(IncompatibleRunError, match="has format 2, this version of Holdfast reads up to 1"):
+        manifest.load_head()
+
+
+def test_a_checkpoint_is_set_aside_by_the_holder_of_the_lease_or_while_nobody_holds_it(manifest: Manifest) -> None:
+    zombie = lease_run(manifest)
+    manifest.commit("promoted", promote(checkpoint(10, zombie), keep=3))
+    manifest.commit("ended", end_segment(ended(zombie)))
+    lease_run(manifest)
+    with pytest.raises(FencedError):
+        manifest.commit("set aside", set_aside(10, checkpoint(10, zombie).path, "missing", zombie))
+    with pytest.raises(RunBusyError):
+        manifest.commit("set aside", set_aside(10, checkpoint(10, zombie).path, "missing", None))
+    assert manifest.load_head().state.promoted is not None
+
+
+def test_a_commit_whose_reply_was_lost_is_recognised_as_ours(
+    store: LocalStore, manifest: Manifest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put = LocalStore.write_if_absent
+
+    def put_twice(self: LocalStore, key: str, data: bytes) -> None:
+        put(self, key, data)
+        put(self, key, data)  # as a network file system does that repeats a request
+
+    monkeypatch.setattr(LocalStore, "write_if_absent", put_twice)
+    fence = lease_run(manifest)
+    assert fence == manifest.load_head().generation == 2

@@ -1,0 +1,49 @@
+"""The optimizer's state goes out and comes back under the names of the parameters."""
+
+import pytest
+import torch
+from torch import nn
+
+from training.configuration import TrainConfig
+from training.optimization import Optimization
+
+CPU = torch.device("cpu")
+
+
+def take_steps(optimization: Optimization, model: nn.Module, count: int) -> None:
+    for step in range(count):
+        optimization.backward(model(torch.ones(2, 3)).sum())
+        optimization.step(step)
+
+
+def test_moments_come_back_to_the_bit() -> None:
+    torch.manual_seed(0)
+    model, config = nn.Linear(3, 2), TrainConfig(steps=10)
+    optimization = Optimization(model, config, CPU)
+    take_steps(optimization, model, 3)
+    other_model = nn.Linear(3, 2)
+    other_model.load_state_dict(model.state_dict())
+    restored = Optimization(other_model, config, CPU)
+    restored.load_tensors({name: tensor.clone() for name, tensor in optimization.tensors().items()})
+    take_steps(optimization, model, 2)
+    take_steps(restored, other_model, 2)
+    assert torch.equal(model.weight, other_model.weight)
+    assert set(optimization.tensors()) >= {"exp_avg.weight", "exp_avg_sq.bias", "step.weight"}
+
+
+def test_a_state_from_before_the_first_change_of_the_weights_is_no_error() -> None:
+    model, config = nn.Linear(3, 2), TrainConfig(steps=10, precision="fp16")
+    saved = Optimization(model, config, CPU).tensors()
+    assert saved == {}
+    restored = Optimization(model, config, CPU)
+    restored.load_tensors(saved)
+    assert restored.tensors() == {}
+
+
+def test_a_state_without_some_parameter_is_an_error() -> None:
+    model, config = nn.Linear(3, 2), TrainConfig(steps=10)
+    optimization = Optimization(model, config, CPU)
+    take_steps(optimization, model, 1)
+    incomplete = {name: tensor for name, tensor in optimization.tensors().items() if "bias" not in name}
+    with pytest.raises(KeyError):
+        Optimization(model, config, CPU).load_tensors(incomplete)

@@ -18,7 +18,7 @@ from tasks.take_up import prepare_data, recover
 
 @flow(name="train", flow_run_name="{config.run}", retries=3, retry_delay_seconds=5, persist_result=False)
 def train(config: RunConfig, max_segments: int | None = None) -> RunState:
-    """Train a run to its end, or for `max_segments` segments; where it stands then.
+    """Train a run to its end, or for `max_segments` segments that end in good order; where it stands then.
 
     Started again, in whatever way, it goes on from the promoted checkpoint.
     """
@@ -29,7 +29,8 @@ def train(config: RunConfig, max_segments: int | None = None) -> RunState:
             record = train_segment(config)
             state = recover(config, dataset)
             require_progress(config, record, state)
-            max_segments = None if max_segments is None else max_segments - 1
+            if max_segments is not None and record.ended_well:
+                max_segments -= 1
         if state.is_trained:
             evaluate_run(config)
         return publish_report(config, dataset)

@@ -71,6 +71,11 @@ class SegmentRecord(Record):
     is_final: bool = Field(False, description="The cause is a mistake that trying again cannot mend.")
     phases: dict[str, float] = Field(description="Seconds per phase: start, restore, train, validate, save.")
 
+    @property
+    def ended_well(self) -> bool:
+        """Whether it stopped when it was to stop, and saved."""
+        return self.outcome in ("completed", "budget", "preempted")
+
 
 class RunState(Record):
     """One generation's content."""

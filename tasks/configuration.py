@@ -90,7 +90,12 @@ class DataConfig(ConfigModel):
 class SegmentConfig(ConfigModel):
     """How one launch of the ranks is bounded."""
 
-    seconds: float | None = Field(None, gt=0, description="Time budget of one segment; none means until done.")
+    seconds: float | None = Field(
+        None,
+        gt=0,
+        description="Time budget of one segment: seconds of training and validation. Starting the ranks and the last "
+        "save come on top. Until done if not given.",
+    )
     grace_seconds: float = Field(90, gt=0, description="Seconds the ranks get to save and leave when asked to stop.")
 
 

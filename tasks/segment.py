@@ -69,7 +69,7 @@ def require_progress(config: RunConfig, record: SegmentRecord, state: RunState) 
     if record.outcome == "budget" and record.last_step == record.first_step:
         raise ConfigurationError(
             f"{what} spent its whole time budget, segment.seconds = {config.segment.seconds:g}, before its first step. "
-            "Starting the ranks takes that long here: give more."
+            "Give more."
         )
 
 

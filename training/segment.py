@@ -5,6 +5,8 @@ fails. Only a segment of which nobody lived to speak has none.
 """
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 
 import torch.distributed as dist
@@ -28,7 +30,7 @@ from training.progress import Progress
 from training.samples import SampleReader
 from training.scores import headline_metric
 from training.seeds import seed_initial_weights
-from training.specification import SegmentSpec
+from training.specification import ResumePoint, SegmentSpec
 from training.stopping import StopFlag, StopReason
 from training.trainer import Trainer
 from training.validation import Validator
@@ -43,49 +45,71 @@ def run_segment(spec: SegmentSpec, world: World, flag: StopFlag) -> Segment:
     """Train one segment and write its outcome; what it was done with. Raises what made it fail, after the outcome."""
     store = spec.open_store()
     progress = Progress(spec.progress_file, world, spec.train.batch_size)
-    began = time.monotonic()
     state = RunProgress(LossCurve(world, spec.train.log_every_steps))
-    first_step = 0
-
-    def finish(outcome: Outcome, cause: str, is_final: bool = False) -> None:
-        record = OutcomeRecord(
-            outcome=outcome,
-            cause=cause[:MAX_CAUSE_CHARACTERS],
-            is_final=is_final,
-            first_step=first_step,
-            last_step=state.step,
-            world_size=world.size,
-            seconds=round(time.monotonic() - began, 3),
-            phases=progress.close(),
-        )
-        write_outcome(store, spec.run, spec.fence, record)
-
-    flag.set_budget(spec.budget_seconds)
-    try:
+    ending = _Ending(spec, world, store, progress, state)
+    with ending.failures_written():
         precision = choose_precision(spec.train, world)
         join_process_group(precision)
         dataset = load_dataset(store, spec.dataset_digest)
         segment, source = _build(spec, world, flag, store, dataset, precision, progress, state)
         if spec.resume is not None:
-            with progress.phase("restore"):
-                note = segment.checkpointer.restore(spec.resume.path, spec.resume.digest)
-            if note is not None:
-                progress.noted(note)
-        first_step = progress.step = state.step
+            _restore(segment, spec.resume)
+        ending.first_step = progress.step = state.step
+        flag.start_budget(spec.budget_seconds)
         with progress.phase("train"):
             reason = train(segment, source.read_ahead(state.step, spec.train.steps, spec.train.prefetch_steps))
         if world.is_first:
-            finish(*_describe_end(reason, spec))
-        return segment
-    except NonFiniteLossError as error:
-        finish("diverged", str(error))
-        raise
-    except (ConfigurationError, IncompatibleRunError) as error:
-        finish("failed", str(error), is_final=True)
-        raise
-    except Exception as error:
-        finish("failed", f"rank {world.rank}: {type(error).__name__}: {error}")
-        raise
+            ending.write(*_describe_end(reason, spec))
+    return segment
+
+
+class _Ending:
+    """Writes how the segment ended."""
+
+    def __init__(self, spec: SegmentSpec, world: World, store: Store, progress: Progress, state: RunProgress) -> None:
+        self.first_step = 0
+        self._spec = spec
+        self._world = world
+        self._store = store
+        self._progress = progress
+        self._state = state
+        self._began = time.monotonic()
+
+    def write(self, outcome: Outcome, cause: str, is_final: bool = False) -> None:
+        """Put the outcome record, unless another rank has spoken already."""
+        record = OutcomeRecord(
+            outcome=outcome,
+            cause=cause[:MAX_CAUSE_CHARACTERS],
+            is_final=is_final,
+            first_step=self.first_step,
+            last_step=self._state.step,
+            world_size=self._world.size,
+            seconds=round(time.monotonic() - self._began, 3),
+            phases=self._progress.close(),
+        )
+        write_outcome(self._store, self._spec.run, self._spec.fence, record)
+
+    @contextmanager
+    def failures_written(self) -> Iterator[None]:
+        """Write the outcome of a block that raises, and let it raise."""
+        try:
+            yield
+        except NonFiniteLossError as error:
+            self.write("diverged", str(error))
+            raise
+        except (ConfigurationError, IncompatibleRunError) as error:
+            self.write("failed", str(error), is_final=True)
+            raise
+        except Exception as error:
+            self.write("failed", f"rank {self._world.rank}: {type(error).__name__}: {error}")
+            raise
+
+
+def _restore(segment: Segment, point: ResumePoint) -> None:
+    with segment.progress.phase("restore"):
+        note = segment.checkpointer.restore(point.path, point.digest)
+    if note is not None:
+        segment.progress.noted(note)
 
 
 def join_process_group(precision: Precision) -> None:

@@ -27,7 +27,6 @@ class StopFlag:
     """What this rank knows about stopping: a signal that came, or a time budget that is spent."""
 
     def __init__(self) -> None:
-        self._began = time.monotonic()
         self._deadline: float | None = None
         self._signal: int | None = None
 
@@ -36,9 +35,9 @@ class StopFlag:
         signal.signal(signal.SIGTERM, self._on_signal)
         signal.signal(signal.SIGINT, self._on_signal)
 
-    def set_budget(self, seconds: float | None) -> None:
-        """Stop when so many seconds have passed since this flag was made."""
-        self._deadline = None if seconds is None else self._began + seconds
+    def start_budget(self, seconds: float | None) -> None:
+        """Stop when so many seconds have passed from now; None is no limit."""
+        self._deadline = None if seconds is None else time.monotonic() + seconds
 
     def reason(self) -> StopReason:
         """The strongest reason to stop at the next boundary."""

@@ -166,10 +166,10 @@ def is_rank(pid: int, runner: Runner) -> bool:
 
 
 def test_a_time_budget_cuts_the_run_into_segments_without_loss(runner: Runner, uninterrupted: dict[str, Any]) -> None:
-    runner.run(segment__seconds=7)
+    runner.run(segment__seconds=1)
     status = runner.status()
     outcomes = [segment["outcome"] for segment in status["segments"]]
-    assert set(outcomes[:-1]) <= {"budget"}
+    assert set(outcomes[:-1]) == {"budget"}
     assert outcomes[-1] == "completed"
     assert status["steps_lost_total"] == 0
     assert_same_model(status, uninterrupted)

@@ -1,5 +1,6 @@
 """The deployments on a real local server, their flow runs in a real worker: what an operator gets."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -219,7 +220,7 @@ def test_a_wrong_value_is_refused_by_the_form(operator: Operator) -> None:
 
 
 def test_train_stops_at_its_time_budget_and_resume_goes_on_to_the_end(worked: Operator) -> None:
-    first = worked.run("scheduled/train", configuration="tiny.toml", segment_seconds=20)
+    first = worked.run("scheduled/train", configuration="tiny.toml", segment_seconds=4)
     assert first["state"]["type"] == "COMPLETED", worked.worker_log.read_text()
     state = worked.state()
     assert [segment.outcome for segment in state.segments] == ["budget"]
@@ -250,17 +251,28 @@ def test_what_a_person_has_to_put_right_is_not_tried_again(worked: Operator) -> 
     assert names == ["Pending", "Running", "Failed"]
 
 
-def test_a_segment_that_was_killed_is_tried_again_from_the_promoted_checkpoint(worked: Operator) -> None:
+def test_a_segment_killed_at_once_is_tried_again_and_one_that_had_got_on_is_followed_by_the_next(
+    worked: Operator,
+) -> None:
     steps = 800
     assignments = ["run=killed", f"train.steps={steps}"]
     flow_run = worked.submit("scheduled/train", configuration="tiny.toml", assignments=assignments)
     ranks = worked.folder / "store/.tmp/scratch/runs/killed"
+    worked.wait(lambda: bool(processes_mentioning(str(ranks))))
+    kill_all(str(ranks))
     worked.wait(lambda: any(ranks.glob("*/progress.jsonl")) and worked.state("killed").promoted is not None)
-    for pid in processes_mentioning(str(ranks)):
-        os.kill(pid, signal.SIGKILL)
+    kill_all(str(ranks))
     worked.wait(lambda: worked.states(flow_run)[-1]["type"] in ("COMPLETED", "FAILED", "CRASHED"))
-    lost, completed = worked.state("killed").segments
-    assert (lost.outcome, completed.outcome) == ("lost", "completed")
+    at_once, later, completed = worked.state("killed").segments
+    assert (at_once.outcome, later.outcome, completed.outcome) == ("lost", "lost", "completed")
+    assert at_once.last_step == later.first_step == 0
     assert 0 < completed.first_step < completed.last_step == steps
     names = [state["name"] for state in worked.states(worked.find_training(flow_run))]
     assert names == ["Pending", "Running", "AwaitingRetry", "Running", "Completed"]
+
+
+def kill_all(text: str) -> None:
+    """SIGKILL every process whose command line names this."""
+    for pid in processes_mentioning(text):
+        with contextlib.suppress(ProcessLookupError):  # torchrun ends by itself when its ranks are gone
+            os.kill(pid, signal.SIGKILL)

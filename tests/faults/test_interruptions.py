@@ -1,5 +1,6 @@
 """A run that is interrupted and continued by the same command ends as one that nothing interrupted."""
 
+import contextlib
 import os
 import random
 import re
@@ -16,7 +17,8 @@ from storage.manifest import Manifest
 from tasks.corpus import generate_corpus
 from tests.helpers.commands import ROOT, Runner, kill_everything, processes_mentioning, wait_until
 
-STEPS = 90
+# Long enough that a fault aimed at the first half of a run never finds it over, also on a quicker machine.
+STEPS = 150
 SETTINGS = {
     "train__steps": STEPS,
     "train__batch_size": 48,
@@ -86,11 +88,11 @@ def test_killed_at_five_random_moments(runner: Runner, uninterrupted: dict[str, 
     seed = random.randrange(2**32)
     print(f"random moments of seed {seed}")  # shown when the test fails
     generator = random.Random(seed)
-    targets = sorted(generator.randrange(1, STEPS) for _ in range(5))
+    targets = sorted(generator.randrange(1, STEPS // 2) for _ in range(5))
     for target in targets:
         process = runner.start()
         assert runner.wait_for_step(process, target), runner.log.read_text()
-        with_delay(generator.uniform(0, 0.3), process)
+        with_delay(generator.uniform(0, 0.1), process)
         kill_everything(process)
     runner.run()
     status = runner.status()
@@ -160,6 +162,18 @@ def test_one_rank_is_killed_and_the_flow_goes_on_by_itself(runner: Runner, unint
     assert_same_model(status, uninterrupted)
 
 
+@contextlib.contextmanager
+def stopped(pids: list[int]) -> Iterator[None]:
+    """Processes that stand still for the block."""
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+
+
 def is_rank(pid: int, runner: Runner) -> bool:
     line = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     return b"torch.distributed.run" not in line and str(runner.settings["run"]) in str(line)
@@ -178,7 +192,9 @@ def test_a_time_budget_cuts_the_run_into_segments_without_loss(runner: Runner, u
 def test_a_second_command_for_a_run_in_progress_is_refused(runner: Runner, uninterrupted: dict[str, Any]) -> None:
     process = runner.start()
     assert runner.wait_for_step(process, 1), runner.log.read_text()
-    second = runner.call("run")
+    ranks = [pid for pid in processes_mentioning("training.worker") if is_rank(pid, runner)]
+    with stopped(ranks):  # so that the first command cannot be done before the second one looks
+        second = runner.call("run")
     assert second.returncode == 2
     assert f"is being trained by process {process.pid}" in second.stderr
     assert "Traceback" not in second.stderr

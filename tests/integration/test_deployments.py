@@ -254,7 +254,7 @@ def test_what_a_person_has_to_put_right_is_not_tried_again(worked: Operator) -> 
 def test_a_segment_killed_at_once_is_tried_again_and_one_that_had_got_on_is_followed_by_the_next(
     worked: Operator,
 ) -> None:
-    steps = 800
+    steps = 1600
     assignments = ["run=killed", f"train.steps={steps}"]
     flow_run = worked.submit("scheduled/train", configuration="tiny.toml", assignments=assignments)
     ranks = worked.folder / "store/.tmp/scratch/runs/killed"

@@ -30,13 +30,16 @@ def main() -> None:
     shutil.rmtree(config.store, ignore_errors=True)
     if not Path(config.data.source).exists():
         _say(f"1. A corpus of {ROWS:,} rows: text with metadata, eleven classes from 41 % to 0.3 %.")
-        _command("corpus", config.data.source, "--job", "policy", "--rows", str(ROWS)).wait()
+        if _command("corpus", config.data.source, "--job", "policy", "--rows", str(ROWS)).wait():
+            sys.exit(1)
     _say(f"2. Training begins. It will be preempted when a checkpoint of step {preempted_from} or later is safe.")
     training = _command("run", str(CONFIGURATION))
     while training.poll() is None and _promoted_step(manifest) < preempted_from:
-        time.sleep(POLL_SECONDS)
+        time.sleep(POLL_SECONDS)  # the manifest is all that the demo knows of the run, as of any other
     training.send_signal(signal.SIGTERM)
-    training.wait()
+    if training.wait() != 128 + signal.SIGTERM:
+        _say("The run ended before it could be preempted; what it said stands above.")
+        sys.exit(1)
     _say("3. Preempted. The same command goes on where it was.")
     if _command("run", str(CONFIGURATION)).wait():
         sys.exit(1)

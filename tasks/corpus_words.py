@@ -47,7 +47,6 @@ class Lexicon:
     """
 
     def __init__(self, num_classes: int) -> None:
-        self._num_classes = num_classes
         self._words_per_language = NUM_COMMON_WORDS + num_classes * NUM_STEMS
         self._forms = pa.array(list(_forms(num_classes)), pa.string())
         # Zipf's law, flattened at the top as in real text, where the commonest word is some 5 % of all.

@@ -12,7 +12,6 @@ class ReportFollower:
     """Reads the lines that came since the last look."""
 
     def __init__(self, path: Path) -> None:
-        self.last_step = 0
         self._path = path
         self._position = 0
 
@@ -25,7 +24,4 @@ class ReportFollower:
             data = file.read()
         whole = data[: data.rfind(b"\n") + 1]
         self._position += len(whole)
-        reports = [Report.model_validate_json(line) for line in whole.splitlines()]
-        if reports:
-            self.last_step = reports[-1].step
-        return reports
+        return [Report.model_validate_json(line) for line in whole.splitlines()]

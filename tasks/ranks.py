@@ -118,7 +118,7 @@ def _environment(train: TrainConfig, grace_seconds: float) -> Mapping[str, str]:
         **os.environ,
         "OMP_NUM_THREADS": threads,
         "MKL_NUM_THREADS": threads,
-        "OMP_WAIT_POLICY": "PASSIVE",  # threads that spin while they wait slow a busy machine down tenfold
+        "OMP_WAIT_POLICY": "PASSIVE",  # threads that spin while they wait take a busy machine from those they wait for
         "OMP_DYNAMIC": "FALSE",
         "MKL_DYNAMIC": "FALSE",  # or MKL takes fewer threads on a busy machine, and the bits change
         "CUBLAS_WORKSPACE_CONFIG": ":4096:8",  # what cuBLAS needs to be deterministic

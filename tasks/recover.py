@@ -125,7 +125,7 @@ def _heart_beats(places: RunPlaces, fence: int) -> bool:
     first = find_heartbeat(places.store, places.manifest.run, fence)
     deadline = time.monotonic() + SILENCE_SECONDS
     while time.monotonic() < deadline:
-        time.sleep(WATCH_SECONDS)
+        time.sleep(WATCH_SECONDS)  # a life on another machine shows itself only over time
         if find_heartbeat(places.store, places.manifest.run, fence) != first:
             return True
     return False

@@ -2,7 +2,7 @@
 
 Invariant: a request to stop is heard from the first moment on, before the heavy libraries are loaded; and the process
 ends by leaving, never by taking itself apart. Taking a Gloo process group apart joins its thread while holding Python's
-lock, for which that thread may be waiting: in torch 2.13 a rank in twenty hung there for ever.
+lock, for which that thread may be waiting: with torch 2.13, ranks whose work was done were seen to hang there for ever.
 """
 
 import os

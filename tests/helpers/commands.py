@@ -70,10 +70,6 @@ class Runner:
     def log(self) -> Path:
         return Path(str(self.settings["store"]) + ".log")
 
-    @property
-    def run_folder(self) -> Path:
-        return Path(self.settings["store"]) / "runs" / str(self.settings["run"])
-
     def last_step_reported(self) -> int:
         """The step that the ranks reported last in a segment that began since `start`; 0 if none did."""
         steps = [0]

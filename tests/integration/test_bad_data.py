@@ -38,7 +38,7 @@ def without(column: str) -> Callable[[Columns], Columns]:
     return lambda columns: {name: values for name, values in columns.items() if name != column}
 
 
-def fails(config: DataConfig, tmp_path: Path, *expected: str, error: type[Exception] = ContractError) -> str:
+def assert_fails(config: DataConfig, tmp_path: Path, *expected: str, error: type[Exception] = ContractError) -> str:
     """The message of the one error; the store holds what it held before and scratch has no working files."""
     store = LocalStore(tmp_path / "store")
     store.write("datasets/earlier/dataset.json", b"what was there before")
@@ -170,11 +170,10 @@ def test_a_mistake_in_text_data_is_one_clear_error(tmp_path: Path, mistake: str)
     write_parquet(tmp_path / "data" / "part-1.parquet", second)
     source = tmp_path / "data" / options.get("source", "")
     config = text_config(source, **{key: value for key, value in options.items() if key != "source"})
-    message = fails(config, tmp_path, *expected)
+    message = assert_fails(config, tmp_path, *expected)
     assert all(word in message for word in ("expected:", "found:", "what to do:", "Nothing was written"))
 
 
-ROW_TOKENS = [1] * 12
 TOKEN_MISTAKES: dict[str, tuple[Callable[[Columns], Columns], dict[str, Any], tuple[str, ...]]] = {
     "an id beyond the vocabulary": (
         with_value("input_ids", 4, [5000] * 12),
@@ -236,7 +235,7 @@ TOKEN_MISTAKES: dict[str, tuple[Callable[[Columns], Columns], dict[str, Any], tu
 def test_a_mistake_in_token_data_is_one_clear_error(tmp_path: Path, mistake: str) -> None:
     change, options, expected = TOKEN_MISTAKES[mistake]
     source = write_parquet(tmp_path / "a.parquet", change(token_columns(NUM_ROWS)))
-    fails(token_config(source, **options), tmp_path, *expected)
+    assert_fails(token_config(source, **options), tmp_path, *expected)
 
 
 def two_files(tmp_path: Path) -> tuple[Path, Path]:
@@ -248,7 +247,7 @@ def two_files(tmp_path: Path) -> tuple[Path, Path]:
 def test_an_empty_file_is_named(tmp_path: Path) -> None:
     folder, second = two_files(tmp_path)
     second.write_bytes(b"")
-    fails(text_config(folder), tmp_path, f"{second} is empty", "0 bytes")
+    assert_fails(text_config(folder), tmp_path, f"{second} is empty", "0 bytes")
 
 
 @pytest.mark.parametrize("kept", [0.05, 0.5, 0.99])
@@ -256,13 +255,13 @@ def test_a_file_that_was_cut_off_is_named(tmp_path: Path, kept: float) -> None:
     folder, second = two_files(tmp_path)
     content = second.read_bytes()
     second.write_bytes(content[: int(len(content) * kept)])
-    fails(text_config(folder), tmp_path, f"{second} cannot be read", "cut off or damaged")
+    assert_fails(text_config(folder), tmp_path, f"{second} cannot be read", "cut off or damaged")
 
 
 def test_a_file_that_is_not_parquet_is_named(tmp_path: Path) -> None:
     folder, second = two_files(tmp_path)
     second.write_text("sample_id,text\n1,hello\n")
-    fails(text_config(folder), tmp_path, f"{second} cannot be read", "not Parquet")
+    assert_fails(text_config(folder), tmp_path, f"{second} cannot be read", "not Parquet")
 
 
 def test_a_file_with_damage_in_its_middle_is_named(tmp_path: Path) -> None:
@@ -270,7 +269,7 @@ def test_a_file_with_damage_in_its_middle_is_named(tmp_path: Path) -> None:
     content = bytearray(second.read_bytes())
     content[4:600] = bytes(596)
     second.write_bytes(content)
-    fails(text_config(folder), tmp_path, f"{second} cannot be read")
+    assert_fails(text_config(folder), tmp_path, f"{second} cannot be read")
 
 
 def no_rows() -> Columns:
@@ -281,7 +280,7 @@ def test_files_without_rows_are_an_error(tmp_path: Path) -> None:
     source = write_parquet(
         tmp_path / "a.parquet", {name: pa.array(values)[:0] for name, values in text_columns(3).items()}
     )
-    fails(text_config(source), tmp_path, "no rows in 'a.parquet'")
+    assert_fails(text_config(source), tmp_path, "no rows in 'a.parquet'")
 
 
 def test_one_file_without_rows_among_others_is_no_mistake(tmp_path: Path) -> None:
@@ -292,18 +291,18 @@ def test_one_file_without_rows_among_others_is_no_mistake(tmp_path: Path) -> Non
 
 
 def test_a_source_that_is_not_there_is_an_error(tmp_path: Path) -> None:
-    fails(text_config(tmp_path / "nothing"), tmp_path, "does not exist", error=ConfigurationError)
+    assert_fails(text_config(tmp_path / "nothing"), tmp_path, "does not exist", error=ConfigurationError)
 
 
 def test_a_memory_limit_that_is_no_size_is_an_error(tmp_path: Path) -> None:
     folder, _ = two_files(tmp_path)
     config = text_config(folder, memory_limit="two apples")
-    fails(config, tmp_path, "data.memory_limit must be a size", error=ConfigurationError)
+    assert_fails(config, tmp_path, "data.memory_limit must be a size", error=ConfigurationError)
 
 
 def test_too_little_memory_is_said_with_what_to_do(tmp_path: Path) -> None:
     folder, _ = two_files(tmp_path)
-    fails(text_config(folder, memory_limit="1KB"), tmp_path, "Raise data.memory_limit", error=ConfigurationError)
+    assert_fails(text_config(folder, memory_limit="1KB"), tmp_path, "Raise data.memory_limit", error=ConfigurationError)
 
 
 def test_a_scratch_folder_that_cannot_be_made_is_said(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ def state(step: int, segments: list[SegmentRecord], steps_total: int = 100) -> R
 @pytest.mark.parametrize("outcome", ["budget", "preempted", "failed", "lost"])
 def test_a_run_that_got_on_goes_on(outcome: str) -> None:
     record = segment(outcome)
-    require_progress(CONFIG, record, state(20, [record]))
+    require_progress(CONFIG, record, state(20, [record]))  # raises where the run may not simply go on
 
 
 @pytest.mark.parametrize("outcome", ["failed", "lost"])

@@ -14,11 +14,12 @@ from pydantic import Field, ValidationError
 from storage.addresses import RUNS_FOLDER
 from storage.digests import canonical_json, require_format, sha256_of_bytes, sha256_of_file
 from storage.errors import CorruptObjectError, ObjectExistsError, ObjectMissingError
+from storage.ledger import LedgerPart, require_ledger_to
 from storage.run_state import Record
 from storage.store import Store
 from storage.tensor_files import find_non_finite, weights_sha256
 
-CHECKPOINT_FORMAT = 1
+CHECKPOINT_FORMAT = 2
 INDEX_NAME = "index.json"
 STATE_NAME = "state.json"
 MODEL_NAME = "model.safetensors"
@@ -43,6 +44,7 @@ class CheckpointIndex(Record):
     dataset_digest: str
     weights_sha256: str
     versions: dict[str, str] = Field(description="Libraries and device that made it.")
+    ledger: LedgerPart | None = Field(None, description="Newest part of the ledger of all steps up to this one.")
     files: dict[str, CheckpointFile]
 
     @property
@@ -135,7 +137,7 @@ def verify_checkpoint(store: Store, path: str, digest: str | None = None) -> Fou
 
 
 def validate_for_promotion(found: FoundCheckpoint, store: Store, batch_size: int) -> None:
-    """Check what hashes cannot: finite values, the stated weights, step and cursor in agreement.
+    """Check what hashes cannot: finite values, the stated weights, step, cursor and ledger in agreement.
 
     Raises `CorruptObjectError`. The hashes themselves are checked by `verify_checkpoint` before.
     """
@@ -152,6 +154,7 @@ def validate_for_promotion(found: FoundCheckpoint, store: Store, batch_size: int
             f"{found.path}: step {index.step} with {batch_size} samples a step is cursor {index.step * batch_size}, "
             f"the index states {index.cursor}."
         )
+    require_ledger_to(store, index.ledger, index.step)
 
 
 def list_checkpoint_paths(store: Store, run: str) -> list[tuple[str, int]]:

@@ -8,11 +8,11 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from storage.digests import canonical_json
-from storage.errors import CorruptObjectError, ObjectMissingError
+from storage.digests import canonical_json, require_format
+from storage.errors import CorruptObjectError, IncompatibleRunError, ObjectMissingError
 from storage.store import Store
 
-DATASET_FORMAT = 1
+DATASET_FORMAT = 2
 SPLITS = ("train", "validation", "test")
 MISSING_INDEX = 0
 UNSEEN_INDEX = 1
@@ -93,19 +93,29 @@ def dataset_key(digest: str, name: str = "") -> str:
 
 
 def find_dataset(store: Store, digest: str) -> DatasetManifest | None:
-    """The published data set with this digest, or None. Raises `CorruptObjectError` if its manifest cannot be read."""
+    """The published data set with this digest, or None.
+
+    Raises `CorruptObjectError` if its manifest cannot be read, `IncompatibleRunError` if it is of another format.
+    """
     key = dataset_key(digest, "dataset.json")
     try:
         data = store.read(key)
     except ObjectMissingError:
         return None
+    require_format(data, DATASET_FORMAT, f"The data set {digest}")
     try:
-        return DatasetManifest.model_validate_json(data)
+        manifest = DatasetManifest.model_validate_json(data)
     except ValidationError as error:
         raise CorruptObjectError(
             f"The data set's manifest {store.address}/{key} cannot be read ({error.error_count()} problems). "
             f"Delete the folder {dataset_key(digest)} and run again: it is then prepared afresh."
         ) from error
+    if manifest.format != DATASET_FORMAT:
+        raise IncompatibleRunError(
+            f"The data set {digest} has format {manifest.format}, this version of Holdfast reads {DATASET_FORMAT}. Go "
+            "on with its runs in the version that prepared it; a new run prepares the data afresh. Nothing was changed."
+        )
+    return manifest
 
 
 def load_dataset(store: Store, digest: str) -> DatasetManifest:

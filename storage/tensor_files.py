@@ -8,6 +8,7 @@ file's own size does not confirm.
 import hashlib
 import json
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +25,19 @@ EXPONENT_MASKS: dict[str, tuple[type[np.unsignedinteger], int]] = {
     "F16": (np.uint16, 0x7C00),
     "BF16": (np.uint16, 0x7F80),
 }
+# How NumPy reads one element; it has no BF16, which is the upper half of an F32.
+NUMBER_TYPES: dict[str, type[np.generic]] = {
+    "F64": np.float64,
+    "F32": np.float32,
+    "F16": np.float16,
+    "BF16": np.uint16,
+    "I64": np.int64,
+    "I32": np.int32,
+    "I16": np.int16,
+    "I8": np.int8,
+    "U8": np.uint8,
+    "BOOL": np.bool_,
+}
 CHUNK_ITEMS = 1 << 22
 
 
@@ -36,6 +50,19 @@ class TensorEntry:
     shape: tuple[int, ...]
     start: int
     end: int
+
+
+@dataclass(frozen=True)
+class WeightsDistance:
+    """How far two models' tensors are from each other; zero where all numbers are equal.
+
+    `relative_l2` is the norm of the difference over the larger of the two norms, all tensors taken as one vector;
+    `largest_in` names the tensor with the largest difference of one number.
+    """
+
+    relative_l2: float
+    largest_difference: float
+    largest_in: str | None
 
 
 def read_entries(path: Path) -> list[TensorEntry]:
@@ -78,6 +105,41 @@ def find_non_finite(path: Path) -> str | None:
         if entry.dtype in EXPONENT_MASKS and _has_non_finite(data[entry.start : entry.end], entry.dtype):
             return entry.name
     return None
+
+
+def weights_distance(path: Path, other: Path) -> WeightsDistance:
+    """Compare two files of the same tensors, in 64-bit floats and constant memory.
+
+    Raises `ValueError` if names, types or shapes differ: then there is no distance.
+    """
+    pairs = list(zip(read_entries(path), read_entries(other), strict=False))
+    if len(pairs) != len(read_entries(other)) or any(_kind(entry) != _kind(twin) for entry, twin in pairs):
+        raise ValueError(f"{path} and {other} do not hold the same tensors")
+    data, other_data = (np.memmap(file, dtype=np.uint8, mode="r") for file in (path, other))
+    squares = np.zeros(3)  # of the one, of the other, of their difference
+    largest, largest_in = 0.0, None
+    for entry, twin in pairs:
+        for ours, theirs in zip(_numbers(data, entry), _numbers(other_data, twin), strict=True):
+            difference = ours - theirs
+            squares += [ours @ ours, theirs @ theirs, difference @ difference]
+            if np.abs(difference).max() > largest:
+                largest, largest_in = float(np.abs(difference).max()), entry.name
+    norm = math.sqrt(max(squares[0], squares[1]))
+    return WeightsDistance(math.sqrt(squares[2]) / norm if norm else 0.0, largest, largest_in)
+
+
+def _kind(entry: TensorEntry) -> tuple[str, str, tuple[int, ...]]:
+    return entry.name, entry.dtype, entry.shape
+
+
+def _numbers(data: NDArray[np.uint8], entry: TensorEntry) -> Iterator[NDArray[np.float64]]:
+    """A tensor's numbers as 64-bit floats, in chunks that are never empty."""
+    items = np.frombuffer(data[entry.start : entry.end], dtype=NUMBER_TYPES[entry.dtype])
+    for start in range(0, len(items), CHUNK_ITEMS):
+        chunk = items[start : start + CHUNK_ITEMS]
+        if entry.dtype == "BF16":
+            chunk = (chunk.astype(np.uint32) << 16).view(np.float32)
+        yield chunk.astype(np.float64)
 
 
 def _has_non_finite(data: NDArray[np.uint8], dtype: str) -> bool:

@@ -20,6 +20,7 @@ CHANGEABLE = (
     "data.memory_limit",
     "train.steps",
     "train.ranks",
+    "train.share_gpus",
     "train.prefetch_steps",
     "validation",
     "checkpoint",

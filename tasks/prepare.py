@@ -7,7 +7,6 @@ inputs are never prepared twice. Before the data have passed every check, nothin
 import contextlib
 import errno
 import fcntl
-import glob
 import shutil
 import uuid
 from collections.abc import Iterator
@@ -30,9 +29,10 @@ from storage.datasets import (
 from storage.digests import digest_of, sha256_of_file
 from storage.errors import ConfigurationError, StoreError
 from storage.store import Store
-from tasks.columns import SourceTable, inspect_files, literal, samples_sql
+from tasks.columns import SourceTable, inspect_files, samples_sql
 from tasks.configuration import DataConfig
 from tasks.contract import check_contract
+from tasks.database import open_database, parquet_sql
 from tasks.places import scratch_error
 from tasks.shard import ordered_sql, prepared_sql, put_again, stage_tokens, write_shards
 from tasks.sources import Fingerprint, Progress, ensure_unchanged, find_files, fingerprint_files, read_inputs
@@ -62,7 +62,11 @@ def prepare_dataset(
     published = find_dataset(store, digest)
     if published is not None:
         return published
-    with working_folder(scratch) as folder, _open_duckdb(config, folder) as connection, _explained(config, scratch):
+    with (
+        working_folder(scratch) as folder,
+        open_database(config.memory_limit, folder) as connection,
+        _explained(config, scratch),
+    ):
         preparation = _Preparation(config, store, folder, connection, table, digest, on_progress)
         manifest = preparation.run(inputs, fingerprints)
     return manifest
@@ -164,7 +168,7 @@ class _Preparation:
         stage_tokens(
             self.connection, relation, tokenizer, self.config, path, self.table.num_rows_total, self.on_progress
         )
-        return f"SELECT * FROM read_parquet({literal(glob.escape(str(path)))}, hive_partitioning = false)"
+        return f"SELECT * FROM {parquet_sql([path])}"
 
     def _write(
         self, relation: str, dealt: Dealt, tokenizer: Tokenizer | None
@@ -190,27 +194,6 @@ class _Preparation:
             if key not in named:
                 self.store.delete(key)
         publish_dataset(self.store, manifest)
-
-
-@contextlib.contextmanager
-def _open_duckdb(config: DataConfig, folder: Path) -> Iterator[duckdb.DuckDBPyConnection]:
-    connection = duckdb.connect()
-    try:
-        connection.execute("SET autoinstall_known_extensions = false")  # nothing is downloaded
-        connection.execute("SET autoload_known_extensions = false")
-        connection.execute("SET enable_progress_bar = false")
-        # Parquet's minimum and maximum leave NaN out, and DuckDB 2.0.0 concludes from them that isnan() is never true.
-        connection.execute("SET disabled_optimizers = 'statistics_propagation'")
-        connection.execute("SET TimeZone = 'UTC'")
-        connection.execute(f"SET temp_directory = {literal(str(folder / 'spill'))}")
-        connection.execute(f"SET memory_limit = {literal(config.memory_limit)}")
-    except duckdb.ParserException as error:
-        connection.close()
-        raise ConfigurationError(
-            f"data.memory_limit must be a size like '2GB' or '512MB', found {config.memory_limit!r}."
-        ) from error
-    with connection:
-        yield connection
 
 
 @contextlib.contextmanager

@@ -122,6 +122,7 @@ def _environment(train: TrainConfig, grace_seconds: float) -> Mapping[str, str]:
         "OMP_DYNAMIC": "FALSE",
         "MKL_DYNAMIC": "FALSE",  # or MKL takes fewer threads on a busy machine, and the bits change
         "CUBLAS_WORKSPACE_CONFIG": ":4096:8",  # what cuBLAS needs to be deterministic
+        "TORCHINDUCTOR_DETERMINISTIC": "1",  # or the compiler times alternatives and takes what was quicker that day
         "GLOO_SOCKET_IFNAME": "lo",
         "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": f"{grace_seconds:.0f}",
         # Ranks import this installation, not a folder that happens to be called `training` where the user stands.

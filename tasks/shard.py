@@ -37,6 +37,7 @@ SHARD_SCHEMA = pa.schema(
         pa.field("id", pa.string(), nullable=False),
         pa.field("label", pa.int32(), nullable=False),
         pa.field("tokens", _list_of(pa.int32()), nullable=False),
+        pa.field("length", pa.int32(), nullable=False),  # number of tokens: known without reading them
         pa.field("numeric", _list_of(pa.float32()), nullable=False),
         pa.field("missing", _list_of(pa.float32()), nullable=False),
         pa.field("categorical", _list_of(pa.int32()), nullable=False),
@@ -241,6 +242,7 @@ def _parts(batch: pa.RecordBatch) -> Iterator[tuple[int, pa.Table]]:
 def _shard_table(tables: list[pa.Table]) -> pa.Table:
     """One contiguous row group: how the rows arrived must not show in the file's bytes."""
     table = pa.concat_tables(tables).combine_chunks()
+    table = table.append_column("length", pc.list_value_length(table.column("tokens")))
     columns = [_column(table.column(part.name).chunk(0), part.type) for part in SHARD_SCHEMA]
     return pa.Table.from_arrays(columns, schema=SHARD_SCHEMA)
 

@@ -14,12 +14,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from training.leaves import LeafCut, deal, padded_length
 from training.order import SampleOrder
 from training.samples import SampleReader, Samples
 from training.world import World
-
-# Few distinct shapes: kernels are chosen and compiled once for each.
-PADDING_MULTIPLE = 8
 
 
 @dataclass(frozen=True)
@@ -27,6 +25,8 @@ class Leaf:
     """A part of a batch that goes through the model in one pass: B samples of at most T tokens."""
 
     index: int
+    rows: NDArray[np.int64]  # [B] indices in the split
+    ids: NDArray[np.object_]  # [B] text, as read beside the tokens
     tokens: Tensor  # [B, T] int64, 0 is padding
     lengths: Tensor  # [B] int64
     numeric: Tensor  # [B, 2K] float32
@@ -39,31 +39,24 @@ class Leaf:
             tensor.to(device, non_blocking=True)
             for tensor in (self.tokens, self.lengths, self.numeric, self.categorical, self.labels)
         )
-        return Leaf(self.index, *moved)
+        return Leaf(self.index, self.rows, self.ids, *moved)
 
     def pinned(self) -> "Leaf":
         """The same leaf in page-locked memory, from where a GPU can fetch it by itself."""
         pinned = (t.pin_memory() for t in (self.tokens, self.lengths, self.numeric, self.categorical, self.labels))
-        return Leaf(self.index, *pinned)
-
-
-def cut_leaves(lengths: NDArray[np.int64], num_leaves: int) -> list[NDArray[np.int64]]:
-    """Positions in the batch of each leaf's samples: neighbours in length stand together, so little is padded.
-
-    A function of the batch alone, so leaves are the same on any number of ranks.
-    """
-    return np.array_split(np.argsort(lengths, kind="stable"), num_leaves)
+        return Leaf(self.index, self.rows, self.ids, *pinned)
 
 
 def make_leaf(samples: Samples, positions: NDArray[np.int64], index: int) -> Leaf:
     """Pad some samples of a batch to one shape."""
     rows = [samples.tokens[position] for position in positions.tolist()]
-    longest = max(1, *(len(row) for row in rows)) if len(rows) > 1 else max(1, len(rows[0]))
-    tokens = np.zeros((len(rows), -(-longest // PADDING_MULTIPLE) * PADDING_MULTIPLE), dtype=np.int64)
+    tokens = np.zeros((len(rows), padded_length(max(len(row) for row in rows))), dtype=np.int64)
     for padded, row in zip(tokens, rows, strict=True):
         padded[: len(row)] = row
     return Leaf(
         index=index,
+        rows=samples.rows[positions],
+        ids=samples.ids[positions],
         tokens=torch.from_numpy(tokens),
         lengths=torch.tensor([len(row) for row in rows]),
         numeric=torch.from_numpy(samples.numeric[positions]),
@@ -72,15 +65,30 @@ def make_leaf(samples: Samples, positions: NDArray[np.int64], index: int) -> Lea
     )
 
 
+def own_leaves(samples: Samples, cut: LeafCut, num_leaves: int, world: World) -> list[tuple[int, NDArray[np.int64]]]:
+    """This rank's leaves of a batch: their indices in it, and the positions of their samples."""
+    leaves = cut.cut(samples.lengths, num_leaves)
+    costs = [cut.cost(len(leaf), int(samples.lengths[leaf].max())) for leaf in leaves]
+    return [(index, leaves[index]) for index in deal(costs, world.size)[world.rank]]
+
+
 class BatchSource:
     """Gives each rank its leaves of each step."""
 
     def __init__(
-        self, reader: SampleReader, order: SampleOrder, batch_size: int, num_leaves: int, world: World, pin: bool
+        self,
+        reader: SampleReader,
+        order: SampleOrder,
+        cut: LeafCut,
+        batch_size: int,
+        num_leaves: int,
+        world: World,
+        pin: bool,
     ) -> None:
         self.batch_size = batch_size
         self._reader = reader
         self._order = order
+        self._cut = cut
         self._num_leaves = num_leaves
         self._world = world
         self._pin = pin
@@ -88,8 +96,8 @@ class BatchSource:
     def leaves(self, step: int) -> list[Leaf]:
         """This rank's leaves of the batch at `step`: samples [step * G, (step + 1) * G) of the run."""
         samples = self._reader.read(self._order.rows(step * self.batch_size, self.batch_size))
-        parts = list(enumerate(cut_leaves(samples.lengths, self._num_leaves)))
-        leaves = [make_leaf(samples, part, index) for index, part in parts[self._world.rank :: self._world.size]]
+        mine = own_leaves(samples, self._cut, self._num_leaves, self._world)
+        leaves = [make_leaf(samples, positions, index) for index, positions in mine]
         return [leaf.pinned() for leaf in leaves] if self._pin else leaves
 
     def read_ahead(self, first_step: int, end_step: int, depth: int) -> Iterator[list[Leaf]]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import safetensors.torch
 import torch
 from torch import Tensor
@@ -28,14 +29,16 @@ from storage.checkpoints import (
 )
 from storage.digests import canonical_json
 from storage.errors import IncompatibleRunError
+from storage.ledger import LedgerHeader, LedgerPart, write_ledger_part
 from storage.store import Store
 from storage.tensor_files import weights_sha256
 from training.curve import LossCurve
 from training.specification import SegmentSpec
 from training.trainer import Trainer
 from training.versions import describe_version_changes, read_versions
+from training.world import World
 
-STATE_FORMAT = 1
+STATE_FORMAT = 2
 
 
 @dataclass
@@ -63,6 +66,7 @@ class RunProgress:
             "best": self.best,
             "history": {"loss": self.curve.state_dict()["points"], "validation": self.validations},
             "pending_losses": self.curve.state_dict()["pending"],
+            "gradient_values_rounded_away": self.curve.num_rounded_away,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -75,29 +79,43 @@ class RunProgress:
         self.validated_step = state["validated_step"]
         self.best = state["best"]
         self.validations = state["history"]["validation"]
-        self.curve.load_state_dict({"points": state["history"]["loss"], "pending": state["pending_losses"]})
+        self.curve.load_state_dict(
+            {
+                "points": state["history"]["loss"],
+                "pending": state["pending_losses"],
+                "rounded_away": state["gradient_values_rounded_away"],
+            }
+        )
 
 
 class Checkpointer:
     """Saves and restores one run's training state. Only the first rank writes: under DDP every rank has it all."""
 
-    def __init__(self, spec: SegmentSpec, store: Store, trainer: Trainer, progress: RunProgress, samples: int) -> None:
+    def __init__(
+        self, spec: SegmentSpec, world: World, store: Store, trainer: Trainer, progress: RunProgress, samples: int
+    ) -> None:
         self._saved: tuple[int, int | None] = (0, None)
+        self._ledger: LedgerPart | None = None
         self._spec = spec
+        self._world = world
         self._store = store
         self._trainer = trainer
         self._progress = progress
         self._epoch_samples = samples
         self._folder = spec.scratch_folder / "save"
 
-    def save(self) -> FoundCheckpoint:
-        """Write the state at the current step; returns when it is durable. For the first rank alone."""
+    def save(self, consumed: pa.Table) -> FoundCheckpoint:
+        """Write the ledger of what was `consumed` since the last save, then the state at the current step.
+
+        Returns when both are durable. For the first rank alone.
+        """
         shutil.rmtree(self._folder, ignore_errors=True)
         self._folder.mkdir(parents=True)
         files = {name: self._folder / name for name in (MODEL_NAME, OPTIMIZER_NAME, STATE_NAME)}
         safetensors.torch.save_file(_on_cpu(self._trainer.model.state_dict()), files[MODEL_NAME])
         safetensors.torch.save_file(_on_cpu(self._trainer.optimization.tensors()), files[OPTIMIZER_NAME])
         files[STATE_NAME].write_bytes(canonical_json(self._state()))
+        self._ledger = self._write_ledger(consumed)
         found = write_checkpoint(self._store, self._index(files), files)
         shutil.rmtree(self._folder)
         return found
@@ -121,6 +139,7 @@ class Checkpointer:
             ) from error
         self._trainer.optimization.load_state_dict(state["optimization"])
         self._progress.load_state_dict(state)
+        self._ledger = found.index.ledger
         self.mark_saved()
         return describe_version_changes(found.index.versions, read_versions(self._trainer.device))
 
@@ -140,6 +159,22 @@ class Checkpointer:
             "optimization": self._trainer.optimization.state_dict(),
         }
 
+    def _write_ledger(self, consumed: pa.Table) -> LedgerPart | None:
+        """The part from the last save to now. None is written where no step was made: a validation was made up for."""
+        first_step = self._ledger.end_step if self._ledger else 0
+        if first_step == self._progress.step:
+            return self._ledger
+        header = LedgerHeader(
+            run=self._spec.run,
+            fence=self._spec.fence,
+            first_step=first_step,
+            end_step=self._progress.step,
+            world_size=self._world.size,
+            dataset_digest=self._spec.dataset_digest,
+            previous=self._ledger,
+        )
+        return write_ledger_part(self._store, header, consumed, self._folder)
+
     def _index(self, files: dict[str, Path]) -> CheckpointIndex:
         return CheckpointIndex(
             run=self._spec.run,
@@ -149,6 +184,7 @@ class Checkpointer:
             dataset_digest=self._spec.dataset_digest,
             weights_sha256=weights_sha256(files[MODEL_NAME]),
             versions=read_versions(self._trainer.device),
+            ledger=self._ledger,
             files={name: describe_file(path) for name, path in files.items()},
         )
 

@@ -43,8 +43,16 @@ class TrainConfig(ConfigModel):
         "gradients of its leaves, so this is also the largest possible number of ranks.",
     )
     ranks: int = Field(1, ge=1, description="Processes on this machine, one per GPU where there are GPUs.")
+    sum: Literal["exact", "fast"] = Field(
+        "exact",
+        description="How leaves' gradients are added. exact: the same bits on any number of ranks. fast: plain DDP, "
+        "half the bytes between ranks, the same bits on the same number of ranks only.",
+    )
     threads: int = Field(1, ge=1, description="CPU threads of one rank. Part of the run: it decides the last bits.")
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto takes the GPU where there is one.")
+    share_gpus: bool = Field(
+        False, description="Let ranks share GPUs where there are fewer, through Gloo: slow, meant for a drill."
+    )
     seed: int = Field(0, ge=0, lt=2**63, description="Seed of the order of samples and of every random number.")
     learning_rate: float = Field(1e-3, gt=0, description="Highest learning rate, reached after the warm-up.")
     warmup_fraction: float = Field(0.05, ge=0, le=1, description="Share of the steps with a rising learning rate.")
@@ -83,7 +91,7 @@ class ValidationConfig(ConfigModel):
     """When and how the validation split is looked at."""
 
     every_steps: int = Field(10_000, ge=1, description="Steps between two validations; the last step has one too.")
-    batch_size: int = Field(256, ge=1, description="Samples of one forward pass.")
+    batch_size: int = Field(256, ge=1, description="Samples of one forward pass, on average: fewer of long texts.")
     max_samples: int | None = Field(None, ge=1, description="Look at the first so many samples only; all if not given.")
 
 

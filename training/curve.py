@@ -1,7 +1,8 @@
 """The loss curve: the mean loss of every `every_steps` steps, the same however often the run was interrupted.
 
-Invariant: losses are added over ranks step by step, and over steps in their order, so that it does not matter when the
-sums are taken. They stay on the device until a point is due: reading them makes the CPU wait for the GPU.
+Invariant: each leaf's loss is kept by itself until all are there, and then added in a fixed order, so that neither the
+moment when that is done nor the number of ranks matters. Losses stay on the device until a point is due: reading them
+makes the CPU wait for the GPU.
 """
 
 import math
@@ -11,11 +12,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from training.fixed_point import LARGEST, NUM_TALLIES
 from training.world import World
 
 
-class NonFiniteLossError(ArithmeticError):
-    """The loss became NaN or infinite: the run has diverged."""
+class DivergedError(ArithmeticError):
+    """The loss or the gradient is no number that training can go on from."""
 
 
 class LossCurve:
@@ -25,31 +27,31 @@ class LossCurve:
         self.points: list[tuple[int, float, float]] = []
         self._world = world
         self._every_steps = every_steps
+        self.num_rounded_away = 0
         self._on_device: list[Tensor] = []
         self._pending: list[float] = []
 
-    def record(self, step: int, loss: Tensor, learning_rate: float) -> None:
-        """Note this rank's share of the loss of `step` (counted from 1). A collective when a point is due."""
-        self._on_device.append(loss)
+    def record(self, step: int, figures: Tensor, learning_rate: float) -> None:
+        """Note what `take_step` gave for `step` (counted from 1). A collective when a point is due."""
+        self._on_device.append(figures)
         if step % self._every_steps == 0:
             self.collect(step)
             self.points.append((step, math.fsum(self._pending) / len(self._pending), learning_rate))
             self._pending.clear()
 
     def collect(self, step: int) -> None:
-        """Add up what the ranks hold. A collective. Raises `NonFiniteLossError` on every rank alike."""
+        """Bring together what the ranks hold. A collective. Raises `DivergedError` on every rank alike."""
         if not self._on_device:
             return
-        losses = torch.stack(self._on_device).double().cpu()
+        figures = torch.stack(self._on_device).cpu()
         self._on_device.clear()
+        losses, tallies = figures[:, :-NUM_TALLIES].contiguous(), figures[:, -NUM_TALLIES:]
         if self._world.size > 1:
+            # Each leaf's loss is one rank's and zero on all others: nothing is rounded. Tallies are all ranks' already.
             dist.all_reduce(losses)
-        self._pending += losses.tolist()
-        if not all(math.isfinite(loss) for loss in self._pending):
-            raise NonFiniteLossError(
-                f"The loss became {next(x for x in self._pending if not math.isfinite(x))} at or before step {step}. "
-                "Lower train.learning_rate or train.clip_norm, or look for bad samples."
-            )
+        self.num_rounded_away += int(tallies[:, 1].sum())
+        _require_finite(losses, tallies[:, 0], step)
+        self._pending += [math.fsum(leaves) for leaves in losses.tolist()]
 
     @property
     def last(self) -> float | None:
@@ -57,8 +59,23 @@ class LossCurve:
 
     def state_dict(self) -> dict[str, Any]:
         """JSON-able. Call `collect` before."""
-        return {"points": self.points, "pending": self._pending}
+        return {"points": self.points, "pending": self._pending, "rounded_away": self.num_rounded_away}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.points = [(int(step), float(loss), float(rate)) for step, loss, rate in state["points"]]
         self._pending = [float(loss) for loss in state["pending"]]
+        self.num_rounded_away = int(state["rounded_away"])
+
+
+def _require_finite(losses: Tensor, num_outside: Tensor, step: int) -> None:
+    """Raise `DivergedError` for the first of these steps that went wrong: those after it only follow from it."""
+    advice = "Lower train.learning_rate or train.clip_norm, or look for bad samples."
+    for leaves, outside in zip(losses, num_outside.tolist(), strict=True):
+        if not bool(leaves.isfinite().all()):
+            found = leaves[~leaves.isfinite()][0].item()
+            raise DivergedError(f"The loss became {found} at or before step {step}. {advice}")
+        if outside:
+            raise DivergedError(
+                f"At or before step {step} a leaf's gradient was not finite, or larger than the {LARGEST:,.0f} that "
+                f"the exact sum can hold. {advice}"
+            )

@@ -24,7 +24,7 @@ def evaluate(spec: SegmentSpec, world: World, flag: StopFlag) -> None:
         raise ValueError("an evaluation needs a checkpoint")
     store = spec.open_store()
     precision = choose_precision(spec.train, world)
-    join_process_group(precision)
+    join_process_group(spec.train, precision)
     dataset = load_dataset(store, spec.dataset_digest)
     model = make_model(spec, dataset, precision)
     model.load_state_dict(load_weights(store, spec.resume.path, spec.resume.digest))

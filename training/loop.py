@@ -19,6 +19,9 @@ from training.trainer import Trainer
 from training.validation import Validator
 from training.world import World
 
+# Fewer values that count as zero are not worth a word.
+NOTED_SHARE = 0.01
+
 
 @dataclass
 class Segment:
@@ -34,6 +37,7 @@ class Segment:
     progress: Progress
     headline: str
     last_save: float = field(default_factory=time.monotonic)
+    has_noted_rounding: bool = False
 
 
 def train(segment: Segment, batches: Iterator[list[Leaf]]) -> StopReason:
@@ -48,8 +52,8 @@ def train(segment: Segment, batches: Iterator[list[Leaf]]) -> StopReason:
             _save(segment)
         if decision.stop or is_complete:
             return StopReason.NONE if is_complete else decision.stop
-        loss = segment.trainer.take_step(state.step, next(batches))
-        state.curve.record(state.step + 1, loss, learning_rate(config, state.step))
+        figures = segment.trainer.take_step(state.step, next(batches))
+        state.curve.record(state.step + 1, figures, learning_rate(config, state.step))
         state.step += 1
         segment.progress.stepped(state.step, state.curve.last)
 
@@ -75,12 +79,24 @@ def _save_is_due(segment: Segment) -> bool:
     )
 
 
+def _note_rounding(segment: Segment) -> None:
+    """Say it once if many of the gradient's values were too small for the exact sum: they count as zero."""
+    state = segment.state
+    num_values = state.step * segment.spec.train.leaves * segment.trainer.num_parameters
+    if state.curve.num_rounded_away > NOTED_SHARE * num_values and not segment.has_noted_rounding:
+        segment.has_noted_rounding = True
+        share = state.curve.num_rounded_away / num_values
+        segment.progress.noted(f"{share:.1%} of the gradient's values were below the resolution of the exact sum.")
+
+
 def _save(segment: Segment) -> None:
     segment.last_save = time.monotonic()
     if segment.checkpointer.is_saved():
         return
     with segment.progress.phase("save"):
         segment.state.curve.collect(segment.state.step)
-        if segment.world.is_first:
-            segment.progress.checkpointed(segment.checkpointer.save().path)
+        _note_rounding(segment)
+        consumed = segment.trainer.consumption.collect()
+        if consumed is not None:
+            segment.progress.checkpointed(segment.checkpointer.save(consumed).path)
     segment.checkpointer.mark_saved()

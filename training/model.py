@@ -11,8 +11,9 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from storage.datasets import FIRST_VOCABULARY_INDEX, DatasetManifest
-from training.batches import PADDING_MULTIPLE, Leaf
+from training.batches import Leaf
 from training.configuration import ModelConfig
+from training.leaves import padded_length
 
 INITIAL_STANDARD_DEVIATION = 0.02
 
@@ -78,7 +79,7 @@ class Classifier(nn.Module):
 
     def __init__(self, config: ModelConfig, dataset: DatasetManifest, activation_checkpointing: bool) -> None:
         super().__init__()
-        num_positions = -(-dataset.max_tokens // PADDING_MULTIPLE) * PADDING_MULTIPLE
+        num_positions = padded_length(dataset.max_tokens)
         category_counts = [len(column.vocabulary) + FIRST_VOCABULARY_INDEX for column in dataset.categorical]
         self.activation_checkpointing = activation_checkpointing
         self.token_embedding = nn.Embedding(dataset.vocabulary_size, config.width)

@@ -44,6 +44,11 @@ class Optimization:
         )
         self.scaler = torch.amp.GradScaler(device.type, enabled=config.precision == "fp16")
 
+    @property
+    def loss_scale(self) -> float:
+        """What gradients are multiplied by until `step` divides them again: a power of two, 1 unless in fp16."""
+        return self.scaler.get_scale() if self.scaler.is_enabled() else 1.0
+
     def backward(self, loss: Tensor) -> None:
         """Add the gradients of `loss` to those accumulated so far."""
         self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]

@@ -87,6 +87,8 @@ def _permutation(length: int, *purpose: int | str) -> NDArray[np.int64]:
 
 def random_bits(count: int, *purpose: int | str) -> NDArray[np.uint64]:
     """`count` random 64-bit words that depend on `purpose` alone."""
-    key = hashlib.sha256(repr(purpose).encode()).digest()[:16]
+    # A number of NumPy's own types is written in another way, and would silently be another purpose.
+    words = tuple(word if isinstance(word, str) else int(word) for word in purpose)
+    key = hashlib.sha256(repr(words).encode()).digest()[:16]
     bits: NDArray[np.uint64] = np.random.Philox(key=int.from_bytes(key, "little")).random_raw(count)
     return bits

@@ -43,11 +43,12 @@ def _choose_device(config: TrainConfig, world: World) -> torch.device:
         return torch.device("cpu")
     if not torch.cuda.is_available():
         raise ConfigurationError("train.device = 'cuda', but torch finds no GPU here. Use 'auto' or 'cpu'.")
-    if world.local_rank >= torch.cuda.device_count():
+    num_gpus = torch.cuda.device_count()
+    if world.local_rank >= num_gpus and not config.share_gpus:
         raise ConfigurationError(
-            f"train.ranks asks for one GPU more than the {torch.cuda.device_count()} that are here. Lower train.ranks: "
-            "a rank accumulates the leaves that other ranks do not take."
+            f"train.ranks asks for more GPUs than the {num_gpus} that are here. Lower train.ranks: a rank accumulates "
+            "the leaves that other ranks do not take. Or set train.share_gpus = true, for a drill."
         )
-    device = torch.device("cuda", world.local_rank)
+    device = torch.device("cuda", world.local_rank % num_gpus)
     torch.cuda.set_device(device)
     return device

@@ -27,6 +27,7 @@ CACHED_GROUPS = 2 * WINDOW_GROUPS + 1
 class Samples:
     """Some rows, not yet padded. N rows, K numeric and C categorical columns."""
 
+    rows: NDArray[np.int64]  # [N] indices in the split
     ids: NDArray[np.object_]  # [N] text
     labels: NDArray[np.int64]  # [N]
     tokens: list[NDArray[np.int32]]  # N arrays of differing lengths
@@ -76,6 +77,7 @@ class SampleReader:
         """The samples at these row indices, in this order."""
         places = [self._place(row) for row in rows.tolist()]
         return Samples(
+            rows=rows,
             ids=np.array([group.ids[row] for group, row in places], dtype=object),
             labels=np.array([group.labels[row] for group, row in places], dtype=np.int64),
             tokens=[group.tokens(row) for group, row in places],

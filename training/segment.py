@@ -19,8 +19,10 @@ from storage.store import Store
 from training.agreement import Agreement
 from training.batches import BatchSource
 from training.checkpointing import Checkpointer, RunProgress
-from training.configuration import ValidationConfig
-from training.curve import LossCurve, NonFiniteLossError
+from training.compilation import compile_model
+from training.configuration import TrainConfig, ValidationConfig
+from training.curve import DivergedError, LossCurve
+from training.leaves import leaf_cut
 from training.loop import Segment, train
 from training.model import Classifier
 from training.objective import Objective
@@ -49,7 +51,7 @@ def run_segment(spec: SegmentSpec, world: World, flag: StopFlag) -> Segment:
     ending = _Ending(spec, world, store, progress, state)
     with ending.failures_written():
         precision = choose_precision(spec.train, world)
-        join_process_group(precision)
+        join_process_group(spec.train, precision)
         dataset = load_dataset(store, spec.dataset_digest)
         segment, source = _build(spec, world, flag, store, dataset, precision, progress, state)
         if spec.resume is not None:
@@ -94,7 +96,7 @@ class _Ending:
         """Write the outcome of a block that raises, and let it raise."""
         try:
             yield
-        except NonFiniteLossError as error:
+        except DivergedError as error:
             self.write("diverged", str(error))
             raise
         except (ConfigurationError, IncompatibleRunError) as error:
@@ -112,9 +114,14 @@ def _restore(segment: Segment, point: ResumePoint) -> None:
         segment.progress.noted(note)
 
 
-def join_process_group(precision: Precision) -> None:
-    """Meet the other ranks: gradients on GPUs go through NCCL, all that is on the CPU through Gloo."""
-    backend = "cpu:gloo,cuda:nccl" if precision.device.type == "cuda" else "gloo"
+def join_process_group(config: TrainConfig, precision: Precision) -> None:
+    """Meet the other ranks: gradients on GPUs go through NCCL, all that is on the CPU through Gloo.
+
+    NCCL refuses two ranks on one GPU, Gloo does not.
+    """
+    backend = "gloo"
+    if precision.device.type == "cuda":
+        backend = "cpu:gloo,cuda:gloo" if config.share_gpus else "cpu:gloo,cuda:nccl"
     dist.init_process_group(backend, timeout=COLLECTIVE_TIMEOUT)
 
 
@@ -129,7 +136,8 @@ def make_validator(
 ) -> Validator:
     """A validator for `split`."""
     reader = SampleReader(store, dataset, split)
-    return Validator(reader, dataset.target, make_objective(spec, dataset, precision), precision, config, world)
+    cut = leaf_cut(spec.model)
+    return Validator(reader, cut, dataset.target, make_objective(spec, dataset, precision), precision, config, world)
 
 
 def make_objective(spec: SegmentSpec, dataset: DatasetManifest, precision: Precision) -> Objective:
@@ -145,7 +153,7 @@ def make_model(spec: SegmentSpec, dataset: DatasetManifest, precision: Precision
     seed_initial_weights(spec.train.seed)
     model = Classifier(spec.model, dataset, spec.train.activation_checkpointing).to(precision.device)
     if spec.train.compile:
-        model.compile()
+        compile_model(model, dataset, spec.train, precision)
     return model
 
 
@@ -171,12 +179,13 @@ def _build(
         state=state,
         trainer=trainer,
         validator=make_validator(spec, world, store, dataset, precision, "validation", spec.validation),
-        checkpointer=Checkpointer(spec, store, trainer, state, reader.num_rows),
+        checkpointer=Checkpointer(spec, world, store, trainer, state, reader.num_rows),
         agreement=Agreement(world, flag),
         progress=progress,
         headline=headline_metric(dataset.target),
     )
-    return segment, BatchSource(reader, order, config.batch_size, config.leaves, world, pin)
+    cut = leaf_cut(spec.model)
+    return segment, BatchSource(reader, order, cut, config.batch_size, config.leaves, world, pin)
 
 
 def _describe_end(reason: StopReason, spec: SegmentSpec) -> tuple[Outcome, str]:

@@ -4,14 +4,14 @@ Invariant: what `take_step` does depends on the weights, the optimizer's state, 
 that happened before in this process.
 """
 
-from contextlib import AbstractContextManager, nullcontext
-
 import torch
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 
 from training.batches import Leaf
 from training.configuration import TrainConfig
+from training.consumption import Consumption
+from training.exact_sum import ExactSum
+from training.fast_sum import FastSum
 from training.objective import Objective
 from training.optimization import Optimization
 from training.precision import Precision
@@ -20,7 +20,7 @@ from training.world import World
 
 
 class Trainer:
-    """A model under `DistributedDataParallel` with its optimizer."""
+    """A model under `DistributedDataParallel` with its optimizer, and what it consumed."""
 
     def __init__(
         self, model: nn.Module, objective: Objective, config: TrainConfig, precision: Precision, world: World
@@ -28,39 +28,42 @@ class Trainer:
         self.model = model
         self.device = precision.device
         self.optimization = Optimization(model, config, precision.device)
+        self.consumption = Consumption(world)
+        self.num_parameters = sum(parameter.numel() for parameter in model.parameters())
         self._config = config
         self._objective = objective
         self._precision = precision
-        self._world = world
-        # Looking for unused parameters is what keeps DDP from regrouping its buckets after the first step of a
-        # process. Regrouped buckets are summed in another order, so the step after a resume would differ by some bits.
-        self._parallel = DistributedDataParallel(
-            model, device_ids=_device_ids(precision.device), find_unused_parameters=True, gradient_as_bucket_view=True
-        )
+        self._sum = _make_sum(model, config, precision, world, self.optimization)
 
     def take_step(self, step: int, leaves: list[Leaf]) -> Tensor:
-        """From the state at `step` to the state at `step + 1`. Returns this rank's share of the loss, on the device."""
-        total = torch.zeros((), device=self._precision.device)
+        """From the state at `step` to the state at `step + 1`.
+
+        Returns, on the device and in fp64, the loss of each leaf of the step, zero for those of other ranks, and behind
+        them the sum's two tallies: [leaves + 2].
+        """
+        losses = torch.zeros(self._config.leaves, dtype=torch.float64, device=self.device)
         for leaf in leaves:
             seed_everything(self._config.seed, step, leaf.index)
-            with self._sync_after(is_last=leaf is leaves[-1]):
-                loss = self._loss(leaf.to(self._precision.device))
-                # DDP divides the sum over ranks by their number; the loss is already a share of the whole batch.
-                self.optimization.backward(loss * self._world.size)
-            total += loss.detach()
+            with self._sum.leaf(is_last=leaf is leaves[-1]):
+                loss = self._loss(leaf.to(self.device))
+                self.optimization.backward(loss * self._sum.loss_factor)
+            losses[leaf.index] = loss.detach()
+            self.consumption.record(step, leaf)
         self.optimization.step(step)
-        return total
+        return torch.cat([losses, self._sum.take_tallies().double()])
 
     def _loss(self, leaf: Leaf) -> Tensor:
         with self._precision.autocast():
-            logits = self._parallel(leaf)
+            logits = self._sum.parallel(leaf)
         loss: Tensor = self._objective(logits, leaf.labels)
         return loss
 
-    def _sync_after(self, is_last: bool) -> AbstractContextManager[None]:
-        """Gradients travel once a step, with the rank's last leaf; those before are only accumulated."""
-        return nullcontext() if is_last else self._parallel.no_sync()
 
-
-def _device_ids(device: torch.device) -> list[int] | None:
-    return None if device.index is None else [device.index]
+def _make_sum(
+    model: nn.Module, config: TrainConfig, precision: Precision, world: World, optimization: Optimization
+) -> ExactSum | FastSum:
+    device = precision.device
+    device_ids = None if device.index is None else [device.index]
+    if config.sum == "fast":
+        return FastSum(model, world, device, device_ids)
+    return ExactSum(model, config.leaves, optimization, device_ids)

@@ -13,8 +13,9 @@ from torch import Tensor, nn
 
 from storage.datasets import Target
 from training.agreement import Agreement
-from training.batches import Leaf, cut_leaves, make_leaf
+from training.batches import Leaf, make_leaf, own_leaves
 from training.configuration import ValidationConfig
+from training.leaves import LeafCut
 from training.objective import Objective
 from training.precision import Precision
 from training.samples import SampleReader
@@ -32,6 +33,7 @@ class Validator:
     def __init__(
         self,
         reader: SampleReader,
+        cut: LeafCut,
         target: Target,
         objective: Objective,
         precision: Precision,
@@ -40,6 +42,7 @@ class Validator:
     ) -> None:
         self.num_samples = min(reader.num_rows, config.max_samples or reader.num_rows)
         self._reader = reader
+        self._cut = cut
         self._target = target
         self._objective = objective
         self._precision = precision
@@ -69,23 +72,20 @@ class Validator:
     def _predict_own_rows(self, model: nn.Module, agreement: Agreement) -> Tensor | None:
         outputs = 1 if self._target.kind == "binary" else len(self._target.classes)
         rows = torch.zeros(self.num_samples, outputs + 1)
-        for start, leaves in self._windows():
+        for leaves in self._windows():
             if agreement.decide().stop is not StopReason.NONE:
                 return None
-            for offset, leaf in leaves:
+            for leaf in leaves:
                 with self._precision.autocast():
                     logits = model(leaf.to(self._precision.device))
-                end = start + offset + len(leaf.labels)
-                rows[start + offset : end, :-1] = logits.float().cpu()
-                rows[start + offset : end, -1] = leaf.labels
+                rows[leaf.rows, :-1] = logits.float().cpu()
+                rows[leaf.rows, -1] = leaf.labels.float()
         return rows
 
-    def _windows(self) -> Iterator[tuple[int, list[tuple[int, Leaf]]]]:
-        """Start of each window, and this rank's leaves in it with their offsets."""
+    def _windows(self) -> Iterator[list[Leaf]]:
+        """This rank's leaves of each window."""
         window_rows = self._batch_size * WINDOW_PASSES
         for start in range(0, self.num_samples, window_rows):
             samples = self._reader.read(np.arange(start, min(start + window_rows, self.num_samples)))
-            parts = cut_leaves(samples.lengths, -(-len(samples.labels) // self._batch_size))
-            offsets = np.cumsum([0, *(len(part) for part in parts)]).tolist()
-            mine = list(enumerate(parts))[self._world.rank :: self._world.size]
-            yield start, [(offsets[index], make_leaf(samples, part, index)) for index, part in mine]
+            mine = own_leaves(samples, self._cut, -(-len(samples.labels) // self._batch_size), self._world)
+            yield [make_leaf(samples, positions, index) for index, positions in mine]

@@ -15,6 +15,7 @@ from storage.checkpoints import (
     write_checkpoint,
 )
 from storage.holders import this_process
+from storage.ledger import LEDGER_SCHEMA, LedgerHeader, LedgerPart, write_ledger_part
 from storage.manifest import Manifest
 from storage.run_state import CheckpointRecord, RunState
 from storage.store import Store
@@ -58,9 +59,17 @@ def make_checkpoint(
         dataset_digest="d" * 64,
         weights_sha256=weights_sha256(files[MODEL_NAME]),
         versions={},
+        ledger=_write_empty_ledger(store, folder, run, step, fence),
         files={name: describe_file(path) for name, path in files.items()},
     )
     return write_checkpoint(store, index, files)
+
+
+def _write_empty_ledger(store: Store, folder: Path, run: str, step: int, fence: int) -> LedgerPart:
+    header = LedgerHeader(
+        run=run, fence=fence, first_step=0, end_step=step, world_size=1, dataset_digest="d" * 64, previous=None
+    )
+    return write_ledger_part(store, header, LEDGER_SCHEMA.empty_table(), folder)
 
 
 def record_of(found: FoundCheckpoint) -> CheckpointRecord:

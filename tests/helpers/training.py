@@ -1,6 +1,7 @@
 """Segments of a small model, trained by real ranks, without flow and manifest."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,10 @@ from storage.datasets import DatasetManifest
 from storage.local_store import LocalStore
 from storage.segments import OutcomeRecord, find_outcome
 from tasks.ranks import POLL_SECONDS, Ranks
+from tests.helpers.processes import RankProcesses
 from training.configuration import CheckpointConfig, ModelConfig, TrainConfig, ValidationConfig
 from training.specification import ResumePoint, SegmentSpec
+from training.world import World
 
 SMALL_MODEL = ModelConfig(width=16, layers=2, heads=2, feedforward=32, dropout=0.2, metadata_width=4)
 
@@ -56,6 +59,16 @@ def train_to_end(spec: SegmentSpec, store: LocalStore) -> OutcomeRecord:
     with launch(spec) as ranks:
         while ranks.is_running(POLL_SECONDS):
             pass
+    outcome = find_outcome(store, spec.run, spec.fence)
+    assert outcome is not None, read_log(spec)
+    return outcome
+
+
+def train_forked(
+    spec: SegmentSpec, store: LocalStore, target: Callable[[SegmentSpec, World], Any] | None = None
+) -> OutcomeRecord:
+    """As `train_to_end`, by ranks that begin at once, without torchrun."""
+    RankProcesses(spec, target).run()
     outcome = find_outcome(store, spec.run, spec.fence)
     assert outcome is not None, read_log(spec)
     return outcome

@@ -15,9 +15,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from storage.datasets import DatasetManifest, dataset_key, find_dataset
+from storage.datasets import DatasetManifest, dataset_key, find_dataset, publish_dataset
 from storage.digests import digest_of, sha256_of_file
-from storage.errors import ContractError, StoreError
+from storage.errors import ContractError, IncompatibleRunError, StoreError
 from storage.local_store import LocalStore
 from tasks import prepare
 from tasks.configuration import DataConfig
@@ -91,7 +91,9 @@ def test_shards_have_the_schema_the_exact_sizes_and_the_hashes_that_the_manifest
             last_shard = index == len(split.shards) - 1
             assert all(size == 16 for size in (sizes[:-1] if last_shard else sizes))
             assert shard.num_rows == sum(sizes) == (sum(sizes) if last_shard else 64)
-        lengths = [len(tokens) for tokens in read_split(store, manifest, name).column("tokens").to_pylist()]
+        rows = read_split(store, manifest, name)
+        lengths = [len(tokens) for tokens in rows.column("tokens").to_pylist()]
+        assert rows.column("length").to_pylist() == lengths
         assert split.num_tokens == sum(lengths)
     assert len(manifest.splits["train"].shards) > 5
 
@@ -157,6 +159,16 @@ def test_the_same_inputs_are_never_prepared_twice(
     assert prepare_dataset(config.model_copy(update={"memory_limit": "1GB"}), store, tmp_path) == manifest
     assert digest_of(find_inputs(config, tmp_path)) == manifest.digest
     assert describe_change(manifest, find_inputs(config, tmp_path)) == []
+
+
+@pytest.mark.parametrize("other", [1, 3])
+def test_a_data_set_of_another_format_is_refused_and_not_called_damaged(
+    prepared: tuple[LocalStore, DatasetManifest], tmp_path: Path, other: int
+) -> None:
+    store = LocalStore(tmp_path / "store")
+    publish_dataset(store, prepared[1].model_copy(update={"format": other}))
+    with pytest.raises(IncompatibleRunError, match=f"has format {other}, this version of Holdfast reads"):
+        find_dataset(store, prepared[1].digest)
 
 
 def test_a_published_data_set_is_found_without_importing_great_expectations(

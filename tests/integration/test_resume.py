@@ -8,7 +8,7 @@ import pytest
 from storage.checkpoints import MODEL_NAME, OPTIMIZER_NAME, STATE_NAME, verify_checkpoint
 from storage.local_store import LocalStore
 from tests.helpers.datasets import publish_small_dataset
-from tests.helpers.training import checkpoint_at, make_spec, read_log, read_state, train_to_end
+from tests.helpers.training import checkpoint_at, make_spec, read_log, read_state, train_forked, train_to_end
 
 # Dropout, metadata, a batch across two epochs and several leaves a rank are part of all of them.
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -30,10 +30,10 @@ def test_a_resumed_segment_ends_with_the_same_bits(variant: str, tmp_path: Path)
     dataset = publish_small_dataset(store, tmp_path / "work", rows=300, kind=kind)
 
     straight = make_spec(store, dataset, tmp_path / "straight", fence=2, **train)
-    outcome = train_to_end(straight, store)
+    outcome = train_forked(straight, store)
     assert outcome.outcome == "completed", read_log(straight)
     resumed = make_spec(store, dataset, tmp_path / "resumed", fence=3, resume=checkpoint_at(store, 7, 2), **train)
-    outcome = train_to_end(resumed, store)
+    outcome = train_forked(resumed, store)
     assert (outcome.outcome, outcome.first_step, outcome.last_step) == ("completed", 7, 20), read_log(resumed)
 
     for step in (14, 20):

@@ -1,5 +1,6 @@
 """What the model sees: every sample where the order says, on any number of ranks, with padding that changes nothing."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +11,9 @@ from storage.datasets import DatasetManifest
 from storage.errors import CorruptObjectError
 from storage.local_store import LocalStore
 from tests.helpers.datasets import publish_small_dataset
-from training.batches import PADDING_MULTIPLE, BatchSource, Leaf, cut_leaves
+from training.batches import BatchSource
 from training.configuration import ModelConfig
+from training.leaves import PADDING_MULTIPLE, leaf_cut
 from training.model import Classifier
 from training.order import SampleOrder
 from training.samples import SampleReader
@@ -19,6 +21,7 @@ from training.world import World
 
 BATCH_SIZE = 24
 NUM_LEAVES = 5
+MODEL = ModelConfig(width=16, layers=2, heads=2, feedforward=32)
 
 
 @pytest.fixture
@@ -34,12 +37,7 @@ def dataset(store: LocalStore, tmp_path: Path) -> DatasetManifest:
 def make_source(store: LocalStore, dataset: DatasetManifest, world: World) -> BatchSource:
     reader = SampleReader(store, dataset, "train")
     order = SampleOrder(reader.num_rows, reader.group_rows, seed=4)
-    return BatchSource(reader, order, BATCH_SIZE, NUM_LEAVES, world, pin=False)
-
-
-def content(leaf: Leaf) -> list[tuple[object, ...]]:
-    rows = zip(leaf.tokens.tolist(), leaf.lengths.tolist(), leaf.labels.tolist(), strict=True)
-    return [(tuple(tokens[:length]), label) for tokens, length, label in rows]
+    return BatchSource(reader, order, leaf_cut(MODEL), BATCH_SIZE, NUM_LEAVES, world, pin=False)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
@@ -53,8 +51,26 @@ def test_the_ranks_together_see_the_same_leaves_on_any_number_of_ranks(
         expected = alone.leaves(step)
         assert [leaf.index for leaf in together] == list(range(NUM_LEAVES))
         for mine, theirs in zip(together, expected, strict=True):
-            assert torch.equal(mine.tokens, theirs.tokens)
+            assert torch.equal(mine.tokens, theirs.tokens)  # shapes as well
             assert torch.equal(mine.labels, theirs.labels)
+            assert mine.rows.tolist() == theirs.rows.tolist()
+
+
+def test_a_leaf_says_which_samples_it_is_made_of(store: LocalStore, dataset: DatasetManifest) -> None:
+    source, reader = make_source(store, dataset, World(0, 1, 0)), SampleReader(store, dataset, "train")
+    for leaf in source.leaves(12):
+        expected = reader.read(leaf.rows)
+        assert leaf.ids.tolist() == expected.ids.tolist()
+        for tokens, length, row in zip(leaf.tokens.tolist(), leaf.lengths.tolist(), expected.tokens, strict=True):
+            assert tokens[:length] == row.tolist()
+            assert not any(tokens[length:])
+
+
+def test_the_leaves_of_a_step_are_made_of_the_samples_that_are_due(store: LocalStore, dataset: DatasetManifest) -> None:
+    source, order = make_source(store, dataset, World(0, 1, 0)), SampleOrder(300, dataset.row_group_rows, seed=4)
+    for step in (0, 12, 13):
+        rows = np.concatenate([leaf.rows for leaf in source.leaves(step)])
+        assert sorted(rows.tolist()) == sorted(order.rows(step * BATCH_SIZE, BATCH_SIZE).tolist())
 
 
 def test_an_epoch_of_batches_has_every_sample_once(store: LocalStore, dataset: DatasetManifest) -> None:
@@ -83,31 +99,21 @@ def test_reading_ahead_gives_what_reading_gives(store: LocalStore, dataset: Data
             assert torch.equal(mine.tokens, theirs.tokens)
 
 
-def test_leaves_hold_neighbours_in_length_and_every_sample_once() -> None:
-    lengths = np.random.Generator(np.random.Philox(key=2)).integers(1, 500, 103)
-    leaves = cut_leaves(lengths, 8)
-    assert sorted(np.concatenate(leaves).tolist()) == list(range(103))
-    longest = [lengths[leaf].max() for leaf in leaves]
-    shortest = [lengths[leaf].min() for leaf in leaves]
-    assert all(before <= after for before, after in zip(longest, shortest[1:], strict=False))
-
-
 def test_padding_does_not_reach_the_logits(store: LocalStore, dataset: DatasetManifest) -> None:
     torch.manual_seed(0)
-    model = Classifier(ModelConfig(width=16, layers=2, heads=2, feedforward=32), dataset, False).eval()
+    model = Classifier(MODEL, dataset, False).eval()
     leaf = make_source(store, dataset, World(0, 1, 0)).leaves(0)[0]
     wider = torch.nn.functional.pad(leaf.tokens, (0, PADDING_MULTIPLE))
     wider[:, -PADDING_MULTIPLE:] = 7  # whatever stands there
-    padded = Leaf(leaf.index, wider, leaf.lengths, leaf.numeric, leaf.categorical, leaf.labels)
+    padded = replace(leaf, tokens=wider)
     assert wider.shape[1] <= model.position_embedding.num_embeddings
     assert torch.allclose(model(leaf), model(padded), atol=1e-6)
 
 
 def test_a_text_without_any_token_gives_finite_logits(store: LocalStore, dataset: DatasetManifest) -> None:
-    model = Classifier(ModelConfig(width=16, layers=1, heads=2, feedforward=32), dataset, False)
+    model = Classifier(MODEL, dataset, False)
     leaf = make_source(store, dataset, World(0, 1, 0)).leaves(0)[0]
-    empty = Leaf(0, leaf.tokens, torch.zeros_like(leaf.lengths), leaf.numeric, leaf.categorical, leaf.labels)
-    logits = model(empty)
+    logits = model(replace(leaf, lengths=torch.zeros_like(leaf.lengths)))
     logits.sum().backward()
     assert logits.isfinite().all()
     assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())

@@ -1,6 +1,7 @@
 """Checkpoints in the store: complete or not there, and no changed byte is missed."""
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -106,6 +107,15 @@ def test_values_that_are_not_finite_are_never_promoted(store: LocalStore, tmp_pa
 def test_a_cursor_that_disagrees_with_the_step_is_never_promoted(store: LocalStore, found: FoundCheckpoint) -> None:
     with pytest.raises(CorruptObjectError, match="cursor"):
         validate_for_promotion(found, store, BATCH_SIZE + 1)
+
+
+def test_without_a_ledger_of_all_its_steps_nothing_is_promoted(
+    store: LocalStore, found: FoundCheckpoint, tmp_path: Path
+) -> None:
+    for ledger in (None, make_checkpoint(store, tmp_path / "save", step=9, fence=2).index.ledger):
+        changed = replace(found, index=found.index.model_copy(update={"ledger": ledger}))
+        with pytest.raises(CorruptObjectError, match="ledger"):
+            validate_for_promotion(changed, store, BATCH_SIZE)
 
 
 def test_a_deleted_checkpoint_is_gone_and_a_deletion_cut_off_leaves_none(

@@ -1,41 +1,74 @@
-"""The loss curve and the learning rate do not depend on interruptions."""
+"""The loss curve and the learning rate do not depend on interruptions; what is no number ends the run."""
 
 import json
+import math
 
 import pytest
 import torch
 
 from training.configuration import TrainConfig
-from training.curve import LossCurve, NonFiniteLossError
+from training.curve import DivergedError, LossCurve
 from training.optimization import learning_rate
 from training.world import World
 
 ALONE = World(0, 1, 0)
 
 
-def losses(count: int) -> list[torch.Tensor]:
-    return [torch.tensor(1 / (step + 3)) for step in range(count)]
+def figures(*losses: float, num_outside: int = 0, num_rounded_away: int = 0) -> torch.Tensor:
+    """What a step of so many leaves gives."""
+    return torch.tensor([*losses, num_outside, num_rounded_away], dtype=torch.float64)
+
+
+def steps(count: int) -> list[torch.Tensor]:
+    return [figures(1 / (step + 3), 1 / (step + 7), num_rounded_away=step) for step in range(count)]
 
 
 @pytest.mark.parametrize("interrupted_at", range(1, 12))
 def test_a_curve_interrupted_anywhere_is_the_curve_of_one_go(interrupted_at: int) -> None:
     whole = LossCurve(ALONE, every_steps=4)
     first, second = LossCurve(ALONE, every_steps=4), LossCurve(ALONE, every_steps=4)
-    for index, loss in enumerate(losses(12)):
-        whole.record(index + 1, loss, 0.1)
-        (first if index < interrupted_at else second).record(index + 1, loss, 0.1)
+    for index, step in enumerate(steps(12)):
+        whole.record(index + 1, step, 0.1)
+        (first if index < interrupted_at else second).record(index + 1, step, 0.1)
         if index + 1 == interrupted_at:
             first.collect(index + 1)
             second.load_state_dict(json.loads(json.dumps(first.state_dict())))
     assert second.points == whole.points
+    assert second.num_rounded_away == whole.num_rounded_away == sum(range(12))
     assert [step for step, _, _ in whole.points] == [4, 8, 12]
 
 
-def test_a_loss_that_is_not_finite_ends_the_run_with_what_to_do() -> None:
+def test_a_point_is_the_mean_over_steps_of_the_sum_over_leaves() -> None:
     curve = LossCurve(ALONE, every_steps=2)
-    curve.record(1, torch.tensor(1.0), 0.1)
-    with pytest.raises(NonFiniteLossError, match=r"nan at or before step 2.*learning_rate"):
-        curve.record(2, torch.tensor(float("nan")), 0.1)
+    curve.record(1, figures(0.25, 0.5, 0.125), 0.1)
+    curve.record(2, figures(1.0, 0.0, 0.125), 0.2)
+    assert curve.points == [(2, 1.0, 0.2)]
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_a_loss_that_is_not_finite_ends_the_run_with_what_to_do(bad: float) -> None:
+    curve = LossCurve(ALONE, every_steps=2)
+    curve.record(1, figures(1.0, 1.0), 0.1)
+    with pytest.raises(DivergedError, match=rf"loss became {bad} at or before step 2.*learning_rate"):
+        curve.record(2, figures(1.0, bad), 0.1)
+
+
+def test_a_gradient_that_the_sum_cannot_hold_ends_the_run_with_what_to_do() -> None:
+    curve = LossCurve(ALONE, every_steps=10)
+    curve.record(1, figures(1.0, num_outside=1), 0.1)
+    curve.record(2, figures(1.0), 0.1)
+    with pytest.raises(DivergedError, match=r"before step 2 a leaf's gradient was not finite.*learning_rate"):
+        curve.collect(2)
+
+
+def test_what_went_wrong_first_is_named_and_not_what_followed_from_it() -> None:
+    """A gradient that the sum cannot hold leaves weights that are no numbers, and so do all losses after it."""
+    curve = LossCurve(ALONE, every_steps=10)
+    curve.record(1, figures(1.0), 0.1)
+    curve.record(2, figures(1.0, num_outside=1), 0.1)
+    curve.record(3, figures(math.nan, num_outside=1), 0.1)
+    with pytest.raises(DivergedError, match="a leaf's gradient was not finite"):
+        curve.collect(3)
 
 
 def test_the_learning_rate_rises_and_falls_to_its_final_share() -> None:

@@ -64,3 +64,8 @@ def test_a_permutation_has_no_favourite_places() -> None:
     counts = np.bincount(first_rows, minlength=50)
     assert counts.min() >= 1
     assert counts.max() <= 25
+
+
+def test_an_order_is_the_same_for_a_cursor_of_any_kind_of_integer() -> None:
+    order = SampleOrder(1000, 16, seed=3)
+    assert np.array_equal(order.rows(np.int64(40), np.int64(24)), order.rows(40, 24))  # type: ignore[arg-type]

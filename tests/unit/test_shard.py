@@ -62,7 +62,11 @@ def test_shards_hold_every_row_once_in_order_however_the_rows_arrive(
     config = text_config("unused", row_group_rows=8, shard_rows=24)
     splits = write_shards(reader_of(rows, batch_rows), store, "digest", config, folder, sizes)
     for split, (name, size) in enumerate(zip(SPLITS, sizes, strict=True)):
-        expected = [{key: row[key] for key in SCHEMA.names[1:]} for row in rows if row["split"] == split]
+        expected = [
+            {key: row[key] for key in SCHEMA.names[1:]} | {"length": len(row["tokens"])}
+            for row in rows
+            if row["split"] == split
+        ]
         tables, groups = [], []
         for shard in splits[name].shards:
             file = pq.ParquetFile(store.fetch(dataset_key("digest", shard.name)))

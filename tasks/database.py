@@ -1,0 +1,42 @@
+"""A DuckDB of one's own, for as long as a block: bounded in memory, spilling into a folder, asking nobody outside.
+
+Invariant: nothing is downloaded, and nothing is written but in the folder for what does not fit into memory.
+"""
+
+import contextlib
+import glob
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import duckdb
+
+from storage.errors import ConfigurationError
+from tasks.columns import literal
+
+
+@contextlib.contextmanager
+def open_database(memory_limit: str, folder: Path) -> Iterator[duckdb.DuckDBPyConnection]:
+    """An empty database in memory. Raises `ConfigurationError` for a limit that is no size."""
+    connection = duckdb.connect()
+    try:
+        connection.execute("SET autoinstall_known_extensions = false")  # nothing is downloaded
+        connection.execute("SET autoload_known_extensions = false")
+        connection.execute("SET enable_progress_bar = false")
+        # Parquet's minimum and maximum leave NaN out, and DuckDB 2.0.0 concludes from them that isnan() is never true.
+        connection.execute("SET disabled_optimizers = 'statistics_propagation'")
+        connection.execute("SET TimeZone = 'UTC'")
+        connection.execute(f"SET temp_directory = {literal(str(folder / 'spill'))}")
+        connection.execute(f"SET memory_limit = {literal(memory_limit)}")
+    except duckdb.ParserException as error:
+        connection.close()
+        raise ConfigurationError(
+            f"data.memory_limit must be a size like '2GB' or '512MB', found {memory_limit!r}."
+        ) from error
+    with connection:
+        yield connection
+
+
+def parquet_sql(paths: Sequence[Path]) -> str:
+    """SQL of the rows of these files and nothing else: characters that mean something in a pattern are escaped."""
+    listed = ", ".join(literal(glob.escape(str(path))) for path in paths)
+    return f"read_parquet([{listed}], hive_partitioning = false)"

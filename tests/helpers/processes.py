@@ -1,0 +1,96 @@
+"""Ranks as processes of their own without torchrun: forked from a server that has loaded torch, so they begin at once.
+
+Everything else about them is real: Gloo over loopback, the entry that writes the outcome, SIGKILL.
+"""
+
+import multiprocessing
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from multiprocessing.connection import wait
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+import torch.distributed as dist
+
+from training.segment import run_segment
+from training.specification import SegmentSpec
+from training.stopping import StopFlag, follow_parent
+from training.world import World
+
+_CONTEXT = multiprocessing.get_context("forkserver")
+# What torch and pyarrow would load in every rank when they are first used, a second of computing each time.
+_CONTEXT.set_forkserver_preload(["tests.helpers.processes", "torch._inductor", "pandas"])
+LONGEST_SECONDS = 120
+SECONDS_TO_FOLLOW = 10
+
+
+class RankProcesses:
+    """The ranks of a segment; `target` is what each of them calls with the specification and its world."""
+
+    def __init__(self, spec: SegmentSpec, target: Callable[[SegmentSpec, World], Any] | None = None) -> None:
+        size = spec.train.ranks
+        self._meeting = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        worlds = [World(rank, size, rank) for rank in range(size)]
+        arguments = [(spec.model_dump_json(), world, self._meeting.port, target or train_segment) for world in worlds]
+        self.processes: list[BaseProcess] = [_CONTEXT.Process(target=_be_a_rank, args=args) for args in arguments]
+
+    def start(self) -> None:
+        for process in self.processes:
+            process.start()
+
+    def join(self, timeout: float = 120) -> list[int | None]:
+        """Wait for all, together at most so many seconds; their exit codes."""
+        deadline = time.monotonic() + timeout
+        for process in self.processes:
+            process.join(max(0, deadline - time.monotonic()))
+        return [process.exitcode for process in self.processes]
+
+    def kill(self) -> list[int | None]:
+        """SIGKILL for all of them at once; their exit codes."""
+        for process in self.processes:
+            process.kill()
+        return self.join()
+
+    def run(self) -> list[int | None]:
+        """Start, and wait for all; their exit codes. If one fails others may wait for it for ever, and are killed."""
+        self.start()
+        try:
+            while all(process.exitcode in (0, None) for process in self.processes):
+                waiting = [process.sentinel for process in self.processes if process.exitcode is None]
+                if not waiting or not wait(waiting, LONGEST_SECONDS):
+                    break
+            return self.join(SECONDS_TO_FOLLOW)
+        finally:
+            self.kill()
+
+
+def train_segment(spec: SegmentSpec, world: World) -> Any:
+    """What `training.worker` does, but for signals. Returns what must live until the process has left."""
+    return run_segment(spec, world, StopFlag())
+
+
+def _be_a_rank(spec_json: str, world: World, port: int, target: Callable[[SegmentSpec, World], Any]) -> None:
+    follow_parent()
+    spec = SegmentSpec.model_validate_json(spec_json)
+    os.environ |= {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "RANK": str(world.rank),
+        "WORLD_SIZE": str(world.size),
+        "TORCHELASTIC_USE_AGENT_STORE": "True",  # the test hosts the store, as torchrun does
+    }
+    log = (spec.scratch_folder / "ranks.log").open("a")
+    os.dup2(log.fileno(), 1)  # for what torch's C++ says as well
+    os.dup2(log.fileno(), 2)
+    exit_code = 0
+    try:
+        _kept = target(spec, world)
+    except BaseException:  # noqa: BLE001 - whatever it was, the process says it and leaves
+        traceback.print_exc()
+        exit_code = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(exit_code)

@@ -1,0 +1,106 @@
+"""leaves(batch): how a batch is cut into leaves, and how leaves are dealt to ranks; pure functions on integers.
+
+Invariant: the cut depends on the lengths in the batch and on the run's configuration alone, so shapes are the same on
+any number of ranks. Only the deal knows how many ranks there are, and it moves whole leaves.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from training.configuration import ModelConfig
+
+# Few distinct lengths: kernels are chosen and compiled once for each shape.
+PADDING_MULTIPLE = 8
+
+
+@dataclass(frozen=True)
+class LeafCut:
+    """Cuts batches so that the costliest leaf costs as little as possible.
+
+    A padded token costs `dense_length` for the layers that look at it alone, and one more for each token that attention
+    looks at; see `leaf_cut`.
+    """
+
+    dense_length: int
+
+    def cut(self, lengths: NDArray[np.int64], num_leaves: int) -> list[NDArray[np.int64]]:
+        """Positions in the batch of each leaf's samples, the shortest leaf first; every leaf has at least one.
+
+        Neighbours in length stand together, so little is padded; where texts are long a leaf has few of them, so that
+        leaves take about as long as each other. At most as many leaves as samples.
+        """
+        longest_first = np.argsort(lengths, kind="stable")[::-1]
+        costs = [self.cost(1, length) for length in lengths[longest_first].tolist()]
+        ends = _cut_costs(costs, min(num_leaves, len(costs)))
+        leaves = [longest_first[start:end][::-1] for start, end in zip([0, *ends], ends, strict=False)]
+        return leaves[::-1]
+
+    def cost(self, num_samples: int, longest: int) -> int:
+        """Cost of a leaf whose longest sample has so many tokens."""
+        length = padded_length(longest)
+        return num_samples * length * (self.dense_length + length)
+
+
+def leaf_cut(model: ModelConfig) -> LeafCut:
+    """The cut for a model.
+
+    Per token and layer a transformer multiplies 4 width² + 2 width feedforward times in its dense layers and
+    2 width length times in attention: the two are equal at a length of 2 width + feedforward.
+    """
+    return LeafCut(2 * model.width + model.feedforward)
+
+
+def padded_length(longest: int) -> int:
+    """Tokens to which a leaf is padded."""
+    return -(-max(1, longest) // PADDING_MULTIPLE) * PADDING_MULTIPLE
+
+
+def deal(costs: list[int], num_ranks: int) -> list[list[int]]:
+    """The leaves of each rank, so that ranks finish together: the costliest leaf left goes to the least laden rank.
+
+    Graham, "Bounds on multiprocessing timing anomalies", 1969: at most 4/3 of the best possible time. Every rank gets
+    a leaf when there are at least as many as ranks.
+    """
+    ranks: list[list[int]] = [[] for _ in range(num_ranks)]
+    loads = [0] * num_ranks
+    for leaf in sorted(range(len(costs)), key=lambda leaf: (-costs[leaf], leaf)):
+        rank = loads.index(min(loads))
+        ranks[rank].append(leaf)
+        loads[rank] += costs[leaf]
+    return [sorted(leaves) for leaves in ranks]
+
+
+def _cut_costs(costs: list[int], num_leaves: int) -> list[int]:
+    """Ends of `num_leaves` neighbourhoods of samples, given each sample's cost in falling order.
+
+    The smallest budget that no leaf exceeds is found by halving; a leaf costs its number of samples times its first.
+    """
+    low, high = max(costs[0], -(-sum(costs) // num_leaves)), costs[0] * -(-len(costs) // num_leaves)
+    while low < high:
+        middle = (low + high) // 2
+        if len(_fill(costs, middle, num_leaves)) <= num_leaves:
+            high = middle
+        else:
+            low = middle + 1
+    return _split_further(costs, _fill(costs, low, num_leaves), num_leaves)
+
+
+def _fill(costs: list[int], budget: int, max_leaves: int) -> list[int]:
+    """Ends of leaves that each hold as much as the budget allows; stops at one leaf more than `max_leaves`."""
+    ends: list[int] = []
+    start = 0
+    while start < len(costs) and len(ends) <= max_leaves:
+        start = min(len(costs), start + budget // costs[start])
+        ends.append(start)
+    return ends
+
+
+def _split_further(costs: list[int], ends: list[int], num_leaves: int) -> list[int]:
+    """Halve the costliest leaf of more than one sample until there are enough leaves."""
+    while len(ends) < num_leaves:
+        spans = [(start, end) for start, end in zip([0, *ends], ends, strict=False) if end - start > 1]
+        start, end = max(spans, key=lambda span: ((span[1] - span[0]) * costs[span[0]], -span[0]))
+        ends = sorted([*ends, (start + end) // 2])
+    return ends

@@ -50,7 +50,7 @@ class LossCurve:
             # Each leaf's loss is one rank's and zero on all others: nothing is rounded. Tallies are all ranks' already.
             dist.all_reduce(losses)
         self.num_rounded_away += int(tallies[:, 1].sum())
-        _require_finite(losses, tallies[:, 0], step)
+        _require_finite(losses, tallies[:, 0], first_step=step - len(losses) + 1)
         self._pending += [math.fsum(leaves) for leaves in losses.tolist()]
 
     @property
@@ -67,15 +67,15 @@ class LossCurve:
         self.num_rounded_away = int(state["rounded_away"])
 
 
-def _require_finite(losses: Tensor, num_outside: Tensor, step: int) -> None:
+def _require_finite(losses: Tensor, num_outside: Tensor, first_step: int) -> None:
     """Raise `DivergedError` for the first of these steps that went wrong: those after it only follow from it."""
     advice = "Lower train.learning_rate or train.clip_norm, or look for bad samples."
-    for leaves, outside in zip(losses, num_outside.tolist(), strict=True):
+    for step, (leaves, outside) in enumerate(zip(losses, num_outside.tolist(), strict=True), start=first_step):
         if not bool(leaves.isfinite().all()):
             found = leaves[~leaves.isfinite()][0].item()
-            raise DivergedError(f"The loss became {found} at or before step {step}. {advice}")
+            raise DivergedError(f"The loss became {found} at step {step}. {advice}")
         if outside:
             raise DivergedError(
-                f"At or before step {step} a leaf's gradient was not finite, or larger than the {LARGEST:,.0f} that "
+                f"At step {step} a leaf's gradient was not finite, or larger than the {LARGEST:,.0f} that "
                 f"the exact sum can hold. {advice}"
             )

@@ -3,7 +3,7 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup test lint demo clean
+.PHONY: setup test lint demo bench-exact clean
 
 setup: $(VENV)/.installed
 
@@ -23,6 +23,10 @@ test: lint
 
 demo: setup
 	$(BIN)/python -m flows.demo
+
+# A few minutes; what it measures stands in training/README.md.
+bench-exact: setup
+	$(BIN)/python -m tests.benchmarks.bench_exact
 
 clean:
 	rm -rf $(VENV) build dist demo *.egg-info

@@ -107,6 +107,59 @@ def verify(run: RunArgument, assignments: Assignments = None, as_json: AsJson = 
         raise typer.Exit(1)
 
 
+@app.command()
+def audit(run: RunArgument, assignments: Assignments = None, as_json: AsJson = False) -> None:
+    """Prove from the ledger which samples trained the model.
+
+    Every sample once per epoch, none skipped, none repeated, in the order of the pure functions, up to the promoted
+    checkpoint. Exit code 1 if not, with the steps and the samples.
+    """
+    from flows.audit import audit_with_display, render_audit
+
+    found = audit_with_display(*_find_run(run, assignments or []))
+    _print(found, as_json, render_audit)
+    if not found["ok"]:
+        raise typer.Exit(1)
+
+
+@app.command()
+def drill(
+    configuration: Annotated[Path, typer.Argument(metavar="CONFIG", help="Configuration file (TOML).")],
+    assignments: Assignments = None,
+    kills: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Times the second run is killed, each in another stretch of it.")
+    ] = 3,
+    world_sizes: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N,N,...",
+            help="Ranks of the second run's starts, taken in turn; each at most train.leaves. If not given: as many as "
+            "configured but 2 at least, and half as many. Where there are fewer GPUs, ranks share them.",
+        ),
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(min=0, metavar="N", help="Decides the steps of the kills; drawn if not given.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Put the promise to the test on your own data.
+
+    Two runs are trained. One goes straight through; the other is killed with SIGKILL and started again on another
+    number of ranks, time after time. Then samples, weights, losses and metrics are compared. Your own run is not
+    touched. The two runs and a page with the verdict stay in the store: runs/RUN-drill-1-straight,
+    runs/RUN-drill-1-interrupted and drills/RUN-1.html, with 2 for the second drill.
+
+    Exit code 0 if the promise holds, 1 if not. With train.sum = 'fast' the samples alone decide, and how far apart
+    weights and metrics are is told.
+    """
+    from flows.drill import drill_run, render_drill
+
+    found = drill_run(configuration, assignments or [], kills, world_sizes, seed)
+    _print(found, as_json, render_drill)
+    if not found["ok"]:
+        raise typer.Exit(1)
+
+
 def main() -> None:
     """Run the command line and turn errors into messages and exit codes."""
     exit_code = 1

@@ -23,7 +23,7 @@ POLL_SECONDS = 0.5
 
 
 def main() -> None:
-    """Make a corpus, train, be preempted at a third of the way, go on to the end."""
+    """Make a corpus, train, be preempted at a third of the way, go on to the end on another number of ranks."""
     config = load_configuration(CONFIGURATION)
     manifest = Manifest(open_store(config.store), config.run)
     preempted_from = config.train.steps // 3
@@ -40,11 +40,11 @@ def main() -> None:
     if training.wait() != 128 + signal.SIGTERM:
         _say("The run ended before it could be preempted; what it said stands above.")
         sys.exit(1)
-    _say("3. Preempted. The same command goes on where it was.")
-    if _command("run", str(CONFIGURATION)).wait():
+    _say("3. Preempted. The same command goes on where it was, on one rank instead of two: the model will be the same.")
+    if _command("run", str(CONFIGURATION), "--set", "train.ranks=1").wait():
         sys.exit(1)
-    _say("4. Every checkpoint that was kept, hashed again, and where the run stands.")
-    for command in ("verify", "status"):
+    _say("4. Every checkpoint that was kept, hashed again; which samples the model saw; and where the run stands.")
+    for command in ("verify", "audit", "status"):
         if _command(command, str(CONFIGURATION)).wait():
             sys.exit(1)
 

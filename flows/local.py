@@ -3,39 +3,26 @@
 Invariant: what a person sees is the progress, what happened, and at the end one error or the result.
 """
 
-import logging
 import signal
 import sys
 
-from rich.logging import RichHandler
-
+from flows.messages import show_messages
 from flows.train import train_with_retries
 from storage.addresses import run_address
 from storage.run_state import RunState
 from tasks.configuration import RunConfig
 from tasks.places import open_places
-from tasks.terminal import console
 
 
 def run_locally(config: RunConfig) -> None:
     """Train to the end. Exits with 128 plus the signal's number when asked to stop. Raises `HoldfastError`."""
-    _show_messages()
+    show_messages()
     # Prefect ends with the handler it found: an exit, and not Python's default, lets everything be put away.
     signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
     try:
         _show_result(config, train_with_retries(config))
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
-
-
-def _show_messages() -> None:
-    # Its modules set levels of their own, and Prefect's handler prints whatever reaches the root.
-    logging.getLogger("great_expectations").propagate = False
-    handler = RichHandler(console=console, show_path=False, show_level=False, markup=False, log_time_format="[%X]")
-    logger = logging.getLogger("holdfast")
-    logger.handlers = [handler]
-    logger.setLevel(logging.INFO)
-    logger.propagate = False
 
 
 def _show_result(config: RunConfig, state: RunState) -> None:

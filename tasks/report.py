@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-
 from storage.datasets import SPLITS, DatasetManifest
 from storage.run_state import RunState
+from tasks.pages import render_page
 from tasks.report_charts import draw_classes, draw_confusion, draw_phases, draw_roc
 from tasks.report_curves import draw_training, draw_validation
 from tasks.report_tables import (
@@ -68,46 +67,31 @@ def render_report(
     state: RunState, history: Mapping[str, Any], evaluation: Mapping[str, Any] | None, dataset: DatasetManifest
 ) -> str:
     """The page as HTML. `history` and `evaluation` may be empty: a run that has only begun has a report too."""
-    return (
-        _environment()
-        .get_template(TEMPLATE)
-        .render(
-            state=state,
-            verdict=judge(state),
-            tiles=_tiles(state, evaluation, dataset),
-            facts=_facts(state, dataset),
-            stale=_stale_evaluation(state, evaluation),
-            progress=_progress(state),
-            wide=len(dataset.target.classes) > MAX_CLASSES_BESIDE_A_TABLE,
-            kind=dataset.target.kind,
-            target=plain(dataset.target.column),
-            training=draw_training(history, state.segments),
-            validation=draw_validation(history),
-            confusion=draw_confusion(evaluation) if evaluation else None,
-            roc=draw_roc(evaluation) if evaluation else None,
-            phases=draw_phases(state.segments),
-            classes=draw_classes(dataset.target.classes, dataset.target.class_counts),
-            evaluated=f"{plain(evaluation['split'])} split, {count_of(evaluation['num_samples'], 'sample')}, "
-            f"weights of step {evaluation['step']:,}"
-            if evaluation
-            else "",
-            tables=_tables(state, evaluation, dataset),
-            configuration="\n".join(listing(state.config)),
-            versions=", ".join(f"{plain(name)} {plain(version)}" for name, version in sorted(dataset.versions.items())),
-        )
+    return render_page(
+        TEMPLATE,
+        state=state,
+        verdict=judge(state),
+        tiles=_tiles(state, evaluation, dataset),
+        facts=_facts(state, dataset),
+        stale=_stale_evaluation(state, evaluation),
+        progress=_progress(state),
+        wide=len(dataset.target.classes) > MAX_CLASSES_BESIDE_A_TABLE,
+        kind=dataset.target.kind,
+        target=plain(dataset.target.column),
+        training=draw_training(history, state.segments),
+        validation=draw_validation(history),
+        confusion=draw_confusion(evaluation) if evaluation else None,
+        roc=draw_roc(evaluation) if evaluation else None,
+        phases=draw_phases(state.segments),
+        classes=draw_classes(dataset.target.classes, dataset.target.class_counts),
+        evaluated=f"{plain(evaluation['split'])} split, {count_of(evaluation['num_samples'], 'sample')}, "
+        f"weights of step {evaluation['step']:,}"
+        if evaluation
+        else "",
+        tables=_tables(state, evaluation, dataset),
+        configuration="\n".join(listing(state.config)),
+        versions=", ".join(f"{plain(name)} {plain(version)}" for name, version in sorted(dataset.versions.items())),
     )
-
-
-def _environment() -> Environment:
-    environment = Environment(
-        loader=PackageLoader("tasks", "."),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["plain"] = plain
-    return environment
 
 
 def judge(state: RunState) -> Verdict:

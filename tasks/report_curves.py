@@ -62,7 +62,7 @@ class Label:
 
 def draw_training(history: Mapping[str, Any], segments: Sequence[SegmentRecord]) -> Chart | None:
     """Loss over steps, or None before there is a point to draw."""
-    points = _finite_points(history.get("loss", []))
+    points = finite_points(history.get("loss", []))
     if not len(points):
         return None
     entries = history.get("validation", [])
@@ -151,7 +151,7 @@ def smooth(values: Array) -> Array:
     return np.asarray((sums[index + reach + 1] - sums[index - reach]) / (2 * reach + 1))
 
 
-def _finite_points(rows: Sequence[Sequence[float | None]], num_columns: int = 3) -> Array:
+def finite_points(rows: Sequence[Sequence[float | None]], num_columns: int = 3) -> Array:
     """[N, columns]: step, loss, learning rate; without points that are NaN, infinite or empty."""
     points = np.array([[np.nan if value is None else value for value in row] for row in rows], dtype=float)
     points = points.reshape(-1, num_columns)
@@ -207,7 +207,7 @@ def _draw_loss(axes: Axes, points: Array, validation: Sequence[tuple[int, float]
     smoothed = smooth(losses)
     axes.plot(*thin(steps, losses), color=BLUE, alpha=0.3, linewidth=0.8)
     axes.plot(*thin(steps, smoothed), color=BLUE, linewidth=2)
-    checked = _finite_points(validation, num_columns=2)
+    checked = finite_points(validation, num_columns=2)
     if len(checked):
         style: dict[str, Any] = {
             "markersize": 5.5,

@@ -12,6 +12,8 @@ import pytest
 from tests.helpers.prefect_server import running_prefect_server
 
 EXIT_STATUS = pytest.StashKey[int]()
+# Threads of ranks that wait for each other sleep instead of spinning: there are more of them than cores.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
 @pytest.fixture(scope="session")

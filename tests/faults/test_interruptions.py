@@ -12,8 +12,10 @@ from typing import Any
 
 import pytest
 
+from storage.addresses import find_run_address
 from storage.local_store import LocalStore
 from storage.manifest import Manifest
+from tasks.audit import audit_run
 from tasks.corpus import generate_corpus
 from tests.helpers.commands import ROOT, Runner, kill_everything, processes_mentioning, wait_until
 
@@ -82,15 +84,20 @@ def assert_same_model(status: dict[str, Any], expected: dict[str, Any]) -> None:
     assert status["promoted"]["weights_sha256"] == expected["promoted"]["weights_sha256"]
     assert status["metrics"] == expected["metrics"]
     assert status["dataset_digest"] == expected["dataset_digest"]
+    address = find_run_address(status["address"])
+    assert address is not None
+    audit = audit_run(*address)
+    assert audit["ok"] and audit["steps"] == STEPS, audit["violations"]
+    assert sum(end - first for segment in audit["segments"] for first, end in [segment["counted"] or (0, 0)]) == STEPS
 
 
-def test_killed_at_five_random_moments(runner: Runner, uninterrupted: dict[str, Any]) -> None:
+def test_killed_at_five_random_moments_on_any_number_of_ranks(runner: Runner, uninterrupted: dict[str, Any]) -> None:
     seed = random.randrange(2**32)
     print(f"random moments of seed {seed}")  # shown when the test fails
     generator = random.Random(seed)
     targets = sorted(generator.randrange(1, STEPS // 2) for _ in range(5))
     for target in targets:
-        process = runner.start()
+        process = runner.start(train__ranks=generator.choice([1, 2, 3]))
         assert runner.wait_for_step(process, target), runner.log.read_text()
         with_delay(generator.uniform(0, 0.1), process)
         kill_everything(process)

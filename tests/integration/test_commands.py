@@ -150,7 +150,7 @@ def test_the_console_script_and_the_module_are_one_command() -> None:
         assert by_script.returncode == by_module.returncode
 
 
-@pytest.mark.parametrize("command", ["corpus", "run", "status", "verify"])
+@pytest.mark.parametrize("command", ["corpus", "run", "status", "verify", "audit"])
 def test_help_fits_the_terminal_and_tells_of_set(command: str) -> None:
     help_text = holdfast(command, "--help").stdout
     assert "--set KEY=VALUE" in help_text
@@ -159,5 +159,5 @@ def test_help_fits_the_terminal_and_tells_of_set(command: str) -> None:
 
 def test_the_list_of_commands_is_not_cut_off() -> None:
     help_text = holdfast("--help").stdout
-    assert all(f"\n  {command}  " in help_text for command in ("corpus", "run   ", "status", "verify"))
+    assert all(f"\n  {command}  " in help_text for command in ("corpus", "run   ", "status", "verify", "audit "))
     assert "..." not in help_text.partition("Commands:")[2]

@@ -1,0 +1,16 @@
+"""How many GPUs torch would find here.
+
+Invariant: torch is asked, so that whatever hides a GPU from it counts; but in a process of its own, since loading it
+takes seconds and much memory.
+"""
+
+import subprocess
+import sys
+
+QUESTION = "import torch; print(torch.cuda.device_count())"
+
+
+def count_gpus() -> int:
+    """0 where there is none, or where torch cannot be asked: the ranks will say what is wrong with it."""
+    answer = subprocess.run([sys.executable, "-c", QUESTION], capture_output=True, text=True)
+    return int(answer.stdout) if answer.returncode == 0 else 0

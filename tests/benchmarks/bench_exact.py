@@ -1,0 +1,170 @@
+"""`make bench-exact`: what the exact sum costs against plain DDP, and how much of what is computed is padding.
+
+Both trainers live in the same ranks and take the same step in turn, so that a noisy machine disturbs both alike. Quoted
+is the best time of each, and beside it the median of the ratios of neighbours. Data are the quality corpus,
+prepared as a user's would be. The last line is for machines: `name=value` pairs.
+"""
+
+import json
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+from rich.console import Console
+from rich.table import Table
+
+from storage.datasets import DatasetManifest, load_dataset
+from storage.local_store import LocalStore
+from tasks.configuration import RunConfig, load_configuration
+from tasks.corpus import generate_corpus
+from tasks.prepare import prepare_dataset
+from tests.helpers.processes import RankProcesses
+from training.batches import BatchSource
+from training.configuration import CheckpointConfig, ModelConfig, TrainConfig, ValidationConfig
+from training.leaves import leaf_cut, padded_length
+from training.order import SampleOrder
+from training.precision import choose_precision
+from training.samples import SampleReader
+from training.segment import join_process_group, make_model, make_objective
+from training.specification import SegmentSpec
+from training.trainer import Trainer
+from training.world import World
+
+ROOT = Path(__file__).parents[2]
+QUALITY = ROOT / "deployments/configs/quality.toml"
+ROWS = 12_000
+PADDING_STEPS = 20
+PAIRS = 10
+# Small for a GPU, large for a processor core: a step is nearly all forward and backward, as it is at full size.
+SMALL = ModelConfig(width=128, layers=2, heads=4, feedforward=512)
+LARGE = ModelConfig(width=192, layers=4, heads=4, feedforward=768)
+# With the number of ranks: they accumulate four, two and one leaves.
+CASES = ((SMALL, 1), (SMALL, 2), (SMALL, 4), (LARGE, 1), (LARGE, 2))
+BATCH_SIZE, LEAVES = 16, 4
+COLUMNS = (
+    "layers x width", "parameters", "ranks", "leaves a rank", "exact s/step", "fast s/step", "exact / fast",
+    "median", "MB exact", "MB fast",
+)  # fmt: skip
+
+
+def main() -> None:
+    """Prepare the corpus, measure, print the tables."""
+    console = Console(width=130, highlight=False)
+    with tempfile.TemporaryDirectory() as folder:
+        config, dataset = _prepare(Path(folder))
+        store = LocalStore(Path(config.store))
+        efficiency = _padding_efficiency(store, dataset, config)
+        console.print(_padding_line(config, efficiency))
+        table = Table(*COLUMNS, box=None, pad_edge=False)
+        ratios = []
+        for model, size in CASES:
+            measured = _measure(Path(folder), store, dataset, model, size)
+            ratios.append(measured["ratio"])
+            table.add_row(f"{model.layers} x {model.width}", *_cells(measured, size))
+        console.print(table)
+    print(f"exact_over_fast={max(ratios):.3f} padding_efficiency={efficiency:.3f}")
+
+
+def _prepare(folder: Path) -> tuple[RunConfig, DatasetManifest]:
+    generate_corpus(folder / "corpus", "quality", ROWS)
+    assignments = [f"data.source={folder / 'corpus'}", f"store={folder / 'store'}", "data.memory_limit=2GB"]
+    config = load_configuration(QUALITY, assignments)
+    store = LocalStore(Path(config.store))
+    return config, prepare_dataset(config.data, store, folder / "scratch")
+
+
+def _padding_efficiency(store: LocalStore, dataset: DatasetManifest, config: RunConfig) -> float:
+    """Real tokens over computed tokens of the first steps, with the batch size and the leaves of quality.toml."""
+    reader = SampleReader(store, dataset, "train")
+    order = SampleOrder(reader.num_rows, reader.group_rows, config.train.seed)
+    cut = leaf_cut(config.model)
+    real = computed = 0
+    for step in range(PADDING_STEPS):
+        lengths = reader.read(order.rows(step * config.train.batch_size, config.train.batch_size)).lengths
+        real += int(lengths.sum())
+        leaves = cut.cut(lengths, config.train.leaves)
+        computed += sum(len(leaf) * padded_length(int(lengths[leaf].max())) for leaf in leaves)
+    return real / computed
+
+
+def _padding_line(config: RunConfig, efficiency: float) -> str:
+    return (
+        f"padding: {efficiency:.3f} of the computed tokens are real ones, over {PADDING_STEPS} steps of "
+        f"{config.train.batch_size} samples in {config.train.leaves} leaves (quality corpus, up to "
+        f"{config.data.max_tokens} tokens)\n"
+    )
+
+
+def _measure(
+    folder: Path, store: LocalStore, dataset: DatasetManifest, model: ModelConfig, size: int
+) -> dict[str, Any]:
+    scratch = folder / f"ranks-{model.width}-{size}"
+    scratch.mkdir()
+    spec = SegmentSpec(
+        work="train", run="bench", store=store.address, scratch=str(scratch), fence=1, resume=None,
+        dataset_digest=dataset.digest, model=model, validation=ValidationConfig(), checkpoint=CheckpointConfig(),
+        train=TrainConfig(batch_size=BATCH_SIZE, leaves=LEAVES, ranks=size, steps=2 * PAIRS),
+    )  # fmt: skip
+    ranks = RankProcesses(spec, _time_both)
+    ranks.start()
+    codes = ranks.join(timeout=1200)
+    if any(codes):
+        raise SystemExit((scratch / "ranks.log").read_text())
+    measured: dict[str, Any] = json.loads((scratch / "measured.json").read_text())
+    return measured
+
+
+def _time_both(spec: SegmentSpec, world: World) -> object:
+    """One rank: take the same steps with both sums in turn; the first rank writes what it measured."""
+    precision = choose_precision(spec.train, world)
+    join_process_group(spec.train, precision)
+    store = spec.open_store()
+    dataset = load_dataset(store, spec.dataset_digest)
+    trainers = {mode: _make_trainer(spec, dataset, world, mode) for mode in ("exact", "fast")}
+    reader = SampleReader(store, dataset, "train")
+    order = SampleOrder(reader.num_rows, reader.group_rows, 0)
+    source = BatchSource(reader, order, leaf_cut(spec.model), BATCH_SIZE, LEAVES, world, pin=False)
+    seconds: dict[str, list[float]] = {"exact": [], "fast": []}
+    leaves = source.leaves(0)
+    for pair in range(1 + PAIRS):  # the first one warms up
+        for mode in ("exact", "fast") if pair % 2 else ("fast", "exact"):
+            dist.barrier()
+            began = time.perf_counter()
+            trainers[mode].take_step(pair, leaves)
+            dist.barrier()
+            seconds[mode].append(time.perf_counter() - began)
+    if world.is_first:
+        ratios = [exact / fast for exact, fast in zip(seconds["exact"][1:], seconds["fast"][1:], strict=True)]
+        measured = {
+            "parameters": sum(p.numel() for p in trainers["exact"].model.parameters()),
+            "exact": min(seconds["exact"][1:]),
+            "fast": min(seconds["fast"][1:]),
+            "ratio": min(seconds["exact"][1:]) / min(seconds["fast"][1:]),
+            "median": statistics.median(ratios),
+        }
+        (spec.scratch_folder / "measured.json").write_text(json.dumps(measured))
+    return trainers
+
+
+def _make_trainer(spec: SegmentSpec, dataset: DatasetManifest, world: World, mode: str) -> Trainer:
+    config = spec.train.model_copy(update={"sum": mode})
+    precision = choose_precision(config, world)
+    return Trainer(
+        make_model(spec, dataset, precision), make_objective(spec, dataset, precision), config, precision, world
+    )
+
+
+def _cells(measured: dict[str, Any], size: int) -> list[str]:
+    megabytes = measured["parameters"] * 4 / 1e6
+    return [
+        f"{measured['parameters'] / 1e6:.2f} M", f"{size}", f"{LEAVES // size}", f"{measured['exact']:.2f}",
+        f"{measured['fast']:.2f}", f"{measured['ratio']:.3f}", f"{measured['median']:.3f}",
+        f"{2 * megabytes:.1f}", f"{megabytes:.1f}",
+    ]  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

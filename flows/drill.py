@@ -6,6 +6,7 @@ of one of them with SIGKILL, starts the same command again, and compares what th
 
 import secrets
 import shlex
+import shutil
 import signal
 import sys
 import time
@@ -70,6 +71,7 @@ class _Drill:
         self.assignments = assignments
         self.config = load_configuration(configuration, assignments)
         self.places = open_places(self.config)
+        check_writable(self.places.store)
         seed = secrets.randbelow(2**32) if seed is None else seed
         self.plan: DrillPlan = plan_drill(self.config, self.places.store, kills, world_sizes, seed)
         can_share = self.config.train.device != "cpu" and max(self.plan.world_sizes) > 1
@@ -78,7 +80,10 @@ class _Drill:
     def run(self) -> dict[str, Any]:
         plan = self.plan
         for name in (plan.straight, plan.interrupted):
-            self._configure(name)  # a name that is too long is better refused now than after an hour
+            # A name that is too long is better refused now than after an hour.
+            places = open_places(self._configure(name))
+            # What a drill of the same name left here, whose runs were removed since, would pass for news of this one.
+            shutil.rmtree(places.scratch, ignore_errors=True)
         aims = ", ".join(f"{step:,}" for step in plan.aims)
         _say(f"Drill {plan.number} of {plan.run}, seed {plan.seed}: to be killed from step {aims} on.")
         _say("1. Preparing the data set that both runs use.")
@@ -91,7 +96,6 @@ class _Drill:
         return self._conclude(kills)
 
     def _prepare(self) -> None:
-        check_writable(self.places.store)
         require_scratch(self.places)
         with PreparationDisplay() as display:
             prepare_dataset(self.config.data, self.places.store, self.places.data_scratch, display.show)
@@ -139,7 +143,7 @@ class _Drill:
     def _conclude(self, kills: list[Kill]) -> dict[str, Any]:
         comparison = self._compare()
         hits = find_hits(kills, comparison.interrupted)
-        if not hits:
+        if not hits and comparison.holds:
             raise ConfigurationError(
                 "No kill hit: the run was over before one was due, so nothing was shown. "
                 "Give more steps (--set train.steps=...) or fewer kills (--kills)."

@@ -61,7 +61,8 @@ class StartedRun:
 
     def kill(self) -> None:
         """SIGKILL for the command, its server, its ranks: what a machine that vanishes leaves behind."""
-        kill_tree(self._started().pid)
+        if self._started().poll() is None:  # else its number may be another's by now
+            kill_tree(self._started().pid)
         self._started().wait()
 
     def require_success(self) -> None:

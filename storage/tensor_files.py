@@ -112,13 +112,13 @@ def weights_distance(path: Path, other: Path) -> WeightsDistance:
 
     Raises `ValueError` if names, types or shapes differ: then there is no distance.
     """
-    pairs = list(zip(read_entries(path), read_entries(other), strict=False))
-    if len(pairs) != len(read_entries(other)) or any(_kind(entry) != _kind(twin) for entry, twin in pairs):
+    entries, twins = read_entries(path), read_entries(other)
+    if [_kind(entry) for entry in entries] != [_kind(twin) for twin in twins]:
         raise ValueError(f"{path} and {other} do not hold the same tensors")
     data, other_data = (np.memmap(file, dtype=np.uint8, mode="r") for file in (path, other))
     squares = np.zeros(3)  # of the one, of the other, of their difference
     largest, largest_in = 0.0, None
-    for entry, twin in pairs:
+    for entry, twin in zip(entries, twins, strict=True):
         for ours, theirs in zip(_numbers(data, entry), _numbers(other_data, twin), strict=True):
             difference = ours - theirs
             squares += [ours @ ours, theirs @ theirs, difference @ difference]

@@ -15,7 +15,7 @@ import duckdb
 from storage.addresses import run_address
 from storage.checkpoints import CheckpointIndex, load_checkpoint
 from storage.datasets import load_dataset
-from storage.errors import ConfigurationError, CorruptObjectError, StoreError
+from storage.errors import CorruptObjectError
 from storage.ledger import ledger_prefix
 from storage.manifest import Manifest
 from storage.run_state import RunState
@@ -29,7 +29,7 @@ from tasks.audit_segments import CountedSteps, part_of_key
 from tasks.audit_violations import MAX_NAMED, Violation
 from tasks.compatibility import read_stored
 from tasks.configuration import RunConfig
-from tasks.database import open_database
+from tasks.database import explained_errors, open_database
 from tasks.sources import Progress
 
 
@@ -113,22 +113,10 @@ def _load_promoted(store: Store, run: str) -> tuple[RunState, CheckpointIndex | 
 
 @contextlib.contextmanager
 def _database(memory_limit: str) -> Iterator[duckdb.DuckDBPyConnection]:
-    """A database that spills where temporary files go; its errors in words."""
-    with tempfile.TemporaryDirectory(prefix="holdfast-audit-") as folder:
-        try:
-            with open_database(memory_limit, Path(folder)) as connection:
-                yield connection
-        except duckdb.OutOfMemoryException as error:
-            raise ConfigurationError(
-                f"The audit takes more memory than data.memory_limit = {memory_limit!r}, or more disk than {folder} "
-                f"has: {_first_line(error)} Raise data.memory_limit, or set TMPDIR to a folder on a larger disk."
-            ) from error
-        except duckdb.Error as error:
-            raise StoreError(
-                f"The ledger or the data set cannot be read: {_first_line(error)} "
-                "Check that the store's files are there and may be read."
-            ) from error
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0]
+    """A database that spills where temporary files go (set TMPDIR to change that)."""
+    with (
+        tempfile.TemporaryDirectory(prefix="holdfast-audit-") as folder,
+        explained_errors(memory_limit, Path(folder)),
+        open_database(memory_limit, Path(folder)) as connection,
+    ):
+        yield connection

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import duckdb
 
-from storage.errors import ConfigurationError
+from storage.errors import ConfigurationError, StoreError
 from tasks.columns import literal
 
 
@@ -34,6 +34,27 @@ def open_database(memory_limit: str, folder: Path) -> Iterator[duckdb.DuckDBPyCo
         ) from error
     with connection:
         yield connection
+
+
+@contextlib.contextmanager
+def explained_errors(memory_limit: str, folder: Path) -> Iterator[None]:
+    """Turn what DuckDB raises into a `ConfigurationError` for too little memory or disk, or a `StoreError`."""
+    try:
+        yield
+    except duckdb.OutOfMemoryException as error:
+        raise ConfigurationError(
+            f"The ledger takes more memory than data.memory_limit = {memory_limit!r}, or more disk than {folder} has: "
+            f"{_first_line(error)} Raise data.memory_limit, or give that folder a larger disk."
+        ) from error
+    except duckdb.Error as error:
+        raise StoreError(
+            f"The ledger or the data set cannot be read: {_first_line(error)} "
+            "Check that the store's files are there and may be read."
+        ) from error
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]
 
 
 def parquet_sql(paths: Sequence[Path]) -> str:

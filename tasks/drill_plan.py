@@ -1,7 +1,7 @@
 """What a drill is going to do: names of its two runs, the steps at which it kills, and the ranks of each start.
 
-Invariant: a pure function of configuration, seed and what is asked for; only the drill's number depends on the store.
-What cannot be done is refused here, before anything is trained.
+Invariant: a pure function of configuration, seed and what is asked for; only the drill's number depends on the store,
+where it is taken once and for all. What cannot be done is refused here, before anything is trained.
 """
 
 import random
@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from storage.errors import ConfigurationError
+from storage.digests import canonical_json
+from storage.errors import ConfigurationError, ObjectExistsError
 from storage.manifest import Manifest
 from storage.store import Store
 from tasks.configuration import RunConfig
@@ -55,21 +56,25 @@ class DrillPlan:
 
 def plan_drill(config: RunConfig, store: Store, kills: int, world_sizes: str | None, seed: int) -> DrillPlan:
     """Raises `ConfigurationError` for what cannot be done with this configuration."""
-    return DrillPlan(
-        run=config.run,
-        number=find_free_number(store, config.run),
-        seed=seed,
-        aims=aim_kills(config.train.steps, kills, seed),
-        world_sizes=choose_world_sizes(world_sizes, config.train.ranks, config.train.leaves),
-    )
+    aims = aim_kills(config.train.steps, kills, seed)
+    sizes = choose_world_sizes(world_sizes, config.train.ranks, config.train.leaves)
+    return DrillPlan(run=config.run, number=take_number(store, config.run), seed=seed, aims=aims, world_sizes=sizes)
 
 
-def find_free_number(store: Store, run: str) -> int:
-    """The first number that no drill of this run has yet."""
+def take_number(store: Store, run: str) -> int:
+    """The first number that no drill of this run has; from now on this one has it, whoever else asks meanwhile."""
     number = 1
-    while any(Manifest(store, name).find_head() for name in _names(run, number)):
+    while any(Manifest(store, name).find_head() for name in _names(run, number)) or not _take(store, run, number):
         number += 1
     return number
+
+
+def _take(store: Store, run: str, number: int) -> bool:
+    try:
+        store.write_if_absent(f"{DRILLS_FOLDER}/{run}-{number}.json", canonical_json({"run": run, "number": number}))
+    except ObjectExistsError:
+        return False
+    return True
 
 
 def aim_kills(steps: int, kills: int, seed: int) -> list[int]:

@@ -13,4 +13,5 @@ QUESTION = "import torch; print(torch.cuda.device_count())"
 def count_gpus() -> int:
     """0 where there is none, or where torch cannot be asked: the ranks will say what is wrong with it."""
     answer = subprocess.run([sys.executable, "-c", QUESTION], capture_output=True, text=True)
-    return int(answer.stdout) if answer.returncode == 0 else 0
+    last_line = answer.stdout.strip().rpartition("\n")[2]
+    return int(last_line) if answer.returncode == 0 and last_line.isdecimal() else 0

@@ -10,7 +10,7 @@ from pathlib import Path
 from storage.errors import CorruptObjectError
 from storage.ledger import LedgerPart, walk_ledger
 from storage.store import Store
-from tasks.database import open_database, parquet_sql
+from tasks.database import explained_errors, open_database, parquet_sql
 
 # Rows that only one of the two has stand beside NULL, which is distinct from every value.
 DIFFERENCE_SQL = """
@@ -45,7 +45,11 @@ def compare_ledgers(
     except CorruptObjectError as error:
         return LedgerDifference(problem=str(error))
     scratch.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=scratch) as folder, open_database(memory_limit, Path(folder)) as database:
+    with (
+        tempfile.TemporaryDirectory(dir=scratch) as folder,
+        explained_errors(memory_limit, scratch),
+        open_database(memory_limit, Path(folder)) as database,
+    ):
         row = database.execute(query).fetchone()
     assert row is not None, "an aggregate has a row"
     return LedgerDifference(num_steps=row[0], first_step=row[1])

@@ -83,10 +83,10 @@ def _require_same_data(config: RunConfig, places: RunPlaces, state: RunState) ->
 def _announce_changes(state: RunState, config: RunConfig) -> None:
     for field, text in describe_changes(read_stored(state.config), config.model_dump(mode="json")).items():
         announce(f"Configuration changed: {text}.")
-        if field == "train.ranks" and config.train.sum == "fast" and state.promoted is not None:
+        if field in ("train.ranks", "train.share_gpus") and config.train.sum == "fast" and state.promoted is not None:
             announce(
-                "With train.sum = 'fast' the order of samples stays exact, but the last bits of the weights may not be "
-                "those of a run on the number of ranks it was begun with."
+                "With train.sum = 'fast' the order of samples stays exact, but the weights will not be those of a run "
+                "that goes on as it was begun."
             )
         if field == "train.steps" and state.promoted is not None:
             announce(

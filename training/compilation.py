@@ -13,7 +13,7 @@ from torch import Tensor
 from storage.datasets import DatasetManifest
 from training.batches import Leaf
 from training.configuration import TrainConfig
-from training.leaves import PADDING_MULTIPLE, padded_length
+from training.leaves import padded_length
 from training.model import Classifier
 from training.precision import Precision
 
@@ -38,7 +38,7 @@ def _example(dataset: DatasetManifest, num_samples: int, device: torch.device) -
     """A leaf of zeros, its numbers of samples and of tokens declared to be any."""
     length = padded_length(dataset.max_tokens // 2)
     if length == num_samples:
-        length += PADDING_MULTIPLE  # equal numbers would be taken to be equal always
+        num_samples += 1  # equal numbers would be taken to be equal always
     leaf = Leaf(
         index=0,
         rows=np.arange(num_samples),

@@ -12,12 +12,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from training.divergence import DivergedError
 from training.fixed_point import LARGEST, NUM_TALLIES
 from training.world import World
-
-
-class DivergedError(ArithmeticError):
-    """The loss or the gradient is no number that training can go on from."""
 
 
 class LossCurve:

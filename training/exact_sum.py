@@ -46,7 +46,9 @@ class ExactSum:
     def __init__(
         self, model: nn.Module, num_leaves: int, optimization: Optimization, device_ids: list[int] | None
     ) -> None:
-        self.parallel = DistributedDataParallel(model, device_ids=device_ids, gradient_as_bucket_view=True)
+        # Gradients are not views of DDP's buckets: where a gradient begins in memory would change when buckets are
+        # regrouped after a process's first step, and on GPUs the order in which a norm is added up changes with it.
+        self.parallel = DistributedDataParallel(model, device_ids=device_ids, gradient_as_bucket_view=False)
         self._fixed_point = FixedPoint(num_leaves)
         self._optimization = optimization
         self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]

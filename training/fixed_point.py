@@ -15,8 +15,9 @@ from torch import Tensor
 RANGE_BITS = 16
 # One bit for the sign, and one so that a sum over all leaves at the end of the range still fits.
 SUM_BITS = 62
-# So many values at a time go through all passes while they are in a processor's cache; a GPU takes all at once.
+# So many values at a time go through all passes: they stay in a processor's cache, or keep a GPU busy in little memory.
 CHUNK_VALUES = 1 << 16
+GPU_CHUNK_VALUES = 1 << 24
 NUM_TALLIES = 2
 LARGEST = 2.0**RANGE_BITS
 
@@ -41,7 +42,7 @@ class FixedPoint:
         """
         units = 2.0**self.fraction_bits / loss_scale
         limit = LARGEST * 2.0**self.fraction_bits
-        chunk = CHUNK_VALUES if values.device.type == "cpu" else len(values)
+        chunk = CHUNK_VALUES if values.device.type == "cpu" else GPU_CHUNK_VALUES
         for start in range(0, len(values), chunk):
             part = values[start : start + chunk].mul_(units)  # exact, by a power of two
             smallest, largest = torch.aminmax(part)

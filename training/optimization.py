@@ -11,7 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from training.configuration import TrainConfig
+from training.divergence import DivergedError
 
+# So small only after fifty steps that all overflowed.
+SMALLEST_LOSS_SCALE = 2.0**-34
 AUTOCAST_TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -43,18 +46,18 @@ class Optimization:
             betas=(config.adam_beta1, config.adam_beta2),
         )
         self.scaler = torch.amp.GradScaler(device.type, enabled=config.precision == "fp16")
-
-    @property
-    def loss_scale(self) -> float:
-        """What gradients are multiplied by until `step` divides them again: a power of two, 1 unless in fp16."""
-        return self.scaler.get_scale() if self.scaler.is_enabled() else 1.0
+        # What gradients are multiplied by until `step` divides them again: a power of two, 1 unless in fp16.
+        self.loss_scale = self._read_loss_scale()
 
     def backward(self, loss: Tensor) -> None:
         """Add the gradients of `loss` to those accumulated so far."""
         self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
 
     def step(self, step: int) -> None:
-        """Clip the accumulated gradients, change the weights, forget the gradients. fp16 overflow skips the change."""
+        """Clip the accumulated gradients, change the weights, forget the gradients. fp16 overflow skips the change.
+
+        Raises `DivergedError` on every rank alike if one step after the other overflowed, whatever the scale.
+        """
         self.scaler.unscale_(self.optimizer)
         nn.utils.clip_grad_norm_(self._parameters.values(), self._config.clip_norm)
         for group in self.optimizer.param_groups:
@@ -62,6 +65,13 @@ class Optimization:
         self.scaler.step(self.optimizer)
         self.scaler.update()
         self.optimizer.zero_grad(set_to_none=True)
+        self.loss_scale = self._read_loss_scale()
+        if self.loss_scale < SMALLEST_LOSS_SCALE:
+            raise DivergedError(
+                f"At step {step + 1} the gradient was not finite, as in all of the last steps: in fp16 the weights did "
+                f"not change while the loss scale fell to {self.loss_scale:g}. Lower train.learning_rate, use bf16, "
+                "or look for bad samples."
+            )
 
     def tensors(self) -> dict[str, Tensor]:
         """The optimizer's state as `<kind>.<parameter>`: first and second moments and their step counts."""
@@ -93,3 +103,8 @@ class Optimization:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.scaler.load_state_dict(state["scaler"])
+        self.loss_scale = self._read_loss_scale()
+
+    def _read_loss_scale(self) -> float:
+        """Makes the CPU wait for the GPU, as the scaler itself does in each step; only in fp16."""
+        return self.scaler.get_scale() if self.scaler.is_enabled() else 1.0

@@ -21,7 +21,8 @@ from training.batches import BatchSource
 from training.checkpointing import Checkpointer, RunProgress
 from training.compilation import compile_model
 from training.configuration import TrainConfig, ValidationConfig
-from training.curve import DivergedError, LossCurve
+from training.curve import LossCurve
+from training.divergence import DivergedError
 from training.leaves import leaf_cut
 from training.loop import Segment, train
 from training.model import Classifier

@@ -4,8 +4,10 @@ import json
 import math
 import random
 import re
+import shutil
 import signal
 import time
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -237,6 +239,41 @@ def test_neither_groups_nor_buckets_of_parameters_reach_a_bit(tmp_path: Path) ->
     assert read_state(runs.store, found[0])["gradient_values_rounded_away"] > 1000
     for checkpoint in found[1:]:
         require_the_same(checkpoint, found[0], runs)
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs g++ on a CPU")
+def test_a_compiled_model_continued_on_another_number_of_ranks_is_the_same(tmp_path: Path) -> None:
+    """The process that continues meets other shapes first."""
+    runs = Runs(tmp_path)
+    expected = runs.train(1, compile=True, steps=8)
+    found = runs.train(2, resume=expected[5], compile=True, steps=8)
+    require_the_same(found[8], expected[8], runs)
+
+
+def test_where_gradients_begin_in_memory_does_not_change_when_buckets_are_regrouped(tmp_path: Path) -> None:
+    """On GPUs the order in which a norm is added up depends on it."""
+    runs = Runs(tmp_path, "binary")
+    spec = runs.next_spec(2, steps=3)
+    assert train_forked(spec, runs.store, train_and_note_alignment).outcome == "completed", read_log(spec)
+    noted = json.loads((spec.scratch_folder / "alignment.json").read_text())
+    assert len(noted) == 3
+    assert all(offset == 0 for step in noted for offset in step)
+
+
+def train_and_note_alignment(spec: SegmentSpec, world: World) -> Any:
+    noted: list[list[int]] = []
+    clip = torch.nn.utils.clip_grad_norm_
+
+    def noting_clip(parameters: Iterable[Tensor], max_norm: float) -> Tensor:
+        listed = list(parameters)
+        noted.append([parameter.grad.data_ptr() % 16 for parameter in listed if parameter.grad is not None])
+        return clip(listed, max_norm)
+
+    torch.nn.utils.clip_grad_norm_ = noting_clip  # type: ignore[assignment]
+    kept = train_segment(spec, world)
+    if world.is_first:
+        (spec.scratch_folder / "alignment.json").write_text(json.dumps(noted))
+    return kept
 
 
 def train_coarsely(spec: SegmentSpec, world: World) -> Any:

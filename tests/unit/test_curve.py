@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from training.configuration import TrainConfig
-from training.curve import DivergedError, LossCurve
+from training.curve import LossCurve
+from training.divergence import DivergedError
 from training.optimization import learning_rate
 from training.world import World
 

@@ -20,7 +20,7 @@ from storage.store import Store
 from storage.tensor_files import WeightsDistance, weights_distance
 from tasks.drill_comparison import Comparison, Kill, describe_comparison, find_hits
 from tasks.drill_page import render_drill_page
-from tasks.drill_plan import DrillPlan, aim_kills, choose_world_sizes, find_free_number
+from tasks.drill_plan import DrillPlan, aim_kills, choose_world_sizes, take_number
 from tasks.drill_records import TrainedRun
 from tasks.drill_words import judge_drill, list_findings
 from tasks.following import RunFollower
@@ -209,10 +209,11 @@ def test_kills_are_aimed_at_distinct_stretches_and_follow_from_the_seed() -> Non
 
 def test_a_drill_takes_a_number_that_neither_of_its_runs_has(tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
-    assert find_free_number(store, "r") == 1
+    assert take_number(store, "r") == 1
     make_run(store, "r-drill-1-straight")
     make_run(store, "r-drill-2-interrupted")
-    assert find_free_number(store, "r") == 3
+    assert take_number(store, "r") == 3
+    assert take_number(store, "r") == 4  # the third is being prepared, and has no run yet
 
 
 def test_the_distance_of_weights_is_that_of_all_tensors_as_one_vector(tmp_path: Path) -> None:

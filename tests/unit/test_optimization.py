@@ -1,10 +1,11 @@
-"""The optimizer's state goes out and comes back under the names of the parameters."""
+"""The optimizer's state goes out and comes back under the names of the parameters; overflow without end is noticed."""
 
 import pytest
 import torch
 from torch import nn
 
 from training.configuration import TrainConfig
+from training.divergence import DivergedError
 from training.optimization import Optimization
 
 CPU = torch.device("cpu")
@@ -47,3 +48,18 @@ def test_a_state_without_some_parameter_is_an_error() -> None:
     incomplete = {name: tensor for name, tensor in optimization.tensors().items() if "bias" not in name}
     with pytest.raises(KeyError):
         Optimization(model, config, CPU).load_tensors(incomplete)
+
+
+def test_in_fp16_steps_that_all_overflow_end_the_run_with_what_to_do() -> None:
+    model = nn.Linear(2, 1)
+    before = model.weight.detach().clone()
+    optimization = Optimization(model, TrainConfig(precision="fp16"), CPU)
+
+    def overflow_for_ever() -> None:
+        for step in range(100):
+            optimization.backward(model(torch.ones(1, 2)).sum() * torch.inf)
+            optimization.step(step)
+
+    with pytest.raises(DivergedError, match=r"At step 5\d the gradient was not finite.*learning_rate"):
+        overflow_for_ever()
+    assert torch.equal(model.weight, before)

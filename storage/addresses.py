@@ -8,18 +8,28 @@ from pathlib import Path
 
 from storage.errors import ConfigurationError, ObjectExistsError, StoreError
 from storage.local_store import LocalStore
+from storage.s3_address import SCHEME as S3_SCHEME
 from storage.store import Store
 
 RUNS_FOLDER = "runs"
 
 
-def open_store(address: str) -> Store:
-    """The store at a folder's path. Raises `ConfigurationError` for an address of a kind that is not supported."""
+def open_store(address: str, cache: Path | None = None) -> Store:
+    """The store at a folder's path, or at `s3://bucket/prefix`.
+
+    A store in a bucket keeps copies of what it fetches in the folder `cache`, or below the system's folder for
+    temporary files. Raises `ConfigurationError` for an address of another kind.
+    """
     scheme, separator, _ = address.partition("://")
+    if separator and scheme == S3_SCHEME:
+        # boto3 takes longer to import than all of this package: commands on a folder do without it.
+        from storage.s3_store import open_s3_store
+
+        return open_s3_store(address, cache)
     if separator:
         raise ConfigurationError(
             f"store = {address!r}: {scheme}:// stores are not supported by this version. "
-            "Give a folder, for instance on a network file system that all machines mount."
+            "Give s3://bucket/prefix, or a folder, for instance on a network file system that all machines mount."
         )
     return LocalStore(path_of(address))
 
@@ -37,13 +47,17 @@ def path_of(text: str) -> Path:
 def check_writable(store: Store) -> None:
     """Try the two writes that everything rests on. Raises `StoreError` if the store cannot be written or lock."""
     key = f"probe/{uuid.uuid4().hex}"
+    store.write_if_absent(key, b"first")
     try:
-        store.write_if_absent(key, b"first")
-        try:
-            store.write_if_absent(key, b"second")
-        except ObjectExistsError:
-            return
-        raise StoreError(f"{store.address} does not honour put-if-absent, on which the manifest rests: use another.")
+        store.write_if_absent(key, b"second")
+    except ObjectExistsError:
+        return
+    else:
+        raise StoreError(
+            f"The store {store.address} does not honour put-if-absent, on which the manifest rests: a second put of "
+            "one key replaced the first. Use another store; of those that speak S3, one that honours "
+            "`If-None-Match: *` as AWS and Ceph do, and a bucket that keeps no versions."
+        )
     finally:
         store.delete(key)
 

@@ -14,8 +14,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from storage.errors import ObjectExistsError, ObjectMissingError, StoreError
+from storage.keys import RESERVED_FOLDER, split_key
 
-TEMPORARY_FOLDER = ".tmp"
+TEMPORARY_FOLDER = RESERVED_FOLDER
 SWEEP_AGE_SECONDS = 24 * 3600
 PLACE_ATTEMPTS = 20
 
@@ -95,10 +96,7 @@ class LocalStore:
                     path.unlink()
 
     def _path(self, key: str) -> Path:
-        parts = key.split("/")
-        if not key or any(part in ("", ".", "..") for part in parts) or parts[0] == TEMPORARY_FOLDER:
-            raise ValueError(f"not a key: {key!r}")
-        return self.root.joinpath(*parts)
+        return self.root.joinpath(*split_key(key))
 
     def _temporary_path(self) -> Path:
         folder = self.root / TEMPORARY_FOLDER

@@ -112,7 +112,9 @@ class RunConfig(ConfigModel):
     run: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100, description="The run's name.")
     store: str = Field("holdfast-store", min_length=1, description="Durable storage: a folder, or s3://bucket/prefix.")
     scratch: str | None = Field(
-        None, description="Folder on fast local disk for files under way; inside the store if not given."
+        None,
+        description="Folder on fast local disk for files under way; inside the store if not given, or below TMPDIR "
+        "where the store is a bucket.",
     )
     data: DataConfig
     model: ModelConfig = ModelConfig()

@@ -3,6 +3,7 @@
 Invariant: scratch holds nothing that cannot be lost. It is a folder for each segment, removed when the segment ended.
 """
 
+import os
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,12 +18,16 @@ from tasks.configuration import RunConfig
 
 @dataclass(frozen=True)
 class RunPlaces:
-    """One run's store and manifest; its scratch folder, and the one in which data are prepared for all runs."""
+    """One run's store and manifest; its scratch folder, and the one in which data are prepared for all runs.
+
+    `cache` is where a store in a bucket keeps copies, if `scratch` was set; else it chooses for itself.
+    """
 
     store: Store
     manifest: Manifest
     scratch: Path
     data_scratch: Path
+    cache: Path | None = None
 
     def segment_scratch(self, fence: int) -> Path:
         """The folder of the segment with this fence."""
@@ -35,9 +40,10 @@ class RunPlaces:
 
 def open_places(config: RunConfig) -> RunPlaces:
     """Open the run's store; nothing is written. Raises `ConfigurationError`."""
-    store = open_store(config.store)
+    cache = None if config.scratch is None else path_of(config.scratch).absolute() / "cache"
+    store = open_store(config.store, cache)
     scratch = _scratch_root(config, store)
-    return RunPlaces(store, Manifest(store, config.run), scratch / "runs" / config.run, scratch / "data")
+    return RunPlaces(store, Manifest(store, config.run), scratch / "runs" / config.run, scratch / "data", cache)
 
 
 def require_scratch(places: RunPlaces) -> None:
@@ -64,4 +70,4 @@ def _scratch_root(config: RunConfig, store: Store) -> Path:
         return path_of(config.scratch).absolute()
     if isinstance(store, LocalStore):
         return store.root / TEMPORARY_FOLDER / "scratch"
-    return Path(tempfile.gettempdir()) / "holdfast"
+    return Path(tempfile.gettempdir()) / f"holdfast-{os.getuid()}"

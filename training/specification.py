@@ -26,6 +26,7 @@ class SegmentSpec(ConfigModel):
     work: Literal["train", "evaluate"]
     run: str
     store: str
+    cache: str | None = Field(None, description="Where a store in a bucket keeps copies of what it fetches.")
     scratch: str = Field(description="This segment's own folder on local disk.")
     fence: int
     dataset_digest: str
@@ -37,7 +38,7 @@ class SegmentSpec(ConfigModel):
     budget_seconds: float | None = None
 
     def open_store(self) -> Store:
-        return open_store(self.store)
+        return open_store(self.store, Path(self.cache) if self.cache else None)
 
     @property
     def scratch_folder(self) -> Path:

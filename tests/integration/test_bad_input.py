@@ -268,7 +268,7 @@ SETTING_MISTAKES: dict[str, tuple[str, ...]] = {
     "train.steps=many": ("train.steps: must be a valid integer (found 'many')",),
     "train=5": ("train: must be a section with keys of its own",),
     "store=": ("store: must have at least 1 character",),
-    "store=s3://bucket/prefix": ("s3:// stores are not supported by this version", "Give a folder"),
+    "store=s3://bucket:9000/prefix": ("is not an address of the form s3://bucket/prefix", "AWS_ENDPOINT_URL_S3"),
     "store=~nobody-of-that-name/store": ("~nobody-of-that-name/store stands for", "Write the path without ~"),
 }
 

@@ -1,7 +1,10 @@
-"""What every store does, whatever it is made of. A new implementation joins by one line in `STORES`."""
+"""What every store does, whatever it is made of. A new implementation joins by one line in `STORES`.
+
+The store in a bucket is tried on moto, or on the server that HOLDFAST_TEST_S3_ENDPOINT names.
+"""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -10,12 +13,21 @@ from storage.addresses import check_writable, find_run_address, open_store, run_
 from storage.errors import ConfigurationError, ObjectExistsError, ObjectMissingError, StoreError
 from storage.local_store import LocalStore
 from storage.store import Store
+from tests.helpers.s3_server import open_s3_store, running_s3_server, use_s3
 
-STORES: dict[str, Callable[[Path], Store]] = {"folder": lambda path: LocalStore(path / "store")}
+STORES: dict[str, Callable[[Path], Store]] = {"folder": lambda path: LocalStore(path / "store"), "s3": open_s3_store}
+
+
+@pytest.fixture(scope="module")
+def s3_endpoint() -> Iterator[str]:
+    with running_s3_server() as endpoint:
+        yield endpoint
 
 
 @pytest.fixture(params=STORES)
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    if request.param == "s3":
+        use_s3(monkeypatch, request.getfixturevalue("s3_endpoint"))
     return STORES[request.param](tmp_path)
 
 
@@ -37,6 +49,12 @@ def test_put_if_absent_never_replaces(store: Store) -> None:
     with pytest.raises(ObjectExistsError):
         store.write_if_absent("key", b"second")
     assert store.read("key") == b"first"
+
+
+def test_another_writer_with_the_same_bytes_is_another_writer(store: Store) -> None:
+    store.write_if_absent("key", b"same")
+    with pytest.raises(ObjectExistsError):
+        store.write_if_absent("key", b"same")
 
 
 def test_of_many_writers_racing_for_a_key_exactly_one_wins(store: Store) -> None:
@@ -68,6 +86,19 @@ def test_a_file_is_put_whole_and_once(store: Store, tmp_path: Path) -> None:
         store.put_file(source, "files/one.bin")
     source.unlink()
     assert store.fetch("files/one.bin").read_bytes() == b"x" * 100_000
+
+
+@pytest.mark.parametrize("key", ["files/one.bin", "datasets/digest/one.bin"])
+def test_what_was_deleted_and_put_again_is_fetched_anew(store: Store, tmp_path: Path, key: str) -> None:
+    for content in (b"", b"first", b"other"):
+        source = tmp_path / "source.bin"
+        source.write_bytes(content)
+        store.put_file(source, key)
+        source.unlink()
+        assert store.fetch(key).read_bytes() == store.fetch(key).read_bytes() == store.read(key) == content
+        store.delete(key)
+        with pytest.raises(ObjectMissingError):
+            store.fetch(key)
 
 
 def test_keys_are_listed_in_order_and_by_prefix(store: Store) -> None:

@@ -1,0 +1,117 @@
+"""Copies of a bucket's objects on local disk, shared by all processes of one user on one machine.
+
+A store in a bucket has to put what it fetches somewhere, and all ranks of a machine read the same shards: one of them
+downloads, the others wait for it. The folder is bounded: beside what others keep on its disk, copies take at most half
+of what is free, and the ones used longest ago leave first. A copy used within the last ten minutes stays in any case:
+somebody may have its path and not have opened it yet. Invariant: a name stands for one content and for a whole file,
+also after a power cut; everything here may be deleted at any time.
+"""
+
+import fcntl
+import hashlib
+import os
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from storage.errors import StoreError
+
+SHARE_OF_FREE_DISK = 0.5
+IN_USE_SECONDS = 600
+NUM_LOCKS = 64
+LOCK_PREFIX = "lock-"
+PART_SUFFIX = ".part"
+
+
+class DownloadCache:
+    """Copies in `folder`, which is made when it is first used. `limit_bytes` stands in for the share of the disk."""
+
+    def __init__(self, folder: Path, limit_bytes: int | None = None) -> None:
+        self.folder = folder
+        self._limit_bytes = limit_bytes
+
+    def find(self, name: str, num_bytes: int) -> Path | None:
+        """The copy with this name, or None. To be opened within ten minutes."""
+        path = self.folder / name
+        try:
+            os.utime(path)  # first: from now on nobody removes it
+            return path if path.stat().st_size == num_bytes else None
+        except OSError:
+            return None  # whatever is wrong with the folder is told when a copy is to be kept in it
+
+    def get(self, name: str, num_bytes: int, download: Callable[[BinaryIO], None], anew: bool = False) -> Path:
+        """The copy with this name, downloaded if there is none, or in any case if `anew`. Raises `StoreError`."""
+        try:
+            self._make_folder()
+            with self._locked(name):
+                found = None if anew else self.find(name, num_bytes)
+                return found or self._add(name, num_bytes, download)
+        except OSError as error:
+            raise StoreError(
+                f"Cannot keep downloads in {self.folder}: {error.strerror or error}. "
+                "Check that the folder is writable and has space left, or set TMPDIR to another disk."
+            ) from error
+
+    def _add(self, name: str, num_bytes: int, download: Callable[[BinaryIO], None]) -> Path:
+        self._make_room(num_bytes)
+        path = self.folder / name
+        part = self.folder / f"{uuid.uuid4().hex}{PART_SUFFIX}"
+        try:
+            with part.open("wb") as file:
+                download(file)
+                file.flush()
+                os.fsync(file.fileno())
+            part.replace(path)
+        finally:
+            part.unlink(missing_ok=True)
+        return path
+
+    def _make_folder(self) -> None:
+        """In a folder that all users may write, the name may be taken by one who wants to choose our bytes."""
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if self.folder.stat().st_uid != os.getuid():
+            raise StoreError(f"{self.folder} belongs to another user. Remove it, or set TMPDIR to another folder.")
+
+    @contextmanager
+    def _locked(self, name: str) -> Iterator[None]:
+        """One process at a time for each name. The system lets go of the lock of one that dies."""
+        number = int(hashlib.sha256(name.encode()).hexdigest(), 16) % NUM_LOCKS
+        with (self.folder / f"{LOCK_PREFIX}{number:02d}").open("ab") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+    def _make_room(self, num_bytes: int) -> None:
+        """Remove the copies used longest ago until so many bytes more are within the limit."""
+        copies = sorted(self._copies())
+        total = sum(size for _, size, _ in copies)
+        limit = self._limit(total)
+        for used_at, size, path in copies:
+            if total + num_bytes <= limit or used_at > time.time() - IN_USE_SECONDS:
+                return
+            path.unlink(missing_ok=True)
+            total -= size
+
+    def _limit(self, total: int) -> float:
+        if self._limit_bytes is not None:
+            return self._limit_bytes
+        disk = os.statvfs(self.folder)
+        return SHARE_OF_FREE_DISK * (disk.f_bavail * disk.f_frsize + total)
+
+    def _copies(self) -> Iterator[tuple[float, int, Path]]:
+        """When it was last used, size and path of each copy, and of what killed downloads left behind."""
+        for path in self.folder.iterdir():
+            try:
+                found = path.stat()
+            except FileNotFoundError:
+                continue  # another process was quicker
+            if not path.name.startswith(LOCK_PREFIX):
+                yield found.st_mtime, found.st_size, path
+
+
+def default_cache_folder() -> Path:
+    """Below the system's folder for temporary files, which TMPDIR names; one for each user."""
+    return Path(tempfile.gettempdir()) / f"holdfast-cache-{os.getuid()}"

@@ -1,0 +1,163 @@
+"""An HTTP proxy before an S3 server that fails as a network does, when and as often as it is told.
+
+Invariant: a fault counts how often it took place, so that a test can show that it did.
+"""
+
+import http.client
+import socket
+import struct
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from enum import Enum, auto
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import urlsplit
+
+
+class Failure(Enum):
+    """What becomes of a request."""
+
+    SLOW_DOWN = auto()  # 503, and the server never saw it
+    CONFLICT = auto()  # 409, and the server never saw it
+    RESET = auto()  # the connection breaks, and the server never saw it
+    REPLY_LOST = auto()  # the server did it, and the connection breaks
+    REPLY_IS_ERROR = auto()  # the server did it, and the answer is 500
+    HANG = auto()  # the server did it, and no answer comes
+    CUT = auto()  # half of the answer's body, and the connection breaks
+
+
+@dataclass
+class Fault:
+    """Fails the next `times` requests of this method whose path and query contain `part`."""
+
+    failure: Failure
+    method: str
+    part: str = ""
+    times: int = 1
+    fired: int = 0
+
+    def takes(self, method: str, path: str) -> bool:
+        return self.fired < self.times and method == self.method and self.part in path
+
+
+class FaultyProxy:
+    """Where it listens, what is to fail, and what passed through it: method and path, also of what failed."""
+
+    def __init__(self, upstream: str) -> None:
+        self.upstream = urlsplit(upstream).netloc
+        self.faults: list[Fault] = []
+        self.requests: list[tuple[str, str]] = []
+        self.headers: list[dict[str, str]] = []
+        self.lock = threading.Lock()
+        self.endpoint = ""
+
+    def fail(self, failure: Failure, method: str, part: str = "", times: int = 1) -> Fault:
+        """Have requests fail from now on."""
+        fault = Fault(failure, method, part, times)
+        self.faults.append(fault)
+        return fault
+
+    def take(self, method: str, path: str, headers: dict[str, str]) -> Failure | None:
+        """What is to become of a request."""
+        with self.lock:
+            self.requests.append((method, path))
+            self.headers.append(headers)
+            fault = next((fault for fault in self.faults if fault.takes(method, path)), None)
+            if fault is None:
+                return None
+            fault.fired += 1
+            return fault.failure
+
+    def count(self, method: str, part: str = "") -> int:
+        """Requests of this method whose path and query contain `part`."""
+        return sum(1 for made, path in self.requests if made == method and part in path)
+
+
+@contextmanager
+def running_proxy(upstream: str) -> Iterator[FaultyProxy]:
+    """A proxy before the server at `upstream` that lives as long as the block."""
+    proxy = FaultyProxy(upstream)
+    handler = type("Handler", (_Handler,), {"proxy": proxy})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    server.daemon_threads = True
+    proxy.endpoint = f"http://127.0.0.1:{server.server_port}"
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+    thread.start()
+    try:
+        yield proxy
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    proxy: FaultyProxy
+    HANG_SECONDS = 3.0
+
+    def do_GET(self) -> None:
+        self._answer()
+
+    do_HEAD = do_PUT = do_POST = do_DELETE = do_GET  # noqa: N815 - http.server calls them so
+
+    def _answer(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        failure = self.proxy.take(self.command, self.path, dict(self.headers))
+        if failure is Failure.SLOW_DOWN:
+            return self._send(503, {}, _error("SlowDown"))
+        if failure is Failure.CONFLICT:
+            return self._send(409, {}, _error("ConditionalRequestConflict"))
+        if failure is Failure.RESET:
+            return self._break_off()
+        status, headers, answer = self._forward(body)
+        if failure is Failure.REPLY_IS_ERROR:
+            return self._send(500, {}, _error("InternalError"))
+        if failure is Failure.HANG:
+            time.sleep(self.HANG_SECONDS)
+        if failure in (Failure.REPLY_LOST, Failure.HANG):
+            return self._break_off()
+        self._send(status, headers, answer, cut=failure is Failure.CUT)
+
+    def _forward(self, body: bytes) -> tuple[int, dict[str, str], bytes]:
+        headers = {name: value for name, value in self.headers.items() if name.lower() not in ("connection", "expect")}
+        connection = http.client.HTTPConnection(self.proxy.upstream, timeout=60)
+        try:
+            connection.request(self.command, self.path, body, headers)
+            answer = connection.getresponse()
+            return answer.status, dict(answer.getheaders()), answer.read()
+        finally:
+            connection.close()
+
+    def _send(self, status: int, headers: dict[str, str], body: bytes, cut: bool = False) -> None:
+        self.send_response(status)
+        length = headers.get("Content-Length") if self.command == "HEAD" else str(len(body))
+        dropped = {"content-length", "connection", "transfer-encoding", "date", "server"}
+        for name, value in headers.items():
+            if name.lower() not in dropped:
+                self.send_header(name, value)
+        self.send_header("Content-Length", length or "0")
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body[: len(body) // 2] if cut else body)
+        if cut:
+            self._break_off()
+
+    def _break_off(self) -> None:
+        """End the connection with a reset."""
+        self.wfile.flush()
+        self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.close_connection = True
+        with suppress(OSError):
+            self.connection.close()
+
+    def log_message(self, *_arguments: Any) -> None:
+        return
+
+
+def _error(code: str) -> bytes:
+    return f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>told to fail</Message></Error>".encode()

@@ -108,6 +108,28 @@ def verify(run: RunArgument, assignments: Assignments = None, as_json: AsJson = 
 
 
 @app.command()
+def prune(
+    run: RunArgument,
+    assignments: Assignments = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would go, and change nothing.")] = False,
+    set_aside: Annotated[
+        bool, typer.Option("--set-aside", help="Delete the files of checkpoints that earlier segments set aside, too.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Delete the checkpoints that a run no longer keeps.
+
+    What stays follows from the policy that the run was last continued with; --set checkpoint.keep=2 and the like
+    change it for this once. The resume point, the one before it and what is being read stay in any case. Saves that
+    were cut off and steps that were never promoted go too. Safe while the run is in training.
+    """
+    from flows.prune import prune_run, render_prune
+
+    store, name = _find_run(run, assignments or [])
+    _print(prune_run(store, name, assignments or [], dry_run, set_aside), as_json, render_prune)
+
+
+@app.command()
 def audit(run: RunArgument, assignments: Assignments = None, as_json: AsJson = False) -> None:
     """Prove from the ledger which samples trained the model.
 

@@ -82,6 +82,7 @@ def _describe_checkpoint(store: Store, record: CheckpointRecord) -> dict[str, An
         "digest": record.digest,
         "weights_sha256": record.weights_sha256,
         "num_bytes": record.num_bytes,
+        "metric": record.metric,
         "promoted_at": record.promoted_at,
     }
 

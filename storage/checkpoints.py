@@ -157,12 +157,16 @@ def validate_for_promotion(found: FoundCheckpoint, store: Store, batch_size: int
     require_ledger_to(store, index.ledger, index.step)
 
 
-def list_checkpoint_paths(store: Store, run: str) -> list[tuple[str, int]]:
-    """Folders of all checkpoints of a run, complete or not, with the fence they were written under. For cleaning up."""
+def list_checkpoint_paths(store: Store, run: str) -> list[tuple[str, int, int]]:
+    """Folders of all checkpoints of a run, complete or not, each with its step and its fence. For cleaning up."""
     prefix = f"{RUNS_FOLDER}/{run}/checkpoints/"
     folders = {key.removeprefix(prefix).partition("/")[0] for key in store.list_keys(prefix)}
-    named = [(folder, folder.rpartition("-f")[2]) for folder in sorted(folders)]
-    return [(f"{prefix}{folder}", int(fence)) for folder, fence in named if fence.isdigit()]
+    named = [(folder, *folder.partition("-f")[::2]) for folder in sorted(folders)]
+    return [
+        (f"{prefix}{folder}", int(step), int(fence))
+        for folder, step, fence in named
+        if step.isdigit() and fence.isdigit()
+    ]
 
 
 def read_checkpoint_file(store: Store, found: FoundCheckpoint, name: str) -> bytes:

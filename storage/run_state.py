@@ -1,6 +1,7 @@
 """What a run's manifest says at one generation: the whole truth about the run, in one small JSON document.
 
 Invariant: the resume point is `promoted`, and it is the newest entry of `kept`. Everything else explains how it came.
+A field that came later is left out where it has its default: a generation must give the very bytes it was written as.
 """
 
 from typing import Literal
@@ -45,15 +46,23 @@ class CheckpointRecord(Record):
     num_bytes: int
     fence: int
     promoted_at: float
+    metric: float | None = Field(
+        None,
+        exclude_if=lambda value: value is None,
+        description="AUC or macro-F1 of the validation made at this step, higher is better; None if none was made.",
+    )
 
 
 class SetAsideRecord(Record):
-    """A checkpoint that was found damaged, and why. Its files stay for whoever wants to look."""
+    """A checkpoint that was found damaged, and why. Its files stay for whoever wants to look, until discarded."""
 
     step: int
     path: str
     reason: str
     set_aside_at: float
+    is_discarded: bool = Field(
+        False, exclude_if=lambda value: value is False, description="Its files are deleted, or about to be."
+    )
 
 
 class SegmentRecord(Record):
@@ -87,7 +96,7 @@ class RunState(Record):
     steps_total: int
     lease: Lease | None = None
     promoted: CheckpointRecord | None = None
-    kept: list[CheckpointRecord] = Field([], description="Newest first; the first one is the resume point.")
+    kept: list[CheckpointRecord] = Field([], description="Newest first: the resume point, its fallback, and others.")
     set_aside: list[SetAsideRecord] = []
     segments: list[SegmentRecord] = Field([], description="Oldest first.")
     metrics: dict[str, float] | None = Field(None, description="On the test split, once the run is complete.")

@@ -1,13 +1,15 @@
 """What may happen to a run: pure functions from one generation's state to the next, for `Manifest.commit`.
 
-Invariant: promotions move forward and need the current fence; what is dropped from `kept` is never the resume point.
+Invariant: promotions move forward and need the current fence; what is dropped from `kept` is never the resume point,
+nor its fallback, nor being read.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from storage.errors import ConflictError, RunBusyError
 from storage.manifest import require_fence
+from storage.retention import RetentionPolicy, find_being_read, kept_of, retain
 from storage.run_state import CheckpointRecord, Holder, Lease, RunState, SegmentRecord, SetAsideRecord
 
 Change = Callable[[RunState, int], RunState]
@@ -39,8 +41,8 @@ def end_segment(record: SegmentRecord) -> Change:
     return change
 
 
-def promote(checkpoint: CheckpointRecord, keep: int) -> Change:
-    """Make a validated checkpoint the resume point and keep the newest `keep`."""
+def promote(checkpoint: CheckpointRecord, policy: RetentionPolicy) -> Change:
+    """Make a validated checkpoint the resume point, and drop what the policy does not keep beside it."""
 
     def change(state: RunState, _generation: int) -> RunState:
         require_fence(state, checkpoint.fence)
@@ -50,7 +52,7 @@ def promote(checkpoint: CheckpointRecord, keep: int) -> Change:
                 f"Promotion moves forward: step {checkpoint.step} of fence {checkpoint.fence} is not after the "
                 f"promoted step {promoted.step} of fence {promoted.fence}."
             )
-        kept = [checkpoint, *state.kept][:keep]
+        kept = kept_of(retain([checkpoint, *state.kept], policy, find_being_read(state)))
         return state.model_copy(update={"promoted": checkpoint, "kept": kept})
 
     return change
@@ -80,6 +82,29 @@ def set_aside(step: int, path: str, reason: str, fence: int | None) -> Change:
         if state.metrics_step is not None and (not kept or kept[0].step < state.metrics_step):
             update |= {"metrics": None, "metrics_step": None}
         return state.model_copy(update=update)
+
+    return change
+
+
+def prune(dropped: Collection[str], discarded: Collection[str]) -> Change:
+    """Keep the checkpoints in the folders `dropped` no longer, nor the files of the set-aside ones in `discarded`.
+
+    Needs no lease: what it may drop is nobody's. Raises `ConflictError` if meanwhile one of them became the resume
+    point, its fallback, or what a segment began with.
+    """
+
+    def change(state: RunState, _generation: int) -> RunState:
+        protected = {record.path for record in state.kept[:2]} | find_being_read(state)
+        if protected & set(dropped):
+            raise ConflictError(
+                f"Run {state.run!r} went on meanwhile and needs what was to be dropped. Prune it again."
+            )
+        set_aside = [
+            record.model_copy(update={"is_discarded": record.is_discarded or record.path in discarded})
+            for record in state.set_aside
+        ]
+        kept = [record for record in state.kept if record.path not in dropped]
+        return state.model_copy(update={"kept": kept, "set_aside": set_aside})
 
     return change
 

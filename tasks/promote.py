@@ -4,17 +4,21 @@ Invariant: nothing is promoted of which not every byte was hashed and every valu
 before the generation that no longer names it is committed.
 """
 
+import json
+import math
 import time
 
 from storage.checkpoints import (
+    STATE_NAME,
     FoundCheckpoint,
-    delete_checkpoint,
-    list_checkpoint_paths,
+    read_checkpoint_file,
     validate_for_promotion,
     verify_checkpoint,
 )
-from storage.errors import CorruptObjectError
+from storage.errors import CorruptObjectError, StoreError
 from storage.run_state import CheckpointRecord, RunState
+from storage.store import Store
+from storage.strays import delete_strays
 from storage.transitions import promote, set_aside
 from tasks.announce import announce, warn
 from tasks.configuration import RunConfig
@@ -25,12 +29,12 @@ def promote_checkpoint(config: RunConfig, places: RunPlaces, path: str, digest: 
     """Validate the complete checkpoint in `path` and promote it. Raises `CorruptObjectError`, or `FencedError`."""
     found = verify_checkpoint(places.store, path, digest)
     validate_for_promotion(found, places.store, config.train.batch_size)
-    record = _describe(found)
-    before = places.manifest.load_head().state
-    after = places.manifest.commit(f"promoted step {record.step}", promote(record, config.checkpoint.keep)).state
-    for dropped in before.kept:
-        if dropped not in after.kept:
-            delete_checkpoint(places.store, dropped.path)
+    record = _describe(found, _find_metric(found, places.store))
+    head = places.manifest.commit(f"promoted step {record.step}", promote(record, config.checkpoint.retention))
+    try:
+        delete_strays(places.store, head)
+    except StoreError as error:
+        warn(f"A checkpoint that is no longer kept could not be deleted; the next promotion tries again: {error}")
     return record
 
 
@@ -56,19 +60,16 @@ def fall_back_to_valid(places: RunPlaces) -> RunState:
     return state
 
 
-def delete_stray_checkpoints(places: RunPlaces, fence: int) -> None:
-    """Remove what earlier segments left and nobody can use: saves cut off, and steps that were never promoted.
-
-    Only the holder of the lease `fence` calls this. What it removes is older than its lease and in no list.
-    """
-    state = places.manifest.load_head().state
-    named = {record.path for record in state.kept} | {record.path for record in state.set_aside}
-    for path, written_under in list_checkpoint_paths(places.store, state.run):
-        if written_under < fence and path not in named:
-            delete_checkpoint(places.store, path)
+def _find_metric(found: FoundCheckpoint, store: Store) -> float | None:
+    """The headline metric of the validation made at the checkpoint's step, or None if none was made there."""
+    state = json.loads(read_checkpoint_file(store, found, STATE_NAME))
+    if state.get("validated_step") != found.index.step:
+        return None
+    metric: float = state["history"]["validation"][-1]["metrics"][state["best"]["metric"]]
+    return metric if math.isfinite(metric) else None
 
 
-def _describe(found: FoundCheckpoint) -> CheckpointRecord:
+def _describe(found: FoundCheckpoint, metric: float | None) -> CheckpointRecord:
     index = found.index
     return CheckpointRecord(
         step=index.step,
@@ -78,6 +79,7 @@ def _describe(found: FoundCheckpoint) -> CheckpointRecord:
         num_bytes=index.num_bytes,
         fence=index.fence,
         promoted_at=time.time(),
+        metric=metric,
     )
 
 

@@ -12,6 +12,7 @@ from prefect.cache_policies import NO_CACHE
 from storage.errors import ConfigurationError, CorruptObjectError, RunDivergedError, SegmentFailedError
 from storage.holders import this_process
 from storage.run_state import RunState, SegmentRecord
+from storage.strays import delete_strays
 from storage.transitions import take_lease
 from tasks.announce import announce, warn
 from tasks.configuration import RunConfig
@@ -19,7 +20,7 @@ from tasks.display import SegmentDisplay
 from tasks.following import ReportFollower
 from tasks.heartbeat import Heartbeat
 from tasks.places import RunPlaces, open_places
-from tasks.promote import delete_stray_checkpoints, promote_checkpoint, set_aside_damaged
+from tasks.promote import promote_checkpoint, set_aside_damaged
 from tasks.ranks import POLL_SECONDS, Ranks
 from tasks.recover import settle_segment
 from tasks.signals import deferred_stop_signals
@@ -41,7 +42,7 @@ def train_segment(config: RunConfig) -> SegmentRecord:
     ranks = Ranks(path, folder / "ranks.log", config.train, config.segment.grace_seconds)
     announce(_describe_start(state, config))
     with deferred_stop_signals(ranks.stop), Heartbeat(places, lease.fence, lease.first_step) as heartbeat:
-        delete_stray_checkpoints(places, lease.fence)
+        delete_strays(places.store, places.manifest.load_head())
         with ranks, SegmentDisplay(config, lease.first_step) as display:
             _supervise(config, places, spec, ranks, display, heartbeat)
         record = settle_segment(config, places, lease)
@@ -82,6 +83,7 @@ def make_specification(
         work=work,
         run=config.run,
         store=places.store.address,
+        cache=str(places.cache) if places.cache else None,
         scratch=str(places.segment_scratch(fence)),
         fence=fence,
         dataset_digest=state.dataset_digest,

@@ -7,6 +7,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from storage.retention import RetentionPolicy
+
 
 class ConfigModel(BaseModel):
     """Frozen, and strict about unknown keys: a misspelt option is an error, never ignored."""
@@ -96,10 +98,33 @@ class ValidationConfig(ConfigModel):
 
 
 class CheckpointConfig(ConfigModel):
-    """When checkpoints are written, and how many stay."""
+    """When checkpoints are written, and which of the promoted ones stay.
+
+    The resume point, the one before it and what is being read stay in any case.
+    """
 
     every_steps: int = Field(2000, ge=1, description="Steps between two checkpoints.")
     every_seconds: float = Field(
         600, gt=0, le=900, description="Seconds between two checkpoints: bounds the work that a kill can cost."
     )
-    keep: int = Field(3, ge=2, description="Promoted checkpoints that stay: the resume point and its fallbacks.")
+    keep: int = Field(3, ge=2, description="Newest checkpoints that stay: the resume point and its fallbacks.")
+    keep_best: int = Field(
+        1, ge=0, description="Checkpoints that stay because their validation was the best: by AUC, or by macro-F1."
+    )
+    keep_every_steps: int | None = Field(
+        None,
+        ge=1,
+        description="Steps between two milestones that stay for good: the first checkpoint at or after each multiple. "
+        "None if not given.",
+    )
+    keep_bytes: int | None = Field(
+        None,
+        ge=1,
+        description="Bytes that all checkpoints that stay may take. Beyond it milestones go first, the oldest ahead, "
+        "then the newest ones, and the best ones last. Unbounded if not given.",
+    )
+
+    @property
+    def retention(self) -> RetentionPolicy:
+        """What these fields mean for the checkpoints of a run."""
+        return RetentionPolicy(self.keep, self.keep_best, self.keep_every_steps, self.keep_bytes)

@@ -16,6 +16,7 @@ from storage.datasets import DatasetManifest
 from storage.holders import this_process
 from storage.ledger import LEDGER_SCHEMA, LedgerHeader, LedgerPart, write_ledger_part
 from storage.manifest import Manifest
+from storage.retention import RetentionPolicy
 from storage.run_state import CheckpointRecord, RunState, SegmentRecord
 from storage.store import Store
 from storage.transitions import end_segment, promote, take_lease
@@ -125,7 +126,7 @@ class LedgerRun:
         first_step = self.parts[-1].end_step if is_after_void else self.promoted_step
         part = self.put_part(first_step, end_step, fence, ranks)
         self.parts.append(part.model_copy(update=self.part_changes.get(first_step, {})))
-        self.manifest.commit("promoted", promote(self.put_checkpoint(end_step, fence, part), keep=3))
+        self.manifest.commit("promoted", promote(self.put_checkpoint(end_step, fence, part), RetentionPolicy(newest=3)))
 
     def put_checkpoint(self, step: int, fence: int, ledger: LedgerPart | None) -> CheckpointRecord:
         """A checkpoint without files; how the manifest would name it."""

@@ -1,6 +1,8 @@
 """Small run states and checkpoints made by hand, for tests of what is durable."""
 
+import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from safetensors.numpy import save_file
@@ -40,9 +42,18 @@ def lease_run(manifest: Manifest) -> int:
 
 
 def make_checkpoint(
-    store: Store, folder: Path, step: int, fence: int, run: str = "run", value: float | None = None
+    store: Store,
+    folder: Path,
+    step: int,
+    fence: int,
+    run: str = "run",
+    value: float | None = None,
+    validated_step: int | None = None,
 ) -> FoundCheckpoint:
-    """A complete checkpoint of a model of two tensors; all values are `value`, or the step."""
+    """A complete checkpoint of a model of two tensors; all values are `value`, or the step.
+
+    With a `validated_step` it knows of one validation, made there, whose macro-F1 is a thousandth of that step.
+    """
     # A store may keep the very file that it is given: each checkpoint has files of its own.
     folder = folder / f"{step}-{fence}"
     folder.mkdir(parents=True, exist_ok=True)
@@ -50,7 +61,7 @@ def make_checkpoint(
     files = {name: folder / name for name in (MODEL_NAME, OPTIMIZER_NAME, STATE_NAME)}
     save_file({"weight": weights, "bias": weights[0].copy()}, files[MODEL_NAME])
     save_file({"exp_avg.weight": weights}, files[OPTIMIZER_NAME])
-    files[STATE_NAME].write_text(f'{{"step": {step}}}')
+    files[STATE_NAME].write_text(json.dumps({"step": step, **_validation_at(validated_step)}))
     index = CheckpointIndex(
         run=run,
         fence=fence,
@@ -63,6 +74,16 @@ def make_checkpoint(
         files={name: describe_file(path) for name, path in files.items()},
     )
     return write_checkpoint(store, index, files)
+
+
+def _validation_at(step: int | None) -> dict[str, Any]:
+    if step is None:
+        return {"validated_step": None, "best": None, "history": {"validation": []}}
+    return {
+        "validated_step": step,
+        "best": {"metric": "macro_f1", "value": 1.0, "step": 0},
+        "history": {"validation": [{"step": step, "metrics": {"loss": 0.5, "macro_f1": step / 1000}}]},
+    }
 
 
 def _write_empty_ledger(store: Store, folder: Path, run: str, step: int, fence: int) -> LedgerPart:

@@ -11,6 +11,7 @@ import pytest
 
 from storage.local_store import LocalStore
 from storage.manifest import Manifest
+from storage.retention import RetentionPolicy
 from storage.run_state import RunState
 from storage.transitions import promote
 from tasks.configuration import load_configuration
@@ -53,7 +54,7 @@ def configuration(tmp_path: Path, store: LocalStore) -> Path:
     fence = lease_run(manifest)
     for step in (10, 20):
         record = record_of(make_checkpoint(store, tmp_path / f"files-{step}", step, fence, run="first"))
-        manifest.commit("promoted", promote(record, keep=3))
+        manifest.commit("promoted", promote(record, RetentionPolicy(newest=3)))
     return path
 
 
@@ -126,6 +127,23 @@ def test_verify_says_which_checkpoint_is_damaged_and_what_becomes_of_it(configur
     assert [checkpoint["valid"] for checkpoint in json.loads(result.stdout)["checkpoints"]] == [False, True]
 
 
+def test_prune_says_what_goes_and_what_stays_and_why(configuration: Path, store: LocalStore, tmp_path: Path) -> None:
+    manifest = Manifest(store, "first")
+    fence = manifest.load_head().state.kept[0].fence
+    record = record_of(make_checkpoint(store, tmp_path / "files-30", 30, fence, run="first"))
+    manifest.commit("promoted", promote(record, RetentionPolicy(newest=3)))
+    result = holdfast("prune", configuration, "--set", "checkpoint.keep=2")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert "Policy: keep = 2, keep_best = 1\n" in result.stdout
+    assert [line.split()[:2] for line in result.stdout.splitlines()[3:6]] == [
+        ["stays", "30"],
+        ["stays", "20"],
+        ["goes", "10"],
+    ]
+    assert f"Freed {record.num_bytes} bytes and kept 2 checkpoints with " in result.stdout
+    assert len(list((store.root / "runs/first/checkpoints").iterdir())) == 2
+
+
 def test_verify_of_a_run_without_checkpoints_says_so(configuration: Path) -> None:
     result = holdfast("verify", configuration, "--set", "run=second")
     assert result.returncode == 0 and "None yet." in result.stdout
@@ -150,7 +168,7 @@ def test_the_console_script_and_the_module_are_one_command() -> None:
         assert by_script.returncode == by_module.returncode
 
 
-@pytest.mark.parametrize("command", ["corpus", "run", "status", "verify", "audit"])
+@pytest.mark.parametrize("command", ["corpus", "run", "status", "verify", "prune", "audit"])
 def test_help_fits_the_terminal_and_tells_of_set(command: str) -> None:
     help_text = holdfast(command, "--help").stdout
     assert "--set KEY=VALUE" in help_text
@@ -159,5 +177,6 @@ def test_help_fits_the_terminal_and_tells_of_set(command: str) -> None:
 
 def test_the_list_of_commands_is_not_cut_off() -> None:
     help_text = holdfast("--help").stdout
-    assert all(f"\n  {command}  " in help_text for command in ("corpus", "run   ", "status", "verify", "audit "))
+    commands = ("corpus", "run   ", "status", "verify", "prune ", "audit ")
+    assert all(f"\n  {command}  " in help_text for command in commands)
     assert "..." not in help_text.partition("Commands:")[2]

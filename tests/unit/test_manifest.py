@@ -17,8 +17,9 @@ from storage.errors import (
 from storage.holders import this_process
 from storage.local_store import LocalStore
 from storage.manifest import Manifest
+from storage.retention import RetentionPolicy
 from storage.run_state import CheckpointRecord, RunState, SegmentRecord
-from storage.transitions import end_segment, promote, record_metrics, set_aside, take_lease
+from storage.transitions import end_segment, promote, prune, record_metrics, set_aside, take_lease
 from tests.helpers.runs import lease_run, make_run
 
 
@@ -105,19 +106,19 @@ def test_a_segment_whose_lease_is_over_can_promote_nothing(manifest: Manifest) -
     zombie = lease_run(manifest)
     manifest.commit("ended", end_segment(ended(zombie)))
     with pytest.raises(FencedError, match="held by nobody"):
-        manifest.commit("promoted", promote(checkpoint(10, zombie), keep=3))
+        manifest.commit("promoted", promote(checkpoint(10, zombie), RetentionPolicy(newest=3)))
     successor = lease_run(manifest)
     with pytest.raises(FencedError, match=f"held by fence {successor}"):
-        manifest.commit("promoted", promote(checkpoint(10, zombie), keep=3))
+        manifest.commit("promoted", promote(checkpoint(10, zombie), RetentionPolicy(newest=3)))
     assert manifest.load_head().state.promoted is None
 
 
 def test_promotion_moves_forward_and_keeps_the_newest(manifest: Manifest) -> None:
     fence = lease_run(manifest)
     for step in (10, 20, 30, 40):
-        manifest.commit("promoted", promote(checkpoint(step, fence), keep=3))
+        manifest.commit("promoted", promote(checkpoint(step, fence), RetentionPolicy(newest=3)))
     with pytest.raises(ConflictError, match="moves forward"):
-        manifest.commit("promoted", promote(checkpoint(40, fence), keep=3))
+        manifest.commit("promoted", promote(checkpoint(40, fence), RetentionPolicy(newest=3)))
     state = manifest.load_head().state
     assert [record.step for record in state.kept] == [40, 30, 20]
     assert state.promoted == state.kept[0]
@@ -126,7 +127,7 @@ def test_promotion_moves_forward_and_keeps_the_newest(manifest: Manifest) -> Non
 def test_setting_the_resume_point_aside_makes_the_next_older_one_the_resume_point(manifest: Manifest) -> None:
     fence = lease_run(manifest)
     for step in (10, 20):
-        manifest.commit("promoted", promote(checkpoint(step, fence), keep=3))
+        manifest.commit("promoted", promote(checkpoint(step, fence), RetentionPolicy(newest=3)))
     manifest.commit("evaluated", record_metrics({"macro_f1": 0.5}, 20))
     state = manifest.commit("set aside", set_aside(20, checkpoint(20, fence).path, "a flipped bit", fence)).state
     assert state.promoted is not None
@@ -174,6 +175,29 @@ def test_generations_with_equal_content_have_different_bytes(store: LocalStore, 
     assert len(set(contents)) == 3
 
 
+def test_fields_that_came_later_leave_no_trace_where_they_say_nothing(store: LocalStore, manifest: Manifest) -> None:
+    """A generation is compared with its bytes: of one that was written before they came, nothing may change."""
+    fence = lease_run(manifest)
+    manifest.commit("promoted", promote(checkpoint(10, fence), RetentionPolicy(newest=3)))
+    manifest.commit("set aside", set_aside(10, checkpoint(10, fence).path, "a flipped bit", fence))
+    heads = [json.loads(store.read(key))["state"] for key in store.list_keys("runs/run/manifest/")][-2:]
+    assert set(heads[0]["kept"][0]) == {
+        "step", "path", "digest", "weights_sha256", "num_bytes", "fence", "promoted_at",
+    }  # fmt: skip
+    assert set(heads[1]["set_aside"][0]) == {"step", "path", "reason", "set_aside_at"}
+
+
+def test_a_metric_and_a_discarded_checkpoint_are_remembered(manifest: Manifest) -> None:
+    fence = lease_run(manifest)
+    for step in (10, 20):
+        validated = checkpoint(step, fence).model_copy(update={"metric": 0.25})
+        manifest.commit("promoted", promote(validated, RetentionPolicy(newest=3)))
+    manifest.commit("set aside", set_aside(20, checkpoint(20, fence).path, "a flipped bit", fence))
+    manifest.commit("pruned", prune((), {checkpoint(20, fence).path}))
+    state = manifest.load_head().state
+    assert state.kept[0].metric == 0.25 and state.set_aside[0].is_discarded
+
+
 def test_a_manifest_of_a_later_version_is_refused_and_not_called_damaged(store: LocalStore, manifest: Manifest) -> None:
     key = list(store.list_keys("runs/run/manifest/"))[-1]
     later = json.loads(store.read(key)) | {"format": 2, "something": "new"}
@@ -184,7 +208,7 @@ def test_a_manifest_of_a_later_version_is_refused_and_not_called_damaged(store: 
 
 def test_a_checkpoint_is_set_aside_by_the_holder_of_the_lease_or_while_nobody_holds_it(manifest: Manifest) -> None:
     zombie = lease_run(manifest)
-    manifest.commit("promoted", promote(checkpoint(10, zombie), keep=3))
+    manifest.commit("promoted", promote(checkpoint(10, zombie), RetentionPolicy(newest=3)))
     manifest.commit("ended", end_segment(ended(zombie)))
     lease_run(manifest)
     with pytest.raises(FencedError):

@@ -15,7 +15,7 @@ from tasks.report_tables import Cell, Kind, Table, segments_table
 from tasks.report_words import NOTHING, count_of, listing, plain
 
 TEMPLATE = "drill.html.jinja"
-MAX_SIZES_SHOWN = 6
+MAX_SIZES_SHOWN = 3
 # The colours of outcomes, for results: green, amber, red.
 RESULT_KEYS = {"same": "completed", "apart": "preempted", "different": "lost"}
 

@@ -71,7 +71,6 @@ class _Drill:
         self.assignments = assignments
         self.config = load_configuration(configuration, assignments)
         self.places = open_places(self.config)
-        check_writable(self.places.store)
         seed = secrets.randbelow(2**32) if seed is None else seed
         self.plan: DrillPlan = plan_drill(self.config, self.places.store, kills, world_sizes, seed)
         can_share = self.config.train.device != "cpu" and max(self.plan.world_sizes) > 1
@@ -96,6 +95,7 @@ class _Drill:
         return self._conclude(kills)
 
     def _prepare(self) -> None:
+        check_writable(self.places.store)
         require_scratch(self.places)
         with PreparationDisplay() as display:
             prepare_dataset(self.config.data, self.places.store, self.places.data_scratch, display.show)

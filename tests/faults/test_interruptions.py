@@ -91,6 +91,7 @@ def assert_same_model(status: dict[str, Any], expected: dict[str, Any]) -> None:
     assert sum(end - first for segment in audit["segments"] for first, end in [segment["counted"] or (0, 0)]) == STEPS
 
 
+@pytest.mark.timeout(900)  # it starts the command six times
 def test_killed_at_five_random_moments_on_any_number_of_ranks(runner: Runner, uninterrupted: dict[str, Any]) -> None:
     seed = random.randrange(2**32)
     print(f"random moments of seed {seed}")  # shown when the test fails

@@ -65,6 +65,15 @@ class SetAsideRecord(Record):
     )
 
 
+class SaveFigures(Record):
+    """What a segment's saves cost, as the ranks measured it; sums over the completed ones."""
+
+    count: int
+    stall_seconds: float = Field(description="Training stood still: the copy of the state, and waiting for it.")
+    durable_seconds: float = Field(description="From the copy to the index in the store, beside training.")
+    num_bytes: int = Field(description="Size of the last one.")
+
+
 class SegmentRecord(Record):
     """A segment that ended. Steps after the checkpoint that it left behind are `steps_lost`."""
 
@@ -79,6 +88,9 @@ class SegmentRecord(Record):
     steps_lost: int
     is_final: bool = Field(False, description="The cause is a mistake that trying again cannot mend.")
     phases: dict[str, float] = Field(description="Seconds per phase: start, restore, train, validate, save.")
+    saves: SaveFigures | None = Field(
+        None, exclude_if=lambda value: value is None, description="None if nobody lived to tell."
+    )
 
     @property
     def ended_well(self) -> bool:

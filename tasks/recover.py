@@ -99,6 +99,7 @@ def _describe_segment(
         steps_lost=max(0, last_step - resume_step),
         is_final=outcome.is_final if outcome else False,
         phases=outcome.phases if outcome else {},
+        saves=outcome.saves if outcome else None,
     )
 
 

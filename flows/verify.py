@@ -11,9 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from storage.addresses import run_address
-from storage.checkpoints import verify_checkpoint
-from storage.errors import CorruptObjectError
 from storage.manifest import Manifest
+from storage.rereading import Rereader
 from storage.run_state import CheckpointRecord
 from storage.store import Store
 
@@ -24,7 +23,8 @@ def verify_run(store: Store, run: str) -> dict[str, Any]:
     """Which of the kept checkpoints are as they were written, JSON-able. Raises `RunMissingError`."""
     manifest = Manifest(store, run)
     state = manifest.load_head().state
-    checkpoints = [_verify(store, record) for record in state.kept]
+    reader = Rereader(store)
+    checkpoints = [_verify(reader, record) for record in state.kept]
     # A run in training drops old checkpoints meanwhile: what is no longer kept is not asked for.
     state = manifest.load_head().state
     still_kept = {f"{store.address}/{record.path}" for record in state.kept}
@@ -53,16 +53,12 @@ def render_verification(result: dict[str, Any]) -> RenderableType:
     return Group(title, table, *([] if result["valid"] else [Text(f"\n{ADVICE}")]))
 
 
-def _verify(store: Store, record: CheckpointRecord) -> dict[str, Any]:
-    reason = None
-    try:
-        verify_checkpoint(store, record.path, record.digest)
-    except CorruptObjectError as error:
-        reason = str(error)
+def _verify(reader: Rereader, record: CheckpointRecord) -> dict[str, Any]:
+    broken = reader.find_broken_files(record)
     return {
         "step": record.step,
-        "path": f"{store.address}/{record.path}",
+        "path": f"{reader.store.address}/{record.path}",
         "digest": record.digest,
-        "valid": reason is None,
-        "reason": reason,
+        "valid": not broken,
+        "reason": " ".join(promise.message for promise in broken) or None,
     }

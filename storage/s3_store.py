@@ -25,7 +25,7 @@ from storage.errors import ObjectMissingError, StoreError
 from storage.s3_address import parse_s3_address
 from storage.s3_connection import S3Connection, StoredObject, connect, new_put_id
 from storage.s3_errors import S3_FAILURES, says_upload_is_over
-from storage.s3_transfers import download, put_bytes, read_object, upload_file
+from storage.s3_transfers import download, put_bytes, read_object, read_pieces, upload_file
 
 SWEEP_AGE = timedelta(days=1)
 # Where files are put. In a bucket that is not ours alone, other uploads under way are none of our business.
@@ -39,7 +39,7 @@ class S3Store:
 
     A data set's shard is downloaded once per machine and asked after once per store. Anything else is downloaded once
     by each opened store and asked after each time: who opens a store to verify a checkpoint reads the server's bytes,
-    not those that an earlier process has left on the disk.
+    not those that an earlier process has left on the disk. Who compares with a known hash says so and may get those.
     """
 
     def __init__(self, connection: S3Connection, cache: DownloadCache) -> None:
@@ -72,7 +72,7 @@ class S3Store:
         except OSError as error:
             raise StoreError(f"Cannot read {source} to put it into the store {self.address}: {error}.") from error
 
-    def fetch(self, key: str) -> Path:
+    def fetch(self, key: str, is_checked: bool = False) -> Path:
         known = self._find_known(key) if key.startswith(SHARED_PREFIX) else None
         if known is not None:
             return known
@@ -81,10 +81,15 @@ class S3Store:
             raise ObjectMissingError(f"{self.address}/{key} is missing.")
         copy = (self._copy_name(key, found), found.num_bytes)
         is_trusted = key.startswith(SHARED_PREFIX) or self._fetched.get(key) == copy
-        path = self._cache.get(*copy, lambda file: download(self._s3, key, found, file), anew=not is_trusted)
-        with self._lock:
-            self._fetched[key] = copy
+        anew = not (is_trusted or is_checked)
+        path = self._cache.get(*copy, lambda file: download(self._s3, key, found, file), anew=anew)
+        if anew or is_trusted:
+            with self._lock:
+                self._fetched[key] = copy
         return path
+
+    def read_pieces(self, key: str) -> Iterator[bytes]:
+        return read_pieces(self._s3, key)
 
     def list_keys(self, prefix: str) -> Iterator[str]:
         full_prefix = self._s3.address.full_prefix(prefix)

@@ -6,14 +6,14 @@ does it a day later. The pieces of a download all come from one version of the o
 
 import logging
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
-from storage.errors import StoreError
+from storage.errors import ObjectMissingError, StoreError
 from storage.s3_connection import PUT_ID, S3Connection, StoredObject, new_put_id
 from storage.s3_errors import S3_FAILURES, brief
 
@@ -92,14 +92,29 @@ def download(s3: S3Connection, key: str, found: StoredObject, file: BinaryIO) ->
     _read_pieces(s3, key, found, place)
 
 
-def _read_pieces(s3: S3Connection, key: str, found: StoredObject, place: Callable[[int, bytes], None]) -> None:
-    target = s3.target(key)
+def read_pieces(s3: S3Connection, key: str) -> Iterator[bytes]:
+    """An object's bytes in order, one piece after the other: as much memory as one piece takes, and no disk.
 
+    Raises `ObjectMissingError`, also when it is deleted meanwhile.
+    """
+    found = s3.find(key)
+    if found is None:
+        raise ObjectMissingError(f"{s3.address}/{key} is missing.")
+    for start in range(0, found.num_bytes, PIECE_BYTES):
+        yield _request_piece(s3, key, found, start)
+
+
+def _read_pieces(s3: S3Connection, key: str, found: StoredObject, place: Callable[[int, bytes], None]) -> None:
     def read(start: int) -> None:
-        end = min(start + PIECE_BYTES, found.num_bytes)
-        place(start, s3.request("GetObject", key, lambda: _read_piece(s3, target, found, start, end)))
+        place(start, _request_piece(s3, key, found, start))
 
     _in_parallel(read, range(0, found.num_bytes, PIECE_BYTES))
+
+
+def _request_piece(s3: S3Connection, key: str, found: StoredObject, start: int) -> bytes:
+    """The piece that begins at byte `start`, of the version of the object that was found."""
+    target, end = s3.target(key), min(start + PIECE_BYTES, found.num_bytes)
+    return s3.request("GetObject", key, lambda: _read_piece(s3, target, found, start, end))
 
 
 def _read_piece(s3: S3Connection, target: dict[str, str], found: StoredObject, start: int, end: int) -> bytes:

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
+from storage.errors import ObjectExistsError
+
 
 class Store(Protocol):
     """A folder or a bucket prefix. `address` is what a user types to name it."""
@@ -28,8 +30,18 @@ class Store(Protocol):
     def put_file(self, source: Path, key: str) -> None:
         """Put a finished local file that nobody writes any more. Raises `ObjectExistsError`."""
 
-    def fetch(self, key: str) -> Path:
-        """A local path with the object's content, to be read only. Raises `ObjectMissingError`."""
+    def fetch(self, key: str, is_checked: bool = False) -> Path:
+        """A local path with the object's content, to be read only. Raises `ObjectMissingError`.
+
+        Who compares what they read with a known hash says `is_checked`: then a copy of before will do.
+        """
+
+    def read_pieces(self, key: str) -> Iterator[bytes]:
+        """The object's bytes as the durable storage has them now, in order, a few MiB at a time.
+
+        Copies on this machine are not asked, so it is for who looks for rot; who reads to work uses `fetch`. Raises
+        `ObjectMissingError`, and `CorruptObjectError` where the storage itself says that it lost the bytes.
+        """
 
     def list_keys(self, prefix: str) -> Iterator[str]:
         """Keys that start with `prefix`, in byte order. Objects only, never files under way."""
@@ -39,3 +51,12 @@ class Store(Protocol):
 
     def sweep(self) -> None:
         """Remove what writers that were killed more than a day ago left behind. It was never visible."""
+
+
+def put_file_anew(store: Store, source: Path, key: str) -> None:
+    """Put a file of which a save or attempt that was cut off may have left one: nobody can have read that."""
+    try:
+        store.put_file(source, key)
+    except ObjectExistsError:
+        store.delete(key)
+        store.put_file(source, key)

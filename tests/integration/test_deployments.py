@@ -20,6 +20,7 @@ from storage.manifest import Manifest
 from storage.run_state import RunState
 from tasks.corpus import generate_corpus
 from tests.helpers.commands import ROOT, processes_mentioning
+from tests.helpers.kept_runs import make_kept_run
 from tests.helpers.prefect_server import running
 
 PREFECT = [sys.executable, "-m", "prefect", "--no-prompt"]
@@ -103,6 +104,10 @@ class Operator:
         (found,) = self._request("POST", "/flow_runs/filter", json=parents)
         return str(found["id"])
 
+    def events(self, name: str) -> list[dict[str, Any]]:
+        """The events of this name that the server has heard of."""
+        return list(self._request("POST", "/events/filter", json={"filter": {"event": {"name": [name]}}})["events"])
+
     def scheduled_times(self, name: str) -> list[datetime]:
         """When the flow runs begin that the server itself has planned."""
         planned = {
@@ -147,7 +152,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def operator(folder: Path, prefect_server: dict[str, str]) -> Iterator[Operator]:
-    """Both deployments deployed, by the commands of the README."""
+    """All deployments deployed, by the commands of the README."""
     for command in (
         ["work-pool", "create", "holdfast", "--type", "process"],
         ["deploy", "--all", "--prefect-file", str(ROOT / "deployments/prefect.yaml")],
@@ -160,10 +165,10 @@ def operator(folder: Path, prefect_server: dict[str, str]) -> Iterator[Operator]
 
 @pytest.fixture(scope="module")
 def worked(operator: Operator, prefect_server: dict[str, str]) -> Iterator[Operator]:
-    """A worker is there, in another folder than the one deployed from; the schedule rests, lest a tick falls in."""
-    train = operator.deployment("scheduled/train")
-    for schedule in train["schedules"]:
-        operator.pause(train["id"], schedule["id"])
+    """A worker is there, in another folder than the one deployed from; schedules rest, lest a tick falls in."""
+    for deployment in (operator.deployment("scheduled/train"), operator.deployment("scrub/scrub")):
+        for schedule in deployment["schedules"]:
+            operator.pause(deployment["id"], schedule["id"])
     command = [*PREFECT, "worker", "start", "--pool", "holdfast", "--type", "process", "--limit", "2"]
     environment = prefect_server | {"PREFECT_WORKER_QUERY_SECONDS": "1"}
     elsewhere = operator.folder / "elsewhere"
@@ -172,8 +177,9 @@ def worked(operator: Operator, prefect_server: dict[str, str]) -> Iterator[Opera
         yield operator
 
 
-def test_both_are_deployed_to_the_pool_for_one_flow_run_at_a_time(operator: Operator) -> None:
-    for name, collision in (("scheduled/train", "CANCEL_NEW"), ("resume/resume", "ENQUEUE")):
+def test_all_are_deployed_to_the_pool_for_one_flow_run_at_a_time(operator: Operator) -> None:
+    collisions = {"scheduled/train": "CANCEL_NEW", "resume/resume": "ENQUEUE", "scrub/scrub": "CANCEL_NEW"}
+    for name, collision in collisions.items():
         deployment = operator.deployment(name)
         assert deployment["work_pool_name"] == "holdfast"
         assert deployment["global_concurrency_limit"]["limit"] == 1
@@ -192,6 +198,11 @@ def test_train_is_on_a_schedule_that_leaves_room_for_its_time_budget(operator: O
     assert operator.deployment("resume/resume")["schedules"] == []
 
 
+def test_what_is_kept_is_scrubbed_every_night(operator: Operator) -> None:
+    (schedule,) = operator.deployment("scrub/scrub")["schedules"]
+    assert schedule["active"] and schedule["schedule"]["cron"] == "0 3 * * *"
+
+
 def test_the_server_plans_the_flow_runs_of_the_schedule(operator: Operator) -> None:
     operator.wait(lambda: len(operator.scheduled_times("scheduled/train")) >= 3)
     first, second, third = operator.scheduled_times("scheduled/train")[:3]
@@ -200,14 +211,17 @@ def test_the_server_plans_the_flow_runs_of_the_schedule(operator: Operator) -> N
 
 
 def test_the_forms_ask_for_little_and_explain_each_field(operator: Operator) -> None:
-    train, resume = (
-        operator.deployment(name)["parameter_openapi_schema"] for name in ("scheduled/train", "resume/resume")
+    train, resume, scrub = (
+        operator.deployment(name)["parameter_openapi_schema"]
+        for name in ("scheduled/train", "resume/resume", "scrub/scrub")
     )
     assert list(train["properties"]) == ["configuration", "segment_seconds", "assignments"]
     assert train["required"] == ["configuration"]
     assert list(resume["properties"]) == ["store", "run", "segment_seconds", "steps", "ranks"]
     assert resume["required"] == ["store", "run"]
-    fields = [*train["properties"].values(), *resume["properties"].values()]
+    assert list(scrub["properties"]) == ["address", "megabytes_per_second"]
+    assert scrub["required"] == ["address"]
+    fields = [field for form in (train, resume, scrub) for field in form["properties"].values()]
     assert all(field["description"] for field in fields)
     assert resume["properties"]["steps"]["anyOf"] == [{"minimum": 1, "type": "integer"}, {"type": "null"}]
 
@@ -269,6 +283,27 @@ def test_a_segment_killed_at_once_is_tried_again_and_one_that_had_got_on_is_foll
     assert 0 < completed.first_step < completed.last_step == steps
     names = [state["name"] for state in worked.states(worked.find_training(flow_run))]
     assert names == ["Pending", "Running", "AwaitingRetry", "Running", "Completed"]
+
+
+def test_a_scrub_that_finds_rot_fails_and_tells_the_server_and_the_next_one_finds_all_sound(
+    worked: Operator, tmp_path: Path
+) -> None:
+    store = LocalStore(tmp_path / "kept")
+    newest = make_kept_run(store, tmp_path).load_head().state.kept[0]
+    model = store.root / newest.path / "model.safetensors"
+    model.write_bytes(model.read_bytes()[:-1])
+    failed = worked.run("scrub/scrub", address=store.address)
+    assert failed["state"]["type"] == "FAILED"
+    assert f"{newest.path}/model.safetensors was changed" in failed["state"]["message"]
+    worked.wait(lambda: bool(worked.events("holdfast.rot")))
+    (event,) = worked.events("holdfast.rot")
+    assert event["resource"]["prefect.resource.id"] == f"holdfast.{store.address}/{newest.path}"
+    assert event["payload"].items() >= {"run": "run", "kind": "checkpoint", "step": 30, "is_set_aside": True}.items()
+    assert f"prefect.flow-run.{failed['id']}" in [related["prefect.resource.id"] for related in event["related"]]
+
+    sound = worked.run("scrub/scrub", address=f"{store.address}/runs/run", megabytes_per_second=100)
+    assert sound["state"]["type"] == "COMPLETED"
+    assert "2 checkpoints" in sound["state"]["message"] and "as they were written" in sound["state"]["message"]
 
 
 def kill_all(text: str) -> None:

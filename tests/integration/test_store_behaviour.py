@@ -3,18 +3,21 @@
 The store in a bucket is tried on moto, or on the server that HOLDFAST_TEST_S3_ENDPOINT names.
 """
 
+import random
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from storage import local_store, s3_transfers
 from storage.addresses import check_writable, find_run_address, open_store, run_address
 from storage.errors import ConfigurationError, ObjectExistsError, ObjectMissingError, StoreError
 from storage.local_store import LocalStore
 from storage.store import Store
 from tests.helpers.s3_server import open_s3_store, running_s3_server, use_s3
 
+MIB = 1 << 20
 STORES: dict[str, Callable[[Path], Store]] = {"folder": lambda path: LocalStore(path / "store"), "s3": open_s3_store}
 
 
@@ -42,6 +45,8 @@ def test_a_missing_object_is_an_error_of_its_own(store: Store) -> None:
         store.read("nothing/here")
     with pytest.raises(ObjectMissingError, match="nothing/here"):
         store.fetch("nothing/here")
+    with pytest.raises(ObjectMissingError, match="nothing/here"):
+        list(store.read_pieces("nothing/here"))
 
 
 def test_put_if_absent_never_replaces(store: Store) -> None:
@@ -99,6 +104,28 @@ def test_what_was_deleted_and_put_again_is_fetched_anew(store: Store, tmp_path: 
         store.delete(key)
         with pytest.raises(ObjectMissingError):
             store.fetch(key)
+
+
+@pytest.mark.parametrize("num_bytes", [0, 1, 5 * MIB, 11 * MIB + 7])
+def test_an_object_is_read_in_pieces_none_of_which_is_large(
+    store: Store, monkeypatch: pytest.MonkeyPatch, num_bytes: int
+) -> None:
+    for module in (local_store, s3_transfers):
+        monkeypatch.setattr(module, "PIECE_BYTES", 5 * MIB)
+    content = random.Random(num_bytes).randbytes(num_bytes)
+    store.write("runs/object.bin", content)
+    pieces = list(store.read_pieces("runs/object.bin"))
+    assert b"".join(pieces) == content
+    assert len(pieces) == -(-num_bytes // (5 * MIB))
+
+
+@pytest.mark.parametrize("key", ["runs/one.bin", "datasets/digest/one.bin"])
+def test_what_is_read_in_pieces_is_what_is_durable_and_not_a_copy_of_it(store: Store, tmp_path: Path, key: str) -> None:
+    store.write(key, b"what was written")
+    copy = store.fetch(key)
+    if copy.is_relative_to(tmp_path / "cache"):  # else it is the object itself
+        copy.write_bytes(b"what has rotted!")
+    assert b"".join(store.read_pieces(key)) == b"what was written"
 
 
 def test_keys_are_listed_in_order_and_by_prefix(store: Store) -> None:

@@ -1,0 +1,93 @@
+"""Looking for rot: the command `scrub`, and the flow behind the deployment of the same name.
+
+Invariant: what it looks at and what becomes of damage is decided in `tasks.scrub` alone; here it is shown.
+"""
+
+from typing import Annotated, Any
+
+from prefect import flow
+from prefect.client.schemas.objects import State
+from prefect.states import Completed, Failed
+from pydantic import Field
+from rich.console import Group, RenderableType
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
+from rich.table import Table
+from rich.text import Text
+
+from flows.deployed import describe_failure
+from storage.addresses import find_run_address, open_store
+from storage.errors import HoldfastError
+from storage.store import Store
+from tasks.report_words import count_of, size
+from tasks.scrub import expect_bytes, scrub_store
+from tasks.terminal import console
+
+BYTES_PER_MEGABYTE = 1_000_000
+
+
+@flow(name="scrub", flow_run_name="{address}", persist_result=False)
+def scrub(address: str, megabytes_per_second: Annotated[float, Field(gt=0)] | None = None) -> State[None]:
+    """Reads every byte that is kept of one run, or of all runs of a store, and fails if some of them have rotted.
+
+    For each damaged thing it sends an event `holdfast.rot`. A damaged checkpoint of a run that nobody trains is set
+    aside. Runs may be in training meanwhile.
+
+    Args:
+        address: A store, or a run's address STORE/runs/NAME; a folder is relative to the deployment's one or absolute.
+        megabytes_per_second: Read no faster than this, on average; as fast as it goes if left empty.
+    """
+    try:
+        result = scrub_with_display(*find_target(address), megabytes_per_second)
+    except HoldfastError as error:
+        return describe_failure(error)
+    if result["ok"]:
+        return Completed(message=_sum_up(result))
+    return Failed(message=" ".join([_sum_up(result), *(rot["message"] for rot in result["damaged"])]))
+
+
+def find_target(address: str) -> tuple[Store, str | None]:
+    """The store that an address names, and the run if it names one."""
+    return find_run_address(address) or (open_store(address), None)
+
+
+def scrub_with_display(store: Store, run: str | None, megabytes_per_second: float | None = None) -> dict[str, Any]:
+    """The scrub, with a bar in a terminal while it reads; as `tasks.scrub.scrub_store`."""
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    limit = None if megabytes_per_second is None else megabytes_per_second * BYTES_PER_MEGABYTE
+    with Progress(
+        *columns, TimeRemainingColumn(), console=console, transient=True, disable=not console.is_terminal
+    ) as progress:
+        bar = progress.add_task("reading what is kept", total=expect_bytes(store, run))
+        return scrub_store(store, run, lambda count: progress.advance(bar, count), limit)
+
+
+def render_scrub(result: dict[str, Any]) -> RenderableType:
+    """The result for a person. What to do about damage was said when it was found."""
+    mark = Text("SOUND", "bold green") if result["ok"] else Text("ROTTEN", "bold red")
+    table = Table("run", "what", "state", "found", box=None, pad_edge=False)
+    for rot in result["damaged"]:
+        state = Text("set aside", "yellow") if rot["is_set_aside"] else Text("DAMAGED", "bold red")
+        what = rot["kind"] if rot["step"] is None else f"{rot['kind']} of step {rot['step']:,}"
+        table.add_row(rot["run"], what, state, Text("\n".join(rot["broken"]), overflow="fold"))
+    for run, reason in result["skipped"].items():
+        table.add_row(run, "", Text("left out", "yellow"), Text(reason, overflow="fold"))
+    verdict = Text.assemble(mark, f"  {_sum_up(result)}")
+    address = Text(result["store"], no_wrap=True, overflow="ignore")
+    details: list[RenderableType] = [Text(), table] if table.rows else []
+    return Group(verdict, address, *details)
+
+
+def _sum_up(result: dict[str, Any]) -> str:
+    read = f"{count_of(len(result['runs']), 'run')}, {count_of(result['checkpoints'], 'checkpoint')}"
+    read += f", {count_of(result['objects'], 'object')} with {size(result['bytes'])}"
+    found = "all as they were written" if result["ok"] else count_of(len(result["damaged"]), "damaged thing")
+    left_out = f"; {count_of(len(result['skipped']), 'run')} left out" if result["skipped"] else ""
+    return f"{read}: {found}{left_out}."

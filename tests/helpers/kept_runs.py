@@ -1,0 +1,35 @@
+"""A run at rest with all that a resume or an audit of it needs: a data set, three checkpoints and their ledger."""
+
+from pathlib import Path
+
+from storage.manifest import Manifest
+from storage.retention import RetentionPolicy
+from storage.run_state import RunState, SegmentRecord
+from storage.store import Store
+from storage.transitions import end_segment, promote
+from tests.helpers.datasets import publish_small_dataset
+from tests.helpers.runs import lease_run, make_checkpoint, record_of
+
+# The steps that each of two segments saved.
+SEGMENTS = ((10, 20), (30,))
+
+
+def make_kept_run(store: Store, folder: Path, run: str = "run") -> Manifest:
+    """A run that was trained to step 30 of 100; runs whose names have other lengths have other data sets."""
+    dataset = publish_small_dataset(store, folder / f"data-{run}", rows=10 * len(run))
+    manifest = Manifest(store, run)
+    manifest.create(RunState(run=run, created_at=1.0, config={}, dataset_digest=dataset.digest, steps_total=100))
+    for steps in SEGMENTS:
+        fence = lease_run(manifest)
+        for step in steps:
+            found = make_checkpoint(store, folder / f"files-{run}", step, fence, run=run)
+            manifest.commit("promoted", promote(record_of(found), RetentionPolicy(newest=3)))
+        manifest.commit("ended", end_segment(_ended(fence, steps[-1])))
+    return manifest
+
+
+def _ended(fence: int, step: int) -> SegmentRecord:
+    return SegmentRecord(
+        fence=fence, outcome="budget", cause="", first_step=0, last_step=step, world_size=1, started_at=0.0,
+        seconds=0.0, steps_lost=0, phases={},
+    )  # fmt: skip

@@ -15,9 +15,9 @@ from pydantic import Field, ValidationError
 
 from storage.addresses import RUNS_FOLDER
 from storage.digests import require_format, sha256_of_file
-from storage.errors import CorruptObjectError, ObjectExistsError, ObjectMissingError
+from storage.errors import CorruptObjectError, ObjectMissingError
 from storage.run_state import Record
-from storage.store import Store
+from storage.store import Store, put_file_anew
 
 LEDGER_FORMAT = 1
 METADATA_KEY = b"holdfast"
@@ -56,6 +56,11 @@ class LedgerHeader(Record):
     world_size: int = Field(description="Ranks that consumed it; for people, the content does not depend on it.")
     dataset_digest: str
     previous: LedgerPart | None = Field(description="The part before; none at step 0.")
+    skipped: list[tuple[int, int]] = Field(
+        [],
+        exclude_if=lambda value: value == [],
+        description="Positions [begin, end) of the run's order that rollbacks left out on the way to these steps.",
+    )
 
 
 def ledger_prefix(run: str) -> str:
@@ -89,11 +94,7 @@ def write_ledger_part(store: Store, header: LedgerHeader, table: pa.Table, folde
         first_step=header.first_step,
         end_step=header.end_step,
     )
-    try:
-        store.put_file(path, key)
-    except ObjectExistsError:
-        store.delete(key)
-        store.put_file(path, key)
+    put_file_anew(store, path, key)
     path.unlink()  # a store may have kept the very file: nothing may be written to it again
     return part
 

@@ -3,9 +3,11 @@
 What claims a checkpoint, in the order in which a byte budget takes it away last:
 
     1. protected     the resume point, its fallback (the next older one), and what is being read: stay in any case
-    2. best          the best N by the headline metric, better ones first; of equal ones the older
-    3. newest        the newest K, newer ones first
-    4. milestones    in every stretch of N steps the first checkpoint at or after its beginning, newer ones first
+    2. rollback      the newest one that is old enough to go back to should the very next step diverge; behind it the
+                     oldest of the younger ones, which takes its place once it is old enough
+    3. best          the best N by the headline metric, better ones first; of equal ones the older
+    4. newest        the newest K, newer ones first
+    5. milestones    in every stretch of N steps the first checkpoint at or after its beginning, newer ones first
 
 What nothing claims goes. A budget then cuts this order where the sum of the bytes would exceed it, and all behind the
 cut goes too. Invariant: the answer follows from the records alone, in whatever order they come; asked again about what
@@ -18,17 +20,21 @@ from itertools import accumulate
 
 from storage.run_state import CheckpointRecord, RunState
 
-PROTECTED, BEST, NEWEST, MILESTONE = range(4)
+PROTECTED, ROLLBACK, BEST, NEWEST, MILESTONE = range(5)
 
 
 @dataclass(frozen=True)
 class RetentionPolicy:
-    """How many checkpoints stay. `every_steps` counts steps, `max_bytes` the files of all that stay."""
+    """How many checkpoints stay. `every_steps` counts steps, `max_bytes` the files of all that stay.
+
+    `rollback_steps` is how far a run that diverges goes back; None if it never does.
+    """
 
     newest: int
     best: int = 0
     every_steps: int | None = None
     max_bytes: int | None = None
+    rollback_steps: int | None = None
 
 
 @dataclass(frozen=True)
@@ -69,7 +75,7 @@ def retain(
     """What becomes of each of a run's promoted checkpoints, newest first."""
     newest_first = sorted(records, key=_age, reverse=True)
     claims = _protected(newest_first, being_read)
-    for rule in (_best, _newest, _milestones):
+    for rule in (_rollback, _best, _newest, _milestones):
         for path, claim in rule(newest_first, policy).items():
             claims.setdefault(path, []).append(claim)
     within_budget = _fit(newest_first, claims, policy.max_bytes)
@@ -90,6 +96,19 @@ def _protected(newest_first: Sequence[CheckpointRecord], being_read: Collection[
     for record, role in zip(newest_first, ("the resume point", "the resume point's fallback"), strict=False):
         words[record.path] = [role, *words.get(record.path, [])]
     return {path: [_Claim((PROTECTED, 0), text) for text in texts] for path, texts in words.items()}
+
+
+def _rollback(newest_first: Sequence[CheckpointRecord], policy: RetentionPolicy) -> dict[str, _Claim]:
+    """Two, however many steps lie between checkpoints: with one alone, none would ever grow old enough to follow it."""
+    if policy.rollback_steps is None or not newest_first:
+        return {}
+    latest = newest_first[0].step + 1 - policy.rollback_steps
+    old_enough = [record for record in newest_first if record.step <= latest][:1]
+    growing_old = [record for record in newest_first[1:] if record.step > latest][-1:]
+    claims = {record.path: _Claim((ROLLBACK, 0), "to go back to if the loss diverges") for record in old_enough}
+    return claims | {
+        record.path: _Claim((ROLLBACK, 1), "the next one to go back to if the loss diverges") for record in growing_old
+    }
 
 
 def _best(newest_first: Sequence[CheckpointRecord], policy: RetentionPolicy) -> dict[str, _Claim]:

@@ -26,6 +26,7 @@ from tasks.audit_content import LedgerContent
 from tasks.audit_expectation import Expectation
 from tasks.audit_samples import AuditedSamples
 from tasks.audit_segments import CountedSteps, part_of_key
+from tasks.audit_skipped import describe_skipped, find_unfounded
 from tasks.audit_violations import MAX_NAMED, Violation
 from tasks.compatibility import read_stored
 from tasks.configuration import RunConfig
@@ -44,8 +45,9 @@ def audit_run(store: Store, run: str, on_progress: Progress | None = None) -> di
     config = RunConfig.model_validate(read_stored(state.config))
     dataset = load_dataset(store, state.dataset_digest)
     chain = read_chain(store, state, index.ledger, index.step)
+    chain.violations += find_unfounded(state, config.train.batch_size)
     samples = AuditedSamples(store, dataset)
-    expectation = Expectation(config, samples.read_lengths(), dataset.row_group_rows)
+    expectation = Expectation(config, samples.read_lengths(), dataset.row_group_rows, state.rollbacks)
     with _database(config.data.memory_limit) as connection:
         content = LedgerContent(connection, chain.parts, samples, expectation)
         comparison = Comparison(chain, content, expectation, index.step, on_progress)
@@ -54,7 +56,7 @@ def audit_run(store: Store, run: str, on_progress: Progress | None = None) -> di
         {
             "epoch": count.epoch,
             "samples": count.num_samples,
-            "complete": count.num_rows == dataset.splits["train"].num_rows,
+            "complete": count.num_rows + len(expectation.skipped_rows(count.epoch, index.step)) == samples.num_rows,
         }
         for count in comparison.epochs
     ]
@@ -84,7 +86,7 @@ def _result(store: Store, state: RunState, chain: Chain) -> dict[str, Any]:
         "parts": len(counted),
         "epochs": [],
         "segments": CountedSteps(state).table(counted.values(), outside),
-        "skipped": [],  # steps that were left out on purpose; nothing does so yet
+        "skipped": describe_skipped(state),
         "violations": [violation.as_json() for violation in chain.violations],
         "num_violations": len(chain.violations),
     }

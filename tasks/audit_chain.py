@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 
 from storage.errors import CorruptObjectError, ObjectMissingError
 from storage.ledger import LEDGER_SCHEMA, LedgerHeader, LedgerPart, walk_ledger
+from storage.positions import skipped_ranges
 from storage.run_state import RunState
 from storage.store import Store
 from tasks.audit_segments import CountedSteps
@@ -151,6 +152,7 @@ def _is_sound(chain: Chain, link: ChainPart, state: RunState) -> bool:
             ("fence", header.fence, part.fence),
             ("first_step", header.first_step, part.first_step),
             ("end_step", header.end_step, part.end_step),
+            ("skipped", header.skipped, skipped_ranges(part.first_step, part.end_step, state.rollbacks)),
         )
         if found != expected
     ]

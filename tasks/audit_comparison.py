@@ -72,8 +72,8 @@ class Comparison:
 
     def _count_epochs(self) -> None:
         """Count how often each sample was used, whatever the order says."""
-        num_rows, batch_size = self._expectation.num_rows, self._expectation.batch_size
-        num_epochs = -(-self._end_step * batch_size // num_rows)
+        num_rows = self._expectation.num_rows
+        num_epochs = -(-self._expectation.end_position(self._end_step) // num_rows)
         at_once = max(1, SPAN_SAMPLES // num_rows)
         for first in range(0, num_epochs, at_once):
             end = min(first + at_once, num_epochs)
@@ -91,9 +91,10 @@ class Comparison:
         if count.num_samples > count.num_rows:
             rows = self._content.find_repeated(count.epoch, steps, MAX_NAMED)
             self._report_rows("repeated", f"used more than once in epoch {count.epoch}", rows)
-        is_over = self._end_step * self._expectation.batch_size >= (count.epoch + 1) * self._expectation.num_rows
-        if is_over and count.num_rows < self._expectation.num_rows:
-            rows = self._content.find_unused(count.epoch, steps, MAX_NAMED)
+        is_over = self._expectation.end_position(self._end_step) >= (count.epoch + 1) * self._expectation.num_rows
+        skipped = self._expectation.skipped_rows(count.epoch, self._end_step)
+        if is_over and count.num_rows + len(skipped) < self._expectation.num_rows:
+            rows = self._content.find_unused(count.epoch, steps, skipped.tolist(), MAX_NAMED)
             self._report_rows("skipped", f"not used in epoch {count.epoch}", rows)
 
     def _report_rows(self, kind: str, what: str, rows: list[int]) -> None:
@@ -128,8 +129,7 @@ class Comparison:
                 yield range(start, min(start + size, steps.stop))
 
     def _steps_of(self, first_epoch: int, end_epoch: int) -> range:
-        steps = self._expectation.steps_of(first_epoch, end_epoch)
-        return range(steps.start, min(steps.stop, self._end_step))
+        return self._expectation.steps_of(first_epoch, end_epoch, self._end_step)
 
     def _tell(self, phase: str, share: float) -> None:
         if self._on_progress is not None:

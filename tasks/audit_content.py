@@ -41,10 +41,10 @@ COMPARE_IDS = """
 """
 # Which epoch each use of a row belongs to. Of a batch that straddles epochs the pure function knows, by row.
 USES = """
-    SELECT step, row, step * {batch_size} // {num_rows} AS epoch FROM {entries}
+    SELECT step, row, {epoch} AS epoch FROM {entries}
     WHERE step NOT IN (SELECT step FROM straddling)
     UNION ALL
-    SELECT step, row, coalesce(straddling.epoch, step * {batch_size} // {num_rows}) AS epoch
+    SELECT step, row, coalesce(straddling.epoch, {epoch}) AS epoch
     FROM (
         SELECT step, row, row_number() OVER (PARTITION BY step, row) AS nth FROM {entries}
         WHERE step IN (SELECT step FROM straddling)
@@ -123,12 +123,12 @@ class LedgerContent:
         found = self._fetch(f"{uses} GROUP BY row HAVING count(*) > 1 ORDER BY row LIMIT {limit}")
         return [row for (row,) in found]
 
-    def find_unused(self, epoch: int, steps: range, limit: int) -> list[int]:
-        """Rows that were not used in an epoch."""
-        uses = f"SELECT row FROM ({self._uses_sql(steps)}) WHERE epoch = {epoch}"
+    def find_unused(self, epoch: int, steps: range, skipped: Sequence[int], limit: int) -> list[int]:
+        """Rows that were not used in an epoch, beside those that were `skipped` on purpose."""
+        uses = f"SELECT row FROM ({self._uses_sql(steps)}) WHERE epoch = {epoch} UNION ALL SELECT unnest(?)"
         all_rows = f"range({self._expectation.num_rows}) all_rows(row)"
-        found = self._fetch(f"SELECT row FROM {all_rows} ANTI JOIN ({uses}) USING (row) ORDER BY row LIMIT {limit}")
-        return [row for (row,) in found]
+        query = f"SELECT row FROM {all_rows} ANTI JOIN ({uses}) USING (row) ORDER BY row LIMIT {limit}"
+        return [row for (row,) in self._connection.execute(query, [list(skipped)]).fetchall()]
 
     def find_uses(self, rows: Sequence[int], steps: range) -> dict[tuple[int, int], list[int]]:
         """(row, epoch) -> the steps that used it, one entry for each use."""
@@ -158,8 +158,7 @@ class LedgerContent:
             "row_number() OVER (PARTITION BY step, row ORDER BY epoch) AS nth FROM straddling_rows"
         )
         entries = f"(SELECT step, unnest(rows) AS row FROM {self._ledger_sql(steps)})"
-        numbers = {"batch_size": self._expectation.batch_size, "num_rows": self._expectation.num_rows}
-        return USES.format(entries=entries, **numbers)
+        return USES.format(entries=entries, epoch=self._expectation.epoch_sql())
 
     def _straddling_rows(self, steps: range) -> pa.Table:
         straddling = self._expectation.straddling(steps)

@@ -20,6 +20,7 @@ from tasks.report_tables import (
     classes_table,
     columns_table,
     confusions_table,
+    rollbacks_table,
     segments_table,
     set_aside_table,
     splits_table,
@@ -39,6 +40,7 @@ from tasks.report_words import (
     share,
     shortened,
 )
+from tasks.rollback_words import count_skipped
 
 TEMPLATE = "report.html.jinja"
 MAX_CLASSES_BESIDE_A_TABLE = 16
@@ -102,13 +104,13 @@ def judge(state: RunState) -> Verdict:
     if step >= state.steps_total:
         headline = f"Complete: {done} in {count_of(len(state.segments), 'segment')}"
         headline += f"; {cost}{again}." if interruptions else "; nothing interrupted it."
-        return Verdict("complete", "Complete", headline, [*_promise(state), *_damage(state)])
+        return Verdict("complete", "Complete", headline, [*_promise(state), *_mishaps(state)])
     safe = f"{done} ({share(step / state.steps_total)}) are safe in a checkpoint"
     if state.lease is not None:
         since = moment(state.lease.taken_at)
         remark = f"A segment has been training from step {state.lease.first_step:,} on since {since}."
-        return Verdict("running", "Training", f"Not complete yet: {safe}.", [remark, *_so_far(cost), *_damage(state)])
-    remarks = [*_last_words(state), *_so_far(cost), *_damage(state)]
+        return Verdict("running", "Training", f"Not complete yet: {safe}.", [remark, *_so_far(cost), *_mishaps(state)])
+    remarks = [*_last_words(state), *_so_far(cost), *_mishaps(state)]
     remarks.append("To go on from there, start “holdfast run” with the same configuration.")
     return Verdict("stopped", "Not complete", f"Not complete: {safe}.", remarks)
 
@@ -147,6 +149,24 @@ def _promise(state: RunState) -> list[str]:
     return [
         "The model is the one that an uninterrupted run makes on the same kind of hardware and software: no step was "
         "skipped, and what was done twice counts once. Two runs can be compared by the SHA-256 of their weights."
+    ]
+
+
+def _rolled_back(state: RunState) -> list[str]:
+    if not state.rollbacks:
+        return []
+    times, skipped = count_of(len(state.rollbacks), "time"), count_of(count_skipped(state.rollbacks), "sample")
+    return [f"Training diverged and was rolled back {times}; the {skipped} that led there were left out. See below."]
+
+
+def _mishaps(state: RunState) -> list[str]:
+    return [*_rolled_back(state), *_refused(state), *_damage(state)]
+
+
+def _refused(state: RunState) -> list[str]:
+    return [
+        f"The checkpoint of step {record.checkpoint.step:,} did not pass the quality gate: {plain(record.reason)}."
+        for record in state.refused[-1:]
     ]
 
 
@@ -224,6 +244,7 @@ def _tables(state: RunState, evaluation: Mapping[str, Any] | None, dataset: Data
     return {
         "segments": segments_table(state.segments),
         "checkpoints": checkpoints_table(state.kept),
+        "rollbacks": rollbacks_table(state.rollbacks),
         "set_aside": set_aside_table(state.set_aside),
         "classes": classes_table(evaluation),
         "confusions": confusions_table(evaluation),

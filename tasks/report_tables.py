@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from storage.datasets import CategoricalColumn, NumericColumn, SplitRecord
-from storage.run_state import CheckpointRecord, SegmentRecord, SetAsideRecord
+from storage.positions import standing
+from storage.run_state import CheckpointRecord, RollbackRecord, SegmentRecord, SetAsideRecord
 from tasks.report_words import NOTHING, OUTCOME_WORDS, duration, moment, plain, share, shortened, size
 
 MAX_CONFUSIONS = 8
@@ -74,6 +75,28 @@ def checkpoints_table(kept: Sequence[CheckpointRecord]) -> Table:
             Cell(plain(record.weights_sha256)),
         ]
         for record in kept
+    ]
+    return Table(columns, rows)
+
+
+def rollbacks_table(rollbacks: Sequence[RollbackRecord]) -> Table:
+    """Oldest first."""
+    columns: list[tuple[str, Kind]] = [
+        ("Diverged at", "number"), ("Cause", "text"), ("Back to", "number"), ("Left out", "number"),
+        ("Learning rate", "number"), ("Stands", "text"), ("When", "date"),
+    ]  # fmt: skip
+    kept = standing(rollbacks)
+    rows = [
+        [
+            Cell(f"step {record.diverged_step:,}"),
+            Cell(shortened(record.cause, MAX_CAUSE_CHARACTERS)),
+            Cell(f"step {record.resume_step:,}"),
+            Cell(f"{record.num_skipped:,} samples"),
+            Cell(f"\N{MULTIPLICATION SIGN} {record.learning_rate_factor:g}"),
+            Cell("yes" if record in kept else "replaced by a later one"),
+            Cell(moment(record.rolled_back_at)),
+        ]
+        for record in rollbacks
     ]
     return Table(columns, rows)
 

@@ -1,5 +1,11 @@
 """The error that says that training itself went wrong, and neither the machine nor a file did."""
 
+from storage.run_state import Divergence
+
 
 class DivergedError(ArithmeticError):
-    """The loss or the gradient is no number that training can go on from."""
+    """Loss or gradient are nothing that training can go on from. The message says it in words, `evidence` in fields."""
+
+    def __init__(self, message: str, evidence: Divergence) -> None:
+        super().__init__(message)
+        self.evidence = evidence

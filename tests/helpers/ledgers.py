@@ -11,15 +11,16 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from storage.checkpoints import CheckpointIndex, write_checkpoint
+from storage.checkpoints import CheckpointIndex, write_index
 from storage.datasets import DatasetManifest
 from storage.holders import this_process
 from storage.ledger import LEDGER_SCHEMA, LedgerHeader, LedgerPart, write_ledger_part
 from storage.manifest import Manifest
+from storage.positions import end_position, skipped_ranges
 from storage.retention import RetentionPolicy
-from storage.run_state import CheckpointRecord, RunState, SegmentRecord
+from storage.run_state import CheckpointRecord, Divergence, RunState, SegmentRecord
 from storage.store import Store
-from storage.transitions import end_segment, promote, take_lease
+from storage.transitions import end_segment, promote, roll_back, take_lease
 from tasks.configuration import RunConfig
 from tests.helpers.datasets import GROUP_ROWS
 from tests.helpers.parquet import text_config
@@ -31,6 +32,10 @@ from training.samples import SampleReader
 STEPS, BATCH_SIZE, LEAVES, SEED = 40, 24, 5, 11
 # Of each segment: the steps of its promoted checkpoints, the last step it came to, its outcome, its ranks.
 SEGMENTS = (((7, 14), 17, "lost", 2), ((20, 27), 27, "preempted", 3), ((34, 40), 40, "completed", 1))
+
+# What the second segment does instead if the run `diverges`: it fails to finish this step, counted from 1, and the run
+# goes back so many steps.
+DIVERGED_STEP, ROLLBACK_STEPS = 30, 6
 
 Leaf = dict[str, Any]  # step, leaf, rows
 
@@ -58,9 +63,10 @@ class LedgerRun:
     header_changes: dict[int, dict[str, Any]] = field(default_factory=dict)
     part_changes: dict[int, dict[str, Any]] = field(default_factory=dict)
     parts: list[LedgerPart] = field(default_factory=list)
+    diverges: bool = False
 
     def __post_init__(self) -> None:
-        self.leaves = self.due_leaves()
+        self.leaves = self.due_leaves(self.diverges)
         self.manifest = Manifest(self.store, self.name)
 
     @property
@@ -70,13 +76,15 @@ class LedgerRun:
             {"run": self.name, "store": self.store.address, "data": text_config("data").model_dump(), "train": train}
         )
 
-    def due_leaves(self) -> list[Leaf]:
-        """The leaves of all steps, by the pure functions."""
+    def due_leaves(self, is_rolled_back: bool = False) -> list[Leaf]:
+        """The leaves of all steps, by the pure functions; with the samples left out that a rollback leaves out."""
+        resume_step = DIVERGED_STEP - ROLLBACK_STEPS
+        left_out = ROLLBACK_STEPS * BATCH_SIZE if is_rolled_back else 0
         reader = SampleReader(self.store, self.dataset, "train")
         order, cut = SampleOrder(reader.num_rows, GROUP_ROWS, self.seed), leaf_cut(self.config.model)
         leaves = []
         for step in range(STEPS):
-            rows = order.rows(step * BATCH_SIZE, BATCH_SIZE)
+            rows = order.rows(step * BATCH_SIZE + (left_out if step >= resume_step else 0), BATCH_SIZE)
             positions = cut.cut(reader.read(rows).lengths, LEAVES)
             leaves += [{"step": step, "leaf": i, "rows": rows[leaf].tolist()} for i, leaf in enumerate(positions)]
         return leaves
@@ -111,7 +119,10 @@ class LedgerRun:
             first_step = self.promoted_step
             for end in ends:
                 self.save(end, fence, ranks)
-            self._end(fence, first_step, last_step, outcome, ranks)
+            if self.diverges and outcome == "preempted":
+                self._diverge(fence, first_step, ranks)
+            else:
+                self._end(fence, first_step, last_step, outcome, ranks)
         return self
 
     def begin(self, ranks: int) -> int:
@@ -134,14 +145,13 @@ class LedgerRun:
             run=self.name,
             fence=fence,
             step=step,
-            cursor=step * BATCH_SIZE,
+            cursor=end_position(step, BATCH_SIZE, self.manifest.load_head().state.rollbacks),
             dataset_digest=self.dataset.digest,
-            weights_sha256="0" * 64,
             versions={},
             ledger=ledger,
             files={},
         )
-        return record_of(write_checkpoint(self.store, index, {}))
+        return record_of(write_index(self.store, index))
 
     def promote_at_once(self, record: CheckpointRecord) -> None:
         """Make a checkpoint the resume point, without asking whether that may be."""
@@ -163,6 +173,7 @@ class LedgerRun:
             world_size=ranks,
             dataset_digest=self.dataset.digest,
             previous=self.parts[-1] if self.parts else None,
+            skipped=skipped_ranges(first_step, end_step, self.manifest.load_head().state.rollbacks),
         ).model_copy(update=self.header_changes.get(first_step, {}))
         entries = [
             {"ids_md5": self._md5(entry), **entry} for entry in self.leaves if first_step <= entry["step"] < end_step
@@ -174,6 +185,13 @@ class LedgerRun:
 
     def _md5(self, entry: Leaf) -> bytes:
         return hashlib.md5("\x1f".join(map(self.id_of, entry["rows"])).encode()).digest()
+
+    def _diverge(self, fence: int, first_step: int, ranks: int) -> None:
+        """End a segment as diverged, and roll the run back."""
+        self._end(fence, first_step, DIVERGED_STEP, "diverged", ranks)
+        change = roll_back(fence, ROLLBACK_STEPS, 1.0, BATCH_SIZE)
+        self.manifest.commit("rolled back", change)
+        self.parts = [part for part in self.parts if part.end_step <= self.promoted_step]
 
     def _end(self, fence: int, first_step: int, last_step: int, outcome: Any, ranks: int) -> None:
         step = self.promoted_step
@@ -191,5 +209,6 @@ class LedgerRun:
             seconds=1.0,
             steps_lost=last_step - step,
             phases={},
+            divergence=Divergence(kind="loss", step=last_step) if outcome == "diverged" else None,
         )
         self.manifest.commit("segment ended", end_segment(record))

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -39,7 +40,9 @@ POLICIES = st.builds(
     best=st.integers(0, 3),
     every_steps=st.none() | st.integers(1, 30),
     max_bytes=st.none() | st.integers(1, 200),
+    rollback_steps=st.none() | st.integers(1, 60),
 )
+# Without rollbacks too: one that was to go may become the one to go back to, where it was not deleted meanwhile.
 UNBOUNDED = POLICIES.map(lambda policy: RetentionPolicy(policy.newest, policy.best, policy.every_steps))
 
 
@@ -139,6 +142,33 @@ def test_a_budget_takes_milestones_first_the_oldest_ahead_then_the_newest_then_t
         policy = RetentionPolicy(newest=3, best=1, every_steps=10, max_bytes=10 * num_kept)
         assert kept_steps(records, policy) == expected
     assert kept_steps(records, RetentionPolicy(newest=3, max_bytes=1)) == [60, 50]
+
+
+@pytest.mark.parametrize(("every_steps", "rollback_steps"), [(10, 100), (10, 25), (10, 10), (7, 1), (2000, 100)])
+def test_there_is_always_a_checkpoint_to_go_back_to_and_it_is_not_much_older_than_it_must_be(
+    every_steps: int, rollback_steps: int
+) -> None:
+    policy = RetentionPolicy(newest=2, rollback_steps=rollback_steps)
+    kept: list[CheckpointRecord] = []
+    for step in range(every_steps, 60 * every_steps, every_steps):
+        kept = kept_of(retain([checkpoint(step), *kept], policy))
+        earliest = step + 1 - rollback_steps  # where the run goes back to if its next step diverges
+        candidates = [record.step for record in kept if record.step <= earliest]
+        oldest = 2 * every_steps + rollback_steps
+        assert earliest < every_steps or earliest - candidates[0] < oldest
+        assert len(kept) <= 4
+
+
+def test_what_a_rollback_needs_stays_with_its_reason() -> None:
+    records = [checkpoint(step) for step in (10, 20, 30, 40, 50, 60)]
+    decisions = retain(records, RetentionPolicy(newest=2, rollback_steps=31))
+    assert {decision.record.step: decision.reason for decision in decisions if decision.is_kept} == {
+        60: "the resume point, one of the newest 2",
+        50: "the resume point's fallback, one of the newest 2",
+        40: "the next one to go back to if the loss diverges",
+        30: "to go back to if the loss diverges",
+    }
+    assert kept_steps(records, RetentionPolicy(newest=2, rollback_steps=31, max_bytes=30)) == [60, 50, 30]
 
 
 def test_a_budget_says_what_it_took() -> None:

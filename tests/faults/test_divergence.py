@@ -1,0 +1,206 @@
+"""A run that meets poisoned samples goes back, leaves them out and completes; the same, however it was disturbed.
+
+Which model that is depends on the samples alone: not on the cadence of checkpoints, nor on kills, nor on ranks.
+"""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storage.addresses import find_run_address
+from storage.local_store import LocalStore
+from storage.manifest import Manifest
+from storage.run_state import RunState
+from tasks.audit import audit_run
+from tasks.configuration import load_configuration
+from tasks.corpus import generate_corpus
+from tasks.prepare import prepare_dataset
+from tests.helpers.commands import ROOT, Runner, kill_everything, wait_until
+from tests.helpers.fault_plans import FaultPlan, read_fired
+from training.order import SampleOrder
+
+CONFIGURATION = ROOT / "deployments/configs/demo.toml"
+BATCH_SIZE, STEPS = 16, 60
+# Steps are counted from 1 where a divergence is named: the sample at this place of the order goes into step 31.
+POISONED_POSITION, DIVERGED_STEP, ROLLBACK_STEPS = 30 * BATCH_SIZE + 3, 31, 12
+RESUME_STEP = DIVERGED_STEP - ROLLBACK_STEPS
+SETTINGS = {
+    "train__steps": STEPS,
+    "train__batch_size": BATCH_SIZE,
+    "train__ranks": 1,
+    "train__log_every_steps": 5,
+    "model__width": 32,
+    "model__layers": 1,
+    "data__vocabulary_size": 600,
+    "data__max_tokens": 64,
+    "checkpoint__every_steps": 5,
+    "validation__every_steps": 45,
+    "divergence__rollback_steps": ROLLBACK_STEPS,
+    "retry__delay_seconds": 0.1,
+}
+
+MakeRunner = Callable[..., Runner]
+
+
+@pytest.fixture(scope="module")
+def make_runner(tmp_path_factory: pytest.TempPathFactory, prefect_server: dict[str, str]) -> MakeRunner:
+    folder = tmp_path_factory.mktemp("divergence")
+    generate_corpus(folder / "policy", "policy", 2500)
+    shared = {"data__source": folder / "policy", "store": folder / "store", **SETTINGS}
+
+    def make(run: str, **settings: Any) -> Runner:
+        return Runner(CONFIGURATION, {**shared, "run": run, **settings}, prefect_server)
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def row_at(make_runner: MakeRunner, tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], int]:
+    """Row of the training split at a place of the run's order."""
+    settings = make_runner("unused").settings
+    assignments = [f"{key.replace('__', '.')}={value}" for key, value in settings.items()]
+    config = load_configuration(CONFIGURATION, assignments)
+    store = LocalStore(Path(settings["store"]))
+    dataset = prepare_dataset(config.data, store, tmp_path_factory.mktemp("scratch"))
+    num_rows = dataset.splits["train"].num_rows
+    assert num_rows > 100 * BATCH_SIZE  # within one epoch, so that nothing that was left out comes again
+    order = SampleOrder(num_rows, dataset.row_group_rows, config.train.seed)
+    return lambda position: int(order.rows(position, 1)[0])
+
+
+@pytest.fixture(scope="module")
+def poison(row_at: Callable[[int], int]) -> FaultPlan:
+    return FaultPlan().nan(row_at(POISONED_POSITION))
+
+
+@pytest.fixture(scope="module")
+def undisturbed(
+    make_runner: MakeRunner, poison: FaultPlan, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[dict[str, Any], str]:
+    """The run that met the poisoned sample and nothing else; its status, and what the command printed."""
+    runner, folder = make_runner("undisturbed"), tmp_path_factory.mktemp("plan")
+    with poison.injected(runner, folder):
+        result = runner.call("run")
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert [mark["step"] for mark in read_fired(folder)] == [DIVERGED_STEP - 1]
+    return runner.status(), result.stdout + result.stderr
+
+
+def audited(status: dict[str, Any]) -> dict[str, Any]:
+    """The audit of a run, which must pass."""
+    address = find_run_address(status["address"])
+    assert address is not None
+    result = audit_run(*address)
+    assert result["ok"], result["violations"]
+    assert result["steps"] == STEPS
+    return result
+
+
+def head_of(runner: Runner) -> RunState:
+    return Manifest(LocalStore(Path(runner.settings["store"])), str(runner.settings["run"])).load_head().state
+
+
+def test_it_goes_back_leaves_out_what_led_there_and_completes(undisturbed: tuple[dict[str, Any], str]) -> None:
+    status, printed = undisturbed
+    assert status["state"] == "completed"
+    assert [segment["outcome"] for segment in status["segments"]] == ["diverged", "completed"]
+    (record,) = status["rollbacks"]
+    assert (record["diverged_step"], record["resume_step"]) == (DIVERGED_STEP, RESUME_STEP)
+    (skipped,) = audited(status)["skipped"]
+    assert (skipped["first_position"], skipped["end_position"]) == (
+        RESUME_STEP * BATCH_SIZE,
+        DIVERGED_STEP * BATCH_SIZE,
+    )
+    words = " ".join(printed.split())
+    assert f"The loss became nan at step {DIVERGED_STEP}. Rollback 1 of at most 5: back to step {RESUME_STEP}" in words
+    assert "rolled back 1 time, 192 samples left out" in words
+    assert "Traceback" not in printed
+
+
+def test_status_audit_and_report_tell_it_to_a_person(
+    undisturbed: tuple[dict[str, Any], str], make_runner: MakeRunner
+) -> None:
+    runner = make_runner("undisturbed")
+    told = f"back to step {RESUME_STEP}, and on from there without the 192 samples that led to step {DIVERGED_STEP}"
+    assert told in " ".join(runner.call("status").stdout.split())
+    audit = runner.call("audit")
+    assert audit.returncode == 0
+    assert "but the 192 that rollbacks left out" in " ".join(audit.stdout.split())
+    page = (Path(runner.settings["store"]) / "runs" / "undisturbed" / "report.html").read_text()
+    assert "was rolled back 1 time; the 192 samples that led there were left out" in page
+
+
+def test_killed_before_it_could_answer_on_other_ranks_and_with_other_checkpoints_it_comes_to_the_same_model(
+    undisturbed: tuple[dict[str, Any], str], make_runner: MakeRunner, poison: FaultPlan, tmp_path: Path
+) -> None:
+    runner = make_runner("killed", checkpoint__every_steps=9)
+    with poison.injected(runner, tmp_path):
+        process = runner.start()
+        outcomes = Path(runner.settings["store"]) / "runs" / "killed" / "segments"
+        assert wait_until(lambda: any(outcomes.glob("*/outcome.json")), process), runner.log.read_text()
+        kill_everything(process)
+        state = head_of(runner)
+        assert state.lease is not None and state.rollbacks == []  # the kill came in between
+        runner.run(train__ranks=2)
+    assert len(read_fired(tmp_path)) == 1
+    status = runner.status()
+    assert [segment["outcome"] for segment in status["segments"]] == ["diverged", "completed"]
+    assert_same(status, undisturbed[0])
+
+
+def test_when_no_rollback_is_left_the_story_is_told_and_one_more_goes_on_from_there(
+    undisturbed: tuple[dict[str, Any], str], make_runner: MakeRunner, poison: FaultPlan, tmp_path: Path
+) -> None:
+    runner = make_runner("given-up", checkpoint__every_seconds=0.2)
+    with poison.injected(runner, tmp_path):
+        for _ in range(2):  # the second time without training again
+            result = runner.call("run", divergence__max_rollbacks=0)
+            assert result.returncode == 2
+            told = " ".join(result.stderr.split())
+            assert re.search(rf"Error: Run 'given-up' diverged in segment \d+: The loss became nan at step {31}", told)
+            assert "No rollback is allowed: divergence.max_rollbacks = 0." in told
+            assert "--set divergence.max_rollbacks=1" in told
+            assert "Traceback" not in result.stderr
+        assert runner.status()["state"] == "diverged"
+        assert len(read_fired(tmp_path)) == 1
+        runner.run(divergence__max_rollbacks=1)
+    assert_same(runner.status(), undisturbed[0])
+
+
+def assert_same(status: dict[str, Any], expected: dict[str, Any]) -> None:
+    """The same model, and the same samples left out on the way to it."""
+    assert status["state"] == "completed"
+    assert status["promoted"]["weights_sha256"] == expected["promoted"]["weights_sha256"]
+    assert status["metrics"] == expected["metrics"]
+    names = ("diverged_step", "resume_step", "first_position", "end_position", "cause")
+    told = [json.dumps([[record[name] for name in names] for record in s["rollbacks"]]) for s in (status, expected)]
+    assert told[0] == told[1]
+    audited(status)
+
+
+def test_a_loss_that_leaps_and_stays_up_is_answered_with_a_lower_learning_rate(
+    make_runner: MakeRunner, row_at: Callable[[int], int], tmp_path: Path
+) -> None:
+    """Three batches in a row have samples that cost a fortune; one of them before, alone, is borne."""
+    plan = FaultPlan()
+    for step in (26, 30, 31, 32):
+        for place in range(4):  # of which not all happen to be what such a value makes the model say
+            plan = plan.spike(row_at(step * BATCH_SIZE + place))
+    spikes = {"divergence__window_steps": 20, "divergence__consecutive_steps": 3}
+    runner = make_runner("spike", divergence__learning_rate_factor=0.5, **spikes)
+    with plan.injected(runner, tmp_path):
+        runner.run()
+    status = runner.status()
+    assert [mark["step"] for mark in read_fired(tmp_path)][::4] == [26, 30, 31, 32]
+    (record,) = status["rollbacks"]
+    assert record["diverged_step"] == 33
+    assert record["learning_rate_factor"] == 0.5
+    assert "The loss leapt at step 31 and stayed up to step 33" in record["cause"]
+    divergence = status["segments"][0]["divergence"]
+    assert divergence["kind"] == "spike"
+    assert divergence["value"] > divergence["threshold"] > divergence["median"]
+    assert audited(status)["skipped"][0]["end_position"] == 33 * BATCH_SIZE

@@ -65,13 +65,75 @@ class SetAsideRecord(Record):
     )
 
 
+class ValidationFigures(Record):
+    """What the last validation up to a checkpoint showed, by the headline metric; higher is better."""
+
+    metric: str = Field(description="auc or macro_f1.")
+    value: float
+    step: int = Field(description="Where it was made: at the checkpoint's step, or before.")
+    best_value: float = Field(description="Of all validations so far, this one included.")
+    best_step: int
+
+
+class RefusedRecord(Record):
+    """A checkpoint that is sound but did not pass the quality gate: it is kept, and never the resume point meanwhile.
+
+    The files of the newest one stay, since another gate may let it pass.
+    """
+
+    checkpoint: CheckpointRecord
+    validation: ValidationFigures
+    reason: str
+    refused_at: float
+    is_discarded: bool = Field(
+        False, exclude_if=lambda value: value is False, description="Its files are deleted, or about to be."
+    )
+
+
 class SaveFigures(Record):
     """What a segment's saves cost, as the ranks measured it; sums over the completed ones."""
 
     count: int
     stall_seconds: float = Field(description="Training stood still: the copy of the state, and waiting for it.")
-    durable_seconds: float = Field(description="From the copy to the index in the store, beside training.")
+    durable_seconds: float = Field(description="From the beginning of the copy to the index in the store.")
     num_bytes: int = Field(description="Size of the last one.")
+
+
+class Divergence(Record):
+    """The evidence that training went wrong. A spike has all of its fields, other kinds those that they know."""
+
+    kind: Literal["loss", "gradient", "loss_scale", "spike"] = Field(
+        description="loss, gradient: not finite. loss_scale: fp16 overflowed whatever the scale. spike: out of line."
+    )
+    step: int = Field(description="The step that showed it, counted from 1: so many steps were made with it.")
+    value: float | None = Field(None, description="Loss, or scale, at that step; None where it is no finite number.")
+    median: float | None = Field(None, description="Of the losses of the window before.")
+    sigma: float | None = Field(None, description="Their robust standard deviation.")
+    threshold: float | None = Field(None, description="The loss that was exceeded step after step.")
+
+
+class RollbackRecord(Record):
+    """The answer to a divergence: back to the beginning of `resume_step`, and on from there with other samples.
+
+    The run's order of samples is left out from `first_position` to `end_position`: what the steps from `resume_step` to
+    the diverged one took. What holds when there are several stands in `positions.py`.
+    """
+
+    fence: int = Field(description="Of the segment that diverged.")
+    diverged_step: int = Field(description="The step that showed it, counted from 1.")
+    resume_step: int = Field(description="Steps that stay; the first one after them takes the samples at the end.")
+    first_position: int
+    end_position: int
+    learning_rate_factor: float = Field(
+        description="What the schedule is multiplied with from here on, earlier rollbacks included."
+    )
+    cause: str
+    rolled_back_at: float = Field(description="Unix time, for people; nothing is decided by it.")
+
+    @property
+    def num_skipped(self) -> int:
+        """Samples of the order that are left out."""
+        return self.end_position - self.first_position
 
 
 class SegmentRecord(Record):
@@ -90,6 +152,9 @@ class SegmentRecord(Record):
     phases: dict[str, float] = Field(description="Seconds per phase: start, restore, train, validate, save.")
     saves: SaveFigures | None = Field(
         None, exclude_if=lambda value: value is None, description="None if nobody lived to tell."
+    )
+    divergence: Divergence | None = Field(
+        None, exclude_if=lambda value: value is None, description="Of a segment that diverged."
     )
 
     @property
@@ -110,9 +175,38 @@ class RunState(Record):
     promoted: CheckpointRecord | None = None
     kept: list[CheckpointRecord] = Field([], description="Newest first: the resume point, its fallback, and others.")
     set_aside: list[SetAsideRecord] = []
+    refused: list[RefusedRecord] = Field(
+        [],
+        exclude_if=lambda value: value == [],
+        description="Later than the resume point: the newest one, behind the one whose files it made superfluous.",
+    )
     segments: list[SegmentRecord] = Field([], description="Oldest first.")
+    rollbacks: list[RollbackRecord] = Field(
+        [], exclude_if=lambda value: value == [], description="Oldest first; also those that a later one superseded."
+    )
     metrics: dict[str, float] | None = Field(None, description="On the test split, once the run is complete.")
     metrics_step: int | None = Field(None, description="Step of the checkpoint the metrics belong to.")
+
+    @property
+    def unanswered_divergence(self) -> SegmentRecord | None:
+        """The last segment, if it diverged with evidence and the run was not rolled back for it yet."""
+        last = self.segments[-1] if self.segments else None
+        if last is None or last.divergence is None or any(last.fence == record.fence for record in self.rollbacks):
+            return None
+        return last
+
+    @property
+    def refused_point(self) -> RefusedRecord | None:
+        """The newest refused checkpoint, if the last segment left it: under another gate the run can go on from it."""
+        newest = self.refused[-1] if self.refused else None
+        if newest is None or newest.is_discarded or not self.segments:
+            return None
+        return newest if newest.checkpoint.fence == self.segments[-1].fence else None
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether training came to its end and the quality gate did not let the last checkpoint pass."""
+        return self.refused_point is not None and self.refused_point.checkpoint.step == self.steps_total
 
     @property
     def is_trained(self) -> bool:

@@ -24,6 +24,7 @@ CHANGEABLE = (
     "train.prefetch_steps",
     "validation",
     "checkpoint",
+    "divergence",  # what was rolled back stands in the manifest and stays; this is about what is to come
     "segment",
     "retry",
 )

@@ -3,7 +3,7 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup test lint demo bench-exact clean
+.PHONY: setup test lint demo bench-exact bench-checkpoint campaign clean
 
 setup: $(VENV)/.installed
 
@@ -28,5 +28,15 @@ demo: setup
 bench-exact: setup
 	$(BIN)/python -m tests.benchmarks.bench_exact
 
+# Ten minutes, 10 GB of memory, 15 GB of disk; what it measures stands in training/README.md.
+bench-checkpoint: setup
+	$(BIN)/python -m tests.benchmarks.bench_checkpoint
+
+# Every fault of the catalogue; the table and what the runs left go to the folder OUT. `make campaign ONLY=bucket` does
+# those with this in their name.
+OUT ?= campaign
+campaign: setup
+	$(BIN)/python -m tests.faults.campaign --out $(OUT) --only "$(ONLY)"
+
 clean:
-	rm -rf $(VENV) build dist demo *.egg-info
+	rm -rf $(VENV) build dist demo campaign *.egg-info

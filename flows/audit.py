@@ -40,6 +40,8 @@ def render_audit(result: dict[str, Any]) -> RenderableType:
         parts += [Text(), _segment_table(result["segments"])]
     if result["epochs"]:
         parts += [Text(), _epoch_table(result["epochs"])]
+    if result["skipped"]:
+        parts += [Text(), _skipped_table(result["skipped"])]
     for violation in result["violations"]:
         parts += [Text(), Text.assemble((violation["kind"].replace("_", " "), "bold red"), f"  {violation['message']}")]
     unnamed = result["num_violations"] - len(result["violations"])
@@ -56,7 +58,10 @@ def _verdict(result: dict[str, Any]) -> Text:
         return Text.assemble(("BROKEN", "bold red"), f"  Run {result['run']}: {what}; {counted} could be looked at.")
     if not result["steps"]:
         return Text(f"Nothing to audit yet: run {result['run']} has no promoted checkpoint.")
-    promise = "every sample once per epoch, in the order of the pure functions."
+    promise = "every sample once per epoch, in the order of the pure functions"
+    if result["skipped"]:
+        promise += f", but the {sum(entry['samples'] for entry in result['skipped']):,} that rollbacks left out"
+    promise += "."
     return Text.assemble(("INTACT", "bold green"), f"  Run {result['run']}: {counted}; {promise}")
 
 
@@ -76,6 +81,16 @@ def _epoch_table(epochs: list[dict[str, Any]]) -> Table:
     return table
 
 
-def _interval(steps: list[int] | None) -> str:
+def _skipped_table(skipped: list[dict[str, Any]]) -> Table:
+    table = Table("left out: positions", "samples", "before step", "for segment", "why", box=None, pad_edge=False)
+    for entry in skipped[-MAX_ROWS_SHOWN:]:
+        positions = _interval([entry["first_position"], entry["end_position"]])
+        # The first sample that was trained after the gap is that of this step, counted from 0 as all steps here.
+        numbers = (f"{entry['samples']:,}", f"{entry['before_step']:,}", str(entry["fence"]))
+        table.add_row(positions, *numbers, Text(entry["cause"].partition("\n")[0]))
+    return table
+
+
+def _interval(bounds: list[int] | None) -> str:
     """Both ends included, as in the messages."""
-    return f"{steps[0]:,} to {steps[1] - 1:,}" if steps else "-"
+    return f"{bounds[0]:,} to {bounds[1] - 1:,}" if bounds else "-"

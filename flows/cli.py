@@ -108,6 +108,36 @@ def verify(run: RunArgument, assignments: Assignments = None, as_json: AsJson = 
 
 
 @app.command()
+def scrub(
+    target: Annotated[
+        str, typer.Argument(metavar="STORE|RUN", help="A store, a run's address STORE/runs/NAME, or a configuration.")
+    ],
+    assignments: Assignments = None,
+    megabytes_per_second: Annotated[
+        float | None, typer.Option(min=0.001, metavar="N", help="Read no faster than this, on average.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Read every byte that is kept of a run, or of all runs of a store, and say what has rotted. Exit code 1 if any.
+
+    Beside checkpoints that is the ledger and the data set. Read is what the store has, not copies on this machine. A
+    damaged checkpoint of a run that nobody trains is set aside. With PREFECT_API_URL set, the server gets an event
+    holdfast.rot for each damaged thing. Safe while runs are in training; for a schedule, see the deployment `scrub`.
+    """
+    from flows.messages import show_messages
+    from flows.scrub import find_target, render_scrub, scrub_with_display
+
+    show_messages()
+    names_a_run = bool(assignments) or _is_file(target)
+    found = scrub_with_display(
+        *(_find_run(target, assignments or []) if names_a_run else find_target(target)), megabytes_per_second
+    )
+    _print(found, as_json, render_scrub)
+    if not found["ok"]:
+        raise typer.Exit(1)
+
+
+@app.command()
 def prune(
     run: RunArgument,
     assignments: Assignments = None,
@@ -142,6 +172,62 @@ def audit(run: RunArgument, assignments: Assignments = None, as_json: AsJson = F
     _print(found, as_json, render_audit)
     if not found["ok"]:
         raise typer.Exit(1)
+
+
+@app.command()
+def advise(
+    run: RunArgument,
+    assignments: Assignments = None,
+    failures_per_day: Annotated[
+        float | None, typer.Option(metavar="N", help="Crashes per day to reckon with; else the run's own.")
+    ] = None,
+    stall_seconds: Annotated[
+        float | None, typer.Option(metavar="N", help="What a save stops training for; else measured.")
+    ] = None,
+    durable_seconds: Annotated[
+        float | None, typer.Option(metavar="N", help="From there until it is in the store; else measured.")
+    ] = None,
+    restart_seconds: Annotated[
+        float | None, typer.Option(metavar="N", help="From the start to the first step; else measured.")
+    ] = None,
+    price_per_gb_month: Annotated[
+        float | None, typer.Option(metavar="DOLLARS", help="Of 10^9 bytes kept for a month; 0.023 if not given.")
+    ] = None,
+    price_per_1000_puts: Annotated[
+        float | None,
+        typer.Option(metavar="DOLLARS", help="If not given: 0.005 in a bucket, nothing in a folder."),
+    ] = None,
+    failures_per_gpu_hour: Annotated[
+        float | None,
+        typer.Option(
+            metavar="N", help="For other numbers of GPUs, and while the run had no crash; 2.0e-5 if not given."
+        ),
+    ] = None,
+    seed: Annotated[int | None, typer.Option(metavar="N", help="Of the simulation; 0 if not given.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say how often to save, from what was measured.
+
+    Too often, and training stands still for saves; too seldom, and a crash takes much. What is best follows from the
+    stall of a save, the time until it is durable, the time of a restart and how often the run crashes: all measured,
+    or given. The table shows overhead, lost work and storage cost for every interval, computed and simulated. The
+    interval as configured is compared with the best one; --set checkpoint.every_seconds=300 and the like compare
+    another. A page with a chart is put to the store: runs/RUN/advice.html. Nothing about the run is changed.
+    """
+    from flows.advise import advise_run, render_advice
+
+    options = {
+        "failures_per_day": failures_per_day,
+        "stall_seconds": stall_seconds,
+        "durable_seconds": durable_seconds,
+        "restart_seconds": restart_seconds,
+        "price_per_gb_month": price_per_gb_month,
+        "price_per_1000_puts": price_per_1000_puts,
+        "failures_per_gpu_hour": failures_per_gpu_hour,
+        "seed": seed,
+    }
+    store, name = _find_run(run, assignments or [])
+    _print(advise_run(store, name, assignments or [], options), as_json, render_advice)
 
 
 @app.command()

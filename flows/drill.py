@@ -130,8 +130,8 @@ class _Drill:
             while process.is_running(POLL_SECONDS):
                 for report in follower.read():
                     display.show(report)
-                    if report.checkpoint is not None:
-                        display.promoted(report.step)
+                    if report.checkpoint is not None and report.checkpoint.damage is None:
+                        display.promoted(report.checkpoint.step)
                     if aim is not None and _is_met(aim, report, follower):
                         process.is_running(self.plan.delay_seconds(aim))
                         process.kill()

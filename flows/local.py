@@ -12,6 +12,8 @@ from storage.addresses import run_address
 from storage.run_state import RunState
 from tasks.configuration import RunConfig
 from tasks.places import open_places
+from tasks.report_words import count_of
+from tasks.rollback_words import count_skipped
 
 
 def run_locally(config: RunConfig) -> None:
@@ -33,6 +35,9 @@ def _show_result(config: RunConfig, state: RunState) -> None:
         segments = f"{len(state.segments)} segment{'s' if len(state.segments) != 1 else ''}"
         print(f"step     {state.promoted.step:,} of {state.steps_total:,} in {segments}, {lost:,} steps lost")
         print(f"weights  {state.promoted.weights_sha256}")
+    if state.rollbacks:
+        skipped = f"{count_of(count_skipped(state.rollbacks), 'sample')} left out"
+        print(f"rolled back {count_of(len(state.rollbacks), 'time')}, {skipped}: `holdfast status` tells why")
     for name, value in (state.metrics or {}).items():
         print(f"{name:<8} {value:.4f}")
     print(f"report   {places.store.address}/{places.report_key}")

@@ -23,7 +23,7 @@ from storage.strays import delete_strays, find_strays
 from storage.transitions import prune
 from tasks.configuration import change_values, configure
 from tasks.report_words import count_of, score, size
-from training.configuration import CheckpointConfig
+from training.configuration import CheckpointConfig, DivergenceConfig
 
 POLICY_FIELDS = {"keep", "keep_best", "keep_every_steps", "keep_bytes"}
 CUT_OFF = "a save or a deletion that was cut off"
@@ -39,8 +39,8 @@ def prune_run(
     """
     manifest = Manifest(store, run)
     head = manifest.load_head()
-    policy = _read_policy(head.state, assignments)
-    decisions = retain(head.state.kept, policy.retention, find_being_read(head.state))
+    policy, divergence = _read_policy(head.state, assignments)
+    decisions = retain(head.state.kept, policy.retention(divergence), find_being_read(head.state))
     discarded = _find_discarded(store, head) if set_aside else {}
     result = _describe(store, head, decisions, discarded)
     if not dry_run:
@@ -78,10 +78,14 @@ def _sum_up(result: dict[str, Any]) -> str:
     return f"Freed {freed} and kept {stay}."
 
 
-def _read_policy(state: RunState, assignments: Sequence[str]) -> CheckpointConfig:
+def _read_policy(state: RunState, assignments: Sequence[str]) -> tuple[CheckpointConfig, DivergenceConfig]:
     """The stored policy and not a file's: the run may have been continued with --set to keep more than that."""
-    values = change_values(state.config, assignments).get("checkpoint", {})
-    return configure(CheckpointConfig, values, f"checkpoint policy of run {state.run!r}")
+    values = change_values(state.config, assignments)
+    origin = f"checkpoint policy of run {state.run!r}"
+    return (
+        configure(CheckpointConfig, values.get("checkpoint", {}), origin),
+        configure(DivergenceConfig, values.get("divergence", {}), origin),
+    )
 
 
 def _find_discarded(store: Store, head: Generation) -> dict[str, str]:

@@ -14,6 +14,7 @@ from storage.holders import is_alive
 from storage.manifest import Manifest
 from storage.run_state import CheckpointRecord, RunState
 from storage.store import Store
+from tasks.rollback_words import describe_rollbacks
 
 MAX_SEGMENTS_SHOWN = 20
 
@@ -34,6 +35,11 @@ def read_status(store: Store, run: str) -> dict[str, Any]:
         "segments": [
             {"state": "ended", **record.model_dump(mode="json", exclude={"phases"})} for record in state.segments
         ],
+        "rollbacks": [
+            {**record.model_dump(mode="json"), "description": words}
+            for record, words in zip(state.rollbacks, describe_rollbacks(state.rollbacks), strict=True)
+        ],
+        "refused": [record.model_dump(mode="json") for record in state.refused],
         "steps_lost_total": sum(record.steps_lost for record in state.segments),
         "dataset_digest": state.dataset_digest,
         "metrics": state.metrics,
@@ -42,7 +48,7 @@ def read_status(store: Store, run: str) -> dict[str, Any]:
 
 
 def describe_state(state: RunState) -> str:
-    """One word: running, lost, completed, trained (not yet tested), or how the last segment ended."""
+    """One word: running, lost, completed, trained (not yet tested), refused, or how the last segment ended."""
     if state.lease is not None:
         return "lost" if is_alive(state.lease.holder) is False else "running"
     if state.is_complete:
@@ -51,6 +57,8 @@ def describe_state(state: RunState) -> str:
         return "trained"
     if not state.segments:
         return "created"
+    if state.is_refused:
+        return "refused"
     outcome = state.segments[-1].outcome
     # The last segment came to the end, but the run did not: more steps were asked for, or a checkpoint was damaged.
     return "stopped" if outcome == "completed" else outcome
@@ -69,6 +77,11 @@ def render_status(status: dict[str, Any]) -> RenderableType:
         path = status["promoted"]["path"]
         lines.append(Text(f"resume point {path}", no_wrap=True, overflow="ignore"))
         lines.append(Text(f"weights {status['promoted']['weights_sha256']}"))
+    for record in status["refused"][-1:]:
+        lines.append(Text(f"step {record['checkpoint']['step']:,} did not pass the quality gate: {record['reason']}"))
+    if status["rollbacks"]:
+        lines.append(Text("Training diverged, and the run was rolled back:"))
+        lines += [Text(f"  {record['description']}") for record in status["rollbacks"]]
     if status["metrics"]:
         shown = ", ".join(f"{name} {value:.4f}" for name, value in status["metrics"].items())
         lines.append(Text(f"test: {shown}"))

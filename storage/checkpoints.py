@@ -5,7 +5,8 @@ that the index states, and the index the SHA-256 that the manifest states. A fol
 way, or one that a kill cut off; nobody reads it.
 """
 
-from collections.abc import Mapping
+import hashlib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,15 +16,19 @@ from storage.addresses import RUNS_FOLDER
 from storage.digests import canonical_json, require_format, sha256_of_bytes, sha256_of_file
 from storage.errors import CorruptObjectError, ObjectExistsError, ObjectMissingError
 from storage.ledger import LedgerPart, require_ledger_to
-from storage.run_state import Record
-from storage.store import Store
+from storage.positions import end_position
+from storage.run_state import Record, RollbackRecord
+from storage.store import Store, put_file_anew
 from storage.tensor_files import find_non_finite, weights_sha256
+from storage.tensor_layout import tensor_file_names
 
-CHECKPOINT_FORMAT = 2
+CHECKPOINT_FORMAT = 3
 INDEX_NAME = "index.json"
 STATE_NAME = "state.json"
-MODEL_NAME = "model.safetensors"
-OPTIMIZER_NAME = "optimizer.safetensors"
+# What the files of tensors are called before they are numbered: model.safetensors, or model-00001-of-00003.safetensors.
+MODEL_STEM = "model"
+OPTIMIZER_STEM = "optimizer"
+CHUNK_BYTES = 8 * 2**20
 
 
 class CheckpointFile(Record):
@@ -34,7 +39,10 @@ class CheckpointFile(Record):
 
 
 class CheckpointIndex(Record):
-    """What makes a folder a checkpoint. `cursor` counts samples consumed: step * batch size."""
+    """What makes a folder a checkpoint. `cursor` is where in the run's order the samples of its steps end.
+
+    Without rollbacks that is the number of samples consumed: step * batch size.
+    """
 
     format: int = CHECKPOINT_FORMAT
     run: str
@@ -42,7 +50,6 @@ class CheckpointIndex(Record):
     step: int
     cursor: int
     dataset_digest: str
-    weights_sha256: str
     versions: dict[str, str] = Field(description="Libraries and device that made it.")
     ledger: LedgerPart | None = Field(None, description="Newest part of the ledger of all steps up to this one.")
     files: dict[str, CheckpointFile]
@@ -50,6 +57,20 @@ class CheckpointIndex(Record):
     @property
     def num_bytes(self) -> int:
         return sum(file.num_bytes for file in self.files.values())
+
+    @property
+    def model_files(self) -> list[str]:
+        """Names of the files that hold the model's tensors, in order."""
+        return tensor_file_names(self.files, MODEL_STEM)
+
+    @property
+    def tensor_files(self) -> list[str]:
+        """Names of the files that hold tensors: the model's, then the optimizer's."""
+        return self.model_files + tensor_file_names(self.files, OPTIMIZER_STEM)
+
+
+class SaveCancelledError(Exception):
+    """A save was given up on purpose, before its last byte was written."""
 
 
 @dataclass(frozen=True)
@@ -66,20 +87,38 @@ def checkpoint_path(run: str, step: int, fence: int) -> str:
     return f"{RUNS_FOLDER}/{run}/checkpoints/{step:012d}-f{fence:08d}"
 
 
-def write_checkpoint(store: Store, index: CheckpointIndex, files: Mapping[str, Path]) -> FoundCheckpoint:
-    """Put the files, then the index. `index.files` must describe `files`.
+def put_checkpoint_file(
+    store: Store, key: str, data: memoryview, scratch: Path, is_cancelled: Callable[[], bool] = lambda: False
+) -> CheckpointFile:
+    """Put one file's bytes, by way of the local file `scratch`; hashed as they go by.
 
-    Files of a save that was cut off under the same fence are replaced: without an index they were never read.
+    A file of a save that was cut off under the same fence is replaced: without an index it was never read. Raises
+    `SaveCancelledError`, and `OSError` where the local disk fails.
     """
+    digest = hashlib.sha256()
+    try:
+        with scratch.open("wb") as file:
+            for start in range(0, len(data), CHUNK_BYTES):
+                if is_cancelled():
+                    raise SaveCancelledError
+                chunk = data[start : start + CHUNK_BYTES]
+                file.write(chunk)
+                digest.update(chunk)
+        put_file_anew(store, scratch, key)
+    finally:
+        scratch.unlink(missing_ok=True)  # the store may have kept the very file: nothing may be written to it again
+    return CheckpointFile(num_bytes=len(data), sha256=digest.hexdigest())
+
+
+def write_index(store: Store, index: CheckpointIndex) -> FoundCheckpoint:
+    """Make a checkpoint of files that are all in the store: from here on it exists."""
     path = checkpoint_path(index.run, index.step, index.fence)
-    for name, source in files.items():
-        try:
-            store.put_file(source, f"{path}/{name}")
-        except ObjectExistsError:
-            store.delete(f"{path}/{name}")
-            store.put_file(source, f"{path}/{name}")
     data = canonical_json(index.model_dump(mode="json"))
-    store.write_if_absent(f"{path}/{INDEX_NAME}", data)
+    try:
+        store.write_if_absent(f"{path}/{INDEX_NAME}", data)
+    except ObjectExistsError:
+        if store.read(f"{path}/{INDEX_NAME}") != data:  # else it is our own, of an attempt whose answer was lost
+            raise
     return FoundCheckpoint(path, sha256_of_bytes(data), index)
 
 
@@ -93,16 +132,16 @@ def load_checkpoint(store: Store, path: str, digest: str | None = None) -> Found
     key = f"{path}/{INDEX_NAME}"
     try:
         data = store.read(key)
-        require_format(data, CHECKPOINT_FORMAT, f"The checkpoint {path}")
-        index = CheckpointIndex.model_validate_json(data)
     except ObjectMissingError as error:
         raise CorruptObjectError(f"{key} is missing.") from error
-    except ValidationError as error:
-        raise CorruptObjectError(f"{key} is not a checkpoint's index.") from error
     found = sha256_of_bytes(data)
     if digest is not None and found != digest:
         raise CorruptObjectError(f"{key} has SHA-256 {found}, the manifest states {digest}.")
-    return FoundCheckpoint(path, found, index)
+    require_format(data, CHECKPOINT_FORMAT, f"The checkpoint {path}", oldest=CHECKPOINT_FORMAT)
+    try:
+        return FoundCheckpoint(path, found, CheckpointIndex.model_validate_json(data))
+    except ValidationError as error:
+        raise CorruptObjectError(f"{key} is not a checkpoint's index.") from error
 
 
 def find_complete_checkpoints(store: Store, run: str, fence: int) -> list[FoundCheckpoint]:
@@ -136,25 +175,35 @@ def verify_checkpoint(store: Store, path: str, digest: str | None = None) -> Fou
     return found
 
 
-def validate_for_promotion(found: FoundCheckpoint, store: Store, batch_size: int) -> None:
-    """Check what hashes cannot: finite values, the stated weights, step, cursor and ledger in agreement.
+def validate_for_promotion(
+    found: FoundCheckpoint, store: Store, batch_size: int, rollbacks: Sequence[RollbackRecord] = ()
+) -> None:
+    """Check what hashes cannot: finite values; step, cursor and ledger in agreement.
 
     Raises `CorruptObjectError`. The hashes themselves are checked by `verify_checkpoint` before.
     """
     index = found.index
-    for name in (MODEL_NAME, OPTIMIZER_NAME):
+    for name in index.tensor_files:
         tensor = find_non_finite(store.fetch(f"{found.path}/{name}"))
         if tensor is not None:
             raise CorruptObjectError(f"{found.path}/{name}: tensor {tensor} is not finite.")
-    weights = weights_sha256(store.fetch(f"{found.path}/{MODEL_NAME}"))
-    if weights != index.weights_sha256:
-        raise CorruptObjectError(f"{found.path}: the weights are {weights}, the index states {index.weights_sha256}.")
-    if index.cursor != index.step * batch_size:
+    cursor = end_position(index.step, batch_size, rollbacks)
+    if index.cursor != cursor:
         raise CorruptObjectError(
-            f"{found.path}: step {index.step} with {batch_size} samples a step is cursor {index.step * batch_size}, "
-            f"the index states {index.cursor}."
+            f"{found.path}: after step {index.step} with {batch_size} samples a step the cursor is {cursor}, the index "
+            f"states {index.cursor}."
         )
     require_ledger_to(store, index.ledger, index.step)
+
+
+def fetch_model(store: Store, found: FoundCheckpoint) -> list[Path]:
+    """Local paths of the files that hold the model's tensors, in order. Raises `ObjectMissingError`."""
+    return [store.fetch(f"{found.path}/{name}") for name in found.index.model_files]
+
+
+def hash_weights(store: Store, found: FoundCheckpoint) -> str:
+    """SHA-256 of the model's tensors as `weights_sha256` takes it."""
+    return weights_sha256(fetch_model(store, found))
 
 
 def list_checkpoint_paths(store: Store, run: str) -> list[tuple[str, int, int]]:

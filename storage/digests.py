@@ -27,8 +27,11 @@ def sha256_of_file(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def require_format(data: bytes, supported: int, what: str) -> None:
-    """Raise `IncompatibleRunError` if JSON states a later format than `supported`: its writer knew more than we do."""
+def require_format(data: bytes, supported: int, what: str, oldest: int = 1) -> None:
+    """Raise `IncompatibleRunError` if JSON states a later format than `supported`: its writer knew more than we do.
+
+    Likewise for one before `oldest`, which this version cannot read any more.
+    """
     try:
         stated = json.loads(data)["format"]
     except (ValueError, KeyError, TypeError):
@@ -37,6 +40,11 @@ def require_format(data: bytes, supported: int, what: str) -> None:
         raise IncompatibleRunError(
             f"{what} has format {stated}, this version of Holdfast reads up to {supported}. "
             "Use the version that wrote it, or a later one. Nothing was changed."
+        )
+    if isinstance(stated, int) and stated < oldest:
+        raise IncompatibleRunError(
+            f"{what} has format {stated}, this version of Holdfast reads from {oldest} on. "
+            "Use the version that wrote it. Nothing was changed."
         )
 
 

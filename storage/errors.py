@@ -58,4 +58,8 @@ class SegmentFailedError(HoldfastError):
 
 
 class RunDivergedError(HoldfastError):
-    """Training came to values that are not finite. Trying again would come to the same values."""
+    """Training diverged, and the rollbacks that are allowed did not help. The message tells each of them."""
+
+
+class QualityGateError(HoldfastError):
+    """The run reached its last step, and its model did not pass the gate. Trying again would come to the same model."""

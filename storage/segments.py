@@ -9,7 +9,7 @@ from pydantic import Field, ValidationError
 from storage.addresses import RUNS_FOLDER
 from storage.digests import canonical_json
 from storage.errors import ObjectExistsError, ObjectMissingError
-from storage.run_state import Outcome, Record, SaveFigures
+from storage.run_state import Divergence, Outcome, Record, SaveFigures
 from storage.store import Store
 
 
@@ -25,6 +25,7 @@ class OutcomeRecord(Record):
     seconds: float
     phases: dict[str, float] = Field(description="Seconds per phase.")
     saves: SaveFigures | None = None
+    divergence: Divergence | None = None
 
 
 class Heartbeat(Record):

@@ -15,10 +15,12 @@ def find_strays(store: Store, head: Generation) -> list[str]:
     """The folders of all strays, in the order of their steps."""
     state = head.state
     named = {record.path for record in state.kept} | {r.path for r in state.set_aside if not r.is_discarded}
+    named |= {record.checkpoint.path for record in state.refused if not record.is_discarded}
+    discarded = {record.checkpoint.path for record in state.refused if record.is_discarded}
     return [
         path
         for path, step, fence in list_checkpoint_paths(store, state.run)
-        if path not in named and not _may_be_promoted(state, head.generation, step, fence)
+        if path in discarded or (path not in named and not _may_be_promoted(state, head.generation, step, fence))
     ]
 
 

@@ -8,9 +8,10 @@ file's own size does not confirm.
 import hashlib
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,12 +68,16 @@ class WeightsDistance:
 
 def read_entries(path: Path) -> list[TensorEntry]:
     """The tensors of a file in the order of their names. Raises `CorruptObjectError` if the layout makes no sense."""
-    size = path.stat().st_size
     with path.open("rb") as file:
-        header_bytes = int.from_bytes(file.read(8), "little")
-        if size < 8 or header_bytes > size - 8:
-            raise CorruptObjectError(f"{path} is not a safetensors file: its header does not fit into {size} bytes.")
-        header = file.read(header_bytes)
+        return find_entries(file, path.stat().st_size, str(path))
+
+
+def find_entries(file: BinaryIO, size: int, path: str) -> list[TensorEntry]:
+    """As `read_entries`, for an open file of `size` bytes; `path` is for messages."""
+    header_bytes = int.from_bytes(file.read(8), "little")
+    if size < 8 or header_bytes > size - 8:
+        raise CorruptObjectError(f"{path} is not a safetensors file: its header does not fit into {size} bytes.")
+    header = file.read(header_bytes)
     try:
         described = json.loads(header)
         entries = [_parse_entry(name, entry, 8 + header_bytes) for name, entry in described.items() if name[:2] != "__"]
@@ -85,41 +90,38 @@ def read_entries(path: Path) -> list[TensorEntry]:
     return sorted(entries, key=lambda entry: entry.name)
 
 
-def weights_sha256(path: Path) -> str:
-    """SHA-256 over name, type, shape and bytes of every tensor, in the order of the names.
+def weights_sha256(paths: Sequence[Path]) -> str:
+    """SHA-256 over name, type, shape and bytes of every tensor of these files, in the order of the names.
 
-    It depends on the tensors alone, not on how the file lays them out, so two runs can be compared by it.
+    It depends on the tensors alone, not on how files lay them out, so two runs can be compared by it.
     """
     digest = hashlib.sha256()
-    data = np.memmap(path, dtype=np.uint8, mode="r")
-    for entry in read_entries(path):
+    for entry, data in _map_tensors(paths):
         digest.update(f"{entry.name}\0{entry.dtype}\0{','.join(map(str, entry.shape))}\0".encode())
-        digest.update(data[entry.start : entry.end].data)
+        digest.update(data.data)
     return digest.hexdigest()
 
 
 def find_non_finite(path: Path) -> str | None:
     """Name of the first tensor with a NaN or an infinity, or None."""
-    data = np.memmap(path, dtype=np.uint8, mode="r")
-    for entry in read_entries(path):
-        if entry.dtype in EXPONENT_MASKS and _has_non_finite(data[entry.start : entry.end], entry.dtype):
+    for entry, data in _map_tensors([path]):
+        if entry.dtype in EXPONENT_MASKS and _has_non_finite(data, entry.dtype):
             return entry.name
     return None
 
 
-def weights_distance(path: Path, other: Path) -> WeightsDistance:
-    """Compare two files of the same tensors, in 64-bit floats and constant memory.
+def weights_distance(paths: Sequence[Path], others: Sequence[Path]) -> WeightsDistance:
+    """Compare the tensors of some files with the same tensors in others, in 64-bit floats and constant memory.
 
     Raises `ValueError` if names, types or shapes differ: then there is no distance.
     """
-    entries, twins = read_entries(path), read_entries(other)
-    if [_kind(entry) for entry in entries] != [_kind(twin) for twin in twins]:
-        raise ValueError(f"{path} and {other} do not hold the same tensors")
-    data, other_data = (np.memmap(file, dtype=np.uint8, mode="r") for file in (path, other))
+    tensors, twins = _map_tensors(paths), _map_tensors(others)
+    if [_kind(entry) for entry, _ in tensors] != [_kind(twin) for twin, _ in twins]:
+        raise ValueError(f"{paths[0].parent} and {others[0].parent} do not hold the same tensors")
     squares = np.zeros(3)  # of the one, of the other, of their difference
     largest, largest_in = 0.0, None
-    for entry, twin in zip(entries, twins, strict=True):
-        for ours, theirs in zip(_numbers(data, entry), _numbers(other_data, twin), strict=True):
+    for (entry, data), (_, other_data) in zip(tensors, twins, strict=True):
+        for ours, theirs in zip(_numbers(data, entry), _numbers(other_data, entry), strict=True):
             difference = ours - theirs
             squares += [ours @ ours, theirs @ theirs, difference @ difference]
             if np.abs(difference).max() > largest:
@@ -128,13 +130,22 @@ def weights_distance(path: Path, other: Path) -> WeightsDistance:
     return WeightsDistance(math.sqrt(squares[2]) / norm if norm else 0.0, largest, largest_in)
 
 
+def _map_tensors(paths: Sequence[Path]) -> list[tuple[TensorEntry, NDArray[np.uint8]]]:
+    """All tensors of some files with their bytes, in the order of the names. Bytes are read when they are looked at."""
+    found = []
+    for path in paths:
+        data = np.memmap(path, dtype=np.uint8, mode="r")
+        found += [(entry, data[entry.start : entry.end]) for entry in read_entries(path)]
+    return sorted(found, key=lambda tensor: tensor[0].name)
+
+
 def _kind(entry: TensorEntry) -> tuple[str, str, tuple[int, ...]]:
     return entry.name, entry.dtype, entry.shape
 
 
 def _numbers(data: NDArray[np.uint8], entry: TensorEntry) -> Iterator[NDArray[np.float64]]:
     """A tensor's numbers as 64-bit floats, in chunks that are never empty."""
-    items = np.frombuffer(data[entry.start : entry.end], dtype=NUMBER_TYPES[entry.dtype])
+    items = np.frombuffer(data, dtype=NUMBER_TYPES[entry.dtype])
     for start in range(0, len(items), CHUNK_ITEMS):
         chunk = items[start : start + CHUNK_ITEMS]
         if entry.dtype == "BF16":

@@ -14,7 +14,14 @@ from typing import Any, Literal, TypeVar
 from pydantic import Field, ValidationError, model_validator
 
 from storage.errors import ConfigurationError
-from training.configuration import CheckpointConfig, ConfigModel, ModelConfig, TrainConfig, ValidationConfig
+from training.configuration import (
+    CheckpointConfig,
+    ConfigModel,
+    DivergenceConfig,
+    ModelConfig,
+    TrainConfig,
+    ValidationConfig,
+)
 
 Config = TypeVar("Config", bound=ConfigModel)
 
@@ -96,6 +103,13 @@ class SegmentConfig(ConfigModel):
         description="Time budget of one segment: seconds of training and validation. Starting the ranks and the last "
         "save come on top. Until done if not given.",
     )
+    hang_seconds: float = Field(
+        1800,
+        gt=0,
+        description="Seconds without a report after which the ranks are taken to hang and killed; the run goes on from "
+        "its last checkpoint. They report each step and each part of a validation, but nothing while they start, "
+        "restore or compile.",
+    )
     grace_seconds: float = Field(90, gt=0, description="Seconds the ranks get to save and leave when asked to stop.")
 
 
@@ -121,6 +135,7 @@ class RunConfig(ConfigModel):
     train: TrainConfig = TrainConfig()
     validation: ValidationConfig = ValidationConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
+    divergence: DivergenceConfig = DivergenceConfig()
     segment: SegmentConfig = SegmentConfig()
     retry: RetryConfig = RetryConfig()
 

@@ -4,13 +4,13 @@ Invariant: reads only; nothing is taken from the processes that trained.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from storage.addresses import run_address
-from storage.checkpoints import MODEL_NAME, STATE_NAME, load_checkpoint, read_checkpoint_file
+from storage.checkpoints import STATE_NAME, fetch_model, load_checkpoint, read_checkpoint_file
 from storage.ledger import LedgerPart
 from storage.manifest import Manifest
 from storage.run_state import RunState, SegmentRecord
@@ -26,7 +26,7 @@ class TrainedRun:
     history: Mapping[str, Any]
     audit: Mapping[str, Any]
     ledger: LedgerPart | None
-    model: Path
+    model: Sequence[Path]
 
     @property
     def weights_sha256(self) -> str:
@@ -62,5 +62,5 @@ def read_trained_run(store: Store, run: str, audit: Mapping[str, Any]) -> Traine
         history=json.loads(read_checkpoint_file(store, found, STATE_NAME))["history"],
         audit=audit,
         ledger=found.index.ledger,
-        model=store.fetch(f"{found.path}/{MODEL_NAME}"),
+        model=fetch_model(store, found),
     )

@@ -78,6 +78,11 @@ class Ranks:
         if self._process is not None and self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
 
+    def kill(self) -> None:
+        """SIGKILL for all of them, at once."""
+        kill_tree(self._launched().pid)
+        self._launched().wait()
+
     def _launched(self) -> subprocess.Popen[bytes]:
         if self._process is None:
             raise RuntimeError("the ranks were not launched")

@@ -20,20 +20,27 @@ from tasks.heartbeat import HEARTBEAT_SECONDS
 from tasks.places import RunPlaces
 from tasks.promote import fall_back_to_valid, promote_newest
 from tasks.ranks import wait_for_orphans
+from tasks.roll_back import answer_divergence
 
 SILENCE_SECONDS = 60.0
 WATCH_SECONDS = 2.0
 
 
 def recover_run(config: RunConfig, places: RunPlaces) -> RunState:
-    """Settle what the last segment left, then make sure that the resume point is valid. Raises `RunBusyError`."""
+    """Settle what the last segment left; if that was the last one, make sure that the final checkpoint is valid.
+
+    A segment that diverged is answered by a rollback. Raises `RunBusyError`, and `RunDivergedError` if none is left.
+    """
     lease = places.manifest.load_head().state.lease
     try:
         if lease is not None:
             require_dead_holder(places, lease)
             settle_segment(config, places, lease)
+        answer_divergence(config, places)
         places.store.sweep()
-        return fall_back_to_valid(places)
+        state = places.manifest.load_head().state
+        # Ranks that train look at every byte when they start, and take an older checkpoint by themselves.
+        return fall_back_to_valid(places) if state.is_trained else state
     except RunBusyError:
         raise
     except ConflictError as error:
@@ -66,10 +73,11 @@ def settle_segment(config: RunConfig, places: RunPlaces, lease: Lease) -> Segmen
     outcome = find_outcome(places.store, run, fence)
     state = places.manifest.load_head().state
     resume_step = state.promoted.step if state.promoted else 0
-    last_step = max(_last_step_seen(places, lease), resume_step, outcome.last_step if outcome else 0)
+    last_step = max(_last_step_seen(places, state.lease or lease), resume_step, outcome.last_step if outcome else 0)
     heartbeat = find_heartbeat(places.store, run, fence)
     alive_seconds = heartbeat.beat * HEARTBEAT_SECONDS if heartbeat else 0.0
-    record = _describe_segment(lease, outcome, last_step, resume_step, alive_seconds)
+    # Where it began may have moved back since it took the lease.
+    record = _describe_segment(state.lease or lease, outcome, last_step, resume_step, alive_seconds)
     places.manifest.commit(f"segment {fence} ended: {record.outcome}", end_segment(record))
     _put_away(places, fence)
     return record
@@ -100,6 +108,7 @@ def _describe_segment(
         is_final=outcome.is_final if outcome else False,
         phases=outcome.phases if outcome else {},
         saves=outcome.saves if outcome else None,
+        divergence=outcome.divergence if outcome else None,
     )
 
 

@@ -9,21 +9,25 @@ from typing import Literal
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 
-from storage.errors import ConfigurationError, CorruptObjectError, RunDivergedError, SegmentFailedError
+from storage.addresses import run_address
+from storage.errors import ConfigurationError, CorruptObjectError, SegmentFailedError
 from storage.holders import this_process
 from storage.run_state import RunState, SegmentRecord
 from storage.strays import delete_strays
 from storage.transitions import take_lease
+from tasks.alerts import SAVE_FAILED, alert
 from tasks.announce import announce, warn
 from tasks.configuration import RunConfig
 from tasks.display import SegmentDisplay
 from tasks.following import ReportFollower
+from tasks.hang import HangWatch
 from tasks.heartbeat import Heartbeat
 from tasks.places import RunPlaces, open_places
-from tasks.promote import promote_checkpoint, set_aside_damaged
+from tasks.promote import promote_checkpoint, set_aside_damaged, set_aside_resume_point
 from tasks.ranks import POLL_SECONDS, Ranks
 from tasks.recover import settle_segment
 from tasks.signals import deferred_stop_signals
+from training.progress import CheckpointReport
 from training.specification import ResumePoint, SegmentSpec
 
 
@@ -54,11 +58,9 @@ def require_progress(config: RunConfig, record: SegmentRecord, state: RunState) 
     """Raise unless the run may simply go on: `SegmentFailedError` where trying again may help, others where not.
 
     A segment that died but left a newer resume point than it began with has got on: machines die every day in a run of
-    days, and retries are counted for those that do not get on.
+    days, and retries are counted for those that do not get on. One that diverged was rolled back, or `recover` raised.
     """
     what = f"Segment {record.fence} of run {config.run!r}"
-    if record.outcome == "diverged":
-        raise RunDivergedError(f"{what} diverged: {record.cause}")
     if record.is_final:
         raise ConfigurationError(f"{what} could not run: {record.cause}")
     got_on = state.promoted is not None and state.promoted.step > record.first_step
@@ -78,7 +80,7 @@ def make_specification(
     work: Literal["train", "evaluate"], config: RunConfig, places: RunPlaces, state: RunState, fence: int
 ) -> SegmentSpec:
     """What the ranks are told: the configuration, and the promoted checkpoint to start from."""
-    point = state.promoted
+    points = [ResumePoint(path=record.path, digest=record.digest, step=record.step) for record in state.kept]
     return SegmentSpec(
         work=work,
         run=config.run,
@@ -87,11 +89,14 @@ def make_specification(
         scratch=str(places.segment_scratch(fence)),
         fence=fence,
         dataset_digest=state.dataset_digest,
-        resume=ResumePoint(path=point.path, digest=point.digest) if point else None,
+        resume=points[0] if points else None,
+        fallbacks=points[1:],
         model=config.model,
         train=config.train,
         validation=config.validation,
         checkpoint=config.checkpoint,
+        divergence=config.divergence,
+        rollbacks=state.rollbacks,
         budget_seconds=config.segment.seconds if work == "train" else None,
     )
 
@@ -104,29 +109,43 @@ def _supervise(
     display: SegmentDisplay,
     heartbeat: Heartbeat,
 ) -> None:
-    reports = ReportFollower(spec.progress_file)
+    reports, watch = ReportFollower(spec.progress_file), HangWatch(config.segment.hang_seconds)
     while ranks.is_running(POLL_SECONDS):
-        for report in reports.read():
+        new = reports.read()
+        if not new and watch.end_if_hung(places, spec, ranks):
+            return
+        for report in new:
+            watch.heard(report.step)
             display.show(report)
             heartbeat.step = report.step
             if report.note is not None:
                 warn(report.note)
+            if report.alarm is not None:
+                alert(SAVE_FAILED, run_address(places.store, config.run), report.alarm)
             if report.checkpoint is not None:
-                _promote(config, places, report.checkpoint, report.step, spec.fence)
-                display.promoted(report.step)
+                _take_up(config, places, report.checkpoint, spec.fence, display)
 
 
-def _promote(config: RunConfig, places: RunPlaces, path: str, step: int, fence: int) -> None:
+def _take_up(
+    config: RunConfig, places: RunPlaces, found: CheckpointReport, fence: int, display: SegmentDisplay
+) -> None:
+    """Promote what the ranks have completed; set aside what they could not start from."""
+    if found.damage is not None:
+        set_aside_resume_point(places, found.step, found.path, found.damage, fence)
+        return
     try:
-        promote_checkpoint(config, places, path)
+        if promote_checkpoint(config, places, found.path) is not None:
+            display.promoted(found.step)
     except CorruptObjectError as error:
-        set_aside_damaged(places, step, path, str(error), fence)
+        set_aside_damaged(places, found.step, found.path, str(error), fence)
 
 
 def _describe_end(record: SegmentRecord) -> str:
     lost = f", {record.steps_lost:,} steps lost" if record.steps_lost else ""
     if record.outcome == "completed":
         return f"Trained to the last step, {record.last_step:,}."
+    if record.outcome == "diverged":
+        return f"Segment ended: diverged at step {record.last_step:,}."  # the rest is said with the rollback
     cause = f" ({record.cause})" if record.cause else ""
     resume_step = record.last_step - record.steps_lost
     return f"Segment ended: {record.outcome}{cause}. The run goes on from step {resume_step:,}{lost}."

@@ -18,10 +18,12 @@ from storage.transitions import reconfigure
 from tasks.announce import announce
 from tasks.compatibility import describe_changes, read_stored, require_compatible
 from tasks.configuration import RunConfig
+from tasks.dataset_difference import describe_difference
 from tasks.display import PreparationDisplay
 from tasks.places import RunPlaces, open_places, require_scratch
 from tasks.prepare import find_inputs, prepare_dataset
 from tasks.recover import recover_run, require_dead_holder
+from tasks.refused import judge_again
 from tasks.sources import describe_change
 
 
@@ -53,7 +55,7 @@ def recover(config: RunConfig, dataset: DatasetManifest) -> RunState:
         _announce_changes(state, config)
         change = reconfigure(config.model_dump(mode="json"), config.train.steps)
         state = places.manifest.commit("configuration changed", change).state
-    return state
+    return judge_again(config, places, state)
 
 
 def _first_state(config: RunConfig, dataset: DatasetManifest) -> RunState:
@@ -73,6 +75,9 @@ def _require_same_data(config: RunConfig, places: RunPlaces, state: RunState) ->
         return
     before = find_dataset(places.store, state.dataset_digest)
     changes = describe_change(before, inputs) if before else ["its data set is no longer in the store"]
+    now = find_dataset(places.store, digest_of(inputs))  # there if another run has it
+    if before is not None and now is not None:
+        changes += describe_difference(before, now)
     raise IncompatibleRunError(
         f"The data of run {state.run!r} changed since it was started:\n"
         + "\n".join(f"  {change}" for change in changes)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 
+from training.checkpoint_writer import Writing
 from training.stopping import StopFlag, StopReason
 from training.world import World
 
@@ -19,6 +20,7 @@ class Decision:
 
     stop: StopReason
     save: bool
+    writing: Writing
 
 
 class Agreement:
@@ -28,13 +30,16 @@ class Agreement:
         self._world = world
         self._flag = flag
 
-    def decide(self, save_is_due: bool = False) -> Decision:
-        """A collective: every rank calls it at the same boundary and gets the same answer."""
+    def decide(self, save_is_due: bool = False, writing: Writing = Writing.DONE) -> Decision:
+        """A collective: every rank calls it at the same boundary and gets the same answer.
+
+        `writing` is what this rank says of the save under way.
+        """
         reason = self._flag.reason()
         if reason is StopReason.BUDGET and not self._world.is_first:
             reason = StopReason.NONE
-        words = torch.tensor([reason, int(save_is_due and self._world.is_first)])
+        words = torch.tensor([reason, int(save_is_due and self._world.is_first), writing])
         if self._world.size > 1:
             dist.all_reduce(words, op=dist.ReduceOp.MAX)
-        stop, save = words.tolist()
-        return Decision(StopReason(stop), bool(save))
+        stop, save, most_busy = words.tolist()
+        return Decision(StopReason(stop), bool(save), Writing(most_busy))

@@ -5,7 +5,7 @@ a kill it is simply read again.
 """
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -14,6 +14,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from storage.positions import first_position
+from storage.run_state import RollbackRecord
 from training.leaves import LeafCut, deal, padded_length
 from training.order import SampleOrder
 from training.samples import SampleReader, Samples
@@ -84,8 +86,10 @@ class BatchSource:
         num_leaves: int,
         world: World,
         pin: bool,
+        rollbacks: Sequence[RollbackRecord] = (),
     ) -> None:
         self.batch_size = batch_size
+        self._rollbacks = rollbacks
         self._reader = reader
         self._order = order
         self._cut = cut
@@ -94,8 +98,12 @@ class BatchSource:
         self._pin = pin
 
     def leaves(self, step: int) -> list[Leaf]:
-        """This rank's leaves of the batch at `step`: samples [step * G, (step + 1) * G) of the run."""
-        samples = self._reader.read(self._order.rows(step * self.batch_size, self.batch_size))
+        """This rank's leaves of the batch at `step`: samples [step * G, (step + 1) * G) of the run.
+
+        Further on in the order by what rollbacks have left out until then.
+        """
+        position = first_position(step, self.batch_size, self._rollbacks)
+        samples = self._reader.read(self._order.rows(position, self.batch_size))
         mine = own_leaves(samples, self._cut, self._num_leaves, self._world)
         leaves = [make_leaf(samples, positions, index) for index, positions in mine]
         return [leaf.pinned() for leaf in leaves] if self._pin else leaves

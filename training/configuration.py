@@ -9,6 +9,9 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from storage.retention import RetentionPolicy
 
+# No more training than this may hang on one save, whatever a step takes.
+LONGEST_EVERY_SECONDS = 900.0
+
 
 class ConfigModel(BaseModel):
     """Frozen, and strict about unknown keys: a misspelt option is an error, never ignored."""
@@ -97,6 +100,68 @@ class ValidationConfig(ConfigModel):
     max_samples: int | None = Field(None, ge=1, description="Look at the first so many samples only; all if not given.")
 
 
+class DivergenceConfig(ConfigModel):
+    """When training counts as diverged, and how a run answers. A loss that is not finite always counts.
+
+    A loss spike is a number of steps, one after the other, whose losses are all far above those of the steps before.
+    """
+
+    spikes: bool = Field(True, description="Whether a loss spike counts too.")
+    spike_sigmas: float = Field(
+        6.0,
+        gt=0,
+        description="How far above: in robust standard deviations (1.4826 times the median absolute deviation) from "
+        "the median.",
+    )
+    window_steps: int = Field(100, ge=20, description="Steps before a possible spike that it is compared with.")
+    consecutive_steps: int = Field(
+        10, ge=2, description="Steps one after the other that make a spike: a single hard batch is none."
+    )
+    rollback_steps: int = Field(
+        100,
+        ge=1,
+        description="How many steps a diverged run goes back. What they took from the order of samples is left out.",
+    )
+    learning_rate_factor: float = Field(
+        1.0, gt=0, le=1, description="What each rollback multiplies the learning rate with, from there to the end."
+    )
+    max_rollbacks: int = Field(5, ge=0, description="Rollbacks of the whole run; the next divergence ends it.")
+
+    @model_validator(mode="after")
+    def _goes_back_behind_the_spike(self) -> "DivergenceConfig":
+        if self.spikes and self.rollback_steps < self.consecutive_steps:
+            raise ValueError(
+                f"rollback_steps must be at least consecutive_steps ({self.consecutive_steps}), or a run would go back "
+                f"into the spike; found {self.rollback_steps}"
+            )
+        return self
+
+
+class GateConfig(ConfigModel):
+    """What the last validation must have shown before a checkpoint becomes the resume point; off if nothing is given.
+
+    By AUC, or by macro-F1: higher is better. A checkpoint that does not pass is kept, and training goes on; but if it
+    is interrupted, it goes on from the last one that passed.
+    """
+
+    lowest_metric: float | None = Field(None, description="Lowest value of the metric that passes.")
+    lowest_from_step: int | None = Field(
+        None,
+        ge=0,
+        description="First step that lowest_metric is asked of. If not given the last step alone: what is still "
+        "learning is no worse for it.",
+    )
+    largest_drop: float | None = Field(
+        None, ge=0, description="How far below the best validation so far the metric may be."
+    )
+
+    @model_validator(mode="after")
+    def _step_goes_with_a_limit(self) -> "GateConfig":
+        if self.lowest_from_step is not None and self.lowest_metric is None:
+            raise ValueError("lowest_from_step says from when on lowest_metric is asked: give lowest_metric too")
+        return self
+
+
 class CheckpointConfig(ConfigModel):
     """When checkpoints are written, and which of the promoted ones stay.
 
@@ -105,7 +170,15 @@ class CheckpointConfig(ConfigModel):
 
     every_steps: int = Field(2000, ge=1, description="Steps between two checkpoints.")
     every_seconds: float = Field(
-        600, gt=0, le=900, description="Seconds between two checkpoints: bounds the work that a kill can cost."
+        600,
+        gt=0,
+        le=LONGEST_EVERY_SECONDS,
+        description="Seconds between two checkpoints: bounds the work that a kill can cost.",
+    )
+    background: bool = Field(
+        True,
+        description="Write beside training, from a copy of the state in host memory. If false training waits for the "
+        "store, and no copy is needed.",
     )
     keep: int = Field(3, ge=2, description="Newest checkpoints that stay: the resume point and its fallbacks.")
     keep_best: int = Field(
@@ -124,7 +197,9 @@ class CheckpointConfig(ConfigModel):
         "then the newest ones, and the best ones last. Unbounded if not given.",
     )
 
-    @property
-    def retention(self) -> RetentionPolicy:
-        """What these fields mean for the checkpoints of a run."""
-        return RetentionPolicy(self.keep, self.keep_best, self.keep_every_steps, self.keep_bytes)
+    gate: GateConfig = GateConfig()
+
+    def retention(self, divergence: DivergenceConfig) -> RetentionPolicy:
+        """What these fields mean for the checkpoints of a run, which may have to go back to one of them."""
+        rollback_steps = divergence.rollback_steps if divergence.max_rollbacks else None
+        return RetentionPolicy(self.keep, self.keep_best, self.keep_every_steps, self.keep_bytes, rollback_steps)

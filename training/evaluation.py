@@ -3,12 +3,12 @@
 Invariant: the result belongs to one checkpoint and is a function of it and of the test split alone.
 """
 
-from storage.checkpoints import evaluation_key, load_checkpoint
+from storage.checkpoints import evaluation_key, hash_weights
 from storage.datasets import load_dataset
 from storage.digests import canonical_json
 from training.agreement import Agreement
-from training.checkpointing import load_weights
 from training.precision import choose_precision
+from training.restoring import load_weights
 from training.scores import describe, score
 from training.segment import join_process_group, make_model, make_objective, make_validator
 from training.specification import SegmentSpec
@@ -27,16 +27,15 @@ def evaluate(spec: SegmentSpec, world: World, flag: StopFlag) -> None:
     join_process_group(spec.train, precision)
     dataset = load_dataset(store, spec.dataset_digest)
     model = make_model(spec, dataset, precision)
-    model.load_state_dict(load_weights(store, spec.resume.path, spec.resume.digest))
+    found = load_weights(store, spec.resume, model)
     everything = spec.validation.model_copy(update={"max_samples": None})
     validator = make_validator(spec, world, store, dataset, precision, "test", everything)
     predictions = validator.predict(model, Agreement(world, flag))
     if predictions is not None and world.is_first:
-        index = load_checkpoint(store, spec.resume.path, spec.resume.digest).index
         result = {
             "format": EVALUATION_FORMAT,
-            "step": index.step,
-            "weights_sha256": index.weights_sha256,
+            "step": found.index.step,
+            "weights_sha256": hash_weights(store, found),
             "split": "test",
             "num_samples": validator.num_samples,
             "kind": dataset.target.kind,

@@ -1,7 +1,7 @@
 """The training loop.
 
-Invariant: everything that happens at a step boundary happens in one order (validate, agree, save, leave), on all ranks
-alike, and is decided by the step and by what the ranks have agreed on.
+Invariant: everything that happens at a step boundary happens in one order (validate, agree, go on with the save under
+way, save, leave), on all ranks alike, and is decided by the step and by what the ranks have agreed on.
 """
 
 import time
@@ -10,9 +10,11 @@ from dataclasses import dataclass, field
 
 from training.agreement import Agreement
 from training.batches import Leaf
-from training.checkpointing import Checkpointer, RunProgress
+from training.checkpointing import Checkpointer
 from training.optimization import learning_rate
 from training.progress import Progress
+from training.restoring import Restorer
+from training.run_progress import RunProgress
 from training.specification import SegmentSpec
 from training.stopping import StopReason
 from training.trainer import Trainer
@@ -33,10 +35,12 @@ class Segment:
     trainer: Trainer
     validator: Validator
     checkpointer: Checkpointer
+    restorer: Restorer
     agreement: Agreement
     progress: Progress
     headline: str
     last_save: float = field(default_factory=time.monotonic)
+    save_is_owed: bool = False
     has_noted_rounding: bool = False
 
 
@@ -47,14 +51,19 @@ def train(segment: Segment, batches: Iterator[list[Leaf]]) -> StopReason:
         if _validation_is_due(segment):
             _validate(segment)
         is_complete = state.step == config.steps and state.validated_step == state.step
-        decision = segment.agreement.decide(save_is_due=_save_is_due(segment))
-        if decision.save or decision.stop or is_complete:
-            _save(segment)
+        decision = segment.agreement.decide(_save_is_due(segment), segment.checkpointer.writing)
         if decision.stop or is_complete:
+            _save_and_leave(segment)
             return StopReason.NONE if is_complete else decision.stop
+        segment.checkpointer.advance(decision.writing)
+        if decision.save:
+            _save_when_possible(segment)
         figures = segment.trainer.take_step(state.step, next(batches))
-        state.curve.record(state.step + 1, figures, learning_rate(config, state.step))
+        state.curve.record(state.step + 1, figures, learning_rate(config, state.step, segment.spec.rollbacks))
         state.step += 1
+        if segment.trainer.optimization.is_exhausted:
+            state.curve.collect(state.step)  # what went wrong before counts first, whenever it is looked at
+            raise segment.trainer.optimization.exhausted(state.step)
         segment.progress.stepped(state.step, state.curve.last)
 
 
@@ -66,7 +75,7 @@ def _validation_is_due(segment: Segment) -> bool:
 
 def _validate(segment: Segment) -> None:
     with segment.progress.phase("validate"):
-        metrics = segment.validator.validate(segment.trainer.model, segment.agreement)
+        metrics = segment.validator.validate(segment.trainer.model, segment.agreement, segment.progress.alive)
     # None: asked to stop meanwhile. The validation is still due and is made when the run goes on.
     if metrics is not None:
         segment.state.record_validation(metrics, segment.headline)
@@ -75,7 +84,9 @@ def _validate(segment: Segment) -> None:
 def _save_is_due(segment: Segment) -> bool:
     cadence = segment.spec.checkpoint
     return (
-        segment.state.step % cadence.every_steps == 0 or time.monotonic() - segment.last_save >= cadence.every_seconds
+        segment.save_is_owed
+        or segment.state.step % cadence.every_steps == 0
+        or time.monotonic() - segment.last_save >= cadence.every_seconds
     )
 
 
@@ -89,14 +100,25 @@ def _note_rounding(segment: Segment) -> None:
         segment.progress.noted(f"{share:.1%} of the gradient's values were below the resolution of the exact sum.")
 
 
-def _save(segment: Segment) -> None:
+def _save_when_possible(segment: Segment) -> None:
+    """Begin a save, unless the one before is still under way: that one is never overtaken, this one is owed then."""
+    segment.save_is_owed = not segment.checkpointer.is_idle
+    if segment.save_is_owed:
+        return
     segment.last_save = time.monotonic()
     if segment.checkpointer.is_saved():
         return
     with segment.progress.phase("save"):
-        segment.state.curve.collect(segment.state.step)
-        _note_rounding(segment)
-        consumed = segment.trainer.consumption.collect()
-        if consumed is not None:
-            segment.progress.checkpointed(segment.checkpointer.save(consumed).path)
-    segment.checkpointer.mark_saved()
+        if segment.spec.checkpoint.background:
+            segment.checkpointer.begin()
+        else:
+            segment.checkpointer.save_now(is_on_cadence=True)
+    _note_rounding(segment)
+
+
+def _save_and_leave(segment: Segment) -> None:
+    if segment.checkpointer.is_saved_for_good():
+        return
+    with segment.progress.phase("save"):
+        segment.checkpointer.save_now()
+    _note_rounding(segment)

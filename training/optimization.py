@@ -5,21 +5,31 @@ the optimizer's state is kept under the parameters' names, not under positions t
 """
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from storage.positions import learning_rate_factor
+from storage.run_state import Divergence, RollbackRecord
 from training.configuration import TrainConfig
 from training.divergence import DivergedError
 
 # So small only after fifty steps that all overflowed.
 SMALLEST_LOSS_SCALE = 2.0**-34
+# What AdamW knows of each parameter: the count of its steps, and the two moments.
+STATE_KINDS = ("step", "exp_avg", "exp_avg_sq")
 AUTOCAST_TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-def learning_rate(config: TrainConfig, step: int) -> float:
-    """Learning rate of step `step`, counted from 0: a linear rise, then half a cosine down to the final fraction."""
+def learning_rate(config: TrainConfig, step: int, rollbacks: Sequence[RollbackRecord] = ()) -> float:
+    """Learning rate of step `step`, counted from 0: the schedule's, times what rollbacks left of it."""
+    return scheduled_rate(config, step) * learning_rate_factor(step, rollbacks)
+
+
+def scheduled_rate(config: TrainConfig, step: int) -> float:
+    """A linear rise, then half a cosine down to the final fraction."""
     warmup_steps = round(config.warmup_fraction * config.steps)
     if step < warmup_steps:
         return config.learning_rate * (step + 1) / warmup_steps
@@ -32,8 +42,15 @@ def learning_rate(config: TrainConfig, step: int) -> float:
 class Optimization:
     """The optimizer and the gradient scaler of one model, stepped together."""
 
-    def __init__(self, model: nn.Module, config: TrainConfig, device: torch.device) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        config: TrainConfig,
+        device: torch.device,
+        rollbacks: Sequence[RollbackRecord] = (),
+    ) -> None:
         self._config = config
+        self._rollbacks = rollbacks
         self._parameters = dict(model.named_parameters())
         matrices = [p for p in self._parameters.values() if p.ndim >= 2]
         vectors = [p for p in self._parameters.values() if p.ndim < 2]
@@ -54,24 +71,28 @@ class Optimization:
         self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
 
     def step(self, step: int) -> None:
-        """Clip the accumulated gradients, change the weights, forget the gradients. fp16 overflow skips the change.
-
-        Raises `DivergedError` on every rank alike if one step after the other overflowed, whatever the scale.
-        """
+        """Clip the accumulated gradients, change the weights, forget the gradients. fp16 overflow skips the change."""
         self.scaler.unscale_(self.optimizer)
         nn.utils.clip_grad_norm_(self._parameters.values(), self._config.clip_norm)
         for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate(self._config, step)
+            group["lr"] = learning_rate(self._config, step, self._rollbacks)
         self.scaler.step(self.optimizer)
         self.scaler.update()
         self.optimizer.zero_grad(set_to_none=True)
         self.loss_scale = self._read_loss_scale()
-        if self.loss_scale < SMALLEST_LOSS_SCALE:
-            raise DivergedError(
-                f"At step {step + 1} the gradient was not finite, as in all of the last steps: in fp16 the weights did "
-                f"not change while the loss scale fell to {self.loss_scale:g}. Lower train.learning_rate, use bf16, "
-                "or look for bad samples."
-            )
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether one step after the other overflowed in fp16, whatever the scale; the same on every rank."""
+        return self.loss_scale < SMALLEST_LOSS_SCALE
+
+    def exhausted(self, step: int) -> DivergedError:
+        """The error that says so of `step`, counted from 1."""
+        return DivergedError(
+            f"At step {step} the gradient was not finite, as in all of the last steps: in fp16 the weights did not "
+            f"change while the loss scale fell to {self.loss_scale:g}.",
+            Divergence(kind="loss_scale", step=step, value=self.loss_scale),
+        )
 
     def tensors(self) -> dict[str, Tensor]:
         """The optimizer's state as `<kind>.<parameter>`: first and second moments and their step counts."""
@@ -83,19 +104,30 @@ class Optimization:
         }
 
     def load_tensors(self, tensors: dict[str, Tensor]) -> None:
-        """Take over state from `tensors()`. Raises `KeyError` if only some parameters have state there.
+        """Take over some of the state from `tensors()`, by copying it. Raises `KeyError` for an unknown parameter."""
+        for name, tensor in tensors.items():
+            kind, _, of = name.partition(".")
+            parameter = self._parameters[of]
+            # The count of steps stays on the CPU: the optimizer reads it there.
+            device = "cpu" if kind == "step" else parameter.device
+            self.optimizer.state[parameter][kind] = tensor.to(device, copy=True)
+
+    def require_complete(self) -> None:
+        """Raise `KeyError` if only a part of the state was loaded.
 
         None at all is the state before the first change of the weights, which an fp16 overflow can put off.
         """
-        if not tensors:
+        if not self.has_state:
             return
         for name, parameter in self._parameters.items():
-            step, device = tensors[f"step.{name}"], parameter.device
-            self.optimizer.state[parameter] = {
-                "step": step.clone(),
-                "exp_avg": tensors[f"exp_avg.{name}"].to(device, copy=True),
-                "exp_avg_sq": tensors[f"exp_avg_sq.{name}"].to(device, copy=True),
-            }
+            for kind in STATE_KINDS:
+                if kind not in self.optimizer.state[parameter]:
+                    raise KeyError(f"{kind}.{name}")
+
+    @property
+    def has_state(self) -> bool:
+        """Whether the weights were changed before."""
+        return bool(self.optimizer.state)
 
     def state_dict(self) -> dict[str, Any]:
         """What is not a tensor, JSON-able: the gradient scaler."""

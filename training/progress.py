@@ -17,15 +17,24 @@ from training.world import World
 SECONDS_BETWEEN_REPORTS = 0.5
 
 
+class CheckpointReport(BaseModel):
+    """A checkpoint, by the key of its folder, that was just completed, or was found to be damaged and why."""
+
+    path: str
+    step: int
+    damage: str | None = None
+
+
 class Report(BaseModel):
-    """One line. `checkpoint` is the key of a checkpoint that was just completed, `note` is for people."""
+    """One line. `note` is for people, `alarm` for whoever is on call: a save that came to nothing."""
 
     phase: str
     step: int
     loss: float | None = None
     samples_per_second: float | None = None
-    checkpoint: str | None = None
+    checkpoint: CheckpointReport | None = None
     note: str | None = None
+    alarm: str | None = None
 
 
 class Progress:
@@ -65,13 +74,26 @@ class Progress:
             self._rate_from = (step, now)
             self._report()
 
-    def checkpointed(self, path: str) -> None:
+    def alive(self) -> None:
+        """Whoever watches should know that something goes on, though no step is made."""
+        if time.monotonic() - self._last_report >= SECONDS_BETWEEN_REPORTS:
+            self._report()
+
+    def checkpointed(self, path: str, step: int) -> None:
         """A checkpoint is complete: say so at once."""
-        self._report(checkpoint=path)
+        self._report(checkpoint=CheckpointReport(path=path, step=step))
+
+    def found_damaged(self, path: str, step: int, damage: str) -> None:
+        """A checkpoint to start from was not as it was written."""
+        self._report(checkpoint=CheckpointReport(path=path, step=step, damage=damage))
 
     def noted(self, note: str) -> None:
         """Something that people should know."""
         self._report(note=note)
+
+    def save_failed(self, alarm: str) -> None:
+        """A save came to nothing, time after time, and training goes on without it."""
+        self._report(alarm=alarm)
 
     def close(self) -> dict[str, float]:
         """End the last phase; seconds per phase."""
@@ -89,7 +111,9 @@ class Progress:
         self._phase, self._phase_began = phase, now
         return before
 
-    def _report(self, checkpoint: str | None = None, note: str | None = None) -> None:
+    def _report(
+        self, checkpoint: CheckpointReport | None = None, note: str | None = None, alarm: str | None = None
+    ) -> None:
         self._last_report = time.monotonic()
         if self._file is None:
             return
@@ -100,6 +124,7 @@ class Progress:
             samples_per_second=self._rate,
             checkpoint=checkpoint,
             note=note,
+            alarm=alarm,
         )
         self._file.write(json.dumps(report.model_dump()) + "\n")
         self._file.flush()

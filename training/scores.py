@@ -1,7 +1,8 @@
 """Metrics of predictions against labels, by torchmetrics.
 
 Invariant: computed from all predictions of a split in one fixed order, so that the numbers do not depend on how many
-ranks made the predictions.
+ranks made the predictions. Loading torchmetrics takes as long as loading torch: `validation.py` imports this file when
+there is something to score, so that a restart need not wait for it.
 """
 
 from typing import Any
@@ -22,11 +23,6 @@ from storage.datasets import Target
 from training.objective import Objective
 
 MAX_ROC_POINTS = 512
-
-
-def headline_metric(target: Target) -> str:
-    """The one number a run is judged by; higher is better."""
-    return "auc" if target.kind == "binary" else "macro_f1"
 
 
 def score(logits: Tensor, labels: Tensor, target: Target, objective: Objective) -> dict[str, float]:

@@ -12,13 +12,13 @@ from datetime import timedelta
 import torch.distributed as dist
 
 from storage.datasets import DatasetManifest, load_dataset
-from storage.errors import ConfigurationError, IncompatibleRunError
-from storage.run_state import Outcome
+from storage.errors import ConfigurationError, CorruptObjectError, IncompatibleRunError
+from storage.run_state import Divergence, Outcome
 from storage.segments import OutcomeRecord, write_outcome
 from storage.store import Store
 from training.agreement import Agreement
 from training.batches import BatchSource
-from training.checkpointing import Checkpointer, RunProgress
+from training.checkpointing import Checkpointer
 from training.compilation import compile_model
 from training.configuration import TrainConfig, ValidationConfig
 from training.curve import LossCurve
@@ -30,13 +30,15 @@ from training.objective import Objective
 from training.order import SampleOrder
 from training.precision import Precision, choose_precision
 from training.progress import Progress
+from training.restoring import Restorer, Share
+from training.run_progress import RunProgress, headline_metric
 from training.samples import SampleReader
-from training.scores import headline_metric
 from training.seeds import seed_initial_weights
 from training.specification import ResumePoint, SegmentSpec
 from training.stopping import StopFlag, StopReason
 from training.trainer import Trainer
 from training.validation import Validator
+from training.versions import describe_version_changes, read_versions
 from training.world import World
 
 # Ranks wait for each other while the first one saves, and at the start while they load their libraries.
@@ -48,7 +50,7 @@ def run_segment(spec: SegmentSpec, world: World, flag: StopFlag) -> Segment:
     """Train one segment and write its outcome; what it was done with. Raises what made it fail, after the outcome."""
     store = spec.open_store()
     progress = Progress(spec.progress_file, world, spec.train.batch_size)
-    state = RunProgress(LossCurve(world, spec.train.log_every_steps))
+    state = RunProgress(LossCurve(world, spec.train.log_every_steps, spec.divergence))
     ending = _Ending(spec, world, store, progress, state)
     with ending.failures_written():
         precision = choose_precision(spec.train, world)
@@ -56,8 +58,9 @@ def run_segment(spec: SegmentSpec, world: World, flag: StopFlag) -> Segment:
         dataset = load_dataset(store, spec.dataset_digest)
         segment, source = _build(spec, world, flag, store, dataset, precision, progress, state)
         if spec.resume is not None:
-            _restore(segment, spec.resume)
+            _restore(segment, [spec.resume, *spec.fallbacks])
         ending.first_step = progress.step = state.step
+        ending.checkpointer = segment.checkpointer
         flag.start_budget(spec.budget_seconds)
         with progress.phase("train"):
             reason = train(segment, source.read_ahead(state.step, spec.train.steps, spec.train.prefetch_steps))
@@ -71,6 +74,7 @@ class _Ending:
 
     def __init__(self, spec: SegmentSpec, world: World, store: Store, progress: Progress, state: RunProgress) -> None:
         self.first_step = 0
+        self.checkpointer: Checkpointer | None = None
         self._spec = spec
         self._world = world
         self._store = store
@@ -78,7 +82,7 @@ class _Ending:
         self._state = state
         self._began = time.monotonic()
 
-    def write(self, outcome: Outcome, cause: str, is_final: bool = False) -> None:
+    def write(self, outcome: Outcome, cause: str, is_final: bool = False, divergence: Divergence | None = None) -> None:
         """Put the outcome record, unless another rank has spoken already."""
         record = OutcomeRecord(
             outcome=outcome,
@@ -89,6 +93,8 @@ class _Ending:
             world_size=self._world.size,
             seconds=round(time.monotonic() - self._began, 3),
             phases=self._progress.close(),
+            saves=self.checkpointer.figures if self.checkpointer else None,
+            divergence=divergence,
         )
         write_outcome(self._store, self._spec.run, self._spec.fence, record)
 
@@ -98,7 +104,7 @@ class _Ending:
         try:
             yield
         except DivergedError as error:
-            self.write("diverged", str(error))
+            self.write("diverged", str(error), divergence=error.evidence)
             raise
         except (ConfigurationError, IncompatibleRunError) as error:
             self.write("failed", str(error), is_final=True)
@@ -108,11 +114,27 @@ class _Ending:
             raise
 
 
-def _restore(segment: Segment, point: ResumePoint) -> None:
+def _restore(segment: Segment, points: list[ResumePoint]) -> None:
+    """Start from the first of these checkpoints that is as it was written; from the first weights if none is."""
     with segment.progress.phase("restore"):
-        note = segment.checkpointer.restore(point.path, point.digest)
+        share = _read_newest(segment, points)
+        if share is None:
+            return
+        segment.restorer.take_over(share)
+        segment.state.load_state_dict(share.state)
+        segment.checkpointer.mark_restored(share.found.index.ledger)
+    note = describe_version_changes(share.found.index.versions, read_versions(segment.trainer.device))
     if note is not None:
         segment.progress.noted(note)
+
+
+def _read_newest(segment: Segment, points: list[ResumePoint]) -> Share | None:
+    for point in points:
+        try:
+            return segment.restorer.read(point)
+        except CorruptObjectError as error:
+            segment.progress.found_damaged(point.path, point.step, str(error))
+    return None
 
 
 def join_process_group(config: TrainConfig, precision: Precision) -> None:
@@ -173,20 +195,21 @@ def _build(
     order = SampleOrder(reader.num_rows, reader.group_rows, config.seed)
     pin = precision.device.type == "cuda"
     model = make_model(spec, dataset, precision)
-    trainer = Trainer(model, make_objective(spec, dataset, precision), config, precision, world)
+    trainer = Trainer(model, make_objective(spec, dataset, precision), config, precision, world, spec.rollbacks)
     segment = Segment(
         spec=spec,
         world=world,
         state=state,
         trainer=trainer,
         validator=make_validator(spec, world, store, dataset, precision, "validation", spec.validation),
-        checkpointer=Checkpointer(spec, world, store, trainer, state, reader.num_rows),
+        checkpointer=Checkpointer(spec, world, store, trainer, state, progress, reader.num_rows),
+        restorer=Restorer(store, world, trainer),
         agreement=Agreement(world, flag),
         progress=progress,
         headline=headline_metric(dataset.target),
     )
     cut = leaf_cut(spec.model)
-    return segment, BatchSource(reader, order, cut, config.batch_size, config.leaves, world, pin)
+    return segment, BatchSource(reader, order, cut, config.batch_size, config.leaves, world, pin, spec.rollbacks)
 
 
 def _describe_end(reason: StopReason, spec: SegmentSpec) -> tuple[Outcome, str]:

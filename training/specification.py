@@ -9,15 +9,24 @@ from typing import Literal
 from pydantic import Field
 
 from storage.addresses import open_store
+from storage.run_state import RollbackRecord
 from storage.store import Store
-from training.configuration import CheckpointConfig, ConfigModel, ModelConfig, TrainConfig, ValidationConfig
+from training.configuration import (
+    CheckpointConfig,
+    ConfigModel,
+    DivergenceConfig,
+    ModelConfig,
+    TrainConfig,
+    ValidationConfig,
+)
 
 
 class ResumePoint(ConfigModel):
-    """The promoted checkpoint to start from."""
+    """A promoted checkpoint to start from."""
 
     path: str
     digest: str
+    step: int
 
 
 class SegmentSpec(ConfigModel):
@@ -31,10 +40,13 @@ class SegmentSpec(ConfigModel):
     fence: int
     dataset_digest: str
     resume: ResumePoint | None
+    fallbacks: list[ResumePoint] = Field([], description="Where to start from if that is damaged, newest first.")
     model: ModelConfig
     train: TrainConfig
     validation: ValidationConfig
     checkpoint: CheckpointConfig
+    divergence: DivergenceConfig = DivergenceConfig()
+    rollbacks: list[RollbackRecord] = Field([], description="The run's rollbacks so far, which decide the samples.")
     budget_seconds: float | None = None
 
     def open_store(self) -> Store:

@@ -4,9 +4,12 @@ Invariant: what `take_step` does depends on the weights, the optimizer's state, 
 that happened before in this process.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
+from storage.run_state import RollbackRecord
 from training.batches import Leaf
 from training.configuration import TrainConfig
 from training.consumption import Consumption
@@ -23,11 +26,17 @@ class Trainer:
     """A model under `DistributedDataParallel` with its optimizer, and what it consumed."""
 
     def __init__(
-        self, model: nn.Module, objective: Objective, config: TrainConfig, precision: Precision, world: World
+        self,
+        model: nn.Module,
+        objective: Objective,
+        config: TrainConfig,
+        precision: Precision,
+        world: World,
+        rollbacks: Sequence[RollbackRecord] = (),
     ) -> None:
         self.model = model
         self.device = precision.device
-        self.optimization = Optimization(model, config, precision.device)
+        self.optimization = Optimization(model, config, precision.device, rollbacks)
         self.consumption = Consumption(world)
         self.num_parameters = sum(parameter.numel() for parameter in model.parameters())
         self._config = config

@@ -4,7 +4,7 @@ Invariant: how the split is cut into forward passes depends on the split and the
 the same on any number of ranks.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
@@ -19,7 +19,6 @@ from training.leaves import LeafCut
 from training.objective import Objective
 from training.precision import Precision
 from training.samples import SampleReader
-from training.scores import score
 from training.stopping import StopReason
 from training.world import World
 
@@ -49,16 +48,27 @@ class Validator:
         self._batch_size = config.batch_size
         self._world = world
 
-    def validate(self, model: nn.Module, agreement: Agreement) -> dict[str, float] | None:
-        """Metrics of the split, or None if all ranks agreed to stop meanwhile. A collective."""
-        predictions = self.predict(model, agreement)
-        return None if predictions is None else score(*predictions, self._target, self._objective)
+    def validate(
+        self, model: nn.Module, agreement: Agreement, on_window: Callable[[], None]
+    ) -> dict[str, float] | None:
+        """Metrics of the split, or None if all ranks agreed to stop meanwhile. A collective.
 
-    def predict(self, model: nn.Module, agreement: Agreement) -> tuple[Tensor, Tensor] | None:
+        `on_window` is called from time to time.
+        """
+        predictions = self.predict(model, agreement, on_window)
+        if predictions is None:
+            return None
+        from training.scores import score  # takes seconds, which only a process that validates has to spend
+
+        return score(*predictions, self._target, self._objective)
+
+    def predict(
+        self, model: nn.Module, agreement: Agreement, on_window: Callable[[], None] = lambda: None
+    ) -> tuple[Tensor, Tensor] | None:
         """Logits [N, outputs] and labels [N] on the CPU, in one fixed order; None as in `validate`."""
         model.eval()
         try:
-            rows = self._predict_own_rows(model, agreement)
+            rows = self._predict_own_rows(model, agreement, on_window)
         finally:
             model.train()
         if rows is None:
@@ -69,12 +79,13 @@ class Validator:
         return rows[:, :-1], rows[:, -1].long()
 
     @torch.no_grad()
-    def _predict_own_rows(self, model: nn.Module, agreement: Agreement) -> Tensor | None:
+    def _predict_own_rows(self, model: nn.Module, agreement: Agreement, on_window: Callable[[], None]) -> Tensor | None:
         outputs = 1 if self._target.kind == "binary" else len(self._target.classes)
         rows = torch.zeros(self.num_samples, outputs + 1)
         for leaves in self._windows():
             if agreement.decide().stop is not StopReason.NONE:
                 return None
+            on_window()
             for leaf in leaves:
                 with self._precision.autocast():
                     logits = model(leaf.to(self._precision.device))

@@ -30,14 +30,19 @@ def main() -> NoReturn:
 def _work(path: Path, flag: StopFlag) -> object:
     """Train or evaluate; returns whatever must live until the process has left."""
     # Loading torch takes seconds, in which a SIGTERM must not kill this rank: hence these imports come after listening.
-    from training.evaluation import evaluate
-    from training.segment import run_segment
+    # What an evaluation needs takes as long again.
     from training.specification import SegmentSpec
     from training.world import read_world
 
     spec = SegmentSpec.model_validate_json(path.read_bytes())
-    work = {"train": run_segment, "evaluate": evaluate}[spec.work]
-    return work(spec, read_world(), flag)
+    if spec.work == "evaluate":
+        from training.evaluation import evaluate
+
+        evaluate(spec, read_world(), flag)
+        return None
+    from training.segment import run_segment
+
+    return run_segment(spec, read_world(), flag)
 
 
 def _leave(exit_code: int, _kept: object = None) -> NoReturn:

@@ -21,6 +21,7 @@ from tests.helpers.commands import ROOT, Runner, kill_everything, processes_ment
 
 # Long enough that a fault aimed at the first half of a run never finds it over, also on a quicker machine.
 STEPS = 150
+KILLS = 3
 SETTINGS = {
     "train__steps": STEPS,
     "train__batch_size": 48,
@@ -91,12 +92,12 @@ def assert_same_model(status: dict[str, Any], expected: dict[str, Any]) -> None:
     assert sum(end - first for segment in audit["segments"] for first, end in [segment["counted"] or (0, 0)]) == STEPS
 
 
-@pytest.mark.timeout(900)  # it starts the command six times
-def test_killed_at_five_random_moments_on_any_number_of_ranks(runner: Runner, uninterrupted: dict[str, Any]) -> None:
+@pytest.mark.timeout(600)  # it starts the command four times
+def test_killed_at_random_moments_on_any_number_of_ranks(runner: Runner, uninterrupted: dict[str, Any]) -> None:
     seed = random.randrange(2**32)
     print(f"random moments of seed {seed}")  # shown when the test fails
     generator = random.Random(seed)
-    targets = sorted(generator.randrange(1, STEPS // 2) for _ in range(5))
+    targets = sorted(generator.randrange(1, STEPS // 2) for _ in range(KILLS))
     for target in targets:
         process = runner.start(train__ranks=generator.choice([1, 2, 3]))
         assert runner.wait_for_step(process, target), runner.log.read_text()
@@ -105,7 +106,7 @@ def test_killed_at_five_random_moments_on_any_number_of_ranks(runner: Runner, un
     runner.run()
     status = runner.status()
     assert_same_model(status, uninterrupted)
-    assert [segment["outcome"] for segment in status["segments"]] == ["lost"] * 5 + ["completed"]
+    assert [segment["outcome"] for segment in status["segments"]] == ["lost"] * KILLS + ["completed"]
 
 
 def with_delay(seconds: float, process: "subprocess.Popen[bytes]") -> None:
@@ -116,21 +117,19 @@ def with_delay(seconds: float, process: "subprocess.Popen[bytes]") -> None:
         return
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["sigterm", "ctrl_c"])
-def test_asked_to_stop_and_not_a_step_is_lost(
-    runner: Runner, uninterrupted: dict[str, Any], number: signal.Signals
-) -> None:
-    process = runner.start()
-    assert runner.wait_for_step(process, 20), runner.log.read_text()
-    process.send_signal(number)
-    assert process.wait(60) == 128 + number, runner.log.read_text()
-    assert "Traceback" not in runner.log.read_text()
-    status = runner.status()
-    assert [segment["outcome"] for segment in status["segments"]] == ["preempted"]
-    assert status["step"] == status["segments"][0]["last_step"] >= 20
+def test_asked_to_stop_and_not_a_step_is_lost(runner: Runner, uninterrupted: dict[str, Any]) -> None:
+    for number, step in ((signal.SIGTERM, 20), (signal.SIGINT, 60)):
+        process = runner.start()
+        assert runner.wait_for_step(process, step), runner.log.read_text()
+        process.send_signal(number)
+        assert process.wait(60) == 128 + number, runner.log.read_text()
+        assert "Traceback" not in runner.log.read_text()
+        status = runner.status()
+        assert {segment["outcome"] for segment in status["segments"]} == {"preempted"}
+        assert status["step"] == status["segments"][-1]["last_step"] >= step
     runner.run()
     status = runner.status()
-    assert status["steps_lost_total"] == 0
+    assert len(status["segments"]) == 3 and status["steps_lost_total"] == 0
     assert_same_model(status, uninterrupted)
 
 
@@ -188,11 +187,16 @@ def is_rank(pid: int, runner: Runner) -> bool:
 
 
 def test_a_time_budget_cuts_the_run_into_segments_without_loss(runner: Runner, uninterrupted: dict[str, Any]) -> None:
-    runner.run(segment__seconds=1)
+    """Stopped in the third segment at the latest: a slow machine would make many of a second each."""
+    process = runner.start(segment__seconds=1)
+    manifest = manifest_of(runner)
+    wait_until(lambda: (head := manifest.find_head()) is not None and len(head.state.segments) >= 2, process)
+    process.send_signal(signal.SIGTERM)
+    process.wait(60)
+    outcomes = [segment["outcome"] for segment in runner.status()["segments"]]
+    assert outcomes[0] == "budget" and set(outcomes) <= {"budget", "preempted", "completed"}
+    runner.run()
     status = runner.status()
-    outcomes = [segment["outcome"] for segment in status["segments"]]
-    assert set(outcomes[:-1]) == {"budget"}
-    assert outcomes[-1] == "completed"
     assert status["steps_lost_total"] == 0
     assert_same_model(status, uninterrupted)
 
@@ -216,11 +220,12 @@ def test_damaged_checkpoints_are_set_aside_and_the_next_older_one_is_used(
     runner: Runner, uninterrupted: dict[str, Any]
 ) -> None:
     process = runner.start()
-    assert runner.wait_for_step(process, 50), runner.log.read_text()
+    manifest = manifest_of(runner)
+    # The newest three, and the best one where it is older.
+    assert wait_until(lambda: (head := manifest.find_head()) is not None and len(head.state.kept) >= 3, process)
     process.send_signal(signal.SIGTERM)
     process.wait(60)
-    state = Manifest(LocalStore(Path(runner.settings["store"])), str(runner.settings["run"])).load_head().state
-    assert len(state.kept) >= 3  # the newest three, and the best one where it is older
+    state = manifest.load_head().state
     for record, name in zip(state.kept, ("model.safetensors", "index.json"), strict=False):
         flip_a_byte(Path(runner.settings["store"]) / record.path / name)
     verification = runner.call("verify")
@@ -232,6 +237,10 @@ def test_damaged_checkpoints_are_set_aside_and_the_next_older_one_is_used(
     assert_same_model(status, uninterrupted)
     assert runner.call("verify").returncode == 0
     assert isinstance(status["kept"][0]["metric"], float)  # the last step is always validated
+
+
+def manifest_of(runner: Runner) -> Manifest:
+    return Manifest(LocalStore(Path(runner.settings["store"])), str(runner.settings["run"]))
 
 
 def flip_a_byte(path: Path) -> None:

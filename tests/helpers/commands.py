@@ -32,7 +32,7 @@ class Runner:
     def call(self, command: str, *arguments: str, **settings: Any) -> "subprocess.CompletedProcess[str]":
         """Run a command to its end."""
         return subprocess.run(
-            self._line(command, arguments, settings),
+            self.line(command, *arguments, **settings),
             env=dict(self.environment),
             cwd=ROOT,
             capture_output=True,
@@ -50,7 +50,7 @@ class Runner:
         self._segments_before = self._segments_in_progress()
         with self.log.open("ab") as log:
             return subprocess.Popen(
-                self._line("run", (), settings),
+                self.line("run", **settings),
                 env=dict(self.environment),
                 cwd=ROOT,
                 stdin=subprocess.DEVNULL,
@@ -87,7 +87,8 @@ class Runner:
         """Wait until the ranks report this step; False if the command ended before."""
         return wait_until(lambda: self.last_step_reported() >= step, process)
 
-    def _line(self, command: str, arguments: tuple[str, ...], settings: dict[str, Any]) -> list[str]:
+    def line(self, command: str, *arguments: str, **settings: Any) -> list[str]:
+        """The command line."""
         values = {**self.settings, **settings}
         assignments = [part for key, value in values.items() for part in ("--set", f"{_dotted(key)}={value}")]
         return [*COMMAND, command, str(self.configuration), *arguments, *assignments]

@@ -8,7 +8,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -27,11 +27,13 @@ class Failure(Enum):
     REPLY_IS_ERROR = auto()  # the server did it, and the answer is 500
     HANG = auto()  # the server did it, and no answer comes
     CUT = auto()  # half of the answer's body, and the connection breaks
+    STRUCK_BEFORE = auto()  # `FaultyProxy.strike` is called, and the server never saw it
+    STRUCK_AFTER = auto()  # the server did it, and `FaultyProxy.strike` is called
 
 
 @dataclass
 class Fault:
-    """Fails the next `times` requests of this method whose path and query contain `part`."""
+    """Fails the next `times` requests of this method, "" is any, whose path and query contain `part`."""
 
     failure: Failure
     method: str
@@ -40,7 +42,7 @@ class Fault:
     fired: int = 0
 
     def takes(self, method: str, path: str) -> bool:
-        return self.fired < self.times and method == self.method and self.part in path
+        return self.fired < self.times and self.method in ("", method) and self.part in path
 
 
 class FaultyProxy:
@@ -53,6 +55,7 @@ class FaultyProxy:
         self.headers: list[dict[str, str]] = []
         self.lock = threading.Lock()
         self.endpoint = ""
+        self.strike: Callable[[], object] = lambda: None
 
     def fail(self, failure: Failure, method: str, part: str = "", times: int = 1) -> Fault:
         """Have requests fail from now on."""
@@ -114,7 +117,13 @@ class _Handler(BaseHTTPRequestHandler):
             return self._send(409, {}, _error("ConditionalRequestConflict"))
         if failure is Failure.RESET:
             return self._break_off()
+        if failure is Failure.STRUCK_BEFORE:
+            self.proxy.strike()
+            return self._break_off()
         status, headers, answer = self._forward(body)
+        if failure is Failure.STRUCK_AFTER:
+            self.proxy.strike()
+            return self._break_off()
         if failure is Failure.REPLY_IS_ERROR:
             return self._send(500, {}, _error("InternalError"))
         if failure is Failure.HANG:

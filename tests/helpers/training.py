@@ -26,9 +26,13 @@ def make_spec(
     resume: FoundCheckpoint | None = None,
     budget_seconds: float | None = None,
     every_steps: int = 7,
+    background: bool = False,
     **train: Any,
 ) -> SegmentSpec:
-    """A segment of 20 steps, two leaves a step, with a checkpoint every `every_steps`."""
+    """A segment of 20 steps, six leaves a step, with a checkpoint every `every_steps`.
+
+    Steps of milliseconds would overtake saves beside training: these are made at once, so it is known which there are.
+    """
     settings = {"steps": 20, "batch_size": 24, "leaves": 6, "log_every_steps": 5, "seed": 11, **train}
     folder.mkdir(parents=True, exist_ok=True)
     return SegmentSpec(
@@ -38,11 +42,11 @@ def make_spec(
         scratch=str(folder),
         fence=fence,
         dataset_digest=dataset.digest,
-        resume=ResumePoint(path=resume.path, digest=resume.digest) if resume else None,
+        resume=ResumePoint(path=resume.path, digest=resume.digest, step=resume.index.step) if resume else None,
         model=SMALL_MODEL,
         train=TrainConfig(**settings),
         validation=ValidationConfig(every_steps=10, batch_size=20),
-        checkpoint=CheckpointConfig(every_steps=every_steps),
+        checkpoint=CheckpointConfig(every_steps=every_steps, background=background),
         budget_seconds=budget_seconds,
     )
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,7 @@ from storage.run_state import RunState
 from storage.transitions import promote
 from tasks.configuration import load_configuration
 from tests.helpers.commands import COMMAND, ROOT
+from tests.helpers.finished_runs import measured_run
 from tests.helpers.runs import lease_run, make_checkpoint, record_of
 
 CONFIGURATION = """
@@ -144,6 +146,33 @@ def test_prune_says_what_goes_and_what_stays_and_why(configuration: Path, store:
     assert len(list((store.root / "runs/first/checkpoints").iterdir())) == 2
 
 
+def test_advise_recommends_an_interval_compares_it_and_leaves_a_page(configuration: Path, store: LocalStore) -> None:
+    config = load_configuration(configuration, ["run=quality"]).model_dump(mode="json")
+    Manifest(store, "quality").create(measured_run(config=config))
+    address = f"{store.address}/runs/quality"
+    result = holdfast("advise", address)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert "Go on with: --set checkpoint.every_seconds=140 --set checkpoint.every_steps=280\n" in result.stdout
+    assert f"page {store.address}/runs/quality/advice.html\n" in result.stdout
+    rows = re.findall(r"^ *(\d+) s .*(recommended|configured) *$", result.stdout, re.MULTILINE)
+    assert rows == [("140", "recommended"), ("600", "configured")]
+    assert "how often to save" in (store.root / "runs/quality/advice.html").read_text()
+    other = read_json("advise", address, "--set", "checkpoint.every_seconds=150", "--failures-per-day", 24)
+    assert other["configured"]["every_seconds"] == 150
+    assert other["recommended"]["every_seconds"] < 60 and other["rates"]["crashes_per_second"] == 24 / 86_400
+
+
+def test_advise_says_what_it_needs_from_a_run_that_measured_nothing(configuration: Path) -> None:
+    result = holdfast("advise", configuration)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert "give the figures: --stall-seconds, --durable-seconds, --restart-seconds." in result.stderr
+    assert "Traceback" not in result.stderr
+    given = ("--stall-seconds", 0.5, "--durable-seconds", 5, "--restart-seconds", 30)
+    assert read_json("advise", configuration, *given)["recommended"]["every_steps"] is None
+    result = holdfast("advise", configuration, *given, "--failures-per-day", -1)
+    assert result.returncode == 2 and "failures_per_day: must be greater than 0 (found -1.0)" in result.stderr
+
+
 def test_verify_of_a_run_without_checkpoints_says_so(configuration: Path) -> None:
     result = holdfast("verify", configuration, "--set", "run=second")
     assert result.returncode == 0 and "None yet." in result.stdout
@@ -168,7 +197,7 @@ def test_the_console_script_and_the_module_are_one_command() -> None:
         assert by_script.returncode == by_module.returncode
 
 
-@pytest.mark.parametrize("command", ["corpus", "run", "status", "verify", "prune", "audit"])
+@pytest.mark.parametrize("command", ["corpus", "run", "status", "verify", "prune", "audit", "advise"])
 def test_help_fits_the_terminal_and_tells_of_set(command: str) -> None:
     help_text = holdfast(command, "--help").stdout
     assert "--set KEY=VALUE" in help_text
@@ -177,6 +206,6 @@ def test_help_fits_the_terminal_and_tells_of_set(command: str) -> None:
 
 def test_the_list_of_commands_is_not_cut_off() -> None:
     help_text = holdfast("--help").stdout
-    commands = ("corpus", "run   ", "status", "verify", "prune ", "audit ")
+    commands = ("corpus", "run   ", "status", "verify", "prune ", "audit ", "advise")
     assert all(f"\n  {command}  " in help_text for command in commands)
     assert "..." not in help_text.partition("Commands:")[2]

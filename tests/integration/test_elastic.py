@@ -21,16 +21,15 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from storage.checkpoints import (
-    MODEL_NAME,
-    OPTIMIZER_NAME,
     FoundCheckpoint,
     find_complete_checkpoints,
+    hash_weights,
     verify_checkpoint,
 )
 from storage.ledger import LedgerHeader, walk_ledger
 from storage.local_store import LocalStore
 from storage.segments import find_outcome
-from storage.tensor_files import WeightsDistance, find_non_finite, weights_distance
+from storage.tensor_files import find_non_finite, weights_distance
 from tests.helpers.datasets import publish_small_dataset
 from tests.helpers.processes import RankProcesses, train_segment
 from tests.helpers.training import make_spec, read_log, read_state, train_forked
@@ -100,7 +99,6 @@ def require_the_same(actual: FoundCheckpoint, expected: FoundCheckpoint, runs: R
     """Every byte of weights, optimizer and state, and every row of the ledger."""
     verify_checkpoint(runs.store, actual.path, actual.digest)
     assert actual.index.files == expected.index.files, f"{actual.path} is not {expected.path}"
-    assert actual.index.weights_sha256 == expected.index.weights_sha256
     assert runs.ledger(actual)[0].equals(runs.ledger(expected)[0])
 
 
@@ -321,7 +319,7 @@ def test_fast_gives_the_same_bits_on_the_same_number_of_ranks_alone(tmp_path: Pa
     three, again, two = (runs.train(ranks, sum="fast") for ranks in (3, 3, 2))
     for step in three:
         require_the_same(again[step], three[step], runs)
-        assert two[step].index.weights_sha256 != three[step].index.weights_sha256
+        assert hash_weights(runs.store, two[step]) != hash_weights(runs.store, three[step])
         assert runs.ledger(two[step])[0].equals(runs.ledger(three[step])[0])
     resumed = runs.train(3, resume=three[5], sum="fast")
     require_the_same(resumed[12], three[12], runs)
@@ -332,19 +330,19 @@ def test_fast_and_exact_sum_the_same_gradients(ranks: int, tmp_path: Path) -> No
     """What is left is rounding. The moments would show a wrong factor, which Adam hides from the weights."""
     runs = Runs(tmp_path)
     exact, fast = runs.train(ranks, steps=5)[5], runs.train(ranks, steps=5, sum="fast")[5]
-    for name in (MODEL_NAME, OPTIMIZER_NAME):
-        assert distance(runs.store, exact, fast, name).relative_l2 < 1e-6
+    assert weights_distance(tensors_of(runs.store, exact), tensors_of(runs.store, fast)).relative_l2 < 1e-6
 
 
-def distance(store: LocalStore, one: FoundCheckpoint, other: FoundCheckpoint, name: str) -> WeightsDistance:
-    return weights_distance(store.fetch(f"{one.path}/{name}"), store.fetch(f"{other.path}/{name}"))
+def tensors_of(store: LocalStore, found: FoundCheckpoint) -> list[Path]:
+    """The files of model and optimizer."""
+    return [store.fetch(f"{found.path}/{name}") for name in found.index.tensor_files]
 
 
 @pytest.mark.parametrize(
     ("learning_rate", "cause"),
     [
-        (1e4, r"At step 2 a leaf's gradient was not finite, or larger than the 65,536 .*learning_rate"),
-        (1e7, r"loss became nan at step 2\b.*learning_rate"),
+        (1e4, r"At step 2 a leaf's gradient was not finite, or larger than the 65,536 "),
+        (1e7, r"loss became nan at step 2\."),
     ],
 )
 @pytest.mark.parametrize("ranks", [1, 3])
@@ -358,8 +356,8 @@ def test_what_no_sum_can_hold_ends_the_segment_and_reaches_no_checkpoint(
     assert outcome.outcome == "diverged", read_log(spec)
     assert re.search(cause, outcome.cause), outcome.cause
     assert list(runs.checkpoints_of(spec)) == [1]
-    for name in (MODEL_NAME, OPTIMIZER_NAME):
-        assert find_non_finite(runs.store.fetch(f"{runs.newest_of(spec).path}/{name}")) is None
+    for path in tensors_of(runs.store, runs.newest_of(spec)):
+        assert find_non_finite(path) is None
 
 
 @pytest.mark.parametrize("leaf", [0, 4, 7])
@@ -404,5 +402,5 @@ def test_an_overflow_in_fp16_is_the_scalers_business_on_any_number_of_ranks(tmp_
     scale = read_state(runs.store, found[0])["optimization"]["scaler"]["scale"]
     num_skipped = math.log2(FIRST_SCALE / scale)
     assert 0 < num_skipped < STEPS
-    with safe_open(runs.store.fetch(f"{found[0].path}/{OPTIMIZER_NAME}"), "numpy") as file:
+    with safe_open(tensors_of(runs.store, found[0])[-1], "numpy") as file:
         assert file.get_tensor("step.head.bias") == STEPS - num_skipped

@@ -132,10 +132,13 @@ def test_the_hash_of_the_weights_is_over_the_tensors_and_not_over_the_file(tmp_p
     a, b = np.arange(6, dtype=np.float32), np.ones((2, 3), dtype=np.float64)
     save_file({"a": a, "b": b}, tmp_path / "one")
     save_file({"b": b, "a": a}, tmp_path / "two", metadata={"written": "later"})
-    assert weights_sha256(tmp_path / "one") == weights_sha256(tmp_path / "two")
+    assert weights_sha256([tmp_path / "one"]) == weights_sha256([tmp_path / "two"])
     save_file({"a": a.reshape(2, 3), "b": b}, tmp_path / "shape")
     save_file({"c": a, "b": b}, tmp_path / "name")
-    assert len({weights_sha256(tmp_path / name) for name in ("one", "shape", "name")}) == 3
+    assert len({weights_sha256([tmp_path / name]) for name in ("one", "shape", "name")}) == 3
+    save_file({"a": a}, tmp_path / "first")
+    save_file({"b": b}, tmp_path / "second")
+    assert weights_sha256([tmp_path / "second", tmp_path / "first"]) == weights_sha256([tmp_path / "one"])
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16])

@@ -131,7 +131,7 @@ def test_a_configuration_cannot_be_changed_after_it_was_loaded(small: Path) -> N
     [
         ("train.stepz=5", "train.stepz: there is no such key; did you mean steps?"),
         ("trian.steps=5", "trian: there is no such key; did you mean train?"),
-        ("segment.colour=red", "segment.colour: there is no such key; the keys there are seconds, grace_seconds"),
+        ("retry.colour=red", "retry.colour: there is no such key; the keys there are attempts, delay_seconds"),
         ("data.split.bye=id", "data.split.bye: there is no such key; did you mean by?"),
         ("train.steps=many", "train.steps: must be a valid integer (found 'many')"),
         ("train.steps=5.5", "train.steps: must be a valid integer (found 5.5)"),

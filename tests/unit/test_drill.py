@@ -43,7 +43,7 @@ HITS = [Kill(80, 85, 2, 2), Kill(190, 190, 1, 9)]
 def trained(name: str, **changes: Any) -> TrainedRun:
     state = state_of(f"intents-drill-1-{name}", STEPS, segments_of(ENDS[name]), metrics=METRICS)
     audit = {"ok": True, "steps": STEPS, "samples": 64 * STEPS}
-    run = TrainedRun(f"/store/runs/{state.run}", state, history_of(STEPS), audit, None, Path("model.safetensors"))
+    run = TrainedRun(f"/store/runs/{state.run}", state, history_of(STEPS), audit, None, [Path("model.safetensors")])
     return replace(run, **changes)
 
 
@@ -222,9 +222,9 @@ def test_the_distance_of_weights_is_that_of_all_tensors_as_one_vector(tmp_path: 
     theirs = ours | {"a": ours["a"] + np.float32(1e-3), "b": ours["b"] * 2}
     for name, tensors in (("ours", ours), ("theirs", theirs)):
         save_file(tensors, tmp_path / name)
-    assert weights_distance(tmp_path / "ours", tmp_path / "ours") == NO_DISTANCE
+    assert weights_distance([tmp_path / "ours"], [tmp_path / "ours"]) == NO_DISTANCE
     vectors = [np.concatenate([t[name].ravel().astype(float) for name in "abc"]) for t in (ours, theirs)]
-    distance = weights_distance(tmp_path / "ours", tmp_path / "theirs")
+    distance = weights_distance([tmp_path / "ours"], [tmp_path / "theirs"])
     expected = np.linalg.norm(vectors[0] - vectors[1]) / np.linalg.norm(vectors[1])
     assert distance.relative_l2 == pytest.approx(expected, rel=1e-12)
     assert (distance.largest_difference, distance.largest_in) == (6.0, "b")
@@ -234,7 +234,7 @@ def test_bf16_is_read_as_the_numbers_it_stands_for(tmp_path: Path) -> None:
     for name, bits in (("ours", 0x3F80), ("theirs", 0x4000)):  # 1.0 and 2.0
         header = b'{"w":{"dtype":"BF16","shape":[1],"data_offsets":[0,2]}}'
         (tmp_path / name).write_bytes(len(header).to_bytes(8, "little") + header + bits.to_bytes(2, "little"))
-    assert weights_distance(tmp_path / "ours", tmp_path / "theirs") == WeightsDistance(0.5, 1.0, "w")
+    assert weights_distance([tmp_path / "ours"], [tmp_path / "theirs"]) == WeightsDistance(0.5, 1.0, "w")
 
 
 def test_models_of_different_tensors_have_no_distance(tmp_path: Path) -> None:
@@ -246,7 +246,7 @@ def test_models_of_different_tensors_have_no_distance(tmp_path: Path) -> None:
         save_file(tensors, tmp_path / name)
     for other in ("two", "more"):
         with pytest.raises(ValueError, match="do not hold the same tensors"):
-            weights_distance(tmp_path / "one", tmp_path / other)
+            weights_distance([tmp_path / "one"], [tmp_path / other])
 
 
 def ledger_of(store: Store, folder: Path, run: str, borders: Sequence[int], changed: int | None = None) -> LedgerPart:

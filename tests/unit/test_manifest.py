@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from storage.digests import canonical_json, digest_of
 from storage.errors import (
     ConflictError,
     CorruptObjectError,
@@ -16,7 +17,7 @@ from storage.errors import (
 )
 from storage.holders import this_process
 from storage.local_store import LocalStore
-from storage.manifest import Manifest
+from storage.manifest import GENERATION_FORMAT, Manifest
 from storage.retention import RetentionPolicy
 from storage.run_state import CheckpointRecord, RunState, SegmentRecord
 from storage.transitions import end_segment, promote, prune, record_metrics, set_aside, take_lease
@@ -200,9 +201,11 @@ def test_a_metric_and_a_discarded_checkpoint_are_remembered(manifest: Manifest) 
 
 def test_a_manifest_of_a_later_version_is_refused_and_not_called_damaged(store: LocalStore, manifest: Manifest) -> None:
     key = list(store.list_keys("runs/run/manifest/"))[-1]
-    later = json.loads(store.read(key)) | {"format": 2, "something": "new"}
-    store.write(key, json.dumps(later).encode())
-    with pytest.raises(IncompatibleRunError, match="has format 2, this version of Holdfast reads up to 1"):
+    later = json.loads(store.read(key)) | {"format": GENERATION_FORMAT + 1, "something": "new"}
+    del later["digest"]
+    store.write(key, canonical_json({**later, "digest": digest_of(later)}))
+    reads_up_to = f"has format {GENERATION_FORMAT + 1}, this version of Holdfast reads up to {GENERATION_FORMAT}"
+    with pytest.raises(IncompatibleRunError, match=reads_up_to):
         manifest.load_head()
 
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
+from storage.run_state import Divergence
 from training.configuration import TrainConfig
-from training.divergence import DivergedError
 from training.optimization import Optimization
 
 CPU = torch.device("cpu")
@@ -46,20 +46,23 @@ def test_a_state_without_some_parameter_is_an_error() -> None:
     optimization = Optimization(model, config, CPU)
     take_steps(optimization, model, 1)
     incomplete = {name: tensor for name, tensor in optimization.tensors().items() if "bias" not in name}
-    with pytest.raises(KeyError):
-        Optimization(model, config, CPU).load_tensors(incomplete)
+    restored = Optimization(model, config, CPU)
+    restored.load_tensors(incomplete)
+    with pytest.raises(KeyError, match=r"step\.bias"):
+        restored.require_complete()
 
 
-def test_in_fp16_steps_that_all_overflow_end_the_run_with_what_to_do() -> None:
+def test_in_fp16_steps_that_all_overflow_are_noticed_and_one_is_not() -> None:
     model = nn.Linear(2, 1)
     before = model.weight.detach().clone()
     optimization = Optimization(model, TrainConfig(precision="fp16"), CPU)
-
-    def overflow_for_ever() -> None:
-        for step in range(100):
-            optimization.backward(model(torch.ones(1, 2)).sum() * torch.inf)
-            optimization.step(step)
-
-    with pytest.raises(DivergedError, match=r"At step 5\d the gradient was not finite.*learning_rate"):
-        overflow_for_ever()
+    exhausted = []
+    for step in range(60):
+        optimization.backward(model(torch.ones(1, 2)).sum() * torch.inf)
+        optimization.step(step)
+        exhausted.append(optimization.is_exhausted)
+    assert 50 <= exhausted.index(True) < 60
     assert torch.equal(model.weight, before)
+    error = optimization.exhausted(52)
+    assert str(error).startswith("At step 52 the gradient was not finite, as in all of the last steps")
+    assert error.evidence == Divergence(kind="loss_scale", step=52, value=optimization.loss_scale)

@@ -32,6 +32,7 @@ ALONE_IN = {
 }
 # What can run code when it reads a file.
 PICKLERS = {"pickle", "_pickle", "cPickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}
+COMPARED_WITH_PICKLERS = Path("tests/benchmarks/bench_checkpoint.py")
 PICKLING_CALLS = {("torch", "load"), ("torch", "save"), ("np", "load"), ("np", "save")}
 
 MODULES = sorted(path.relative_to(ROOT) for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
@@ -140,7 +141,7 @@ def test_every_module_says_what_it_is_for(package: str) -> None:
 
 
 def test_nothing_is_pickled() -> None:
-    for module in ALL_MODULES:
+    for module in set(ALL_MODULES) - {COMPARED_WITH_PICKLERS}:
         tree = parse(module)
         assert not PICKLERS & set(imported_names(tree)), f"{module} imports a pickler"
         calls = {dotted_call(node) for node in ast.walk(tree)}

@@ -2,8 +2,6 @@
 
 import itertools
 import shutil
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +16,12 @@ from storage.retention import RetentionPolicy
 from storage.run_state import RunState, SegmentRecord
 from storage.strays import delete_strays, find_strays
 from storage.transitions import end_segment, promote, prune, set_aside
-from tasks.configuration import CheckpointConfig, DataConfig, RunConfig, TrainConfig
+from tasks.configuration import DataConfig, RunConfig
 from tasks.places import RunPlaces
 from tasks.promote import fall_back_to_valid, promote_checkpoint, promote_newest
+from tests.helpers.cut_off_stores import ProcessGoneError, StoreCutOff
 from tests.helpers.runs import BATCH_SIZE, lease_run, make_checkpoint, make_run, record_of
+from training.configuration import CheckpointConfig, TrainConfig
 
 CONFIG = RunConfig(
     run="run",
@@ -29,35 +29,7 @@ CONFIG = RunConfig(
     train=TrainConfig(batch_size=BATCH_SIZE),
     checkpoint=CheckpointConfig(keep=2),
 )
-KEEP_2 = ["checkpoint.keep=2"]
-
-
-class ProcessGoneError(Exception):
-    """Stands for a kill: nothing in the program catches it."""
-
-
-@dataclass
-class StoreCutOff:
-    """A store whose n-th operation is never made."""
-
-    store: LocalStore
-    at: int
-    error: Exception
-    only: str = ""
-    num_calls: int = 0
-
-    @property
-    def address(self) -> str:
-        return self.store.address
-
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        def operation(*arguments: Any) -> Any:
-            self.num_calls += not self.only or name == self.only
-            if self.num_calls == self.at:
-                raise self.error
-            return getattr(self.store, name)(*arguments)
-
-        return operation
+KEEP_2 = ["checkpoint.keep=2", "divergence.max_rollbacks=0"]  # a run that never goes back needs no older ones
 
 
 @pytest.fixture(scope="module")
@@ -153,6 +125,15 @@ def test_a_prune_of_a_run_at_rest_leaves_what_is_kept_and_what_is_set_aside(stor
     assert_it_resumes(store, 40)
 
 
+def test_a_run_that_may_have_to_go_back_keeps_a_checkpoint_for_that(store: LocalStore) -> None:
+    end_the_segment(store)
+    result = prune_run(store, "run", ["checkpoint.keep=2", "divergence.rollback_steps=25"])
+    assert [(entry["step"], entry["reason"]) for entry in result["kept"]][-1] == (
+        10,
+        "to go back to if the loss diverges",
+    )
+
+
 def test_what_the_running_segment_set_aside_keeps_its_files_until_the_segment_is_over(store: LocalStore) -> None:
     fence, path = state_of(store).kept[0].fence, due_checkpoint(store)
     Manifest(store, "run").commit("set aside", set_aside(45, path, "not finite", fence))
@@ -212,8 +193,8 @@ def test_whoever_looked_at_the_manifest_long_ago_takes_nothing_of_a_segment_that
 def test_promotion_notes_the_metric_of_a_validation_at_that_very_step(store: LocalStore, tmp_path: Path) -> None:
     fence = state_of(store).kept[0].fence
     older = make_checkpoint(store, tmp_path, 60, fence, validated_step=50)
-    assert promote_checkpoint(CONFIG, places_of(store), due_checkpoint(store)).metric == 0.045
-    assert promote_checkpoint(CONFIG, places_of(store), older.path).metric is None
+    for path in (due_checkpoint(store), older.path):
+        assert promote_checkpoint(CONFIG, places_of(store), path) == state_of(store).kept[0]
     assert [record.metric for record in state_of(store).kept[:2]] == [None, 0.045]
 
 

@@ -29,6 +29,7 @@ from tests.helpers.finished_runs import (
     segments_of,
     state_of,
 )
+from tests.helpers.rollbacks import rollback_to
 
 HOSTILE = (
     "<script>alert(1)</script>",
@@ -119,6 +120,23 @@ def test_the_promise_is_made_only_where_the_segments_prove_it() -> None:
     gap = segments_of([("lost", "", 500, 0), done])
     gap[1] = gap[1].model_copy(update={"first_step": 501})
     assert PROMISE not in " ".join(judge(state_of("r", 1200, gap)).remarks)
+
+
+def test_rollbacks_are_told_in_the_verdict_and_one_by_one() -> None:
+    records = interrupted_run()
+    rollbacks = [
+        rollback_to(100, 160, batch_size=10, factor=0.5),
+        rollback_to(90, 170, batch_size=10).model_copy(update={"cause": HOSTILE[0]}),
+    ]
+    page = Page(render(replace(records, state=records.state.model_copy(update={"rollbacks": rollbacks}))))
+    assert "Training diverged and was rolled back 2 times; the 800 samples that led there were left out." in page.text
+    told = (
+        "step 160 The loss became nan at step 160. step 100 600 samples",
+        "\N{MULTIPLICATION SIGN} 0.5 replaced by a later one",
+        HOSTILE[0],
+    )
+    assert all(text in page.text for text in told)
+    assert "Rollbacks" not in Page(render(records)).text
 
 
 def test_a_run_that_nothing_interrupted_says_so() -> None:

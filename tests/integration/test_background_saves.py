@@ -1,0 +1,181 @@
+"""Checkpoints written beside training: the same as those for which training waits, and never in its way."""
+
+import functools
+import json
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storage import tensor_layout
+from storage.checkpoints import FoundCheckpoint, find_complete_checkpoints, verify_checkpoint
+from storage.datasets import DatasetManifest
+from storage.errors import StoreError
+from storage.local_store import LocalStore
+from tests.helpers.datasets import publish_small_dataset
+from tests.helpers.processes import train_segment
+from tests.helpers.training import make_spec, read_log, train_forked
+from training import checkpoint_writer
+from training.progress import Report
+from training.segment import run_segment
+from training.specification import SegmentSpec
+from training.stopping import StopFlag, StopReason
+from training.trainer import Trainer
+from training.world import World
+
+STEP_SECONDS = 0.03
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> LocalStore:
+    return LocalStore(tmp_path / "store")
+
+
+@pytest.fixture
+def dataset(store: LocalStore, tmp_path: Path) -> DatasetManifest:
+    return publish_small_dataset(store, tmp_path / "work", rows=100)
+
+
+def checkpoints_of(store: LocalStore, spec: SegmentSpec) -> dict[int, FoundCheckpoint]:
+    found = find_complete_checkpoints(store, spec.run, spec.fence)
+    return {checkpoint.index.step: checkpoint for checkpoint in found}
+
+
+def read_reports(spec: SegmentSpec) -> list[Report]:
+    return [Report.model_validate_json(line) for line in spec.progress_file.read_text().splitlines()]
+
+
+def slowly(spec: SegmentSpec, world: World) -> Any:
+    """Train with steps that leave time to write, and with many small files."""
+    tensor_layout.FILE_BYTES = 4096
+    take_step = Trainer.take_step
+
+    @functools.wraps(take_step)
+    def slow_step(*arguments: Any) -> Any:
+        time.sleep(STEP_SECONDS)
+        return take_step(*arguments)
+
+    Trainer.take_step = slow_step  # type: ignore[method-assign]
+    return train_segment(spec, world)
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_what_is_written_beside_training_is_the_state_at_the_step_boundary(
+    ranks: int, store: LocalStore, dataset: DatasetManifest, tmp_path: Path
+) -> None:
+    waiting = make_spec(store, dataset, tmp_path / "waiting", fence=2, every_steps=1)
+    beside = make_spec(store, dataset, tmp_path / "beside", fence=3, every_steps=1, background=True, ranks=ranks)
+    for spec in (waiting, beside):
+        assert train_forked(spec, store, slowly).outcome == "completed", read_log(spec)
+    expected, found = checkpoints_of(store, waiting), checkpoints_of(store, beside)
+    assert len(found) > 3 and max(found) == 20
+    for step, checkpoint in found.items():
+        verify_checkpoint(store, checkpoint.path, checkpoint.digest)
+        assert checkpoint.index.files == expected[step].index.files
+    assert len(found[20].index.model_files) > ranks
+    assert [report.checkpoint.step for report in read_reports(beside) if report.checkpoint] == sorted(found)
+
+
+def test_ranks_share_the_files_of_a_restore_and_go_on_with_the_same_bits(
+    store: LocalStore, dataset: DatasetManifest, tmp_path: Path
+) -> None:
+    straight = make_spec(store, dataset, tmp_path / "straight", fence=2, every_steps=9)
+    assert train_forked(straight, store, slowly).outcome == "completed", read_log(straight)
+    expected = checkpoints_of(store, straight)
+    for fence, ranks in ((3, 1), (4, 3)):
+        spec = make_spec(store, dataset, tmp_path / f"{ranks}", fence, resume=expected[9], ranks=ranks, every_steps=9)
+        assert train_forked(spec, store, slowly).outcome == "completed", read_log(spec)
+        assert checkpoints_of(store, spec)[20].index.files == expected[20].index.files
+
+
+def test_from_a_damaged_checkpoint_all_ranks_go_back_to_the_next_older_one(
+    store: LocalStore, dataset: DatasetManifest, tmp_path: Path
+) -> None:
+    straight = make_spec(store, dataset, tmp_path / "straight", fence=2, every_steps=5)
+    assert train_forked(straight, store, slowly).outcome == "completed", read_log(straight)
+    found = checkpoints_of(store, straight)
+    damaged = store.fetch(f"{found[15].path}/{found[15].index.tensor_files[-1]}")
+    damaged.write_bytes(damaged.read_bytes()[:-1] + b"\xff")
+    spec = make_spec(store, dataset, tmp_path / "resumed", fence=3, resume=found[15], ranks=2, every_steps=5)
+    points = make_spec(store, dataset, tmp_path / "points", resume=found[10]).resume
+    spec = spec.model_copy(update={"fallbacks": [points]})
+    outcome = train_forked(spec, store, slowly)
+    assert (outcome.outcome, outcome.first_step) == ("completed", 10), read_log(spec)
+    damages = [report.checkpoint for report in read_reports(spec) if report.checkpoint and report.checkpoint.damage]
+    assert [(report.step, report.path) for report in damages] == [(15, found[15].path)]
+    assert damaged.name in str(damages[0].damage)
+    assert checkpoints_of(store, spec)[20].index.files == found[20].index.files
+
+
+def with_a_store_that_fails(spec: SegmentSpec, world: World) -> Any:
+    """The second rank's files of the first checkpoint cannot be put."""
+    put = checkpoint_writer.put_checkpoint_file
+    attempts = []
+
+    def failing_put(store: Any, key: str, *arguments: Any) -> Any:
+        if world.rank == 1 and "/000000000005-" in key:
+            attempts.append(key)
+            (spec.scratch_folder / "attempts.json").write_text(json.dumps(attempts))
+            raise StoreError("no space is left")
+        return put(store, key, *arguments)
+
+    checkpoint_writer.put_checkpoint_file = failing_put
+    checkpoint_writer.DELAY_SECONDS = 0.01
+    return slowly(spec, world)
+
+
+def test_a_save_that_fails_three_times_raises_an_alarm_and_training_goes_on(
+    store: LocalStore, dataset: DatasetManifest, tmp_path: Path
+) -> None:
+    waiting = make_spec(store, dataset, tmp_path / "waiting", fence=2, every_steps=5)
+    spec = make_spec(store, dataset, tmp_path / "failing", fence=3, every_steps=5, background=True, ranks=2)
+    assert train_forked(waiting, store, slowly).outcome == "completed"
+    assert train_forked(spec, store, with_a_store_that_fails).outcome == "completed", read_log(spec)
+    assert len(set(attempts := json.loads((spec.scratch_folder / "attempts.json").read_text()))) == 1
+    assert len(attempts) == checkpoint_writer.ATTEMPTS
+    alarms = [report.alarm for report in read_reports(spec) if report.alarm]
+    assert len(alarms) == 1 and "step 5" in alarms[0]
+    assert "no space is left" in read_log(spec)
+    found = checkpoints_of(store, spec)
+    assert 5 not in found and max(found) == 20
+    # What the save that failed had of the ledger is in the next one.
+    assert found[20].index.files == checkpoints_of(store, waiting)[20].index.files
+    first = min(found)
+    assert found[first].index.ledger is not None and found[first].index.ledger.first_step == 0
+
+
+def with_a_store_that_hangs(spec: SegmentSpec, world: World) -> Any:
+    """Nothing of the first checkpoint is ever put; the ranks are asked to stop at step 8."""
+    put = checkpoint_writer.put_checkpoint_file
+
+    def hanging_put(store: Any, key: str, *arguments: Any) -> Any:
+        if "/000000000005-" in key:
+            threading.Event().wait()
+        return put(store, key, *arguments)
+
+    checkpoint_writer.put_checkpoint_file = hanging_put
+    flag = StopFlag()
+    take_step = Trainer.take_step
+
+    def stopping_step(trainer: Trainer, step: int, leaves: Any) -> Any:
+        if step == 7 and world.rank == 0:
+            flag.reason = lambda: StopReason.PREEMPTED  # type: ignore[method-assign]
+        return take_step(trainer, step, leaves)
+
+    Trainer.take_step = stopping_step  # type: ignore[method-assign]
+    return run_segment(spec, world, flag)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_save_under_way_is_never_overtaken_and_never_holds_up_the_last_one(
+    ranks: int, store: LocalStore, dataset: DatasetManifest, tmp_path: Path
+) -> None:
+    spec = make_spec(store, dataset, tmp_path / "hanging", fence=2, every_steps=5, background=True, ranks=ranks)
+    outcome = train_forked(spec, store, with_a_store_that_hangs)
+    assert (outcome.outcome, outcome.last_step) == ("preempted", 8), read_log(spec)
+    assert list(checkpoints_of(store, spec)) == [8]
+    waiting = make_spec(store, dataset, tmp_path / "waiting", fence=3, every_steps=8)
+    assert train_forked(waiting, store).outcome == "completed"
+    assert checkpoints_of(store, waiting)[8].index.files == checkpoints_of(store, spec)[8].index.files

@@ -1,0 +1,90 @@
+"""Everything that a campaign does, by name: each entry is tried by itself and gives one line of the table.
+
+Invariant: nothing is started before an entry that needs it is tried.
+"""
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import cached_property, partial
+
+from tests.faults.campaign import chains, damage, disturbances, network, prune_kills, rivals
+from tests.faults.campaign.points import PHASES, Point
+from tests.faults.campaign.results import Attempt
+from tests.faults.campaign.site import Site
+from tests.helpers.faulty_proxy import Failure, FaultyProxy
+
+NUM_FLIPS, NUM_CUTS = 1000, 100
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One line of the table, and what has to be done for it."""
+
+    name: str
+    attempt: Callable[[], Attempt]
+
+
+class Catalogue:
+    """The entries for a site. `resources` ends what they start; `say` is told what is being done."""
+
+    def __init__(
+        self, site: Site, generator: random.Random, resources: ExitStack, say: Callable[[str], None] = lambda _: None
+    ) -> None:
+        self._site = site
+        self._generator = generator
+        self._resources = resources
+        self._say = say
+
+    def entries(self) -> Iterator[Entry]:
+        """All of them: what a command meets, what its files meet, each moment of a kill, the network."""
+        site, generator = self._site, self._generator
+        for disturbance in disturbances.DISTURBANCES:
+            yield Entry(disturbance.name, partial(disturbances.meet, site, disturbance))
+        for name, attempt in rivals.RIVALRIES.items():
+            yield Entry(name, partial(attempt, site))
+        yield Entry("a bit flips", partial(damage.flip_bits, site, generator, NUM_FLIPS))
+        yield Entry("a file is cut short", partial(damage.cut_short, site, generator, NUM_CUTS))
+        yield Entry("power cut at every operation of a prune", self._kill_prunes)
+        yield Entry("power cut at every operation: beginning", self._kill_beginnings)
+        for phase in PHASES:
+            yield Entry(f"power cut at every operation: {phase}", partial(self._kill_in, phase))
+        for fault in network.NETWORK_FAULTS:
+            yield Entry(fault.name, partial(self._meet_network, fault))
+        yield Entry("the bucket vanishes for a minute", lambda: network.vanish(site, self._bucket))
+        for failure, when in ((Failure.STRUCK_BEFORE, "before"), (Failure.STRUCK_AFTER, "after")):
+            yield Entry(f"SIGKILL of all {when} every request", partial(self._die_at_requests, failure))
+
+    @cached_property
+    def _points(self) -> tuple[list[Point], list[Point]]:
+        return chains.trace_points(self._site)
+
+    @cached_property
+    def _bucket(self) -> FaultyProxy:
+        return self._resources.enter_context(network.running_bucket())
+
+    @cached_property
+    def _requests(self) -> list[tuple[str, str]]:
+        return network.find_requests(self._site, self._bucket)
+
+    def _kill_beginnings(self) -> Attempt:
+        return self._kill(self._points[0], [])
+
+    def _kill_in(self, phase: str) -> Attempt:
+        return self._kill([], [point for point in self._points[1] if point.phase == phase])
+
+    def _kill(self, beginning: list[Point], continuing: list[Point]) -> Attempt:
+        chain = chains.kill_at_each(self._site, beginning, continuing, "power", lambda point: self._say(str(point)))
+        problems = [*chain.problems, *(f"never met: {point}" for point in chain.never_met)]
+        points = len(beginning) + len(continuing)
+        return Attempt(points, len(chain.killed), "bad" if problems else "equal", "; ".join(problems))
+
+    def _kill_prunes(self) -> Attempt:
+        return prune_kills.kill_at_each(self._site, prune_kills.trace_prune(self._site))
+
+    def _meet_network(self, fault: network.NetworkFault) -> Attempt:
+        return network.meet(self._site, self._bucket, fault)
+
+    def _die_at_requests(self, failure: Failure) -> Attempt:
+        return network.die_at_each(self._site, self._bucket, self._requests, failure, self._say)

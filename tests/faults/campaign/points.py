@@ -1,0 +1,123 @@
+"""The moments at which a command can be killed, found by tracing one that nothing disturbs; never listed by hand.
+
+Invariant: every traced operation belongs to exactly one point. Operations that differ in nothing but their step, fence
+or random name are one point, and the first of them is the one that is killed at.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from tests.helpers.fault_plans import Moment
+
+# The writes that try a store before a run begins, and the copy of the source's fingerprint: nothing is lost with them.
+FLEETING = (".tmp/scratch/data", "probe")
+# What is read here decides how a run goes on; a kill at any other read is one between two writes.
+WORTH_READING = ("/checkpoints/", "/ledger/")
+# The parts of the work: what ranks write and read, what the command reads, commits, deletes, and everything else of it.
+PHASES = ("save", "outcome", "restore", "validation", "commit", "deletion", "supervision")
+
+
+@dataclass(frozen=True)
+class Point:
+    """A moment in a command, what it was about (the object that was being put), and the part of the work."""
+
+    moment: Moment
+    subject: str
+    occurrence: int
+    phase: str
+
+    @property
+    def signature(self) -> tuple[object, ...]:
+        """What makes two operations of two traces the same point."""
+        moment = self.moment
+        what = (moment.role, moment.rank, moment.thread, moment.operation, moment.place, moment.caller)
+        is_alike = moment.operation == "read" or moment.place.startswith(".tmp/scratch")
+        is_anybodys = moment.role == "rank" and moment.rank is None
+        return what if is_alike or is_anybodys else (*what, self.subject, self.occurrence)
+
+    def __str__(self) -> str:
+        who = f"{self.moment.role}" if self.moment.rank is None else f"rank {self.moment.rank}"
+        about = "" if self.subject in ("", self.moment.place) else f" for {self.subject}"
+        return f"{who}: {self.moment.operation} {self.moment.place}{about} ({self.moment.caller})"
+
+
+def find_points(trace: Iterable[dict[str, Any]]) -> list[Point]:
+    """The points of a traced command, in the order in which it came to them."""
+    points: dict[tuple[object, ...], Point] = {}
+    counts: Counter[tuple[object, ...]] = Counter()
+    found = []
+    for entries in _threads(trace):
+        for transaction in _transactions(entries):
+            found += _points_of(transaction, counts)
+    for _, point in sorted(found, key=lambda pair: pair[0]):
+        points.setdefault(point.signature, point)
+    return list(points.values())
+
+
+def _points_of(transaction: list[dict[str, Any]], counts: Counter[tuple[object, ...]]) -> list[tuple[int, Point]]:
+    """Points with the time of each; `counts` goes on counting where the thread's last transaction ended."""
+    subject = _subject_of(transaction)
+    within: Counter[tuple[object, ...]] = Counter()
+    makes_folder = False
+    found = []
+    for entry in transaction:
+        role, operation, place, caller = (entry[name] for name in ("role", "operation", "place", "caller"))
+        key = (entry["pid"], entry["thread"], operation, place, caller)
+        counts[key] += 1
+        within[key] += 1
+        makes_folder |= operation == "mkdir"
+        makes_folder &= operation in ("mkdir", "fsync")
+        if _is_worthwhile(operation, place, subject):
+            # A folder that all ranks need is made by whichever comes first.
+            who = {"rank": None if makes_folder else entry["rank"], "thread": entry["thread"], "caller": caller}
+            moment = Moment(role, operation, place, nth=counts[key], exact=True, **who)
+            phase = phase_of(role, operation, place, subject)
+            found.append((entry["at_ns"], Point(moment, subject, within[key], phase)))
+    return found
+
+
+def _is_worthwhile(operation: str, place: str, subject: str) -> bool:
+    if place.startswith(FLEETING) or subject.startswith(FLEETING):
+        return False
+    return operation != "read" or (any(part in place for part in WORTH_READING) and not place.startswith(".tmp"))
+
+
+def _threads(trace: Iterable[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    threads: dict[tuple[int, str], list[dict[str, Any]]] = {}
+    for entry in trace:
+        threads.setdefault((entry["pid"], entry["thread"]), []).append(entry)
+    return list(threads.values())
+
+
+def _transactions(entries: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """Cut a thread's operations where it begins to put another object: with the next temporary file."""
+    transactions: list[list[dict[str, Any]]] = [[]]
+    for entry in entries:
+        begins = _is_temporary(entry["place"]) and entry["operation"] in ("mkdir", "open", "link")
+        if begins and _subject_of(transactions[-1]):
+            transactions.append([])
+        transactions[-1].append(entry)
+    return transactions
+
+
+def _subject_of(transaction: list[dict[str, Any]]) -> str:
+    """The object that is put: the first name outside of the temporary folder that a file is given."""
+    named = (entry["place"] for entry in transaction if entry["operation"] in ("link", "rename"))
+    return next((place for place in named if not _is_temporary(place)), "")
+
+
+def _is_temporary(place: str) -> bool:
+    return place == ".tmp" or (place.startswith(".tmp/") and not place.startswith(".tmp/scratch"))
+
+
+def phase_of(role: str, operation: str, place: str, subject: str) -> str:
+    """The part of the work that an operation belongs to, one of `PHASES`."""
+    if operation == "read":
+        return "restore" if role == "rank" else "validation"
+    if role == "rank":
+        return "save" if "/checkpoints/" in subject or "/ledger/" in subject or "/save" in place else "outcome"
+    if operation in ("unlink", "rmdir") and "/checkpoints" in place:
+        return "deletion"
+    return "commit" if "/manifest/" in subject else "supervision"

@@ -1,0 +1,96 @@
+"""Where a campaign takes place: one small corpus, one store, one Prefect server, and the run that nothing disturbs.
+
+Invariant: every run of a site has the same settings, so that all must come to the weights of that run.
+"""
+
+import itertools
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tasks.corpus import generate_corpus
+from tests.helpers.commands import ROOT, Runner
+from tests.helpers.fault_plans import FaultPlan
+
+CONFIGURATION = ROOT / "deployments/configs/demo.toml"
+STEPS = 60
+# Late enough that checkpoints were dropped before it, and early enough that most of the run is still to come.
+DEATH_STEP = STEPS // 3
+# Small, and yet with all that a run has: two ranks, validations, checkpoints that are dropped, an evaluation.
+SETTINGS = {
+    "train__steps": STEPS,
+    "train__batch_size": 16,
+    "train__ranks": 2,
+    "model__width": 16,
+    "model__layers": 1,
+    "model__heads": 2,
+    "model__feedforward": 32,
+    "data__vocabulary_size": 300,
+    "data__max_tokens": 32,
+    "checkpoint__every_steps": 3,
+    "checkpoint__keep": 3,
+    "validation__every_steps": 30,
+    "retry__delay_seconds": 0.1,
+}
+CORPUS_ROWS = 600
+
+
+@dataclass
+class Site:
+    """Makes runs that differ in nothing but their name, and knows how they must end."""
+
+    folder: Path
+    environment: dict[str, str]
+    reference: dict[str, Any] = field(default_factory=dict)
+    _numbers: "itertools.count[int]" = field(default_factory=itertools.count)
+
+    def prepare(self) -> None:
+        """Make the corpus, and let the run go through that nothing disturbs."""
+        generate_corpus(self.folder / "corpus", "policy", CORPUS_ROWS)
+        runner = self.new_run("undisturbed")
+        runner.run()
+        self.reference = runner.status()
+
+    def new_run(self, name: str, store: Path | str | None = None, **settings: Any) -> Runner:
+        """A run that has not begun yet; in a store of its own if one is given."""
+        run = f"{name}-{next(self._numbers)}"
+        places = {"data__source": self.folder / "corpus", "store": store or self.folder / "store", "run": run}
+        return Runner(CONFIGURATION, {**SETTINGS, **settings, **places}, dict(self.environment))
+
+    def new_folder(self, name: str) -> Path:
+        """A path that nobody has taken: for a plan, a copy, scratch."""
+        return self.folder / "folders" / f"{name}-{next(self._numbers)}"
+
+    def leave_dead(self, runner: Runner) -> None:
+        """Leave a run as a machine leaves it that dies in training, if the run has not come so far yet."""
+        plan = FaultPlan().kill_at_step(DEATH_STEP, rank=0, death="machine")
+        with plan.injected(runner, self.new_folder("left")):
+            runner.call("run")
+
+    def copy_undisturbed(self) -> Runner:
+        """The undisturbed run in a store of its own, to be damaged or pruned."""
+        run, copy = self.reference["run"], self.new_folder("copy")
+        for kind in (f"runs/{run}", "datasets"):
+            shutil.copytree(self.folder / "store" / kind, copy / kind)
+        copied = self.new_run("copied", copy)
+        copied.settings["run"] = run
+        return copied
+
+    def find_difference(self, runner: Runner) -> str | None:
+        """What is wrong with a run that was continued to its end, in words; None if it is as if nothing had been."""
+        status = runner.status()
+        if status["state"] != "completed":
+            return f"the run is {status['state']}"
+        expected, found = self.reference["promoted"], status["promoted"]
+        if found["weights_sha256"] != expected["weights_sha256"]:
+            return f"weights {found['weights_sha256'][:16]}, expected {expected['weights_sha256'][:16]}"
+        if status["metrics"] != self.reference["metrics"]:
+            return f"metrics {status['metrics']}, expected {self.reference['metrics']}"
+        if status["set_aside"]:
+            return f"a bad checkpoint was found where no file was damaged: {status['set_aside']}"
+        for command in ("audit", "verify"):
+            checked = runner.call(command)
+            if checked.returncode != 0:
+                return f"{command}: {checked.stdout}{checked.stderr}"
+        return None

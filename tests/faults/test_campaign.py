@@ -1,0 +1,60 @@
+"""A sample of the fault campaign, drawn anew each time; `make campaign` does all of it."""
+
+import random
+from collections.abc import Callable
+
+import pytest
+
+from tests.faults.campaign import chains, damage, prune_kills
+from tests.faults.campaign.points import Point
+from tests.faults.campaign.results import Attempt
+from tests.faults.campaign.site import Site
+
+NUM_BEGINNING, NUM_CONTINUING, NUM_PRUNES, NUM_FLIPS, NUM_CUTS = 1, 2, 1, 60, 20
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory, prefect_server: dict[str, str]) -> Site:
+    made = Site(tmp_path_factory.mktemp("site"), prefect_server)
+    made.prepare()
+    return made
+
+
+@pytest.fixture
+def generator() -> random.Random:
+    seed = random.randrange(2**32)
+    print(f"points of seed {seed}")  # shown when the test fails
+    return random.Random(seed)
+
+
+@pytest.mark.timeout(600)  # it starts the command eight times
+def test_a_machine_that_dies_at_any_operation_costs_nothing(site: Site, generator: random.Random) -> None:
+    beginning, continuing = chains.trace_points(site)
+    # That these are found shows that the trace sees what decides: a save's files, its index, a commit, a deletion.
+    for wanted in ("index.json", "promoted step N", "model.safetensors"):
+        assert any(point.moment.operation == "link" and wanted in point.moment.place for point in continuing)
+    assert {point.phase for point in continuing} >= {"save", "commit", "deletion", "restore", "validation"}
+    drawn = _draw(generator, beginning, NUM_BEGINNING), _draw(generator, continuing, NUM_CONTINUING)
+    chain = chains.kill_at_each(site, *drawn, death="power")
+    assert chain.problems == [] and chain.never_met == []
+    assert [point.signature for point in chain.killed] == [point.signature for points in drawn for point in points]
+
+
+def test_a_prune_that_is_cut_off_is_finished_by_the_next_one(site: Site, generator: random.Random) -> None:
+    points = prune_kills.trace_prune(site)
+    assert {point.moment.operation for point in points} >= {"link", "fsync", "unlink", "rmdir"}
+    attempt = prune_kills.kill_at_each(site, _draw(generator, points, NUM_PRUNES))
+    assert (attempt.fired, attempt.verdict, attempt.note) == (NUM_PRUNES, "equal", "")
+
+
+@pytest.mark.parametrize(("cause", "count"), [(damage.flip_bits, NUM_FLIPS), (damage.cut_short, NUM_CUTS)])
+def test_every_damaged_file_of_a_kept_run_is_noticed(
+    site: Site, generator: random.Random, cause: Callable[..., Attempt], count: int
+) -> None:
+    attempt = cause(site, generator, count)
+    assert attempt.verdict == "clear error", attempt.note
+
+
+def _draw(generator: random.Random, points: list[Point], count: int) -> list[Point]:
+    """So many of them, in the order in which a command comes to them."""
+    return [points[index] for index in sorted(generator.sample(range(len(points)), count))]

@@ -115,9 +115,9 @@ class LocalStore:
         return self.root.joinpath(*split_key(key))
 
     def _temporary_path(self) -> Path:
-        folder = self.root / TEMPORARY_FOLDER
-        folder.mkdir(parents=True, exist_ok=True)
-        return folder / uuid.uuid4().hex
+        path = self.root / TEMPORARY_FOLDER / uuid.uuid4().hex
+        _make_folder_of(path)
+        return path
 
     def _write_temporary(self, data: bytes) -> Path:
         path = self._temporary_path()
@@ -131,15 +131,6 @@ class LocalStore:
             raise
         return path
 
-    def _make_folder(self, key: str) -> Path:
-        """Make the key's folder, durably: each new folder is an entry in its parent that must be synced as well."""
-        target = self._path(key)
-        missing = [folder for folder in target.parents if not folder.exists()]
-        target.parent.mkdir(parents=True, exist_ok=True)
-        for folder in missing:
-            sync_folder(folder.parent)
-        return target
-
     def _link(self, temporary: Path, key: str) -> None:
         try:
             self._place(key, lambda target: os.link(temporary, target))
@@ -150,7 +141,8 @@ class LocalStore:
         """Give an object its key, durably. Whoever deletes a folder's last object removes it, also under our hands."""
         for attempt in range(PLACE_ATTEMPTS):
             try:
-                target = self._make_folder(key)
+                target = self._path(key)
+                _make_folder_of(target)
                 put(target)
                 sync_folder(target.parent)
                 return
@@ -195,6 +187,14 @@ class _Explained:
                 f"Cannot write to the store {self.address}: {error.strerror or error} (at {self.key}). "
                 "Check that its folder is there or can be made, is writable and has space left, then run again."
             ) from error
+
+
+def _make_folder_of(path: Path) -> None:
+    """Make the folder that `path` is in, durably: each new folder is an entry in its parent that must be synced too."""
+    missing = [folder for folder in path.parents if not folder.exists()]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    for folder in missing:
+        sync_folder(folder.parent)
 
 
 def _walk(folder: Path) -> Iterator[Path]:

@@ -104,7 +104,7 @@ class SegmentConfig(ConfigModel):
         "save come on top. Until done if not given.",
     )
     hang_seconds: float = Field(
-        1800,
+        900,
         gt=0,
         description="Seconds without a report after which the ranks are taken to hang and killed; the run goes on from "
         "its last checkpoint. They report each step and each part of a validation, but nothing while they start, "

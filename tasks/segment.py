@@ -10,7 +10,7 @@ from prefect import task
 from prefect.cache_policies import NO_CACHE
 
 from storage.addresses import run_address
-from storage.errors import ConfigurationError, CorruptObjectError, SegmentFailedError
+from storage.errors import ConfigurationError, CorruptObjectError, SegmentFailedError, StoreError
 from storage.holders import this_process
 from storage.run_state import RunState, SegmentRecord
 from storage.strays import delete_strays
@@ -138,6 +138,10 @@ def _take_up(
             display.promoted(found.step)
     except CorruptObjectError as error:
         set_aside_damaged(places, found.step, found.path, str(error), fence)
+    except StoreError as error:
+        warn(
+            f"The checkpoint of step {found.step} could not be promoted; the next one, or the end, tries again: {error}"
+        )
 
 
 def _describe_end(record: SegmentRecord) -> str:

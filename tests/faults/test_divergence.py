@@ -5,6 +5,7 @@ Which model that is depends on the samples alone: not on the cadence of checkpoi
 
 import json
 import re
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,8 @@ from tasks.audit import audit_run
 from tasks.configuration import load_configuration
 from tasks.corpus import generate_corpus
 from tasks.prepare import prepare_dataset
-from tests.helpers.commands import ROOT, Runner, kill_everything, wait_until
-from tests.helpers.fault_plans import FaultPlan, read_fired
+from tests.helpers.commands import ROOT, RUN_SECONDS, Runner
+from tests.helpers.fault_plans import FaultPlan, Moment, read_fired
 from training.order import SampleOrder
 
 CONFIGURATION = ROOT / "deployments/configs/demo.toml"
@@ -138,15 +139,13 @@ def test_killed_before_it_could_answer_on_other_ranks_and_with_other_checkpoints
     undisturbed: tuple[dict[str, Any], str], make_runner: MakeRunner, poison: FaultPlan, tmp_path: Path
 ) -> None:
     runner = make_runner("killed", checkpoint__every_steps=9)
-    with poison.injected(runner, tmp_path):
-        process = runner.start()
-        outcomes = Path(runner.settings["store"]) / "runs" / "killed" / "segments"
-        assert wait_until(lambda: any(outcomes.glob("*/outcome.json")), process), runner.log.read_text()
-        kill_everything(process)
+    plan = poison.kill(Moment(role="command", operation="link", place="rolled back"), death="machine")
+    with plan.injected(runner, tmp_path):
+        assert runner.start().wait(RUN_SECONDS) == -signal.SIGKILL, runner.log.read_text()
         state = head_of(runner)
-        assert state.lease is not None and state.rollbacks == []  # the kill came in between
+        assert state.unanswered_divergence is not None and state.rollbacks == []
         runner.run(train__ranks=2)
-    assert len(read_fired(tmp_path)) == 1
+    assert len(read_fired(tmp_path)) == 2
     status = runner.status()
     assert [segment["outcome"] for segment in status["segments"]] == ["diverged", "completed"]
     assert_same(status, undisturbed[0])

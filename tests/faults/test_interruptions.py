@@ -117,55 +117,46 @@ def with_delay(seconds: float, process: "subprocess.Popen[bytes]") -> None:
         return
 
 
-def test_asked_to_stop_and_not_a_step_is_lost(runner: Runner, uninterrupted: dict[str, Any]) -> None:
-    for number, step in ((signal.SIGTERM, 20), (signal.SIGINT, 60)):
-        process = runner.start()
-        assert runner.wait_for_step(process, step), runner.log.read_text()
-        process.send_signal(number)
-        assert process.wait(60) == 128 + number, runner.log.read_text()
-        assert "Traceback" not in runner.log.read_text()
-        status = runner.status()
-        assert {segment["outcome"] for segment in status["segments"]} == {"preempted"}
-        assert status["step"] == status["segments"][-1]["last_step"] >= step
-    runner.run()
-    status = runner.status()
-    assert len(status["segments"]) == 3 and status["steps_lost_total"] == 0
-    assert_same_model(status, uninterrupted)
-
-
-def test_asked_to_stop_before_the_ranks_have_begun(runner: Runner, uninterrupted: dict[str, Any]) -> None:
+@pytest.mark.timeout(600)  # it starts the command five times
+def test_asked_to_stop_at_any_time_and_not_a_step_is_lost(runner: Runner, uninterrupted: dict[str, Any]) -> None:
+    """By SIGTERM before the ranks have begun, by SIGTERM and Ctrl-C in training, and when the flow alone is killed."""
     process = runner.start()
     scratch = f"/runs/{runner.settings['run']}/"
     assert wait_until(lambda: bool(processes_mentioning(scratch)), process), runner.log.read_text()
     process.send_signal(signal.SIGTERM)
     assert process.wait(60) == 128 + signal.SIGTERM, runner.log.read_text()
-    runner.run()
-    assert_same_model(runner.status(), uninterrupted)
-
-
-def test_only_the_flow_is_killed_and_the_ranks_save_and_leave(runner: Runner, uninterrupted: dict[str, Any]) -> None:
-    process = runner.start()
-    assert runner.wait_for_step(process, 20), runner.log.read_text()
-    process.kill()
-    process.wait()
+    for number, step in ((signal.SIGTERM, 20), (signal.SIGINT, 50), (signal.SIGKILL, 80)):
+        process = runner.start()
+        assert runner.wait_for_step(process, step), runner.log.read_text()
+        process.send_signal(number)
+        assert process.wait(60) == (-number if number == signal.SIGKILL else 128 + number), runner.log.read_text()
+        assert "Traceback" not in runner.log.read_text()
     runner.run()
     status = runner.status()
-    assert [segment["outcome"] for segment in status["segments"]] == ["preempted", "completed"]
+    assert [segment["outcome"] for segment in status["segments"][1:]] == ["preempted"] * 3 + ["completed"]
     assert status["steps_lost_total"] == 0
+    for segment, step in zip(status["segments"][1:4], (20, 50, 80), strict=True):
+        assert segment["last_step"] >= step
     assert_same_model(status, uninterrupted)
 
 
-def test_one_rank_is_killed_and_the_flow_goes_on_by_itself(runner: Runner, uninterrupted: dict[str, Any]) -> None:
+def test_one_rank_is_killed_and_the_flow_goes_on_by_itself_while_a_second_command_is_refused(
+    runner: Runner, uninterrupted: dict[str, Any]
+) -> None:
     process = runner.start()
     assert runner.wait_for_step(process, 40), runner.log.read_text()
     ranks = [pid for pid in processes_mentioning("training.worker") if is_rank(pid, runner)]
     assert len(ranks) == 2
-    os.kill(ranks[1], signal.SIGKILL)
+    with stopped(ranks):  # so that the first command cannot be done before the second one looks
+        second = runner.call("run")
+        os.kill(ranks[1], signal.SIGKILL)
+    assert second.returncode == 2
+    assert f"is being trained by process {process.pid}" in second.stderr
+    assert "Traceback" not in second.stderr
     assert process.wait(180) == 0, runner.log.read_text()
     status = runner.status()
     outcomes = [segment["outcome"] for segment in status["segments"]]
-    assert outcomes[-1] == "completed"
-    assert outcomes[0] in ("failed", "lost")
+    assert outcomes[-1] == "completed" and outcomes[0] in ("failed", "lost")
     assert_same_model(status, uninterrupted)
 
 
@@ -186,45 +177,19 @@ def is_rank(pid: int, runner: Runner) -> bool:
     return b"torch.distributed.run" not in line and str(runner.settings["run"]) in str(line)
 
 
-def test_a_time_budget_cuts_the_run_into_segments_without_loss(runner: Runner, uninterrupted: dict[str, Any]) -> None:
-    """Stopped in the third segment at the latest: a slow machine would make many of a second each."""
-    process = runner.start(segment__seconds=1)
-    manifest = manifest_of(runner)
-    wait_until(lambda: (head := manifest.find_head()) is not None and len(head.state.segments) >= 2, process)
-    process.send_signal(signal.SIGTERM)
-    process.wait(60)
-    outcomes = [segment["outcome"] for segment in runner.status()["segments"]]
-    assert outcomes[0] == "budget" and set(outcomes) <= {"budget", "preempted", "completed"}
-    runner.run()
-    status = runner.status()
-    assert status["steps_lost_total"] == 0
-    assert_same_model(status, uninterrupted)
-
-
-def test_a_second_command_for_a_run_in_progress_is_refused(runner: Runner, uninterrupted: dict[str, Any]) -> None:
-    process = runner.start()
-    assert runner.wait_for_step(process, 1), runner.log.read_text()
-    ranks = [pid for pid in processes_mentioning("training.worker") if is_rank(pid, runner)]
-    with stopped(ranks):  # so that the first command cannot be done before the second one looks
-        second = runner.call("run")
-    assert second.returncode == 2
-    assert f"is being trained by process {process.pid}" in second.stderr
-    assert "Traceback" not in second.stderr
-    assert process.wait(180) == 0, runner.log.read_text()
-    status = runner.status()
-    assert len(status["segments"]) == 1
-    assert_same_model(status, uninterrupted)
-
-
-def test_damaged_checkpoints_are_set_aside_and_the_next_older_one_is_used(
+def test_a_time_budget_cuts_the_run_and_damaged_checkpoints_are_set_aside(
     runner: Runner, uninterrupted: dict[str, Any]
 ) -> None:
-    process = runner.start()
+    """Stopped when it has made enough segments and checkpoints: a slow machine would make many segments of a second."""
     manifest = manifest_of(runner)
-    # The newest three, and the best one where it is older.
-    assert wait_until(lambda: (head := manifest.find_head()) is not None and len(head.state.kept) >= 3, process)
+    process = runner.start(segment__seconds=1)
+    assert wait_until(lambda: has_cut_and_kept(manifest), process), runner.log.read_text()
     process.send_signal(signal.SIGTERM)
     process.wait(60)
+    status = runner.status()
+    outcomes = [segment["outcome"] for segment in status["segments"]]
+    assert outcomes[0] == "budget" and set(outcomes) <= {"budget", "preempted"}
+    assert status["steps_lost_total"] == 0
     state = manifest.load_head().state
     for record, name in zip(state.kept, ("model.safetensors", "index.json"), strict=False):
         flip_a_byte(Path(runner.settings["store"]) / record.path / name)
@@ -237,6 +202,12 @@ def test_damaged_checkpoints_are_set_aside_and_the_next_older_one_is_used(
     assert_same_model(status, uninterrupted)
     assert runner.call("verify").returncode == 0
     assert isinstance(status["kept"][0]["metric"], float)  # the last step is always validated
+
+
+def has_cut_and_kept(manifest: Manifest) -> bool:
+    """Whether a segment has ended, and enough checkpoints are kept for two to be damaged."""
+    head = manifest.find_head()
+    return head is not None and bool(head.state.segments) and len(head.state.kept) >= 3
 
 
 def manifest_of(runner: Runner) -> Manifest:

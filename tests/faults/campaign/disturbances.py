@@ -45,7 +45,7 @@ DISTURBANCES = (
     Disturbance("a rank hangs", FaultPlan().hang(rank=1, step=MIDDLE), settings={"segment__hang_seconds": 30}),
     Disturbance("no space left, for one file of a save", FaultPlan().disk_full(SAVED, times=1)),
     Disturbance("an I/O error in one fsync of a save", FaultPlan().failing(SYNCED, "EIO")),
-    Disturbance("no space left, for one commit", FaultPlan().disk_full(PROMOTED, times=1), "clear error", FULL),
+    Disturbance("no space left, for one commit", FaultPlan().disk_full(PROMOTED, times=1)),
     Disturbance("no space left, for every save", FaultPlan().disk_full(SAVED), "clear error", FULL, settings=ONCE),
     Disturbance("no space left, for every commit", FaultPlan().disk_full(PROMOTED), "clear error", FULL, settings=ONCE),
     Disturbance(

@@ -51,6 +51,9 @@ class CheckpointIndex(Record):
     cursor: int
     dataset_digest: str
     versions: dict[str, str] = Field(description="Libraries and device that made it.")
+    configuration: dict[str, object] = Field(
+        {}, description="Of model and training, for whoever finds it. The model's signature is in its files' headers."
+    )
     ledger: LedgerPart | None = Field(None, description="Newest part of the ledger of all steps up to this one.")
     files: dict[str, CheckpointFile]
 

@@ -4,15 +4,18 @@ Invariant: `datasets/<digest>/dataset.json` exists only when every file it names
 SHA-256 it states. A folder without it is an interrupted preparation and is never read.
 """
 
+import json
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
-from storage.digests import canonical_json, require_format
+from storage.digests import canonical_json, digest_of, is_sealed, require_format
 from storage.errors import CorruptObjectError, IncompatibleRunError, ObjectMissingError
 from storage.store import Store
 
-DATASET_FORMAT = 2
+DATASET_FORMAT = 3
+# Stands beside the manifest's fields: SHA-256 over all of them, so that a flipped bit in a statistic is noticed.
+SEAL_FIELD = "seal"
 SPLITS = ("train", "validation", "test")
 MISSING_INDEX = 0
 UNSEEN_INDEX = 1
@@ -104,16 +107,23 @@ def find_dataset(store: Store, digest: str) -> DatasetManifest | None:
         return None
     require_format(data, DATASET_FORMAT, f"The data set {digest}")
     try:
-        manifest = DatasetManifest.model_validate_json(data)
-    except ValidationError as error:
+        content = json.loads(data)
+        content.pop(SEAL_FIELD, None)
+        manifest = DatasetManifest.model_validate(content)
+    except (ValueError, AttributeError) as error:
         raise CorruptObjectError(
-            f"The data set's manifest {store.address}/{key} cannot be read ({error.error_count()} problems). "
+            f"The data set's manifest {store.address}/{key} cannot be read. "
             f"Delete the folder {dataset_key(digest)} and run again: it is then prepared afresh."
         ) from error
     if manifest.format != DATASET_FORMAT:
         raise IncompatibleRunError(
             f"The data set {digest} has format {manifest.format}, this version of Holdfast reads {DATASET_FORMAT}. Go "
             "on with its runs in the version that prepared it; a new run prepares the data afresh. Nothing was changed."
+        )
+    if not is_sealed(data, SEAL_FIELD):
+        raise CorruptObjectError(
+            f"The data set's manifest {store.address}/{key} was changed after it was written. "
+            f"Delete the folder {dataset_key(digest)} and run again: it is then prepared afresh, to the same bytes."
         )
     return manifest
 
@@ -128,4 +138,6 @@ def load_dataset(store: Store, digest: str) -> DatasetManifest:
 
 def publish_dataset(store: Store, manifest: DatasetManifest) -> None:
     """Make a data set visible, after every one of its files has been put into the store."""
-    store.write(dataset_key(manifest.digest, "dataset.json"), canonical_json(manifest.model_dump(mode="json")))
+    content = manifest.model_dump(mode="json")
+    sealed = content | {SEAL_FIELD: digest_of(content)}
+    store.write(dataset_key(manifest.digest, "dataset.json"), canonical_json(sealed))

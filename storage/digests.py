@@ -27,6 +27,19 @@ def sha256_of_file(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def is_sealed(data: bytes, field: str) -> bool:
+    """Whether it is a JSON object in which `field` is the digest of all the rest.
+
+    Byte for byte, since a number may be written in several ways.
+    """
+    try:
+        content = json.loads(data)
+        is_canonical = canonical_json(content) == data
+        return is_canonical and content.pop(field) == digest_of(content)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return False
+
+
 def require_format(data: bytes, supported: int, what: str, oldest: int = 1) -> None:
     """Raise `IncompatibleRunError` if JSON states a later format than `supported`: its writer knew more than we do.
 

@@ -4,7 +4,6 @@ Invariant: generation n+1 is put only if absent, by a writer that has read gener
 there. So of two racing writers one wins, the other reads again and checks again, and nothing is ever overwritten.
 """
 
-import json
 import time
 import uuid
 from collections.abc import Callable
@@ -13,7 +12,7 @@ from dataclasses import dataclass
 from pydantic import ValidationError
 
 from storage.addresses import RUNS_FOLDER
-from storage.digests import canonical_json, digest_of, require_format, sha256_of_bytes
+from storage.digests import canonical_json, digest_of, is_sealed, require_format, sha256_of_bytes
 from storage.errors import ConflictError, CorruptObjectError, FencedError, ObjectExistsError, RunMissingError
 from storage.run_state import Record, RunState
 from storage.store import Store
@@ -100,7 +99,7 @@ class Manifest:
     def _load(self, key: str) -> Generation:
         data = self.store.read(key)
         # First of all, and for a generation of any format: a flipped bit may as well make it look like a later one.
-        if not _is_sealed(data):
+        if not is_sealed(data, "digest"):
             raise self._corrupt(key, data, "its content does not have the digest it states")
         require_format(data, GENERATION_FORMAT, f"The manifest of run {self.run!r}")
         try:
@@ -128,16 +127,6 @@ def find_runs(store: Store) -> list[str]:
     """The names of all runs of a store, sorted."""
     keys = (key.split("/") for key in store.list_keys(f"{RUNS_FOLDER}/"))
     return sorted({parts[1] for parts in keys if len(parts) == 4 and parts[2] == "manifest"})
-
-
-def _is_sealed(data: bytes) -> bool:
-    """Whether it is JSON with the digest of its own content; byte for byte: a number may be written in several ways."""
-    try:
-        content = json.loads(data)
-        is_canonical = canonical_json(content) == data
-        return is_canonical and content.pop("digest") == digest_of(content)
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return False
 
 
 def require_fence(state: RunState, fence: int) -> None:

@@ -23,6 +23,19 @@ def prefect_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[st
         yield environment
 
 
+@pytest.fixture(scope="session")
+def ceph_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The session's one real S3 server; who asks for it is skipped where it is not installed."""
+    # What it takes from the S3 tests takes seconds to import: other tests need not wait for it.
+    from tests.helpers.ceph_server import PACKAGES, find_missing_programs, running_ceph_server
+
+    missing = find_missing_programs()
+    if missing:
+        pytest.skip(f"no {', '.join(missing)} on this machine; on Debian: apt-get install {PACKAGES}")
+    with running_ceph_server(tmp_path_factory.mktemp("ceph")) as endpoint:
+        yield endpoint
+
+
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     session.config.stash[EXIT_STATUS] = int(exitstatus)
 

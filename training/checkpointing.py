@@ -284,6 +284,7 @@ class Checkpointer:
             cursor=self._cursor(save.step),
             dataset_digest=self._spec.dataset_digest,
             versions=read_versions(self._trainer.device),
+            configuration=self._spec.model_dump(mode="json", include={"model", "train"}),
             ledger=written.ledger,
             files=described | {name: file for name, file in written.files.items() if name == STATE_NAME},
         )

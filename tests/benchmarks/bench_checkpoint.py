@@ -10,7 +10,9 @@ import argparse
 import functools
 import gc
 import hashlib
+import itertools
 import json
+import multiprocessing
 import os
 import shutil
 import statistics
@@ -20,6 +22,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from rich.console import Console
 from rich.table import Table
@@ -27,9 +30,10 @@ from torch import Tensor
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType, async_save, save
 
-from storage.checkpoints import find_complete_checkpoints, verify_checkpoint
+from storage.checkpoints import find_complete_checkpoints, put_checkpoint_file, verify_checkpoint
 from storage.datasets import DatasetManifest, load_dataset
 from storage.local_store import LocalStore
+from storage.tensor_layout import FILE_BYTES
 from tasks.following import ReportFollower
 from tasks.ranks import POLL_SECONDS
 from tests.helpers.datasets import publish_small_dataset
@@ -161,6 +165,7 @@ class _Bench:
         self._time("memory copy", lambda: self._copy.copy_(self._flat))
         self._measure_own_save()
         self._measure_steps_beside()
+        self._measure_steps_beside_a_process()
         self._measure_plain_copy()
         self._time("torch.save, stall", lambda: torch.save(self._tensors(), self._fresh("torch.pt")))
         self._time("dcp.save, stall", lambda: save(self._tensors(), checkpoint_id=self._fresh("dcp")))
@@ -206,6 +211,20 @@ class _Bench:
         self._until_idle(lambda: beside.append(self._step()))
         self.seconds.setdefault("step beside a save", []).extend(beside)
         self.seconds.setdefault("step", []).extend(self._step() for _ in range(max(len(beside), STEPS_BESIDE)))
+
+    def _measure_steps_beside_a_process(self) -> None:
+        """Steps while another process does what the thread does: is a thread in the way of Python's lock?"""
+        context = multiprocessing.get_context("spawn")
+        is_writing = context.Event()
+        arguments = (self._store.address, str(self._peers), self.num_bytes, is_writing)
+        writer = context.Process(target=_write_again_and_again, args=arguments)
+        self._fresh("process")
+        writer.start()
+        is_writing.wait()
+        for _ in range(STEPS_BESIDE):
+            self._note("step beside a process that writes", self._step())
+        writer.kill()
+        writer.join()
 
     def _measure_plain_copy(self) -> None:
         def copy_and_hash() -> None:
@@ -279,6 +298,16 @@ class _Bench:
     def _require_equal(self, restored: Trainer) -> None:
         live = self._trainer.model.state_dict()
         assert all(live[name].equal(tensor) for name, tensor in restored.model.state_dict().items())
+
+
+def _write_again_and_again(store: str, folder: str, num_bytes: int, is_writing: Any) -> None:
+    data = np.zeros(num_bytes, dtype=np.uint8)
+    for number in itertools.count():
+        is_writing.set()
+        for start in range(0, num_bytes, FILE_BYTES):
+            part = data[start : start + FILE_BYTES].data
+            put_checkpoint_file(LocalStore(Path(store)), f"peer/{number}-{start}", part, Path(folder) / "part")
+            LocalStore(Path(store)).delete(f"peer/{number}-{start}")
 
 
 def _read_all(paths: list[Path]) -> None:

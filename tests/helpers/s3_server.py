@@ -20,7 +20,7 @@ from storage.addresses import open_store
 from storage.s3_store import S3Store
 
 BUCKET = "holdfast-tests"
-# A real server to use in moto's place, with the credentials that its user has; CI needs none.
+# Another server to use in moto's place, with the credentials that its user has. `ceph_server` starts one by itself.
 ENDPOINT_VARIABLE = "HOLDFAST_TEST_S3_ENDPOINT"
 CREDENTIALS = {
     "AWS_ACCESS_KEY_ID": os.environ.get("HOLDFAST_TEST_S3_ACCESS_KEY", "testaccess"),
@@ -33,7 +33,7 @@ def running_s3_server() -> Iterator[str]:
     """The endpoint of a server that lives as long as the block."""
     given = os.environ.get(ENDPOINT_VARIABLE)
     if given:
-        _make_bucket(given)
+        make_bucket(given)
         yield given
         return
     server = make_server("127.0.0.1", 0, _OneAtATime(), threaded=True, request_handler=_QuietHandler)
@@ -41,7 +41,7 @@ def running_s3_server() -> Iterator[str]:
     thread.start()
     try:
         endpoint = f"http://127.0.0.1:{server.server_port}"
-        _make_bucket(endpoint)
+        make_bucket(endpoint)
         yield endpoint
     finally:
         server.shutdown()
@@ -70,7 +70,8 @@ def open_s3_store(folder: Path) -> S3Store:
     return store
 
 
-def _make_bucket(endpoint: str) -> None:
+def make_bucket(endpoint: str) -> None:
+    """The bucket of the tests, on a server that knows their credentials."""
     names = {"aws_access_key_id": "AWS_ACCESS_KEY_ID", "aws_secret_access_key": "AWS_SECRET_ACCESS_KEY"}
     credentials = {argument: CREDENTIALS[name] for argument, name in names.items()}
     client = boto3.session.Session(region_name="us-east-1").client("s3", endpoint_url=endpoint, **credentials)

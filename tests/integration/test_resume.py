@@ -47,6 +47,8 @@ def test_a_checkpoint_restores_everything_that_a_run_is_made_of(tmp_path: Path) 
     dataset = publish_small_dataset(store, tmp_path / "work")
     spec = make_spec(store, dataset, tmp_path / "segment", precision="fp16")
     assert train_to_end(spec, store).outcome == "completed", read_log(spec)
+    index = checkpoint_at(store, 20, 2).index
+    assert index.configuration == spec.model_dump(mode="json", include={"model", "train"})
     state = read_state(store, checkpoint_at(store, 20, 2))
     assert (state["step"], state["cursor"], state["epoch"]) == (20, 480, 1)
     assert set(state["optimization"]["scaler"]) >= {"scale", "growth_factor", "_growth_tracker"}

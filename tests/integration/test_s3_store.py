@@ -1,7 +1,7 @@
 """A store in a bucket when the network or the server does not do its part.
 
 The faults are made by a proxy before the server, so what boto3 meets is real; and each test shows that its fault took
-place.
+place. Servers differ in what they answer: all is tried on moto and on Ceph.
 """
 
 import logging
@@ -28,8 +28,11 @@ UNCLEAR = [Failure.REPLY_LOST, Failure.REPLY_IS_ERROR, Failure.HANG]
 UNDONE = [Failure.SLOW_DOWN, Failure.RESET, Failure.CONFLICT]
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[str]:
+@pytest.fixture(scope="module", params=["s3", "ceph"])
+def server(request: pytest.FixtureRequest) -> Iterator[str]:
+    if request.param == "ceph":
+        yield request.getfixturevalue("ceph_endpoint")
+        return
     with running_s3_server() as endpoint:
         yield endpoint
 

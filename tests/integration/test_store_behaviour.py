@@ -1,6 +1,6 @@
 """What every store does, whatever it is made of. A new implementation joins by one line in `STORES`.
 
-The store in a bucket is tried on moto, or on the server that HOLDFAST_TEST_S3_ENDPOINT names.
+The store in a bucket is tried on moto, or on the server that HOLDFAST_TEST_S3_ENDPOINT names, and on Ceph, a real one.
 """
 
 import random
@@ -18,7 +18,13 @@ from storage.store import Store
 from tests.helpers.s3_server import open_s3_store, running_s3_server, use_s3
 
 MIB = 1 << 20
-STORES: dict[str, Callable[[Path], Store]] = {"folder": lambda path: LocalStore(path / "store"), "s3": open_s3_store}
+STORES: dict[str, Callable[[Path], Store]] = {
+    "folder": lambda path: LocalStore(path / "store"),
+    "s3": open_s3_store,
+    "ceph": open_s3_store,
+}
+# The fixtures with the servers that stores in a bucket need.
+ENDPOINTS = {"s3": "s3_endpoint", "ceph": "ceph_endpoint"}
 
 
 @pytest.fixture(scope="module")
@@ -29,8 +35,8 @@ def s3_endpoint() -> Iterator[str]:
 
 @pytest.fixture(params=STORES)
 def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
-    if request.param == "s3":
-        use_s3(monkeypatch, request.getfixturevalue("s3_endpoint"))
+    if request.param in ENDPOINTS:
+        use_s3(monkeypatch, request.getfixturevalue(ENDPOINTS[request.param]))
     return STORES[request.param](tmp_path)
 
 

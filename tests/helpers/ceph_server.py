@@ -1,0 +1,175 @@
+"""A real S3 server on loopback: Ceph's gateway with a monitor and a storage daemon, as Debian packages them.
+
+Invariant: nothing of it outlives the block, however the block is left, nor the test process if that is killed. Objects
+are in the memory of the storage daemon, so they go with it; settings and logs are in the folder.
+"""
+
+import os
+import shutil
+import socket
+import subprocess
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import NoReturn
+
+from tests.helpers.prefect_server import find_free_port, running
+from tests.helpers.s3_server import CREDENTIALS, make_bucket
+
+PROGRAMS = ("ceph", "ceph-mon", "ceph-osd", "monmaptool", "radosgw", "radosgw-admin")
+PACKAGES = "radosgw ceph-mon ceph-osd ceph-common"
+START_SECONDS = 60.0
+POLL_SECONDS = 0.02
+LAST_LINES = 8
+HOST = "127.0.0.1"
+SETTINGS = {
+    # Everything that would go to /var or /run; all that daemons say goes to stderr.
+    "admin_socket": "",
+    "pid_file": "",
+    "log_file": "",
+    "log_to_stderr": "true",
+    "mon_cluster_log_to_file": "false",
+    "crash_dir": "{folder}",
+    "run_dir": "{folder}",
+    "mon_data": "{folder}/mon",
+    "osd_data": "{folder}/osd",
+    # One monitor and one storage daemon, who trust whoever is on this machine.
+    "fsid": "{fsid}",
+    "mon_host": "[{monitor}/0]",
+    "mon_initial_members": "a",
+    "public_addr": HOST,
+    "cluster_addr": HOST,
+    "auth_cluster_required": "none",
+    "auth_service_required": "none",
+    "auth_client_required": "none",
+    "ms_mon_client_mode": "crc",  # without authentication there is no key to encrypt with
+    # Each object is kept once; the gateway makes a dozen pools.
+    "osd_pool_default_size": "1",
+    "osd_pool_default_min_size": "1",
+    "mon_allow_pool_size_one": "true",
+    "osd_crush_chooseleaf_type": "0",
+    "osd_pool_default_pg_num": "8",
+    "osd_pool_default_pgp_num": "8",
+    "osd_pool_default_pg_autoscale_mode": "off",
+    "mon_max_pg_per_osd": "1000",
+    # In memory, and never full: a full one lets puts wait for ever. What was deleted goes within seconds, not hours.
+    "osd_objectstore": "memstore",
+    "memstore_device_bytes": str(4 << 30),
+    "rgw_gc_obj_min_wait": "5",
+    "rgw_gc_processor_period": "5",
+    "mon_data_avail_crit": "0",  # a disk that is nearly full is no reason for the monitor to leave
+    # Quick to come and to go, also when the others have gone before: else a gateway waits for storage for two minutes.
+    "paxos_propose_interval": "0.05",
+    "rgw_exit_timeout_secs": "1",
+    "osd_mon_shutdown_timeout": "1",
+    "rgw_frontends": f"beast endpoint={HOST}:{{gateway_port}} tcp_nodelay=1",
+}
+
+
+@contextmanager
+def running_ceph_server(folder: Path) -> Iterator[str]:
+    """The endpoint of a server that lives as long as the block; it has the bucket and the user of `s3_server`.
+
+    Raises `RuntimeError` with the last lines of the logs if the server is not up within START_SECONDS.
+    """
+    with ExitStack() as daemons:
+        yield _Start(folder, daemons).bring_up()
+
+
+def find_missing_programs() -> list[str]:
+    """What of `PROGRAMS` is not installed on this machine."""
+    return [program for program in PROGRAMS if shutil.which(program) is None]
+
+
+class _Start:
+    """A server while it comes up. Its daemons are stopped with `daemons`, those first that need the others."""
+
+    def __init__(self, folder: Path, daemons: ExitStack) -> None:
+        self._folder = folder
+        self._daemons = daemons
+        self._living: dict[str, subprocess.Popen[bytes]] = {}
+        self._environment = {name: value for name, value in os.environ.items() if not name.startswith("CEPH_")}
+        self._deadline = time.monotonic() + START_SECONDS
+        self._fsid = str(uuid.uuid4())
+        self._monitor = f"v2:{HOST}:{find_free_port()}"
+        self._gateway_port = find_free_port()
+
+    def bring_up(self) -> str:
+        """Start the daemons, each when it can be of use; the endpoint, once it answers."""
+        self._write_settings()
+        self._start_monitor()
+        self._start_storage()
+        self._make_user()
+        self._start_gateway()
+        endpoint = f"http://{HOST}:{self._gateway_port}"
+        make_bucket(endpoint)
+        return endpoint
+
+    def _write_settings(self) -> None:
+        facts = {
+            "folder": self._folder, "fsid": self._fsid, "monitor": self._monitor, "gateway_port": self._gateway_port
+        }  # fmt: skip
+        lines = [f"{name} = {value.format(**facts)}" for name, value in SETTINGS.items()]
+        (self._folder / "ceph.conf").write_text("\n".join(["[global]", *lines, ""]))
+        for name in ("mon", "osd"):
+            (self._folder / name).mkdir()
+
+    def _start_monitor(self) -> None:
+        members = self._folder / "monmap"
+        self._call("monmaptool", "--create", "--fsid", self._fsid, "--addv", "a", f"[{self._monitor}]", str(members))
+        self._call("ceph-mon", *self._settings, "--mkfs", "-i", "a", "--monmap", str(members))
+        self._start("ceph-mon", "-f", "-i", "a")
+
+    def _start_storage(self) -> None:
+        its_id = str(uuid.uuid4())
+        self._call("ceph", *self._settings, "osd", "new", its_id)
+        self._call("ceph-osd", *self._settings, "-i", "0", "--mkfs", "--osd-uuid", its_id)
+        self._start("ceph-osd", "-f", "-i", "0")
+
+    def _make_user(self) -> None:
+        """Waits by itself for the storage to be up."""
+        keys = ["--access-key", CREDENTIALS["AWS_ACCESS_KEY_ID"], "--secret-key", CREDENTIALS["AWS_SECRET_ACCESS_KEY"]]
+        self._call("radosgw-admin", *self._settings, "user", "create", "--uid=tests", "--display-name=tests", *keys)
+
+    def _start_gateway(self) -> None:
+        self._start("radosgw", "-f", "-n", "client.rgw")
+        self._wait_until("waiting for the gateway", lambda: _listens(self._gateway_port))
+
+    @property
+    def _settings(self) -> tuple[str, str]:
+        return ("-c", str(self._folder / "ceph.conf"))
+
+    def _start(self, program: str, *arguments: str) -> None:
+        log = self._folder / f"{program}.log"
+        command = [program, *self._settings, *arguments]
+        self._living[program] = self._daemons.enter_context(running(command, self._environment, log, self._folder))
+
+    def _call(self, program: str, *arguments: str) -> None:
+        """Run a program to its end, which must be a good one. Its arguments may be secret: no error tells them."""
+        with running([program, *arguments], self._environment, self._folder / f"{program}-call.log") as process:
+            self._wait_until(f"waiting for {program}", lambda: process.poll() is not None)
+        if process.returncode != 0:
+            self._fail(f"{program} ended with exit code {process.returncode}")
+
+    def _wait_until(self, doing: str, condition: Callable[[], bool]) -> None:
+        while not condition():
+            ended = [name for name, process in self._living.items() if process.poll() is not None]
+            if ended:
+                self._fail(f"{ended[0]} ended with exit code {self._living[ended[0]].returncode}, {doing}")
+            if time.monotonic() >= self._deadline:
+                self._fail(f"{START_SECONDS:.0f} s have passed, {doing}")
+            time.sleep(POLL_SECONDS)
+
+    def _fail(self, what: str) -> NoReturn:
+        said = []
+        for log in sorted(self._folder.glob("*.log")):
+            lines = log.read_text(errors="replace").splitlines()[-LAST_LINES:]
+            said += [f"{log.name}:", *(f"    {line}" for line in lines)]
+        raise RuntimeError("\n".join([f"The Ceph server in {self._folder} did not come up: {what}.", *said]))
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex((HOST, port)) == 0

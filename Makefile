@@ -18,8 +18,9 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# Two files at a time: most tests wait for processes that they have started. The order stays, the longest are first.
 test: lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 demo: setup
 	$(BIN)/python -m flows.demo
@@ -28,7 +29,7 @@ demo: setup
 bench-exact: setup
 	$(BIN)/python -m tests.benchmarks.bench_exact
 
-# Ten minutes, 10 GB of memory, 15 GB of disk; what it measures stands in training/README.md.
+# Ten minutes, 16 GB of memory, 15 GB of disk; what it measures stands in training/README.md.
 bench-checkpoint: setup
 	$(BIN)/python -m tests.benchmarks.bench_checkpoint
 

@@ -42,8 +42,11 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """Leave before Python takes its modules apart, when DuckDB's binding would print a page about leaks."""
-    if EXIT_STATUS in config.stash:
+    """Leave before Python takes its modules apart, when DuckDB's binding would print a page about leaks.
+
+    Not a worker of xdist's, whose last words to the process that started it may still be on their way.
+    """
+    if EXIT_STATUS in config.stash and not hasattr(config, "workerinput"):
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(config.stash[EXIT_STATUS])

@@ -10,7 +10,7 @@ from tests.faults.campaign.points import Point
 from tests.faults.campaign.results import Attempt
 from tests.faults.campaign.site import Site
 
-NUM_BEGINNING, NUM_CONTINUING, NUM_PRUNES, NUM_FLIPS, NUM_CUTS = 1, 2, 1, 60, 20
+NUM_BEGINNING, NUM_CONTINUING, NUM_PRUNES, NUM_FLIPS, NUM_CUTS = 1, 1, 1, 60, 20
 
 
 @pytest.fixture(scope="module")

@@ -6,6 +6,7 @@ Which model that is depends on the samples alone: not on the cadence of checkpoi
 import json
 import re
 import signal
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -135,39 +136,35 @@ def test_status_audit_and_report_tell_it_to_a_person(
     assert "was rolled back 1 time; the 192 samples that led there were left out" in page
 
 
-def test_killed_before_it_could_answer_on_other_ranks_and_with_other_checkpoints_it_comes_to_the_same_model(
+def test_given_up_then_killed_before_it_could_answer_and_on_other_ranks_it_comes_to_the_same_model(
     undisturbed: tuple[dict[str, Any], str], make_runner: MakeRunner, poison: FaultPlan, tmp_path: Path
 ) -> None:
+    """With checkpoints at other steps, too. When no rollback is left, the story is told; one more is enough."""
     runner = make_runner("killed", checkpoint__every_steps=9)
     plan = poison.kill(Moment(role="command", operation="link", place="rolled back"), death="machine")
     with plan.injected(runner, tmp_path):
-        assert runner.start().wait(RUN_SECONDS) == -signal.SIGKILL, runner.log.read_text()
+        for _ in range(2):  # the second time without training again
+            require_the_story(runner.call("run", divergence__max_rollbacks=0))
+        assert runner.status()["state"] == "diverged"
+        assert len(read_fired(tmp_path)) == 1
+        process = runner.start(divergence__max_rollbacks=1)
+        assert process.wait(RUN_SECONDS) == -signal.SIGKILL, runner.log.read_text()
         state = head_of(runner)
         assert state.unanswered_divergence is not None and state.rollbacks == []
-        runner.run(train__ranks=2)
+        runner.run(train__ranks=2, divergence__max_rollbacks=1)
     assert len(read_fired(tmp_path)) == 2
     status = runner.status()
     assert [segment["outcome"] for segment in status["segments"]] == ["diverged", "completed"]
     assert_same(status, undisturbed[0])
 
 
-def test_when_no_rollback_is_left_the_story_is_told_and_one_more_goes_on_from_there(
-    undisturbed: tuple[dict[str, Any], str], make_runner: MakeRunner, poison: FaultPlan, tmp_path: Path
-) -> None:
-    runner = make_runner("given-up", checkpoint__every_seconds=0.2)
-    with poison.injected(runner, tmp_path):
-        for _ in range(2):  # the second time without training again
-            result = runner.call("run", divergence__max_rollbacks=0)
-            assert result.returncode == 2
-            told = " ".join(result.stderr.split())
-            assert re.search(rf"Error: Run 'given-up' diverged in segment \d+: The loss became nan at step {31}", told)
-            assert "No rollback is allowed: divergence.max_rollbacks = 0." in told
-            assert "--set divergence.max_rollbacks=1" in told
-            assert "Traceback" not in result.stderr
-        assert runner.status()["state"] == "diverged"
-        assert len(read_fired(tmp_path)) == 1
-        runner.run(divergence__max_rollbacks=1)
-    assert_same(runner.status(), undisturbed[0])
+def require_the_story(result: "subprocess.CompletedProcess[str]") -> None:
+    assert result.returncode == 2
+    told = " ".join(result.stderr.split())
+    assert re.search(rf"Error: Run 'killed' diverged in segment \d+: The loss became nan at step {DIVERGED_STEP}", told)
+    assert "No rollback is allowed: divergence.max_rollbacks = 0." in told
+    assert "--set divergence.max_rollbacks=1" in told
+    assert "Traceback" not in result.stderr
 
 
 def assert_same(status: dict[str, Any], expected: dict[str, Any]) -> None:

@@ -188,7 +188,8 @@ def test_a_time_budget_cuts_the_run_and_damaged_checkpoints_are_set_aside(
     process.wait(60)
     status = runner.status()
     outcomes = [segment["outcome"] for segment in status["segments"]]
-    assert outcomes[0] == "budget" and set(outcomes) <= {"budget", "preempted"}
+    # Asked to stop while torchrun was loaded, the last one had nobody who could have written how it ended.
+    assert outcomes[0] == "budget" and set(outcomes) <= {"budget", "preempted", "lost"}
     assert status["steps_lost_total"] == 0
     state = manifest.load_head().state
     for record, name in zip(state.kept, ("model.safetensors", "index.json"), strict=False):

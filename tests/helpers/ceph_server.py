@@ -6,14 +6,15 @@ are in the memory of the storage daemon, so they go with it; settings and logs a
 
 import os
 import shutil
-import socket
 import subprocess
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import NoReturn
+
+import psutil
 
 from tests.helpers.prefect_server import find_free_port, running
 from tests.helpers.s3_server import CREDENTIALS, make_bucket
@@ -62,9 +63,10 @@ SETTINGS = {
     "mon_data_avail_crit": "0",  # a disk that is nearly full is no reason for the monitor to leave
     # Quick to come and to go, also when the others have gone before: else a gateway waits for storage for two minutes.
     "paxos_propose_interval": "0.05",
+    "ms_bind_retry_count": "1",
+    "rgw_frontends": f"beast endpoint={HOST}:0 tcp_nodelay=1",  # any port that is free
     "rgw_exit_timeout_secs": "1",
     "osd_mon_shutdown_timeout": "1",
-    "rgw_frontends": f"beast endpoint={HOST}:{{gateway_port}} tcp_nodelay=1",
 }
 
 
@@ -94,7 +96,6 @@ class _Start:
         self._deadline = time.monotonic() + START_SECONDS
         self._fsid = str(uuid.uuid4())
         self._monitor = f"v2:{HOST}:{find_free_port()}"
-        self._gateway_port = find_free_port()
 
     def bring_up(self) -> str:
         """Start the daemons, each when it can be of use; the endpoint, once it answers."""
@@ -102,15 +103,12 @@ class _Start:
         self._start_monitor()
         self._start_storage()
         self._make_user()
-        self._start_gateway()
-        endpoint = f"http://{HOST}:{self._gateway_port}"
+        endpoint = self._start_gateway()
         make_bucket(endpoint)
         return endpoint
 
     def _write_settings(self) -> None:
-        facts = {
-            "folder": self._folder, "fsid": self._fsid, "monitor": self._monitor, "gateway_port": self._gateway_port
-        }  # fmt: skip
+        facts = {"folder": self._folder, "fsid": self._fsid, "monitor": self._monitor}
         lines = [f"{name} = {value.format(**facts)}" for name, value in SETTINGS.items()]
         (self._folder / "ceph.conf").write_text("\n".join(["[global]", *lines, ""]))
         for name in ("mon", "osd"):
@@ -133,43 +131,51 @@ class _Start:
         keys = ["--access-key", CREDENTIALS["AWS_ACCESS_KEY_ID"], "--secret-key", CREDENTIALS["AWS_SECRET_ACCESS_KEY"]]
         self._call("radosgw-admin", *self._settings, "user", "create", "--uid=tests", "--display-name=tests", *keys)
 
-    def _start_gateway(self) -> None:
-        self._start("radosgw", "-f", "-n", "client.rgw")
-        self._wait_until("waiting for the gateway", lambda: _listens(self._gateway_port))
+    def _start_gateway(self) -> str:
+        gateway = self._start("radosgw", "-f", "-n", "client.rgw")
+        port = self._wait_for("the gateway", lambda: _find_port(gateway))
+        return f"http://{HOST}:{port}"
 
     @property
     def _settings(self) -> tuple[str, str]:
         return ("-c", str(self._folder / "ceph.conf"))
 
-    def _start(self, program: str, *arguments: str) -> None:
+    def _start(self, program: str, *arguments: str) -> "subprocess.Popen[bytes]":
         log = self._folder / f"{program}.log"
         command = [program, *self._settings, *arguments]
-        self._living[program] = self._daemons.enter_context(running(command, self._environment, log, self._folder))
+        process = self._daemons.enter_context(running(command, self._environment, log, self._folder))
+        self._living[program] = process
+        return process
 
     def _call(self, program: str, *arguments: str) -> None:
         """Run a program to its end, which must be a good one. Its arguments may be secret: no error tells them."""
         with running([program, *arguments], self._environment, self._folder / f"{program}-call.log") as process:
-            self._wait_until(f"waiting for {program}", lambda: process.poll() is not None)
-        if process.returncode != 0:
-            self._fail(f"{program} ended with exit code {process.returncode}")
+            exit_code = self._wait_for(program, process.poll)
+        if exit_code != 0:
+            self._fail(f"{program} ended with exit code {exit_code}")
 
-    def _wait_until(self, doing: str, condition: Callable[[], bool]) -> None:
-        while not condition():
-            ended = [name for name, process in self._living.items() if process.poll() is not None]
-            if ended:
-                self._fail(f"{ended[0]} ended with exit code {self._living[ended[0]].returncode}, {doing}")
+    def _wait_for(self, what: str, find: Callable[[], int | None]) -> int:
+        """What `find` finds, as soon as it does, unless a daemon ends or time runs out before."""
+        while (found := find()) is None:
+            for name, process in self._living.items():
+                if process.poll() is not None:
+                    self._fail(f"{name} ended with exit code {process.returncode} while {what} was waited for")
             if time.monotonic() >= self._deadline:
-                self._fail(f"{START_SECONDS:.0f} s have passed, {doing}")
+                self._fail(f"{what} was waited for until {START_SECONDS:.0f} s had passed")
             time.sleep(POLL_SECONDS)
+        return found
 
     def _fail(self, what: str) -> NoReturn:
         said = []
         for log in sorted(self._folder.glob("*.log")):
-            lines = log.read_text(errors="replace").splitlines()[-LAST_LINES:]
-            said += [f"{log.name}:", *(f"    {line}" for line in lines)]
+            lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
+            said += [f"{log.name}:", *(f"    {line}" for line in lines[-LAST_LINES:])]
         raise RuntimeError("\n".join([f"The Ceph server in {self._folder} did not come up: {what}.", *said]))
 
 
-def _listens(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex((HOST, port)) == 0
+def _find_port(process: "subprocess.Popen[bytes]") -> int | None:
+    """The port on which a process listens, or None if it does not, or has ended."""
+    with suppress(psutil.Error):
+        sockets = psutil.Process(process.pid).net_connections("tcp")
+        return next((found.laddr.port for found in sockets if found.status == psutil.CONN_LISTEN), None)
+    return None

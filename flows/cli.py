@@ -122,8 +122,8 @@ def scrub(
 
     Of a run, or of all runs of a store: checkpoints, ledger and data set. Exit code 1 if any of it has rotted. What is
     read is what the store has, not copies on this machine. A damaged checkpoint of a run that nobody trains is set
-    aside. With PREFECT_API_URL set, the server gets an event holdfast.rot for each damaged thing. Safe while runs are in
-    training; for a schedule, see the deployment `scrub`.
+    aside. With PREFECT_API_URL set, the server gets an event holdfast.rot for each damaged thing. Safe while runs are
+    in training; for a schedule, see the deployment `scrub`.
     """
     from flows.messages import show_messages
     from flows.scrub import find_target, render_scrub, scrub_with_display

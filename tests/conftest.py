@@ -31,7 +31,7 @@ def ceph_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
     missing = find_missing_programs()
     if missing:
-        pytest.skip(f"no {', '.join(missing)} on this machine; on Debian: apt-get install {PACKAGES}")
+        pytest.skip(f"Ceph is not installed ({missing[0]} is missing); on Debian 12: apt-get install {PACKAGES}")
     with running_ceph_server(tmp_path_factory.mktemp("ceph")) as endpoint:
         yield endpoint
 

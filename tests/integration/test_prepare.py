@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from storage.datasets import DatasetManifest, dataset_key, find_dataset, publish_dataset
+from storage.datasets import DATASET_FORMAT, DatasetManifest, dataset_key, find_dataset, publish_dataset
 from storage.digests import digest_of, sha256_of_file
 from storage.errors import ContractError, IncompatibleRunError, StoreError
 from storage.local_store import LocalStore
@@ -161,7 +161,7 @@ def test_the_same_inputs_are_never_prepared_twice(
     assert describe_change(manifest, find_inputs(config, tmp_path)) == []
 
 
-@pytest.mark.parametrize("other", [1, 3])
+@pytest.mark.parametrize("other", [DATASET_FORMAT - 1, DATASET_FORMAT + 1])
 def test_a_data_set_of_another_format_is_refused_and_not_called_damaged(
     prepared: tuple[LocalStore, DatasetManifest], tmp_path: Path, other: int
 ) -> None:

@@ -7,6 +7,7 @@ it from a later process with the same number, and does not move when the clock i
 
 import os
 import socket
+import time
 from pathlib import Path
 
 import psutil
@@ -19,6 +20,12 @@ START_TICKS_FIELD = 22  # of /proc/PID/stat, counted from 1: proc_pid_stat(5)
 def this_process() -> Holder:
     """The calling process as a holder."""
     return Holder(host=socket.gethostname(), place=_place(), pid=os.getpid(), start_ticks=_start_ticks(os.getpid()))
+
+
+def process_age_seconds() -> float:
+    """How long ago the calling process began, on a clock that nobody sets."""
+    began = _start_ticks(os.getpid()) / os.sysconf("SC_CLK_TCK")
+    return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - began)
 
 
 def is_alive(holder: Holder) -> bool | None:

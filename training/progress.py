@@ -40,14 +40,15 @@ class Report(BaseModel):
 class Progress:
     """Writes reports and adds up the seconds spent in each phase."""
 
-    def __init__(self, path: Path, world: World, batch_size: int) -> None:
+    def __init__(self, path: Path, world: World, batch_size: int, age_seconds: float = 0.0) -> None:
+        """`age_seconds` have been spent already, on loading libraries, before somebody could report."""
         self.seconds: dict[str, float] = {}
         self.step = 0
         self.loss: float | None = None
         self._file = path.open("a", encoding="utf-8") if world.is_first else None
         self._batch_size = batch_size
         self._phase = "start"
-        self._phase_began = time.monotonic()
+        self._phase_began = time.monotonic() - age_seconds
         self._last_report = 0.0
         self._rate: float | None = None
         self._rate_from = (0, self._phase_began)

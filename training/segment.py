@@ -13,6 +13,7 @@ import torch.distributed as dist
 
 from storage.datasets import DatasetManifest, load_dataset
 from storage.errors import ConfigurationError, CorruptObjectError, IncompatibleRunError
+from storage.holders import process_age_seconds
 from storage.run_state import Divergence, Outcome
 from storage.segments import OutcomeRecord, write_outcome
 from storage.store import Store
@@ -49,9 +50,10 @@ MAX_CAUSE_CHARACTERS = 2000
 def run_segment(spec: SegmentSpec, world: World, flag: StopFlag) -> Segment:
     """Train one segment and write its outcome; what it was done with. Raises what made it fail, after the outcome."""
     store = spec.open_store()
-    progress = Progress(spec.progress_file, world, spec.train.batch_size)
+    age_seconds = process_age_seconds()
+    progress = Progress(spec.progress_file, world, spec.train.batch_size, age_seconds)
     state = RunProgress(LossCurve(world, spec.train.log_every_steps, spec.divergence))
-    ending = _Ending(spec, world, store, progress, state)
+    ending = _Ending(spec, world, store, progress, state, age_seconds)
     with ending.failures_written():
         precision = choose_precision(spec.train, world)
         join_process_group(spec.train, precision)
@@ -72,7 +74,15 @@ def run_segment(spec: SegmentSpec, world: World, flag: StopFlag) -> Segment:
 class _Ending:
     """Writes how the segment ended."""
 
-    def __init__(self, spec: SegmentSpec, world: World, store: Store, progress: Progress, state: RunProgress) -> None:
+    def __init__(
+        self,
+        spec: SegmentSpec,
+        world: World,
+        store: Store,
+        progress: Progress,
+        state: RunProgress,
+        age_seconds: float,
+    ) -> None:
         self.first_step = 0
         self.checkpointer: Checkpointer | None = None
         self._spec = spec
@@ -80,7 +90,7 @@ class _Ending:
         self._store = store
         self._progress = progress
         self._state = state
-        self._began = time.monotonic()
+        self._began = time.monotonic() - age_seconds
 
     def write(self, outcome: Outcome, cause: str, is_final: bool = False, divergence: Divergence | None = None) -> None:
         """Put the outcome record, unless another rank has spoken already."""

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import time
 
 from storage.holders import is_alive, this_process
 
@@ -23,3 +24,10 @@ def test_nothing_is_said_of_a_process_in_another_container_or_on_another_machine
     boot = me.place.partition(" ")[0]
     assert is_alive(me.model_copy(update={"place": f"{boot} pid:[1]"})) is None
     assert is_alive(me.model_copy(update={"place": "another boot", "host": me.host})) is None
+
+
+def test_a_process_knows_how_old_it_is() -> None:
+    code = "import time; time.sleep(0.3); from storage.holders import process_age_seconds as age; print(age())"
+    began = time.monotonic()
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert 0.3 <= float(said) <= time.monotonic() - began + 0.02  # of which the system counts hundredths

@@ -44,9 +44,9 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 def pytest_unconfigure(config: pytest.Config) -> None:
     """Leave before Python takes its modules apart, when DuckDB's binding would print a page about leaks.
 
-    Not a worker of xdist's, whose last words to the process that started it may still be on their way.
+    A worker of xdist's has said its last words by then.
     """
-    if EXIT_STATUS in config.stash and not hasattr(config, "workerinput"):
+    if EXIT_STATUS in config.stash:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(config.stash[EXIT_STATUS])

@@ -27,7 +27,6 @@ def generator() -> random.Random:
     return random.Random(seed)
 
 
-@pytest.mark.timeout(600)  # it starts the command eight times
 def test_a_machine_that_dies_at_any_operation_costs_nothing(site: Site, generator: random.Random) -> None:
     beginning, continuing = chains.trace_points(site)
     # That these are found shows that the trace sees what decides: a save's files, its index, a commit, a deletion.

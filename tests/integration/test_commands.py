@@ -67,7 +67,7 @@ def holdfast(*arguments: object, command: tuple[str, ...] = tuple(COMMAND)) -> "
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
     )
 
 

@@ -30,7 +30,7 @@ def put(plan: FaultPlan, folder: Path, code: str = PUT) -> "subprocess.Completed
     (folder / "store").mkdir(exist_ok=True)
     environment = clean_environment() | plan.environment(folder / "plan", [folder / "store"])
     line = [sys.executable, "-c", code, "flows.cli", str(folder / "store")]
-    return subprocess.run(line, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    return subprocess.run(line, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=240)
 
 
 def stored(folder: Path) -> list[str]:
@@ -100,7 +100,7 @@ def test_the_clock_is_off_by_what_the_plan_says(tmp_path: Path) -> None:
 def test_a_process_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
     environment = clean_environment() | FaultPlan().kill(LINKED).environment(tmp_path / "plan", [tmp_path / "store"])
     line = [sys.executable, "-c", PUT, "prefect", str(tmp_path / "store")]
-    assert subprocess.run(line, env=environment, cwd=ROOT, timeout=60).returncode == 0
+    assert subprocess.run(line, env=environment, cwd=ROOT, timeout=240).returncode == 0
     assert read_fired(tmp_path / "plan") == []
 
 

@@ -136,7 +136,7 @@ class Rereader:
     def _hold_back(self) -> None:
         if self._max_bytes_per_second is not None:
             due = self._began + self.num_bytes / self._max_bytes_per_second
-            time.sleep(max(0.0, due - time.monotonic()))
+            time.sleep(max(0.0, due - time.monotonic()))  # the user asked to be slower than the disk
 
 
 def promises_of_dataset(dataset: DatasetManifest) -> list[Promise]:

@@ -1,8 +1,8 @@
 """Metrics of predictions against labels, by torchmetrics.
 
 Invariant: computed from all predictions of a split in one fixed order, so that the numbers do not depend on how many
-ranks made the predictions. Loading torchmetrics takes as long as loading torch: `validation.py` imports this file when
-there is something to score, so that a restart need not wait for it.
+ranks made the predictions. Loading torchmetrics takes seconds: `validation.py` imports this file when there
+is something to score, so that a restart need not wait for it.
 """
 
 from typing import Any

@@ -42,7 +42,7 @@ from training.validation import Validator
 from training.versions import describe_version_changes, read_versions
 from training.world import World
 
-# Ranks wait for each other while the first one saves, and at the start while they load their libraries.
+# Ranks wait for each other while they load their libraries, and at the end while one of them writes the last save.
 COLLECTIVE_TIMEOUT = timedelta(minutes=30)
 MAX_CAUSE_CHARACTERS = 2000
 

@@ -65,7 +65,7 @@ class HostFile:
 
     def __init__(self, layout: TensorFile, pin: bool = False) -> None:
         self.layout = layout
-        # Zeros are written now: pages that are touched for the first time make the first copy three times as long.
+        # Zeros are written now: pages that are touched for the first time would slow the first copy down.
         self.data = torch.empty(layout.num_bytes, dtype=torch.uint8, pin_memory=pin).zero_()
         self.data[: len(layout.header)] = torch.frombuffer(bytearray(layout.header), dtype=torch.uint8)
         self._views = view_tensors(self.data, layout.entries)

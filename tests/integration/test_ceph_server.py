@@ -16,35 +16,8 @@ from tests.helpers.ceph_server import running_ceph_server
 from tests.helpers.commands import ROOT, Runner, processes_mentioning
 from tests.helpers.parquet import text_columns, write_parquet
 from tests.helpers.s3_server import BUCKET, s3_environment
+from tests.helpers.tiny_runs import write_tiny_configuration
 
-CONFIGURATION = """
-run = "over-ceph"
-store = "STORE"
-scratch = "FOLDER/scratch"
-
-[data]
-source = "FOLDER/data"
-text = "text"
-label = "domain"
-kind = "multiclass"
-vocabulary_size = 300
-max_tokens = 64
-row_group_rows = 16
-shard_rows = 64
-
-[model]
-width = 16
-layers = 1
-heads = 2
-feedforward = 32
-
-[train]
-steps = 4
-batch_size = 12
-
-[checkpoint]
-every_steps = 2
-"""
 WAITS_FOREVER = """
 import sys, time
 from pathlib import Path
@@ -52,7 +25,7 @@ from tests.helpers.ceph_server import running_ceph_server
 
 with running_ceph_server(Path(sys.argv[1])) as endpoint:
     print(endpoint, flush=True)
-    time.sleep(600)
+    time.sleep(600)  # until it is killed
 """
 LONGEST_TO_FOLLOW_SECONDS = 20.0
 
@@ -61,10 +34,10 @@ LONGEST_TO_FOLLOW_SECONDS = 20.0
 def runner(tmp_path: Path, prefect_server: dict[str, str], ceph_endpoint: str) -> Runner:
     write_parquet(tmp_path / "data" / "part-0.parquet", text_columns(120))
     store = f"s3://{BUCKET}/{uuid.uuid4().hex}/prefix"
-    (tmp_path / "run.toml").write_text(CONFIGURATION.replace("STORE", store).replace("FOLDER", str(tmp_path)))
+    configuration = write_tiny_configuration(tmp_path, "real-server", store, tmp_path / "data")
     # What is downloaded goes below TMPDIR.
     environment = {**prefect_server, **s3_environment(ceph_endpoint), "TMPDIR": str(tmp_path)}
-    return Runner(tmp_path / "run.toml", {"store": store}, environment)
+    return Runner(configuration, {"store": store, "scratch": tmp_path / "scratch"}, environment)
 
 
 def test_a_run_over_a_real_server_completes_and_its_files_and_samples_are_proven(runner: Runner) -> None:

@@ -6,34 +6,8 @@ import pytest
 
 from tests.helpers.commands import Runner
 from tests.helpers.parquet import text_columns, write_parquet
+from tests.helpers.tiny_runs import write_tiny_configuration
 
-CONFIGURATION = """
-run = "gated"
-store = "STORE"
-
-[data]
-source = "SOURCE"
-text = "text"
-label = "domain"
-kind = "multiclass"
-vocabulary_size = 300
-max_tokens = 64
-row_group_rows = 16
-shard_rows = 64
-
-[model]
-width = 16
-layers = 1
-heads = 2
-feedforward = 32
-
-[train]
-steps = 4
-batch_size = 12
-
-[checkpoint]
-every_steps = 2
-"""
 # No metric comes near it.
 TOO_MUCH = {"checkpoint__gate__lowest_metric": 2}
 
@@ -41,9 +15,8 @@ TOO_MUCH = {"checkpoint__gate__lowest_metric": 2}
 @pytest.fixture
 def gated(tmp_path: Path, prefect_server: dict[str, str]) -> Runner:
     write_parquet(tmp_path / "data" / "part-0.parquet", text_columns(120))
-    text = CONFIGURATION.replace("STORE", str(tmp_path / "store")).replace("SOURCE", str(tmp_path / "data"))
-    (tmp_path / "run.toml").write_text(text)
-    return Runner(tmp_path / "run.toml", {"store": tmp_path / "store"}, prefect_server)
+    configuration = write_tiny_configuration(tmp_path, "gated", tmp_path / "store", tmp_path / "data")
+    return Runner(configuration, {"store": tmp_path / "store"}, prefect_server)
 
 
 def test_a_model_that_does_not_pass_ends_the_run_and_with_another_gate_is_taken_as_it_is(gated: Runner) -> None:

@@ -12,7 +12,7 @@ from training.restoring import load_weights
 from training.scores import describe, score
 from training.segment import join_process_group, make_model, make_objective, make_validator
 from training.specification import SegmentSpec
-from training.stopping import StopFlag
+from training.stopping import StopFlag, StopReason
 from training.world import World
 
 EVALUATION_FORMAT = 1
@@ -30,7 +30,8 @@ def evaluate(spec: SegmentSpec, world: World, flag: StopFlag) -> None:
     found = load_weights(store, spec.resume, model)
     everything = spec.validation.model_copy(update={"max_samples": None})
     validator = make_validator(spec, world, store, dataset, precision, "test", everything)
-    predictions = validator.predict(model, Agreement(world, flag))
+    agreement = Agreement(world, flag)
+    predictions = validator.predict(model, lambda: agreement.decide().stop is StopReason.NONE)
     if predictions is not None and world.is_first:
         result = {
             "format": EVALUATION_FORMAT,

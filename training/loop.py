@@ -75,10 +75,20 @@ def _validation_is_due(segment: Segment) -> bool:
 
 def _validate(segment: Segment) -> None:
     with segment.progress.phase("validate"):
-        metrics = segment.validator.validate(segment.trainer.model, segment.agreement, segment.progress.alive)
+        metrics = segment.validator.validate(segment.trainer.model, lambda: _goes_on(segment))
     # None: asked to stop meanwhile. The validation is still due and is made when the run goes on.
     if metrics is not None:
         segment.state.record_validation(metrics, segment.headline)
+
+
+def _goes_on(segment: Segment) -> bool:
+    """Within a validation, which may take longer than a save: go on with the one under way, unless all are to stop."""
+    segment.progress.alive()
+    decision = segment.agreement.decide(writing=segment.checkpointer.writing)
+    if decision.stop:
+        return False
+    segment.checkpointer.advance(decision.writing)
+    return True
 
 
 def _save_is_due(segment: Segment) -> bool:

@@ -12,14 +12,12 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from storage.datasets import Target
-from training.agreement import Agreement
 from training.batches import Leaf, make_leaf, own_leaves
 from training.configuration import ValidationConfig
 from training.leaves import LeafCut
 from training.objective import Objective
 from training.precision import Precision
 from training.samples import SampleReader
-from training.stopping import StopReason
 from training.world import World
 
 # Samples are sorted by length within windows of so many forward passes: little padding, bounded memory.
@@ -48,27 +46,23 @@ class Validator:
         self._batch_size = config.batch_size
         self._world = world
 
-    def validate(
-        self, model: nn.Module, agreement: Agreement, on_window: Callable[[], None]
-    ) -> dict[str, float] | None:
+    def validate(self, model: nn.Module, goes_on: Callable[[], bool]) -> dict[str, float] | None:
         """Metrics of the split, or None if all ranks agreed to stop meanwhile. A collective.
 
-        `on_window` is called from time to time.
+        `goes_on` is asked before each window of the split, by all ranks, and has the same answer on all.
         """
-        predictions = self.predict(model, agreement, on_window)
+        predictions = self.predict(model, goes_on)
         if predictions is None:
             return None
         from training.scores import score  # takes seconds, which only a process that validates has to spend
 
         return score(*predictions, self._target, self._objective)
 
-    def predict(
-        self, model: nn.Module, agreement: Agreement, on_window: Callable[[], None] = lambda: None
-    ) -> tuple[Tensor, Tensor] | None:
+    def predict(self, model: nn.Module, goes_on: Callable[[], bool]) -> tuple[Tensor, Tensor] | None:
         """Logits [N, outputs] and labels [N] on the CPU, in one fixed order; None as in `validate`."""
         model.eval()
         try:
-            rows = self._predict_own_rows(model, agreement, on_window)
+            rows = self._predict_own_rows(model, goes_on)
         finally:
             model.train()
         if rows is None:
@@ -79,13 +73,12 @@ class Validator:
         return rows[:, :-1], rows[:, -1].long()
 
     @torch.no_grad()
-    def _predict_own_rows(self, model: nn.Module, agreement: Agreement, on_window: Callable[[], None]) -> Tensor | None:
+    def _predict_own_rows(self, model: nn.Module, goes_on: Callable[[], bool]) -> Tensor | None:
         outputs = 1 if self._target.kind == "binary" else len(self._target.classes)
         rows = torch.zeros(self.num_samples, outputs + 1)
         for leaves in self._windows():
-            if agreement.decide().stop is not StopReason.NONE:
+            if not goes_on():
                 return None
-            on_window()
             for leaf in leaves:
                 with self._precision.autocast():
                     logits = model(leaf.to(self._precision.device))

@@ -17,12 +17,15 @@ from storage.local_store import LocalStore
 from tests.helpers.datasets import publish_small_dataset
 from tests.helpers.processes import train_segment
 from tests.helpers.training import make_spec, read_log, train_forked
-from training import checkpoint_writer
+from training import checkpoint_writer, validation
+from training.checkpoint_writer import CheckpointWriter
+from training.configuration import ValidationConfig
 from training.progress import Report
 from training.segment import run_segment
 from training.specification import SegmentSpec
 from training.stopping import StopFlag, StopReason
 from training.trainer import Trainer
+from training.validation import Validator
 from training.world import World
 
 STEP_SECONDS = 0.03
@@ -179,3 +182,46 @@ def test_a_save_under_way_is_never_overtaken_and_never_holds_up_the_last_one(
     waiting = make_spec(store, dataset, tmp_path / "waiting", fence=3, every_steps=8)
     assert train_forked(waiting, store).outcome == "completed"
     assert checkpoints_of(store, waiting)[8].index.files == checkpoints_of(store, spec)[8].index.files
+
+
+def with_a_validation_in_the_way(spec: SegmentSpec, world: World) -> Any:
+    """The save of step 9 begins to be written when the validation after step 10 does, and each window waits for it."""
+    validation.WINDOW_PASSES = 1
+    has_begun = threading.Event()
+    writers: list[CheckpointWriter] = []
+    put, start, windows = checkpoint_writer.put_checkpoint_file, CheckpointWriter.start, Validator._windows
+
+    def waiting_put(store: Any, key: str, *arguments: Any) -> Any:
+        if "/000000000009-" in key:
+            has_begun.wait()
+        return put(store, key, *arguments)
+
+    def noted_start(writer: CheckpointWriter, work: Any) -> None:
+        writers.append(writer)
+        start(writer, work)
+
+    def long_windows(validator: Validator) -> Any:
+        for leaves in windows(validator):
+            yield leaves
+            has_begun.set()
+            assert writers[0].ends_well()
+
+    checkpoint_writer.put_checkpoint_file = waiting_put
+    CheckpointWriter.start = noted_start  # type: ignore[method-assign]
+    Validator._windows = long_windows  # type: ignore[method-assign]
+    return train_segment(spec, world)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_long_validation_does_not_keep_a_checkpoint_from_being_found(
+    ranks: int, store: LocalStore, dataset: DatasetManifest, tmp_path: Path
+) -> None:
+    spec = make_spec(store, dataset, tmp_path / "long", fence=2, every_steps=9, background=True, ranks=ranks)
+    spec = spec.model_copy(update={"validation": ValidationConfig(every_steps=10, batch_size=8)})
+    assert train_forked(spec, store, with_a_validation_in_the_way).outcome == "completed", read_log(spec)
+    first = next(report for report in read_reports(spec) if report.checkpoint)
+    assert first.checkpoint is not None
+    assert (first.phase, first.checkpoint.step, first.step) == ("validate", 9, 10)
+    waiting = make_spec(store, dataset, tmp_path / "waiting", fence=3, every_steps=9)
+    assert train_forked(waiting, store).outcome == "completed"
+    assert checkpoints_of(store, waiting)[9].index.files == checkpoints_of(store, spec)[9].index.files

@@ -6,7 +6,8 @@ process and another machine all go on from the same checkpoint.
 
 from prefect import flow
 
-from storage.errors import HoldfastError, SegmentFailedError
+from storage.datasets import DatasetManifest
+from storage.errors import HoldfastError, QualityGateError, RunDivergedError, SegmentFailedError
 from storage.run_state import RunState
 from tasks.configuration import RunConfig
 from tasks.evaluate import evaluate_run
@@ -24,13 +25,11 @@ def train(config: RunConfig, max_segments: int | None = None) -> RunState:
     """
     try:
         dataset = prepare_data(config)
-        state = recover(config, dataset)
-        while not state.is_trained and max_segments != 0:
-            record = train_segment(config)
-            state = recover(config, dataset)
-            require_progress(config, record, state)
-            if max_segments is not None and record.ended_well:
-                max_segments -= 1
+        try:
+            state = _train_segments(config, dataset, max_segments)
+        except (RunDivergedError, QualityGateError):
+            publish_report(config, dataset)  # nothing goes on by itself from here: the page has to say so
+            raise
         if state.is_trained:
             evaluate_run(config)
         return publish_report(config, dataset)
@@ -38,6 +37,17 @@ def train(config: RunConfig, max_segments: int | None = None) -> RunState:
         if not isinstance(error, SegmentFailedError):
             never_retry()  # what a person has to put right is not put right by trying again
         raise
+
+
+def _train_segments(config: RunConfig, dataset: DatasetManifest, max_segments: int | None) -> RunState:
+    state = recover(config, dataset)
+    while not state.is_trained and max_segments != 0:
+        record = train_segment(config)
+        state = recover(config, dataset)
+        require_progress(config, record, state)
+        if max_segments is not None and record.ended_well:
+            max_segments -= 1
+    return state
 
 
 def train_with_retries(config: RunConfig, max_segments: int | None = None) -> RunState:

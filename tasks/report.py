@@ -111,7 +111,7 @@ def judge(state: RunState) -> Verdict:
         remark = f"A segment has been training from step {state.lease.first_step:,} on since {since}."
         return Verdict("running", "Training", f"Not complete yet: {safe}.", [remark, *_so_far(cost), *_mishaps(state)])
     remarks = [*_last_words(state), *_so_far(cost), *_mishaps(state)]
-    remarks.append("To go on from there, start “holdfast run” with the same configuration.")
+    remarks.append(_way_on(state))
     return Verdict("stopped", "Not complete", f"Not complete: {safe}.", remarks)
 
 
@@ -185,6 +185,17 @@ def _last_words(state: RunState) -> list[str]:
     last = state.segments[-1]
     cause = f" ({shortened(last.cause, 300)})" if last.cause else ""
     return [f"The last segment {OUTCOME_WORDS[last.outcome]} at step {last.last_step:,}{cause}."]
+
+
+def _way_on(state: RunState) -> str:
+    if state.is_refused:
+        return (
+            "To have the model as it is, change checkpoint.gate and start “holdfast run” again: nothing is trained "
+            "again for it. To train on, give more train.steps."
+        )
+    if state.unanswered_divergence is not None:
+        return "“holdfast run” rolls it back where a rollback is left, and says what can be changed where none is."
+    return "To go on from there, start “holdfast run” with the same configuration."
 
 
 def _tiles(state: RunState, evaluation: Mapping[str, Any] | None, dataset: DatasetManifest) -> list[Tile]:

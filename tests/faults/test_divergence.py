@@ -106,6 +106,10 @@ def head_of(runner: Runner) -> RunState:
     return Manifest(LocalStore(Path(runner.settings["store"])), str(runner.settings["run"])).load_head().state
 
 
+def report_of(runner: Runner) -> str:
+    return (Path(runner.settings["store"]) / "runs" / str(runner.settings["run"]) / "report.html").read_text()
+
+
 def test_it_goes_back_leaves_out_what_led_there_and_completes(undisturbed: tuple[dict[str, Any], str]) -> None:
     status, printed = undisturbed
     assert status["state"] == "completed"
@@ -132,8 +136,7 @@ def test_status_audit_and_report_tell_it_to_a_person(
     audit = runner.call("audit")
     assert audit.returncode == 0
     assert "but the 192 that rollbacks left out" in " ".join(audit.stdout.split())
-    page = (Path(runner.settings["store"]) / "runs" / "undisturbed" / "report.html").read_text()
-    assert "was rolled back 1 time; the 192 samples that led there were left out" in page
+    assert "was rolled back 1 time; the 192 samples that led there were left out" in report_of(runner)
 
 
 def test_given_up_then_killed_before_it_could_answer_and_on_other_ranks_it_comes_to_the_same_model(
@@ -146,6 +149,7 @@ def test_given_up_then_killed_before_it_could_answer_and_on_other_ranks_it_comes
         for _ in range(2):  # the second time without training again
             require_the_story(runner.call("run", divergence__max_rollbacks=0))
         assert runner.status()["state"] == "diverged"
+        assert f"The loss became nan at step {DIVERGED_STEP}" in report_of(runner)
         assert len(read_fired(tmp_path)) == 1
         process = runner.start(divergence__max_rollbacks=1)
         assert process.wait(RUN_SECONDS) == -signal.SIGKILL, runner.log.read_text()

@@ -19,7 +19,9 @@ def gated(tmp_path: Path, prefect_server: dict[str, str]) -> Runner:
     return Runner(configuration, {"store": tmp_path / "store"}, prefect_server)
 
 
-def test_a_model_that_does_not_pass_ends_the_run_and_with_another_gate_is_taken_as_it_is(gated: Runner) -> None:
+def test_a_model_that_does_not_pass_ends_the_run_and_with_another_gate_is_taken_as_it_is(
+    gated: Runner, tmp_path: Path
+) -> None:
     for attempt in ("trained", "only looked at again"):
         result = gated.call("run", **TOO_MUCH)
         said = " ".join(result.stderr.split())
@@ -30,6 +32,8 @@ def test_a_model_that_does_not_pass_ends_the_run_and_with_another_gate_is_taken_
         status = gated.status()
         assert (status["state"], len(status["segments"])) == ("refused", 1)
         assert status["step"] < 4
+    page = (tmp_path / "store/runs/gated/report.html").read_text()
+    assert "did not pass the quality gate: " in page and "change checkpoint.gate" in page
     refused = status["refused"][0]["checkpoint"]
     gated.run()
     status = gated.status()

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from storage.run_state import Holder, Lease, SetAsideRecord
+from storage.run_state import Divergence, Holder, Lease, RefusedRecord, SetAsideRecord, ValidationFigures
 from tasks.report import judge, render_report
 from tasks.report_charts import MAX_BARS, draw_confusion, draw_roc, phase_bars
 from tasks.report_curves import MAX_LANES, draw_training, place_labels, smooth, thin
@@ -150,6 +150,19 @@ def test_a_stopped_run_names_what_is_safe_and_how_its_last_segment_ended() -> No
     assert verdict.headline == "Not complete: 400 of 1,200 steps (33.3 %) are safe in a checkpoint."
     assert "The last segment failed with an error at step 440 (CUDA out of memory)." in verdict.remarks
     assert "So far 1 interruption cost 40 steps of work." in verdict.remarks
+
+
+def test_a_run_that_nothing_carries_on_names_the_way_out() -> None:
+    stopped = segments_of([("diverged", "The loss became nan at step 440.", 440, 40)])
+    evidence = Divergence(kind="loss", step=440)
+    diverged = [stopped[0].model_copy(update={"divergence": evidence})]
+    assert "says what can be changed where none is" in judge(state_of("r", 1200, diverged)).remarks[-1]
+    trained = segments_of([("completed", "", 1200, 0)])
+    figures = ValidationFigures(metric="auc", value=0.5, step=1200, best_value=0.5, best_step=1200)
+    last = checkpoint_at("r", 1200).model_copy(update={"fence": trained[-1].fence})
+    refused = RefusedRecord(checkpoint=last, validation=figures, reason="too low", refused_at=BEGAN_AT)
+    verdict = judge(state_of("r", 1200, trained, promoted=checkpoint_at("r", 1000), refused=[refused]))
+    assert "change checkpoint.gate and start “holdfast run” again" in verdict.remarks[-1]
 
 
 def test_a_run_whose_lease_is_held_is_reported_as_training() -> None:

@@ -37,7 +37,7 @@ bench-checkpoint: setup
 # those with this in their name.
 OUT ?= campaign
 campaign: setup
-	$(BIN)/python -m tests.faults.campaign --out $(OUT) --only "$(ONLY)"
+	$(BIN)/python -m tests.faults.campaign --out $(OUT) $(if $(ONLY),--only "$(ONLY)")
 
 clean:
 	rm -rf $(VENV) build dist demo campaign *.egg-info

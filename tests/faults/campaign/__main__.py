@@ -1,6 +1,6 @@
 """`make campaign`: every fault of the catalogue, one after the other, and a table of how they ended.
 
-    python -m tests.faults.campaign --out FOLDER [--only WORDS] [--seed N]
+    python -m tests.faults.campaign --out FOLDER [--only WORDS ...] [--seed N]
 
 Exit code 0 if every fault took place and none ended badly. The last line is `name=value` pairs for programs. The
 folder has the table, the same as JSON, and what the runs left.
@@ -31,7 +31,7 @@ def main() -> int:
         site = Site(options.out, environment)
         site.prepare()
         for entry in Catalogue(site, random.Random(seed), resources, _say).entries():
-            if options.only.lower() in entry.name.lower():
+            if not options.only or any(words.lower() in entry.name.lower() for words in options.only):
                 results.append(_try(entry))
                 write_results(results, options.out)
     _say("")
@@ -65,7 +65,7 @@ def _say(text: str) -> None:
 def _read_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make campaign", description="Cause every fault and see how it ends.")
     parser.add_argument("--out", type=Path, required=True, help="folder to make; it must not be there yet")
-    parser.add_argument("--only", default="", help="faults with these words in their name")
+    parser.add_argument("--only", nargs="+", metavar="WORDS", help="faults with any of these in their name")
     parser.add_argument("--seed", type=int, help="decides which bits flip; drawn if not given")
     options = parser.parse_args()
     options.out = options.out.absolute()

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property, partial
 
-from tests.faults.campaign import chains, damage, disturbances, network, prune_kills, rivals
+from tests.faults.campaign import chains, damage, disturbances, network, poison, prune_kills, rivals
 from tests.faults.campaign.points import PHASES, Point
 from tests.faults.campaign.results import Attempt
 from tests.faults.campaign.site import Site
@@ -48,6 +48,9 @@ class Catalogue:
         yield Entry("a file is cut short", partial(damage.cut_short, site, generator, NUM_CUTS))
         yield Entry("power cut at every operation of a prune", self._kill_prunes)
         yield Entry("power cut at every operation: beginning", self._kill_beginnings)
+        yield Entry(
+            "NaN in a step, and power cut at every operation of the rollback", partial(poison.die_in_rollback, site)
+        )
         for phase in PHASES:
             yield Entry(f"power cut at every operation: {phase}", partial(self._kill_in, phase))
         for fault in network.NETWORK_FAULTS:

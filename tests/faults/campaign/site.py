@@ -77,16 +77,19 @@ class Site:
         copied.settings["run"] = run
         return copied
 
-    def find_difference(self, runner: Runner) -> str | None:
-        """What is wrong with a run that was continued to its end, in words; None if it is as if nothing had been."""
-        status = runner.status()
+    def find_difference(self, runner: Runner, reference: dict[str, Any] | None = None) -> str | None:
+        """What is wrong with a run that was continued to its end, in words; None if it is as if nothing had been.
+
+        `reference` is the status of the run that it must be equal to, if that is not the undisturbed one.
+        """
+        status, reference = runner.status(), reference or self.reference
         if status["state"] != "completed":
             return f"the run is {status['state']}"
-        expected, found = self.reference["promoted"], status["promoted"]
+        expected, found = reference["promoted"], status["promoted"]
         if found["weights_sha256"] != expected["weights_sha256"]:
             return f"weights {found['weights_sha256'][:16]}, expected {expected['weights_sha256'][:16]}"
-        if status["metrics"] != self.reference["metrics"]:
-            return f"metrics {status['metrics']}, expected {self.reference['metrics']}"
+        if status["metrics"] != reference["metrics"]:
+            return f"metrics {status['metrics']}, expected {reference['metrics']}"
         if status["set_aside"]:
             return f"a bad checkpoint was found where no file was damaged: {status['set_aside']}"
         for command in ("audit", "verify"):

@@ -1,10 +1,7 @@
-"""From a user's Parquet to a published data set: what is in it, that it is the same every time, what it survives."""
+"""From a user's Parquet to a published data set: what is in it, and that it is the same every time."""
 
-import os
-import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from datetime import datetime, timedelta
 from pathlib import Path
 from statistics import fmean, median, pstdev
@@ -17,10 +14,9 @@ import pytest
 
 from storage.datasets import DATASET_FORMAT, DatasetManifest, dataset_key, find_dataset, publish_dataset
 from storage.digests import digest_of, sha256_of_file
-from storage.errors import ContractError, IncompatibleRunError, StoreError
+from storage.errors import IncompatibleRunError
 from storage.local_store import LocalStore
 from tasks import prepare
-from tasks.configuration import DataConfig
 from tasks.prepare import find_inputs, prepare_dataset
 from tasks.shard import SHARD_SCHEMA
 from tasks.sources import describe_change
@@ -332,87 +328,6 @@ def test_a_text_that_spells_the_padding_token_has_no_padding_in_it(tmp_path: Pat
     store = LocalStore(tmp_path / "store")
     rows = read_rows(store, prepare_dataset(text_config(source), store, tmp_path / "scratch"))
     assert all(PADDING_INDEX not in row["tokens"] for row in rows.values())
-
-
-class FailingStore(LocalStore):
-    """A store whose n-th file cannot be put."""
-
-    def __init__(self, root: Path, fail: Callable[[], None], at: int) -> None:
-        super().__init__(root)
-        self.fail, self.at, self.num_put = fail, at, 0
-
-    def put_file(self, source: Path, key: str) -> None:
-        self.num_put += 1
-        if self.num_put == self.at:
-            self.fail()
-        super().put_file(source, key)
-
-
-def fail_as_full() -> None:
-    raise StoreError("the store is full")
-
-
-def test_a_failure_under_way_leaves_nothing_visible_and_the_next_attempt_makes_the_same_data_set(
-    prepared: tuple[LocalStore, DatasetManifest], source: Path, tmp_path: Path
-) -> None:
-    config, scratch = text_config(source, **METADATA), tmp_path / "scratch"
-    store = FailingStore(tmp_path / "store", fail_as_full, at=4)
-    with pytest.raises(StoreError, match="full"):
-        prepare_dataset(config, store, scratch)
-    assert store.num_put == 4
-    assert find_dataset(store, prepared[1].digest) is None
-    assert [path.name for path in scratch.iterdir()] == ["fingerprints.json"]
-    # What was left is damaged as well, and one file is from nowhere: none of it may show in the data set.
-    left = sorted(store.list_keys(dataset_key(prepared[1].digest)))
-    assert len(left) == 3
-    store.write(left[1], b"half a shard")
-    store.write(dataset_key(prepared[1].digest, "train-99999.parquet"), b"an old shard")
-    assert prepare_dataset(config, store, scratch) == prepared[1]
-    for name, sha256 in shard_hashes(prepared[1]).items():
-        assert sha256_of_file(store.fetch(dataset_key(prepared[1].digest, name))) == sha256
-    assert set(store.list_keys("datasets/")) == set(prepared[0].list_keys("datasets/"))
-
-
-def prepare_and_die(config: str, store: str, scratch: str) -> None:
-    """Run in a process of its own: it is killed without warning while it puts the third shard."""
-    dying = FailingStore(Path(store), lambda: os.kill(os.getpid(), signal.SIGKILL), at=3)
-    prepare_dataset(DataConfig.model_validate_json(config), dying, Path(scratch))
-
-
-def test_a_killed_preparation_leaves_nothing_visible_and_its_working_files_are_removed(
-    prepared: tuple[LocalStore, DatasetManifest], source: Path, tmp_path: Path
-) -> None:
-    config, scratch, store = text_config(source, **METADATA), tmp_path / "scratch", LocalStore(tmp_path / "store")
-    code = "import sys; from tests.integration.test_prepare import prepare_and_die; prepare_and_die(*sys.argv[1:])"
-    command = [sys.executable, "-c", code, config.model_dump_json(), store.address, str(scratch)]
-    assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
-    assert len(list(store.list_keys("datasets/"))) == 2
-    assert find_dataset(store, prepared[1].digest) is None
-    assert list(scratch.glob("prepare-*/"))
-    assert prepare_dataset(config, store, scratch) == prepared[1]
-    assert [path.name for path in scratch.iterdir()] == ["fingerprints.json"]
-
-
-def test_working_files_of_a_living_preparation_are_left_alone(tmp_path: Path) -> None:
-    with prepare.working_folder(tmp_path) as first:
-        (first / "shard").write_bytes(b"x")
-        with prepare.working_folder(tmp_path) as second:
-            assert second != first
-            assert (first / "shard").exists()
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_source_that_changes_under_way_is_not_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = write_parquet(tmp_path / "a.parquet", text_columns(200))
-    store = LocalStore(tmp_path / "store")
-
-    def touch(phase: str, _share: float) -> None:
-        if phase == "shard":
-            os.utime(source)
-
-    with pytest.raises(ContractError, match="changed while it was being prepared"):
-        prepare_dataset(text_config(source), store, tmp_path / "scratch", touch)
-    assert not any(key.endswith("dataset.json") for key in store.list_keys(""))
 
 
 def test_progress_is_told_phase_by_phase_up_to_the_whole(source: Path, tmp_path: Path) -> None:

@@ -28,16 +28,12 @@ from tasks import audit_comparison
 from tasks.audit import audit_run
 from tests.helpers.commands import COMMAND, ROOT
 from tests.helpers.datasets import publish_small_dataset
+from tests.helpers.forged_ledgers import FORGERIES, Forged, repeat_a_sample
 from tests.helpers.ledgers import BATCH_SIZE, LEAVES, STEPS, LedgerRun, row_id
 from training.order import SampleOrder
 
 NUM_ROWS = 300
-# Step 12 has the last 12 samples of the first epoch and the first 12 of the second.
-STRADDLING = 12
-
 RUN_NUMBERS = itertools.count()
-
-Named = tuple[str, set[int], set[int]]  # kind, steps, rows
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +56,7 @@ def audited(run: LedgerRun) -> dict[str, Any]:
     return result
 
 
-def named(violation: dict[str, Any]) -> Named:
+def named(violation: dict[str, Any]) -> Forged:
     for sample in violation["samples"]:
         assert sample["id"] == (row_id(sample["row"]) if sample["row"] < NUM_ROWS else None)
     return violation["kind"], set(violation["steps"]), {sample["row"] for sample in violation["samples"]}
@@ -122,115 +118,9 @@ def test_a_sample_that_a_batch_uses_for_one_epoch_and_not_for_the_next_is_missed
     assert violation["message"].count("row ") == 1
 
 
-def repeat_a_sample(run: LedgerRun) -> list[Named]:
-    again, lost = run.rows(2, 0)[0], run.rows(5, 1)[0]
-    run.rows(5, 1)[0] = again
-    return [("repeated", {2, 5}, {again, lost})]
-
-
-def repeat_a_sample_in_its_leaf(run: LedgerRun) -> list[Named]:
-    rows = run.rows(30, 4)
-    lost, rows[1] = rows[1], rows[0]
-    return [("repeated", {30}, {rows[0], lost})]
-
-
-def add_a_sample(run: LedgerRun) -> list[Named]:
-    again = run.rows(26, 0)[0]
-    run.rows(33, 3).append(again)
-    return [("repeated", {26, 33}, {again})]
-
-
-def drop_a_sample(run: LedgerRun) -> list[Named]:
-    return [("skipped", {9}, {run.rows(9, 2).pop(0)})]
-
-
-def drop_a_sample_where_epochs_meet(run: LedgerRun) -> list[Named]:
-    return [("skipped", {STRADDLING}, {run.rows(STRADDLING, 2).pop(0)})]
-
-
-def repeat_a_sample_where_epochs_meet(run: LedgerRun) -> list[Named]:
-    again = run.rows(3, 1)[0]
-    lost = next(row for row in run.rows(STRADDLING, 0))
-    run.rows(STRADDLING, 0)[0] = again
-    return [("repeated", {3, STRADDLING}, {again, lost})]
-
-
-def swap_within_a_leaf(run: LedgerRun) -> list[Named]:
-    rows = run.rows(17, 4)
-    rows[0], rows[2] = rows[2], rows[0]
-    return [("within_leaf", {17}, {rows[0], rows[2]})]
-
-
-def swap_between_leaves(run: LedgerRun) -> list[Named]:
-    one, other = run.rows(8, 0), run.rows(8, 3)
-    one[0], other[0] = other[0], one[0]
-    return [("between_leaves", {8}, {one[0], other[0]})]
-
-
-def swap_between_steps(run: LedgerRun) -> list[Named]:
-    one, other = run.rows(5, 2), run.rows(9, 0)
-    one[0], other[0] = other[0], one[0]
-    return [("moved", {5, 9}, {one[0], other[0]})] * 2
-
-
-def leave_a_step_out(run: LedgerRun) -> list[Named]:
-    lost = run.rows_of(21)
-    run.leaves = [leaf for leaf in run.leaves if leaf["step"] != 21]
-    return [("step_missing", {21}, set(lost))]
-
-
-def leave_a_leaf_out(run: LedgerRun) -> list[Named]:
-    lost = run.rows(21, 3)
-    run.leaves = [leaf for leaf in run.leaves if (leaf["step"], leaf["leaf"]) != (21, 3)]
-    return [("skipped", {21}, set(lost))]
-
-
-def count_a_step_twice(run: LedgerRun) -> list[Named]:
-    run.leaves += [leaf for leaf in run.leaves if leaf["step"] == 31]
-    return [("step_repeated", {31}, set(run.rows_of(31)))]
-
-
-def train_a_batch_again_in_place_of_the_next(run: LedgerRun) -> list[Named]:
-    again, lost = run.rows_of(28), run.rows_of(29)
-    for leaf in range(LEAVES):
-        run.rows(29, leaf)[:] = run.rows(28, leaf)
-    return [("repeated", {28, 29}, {*again, *lost})]
-
-
-def read_a_row_that_is_not_there(run: LedgerRun) -> list[Named]:
-    lost = run.rows(6, 1)[0]
-    run.rows(6, 1)[0] = 5000
-    return [("foreign", {6}, {5000, lost})]
-
-
-def cut_leaves_elsewhere(run: LedgerRun) -> list[Named]:
-    moved = run.rows(36, 1).pop(0)
-    run.rows(36, 0).append(moved)
-    return [("between_leaves", {36}, {moved})]
-
-
-@pytest.mark.parametrize(
-    "forge",
-    [
-        repeat_a_sample,
-        repeat_a_sample_in_its_leaf,
-        add_a_sample,
-        drop_a_sample,
-        drop_a_sample_where_epochs_meet,
-        repeat_a_sample_where_epochs_meet,
-        swap_within_a_leaf,
-        swap_between_leaves,
-        swap_between_steps,
-        leave_a_step_out,
-        leave_a_leaf_out,
-        count_a_step_twice,
-        train_a_batch_again_in_place_of_the_next,
-        read_a_row_that_is_not_there,
-        cut_leaves_elsewhere,
-    ],
-)
+@pytest.mark.parametrize("forge", FORGERIES)
 def test_a_forged_ledger_fails_at_its_step_with_its_samples(
-    run: LedgerRun, forge: Callable[[LedgerRun], list[Named]]
+    run: LedgerRun, forge: Callable[[LedgerRun], list[Forged]]
 ) -> None:
     expected = forge(run)
     result = audited(run)

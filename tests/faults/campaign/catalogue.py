@@ -65,7 +65,7 @@ class Catalogue:
 
     @cached_property
     def _bucket(self) -> FaultyProxy:
-        return self._resources.enter_context(network.running_bucket())
+        return self._resources.enter_context(network.running_bucket(self._site))
 
     @cached_property
     def _requests(self) -> list[tuple[str, str]]:

@@ -1,6 +1,6 @@
 """A store in a bucket behind a network that fails, and machines that die in the middle of a request.
 
-The server is moto in this process, or the one that HOLDFAST_TEST_S3_ENDPOINT names; the proxy before it fails.
+The server is Ceph's where it is installed, else moto in this process; the proxy before it fails.
 Invariant: a request at which a machine dies is either never seen by the server, or done without an answer.
 """
 
@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from tests.faults.campaign.disturbances import continue_to_end, find_unclear
 from tests.faults.campaign.results import Attempt
 from tests.faults.campaign.site import Site
+from tests.helpers.ceph_server import find_missing_programs, running_ceph_server
 from tests.helpers.commands import Runner
 from tests.helpers.fault_plans import FaultPlan
 from tests.helpers.faulty_proxy import Failure, Fault, FaultyProxy, running_proxy
@@ -72,10 +73,17 @@ def place_of_request(path: str) -> str:
 
 
 @contextmanager
-def running_bucket() -> Iterator[FaultyProxy]:
+def running_bucket(site: Site) -> Iterator[FaultyProxy]:
     """A server and the proxy before it, for `new_bucket_run`."""
-    with running_s3_server() as server, running_proxy(server) as proxy:
+    folder = site.new_folder("ceph")
+    folder.mkdir(parents=True)
+    with running_ceph_server(folder) if has_ceph() else running_s3_server() as server, running_proxy(server) as proxy:
         yield proxy
+
+
+def has_ceph() -> bool:
+    """Whether a real server can be had on this machine."""
+    return not find_missing_programs()
 
 
 def new_bucket_run(site: Site, proxy: FaultyProxy) -> Runner:
@@ -95,7 +103,8 @@ def meet(site: Site, proxy: FaultyProxy, fault: NetworkFault) -> Attempt:
     problem = continue_to_end(site, runner)
     fired = failing.fired
     proxy.faults.clear()
-    return Attempt(1, int(fired == fault.times), "bad" if problem else "equal", problem or f"{fired} requests")
+    note = problem or f"{_server()}; requests that failed: {fired}"
+    return Attempt(1, int(fired == fault.times), "bad" if problem else "equal", note)
 
 
 def vanish(site: Site, proxy: FaultyProxy) -> Attempt:
@@ -109,7 +118,12 @@ def vanish(site: Site, proxy: FaultyProxy) -> Attempt:
     problem = find_unclear(ended.returncode, ended.stderr) if ended.returncode != 0 else None
     problem = problem or continue_to_end(site, runner)
     how = "by itself" if ended.returncode == 0 else "when started again"
-    return Attempt(1, int(gone.fired > 0), "bad" if problem else "equal", problem or f"{gone.fired} requests; {how}")
+    note = problem or f"{_server()}; requests that failed: {gone.fired}; {how}"
+    return Attempt(1, int(gone.fired > 0), "bad" if problem else "equal", note)
+
+
+def _server() -> str:
+    return "Ceph" if has_ceph() else "moto"
 
 
 class _Vanishing(Fault):
@@ -166,7 +180,7 @@ def die_at_each(
         problem = continue_to_end(site, runner)
         if problem is not None:
             problems.append(problem)
-    return Attempt(len(requests), fired, "bad" if problems else "equal", "; ".join(problems))
+    return Attempt(len(requests), fired, "bad" if problems else "equal", "; ".join(problems) or _server())
 
 
 def _dies_at(

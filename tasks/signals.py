@@ -13,7 +13,10 @@ from types import FrameType
 
 @contextmanager
 def deferred_stop_signals(on_stop: Callable[[], None]) -> Iterator[None]:
-    """Hold SIGTERM and Ctrl-C back until the block is left. Only the main thread has signals to hold back."""
+    """Hold SIGTERM and Ctrl-C back until the block is left. Only the main thread has signals to hold back.
+
+    What is ignored stays ignored: in the background of a script Ctrl-C is meant for others.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -23,7 +26,8 @@ def deferred_stop_signals(on_stop: Callable[[], None]) -> Iterator[None]:
         received.append(number)
         on_stop()
 
-    before = {number: signal.signal(number, remember) for number in (signal.SIGTERM, signal.SIGINT)}
+    heeded = [number for number in (signal.SIGTERM, signal.SIGINT) if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, remember) for number in heeded}
     try:
         yield
     finally:

@@ -4,6 +4,7 @@ Invariant: what is started for the session is stopped with it.
 """
 
 import os
+import signal
 import sys
 from collections.abc import Iterator
 
@@ -12,6 +13,9 @@ import pytest
 from tests.helpers.prefect_server import running_prefect_server
 
 EXIT_STATUS = pytest.StashKey[int]()
+# In the background of a script Ctrl-C is ignored, and all that is started there inherits that. Some tests press it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 # Threads of ranks that wait for each other sleep instead of spinning: there are more of them than cores.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 

@@ -85,6 +85,18 @@ def test_a_stop_signal_is_held_back_and_delivered_afterwards(fails: bool) -> Non
     assert told == ["asked to stop", "the block goes on", "delivered"]
 
 
+def test_ctrl_c_stays_ignored_where_it_was_as_in_the_background_of_a_script() -> None:
+    told: list[str] = []
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with deferred_stop_signals(lambda: told.append("asked to stop")):
+            os.kill(os.getpid(), signal.SIGINT)
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert told == []
+
+
 def test_a_changed_library_is_said_and_an_unchanged_one_is_not() -> None:
     made_with = {"torch": "2.12.0", "device": "cpu AVX2"}
     assert describe_version_changes(made_with, dict(made_with)) is None

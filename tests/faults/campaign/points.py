@@ -13,6 +13,8 @@ from tests.helpers.fault_plans import Moment
 
 # The writes that try a store before a run begins, and the copy of the source's fingerprint: nothing is lost with them.
 FLEETING = (".tmp/scratch/data", "probe")
+# Reports that are due by the clock: a quick command comes to none. Those of phases and checkpoints are points.
+TIMED = ("stepped > _report", "alive > _report")
 # What is read here decides how a run goes on; a kill at any other read is one between two writes.
 WORTH_READING = ("/checkpoints/", "/ledger/")
 # The parts of the work: what ranks write and read, what the command reads, commits, deletes, and everything else of it.
@@ -69,7 +71,7 @@ def _points_of(transaction: list[dict[str, Any]], counts: Counter[tuple[object, 
         within[key] += 1
         makes_folder |= operation == "mkdir"
         makes_folder &= operation in ("mkdir", "fsync")
-        if _is_worthwhile(operation, place, subject):
+        if _is_worthwhile(operation, place, subject) and not caller.endswith(TIMED):
             # A folder that all ranks need is made by whichever comes first.
             who = {"rank": None if makes_folder else entry["rank"], "thread": entry["thread"], "caller": caller}
             moment = Moment(role, operation, place, nth=counts[key], exact=True, **who)

@@ -1,7 +1,8 @@
 """The training loop.
 
 Invariant: everything that happens at a step boundary happens in one order (validate, agree, go on with the save under
-way, save, leave), on all ranks alike, and is decided by the step and by what the ranks have agreed on.
+way, save, leave), on all ranks alike, and is decided by the step and by what the ranks have agreed on. A validation
+only goes on with the save under way, or is broken off.
 """
 
 import time

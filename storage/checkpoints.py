@@ -7,6 +7,7 @@ way, or one that a kill cut off; nobody reads it.
 
 import hashlib
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from pydantic import Field, ValidationError
 
 from storage.addresses import RUNS_FOLDER
 from storage.digests import canonical_json, require_format, sha256_of_bytes, sha256_of_file
+from storage.direct_io import write_directly
 from storage.errors import CorruptObjectError, ObjectExistsError, ObjectMissingError
 from storage.ledger import LedgerPart, require_ledger_to
 from storage.positions import end_position
@@ -29,6 +31,8 @@ STATE_NAME = "state.json"
 MODEL_STEM = "model"
 OPTIMIZER_STEM = "optimizer"
 CHUNK_BYTES = 8 * 2**20
+# While one file is hashed another one is read.
+NUM_READERS = 2
 
 
 class CheckpointFile(Record):
@@ -100,17 +104,22 @@ def put_checkpoint_file(
     """
     digest = hashlib.sha256()
     try:
-        with scratch.open("wb") as file:
+        with scratch.open("wb", buffering=0) as file:
             for start in range(0, len(data), CHUNK_BYTES):
                 if is_cancelled():
                     raise SaveCancelledError
                 chunk = data[start : start + CHUNK_BYTES]
-                file.write(chunk)
-                digest.update(chunk)
+                write_directly(file, chunk)
+                digest.update(chunk)  # not meanwhile: two threads would take more than the one core beside training
         put_file_anew(store, scratch, key)
     finally:
         scratch.unlink(missing_ok=True)  # the store may have kept the very file: nothing may be written to it again
     return CheckpointFile(num_bytes=len(data), sha256=digest.hexdigest())
+
+
+def checkpoint_readers() -> ThreadPoolExecutor:
+    """Threads that read and hash a checkpoint's files, several at a time."""
+    return ThreadPoolExecutor(NUM_READERS, "checkpoint-reader")
 
 
 def write_index(store: Store, index: CheckpointIndex) -> FoundCheckpoint:
@@ -165,7 +174,9 @@ def find_complete_checkpoints(store: Store, run: str, fence: int) -> list[FoundC
 def verify_checkpoint(store: Store, path: str, digest: str | None = None) -> FoundCheckpoint:
     """Hash every byte of a checkpoint. Raises `CorruptObjectError` naming the file that is not as it was written."""
     found = load_checkpoint(store, path, digest)
-    for name, expected in found.index.files.items():
+
+    def verify(name: str) -> None:
+        expected = found.index.files[name]
         try:
             actual = describe_file(store.fetch(f"{path}/{name}"))
         except ObjectMissingError as error:
@@ -175,6 +186,9 @@ def verify_checkpoint(store: Store, path: str, digest: str | None = None) -> Fou
                 f"{path}/{name} was changed after it was written: {expected.num_bytes} bytes with SHA-256 "
                 f"{expected.sha256[:16]}... expected, {actual.num_bytes} bytes with {actual.sha256[:16]}... found."
             )
+
+    with checkpoint_readers() as readers:
+        list(readers.map(verify, found.index.files))
     return found
 
 

@@ -10,6 +10,8 @@ from typing import Any
 
 from storage.errors import IncompatibleRunError
 
+PIECE_BYTES = 8 * 2**20
+
 
 def canonical_json(value: Any) -> bytes:
     """Sorted keys, no spaces, no NaN (RFC 8259 has none): the bytes a digest is taken over."""
@@ -22,9 +24,15 @@ def sha256_of_bytes(data: bytes) -> str:
 
 
 def sha256_of_file(path: Path) -> str:
-    """SHA-256 of a file's content as 64 hex digits, read in constant memory."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    """SHA-256 of a file's content as 64 hex digits, read in constant memory.
+
+    In pieces much larger than those of `hashlib.file_digest`, which from disk takes a third longer.
+    """
+    digest, piece = hashlib.sha256(), memoryview(bytearray(PIECE_BYTES))
+    with path.open("rb", buffering=0) as file:
+        while count := file.readinto(piece):
+            digest.update(piece[:count])
+    return digest.hexdigest()
 
 
 def is_sealed(data: bytes, field: str) -> bool:

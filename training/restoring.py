@@ -8,7 +8,6 @@ to be what was written; if one has not, all go on to the next older checkpoint.
 import hashlib
 import io
 import json
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from storage.checkpoints import (
     CHUNK_BYTES,
     STATE_NAME,
     FoundCheckpoint,
+    checkpoint_readers,
     load_checkpoint,
     read_checkpoint_file,
 )
@@ -34,9 +34,6 @@ from training.specification import ResumePoint
 from training.state_tensors import share_of, view_tensors
 from training.trainer import Trainer
 from training.world import World
-
-# While one file is hashed another one is read.
-NUM_READERS = 2
 
 
 @dataclass(frozen=True)
@@ -112,7 +109,7 @@ class Restorer:
         found = load_checkpoint(self._store, point.path, point.digest)
         state = json.loads(read_checkpoint_file(self._store, found, STATE_NAME))
         own = share_of(_tensor_files(found), self._world)
-        with ThreadPoolExecutor(NUM_READERS) as readers:
+        with checkpoint_readers() as readers:
             read = readers.map(lambda file: read_checked(self._store, found.path, file), own)
             return Share(found, state, {file.name: data for file, data in zip(own, read, strict=True)})
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from storage.checkpoints import MODEL_STEM, OPTIMIZER_STEM
+from storage.direct_io import BLOCK_BYTES
 from storage.tensor_files import TensorEntry
 from storage.tensor_layout import TensorFile, TensorKind, lay_out
 from training.leaves import deal
@@ -61,12 +62,17 @@ class State:
 
 
 class HostFile:
-    """One safetensors file in host memory; `data` [bytes] is what is to be written to disk, byte for byte."""
+    """One safetensors file in host memory; `data` [bytes] is what is to be written to disk, byte for byte.
+
+    It begins at a multiple of the block size of direct I/O.
+    """
 
     def __init__(self, layout: TensorFile, pin: bool = False) -> None:
         self.layout = layout
         # Zeros are written now: pages that are touched for the first time would slow the first copy down.
-        self.data = torch.empty(layout.num_bytes, dtype=torch.uint8, pin_memory=pin).zero_()
+        room = torch.empty(layout.num_bytes + BLOCK_BYTES, dtype=torch.uint8, pin_memory=pin).zero_()
+        start = -room.data_ptr() % BLOCK_BYTES
+        self.data = room[start : start + layout.num_bytes]
         self.data[: len(layout.header)] = torch.frombuffer(bytearray(layout.header), dtype=torch.uint8)
         self._views = view_tensors(self.data, layout.entries)
 

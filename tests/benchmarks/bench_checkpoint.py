@@ -2,27 +2,26 @@
 
 One rank, one thread of computing, the other core free, as cores are beside a GPU. Training is the product's own, with a
 state of 1.49 GB (124 M parameters with Adam, fp32); the peers are `torch.save` and `torch.distributed.checkpoint`,
-saving the same tensors to the same disk. All take turns in rounds, so that a noisy machine disturbs all alike; ratios
-are of the best times. The last line is for machines: `name=value` pairs.
+saving the same tensors to the same disk. What is compared is measured one right after the other, in rounds of
+alternating order; a ratio is the median of the rounds' ratios. The last line is for machines: `name=value` pairs.
 """
 
 import argparse
 import functools
 import gc
 import hashlib
-import itertools
 import json
-import multiprocessing
 import os
 import shutil
 import statistics
 import tempfile
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from rich.console import Console
 from rich.table import Table
@@ -30,16 +29,17 @@ from torch import Tensor
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType, async_save, save
 
-from storage.checkpoints import find_complete_checkpoints, put_checkpoint_file, verify_checkpoint
+from storage.checkpoints import find_complete_checkpoints, verify_checkpoint
 from storage.datasets import DatasetManifest, load_dataset
 from storage.local_store import LocalStore
-from storage.tensor_layout import FILE_BYTES
 from tasks.following import ReportFollower
 from tasks.ranks import POLL_SECONDS
+from tests.benchmarks.other_processes import another_process, compute, write_again_and_again
 from tests.helpers.datasets import publish_small_dataset
 from tests.helpers.processes import RankProcesses
 from tests.helpers.training import launch
 from training.batches import BatchSource, Leaf
+from training.checkpoint_writer import CheckpointWriter, SavePart
 from training.checkpointing import Checkpointer
 from training.configuration import CheckpointConfig, DivergenceConfig, ModelConfig, TrainConfig, ValidationConfig
 from training.curve import LossCurve
@@ -59,10 +59,29 @@ from training.world import World
 # 124 M parameters with the small vocabulary of the data.
 MODEL = ModelConfig(width=768, layers=17, heads=12, feedforward=3200)
 SMALL_MODEL = ModelConfig(width=128, layers=2, heads=4, feedforward=512)
-ROUNDS = 5
-STEPS_BESIDE = 4
+ROUNDS = 7
+# Of what has a wide margin, or no limit.
+PEER_ROUNDS = 3
+STEPS_BESIDE = 3
+STEPS_AROUND = 2
 BATCH_SIZE, LEAVES = 8, 1
+STALL, DURABLE, VERIFIED = "exposed stall", "durable", "durable, and hashed again"
+MEMORY_COPY, PLAIN_COPY = "memory copy", "write, sync, read and hash"
+BESIDE_THREAD, ALONE = "step beside a thread that saves", " (alone)"
+BESIDE_PROCESS = "step beside a process that saves"
+BESIDE_COMPUTING = "step beside a process that only computes"
+RESTORE, READING = "restore, files in memory", "reading, files in memory"
+RESTORE_ON_DISK, READING_ON_DISK = "restore, files on disk", "reading, files on disk"
+ASYNC = "stall of dcp.async_save"
 PREEMPTION = "SIGTERM to a complete checkpoint"
+# What -> against what, measured right beside it.
+REFERENCES = {
+    STALL: MEMORY_COPY,
+    VERIFIED: PLAIN_COPY,
+    **{beside: beside + ALONE for beside in (BESIDE_THREAD, BESIDE_PROCESS, BESIDE_COMPUTING)},
+    RESTORE: READING,
+    RESTORE_ON_DISK: READING_ON_DISK,
+}
 DEFAULT_CADENCE_SECONDS = CheckpointConfig().every_seconds
 
 
@@ -75,9 +94,8 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         measured = _measure(Path(folder), SMALL_MODEL if options.small else MODEL, options.rounds)
-    console = Console(width=110, highlight=False)
-    for table in _tables(measured):
-        console.print(table)
+    console = Console(width=140, highlight=False)
+    console.print(_table(measured))
     print(" ".join(f"{name}={value:.3f}" for name, value in _ratios(measured).items()))
 
 
@@ -117,8 +135,8 @@ def _measure_preemption(spec: SegmentSpec) -> float:
 
 def _work(spec: SegmentSpec, world: World, rounds: int) -> object:
     bench = _Bench(spec, world)
-    for _ in range(rounds):
-        bench.measure_round()
+    for number in range(rounds):
+        bench.measure_round(number)
     bench.measure_restore(rounds)
     (spec.scratch_folder / "measured.json").write_text(json.dumps({**bench.seconds, "bytes": bench.num_bytes}))
     return bench
@@ -157,20 +175,25 @@ class _Bench:
         for _ in range(3):  # the optimizer has its state, the buffers are allocated
             self._step()
         self.num_bytes = sum(file.num_bytes for file in State(self._trainer).files)
-        self._flat = torch.zeros(self.num_bytes, dtype=torch.uint8)
-        self._copy = torch.zeros_like(self._flat)
+        # Not zeros: those would be one page of memory.
+        self._flat = torch.ones(self.num_bytes, dtype=torch.uint8)
+        self._copy = torch.ones_like(self._flat)
 
-    def measure_round(self) -> None:
+    def measure_round(self, number: int) -> None:
         """All who save, in turn; each save is over before the next begins."""
-        self._time("memory copy", lambda: self._copy.copy_(self._flat))
-        self._measure_own_save()
-        self._measure_steps_beside()
-        self._measure_steps_beside_a_process()
-        self._measure_plain_copy()
-        self._time("torch.save, stall", lambda: torch.save(self._tensors(), self._fresh("torch.pt")))
-        self._time("dcp.save, stall", lambda: save(self._tensors(), checkpoint_id=self._fresh("dcp")))
-        for kind, stager in self._stagers:
-            self._measure_dcp_async(kind, stager)
+        copying: list[Callable[[], None]] = [
+            lambda: self._time(MEMORY_COPY, lambda: self._copy.copy_(self._flat)),
+            self._measure_own_save,
+            lambda: self._time(PLAIN_COPY, self._copy_and_hash),
+        ]
+        for measure in copying[:: 1 if number % 2 else -1]:
+            measure()
+        self._measure_steps(BESIDE_THREAD, self._writing_thread)
+        if number < PEER_ROUNDS:
+            place = (self._store.address, str(self._peers), self.num_bytes)
+            self._measure_steps(BESIDE_PROCESS, lambda: another_process(write_again_and_again, *place))
+            self._measure_steps(BESIDE_COMPUTING, lambda: another_process(compute))
+            self._measure_peers()
         shutil.rmtree(self._peers, ignore_errors=True)
 
     def measure_restore(self, rounds: int) -> None:
@@ -181,14 +204,18 @@ class _Bench:
         paths = [self._store.fetch(f"{found.path}/{name}") for name in found.index.tensor_files]
         trainer = self._make_trainer()
         restorer = Restorer(self._store, self._world, trainer)
-        for _ in range(rounds):
-            for where in ("in memory", "on disk"):
-                _let_go_of(paths if where == "on disk" else [])
-                self._time(f"reading the bytes, {where}", lambda: _read_all(paths))
-                trainer.optimization.optimizer.state.clear()
-                gc.collect()
-                _let_go_of(paths if where == "on disk" else [])
-                self._time(f"restore, {where}", lambda: restorer.take_over(restorer.read(point)))
+        for number in range(rounds):
+            for restore, reading in ((RESTORE, READING), (RESTORE_ON_DISK, READING_ON_DISK)):
+                both: list[tuple[str, Callable[[], object]]] = [
+                    (reading, lambda: _read_all(paths)),
+                    (restore, lambda: restorer.take_over(restorer.read(point))),
+                ]
+                for name, work in both[:: 1 if number % 2 else -1]:
+                    trainer.optimization.optimizer.state.clear()
+                    gc.collect()
+                    (_let_go_of if reading == READING_ON_DISK else _read_and_forget)(paths)
+                    self._time(name, work)
+            self._time("reading and forgetting, files in memory", lambda: _read_and_forget(paths))
         self._require_equal(trainer)
 
     def _measure_own_save(self) -> None:
@@ -196,64 +223,72 @@ class _Bench:
         self._step()
         began = time.perf_counter()
         self._checkpointer.begin()
-        self._note("stall", time.perf_counter() - began)
-        self._until_idle(lambda: time.sleep(0.001))
-        self._note("durable", time.perf_counter() - began)
+        self._note(STALL, time.perf_counter() - began)
+        while not self._checkpointer.is_idle:
+            time.sleep(0.001)
+            self._checkpointer.advance(self._checkpointer.writing)
+        self._note(DURABLE, time.perf_counter() - began)
         found = find_complete_checkpoints(self._store, self._spec.run, self._spec.fence)[0]
         verify_checkpoint(self._store, found.path, found.digest)
-        self._note("durable and verified", time.perf_counter() - began)
+        self._note(VERIFIED, time.perf_counter() - began)
 
-    def _measure_steps_beside(self) -> None:
-        """Steps while a save is written, and as many while none is."""
-        self._step()
-        self._checkpointer.begin()
-        beside: list[float] = []
-        self._until_idle(lambda: beside.append(self._step()))
-        self.seconds.setdefault("step beside a save", []).extend(beside)
-        self.seconds.setdefault("step", []).extend(self._step() for _ in range(max(len(beside), STEPS_BESIDE)))
+    def _copy_and_hash(self) -> None:
+        """What a careful user would do by hand."""
+        path = self._fresh("plain")
+        with path.open("wb") as file:
+            file.write(self._flat.numpy().data)
+            file.flush()
+            os.fsync(file.fileno())
+        with path.open("rb") as file:
+            hashlib.file_digest(file, "sha256")
 
-    def _measure_steps_beside_a_process(self) -> None:
-        """Steps while another process does what the thread does: is a thread in the way of Python's lock?"""
-        context = multiprocessing.get_context("spawn")
-        is_writing = context.Event()
-        arguments = (self._store.address, str(self._peers), self.num_bytes, is_writing)
-        writer = context.Process(target=_write_again_and_again, args=arguments)
-        self._fresh("process")
-        writer.start()
+    def _measure_steps(self, name: str, company: Callable[[], AbstractContextManager[None]]) -> None:
+        """The mean of steps beside somebody who never pauses, and of those before and after."""
+        alone = [self._step() for _ in range(STEPS_AROUND)]
+        with company():
+            beside = [self._step() for _ in range(STEPS_BESIDE)]
+        alone += [self._step() for _ in range(STEPS_AROUND)]
+        self._note(name, statistics.mean(beside))
+        self._note(name + ALONE, statistics.mean(alone))
+
+    @contextmanager
+    def _writing_thread(self) -> Iterator[None]:
+        """The product's own, writing what the last save copied, one time after the other."""
+        writer = CheckpointWriter(self._store, self._spec.scratch_folder)
+        files = self._checkpointer._snapshot.own
+        is_writing, is_over = threading.Event(), threading.Event()
+
+        def write(given_up: threading.Event) -> None:
+            while not is_over.is_set():
+                is_writing.set()
+                writer.write(SavePart("peer", files), given_up)
+
+        writer.start(write)
         is_writing.wait()
-        for _ in range(STEPS_BESIDE):
-            self._note("step beside a process that writes", self._step())
-        writer.kill()
-        writer.join()
+        yield
+        is_over.set()
+        assert writer.ends_well()
+        for file in files:
+            self._store.delete(f"peer/{file.layout.name}")
 
-    def _measure_plain_copy(self) -> None:
-        def copy_and_hash() -> None:
-            path = self._fresh("plain")
-            with path.open("wb") as file:
-                file.write(self._flat.numpy().data)
-                file.flush()
-                os.fsync(file.fileno())
-            with path.open("rb") as file:
-                hashlib.file_digest(file, "sha256")
-
-        self._time("plain copy and hash", copy_and_hash)
-
-    def _measure_dcp_async(self, kind: AsyncCheckpointerType, stager: DefaultStager | None) -> None:
-        """Until training may go on; then it is waited for, beside nothing."""
-        buffers = "own buffers kept" if stager else "default"
-        pending: list[Any] = []
-        self._time(
-            f"dcp.async_save ({kind.value}, {buffers}), stall",
-            lambda: pending.append(
-                async_save(
-                    self._tensors(),
-                    checkpoint_id=self._fresh("async"),
-                    async_checkpointer_type=kind,
-                    async_stager=stager,
-                )
-            ),
-        )
-        getattr(pending[0], "upload_completion", pending[0]).result()
+    def _measure_peers(self) -> None:
+        self._time("stall of torch.save", lambda: torch.save(self._tensors(), self._fresh("torch.pt")))
+        self._time("stall of dcp.save", lambda: save(self._tensors(), checkpoint_id=self._fresh("dcp")))
+        for kind, stager in self._stagers:
+            pending: list[Any] = []
+            # Until training may go on; then it is waited for, beside nothing.
+            self._time(
+                f"{ASYNC} ({kind.value}, {'own buffers kept' if stager else 'default'})",
+                lambda kind=kind, stager=stager, pending=pending: pending.append(
+                    async_save(
+                        self._tensors(),
+                        checkpoint_id=self._fresh("async"),
+                        async_checkpointer_type=kind,
+                        async_stager=stager,
+                    )
+                ),
+            )
+            getattr(pending[0], "upload_completion", pending[0]).result()
 
     def _step(self) -> float:
         """One step as the training loop takes it; its seconds."""
@@ -262,13 +297,6 @@ class _Bench:
         self._trainer.take_step(self._state.step, self._leaves)
         self._state.step += 1
         return time.perf_counter() - began
-
-    def _until_idle(self, work: Callable[[], object]) -> None:
-        while True:
-            self._checkpointer.advance(self._checkpointer.writing)
-            if self._checkpointer.is_idle:
-                return
-            work()
 
     def _time(self, name: str, work: Callable[[], object]) -> None:
         began = time.perf_counter()
@@ -300,22 +328,24 @@ class _Bench:
         assert all(live[name].equal(tensor) for name, tensor in restored.model.state_dict().items())
 
 
-def _write_again_and_again(store: str, folder: str, num_bytes: int, is_writing: Any) -> None:
-    data = np.zeros(num_bytes, dtype=np.uint8)
-    for number in itertools.count():
-        is_writing.set()
-        for start in range(0, num_bytes, FILE_BYTES):
-            part = data[start : start + FILE_BYTES].data
-            put_checkpoint_file(LocalStore(Path(store)), f"peer/{number}-{start}", part, Path(folder) / "part")
-            LocalStore(Path(store)).delete(f"peer/{number}-{start}")
-
-
 def _read_all(paths: list[Path]) -> None:
-    """Into fresh memory, as a restore does."""
+    """Into memory that holds them all, as a restore must: getting that memory takes as long as reading."""
+    held = []
     for path in paths:
-        data = torch.empty(path.stat().st_size, dtype=torch.uint8)
-        with path.open("rb", buffering=0) as file:
-            file.readinto(data.numpy().data)
+        held.append(torch.empty(path.stat().st_size, dtype=torch.uint8))
+        _read_into(held[-1], path)
+
+
+def _read_and_forget(paths: list[Path]) -> None:
+    """Into the same memory again and again, which costs less and leaves nothing to go on with."""
+    data = torch.empty(max(path.stat().st_size for path in paths), dtype=torch.uint8)
+    for path in paths:
+        _read_into(data, path)
+
+
+def _read_into(data: Tensor, path: Path) -> None:
+    with path.open("rb", buffering=0) as file:
+        file.readinto(data.numpy().data)
 
 
 def _let_go_of(paths: list[Path]) -> None:
@@ -325,32 +355,40 @@ def _let_go_of(paths: list[Path]) -> None:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
+def _ratio(measured: dict[str, Any], name: str) -> float:
+    """The median of the rounds' ratios to the reference."""
+    pairs = zip(measured[name], measured[REFERENCES[name]], strict=True)
+    return statistics.median(value / reference for value, reference in pairs)
+
+
 def _ratios(measured: dict[str, Any]) -> dict[str, float]:
-    best = {name: min(values) for name, values in measured.items() if name != "bytes"}
-    peers = [seconds for name, seconds in best.items() if name.startswith("dcp.async_save")]
-    slowdown = best["step beside a save"] / best["step"]
-    lost = best["stall"] + max(0.0, slowdown - 1) * best["durable"]
+    median = {name: statistics.median(values) for name, values in measured.items() if name != "bytes"}
+    slowdown = _ratio(measured, BESIDE_THREAD)
+    lost = median[STALL] + max(0.0, slowdown - 1) * median[DURABLE]
     return {
-        "stall_over_memcpy": best["stall"] / best["memory copy"],
-        "stall_over_dcp_async": best["stall"] / min(peers),
+        "stall_over_memcpy": _ratio(measured, STALL),
+        "stall_over_dcp_async": median[STALL] / min(value for name, value in median.items() if name.startswith(ASYNC)),
         "step_slowdown": slowdown,
+        "step_slowdown_by_computing": _ratio(measured, BESIDE_COMPUTING),
         "overhead": lost / DEFAULT_CADENCE_SECONDS,
-        "restore_over_read": best["restore, on disk"] / best["reading the bytes, on disk"],
-        "restore_over_read_in_memory": best["restore, in memory"] / best["reading the bytes, in memory"],
-        "sigterm_to_complete_seconds": best[PREEMPTION],
-        "verified_over_copy_and_hash": best["durable and verified"] / best["plain copy and hash"],
+        "verified_over_copy_and_hash": _ratio(measured, VERIFIED),
+        "restore_over_read": _ratio(measured, RESTORE_ON_DISK),
+        "restore_over_read_in_memory": _ratio(measured, RESTORE),
+        "sigterm_to_complete_seconds": median[PREEMPTION],
     }
 
 
-def _tables(measured: dict[str, Any]) -> list[Table]:
+def _table(measured: dict[str, Any]) -> Table:
     gigabytes = measured["bytes"] / 1e9
-    table = Table("what", "median s", "best s", "GB/s", title=f"A state of {gigabytes:.2f} GB", box=None)
+    columns = ("what", "median s", "best s", "GB/s", "median ratio", "to")
+    table = Table(*columns, title=f"A state of {gigabytes:.2f} GB", box=None)
     for name, values in measured.items():
         if name != "bytes":
             median = statistics.median(values)
             rate = "" if name.startswith("step") else f"{gigabytes / median:.2f}"
-            table.add_row(name, f"{median:.3f}", f"{min(values):.3f}", rate)
-    return [table]
+            ratio = (f"{_ratio(measured, name):.2f}", REFERENCES[name]) if name in REFERENCES else ()
+            table.add_row(name, f"{median:.3f}", f"{min(values):.3f}", rate, *ratio)
+    return table
 
 
 if __name__ == "__main__":

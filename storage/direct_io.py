@@ -15,6 +15,8 @@ import numpy as np
 
 # The largest block that devices and file systems in use ask for; a memory page, too.
 BLOCK_BYTES = 4096
+# What says that it is not to be had, that larger blocks are asked for, or that a device cannot get at the memory.
+REFUSALS = (errno.EINVAL, errno.EOPNOTSUPP, errno.EFAULT)
 
 
 def write_directly(file: io.FileIO, data: memoryview) -> None:
@@ -32,7 +34,7 @@ def _write_whole_blocks(file: io.FileIO, data: memoryview) -> None:
         fcntl.fcntl(file, fcntl.F_SETFL, flags | os.O_DIRECT)
         _write_all(file, data)
     except OSError as error:
-        if error.errno != errno.EINVAL:  # which says that it is not to be had, or asks for larger blocks
+        if error.errno not in REFUSALS:
             raise
     finally:
         fcntl.fcntl(file, fcntl.F_SETFL, flags)

@@ -85,9 +85,10 @@ class RefusingFile(io.FileIO):
 
 
 @pytest.mark.parametrize("taken", [0, BLOCK_BYTES])
-def test_what_direct_io_does_not_take_goes_through_the_cache(tmp_path: Path, taken: int) -> None:
+@pytest.mark.parametrize("refusal", [errno.EINVAL, errno.EOPNOTSUPP, errno.EFAULT], ids=errno.errorcode.get)
+def test_what_direct_io_does_not_take_goes_through_the_cache(tmp_path: Path, taken: int, refusal: int) -> None:
     data = aligned_bytes(MEBIBYTE)[:MEBIBYTE]
-    with RefusingFile(tmp_path / "file", taken, errno.EINVAL) as file:
+    with RefusingFile(tmp_path / "file", taken, refusal) as file:
         write_directly(file, data)
     assert (tmp_path / "file").read_bytes() == bytes(data)
 

@@ -225,7 +225,7 @@ class _Bench:
         self._checkpointer.begin()
         self._note(STALL, time.perf_counter() - began)
         while not self._checkpointer.is_idle:
-            time.sleep(0.001)
+            time.sleep(0.001)  # a step boundary, at which alone a save goes on, is what we make of it here
             self._checkpointer.advance(self._checkpointer.writing)
         self._note(DURABLE, time.perf_counter() - began)
         found = find_complete_checkpoints(self._store, self._spec.run, self._spec.fence)[0]

@@ -26,7 +26,7 @@ def sha256_of_bytes(data: bytes) -> str:
 def sha256_of_file(path: Path) -> str:
     """SHA-256 of a file's content as 64 hex digits, read in constant memory.
 
-    In pieces much larger than those of `hashlib.file_digest`, which from disk takes a third longer.
+    In pieces much larger than those of `hashlib.file_digest`: a checkpoint that was just written comes from the device.
     """
     digest, piece = hashlib.sha256(), memoryview(bytearray(PIECE_BYTES))
     with path.open("rb", buffering=0) as file:

@@ -265,8 +265,10 @@ class _Bench:
 
         writer.start(write)
         is_writing.wait()
-        yield
-        is_over.set()
+        try:
+            yield
+        finally:
+            is_over.set()
         assert writer.ends_well()
         for file in files:
             self._store.delete(f"peer/{file.layout.name}")

@@ -20,9 +20,11 @@ def another_process(work: Callable[..., None], *arguments: Any) -> Iterator[None
     process = context.Process(target=work, args=(is_at_work, *arguments))
     process.start()
     is_at_work.wait()
-    yield
-    process.kill()
-    process.join()
+    try:
+        yield
+    finally:
+        process.kill()
+        process.join()
 
 
 def write_again_and_again(is_at_work: Any, store: str, folder: str, num_bytes: int) -> None:

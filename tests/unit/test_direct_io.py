@@ -11,7 +11,11 @@ from typing import Any
 
 import pytest
 
+from storage.checkpoints import put_checkpoint_file
 from storage.direct_io import BLOCK_BYTES, write_directly
+from storage.local_store import LocalStore
+from storage.tensor_layout import TensorKind, lay_out
+from training.state_tensors import HostFile
 
 MEBIBYTE = 2**20
 
@@ -52,19 +56,19 @@ def test_all_bytes_are_written_whatever_is_aligned(tmp_path: Path, num_bytes: in
     assert path.read_bytes() == b"-" * position + bytes(data) * 2
 
 
-def test_whole_blocks_take_no_room_in_the_page_cache(tmp_path: Path) -> None:
-    path, copy = tmp_path / "file", tmp_path / "copy"
-    data = aligned_bytes(MEBIBYTE)[:MEBIBYTE]
-    with path.open("wb", buffering=0) as file:
+def test_a_checkpoint_takes_no_room_in_the_page_cache(tmp_path: Path) -> None:
+    store, copy = LocalStore(tmp_path / "store"), tmp_path / "copy"
+    (layout,) = lay_out("model", {"weight": TensorKind("F32", (MEBIBYTE,))})
+    data = HostFile(layout).data.numpy().data
+    with copy.open("wb", buffering=0) as file:
         try:
             fcntl.fcntl(file, fcntl.F_SETFL, flags_of(file) | os.O_DIRECT)
         except OSError:
             pytest.skip("the file system of the temporary folder has no direct I/O")
-        fcntl.fcntl(file, fcntl.F_SETFL, flags_of(file) & ~os.O_DIRECT)
-        write_directly(file, data)
     copy.write_bytes(data)
+    put_checkpoint_file(store, "model.safetensors", data, tmp_path / "scratch")
     assert is_in_cache(copy)
-    assert not is_in_cache(path)
+    assert not is_in_cache(store.fetch("model.safetensors"))
 
 
 class RefusingFile(io.FileIO):

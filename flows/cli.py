@@ -17,12 +17,12 @@ from rich.console import Console, RenderableType
 from rich.progress import Progress
 
 from flows.server import configured_server
-from storage.addresses import find_run_address, open_store
 from storage.errors import ConfigurationError, HoldfastError, SegmentFailedError
-from storage.manifest import Manifest
-from storage.store import Store
+from storage.objects.addresses import find_run_address, open_store
+from storage.objects.store import Store
+from storage.runs.manifest import Manifest
 from tasks.configuration import RunConfig, change_values, configure, load_configuration
-from tasks.terminal import console
+from tasks.telling.terminal import console
 
 app = typer.Typer(
     help="Train text classifiers on machines that may vanish, and get the model that no interruption would have made.",
@@ -59,7 +59,7 @@ def corpus(
 
     It is a folder of Parquet files with the columns of one of the two jobs.
     """
-    from tasks.corpus import CorpusConfig, generate_corpus
+    from tasks.corpora.generate import CorpusConfig, generate_corpus
 
     config = configure(CorpusConfig, change_values({}, assignments or []), "configuration of the corpus")
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
@@ -90,7 +90,7 @@ def run(
 @app.command()
 def status(run: RunArgument, assignments: Assignments = None, as_json: AsJson = False) -> None:
     """Say where a run stands."""
-    from flows.status import read_status, render_status
+    from flows.commands.status import read_status, render_status
 
     found = read_status(*_find_run(run, assignments or []))
     _print(found, as_json, render_status)
@@ -99,7 +99,7 @@ def status(run: RunArgument, assignments: Assignments = None, as_json: AsJson = 
 @app.command()
 def verify(run: RunArgument, assignments: Assignments = None, as_json: AsJson = False) -> None:
     """Hash every checkpoint that is kept and say which are valid. Exit code 1 if one is not."""
-    from flows.verify import render_verification, verify_run
+    from flows.commands.verify import render_verification, verify_run
 
     found = verify_run(*_find_run(run, assignments or []))
     _print(found, as_json, render_verification)
@@ -125,8 +125,8 @@ def scrub(
     aside. With PREFECT_API_URL set, the server gets an event holdfast.rot for each damaged thing. Safe while runs are
     in training; for a schedule, see the deployment `scrub`.
     """
-    from flows.messages import show_messages
     from flows.scrub import find_target, render_scrub, scrub_with_display
+    from tasks.telling.messages import show_messages
 
     show_messages()
     names_a_run = bool(assignments) or _is_file(target)
@@ -154,7 +154,7 @@ def prune(
     change it for this once. The resume point, the one before it and what is being read stay in any case. Saves that
     were cut off and steps that were never promoted go too. Safe while the run is in training.
     """
-    from flows.prune import prune_run, render_prune
+    from flows.commands.prune import prune_run, render_prune
 
     store, name = _find_run(run, assignments or [])
     _print(prune_run(store, name, assignments or [], dry_run, set_aside), as_json, render_prune)
@@ -167,7 +167,7 @@ def audit(run: RunArgument, assignments: Assignments = None, as_json: AsJson = F
     Every sample once per epoch, none skipped, none repeated, in the order of the pure functions, up to the promoted
     checkpoint. Exit code 1 if not, with the steps and the samples.
     """
-    from flows.audit import audit_with_display, render_audit
+    from flows.commands.audit import audit_with_display, render_audit
 
     found = audit_with_display(*_find_run(run, assignments or []))
     _print(found, as_json, render_audit)
@@ -215,7 +215,7 @@ def advise(
     interval as configured is compared with the best one; --set checkpoint.every_seconds=300 and the like compare
     another. A page with a chart is put to the store: runs/RUN/advice.html. Nothing about the run is changed.
     """
-    from flows.advise import advise_run, render_advice
+    from flows.commands.advise import advise_run, render_advice
 
     options = {
         "failures_per_day": failures_per_day,
@@ -261,7 +261,7 @@ def drill(
     Exit code 0 if the promise holds, 1 if not. With train.sum = 'fast' the samples alone decide, and how far apart
     weights and metrics are is told.
     """
-    from flows.drill import drill_run, render_drill
+    from flows.commands.drill import drill_run, render_drill
 
     found = drill_run(configuration, assignments or [], kills, world_sizes, seed)
     _print(found, as_json, render_drill)

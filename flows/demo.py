@@ -12,10 +12,10 @@ import sys
 import time
 from pathlib import Path
 
-from storage.addresses import open_store
-from storage.manifest import Manifest
+from storage.objects.addresses import open_store
+from storage.runs.manifest import Manifest
 from tasks.configuration import load_configuration
-from tasks.terminal import console
+from tasks.telling.terminal import console
 
 CONFIGURATION = Path("deployments/configs/demo.toml")
 ROWS = 8000

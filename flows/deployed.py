@@ -7,7 +7,7 @@ goes. In the UI's list each flow run says in one sentence how it ended.
 from prefect.client.schemas.objects import State
 from prefect.states import Completed, Failed
 
-from flows.status import describe_state
+from flows.commands.status import describe_state
 from flows.train import train_with_retries
 from storage.errors import HoldfastError
 from tasks.configuration import RunConfig

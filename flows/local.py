@@ -6,14 +6,14 @@ Invariant: what a person sees is the progress, what happened, and at the end one
 import signal
 import sys
 
-from flows.messages import show_messages
 from flows.train import train_with_retries
-from storage.addresses import run_address
-from storage.run_state import RunState
+from storage.objects.addresses import run_address
+from storage.runs.run_state import RunState
 from tasks.configuration import RunConfig
+from tasks.pages.words import count_of
 from tasks.places import open_places
-from tasks.report_words import count_of
-from tasks.rollback_words import count_skipped
+from tasks.reports.rollbacks import count_skipped
+from tasks.telling.messages import show_messages
 
 
 def run_locally(config: RunConfig) -> None:

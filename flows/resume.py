@@ -10,9 +10,9 @@ from prefect.client.schemas.objects import State
 from pydantic import Field
 
 from flows.deployed import describe_failure, train_deployed, with_budget
-from storage.addresses import open_store
 from storage.errors import HoldfastError
-from storage.manifest import Manifest
+from storage.objects.addresses import open_store
+from storage.runs.manifest import Manifest
 from tasks.configuration import RunConfig, change_values, configure
 
 

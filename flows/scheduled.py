@@ -14,8 +14,8 @@ from pydantic import Field
 
 from flows.deployed import describe_failure, train_deployed, with_budget
 from storage.errors import HoldfastError, RunBusyError
-from tasks.announce import announce
 from tasks.configuration import load_configuration
+from tasks.telling.announce import announce
 
 
 @flow(name="scheduled", flow_run_name="{configuration}", persist_result=False)

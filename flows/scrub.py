@@ -23,12 +23,12 @@ from rich.table import Table
 from rich.text import Text
 
 from flows.deployed import describe_failure
-from storage.addresses import find_run_address, open_store
 from storage.errors import HoldfastError
-from storage.store import Store
-from tasks.report_words import count_of, size
+from storage.objects.addresses import find_run_address, open_store
+from storage.objects.store import Store
+from tasks.pages.words import count_of, size
 from tasks.scrub import expect_bytes, scrub_store
-from tasks.terminal import console
+from tasks.telling.terminal import console
 
 BYTES_PER_MEGABYTE = 1_000_000
 

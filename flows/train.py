@@ -8,13 +8,13 @@ from prefect import flow
 
 from storage.datasets import DatasetManifest
 from storage.errors import HoldfastError, QualityGateError, RunDivergedError, SegmentFailedError
-from storage.run_state import RunState
+from storage.runs.run_state import RunState
 from tasks.configuration import RunConfig
 from tasks.evaluate import evaluate_run
-from tasks.mistakes import never_retry
-from tasks.publish_report import publish_report
+from tasks.recover import prepare_data, recover
+from tasks.report import publish_report
 from tasks.segment import require_progress, train_segment
-from tasks.take_up import prepare_data, recover
+from tasks.telling.mistakes import never_retry
 
 
 @flow(name="train", flow_run_name="{config.run}", retries=3, retry_delay_seconds=5, persist_result=False)

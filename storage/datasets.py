@@ -9,9 +9,9 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from storage.digests import canonical_json, digest_of, is_sealed, require_format
 from storage.errors import CorruptObjectError, IncompatibleRunError, ObjectMissingError
-from storage.store import Store
+from storage.objects.digests import canonical_json, digest_of, is_sealed, require_format
+from storage.objects.store import Store
 
 DATASET_FORMAT = 3
 # Stands beside the manifest's fields: SHA-256 over all of them, so that a flipped bit in a statistic is noticed.

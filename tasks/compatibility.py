@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from storage.errors import IncompatibleRunError
-from storage.run_state import RunState
+from storage.runs.run_state import RunState
 from tasks.configuration import RunConfig
 
 # Sections and fields that may change between segments: where things are, how often, how long, how many ranks.

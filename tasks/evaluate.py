@@ -11,17 +11,17 @@ from typing import Any
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 
-from storage.checkpoints import evaluation_key
+from storage.checkpoints.checkpoints import evaluation_key
 from storage.errors import ObjectMissingError, SegmentFailedError
-from storage.run_state import RunState
-from storage.transitions import record_metrics
-from tasks.announce import announce
+from storage.runs.run_state import RunState
+from storage.runs.transitions import record_metrics
 from tasks.configuration import RunConfig
 from tasks.places import RunPlaces, open_places
-from tasks.ranks import POLL_SECONDS, Ranks
+from tasks.running.ranks import POLL_SECONDS, Ranks
+from tasks.running.signals import deferred_stop_signals
 from tasks.segment import make_specification
-from tasks.signals import deferred_stop_signals
-from tasks.terminal import console
+from tasks.telling.announce import announce
+from tasks.telling.terminal import console
 
 LOG_LINES_SHOWN = 15
 

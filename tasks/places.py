@@ -8,11 +8,11 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from storage.addresses import RUNS_FOLDER, open_store, path_of
 from storage.errors import StoreError
-from storage.local_store import TEMPORARY_FOLDER, LocalStore
-from storage.manifest import Manifest
-from storage.store import Store
+from storage.objects.addresses import RUNS_FOLDER, open_store, path_of
+from storage.objects.local_store import TEMPORARY_FOLDER, LocalStore
+from storage.objects.store import Store
+from storage.runs.manifest import Manifest
 from tasks.configuration import RunConfig
 
 

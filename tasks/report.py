@@ -1,264 +1,55 @@
-"""The report: one HTML page about a run, for the person who comes back to it days later.
+"""Putting the report where people find it: in the store beside the run, and in the Prefect UI.
 
-Invariant: a pure function of the records, and self-contained: no script, nothing loaded from anywhere, and every
-string from outside escaped. The page claims no more than the records show.
+Invariant: the page is made from the manifest, the promoted checkpoint and its evaluation alone, so it can be made again
+at any time.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
-from typing import Any, Literal
+import json
+from typing import Any
 
-from storage.datasets import SPLITS, DatasetManifest
-from storage.run_state import RunState
-from tasks.pages import render_page
-from tasks.report_charts import draw_classes, draw_confusion, draw_phases, draw_roc
-from tasks.report_curves import draw_training, draw_validation
-from tasks.report_tables import (
-    Table,
-    checkpoints_table,
-    classes_table,
-    columns_table,
-    confusions_table,
-    rollbacks_table,
-    segments_table,
-    set_aside_table,
-    splits_table,
-)
-from tasks.report_words import (
-    NOTHING,
-    OUTCOME_WORDS,
-    count_of,
-    duration,
-    interruptions_of,
-    listing,
-    metric_name,
-    moment,
-    outcome_counts,
-    plain,
-    score,
-    share,
-    shortened,
-)
-from tasks.rollback_words import count_skipped
+from prefect import task
+from prefect.artifacts import create_markdown_artifact
+from prefect.cache_policies import NO_CACHE
 
-TEMPLATE = "report.html.jinja"
-MAX_CLASSES_BESIDE_A_TABLE = 16
+from storage.checkpoints.checkpoints import STATE_NAME
+from storage.datasets import DatasetManifest
+from storage.runs.run_state import RunState
+from tasks.configuration import RunConfig
+from tasks.evaluate import find_evaluation
+from tasks.places import RunPlaces, open_places
+from tasks.reports.run_page import render_report
+
+NO_HISTORY: dict[str, Any] = {"loss": [], "validation": []}
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """How the run stands, in one sentence, and what more there is to say."""
-
-    standing: Literal["complete", "running", "stopped"]
-    badge: str
-    headline: str
-    remarks: list[str]
-
-
-@dataclass(frozen=True)
-class Tile:
-    """One key figure."""
-
-    name: str
-    value: str
-    note: str = ""
+@task(name="report", cache_policy=NO_CACHE, persist_result=False)
+def publish_report(config: RunConfig, dataset: DatasetManifest) -> RunState:
+    """Write the HTML report of a run as it stands, and return where it stands."""
+    places = open_places(config)
+    state = places.manifest.load_head().state
+    page = render_report(state, _read_history(places, state), find_evaluation(places, state), dataset)
+    places.store.write(places.report_key, page.encode())
+    create_markdown_artifact(_summarise(places, state), key=f"report-{_artifact_key(config.run)}")
+    return state
 
 
-def render_report(
-    state: RunState, history: Mapping[str, Any], evaluation: Mapping[str, Any] | None, dataset: DatasetManifest
-) -> str:
-    """The page as HTML. `history` and `evaluation` may be empty: a run that has only begun has a report too."""
-    return render_page(
-        TEMPLATE,
-        state=state,
-        verdict=judge(state),
-        tiles=_tiles(state, evaluation, dataset),
-        facts=_facts(state, dataset),
-        stale=_stale_evaluation(state, evaluation),
-        progress=_progress(state),
-        wide=len(dataset.target.classes) > MAX_CLASSES_BESIDE_A_TABLE,
-        kind=dataset.target.kind,
-        target=plain(dataset.target.column),
-        training=draw_training(history, state.segments),
-        validation=draw_validation(history),
-        confusion=draw_confusion(evaluation) if evaluation else None,
-        roc=draw_roc(evaluation) if evaluation else None,
-        phases=draw_phases(state.segments),
-        classes=draw_classes(dataset.target.classes, dataset.target.class_counts),
-        evaluated=f"{plain(evaluation['split'])} split, {count_of(evaluation['num_samples'], 'sample')}, "
-        f"weights of step {evaluation['step']:,}"
-        if evaluation
-        else "",
-        tables=_tables(state, evaluation, dataset),
-        configuration="\n".join(listing(state.config)),
-        versions=", ".join(f"{plain(name)} {plain(version)}" for name, version in sorted(dataset.versions.items())),
-    )
-
-
-def judge(state: RunState) -> Verdict:
-    """The verdict on a run: complete, running (somebody holds its lease), or stopped on the way."""
-    step, interruptions = _step(state), interruptions_of(state.segments)
-    done = f"{step:,} of {count_of(state.steps_total, 'step')}"
-    cost, again = _cost(state), " that was done again" if _lost(state) else ""
-    if step >= state.steps_total:
-        headline = f"Complete: {done} in {count_of(len(state.segments), 'segment')}"
-        headline += f"; {cost}{again}." if interruptions else "; nothing interrupted it."
-        return Verdict("complete", "Complete", headline, [*_promise(state), *_mishaps(state)])
-    safe = f"{done} ({share(step / state.steps_total)}) are safe in a checkpoint"
-    if state.lease is not None:
-        since = moment(state.lease.taken_at)
-        remark = f"A segment has been training from step {state.lease.first_step:,} on since {since}."
-        return Verdict("running", "Training", f"Not complete yet: {safe}.", [remark, *_so_far(cost), *_mishaps(state)])
-    remarks = [*_last_words(state), *_so_far(cost), *_mishaps(state)]
-    remarks.append(_way_on(state))
-    return Verdict("stopped", "Not complete", f"Not complete: {safe}.", remarks)
-
-
-def is_unbroken(state: RunState) -> bool:
-    """Whether the segments lead from step 0 to the promoted checkpoint with no step left out."""
-    segments = state.segments
-    if not segments or state.promoted is None or segments[0].first_step != 0:
-        return False
-    if any(segment.outcome == "diverged" for segment in segments):
-        return False
-    joined = all(later.first_step <= earlier.last_step for earlier, later in pairwise(segments))
-    return joined and segments[-1].last_step >= state.promoted.step
-
-
-def _step(state: RunState) -> int:
-    return state.promoted.step if state.promoted else 0
-
-
-def _lost(state: RunState) -> int:
-    return sum(segment.steps_lost for segment in state.segments)
-
-
-def _cost(state: RunState) -> str:
-    """'3 interruptions cost 37 steps of work', or '' when there were none."""
-    interruptions, lost = interruptions_of(state.segments), _lost(state)
-    if not interruptions:
-        return ""
-    price = f"{count_of(lost, 'step')} of work" if lost else "no step"
-    return f"{count_of(len(interruptions), 'interruption')} cost {price}"
-
-
-def _promise(state: RunState) -> list[str]:
-    if not interruptions_of(state.segments) or not is_unbroken(state):
-        return []
-    return [
-        "The model is the one that an uninterrupted run makes on the same kind of hardware and software: no step was "
-        "skipped, and what was done twice counts once. Two runs can be compared by the SHA-256 of their weights."
-    ]
-
-
-def _rolled_back(state: RunState) -> list[str]:
-    if not state.rollbacks:
-        return []
-    times, skipped = count_of(len(state.rollbacks), "time"), count_of(count_skipped(state.rollbacks), "sample")
-    return [f"Training diverged and was rolled back {times}; the {skipped} that led there were left out. See below."]
-
-
-def _mishaps(state: RunState) -> list[str]:
-    return [*_rolled_back(state), *_refused(state), *_damage(state)]
-
-
-def _refused(state: RunState) -> list[str]:
-    return [
-        f"The checkpoint of step {record.checkpoint.step:,} did not pass the quality gate: {plain(record.reason)}."
-        for record in state.refused[-1:]
-    ]
-
-
-def _damage(state: RunState) -> list[str]:
-    number = len(state.set_aside)
-    return [f"{count_of(number, 'damaged checkpoint')} set aside; see below."] if number else []
-
-
-def _so_far(cost: str) -> list[str]:
-    return [f"So far {cost}."] if cost else []
-
-
-def _last_words(state: RunState) -> list[str]:
-    if not state.segments:
-        return ["No segment has ended yet."]
-    last = state.segments[-1]
-    cause = f" ({shortened(last.cause, 300)})" if last.cause else ""
-    return [f"The last segment {OUTCOME_WORDS[last.outcome]} at step {last.last_step:,}{cause}."]
-
-
-def _way_on(state: RunState) -> str:
-    if state.is_refused:
-        return (
-            "To have the model as it is, change checkpoint.gate and start “holdfast run” again: nothing is trained "
-            "again for it. To train on, give more train.steps."
-        )
-    if state.unanswered_divergence is not None:
-        return "“holdfast run” rolls it back where a rollback is left, and says what can be changed where none is."
-    return "To go on from there, start “holdfast run” with the same configuration."
-
-
-def _tiles(state: RunState, evaluation: Mapping[str, Any] | None, dataset: DatasetManifest) -> list[Tile]:
-    metrics = dict(evaluation["metrics"] if evaluation else state.metrics or {})
-    names = ["auc", "macro_f1", "loss"] if dataset.target.kind == "binary" else ["macro_f1", "accuracy", "loss"]
-    step = evaluation["step"] if evaluation else state.metrics_step
-    note = f"at step {step:,}" if metrics and step is not None else "not evaluated yet"
-    tiles = [Tile(f"Test {metric_name(name)}", score(metrics.get(name)), note) for name in names]
-    interruptions = interruptions_of(state.segments)
-    lost = _lost(state)
-    seconds = sum(segment.seconds for segment in state.segments)
-    return [
-        *tiles,
-        Tile("Steps", f"{_step(state):,}", f"of {state.steps_total:,}"),
-        Tile("Segments", f"{len(state.segments):,}", outcome_counts(interruptions) or "none interrupted"),
-        Tile("Steps lost", f"{lost:,}", "of work done twice" if lost else "no work was done twice"),
-        Tile("Time in segments", duration(seconds) if state.segments else NOTHING, _on_the_clock(state)),
-        _weights_tile(state),
-    ]
-
-
-def _weights_tile(state: RunState) -> Tile:
+def _read_history(places: RunPlaces, state: RunState) -> dict[str, Any]:
     if state.promoted is None:
-        return Tile("Weights", NOTHING, "no checkpoint yet")
-    return Tile("Weights", state.promoted.weights_sha256[:8], "SHA-256, in full below")
+        return NO_HISTORY
+    history: dict[str, Any] = json.loads(places.store.read(f"{state.promoted.path}/{STATE_NAME}"))["history"]
+    return history
 
 
-def _on_the_clock(state: RunState) -> str:
-    if not state.segments:
-        return "no segment has ended"
-    begin = min(segment.started_at for segment in state.segments)
-    end = max(segment.started_at + segment.seconds for segment in state.segments)
-    return f"{duration(end - begin)} from first to last"
+def _summarise(places: RunPlaces, state: RunState) -> str:
+    step = state.promoted.step if state.promoted else 0
+    lost = sum(segment.steps_lost for segment in state.segments)
+    rows = [("step", f"{step:,} of {state.steps_total:,}"), ("segments", f"{len(state.segments)}, {lost:,} steps lost")]
+    rows += [(name, f"{value:.4f}") for name, value in (state.metrics or {}).items()]
+    rows += [("weights", state.promoted.weights_sha256)] if state.promoted else []
+    table = "\n".join(f"| {name} | {value} |" for name, value in rows)
+    return f"# {state.run}\n\n| | |\n|---|---|\n{table}\n\nFull report: `{places.store.address}/{places.report_key}`\n"
 
 
-def _facts(state: RunState, dataset: DatasetManifest) -> list[tuple[str, str]]:
-    """Hashes to copy: a click selects one whole."""
-    promoted = state.promoted
-    facts = [("Weights SHA-256", promoted.weights_sha256), ("Checkpoint digest", promoted.digest)] if promoted else []
-    return [*facts, ("Data set digest", dataset.digest)]
-
-
-def _progress(state: RunState) -> float:
-    return round(100 * min(1.0, _step(state) / max(1, state.steps_total)), 2)
-
-
-def _stale_evaluation(state: RunState, evaluation: Mapping[str, Any] | None) -> str:
-    """A warning where the test figures are not the newest checkpoint's, or ''."""
-    if evaluation is None or (state.promoted and evaluation["weights_sha256"] == state.promoted.weights_sha256):
-        return ""
-    newest = f"step {state.promoted.step:,}" if state.promoted else "none"
-    return f"The test figures belong to the weights of step {evaluation['step']:,}; the resume point is {newest}."
-
-
-def _tables(state: RunState, evaluation: Mapping[str, Any] | None, dataset: DatasetManifest) -> dict[str, Table]:
-    splits: Sequence[str] = [name for name in SPLITS if name in dataset.splits]
-    return {
-        "segments": segments_table(state.segments),
-        "checkpoints": checkpoints_table(state.kept),
-        "rollbacks": rollbacks_table(state.rollbacks),
-        "set_aside": set_aside_table(state.set_aside),
-        "classes": classes_table(evaluation),
-        "confusions": confusions_table(evaluation),
-        "splits": splits_table({name: dataset.splits[name] for name in splits}),
-        "columns": columns_table(dataset.numeric, dataset.categorical),
-    }
+def _artifact_key(run: str) -> str:
+    """Prefect's keys are lower case, digits and dashes."""
+    return "".join(letter if letter.isalnum() and letter.isascii() else "-" for letter in run.lower())

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from storage.addresses import run_address
+from storage.checkpoints.rereading import Rereader, find_newest_part, promises_of_dataset
 from storage.datasets import dataset_key, find_dataset
 from storage.errors import (
     ConfigurationError,
@@ -19,13 +19,13 @@ from storage.errors import (
     IncompatibleRunError,
     RunMissingError,
 )
-from storage.manifest import Manifest, find_runs
-from storage.rereading import Rereader, find_newest_part, promises_of_dataset
-from storage.run_state import CheckpointRecord, RunState
-from storage.store import Store
-from storage.transitions import set_aside
-from tasks.alerts import ROT, alert
-from tasks.announce import warn
+from storage.objects.addresses import run_address
+from storage.objects.store import Store
+from storage.runs.manifest import Manifest, find_runs
+from storage.runs.run_state import CheckpointRecord, RunState
+from storage.runs.transitions import set_aside
+from tasks.telling.alerts import ROT, alert
+from tasks.telling.announce import warn
 
 # What becomes of damage, and what a person can do about it.
 ADVICE = {

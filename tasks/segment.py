@@ -9,26 +9,26 @@ from typing import Literal
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 
-from storage.addresses import run_address
+from storage.checkpoints.strays import delete_strays
 from storage.errors import ConfigurationError, CorruptObjectError, SegmentFailedError, StoreError
-from storage.holders import this_process
-from storage.run_state import RunState, SegmentRecord
-from storage.strays import delete_strays
-from storage.transitions import take_lease
-from tasks.alerts import SAVE_FAILED, alert
-from tasks.announce import announce, warn
+from storage.objects.addresses import run_address
+from storage.runs.holders import this_process
+from storage.runs.run_state import RunState, SegmentRecord
+from storage.runs.transitions import take_lease
 from tasks.configuration import RunConfig
-from tasks.display import SegmentDisplay
-from tasks.following import ReportFollower
-from tasks.hang import HangWatch
-from tasks.heartbeat import Heartbeat
 from tasks.places import RunPlaces, open_places
-from tasks.promote import promote_checkpoint, set_aside_damaged, set_aside_resume_point
-from tasks.ranks import POLL_SECONDS, Ranks
-from tasks.recover import settle_segment
-from tasks.signals import deferred_stop_signals
-from training.progress import CheckpointReport
+from tasks.running.following import ReportFollower
+from tasks.running.hang import HangWatch
+from tasks.running.heartbeat import Heartbeat
+from tasks.running.promotion import promote_checkpoint, set_aside_damaged, set_aside_resume_point
+from tasks.running.ranks import POLL_SECONDS, Ranks
+from tasks.running.settle import settle_segment
+from tasks.running.signals import deferred_stop_signals
+from tasks.telling.alerts import SAVE_FAILED, alert
+from tasks.telling.announce import announce, warn
+from tasks.telling.display import SegmentDisplay
 from training.specification import ResumePoint, SegmentSpec
+from training.watching.progress import CheckpointReport
 
 
 @task(name="segment", cache_policy=NO_CACHE, persist_result=False, task_run_name="segment of {config.run}")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 
-from training.checkpoint_writer import Writing
+from training.saving.writer import Writing
 from training.stopping import StopFlag, StopReason
 from training.world import World
 

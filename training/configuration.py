@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from storage.retention import RetentionPolicy
+from storage.runs.retention import RetentionPolicy
 
 # No more training than this may hang on one save, whatever a step takes.
 LONGEST_EVERY_SECONDS = 900.0

@@ -3,16 +3,16 @@
 Invariant: the result belongs to one checkpoint and is a function of it and of the test split alone.
 """
 
-from storage.checkpoints import evaluation_key, hash_weights
+from storage.checkpoints.checkpoints import evaluation_key, hash_weights
 from storage.datasets import load_dataset
-from storage.digests import canonical_json
+from storage.objects.digests import canonical_json
 from training.agreement import Agreement
-from training.precision import choose_precision
-from training.restoring import load_weights
-from training.scores import describe, score
+from training.model.precision import choose_precision
+from training.saving.restoring import load_weights
 from training.segment import join_process_group, make_model, make_objective, make_validator
 from training.specification import SegmentSpec
 from training.stopping import StopFlag, StopReason
+from training.watching.scores import describe, score
 from training.world import World
 
 EVALUATION_FORMAT = 1

@@ -10,16 +10,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from training.agreement import Agreement
-from training.batches import Leaf
-from training.checkpointing import Checkpointer
+from training.data.batches import Leaf
 from training.optimization import learning_rate
-from training.progress import Progress
-from training.restoring import Restorer
-from training.run_progress import RunProgress
+from training.saving.checkpointing import Checkpointer
+from training.saving.restoring import Restorer
 from training.specification import SegmentSpec
 from training.stopping import StopReason
 from training.trainer import Trainer
-from training.validation import Validator
+from training.watching.progress import Progress
+from training.watching.run_progress import RunProgress
+from training.watching.validation import Validator
 from training.world import World
 
 # Fewer values that count as zero are not worth a word.

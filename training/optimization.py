@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from storage.positions import learning_rate_factor
-from storage.run_state import Divergence, RollbackRecord
+from storage.runs.positions import learning_rate_factor
+from storage.runs.run_state import Divergence, RollbackRecord
 from training.configuration import TrainConfig
-from training.divergence import DivergedError
+from training.watching.divergence import DivergedError
 
 # So small only after fifty steps that all overflowed.
 SMALLEST_LOSS_SCALE = 2.0**-34

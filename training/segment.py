@@ -13,33 +13,33 @@ import torch.distributed as dist
 
 from storage.datasets import DatasetManifest, load_dataset
 from storage.errors import ConfigurationError, CorruptObjectError, IncompatibleRunError
-from storage.holders import process_age_seconds
-from storage.run_state import Divergence, Outcome
-from storage.segments import OutcomeRecord, write_outcome
-from storage.store import Store
+from storage.objects.store import Store
+from storage.runs.holders import process_age_seconds
+from storage.runs.run_state import Divergence, Outcome
+from storage.runs.segments import OutcomeRecord, write_outcome
 from training.agreement import Agreement
-from training.batches import BatchSource
-from training.checkpointing import Checkpointer
-from training.compilation import compile_model
 from training.configuration import TrainConfig, ValidationConfig
-from training.curve import LossCurve
-from training.divergence import DivergedError
-from training.leaves import leaf_cut
+from training.data.batches import BatchSource
+from training.data.leaves import leaf_cut
+from training.data.order import SampleOrder
+from training.data.samples import SampleReader
+from training.data.seeds import seed_initial_weights
 from training.loop import Segment, train
-from training.model import Classifier
-from training.objective import Objective
-from training.order import SampleOrder
-from training.precision import Precision, choose_precision
-from training.progress import Progress
-from training.restoring import Restorer, Share
-from training.run_progress import RunProgress, headline_metric
-from training.samples import SampleReader
-from training.seeds import seed_initial_weights
+from training.model.classifier import Classifier
+from training.model.compilation import compile_model
+from training.model.objective import Objective
+from training.model.precision import Precision, choose_precision
+from training.saving.checkpointing import Checkpointer
+from training.saving.restoring import Restorer, Share
 from training.specification import ResumePoint, SegmentSpec
 from training.stopping import StopFlag, StopReason
 from training.trainer import Trainer
-from training.validation import Validator
 from training.versions import describe_version_changes, read_versions
+from training.watching.curve import LossCurve
+from training.watching.divergence import DivergedError
+from training.watching.progress import Progress
+from training.watching.run_progress import RunProgress, headline_metric
+from training.watching.validation import Validator
 from training.world import World
 
 # Ranks wait for each other while they load their libraries, and at the end while one of them writes the last save.

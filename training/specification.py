@@ -8,9 +8,9 @@ from typing import Literal
 
 from pydantic import Field
 
-from storage.addresses import open_store
-from storage.run_state import RollbackRecord
-from storage.store import Store
+from storage.objects.addresses import open_store
+from storage.objects.store import Store
+from storage.runs.run_state import RollbackRecord
 from training.configuration import (
     CheckpointConfig,
     ConfigModel,

@@ -9,16 +9,16 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from storage.run_state import RollbackRecord
-from training.batches import Leaf
+from storage.runs.run_state import RollbackRecord
 from training.configuration import TrainConfig
-from training.consumption import Consumption
-from training.exact_sum import ExactSum
-from training.fast_sum import FastSum
-from training.objective import Objective
+from training.data.batches import Leaf
+from training.data.consumption import Consumption
+from training.data.seeds import seed_everything
+from training.model.objective import Objective
+from training.model.precision import Precision
 from training.optimization import Optimization
-from training.precision import Precision
-from training.seeds import seed_everything
+from training.sums.exact_sum import ExactSum
+from training.sums.fast_sum import FastSum
 from training.world import World
 
 

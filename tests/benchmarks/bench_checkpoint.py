@@ -29,31 +29,31 @@ from torch import Tensor
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType, async_save, save
 
-from storage.checkpoints import find_complete_checkpoints, verify_checkpoint
+from storage.checkpoints.checkpoints import find_complete_checkpoints, verify_checkpoint
 from storage.datasets import DatasetManifest, load_dataset
-from storage.local_store import LocalStore
-from tasks.following import ReportFollower
-from tasks.ranks import POLL_SECONDS
+from storage.objects.local_store import LocalStore
+from tasks.running.following import ReportFollower
+from tasks.running.ranks import POLL_SECONDS
 from tests.benchmarks.other_processes import another_process, compute, write_again_and_again
 from tests.helpers.datasets import publish_small_dataset
 from tests.helpers.processes import RankProcesses
 from tests.helpers.training import launch
-from training.batches import BatchSource, Leaf
-from training.checkpoint_writer import CheckpointWriter, SavePart
-from training.checkpointing import Checkpointer
 from training.configuration import CheckpointConfig, DivergenceConfig, ModelConfig, TrainConfig, ValidationConfig
-from training.curve import LossCurve
-from training.leaves import leaf_cut
-from training.order import SampleOrder
-from training.precision import choose_precision
-from training.progress import Progress
-from training.restoring import Restorer
-from training.run_progress import RunProgress
-from training.samples import SampleReader
+from training.data.batches import BatchSource, Leaf
+from training.data.leaves import leaf_cut
+from training.data.order import SampleOrder
+from training.data.samples import SampleReader
+from training.model.precision import choose_precision
+from training.saving.checkpointing import Checkpointer
+from training.saving.restoring import Restorer
+from training.saving.state_tensors import State
+from training.saving.writer import CheckpointWriter, SavePart
 from training.segment import join_process_group, make_model, make_objective
 from training.specification import ResumePoint, SegmentSpec
-from training.state_tensors import State
 from training.trainer import Trainer
+from training.watching.curve import LossCurve
+from training.watching.progress import Progress
+from training.watching.run_progress import RunProgress
 from training.world import World
 
 # 124 M parameters with the small vocabulary of the data.

@@ -17,17 +17,17 @@ from rich.console import Console
 from rich.table import Table
 
 from storage.datasets import DatasetManifest, load_dataset
-from storage.local_store import LocalStore
+from storage.objects.local_store import LocalStore
 from tasks.configuration import RunConfig, load_configuration
-from tasks.corpus import generate_corpus
-from tasks.prepare import prepare_dataset
+from tasks.corpora.generate import generate_corpus
+from tasks.data.pipeline import prepare_dataset
 from tests.helpers.processes import RankProcesses
-from training.batches import BatchSource
 from training.configuration import CheckpointConfig, ModelConfig, TrainConfig, ValidationConfig
-from training.leaves import leaf_cut, padded_length
-from training.order import SampleOrder
-from training.precision import choose_precision
-from training.samples import SampleReader
+from training.data.batches import BatchSource
+from training.data.leaves import leaf_cut, padded_length
+from training.data.order import SampleOrder
+from training.data.samples import SampleReader
+from training.model.precision import choose_precision
 from training.segment import join_process_group, make_model, make_objective
 from training.specification import SegmentSpec
 from training.trainer import Trainer

@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from storage.checkpoints import put_checkpoint_file
-from storage.local_store import LocalStore
-from storage.tensor_layout import FILE_BYTES
+from storage.checkpoints.checkpoints import put_checkpoint_file
+from storage.checkpoints.tensor_layout import FILE_BYTES
+from storage.objects.local_store import LocalStore
 
 
 @contextmanager

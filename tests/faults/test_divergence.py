@@ -13,17 +13,17 @@ from typing import Any
 
 import pytest
 
-from storage.addresses import find_run_address
-from storage.local_store import LocalStore
-from storage.manifest import Manifest
-from storage.run_state import RunState
-from tasks.audit import audit_run
+from storage.objects.addresses import find_run_address
+from storage.objects.local_store import LocalStore
+from storage.runs.manifest import Manifest
+from storage.runs.run_state import RunState
+from tasks.audits.verdict import audit_run
 from tasks.configuration import load_configuration
-from tasks.corpus import generate_corpus
-from tasks.prepare import prepare_dataset
+from tasks.corpora.generate import generate_corpus
+from tasks.data.pipeline import prepare_dataset
 from tests.helpers.commands import ROOT, RUN_SECONDS, Runner
 from tests.helpers.fault_plans import FaultPlan, Moment, read_fired
-from training.order import SampleOrder
+from training.data.order import SampleOrder
 
 CONFIGURATION = ROOT / "deployments/configs/demo.toml"
 BATCH_SIZE, STEPS = 16, 60

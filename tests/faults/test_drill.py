@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from flows.started_run import StartedRun
+from flows.commands.started_run import StartedRun
 from storage.errors import HoldfastError, SegmentFailedError
-from storage.local_store import LocalStore
-from storage.manifest import Manifest
-from tasks.corpus import generate_corpus
+from storage.objects.local_store import LocalStore
+from storage.runs.manifest import Manifest
+from tasks.corpora.generate import generate_corpus
 from tests.helpers.commands import COMMAND, ROOT, processes_mentioning, wait_until
 
 CONFIGURATION = ROOT / "deployments/configs/demo.toml"

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from storage.addresses import find_run_address
-from storage.local_store import LocalStore
-from storage.manifest import Manifest
-from tasks.audit import audit_run
-from tasks.corpus import generate_corpus
+from storage.objects.addresses import find_run_address
+from storage.objects.local_store import LocalStore
+from storage.runs.manifest import Manifest
+from tasks.audits.verdict import audit_run
+from tasks.corpora.generate import generate_corpus
 from tests.helpers.commands import ROOT, RUN_SECONDS, Runner, kill_everything, processes_mentioning, wait_until
 
 # Long enough that a fault aimed at the first half of a run never finds it over, also on a quicker machine.

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from storage.local_store import LocalStore
+from storage.objects.local_store import LocalStore
 from tests.helpers.datasets import publish_small_dataset
 from tests.helpers.training import checkpoint_at, make_spec, read_log, train_to_end
 

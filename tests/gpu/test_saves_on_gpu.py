@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from storage.checkpoints import find_complete_checkpoints, verify_checkpoint
-from storage.local_store import LocalStore
+from storage.checkpoints.checkpoints import find_complete_checkpoints, verify_checkpoint
+from storage.objects.local_store import LocalStore
 from tests.helpers.datasets import publish_small_dataset
 from tests.helpers.training import make_spec, read_log, train_to_end
 

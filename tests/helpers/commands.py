@@ -12,7 +12,7 @@ from typing import Any
 
 import psutil
 
-from tasks.ranks import kill_tree
+from tasks.running.ranks import kill_tree
 
 COMMAND = [sys.executable, "-m", "flows.cli"]
 ROOT = Path(__file__).parents[2]

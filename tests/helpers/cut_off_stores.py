@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from storage.local_store import LocalStore
+from storage.objects.local_store import LocalStore
 
 
 class ProcessGoneError(Exception):

@@ -16,8 +16,8 @@ from storage.datasets import (
     dataset_key,
     publish_dataset,
 )
-from storage.digests import sha256_of_file
-from storage.store import Store
+from storage.objects.digests import sha256_of_file
+from storage.objects.store import Store
 
 VOCABULARY_SIZE = 64
 MAX_TOKENS = 24

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from storage.datasets import CategoricalColumn, DatasetManifest, FileRecord, NumericColumn, SplitRecord, Target
-from storage.digests import sha256_of_bytes
-from storage.run_state import CheckpointRecord, RunState, SaveFigures, SegmentRecord
+from storage.objects.digests import sha256_of_bytes
+from storage.runs.run_state import CheckpointRecord, RunState, SaveFigures, SegmentRecord
 
 BEGAN_AT = 1_795_161_600.0
 INTENTS = (

@@ -24,7 +24,7 @@ from tests.helpers.injected_process import REAL_OPEN, REAL_WRITE, InjectedProces
 from tests.helpers.unsynced_files import UnsyncedFiles
 
 PRODUCT = ("storage.", "training.", "tasks.", "flows.")
-STORES = ("storage.local_store",)
+STORES = ("storage.objects.local_store",)
 CALLERS = 3
 BLOCK_BYTES = 4096
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT

@@ -120,7 +120,7 @@ def _move_to_host(name: str) -> None:
         holders._place = lambda: f"{name} pid:[1]"
         holders.socket.gethostname = lambda: name
 
-    after_import("storage.holders", move)
+    after_import("storage.runs.holders", move)
 
 
 def _write_durably(path: Path, data: bytes) -> None:

@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from storage.manifest import Manifest
-from storage.retention import RetentionPolicy
-from storage.run_state import RunState, SegmentRecord
-from storage.store import Store
-from storage.transitions import end_segment, promote
+from storage.objects.store import Store
+from storage.runs.manifest import Manifest
+from storage.runs.retention import RetentionPolicy
+from storage.runs.run_state import RunState, SegmentRecord
+from storage.runs.transitions import end_segment, promote
 from tests.helpers.datasets import publish_small_dataset
 from tests.helpers.runs import lease_run, make_checkpoint, record_of
 

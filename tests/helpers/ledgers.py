@@ -11,23 +11,23 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from storage.checkpoints import CheckpointIndex, write_index
+from storage.checkpoints.checkpoints import CheckpointIndex, write_index
 from storage.datasets import DatasetManifest
-from storage.holders import this_process
-from storage.ledger import LEDGER_SCHEMA, LedgerHeader, LedgerPart, write_ledger_part
-from storage.manifest import Manifest
-from storage.positions import end_position, skipped_ranges
-from storage.retention import RetentionPolicy
-from storage.run_state import CheckpointRecord, Divergence, RunState, SegmentRecord
-from storage.store import Store
-from storage.transitions import end_segment, promote, roll_back, take_lease
+from storage.objects.store import Store
+from storage.runs.holders import this_process
+from storage.runs.ledger import LEDGER_SCHEMA, LedgerHeader, LedgerPart, write_ledger_part
+from storage.runs.manifest import Manifest
+from storage.runs.positions import end_position, skipped_ranges
+from storage.runs.retention import RetentionPolicy
+from storage.runs.run_state import CheckpointRecord, Divergence, RunState, SegmentRecord
+from storage.runs.transitions import end_segment, promote, roll_back, take_lease
 from tasks.configuration import RunConfig
 from tests.helpers.datasets import GROUP_ROWS
 from tests.helpers.parquet import text_config
 from tests.helpers.runs import record_of
-from training.leaves import leaf_cut
-from training.order import SampleOrder
-from training.samples import SampleReader
+from training.data.leaves import leaf_cut
+from training.data.order import SampleOrder
+from training.data.samples import SampleReader
 
 STEPS, BATCH_SIZE, LEAVES, SEED = 40, 24, 5, 11
 # Of each segment: the steps of its promoted checkpoints, the last step it came to, its outcome, its ranks.

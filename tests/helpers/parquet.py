@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from storage.datasets import DatasetManifest, dataset_key
-from storage.store import Store
+from storage.objects.store import Store
 from tasks.configuration import DataConfig
 
 CLASSES = ("billing", "travel", "work")

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psutil
 
-from tasks.ranks import kill_tree
+from tasks.running.ranks import kill_tree
 from training.stopping import follow_parent
 
 START_SECONDS = 120.0

@@ -1,6 +1,6 @@
 """Rollbacks as the manifest has them, made by hand."""
 
-from storage.run_state import RollbackRecord
+from storage.runs.run_state import RollbackRecord
 
 
 def rollback_to(

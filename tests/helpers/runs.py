@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save
 
-from storage.checkpoints import (
+from storage.checkpoints.checkpoints import (
     STATE_NAME,
     CheckpointIndex,
     FoundCheckpoint,
@@ -15,12 +15,12 @@ from storage.checkpoints import (
     put_checkpoint_file,
     write_index,
 )
-from storage.holders import this_process
-from storage.ledger import LEDGER_SCHEMA, LedgerHeader, LedgerPart, write_ledger_part
-from storage.manifest import Manifest
-from storage.run_state import CheckpointRecord, RunState
-from storage.store import Store
-from storage.transitions import take_lease
+from storage.objects.store import Store
+from storage.runs.holders import this_process
+from storage.runs.ledger import LEDGER_SCHEMA, LedgerHeader, LedgerPart, write_ledger_part
+from storage.runs.manifest import Manifest
+from storage.runs.run_state import CheckpointRecord, RunState
+from storage.runs.transitions import take_lease
 
 BATCH_SIZE = 8
 

@@ -16,8 +16,8 @@ import pytest
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import WSGIRequestHandler, make_server
 
-from storage.addresses import open_store
-from storage.s3_store import S3Store
+from storage.objects.addresses import open_store
+from storage.objects.s3.store import S3Store
 
 BUCKET = "holdfast-tests"
 # Another server to use in moto's place, with the credentials that its user has. `ceph_server` starts one by itself.

@@ -5,11 +5,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from storage.checkpoints import STATE_NAME, FoundCheckpoint, find_complete_checkpoints
+from storage.checkpoints.checkpoints import STATE_NAME, FoundCheckpoint, find_complete_checkpoints
 from storage.datasets import DatasetManifest
-from storage.local_store import LocalStore
-from storage.segments import OutcomeRecord, find_outcome
-from tasks.ranks import POLL_SECONDS, Ranks
+from storage.objects.local_store import LocalStore
+from storage.runs.segments import OutcomeRecord, find_outcome
+from tasks.running.ranks import POLL_SECONDS, Ranks
 from tests.helpers.processes import RankProcesses
 from training.configuration import CheckpointConfig, ModelConfig, TrainConfig, ValidationConfig
 from training.specification import ResumePoint, SegmentSpec

@@ -9,23 +9,23 @@ from typing import Any
 
 import pytest
 
-from storage import tensor_layout
-from storage.checkpoints import FoundCheckpoint, find_complete_checkpoints, verify_checkpoint
+from storage.checkpoints.checkpoints import FoundCheckpoint, find_complete_checkpoints, tensor_layout, verify_checkpoint
 from storage.datasets import DatasetManifest
 from storage.errors import StoreError
-from storage.local_store import LocalStore
+from storage.objects.local_store import LocalStore
 from tests.helpers.datasets import publish_small_dataset
 from tests.helpers.processes import train_segment
 from tests.helpers.training import make_spec, read_log, train_forked
-from training import checkpoint_writer, validation
-from training.checkpoint_writer import CheckpointWriter
 from training.configuration import ValidationConfig
-from training.progress import Report
+from training.saving import writer as checkpoint_writer
+from training.saving.writer import CheckpointWriter
 from training.segment import run_segment
 from training.specification import SegmentSpec
 from training.stopping import StopFlag, StopReason
 from training.trainer import Trainer
-from training.validation import Validator
+from training.watching import validation
+from training.watching.progress import Report
+from training.watching.validation import Validator
 from training.world import World
 
 STEP_SECONDS = 0.03

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 
 from storage.errors import ConfigurationError, ContractError, StoreError
-from storage.local_store import LocalStore
+from storage.objects.local_store import LocalStore
 from tasks.configuration import DataConfig
-from tasks.prepare import prepare_dataset
+from tasks.data.pipeline import prepare_dataset
 from tests.helpers.parquet import text_columns, text_config, token_columns, token_config, write_parquet
 
 NUM_ROWS = 120

@@ -12,9 +12,9 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from storage.digests import sha256_of_file
-from storage.local_store import LocalStore
-from storage.manifest import Manifest
+from storage.objects.digests import sha256_of_file
+from storage.objects.local_store import LocalStore
+from storage.runs.manifest import Manifest
 from tests.helpers.commands import COMMAND, ROOT, Runner
 from tests.helpers.parquet import text_columns, write_parquet
 from tests.helpers.prefect_server import find_free_port

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from storage.local_store import LocalStore
-from storage.manifest import Manifest
-from storage.retention import RetentionPolicy
-from storage.run_state import RunState
-from storage.transitions import promote
+from storage.objects.local_store import LocalStore
+from storage.runs.manifest import Manifest
+from storage.runs.retention import RetentionPolicy
+from storage.runs.run_state import RunState
+from storage.runs.transitions import promote
 from tasks.configuration import load_configuration
 from tests.helpers.commands import COMMAND, ROOT
 from tests.helpers.finished_runs import measured_run

@@ -15,10 +15,10 @@ from typing import Any
 import httpx
 import pytest
 
-from storage.local_store import LocalStore
-from storage.manifest import Manifest
-from storage.run_state import RunState
-from tasks.corpus import generate_corpus
+from storage.objects.local_store import LocalStore
+from storage.runs.manifest import Manifest
+from storage.runs.run_state import RunState
+from tasks.corpora.generate import generate_corpus
 from tests.helpers.commands import ROOT, processes_mentioning
 from tests.helpers.kept_runs import make_kept_run
 from tests.helpers.prefect_server import running

@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 from torch import Tensor
 
-from storage.checkpoints import FoundCheckpoint
-from storage.segments import find_outcome
+from storage.checkpoints.checkpoints import FoundCheckpoint
+from storage.runs.segments import find_outcome
 from tests.helpers.elastic_runs import Runs, require_the_same
 from tests.helpers.processes import RankProcesses, train_segment
 from tests.helpers.training import read_log, read_state, train_forked
-from training.batches import Leaf
-from training.model import Classifier
-from training.order import SampleOrder
+from training.data.batches import Leaf
+from training.data.order import SampleOrder
+from training.model.classifier import Classifier
 from training.segment import run_segment
 from training.specification import SegmentSpec
 from training.stopping import StopFlag, StopReason

@@ -2,13 +2,13 @@
 
 from pathlib import Path
 
-from storage.local_store import LocalStore
-from storage.manifest import Manifest
-from storage.segments import find_outcome
-from tasks.following import ReportFollower
-from tasks.hang import HangWatch
+from storage.objects.local_store import LocalStore
+from storage.runs.manifest import Manifest
+from storage.runs.segments import find_outcome
 from tasks.places import RunPlaces
-from tasks.ranks import POLL_SECONDS
+from tasks.running.following import ReportFollower
+from tasks.running.hang import HangWatch
+from tasks.running.ranks import POLL_SECONDS
 from tests.helpers.commands import processes_mentioning
 from tests.helpers.datasets import publish_small_dataset
 from tests.helpers.training import launch, make_spec

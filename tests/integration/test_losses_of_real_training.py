@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from storage.local_store import LocalStore
+from storage.objects.local_store import LocalStore
 from tests.helpers.datasets import publish_small_dataset
 from tests.helpers.training import make_spec, read_log, train_forked
 from training.configuration import DivergenceConfig

@@ -13,14 +13,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from storage.datasets import DATASET_FORMAT, DatasetManifest, dataset_key, find_dataset, publish_dataset
-from storage.digests import digest_of, sha256_of_file
 from storage.errors import IncompatibleRunError
-from storage.local_store import LocalStore
-from tasks import prepare
-from tasks.prepare import find_inputs, prepare_dataset
-from tasks.shard import SHARD_SCHEMA
-from tasks.sources import describe_change
-from tasks.tokenizer import PADDING_INDEX, load_tokenizer
+from storage.objects.digests import digest_of, sha256_of_file
+from storage.objects.local_store import LocalStore
+from tasks.data import pipeline as prepare
+from tasks.data.pipeline import find_inputs, prepare_dataset
+from tasks.data.shard import SHARD_SCHEMA
+from tasks.data.sources.files import describe_change
+from tasks.data.tokenizer import PADDING_INDEX, load_tokenizer
 from tests.helpers.parquet import (
     read_rows,
     read_split,
@@ -172,8 +172,8 @@ def test_a_published_data_set_is_found_without_importing_great_expectations(
 ) -> None:
     store, manifest = prepared
     code = (
-        "import sys; from pathlib import Path; from storage.local_store import LocalStore; "
-        "from tasks.configuration import DataConfig; from tasks.prepare import prepare_dataset; "
+        "import sys; from pathlib import Path; from storage.objects.local_store import LocalStore; "
+        "from tasks.configuration import DataConfig; from tasks.data.pipeline import prepare_dataset; "
         "config = DataConfig.model_validate_json(sys.argv[1]); "
         "print(prepare_dataset(config, LocalStore(Path(sys.argv[2])), Path(sys.argv[3])).digest); "
         "assert 'great_expectations' not in sys.modules"

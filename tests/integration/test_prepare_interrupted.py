@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from storage.datasets import DatasetManifest, dataset_key, find_dataset
-from storage.digests import sha256_of_file
 from storage.errors import ContractError, StoreError
-from storage.local_store import LocalStore
-from tasks import prepare
+from storage.objects.digests import sha256_of_file
+from storage.objects.local_store import LocalStore
 from tasks.configuration import DataConfig
-from tasks.prepare import prepare_dataset
+from tasks.data import pipeline as prepare
+from tasks.data.pipeline import prepare_dataset
 from tests.helpers.parquet import text_columns, text_config, write_parquet
 
 METADATA: dict[str, Any] = {"numeric": ["length", "score"], "categorical": ["region"]}

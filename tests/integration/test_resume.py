@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from storage.checkpoints import verify_checkpoint
-from storage.local_store import LocalStore
+from storage.checkpoints.checkpoints import verify_checkpoint
+from storage.objects.local_store import LocalStore
 from tests.helpers.datasets import publish_small_dataset
 from tests.helpers.training import checkpoint_at, make_spec, read_log, read_state, train_forked, train_to_end
 

@@ -13,10 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from storage import s3_connection, s3_store, s3_transfers
-from storage.addresses import check_writable, open_store
 from storage.errors import ConfigurationError, ConflictError, ObjectExistsError, ObjectMissingError, StoreError
-from storage.s3_store import S3Store
+from storage.objects.addresses import check_writable, open_store
+from storage.objects.s3 import connection as s3_connection
+from storage.objects.s3 import store as s3_store
+from storage.objects.s3 import transfers as s3_transfers
+from storage.objects.s3.store import S3Store
 from tests.helpers.faulty_proxy import Failure, FaultyProxy, running_proxy
 from tests.helpers.runs import make_run
 from tests.helpers.s3_server import BUCKET, CREDENTIALS, open_s3_store, running_s3_server, use_s3

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from storage.local_store import LocalStore
-from storage.manifest import Manifest
-from storage.store import Store
+from storage.objects.local_store import LocalStore
+from storage.objects.store import Store
+from storage.runs.manifest import Manifest
 from tests.helpers.commands import COMMAND, ROOT
 from tests.helpers.kept_runs import make_kept_run
 from tests.helpers.s3_server import open_s3_store, running_s3_server, s3_environment, use_s3

@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from storage import local_store, s3_transfers
-from storage.addresses import check_writable, find_run_address, open_store, run_address
 from storage.errors import ConfigurationError, ObjectExistsError, ObjectMissingError, StoreError
-from storage.local_store import LocalStore
-from storage.store import Store
+from storage.objects import local_store
+from storage.objects.addresses import check_writable, find_run_address, open_store, run_address
+from storage.objects.local_store import LocalStore
+from storage.objects.s3 import transfers as s3_transfers
+from storage.objects.store import Store
 from tests.helpers.s3_server import open_s3_store, running_s3_server, use_s3
 
 MIB = 1 << 20
@@ -189,7 +190,7 @@ def test_files_under_way_are_never_listed_and_are_swept_when_old(
     leftover.write_bytes(b"half")
     store.sweep()
     assert leftover.exists()
-    monkeypatch.setattr("storage.local_store.SWEEP_AGE_SECONDS", -1)
+    monkeypatch.setattr("storage.objects.local_store.SWEEP_AGE_SECONDS", -1)
     store.sweep()
     assert not leftover.exists()
     assert list(store.list_keys("")) == ["key"]

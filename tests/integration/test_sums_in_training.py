@@ -14,14 +14,14 @@ from safetensors import safe_open
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
-from storage.checkpoints import hash_weights
-from storage.tensor_files import find_non_finite, weights_distance
+from storage.checkpoints.checkpoints import hash_weights
+from storage.checkpoints.tensor_files import find_non_finite, weights_distance
 from tests.helpers.elastic_runs import STEPS, Runs, require_the_same, tensors_of
 from tests.helpers.processes import train_segment
 from tests.helpers.training import read_log, read_state, train_forked
-from training import exact_sum, fixed_point
-from training.batches import Leaf
+from training.data.batches import Leaf
 from training.specification import SegmentSpec
+from training.sums import exact_sum, fixed_point
 from training.trainer import Trainer
 from training.world import World
 

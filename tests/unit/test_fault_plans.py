@@ -17,7 +17,7 @@ from tests.helpers.prefect_server import clean_environment
 PUT = """
 import sys
 from pathlib import Path
-from storage.local_store import LocalStore
+from storage.objects.local_store import LocalStore
 store = LocalStore(Path(sys.argv[2]))
 for number in range(3):
     store.write_if_absent(f"runs/demo/object-{number}", b"x" * 1000)
@@ -82,7 +82,7 @@ def test_a_power_cut_takes_what_was_not_synced(tmp_path: Path, forgotten: str, e
     code = PUT
     if forgotten:  # a store that leaves out this one call
         code = PUT.replace(
-            "store =", f"import storage.local_store as used; used.{forgotten} = lambda *_: None\nstore ="
+            "store =", f"import storage.objects.local_store as used; used.{forgotten} = lambda *_: None\nstore ="
         )
     put(FaultPlan().kill(Moment("command", "link", "object-2"), "power"), tmp_path, code)
     whole = [path.name for path in sorted((tmp_path / "store").rglob("object-*")) if path.stat().st_size == 1000]

@@ -71,7 +71,7 @@ def test_the_wheel_has_the_four_packages_and_nothing_else(contents: dict[str, by
 
 def test_the_wheel_has_every_module_and_every_template(contents: dict[str, bytes]) -> None:
     wanted = MODULES + [path.relative_to(ROOT) for package in PACKAGES for path in (ROOT / package).rglob("*.jinja")]
-    assert "tasks/report.html.jinja" in {path.as_posix() for path in wanted}
+    assert "tasks/reports/run_page.html.jinja" in {path.as_posix() for path in wanted}
     packed = {name: data for name, data in contents.items() if ".dist-info/" not in name}
     assert packed == {path.as_posix(): (ROOT / path).read_bytes() for path in wanted}
 

@@ -8,11 +8,11 @@ import random
 from collections.abc import Callable
 from pathlib import Path
 
-from flows.verify import verify_run
+from flows.commands.verify import verify_run
 from storage.errors import HoldfastError
-from storage.local_store import LocalStore
-from storage.manifest import Manifest
-from tasks.audit import audit_run
+from storage.objects.local_store import LocalStore
+from storage.runs.manifest import Manifest
+from tasks.audits.verdict import audit_run
 from tests.faults.campaign.results import Attempt
 from tests.faults.campaign.site import Site
 

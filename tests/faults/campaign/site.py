@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tasks.corpus import generate_corpus
+from tasks.corpora.generate import generate_corpus
 from tests.helpers.commands import ROOT, Runner
 from tests.helpers.fault_plans import FaultPlan
 

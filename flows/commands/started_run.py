@@ -1,0 +1,101 @@
+"""The command `holdfast run` as a process of its own, watched and killed from outside.
+
+Invariant: nothing of it outlives the block, however the block is left; and unless it is killed on purpose it gets the
+time to save and leave.
+"""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from storage.errors import HoldfastError, SegmentFailedError
+from tasks.running.ranks import PACKAGE_ROOT, kill_tree
+from tasks.telling.terminal import console
+from training.stopping import follow_parent
+
+LINES_SHOWN = 15
+
+
+class StartedRun:
+    """`holdfast run CONFIGURATION --set ...`. A context manager."""
+
+    def __init__(self, configuration: Path, assignments: Sequence[str]) -> None:
+        settings = [part for assignment in assignments for part in ("--set", assignment)]
+        self._command = [sys.executable, "-m", "flows.cli", "run", str(configuration), *settings]
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the process
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        self._process = subprocess.Popen(
+            self._command,
+            stdin=subprocess.DEVNULL,
+            stdout=self._said,
+            stderr=subprocess.STDOUT,
+            env=_environment(),
+            start_new_session=True,  # Ctrl-C reaches the drill alone, which passes it on once
+            preexec_fn=follow_parent,
+        )
+        return self
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        if self.is_running(0):
+            self._stop()
+        self._said.close()
+
+    def is_running(self, wait_seconds: float) -> bool:
+        """Wait a moment for its end; whether it still runs."""
+        try:
+            self._started().wait(wait_seconds)
+        except subprocess.TimeoutExpired:
+            return True
+        return False
+
+    def kill(self) -> None:
+        """SIGKILL for the command, its server, its ranks: what a machine that vanishes leaves behind."""
+        if self._started().poll() is None:  # else its number may be another's by now
+            kill_tree(self._started().pid)
+        self._started().wait()
+
+    def require_success(self) -> None:
+        """Raise what the command said unless it ended well: `SegmentFailedError` where trying again may help."""
+        exit_code = self._started().wait()
+        if exit_code == 0:
+            return
+        self._said.seek(0)
+        said = self._said.read().decode(errors="replace").strip()
+        message = re.search(r"^Error: (.*)", said, re.MULTILINE | re.DOTALL)
+        if message is not None:
+            raise (HoldfastError if exit_code == 2 else SegmentFailedError)(message[1])
+        ending = f"signal {-exit_code}" if exit_code < 0 else f"exit code {exit_code}"
+        last_lines = "\n".join(said.splitlines()[-LINES_SHOWN:])
+        raise SegmentFailedError(f"The run ended with {ending}. What it said last:\n{last_lines}")
+
+    def _stop(self) -> None:
+        process = self._started()
+        console.print("Stopping: the ranks save and leave. Ctrl-C again kills them.", style="cyan")
+        try:
+            process.send_signal(signal.SIGTERM)
+            process.wait()
+        except BaseException:  # asked a second time: whoever is left gets no more time
+            self.kill()
+            raise
+
+    def _started(self) -> "subprocess.Popen[bytes]":
+        if self._process is None:
+            raise RuntimeError("the run was not started")
+        return self._process
+
+
+def _environment() -> dict[str, str]:
+    """As the user's, but with this installation, not with a folder that happens to be called `flows` where they are."""
+    path = os.pathsep.join([str(PACKAGE_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return {**os.environ, "PYTHONSAFEPATH": "1", "PYTHONPATH": path}

@@ -1,0 +1,115 @@
+"""Where a run stands, from its manifest alone.
+
+Invariant: reads only; a status never changes a run, and needs neither the user's data nor a Prefect server.
+"""
+
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from storage.objects.addresses import run_address
+from storage.objects.store import Store
+from storage.runs.holders import is_alive
+from storage.runs.manifest import Manifest
+from storage.runs.run_state import CheckpointRecord, RunState
+from tasks.reports.rollbacks import describe_rollbacks
+
+MAX_SEGMENTS_SHOWN = 20
+
+
+def read_status(store: Store, run: str) -> dict[str, Any]:
+    """The run's status, JSON-able. Raises `RunMissingError`."""
+    head = Manifest(store, run).load_head()
+    state = head.state
+    return {
+        "run": run,
+        "address": run_address(store, run),
+        "state": describe_state(state),
+        "step": state.promoted.step if state.promoted else 0,
+        "steps_total": state.steps_total,
+        "promoted": _describe_checkpoint(store, state.promoted) if state.promoted else None,
+        "kept": [_describe_checkpoint(store, record) for record in state.kept],
+        "set_aside": [record.model_dump(mode="json") for record in state.set_aside],
+        "segments": [
+            {"state": "ended", **record.model_dump(mode="json", exclude={"phases"})} for record in state.segments
+        ],
+        "rollbacks": [
+            {**record.model_dump(mode="json"), "description": words}
+            for record, words in zip(state.rollbacks, describe_rollbacks(state.rollbacks), strict=True)
+        ],
+        "refused": [record.model_dump(mode="json") for record in state.refused],
+        "steps_lost_total": sum(record.steps_lost for record in state.segments),
+        "dataset_digest": state.dataset_digest,
+        "metrics": state.metrics,
+        "generation": head.generation,
+    }
+
+
+def describe_state(state: RunState) -> str:
+    """One word: running, lost, completed, trained (not yet tested), refused, or how the last segment ended."""
+    if state.lease is not None:
+        return "lost" if is_alive(state.lease.holder) is False else "running"
+    if state.is_complete:
+        return "completed"
+    if state.is_trained:
+        return "trained"
+    if not state.segments:
+        return "created"
+    if state.is_refused:
+        return "refused"
+    outcome = state.segments[-1].outcome
+    # The last segment came to the end, but the run did not: more steps were asked for, or a checkpoint was damaged.
+    return "stopped" if outcome == "completed" else outcome
+
+
+def render_status(status: dict[str, Any]) -> RenderableType:
+    """The status for a person."""
+    share = status["step"] / status["steps_total"]
+    progress = f"step {status['step']:,} of {status['steps_total']:,} ({share:.0%})"
+    lines = [
+        Text.assemble(("Run ", "bold"), status["run"], "  ", (status["state"], "bold cyan")),
+        Text(f"{progress}, {status['steps_lost_total']:,} steps lost"),
+    ]
+    if status["promoted"]:
+        # On one line however narrow the terminal is, so that it can be copied.
+        path = status["promoted"]["path"]
+        lines.append(Text(f"resume point {path}", no_wrap=True, overflow="ignore"))
+        lines.append(Text(f"weights {status['promoted']['weights_sha256']}"))
+    for record in status["refused"][-1:]:
+        lines.append(Text(f"step {record['checkpoint']['step']:,} did not pass the quality gate: {record['reason']}"))
+    if status["rollbacks"]:
+        lines.append(Text("Training diverged, and the run was rolled back:"))
+        lines += [Text(f"  {record['description']}") for record in status["rollbacks"]]
+    if status["metrics"]:
+        shown = ", ".join(f"{name} {value:.4f}" for name, value in status["metrics"].items())
+        lines.append(Text(f"test: {shown}"))
+    return Group(*lines, *([_segment_table(status["segments"])] if status["segments"] else []))
+
+
+def _describe_checkpoint(store: Store, record: CheckpointRecord) -> dict[str, Any]:
+    return {
+        "step": record.step,
+        "path": f"{store.address}/{record.path}",
+        "digest": record.digest,
+        "weights_sha256": record.weights_sha256,
+        "num_bytes": record.num_bytes,
+        "metric": record.metric,
+        "promoted_at": record.promoted_at,
+    }
+
+
+def _segment_table(segments: list[dict[str, Any]]) -> Table:
+    table = Table("fence", "outcome", "steps", "lost", "ranks", "seconds", "cause", box=None, pad_edge=False)
+    for segment in segments[-MAX_SEGMENTS_SHOWN:]:
+        table.add_row(
+            str(segment["fence"]),
+            segment["outcome"],
+            f"{segment['first_step']:,}-{segment['last_step']:,}",
+            f"{segment['steps_lost']:,}",
+            str(segment["world_size"]),
+            f"{segment['seconds']:.1f}",
+            Text(segment["cause"].partition("\n")[0]),
+        )
+    return table

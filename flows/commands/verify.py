@@ -1,0 +1,64 @@
+"""Re-hashing every checkpoint that a run keeps.
+
+Invariant: a checkpoint is called valid only after every one of its bytes was read in this call. Reads only: what to do
+about a damaged one is decided when the run goes on.
+"""
+
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from storage.checkpoints.rereading import Rereader
+from storage.objects.addresses import run_address
+from storage.objects.store import Store
+from storage.runs.manifest import Manifest
+from storage.runs.run_state import CheckpointRecord
+
+ADVICE = "`holdfast run` sets damaged checkpoints aside by itself and goes on from the newest valid one."
+
+
+def verify_run(store: Store, run: str) -> dict[str, Any]:
+    """Which of the kept checkpoints are as they were written, JSON-able. Raises `RunMissingError`."""
+    manifest = Manifest(store, run)
+    state = manifest.load_head().state
+    reader = Rereader(store)
+    checkpoints = [_verify(reader, record) for record in state.kept]
+    # A run in training drops old checkpoints meanwhile: what is no longer kept is not asked for.
+    state = manifest.load_head().state
+    still_kept = {f"{store.address}/{record.path}" for record in state.kept}
+    checkpoints = [checkpoint for checkpoint in checkpoints if checkpoint["path"] in still_kept]
+    return {
+        "run": run,
+        "address": run_address(store, run),
+        "valid": all(checkpoint["valid"] for checkpoint in checkpoints),
+        "checkpoints": checkpoints,
+        "set_aside": [record.model_dump(mode="json") for record in state.set_aside],
+    }
+
+
+def render_verification(result: dict[str, Any]) -> RenderableType:
+    """The result for a person."""
+    title = Text(f"Checkpoints of {result['address']}", no_wrap=True, overflow="ignore")
+    if not result["checkpoints"] and not result["set_aside"]:
+        return Group(title, Text("None yet."))
+    table = Table("step", "state", "checkpoint", box=None, pad_edge=False)
+    for checkpoint in result["checkpoints"]:
+        mark = Text("valid", "green") if checkpoint["valid"] else Text("DAMAGED", "bold red")
+        path = checkpoint["path"].removeprefix(f"{result['address']}/")
+        table.add_row(f"{checkpoint['step']:,}", mark, Text(checkpoint["reason"] or path, overflow="fold"))
+    for record in result["set_aside"]:
+        table.add_row(f"{record['step']:,}", Text("set aside", "yellow"), Text(record["reason"], overflow="fold"))
+    return Group(title, table, *([] if result["valid"] else [Text(f"\n{ADVICE}")]))
+
+
+def _verify(reader: Rereader, record: CheckpointRecord) -> dict[str, Any]:
+    broken = reader.find_broken_files(record)
+    return {
+        "step": record.step,
+        "path": f"{reader.store.address}/{record.path}",
+        "digest": record.digest,
+        "valid": not broken,
+        "reason": " ".join(promise.message for promise in broken) or None,
+    }

@@ -1,0 +1,255 @@
+"""Checkpoints in a store: immutable files, and an index of their hashes that is written last.
+
+Invariant: a checkpoint exists when its `index.json` exists, and it is valid when every file has the size and SHA-256
+that the index states, and the index the SHA-256 that the manifest states. A folder without an index is a save under
+way, or one that a kill cut off; nobody reads it.
+"""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import Field, ValidationError
+
+from storage.checkpoints.tensor_files import find_non_finite, weights_sha256
+from storage.checkpoints.tensor_layout import tensor_file_names
+from storage.errors import CorruptObjectError, ObjectExistsError, ObjectMissingError
+from storage.objects.addresses import RUNS_FOLDER
+from storage.objects.digests import canonical_json, require_format, sha256_of_bytes, sha256_of_file
+from storage.objects.direct_io import write_directly
+from storage.objects.store import Store, put_file_anew
+from storage.runs.ledger import LedgerPart, require_ledger_to
+from storage.runs.positions import end_position
+from storage.runs.run_state import Record, RollbackRecord
+
+CHECKPOINT_FORMAT = 3
+INDEX_NAME = "index.json"
+STATE_NAME = "state.json"
+# What the files of tensors are called before they are numbered: model.safetensors, or model-00001-of-00003.safetensors.
+MODEL_STEM = "model"
+OPTIMIZER_STEM = "optimizer"
+CHUNK_BYTES = 8 * 2**20
+# While one file is hashed another one is read.
+NUM_READERS = 2
+
+
+class CheckpointFile(Record):
+    """Size and hash of one file of a checkpoint."""
+
+    num_bytes: int
+    sha256: str
+
+
+class CheckpointIndex(Record):
+    """What makes a folder a checkpoint. `cursor` is where in the run's order the samples of its steps end.
+
+    Without rollbacks that is the number of samples consumed: step * batch size.
+    """
+
+    format: int = CHECKPOINT_FORMAT
+    run: str
+    fence: int
+    step: int
+    cursor: int
+    dataset_digest: str
+    versions: dict[str, str] = Field(description="Libraries and device that made it.")
+    configuration: dict[str, object] = Field(
+        {}, description="Of model and training, for whoever finds it. The model's signature is in its files' headers."
+    )
+    ledger: LedgerPart | None = Field(None, description="Newest part of the ledger of all steps up to this one.")
+    files: dict[str, CheckpointFile]
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(file.num_bytes for file in self.files.values())
+
+    @property
+    def model_files(self) -> list[str]:
+        """Names of the files that hold the model's tensors, in order."""
+        return tensor_file_names(self.files, MODEL_STEM)
+
+    @property
+    def tensor_files(self) -> list[str]:
+        """Names of the files that hold tensors: the model's, then the optimizer's."""
+        return self.model_files + tensor_file_names(self.files, OPTIMIZER_STEM)
+
+
+class SaveCancelledError(Exception):
+    """A save was given up on purpose, before its last byte was written."""
+
+
+@dataclass(frozen=True)
+class FoundCheckpoint:
+    """A complete checkpoint: key of its folder, digest of its index, and the index."""
+
+    path: str
+    digest: str
+    index: CheckpointIndex
+
+
+def checkpoint_path(run: str, step: int, fence: int) -> str:
+    """Key of a checkpoint's folder: unique, since a fence passes each step once."""
+    return f"{RUNS_FOLDER}/{run}/checkpoints/{step:012d}-f{fence:08d}"
+
+
+def put_checkpoint_file(
+    store: Store, key: str, data: memoryview, scratch: Path, is_cancelled: Callable[[], bool] = lambda: False
+) -> CheckpointFile:
+    """Put one file's bytes, by way of the local file `scratch`; hashed as they go by.
+
+    A file of a save that was cut off under the same fence is replaced: without an index it was never read. Raises
+    `SaveCancelledError`, and `OSError` where the local disk fails.
+    """
+    digest = hashlib.sha256()
+    try:
+        with scratch.open("wb", buffering=0) as file:
+            for start in range(0, len(data), CHUNK_BYTES):
+                if is_cancelled():
+                    raise SaveCancelledError
+                chunk = data[start : start + CHUNK_BYTES]
+                write_directly(file, chunk)
+                digest.update(chunk)  # not meanwhile: two threads would take more than the one core beside training
+        put_file_anew(store, scratch, key)
+    finally:
+        scratch.unlink(missing_ok=True)  # the store may have kept the very file: nothing may be written to it again
+    return CheckpointFile(num_bytes=len(data), sha256=digest.hexdigest())
+
+
+def checkpoint_readers() -> ThreadPoolExecutor:
+    """Threads that read and hash a checkpoint's files, several at a time."""
+    return ThreadPoolExecutor(NUM_READERS, "checkpoint-reader")
+
+
+def write_index(store: Store, index: CheckpointIndex) -> FoundCheckpoint:
+    """Make a checkpoint of files that are all in the store: from here on it exists."""
+    path = checkpoint_path(index.run, index.step, index.fence)
+    data = canonical_json(index.model_dump(mode="json"))
+    try:
+        store.write_if_absent(f"{path}/{INDEX_NAME}", data)
+    except ObjectExistsError:
+        if store.read(f"{path}/{INDEX_NAME}") != data:  # else it is our own, of an attempt whose answer was lost
+            raise
+    return FoundCheckpoint(path, sha256_of_bytes(data), index)
+
+
+def describe_file(path: Path) -> CheckpointFile:
+    """Size and hash of a finished file."""
+    return CheckpointFile(num_bytes=path.stat().st_size, sha256=sha256_of_file(path))
+
+
+def load_checkpoint(store: Store, path: str, digest: str | None = None) -> FoundCheckpoint:
+    """Read the index in the folder `path`. Raises `CorruptObjectError` if it is missing, unreadable or not `digest`."""
+    key = f"{path}/{INDEX_NAME}"
+    try:
+        data = store.read(key)
+    except ObjectMissingError as error:
+        raise CorruptObjectError(f"{key} is missing.") from error
+    found = sha256_of_bytes(data)
+    if digest is not None and found != digest:
+        raise CorruptObjectError(f"{key} has SHA-256 {found}, the manifest states {digest}.")
+    require_format(data, CHECKPOINT_FORMAT, f"The checkpoint {path}", oldest=CHECKPOINT_FORMAT)
+    try:
+        return FoundCheckpoint(path, found, CheckpointIndex.model_validate_json(data))
+    except ValidationError as error:
+        raise CorruptObjectError(f"{key} is not a checkpoint's index.") from error
+
+
+def find_complete_checkpoints(store: Store, run: str, fence: int) -> list[FoundCheckpoint]:
+    """Complete checkpoints that the segment with this fence wrote, newest first; damaged indexes are left out."""
+    suffix = f"-f{fence:08d}/{INDEX_NAME}"
+    keys = [k for k in store.list_keys(f"{RUNS_FOLDER}/{run}/checkpoints/") if k.endswith(suffix)]
+    found = []
+    for key in keys:
+        try:
+            checkpoint = load_checkpoint(store, key.removesuffix(f"/{INDEX_NAME}"))
+        except CorruptObjectError:
+            continue  # an index that was never promoted and cannot be read is no checkpoint
+        if checkpoint.path == checkpoint_path(run, checkpoint.index.step, fence):
+            found.append(checkpoint)
+    return sorted(found, key=lambda checkpoint: checkpoint.index.step, reverse=True)
+
+
+def verify_checkpoint(store: Store, path: str, digest: str | None = None) -> FoundCheckpoint:
+    """Hash every byte of a checkpoint. Raises `CorruptObjectError` naming the file that is not as it was written."""
+    found = load_checkpoint(store, path, digest)
+
+    def verify(name: str) -> None:
+        expected = found.index.files[name]
+        try:
+            actual = describe_file(store.fetch(f"{path}/{name}"))
+        except ObjectMissingError as error:
+            raise CorruptObjectError(f"{path}/{name} is missing.") from error
+        if actual != expected:
+            raise CorruptObjectError(
+                f"{path}/{name} was changed after it was written: {expected.num_bytes} bytes with SHA-256 "
+                f"{expected.sha256[:16]}... expected, {actual.num_bytes} bytes with {actual.sha256[:16]}... found."
+            )
+
+    with checkpoint_readers() as readers:
+        list(readers.map(verify, found.index.files))
+    return found
+
+
+def validate_for_promotion(
+    found: FoundCheckpoint, store: Store, batch_size: int, rollbacks: Sequence[RollbackRecord] = ()
+) -> None:
+    """Check what hashes cannot: finite values; step, cursor and ledger in agreement.
+
+    Raises `CorruptObjectError`. The hashes themselves are checked by `verify_checkpoint` before.
+    """
+    index = found.index
+    for name in index.tensor_files:
+        tensor = find_non_finite(store.fetch(f"{found.path}/{name}"))
+        if tensor is not None:
+            raise CorruptObjectError(f"{found.path}/{name}: tensor {tensor} is not finite.")
+    cursor = end_position(index.step, batch_size, rollbacks)
+    if index.cursor != cursor:
+        raise CorruptObjectError(
+            f"{found.path}: after step {index.step} with {batch_size} samples a step the cursor is {cursor}, the index "
+            f"states {index.cursor}."
+        )
+    require_ledger_to(store, index.ledger, index.step)
+
+
+def fetch_model(store: Store, found: FoundCheckpoint) -> list[Path]:
+    """Local paths of the files that hold the model's tensors, in order. Raises `ObjectMissingError`."""
+    return [store.fetch(f"{found.path}/{name}") for name in found.index.model_files]
+
+
+def hash_weights(store: Store, found: FoundCheckpoint) -> str:
+    """SHA-256 of the model's tensors as `weights_sha256` takes it."""
+    return weights_sha256(fetch_model(store, found))
+
+
+def list_checkpoint_paths(store: Store, run: str) -> list[tuple[str, int, int]]:
+    """Folders of all checkpoints of a run, complete or not, each with its step and its fence. For cleaning up."""
+    prefix = f"{RUNS_FOLDER}/{run}/checkpoints/"
+    folders = {key.removeprefix(prefix).partition("/")[0] for key in store.list_keys(prefix)}
+    named = [(folder, *folder.partition("-f")[::2]) for folder in sorted(folders)]
+    return [
+        (f"{prefix}{folder}", int(step), int(fence))
+        for folder, step, fence in named
+        if step.isdigit() and fence.isdigit()
+    ]
+
+
+def read_checkpoint_file(store: Store, found: FoundCheckpoint, name: str) -> bytes:
+    """One file's content, hashed while it is in hand. Raises `CorruptObjectError`."""
+    data = store.read(f"{found.path}/{name}")
+    if sha256_of_bytes(data) != found.index.files[name].sha256:
+        raise CorruptObjectError(f"{found.path}/{name} was changed after it was written.")
+    return data
+
+
+def evaluation_key(path: str) -> str:
+    """Key of the test results of the checkpoint in the folder `path`."""
+    return f"{path.replace('/checkpoints/', '/evaluations/')}.json"
+
+
+def delete_checkpoint(store: Store, path: str) -> None:
+    """Remove a checkpoint's files, the index first: what is left after a kill is no checkpoint any more."""
+    store.delete(f"{path}/{INDEX_NAME}")
+    for key in list(store.list_keys(f"{path}/")):
+        store.delete(key)

@@ -1,0 +1,156 @@
+"""Reading again what is kept, from where it is durable, and comparing it with what was promised when it was written.
+
+A promise is a size and a hash that somebody vouches for: the manifest for the index of a checkpoint, the index for its
+files and for the newest part of the ledger, each part for the one before, a data set's manifest for its shards.
+Invariant: an object is called broken only after it was read twice: what is wrong once and right the second time is
+the fault of this machine's memory or network, and no rot.
+"""
+
+import hashlib
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from storage.checkpoints.checkpoints import INDEX_NAME, load_checkpoint
+from storage.datasets import DatasetManifest, dataset_key
+from storage.errors import CorruptObjectError, ObjectMissingError
+from storage.objects.store import Store
+from storage.runs.ledger import LedgerPart, fetch_ledger_part, read_ledger_header
+from storage.runs.run_state import CheckpointRecord
+
+MISSING = "nothing"
+
+
+@dataclass(frozen=True)
+class Promise:
+    """What the object with this key must be; its size in bytes is None where only the hash is vouched for."""
+
+    key: str
+    sha256: str
+    num_bytes: int | None
+
+
+@dataclass(frozen=True)
+class BrokenPromise:
+    """An object that is not what it must be: expected and found, in words."""
+
+    key: str
+    expected: str
+    found: str
+
+    @property
+    def message(self) -> str:
+        if self.found == MISSING:
+            return f"{self.key} is missing."
+        return f"{self.key} was changed after it was written: {self.expected} expected, {self.found} found."
+
+
+class Rereader:
+    """Reads the objects of one store. Counts what it read; memory is that of one piece.
+
+    `on_bytes` is told of every piece. With `max_bytes_per_second` it reads no faster than that, on average.
+    """
+
+    def __init__(
+        self, store: Store, on_bytes: Callable[[int], None] | None = None, max_bytes_per_second: float | None = None
+    ) -> None:
+        self.store = store
+        self.num_objects = 0
+        self.num_bytes = 0
+        self.num_misread = 0
+        self._on_bytes = on_bytes
+        self._max_bytes_per_second = max_bytes_per_second
+        self._began = time.monotonic()
+
+    def find_broken(self, promise: Promise) -> BrokenPromise | None:
+        """Read the object and say what is wrong with it, or None. Raises `StoreError` if the store cannot be read."""
+        self.num_objects += 1
+        if self._compare(promise) is None:
+            return None
+        broken = self._compare(promise)
+        self.num_misread += broken is None
+        return broken
+
+    def find_broken_files(self, record: CheckpointRecord) -> list[BrokenPromise]:
+        """What is wrong with a checkpoint's files. Raises `IncompatibleRunError` if its format is another version's."""
+        index = Promise(f"{record.path}/{INDEX_NAME}", record.digest, None)
+        broken = self.find_broken(index)
+        if broken is not None:
+            return [broken]  # nothing vouches for the others now
+        try:
+            files = load_checkpoint(self.store, record.path, record.digest).index.files
+        except CorruptObjectError:  # since a moment ago
+            return [BrokenPromise(index.key, _describe(None, index.sha256), MISSING)]
+        promises = [Promise(f"{record.path}/{name}", file.sha256, file.num_bytes) for name, file in files.items()]
+        return self._find_all(promises)
+
+    def find_broken_shards(self, dataset: DatasetManifest) -> list[BrokenPromise]:
+        """What is wrong with a data set's files."""
+        return self._find_all(promises_of_dataset(dataset))
+
+    def find_broken_part(self, newest: LedgerPart | None, known: set[str]) -> BrokenPromise | None:
+        """Follow a ledger's chain down to the first part that is not what it must be; None if all are.
+
+        Parts whose keys are in `known` were followed before; the others are added. What lies before a broken part is
+        not looked at, since nothing else says what it must be.
+        """
+        part = newest
+        while part is not None and part.key not in known:
+            known.add(part.key)
+            broken = self.find_broken(Promise(part.key, part.sha256, part.num_bytes))
+            if broken is not None:
+                return broken
+            try:
+                previous = read_ledger_header(fetch_ledger_part(self.store, part)).previous
+            except CorruptObjectError as error:
+                return BrokenPromise(part.key, "a part of a ledger", str(error))
+            part = previous
+        return None
+
+    def _find_all(self, promises: list[Promise]) -> list[BrokenPromise]:
+        return [broken for broken in map(self.find_broken, promises) if broken is not None]
+
+    def _compare(self, promise: Promise) -> BrokenPromise | None:
+        expected = _describe(promise.num_bytes, promise.sha256)
+        digest, num_bytes = hashlib.sha256(), 0
+        try:
+            for piece in self._read(promise.key):
+                digest.update(piece)
+                num_bytes += len(piece)
+        except ObjectMissingError:
+            return BrokenPromise(promise.key, expected, MISSING)
+        except CorruptObjectError as error:
+            return BrokenPromise(promise.key, expected, str(error))
+        if digest.hexdigest() == promise.sha256 and promise.num_bytes in (num_bytes, None):
+            return None
+        return BrokenPromise(promise.key, expected, _describe(num_bytes, digest.hexdigest()))
+
+    def _read(self, key: str) -> Iterator[bytes]:
+        for piece in self.store.read_pieces(key):
+            self.num_bytes += len(piece)
+            if self._on_bytes is not None:
+                self._on_bytes(len(piece))
+            self._hold_back()
+            yield piece
+
+    def _hold_back(self) -> None:
+        if self._max_bytes_per_second is not None:
+            due = self._began + self.num_bytes / self._max_bytes_per_second
+            time.sleep(max(0.0, due - time.monotonic()))  # the user asked to be slower than the disk
+
+
+def promises_of_dataset(dataset: DatasetManifest) -> list[Promise]:
+    """What the shards of all splits, and the tokenizer, must be."""
+    files = [shard for split in dataset.splits.values() for shard in split.shards]
+    files += [dataset.tokenizer] if dataset.tokenizer is not None else []
+    return [Promise(dataset_key(dataset.digest, file.name), file.sha256, file.num_bytes) for file in files]
+
+
+def find_newest_part(store: Store, record: CheckpointRecord) -> LedgerPart | None:
+    """The newest part of the ledger that a checkpoint vouches for. Raises `CorruptObjectError` without its index."""
+    return load_checkpoint(store, record.path, record.digest).index.ledger
+
+
+def _describe(num_bytes: int | None, sha256: str) -> str:
+    size = "" if num_bytes is None else f"{num_bytes:,} bytes with "
+    return f"{size}SHA-256 {sha256[:16]}..."

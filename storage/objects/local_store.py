@@ -1,0 +1,228 @@
+"""A store in a folder of a POSIX file system, local or shared.
+
+Invariant: a key names a complete object or none. Bytes are written under a temporary name in `.tmp`, synced, and then
+given their key in one atomic step (link or rename), after which the folder is synced too. What a killed writer leaves
+behind in `.tmp` is never listed and never read.
+"""
+
+import contextlib
+import errno
+import os
+import shutil
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from storage.errors import CorruptObjectError, ObjectExistsError, ObjectMissingError, StoreError
+from storage.objects.keys import RESERVED_FOLDER, split_key
+
+TEMPORARY_FOLDER = RESERVED_FOLDER
+SWEEP_AGE_SECONDS = 24 * 3600
+PLACE_ATTEMPTS = 20
+PIECE_BYTES = 8 << 20
+
+
+class LocalStore:
+    """The `Store` protocol over the folder `root`, which is made when the first object is written."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root.absolute()
+
+    @property
+    def address(self) -> str:
+        return str(self.root)
+
+    def read(self, key: str) -> bytes:
+        try:
+            return self._path(key).read_bytes()
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise self._missing(key) from error
+        except OSError as error:
+            raise self._unreadable(key, error) from error
+
+    def write(self, key: str, data: bytes) -> None:
+        with self._explained(key):
+            temporary = self._write_temporary(data)
+            self._place(key, temporary.replace)
+
+    def write_if_absent(self, key: str, data: bytes) -> None:
+        with self._explained(key):
+            temporary = self._write_temporary(data)
+            try:
+                self._link(temporary, key)
+            finally:
+                temporary.unlink()
+
+    def put_file(self, source: Path, key: str) -> None:
+        with self._explained(key):
+            temporary = self._temporary_path()
+            try:
+                # A second name for the same bytes costs nothing; another file system needs a copy.
+                os.link(source, temporary)
+            except OSError:
+                shutil.copyfile(source, temporary)
+            try:
+                sync_file(temporary)
+                self._link(temporary, key)
+            finally:
+                temporary.unlink(missing_ok=True)
+
+    def fetch(self, key: str, is_checked: bool = False) -> Path:
+        path = self._path(key)
+        if not path.is_file():
+            raise self._missing(key)
+        return path
+
+    def read_pieces(self, key: str) -> Iterator[bytes]:
+        try:
+            with self._path(key).open("rb", buffering=0) as file:
+                # What the system has in memory would hide what became of the bytes on the device.
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+                while piece := file.read(PIECE_BYTES):
+                    yield piece
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise self._missing(key) from error
+        except OSError as error:
+            if error.errno == errno.EIO:
+                raise CorruptObjectError(f"{self.address}/{key} cannot be read from its disk any more.") from error
+            raise self._unreadable(key, error) from error
+
+    def list_keys(self, prefix: str) -> Iterator[str]:
+        folder = self.root / prefix if prefix.endswith("/") or not prefix else (self.root / prefix).parent
+        try:
+            found = [path.relative_to(self.root) for path in _walk(folder)]
+        except OSError as error:
+            raise self._unreadable(prefix, error) from error
+        keys = (path.as_posix() for path in found if path.parts[0] != TEMPORARY_FOLDER)
+        yield from sorted(key for key in keys if key.startswith(prefix))
+
+    def delete(self, key: str) -> None:
+        with self._explained(key):
+            path = self._path(key)
+            path.unlink(missing_ok=True)
+            self._remove_empty_folders(path.parent)
+
+    def sweep(self) -> None:
+        oldest = time.time() - SWEEP_AGE_SECONDS
+        for path in (self.root / TEMPORARY_FOLDER).glob("*"):
+            # Another sweeper may be quicker, and a file may get its key right now: both make it vanish.
+            with contextlib.suppress(FileNotFoundError):
+                if path.is_file() and path.lstat().st_ctime < oldest:
+                    path.unlink()
+
+    def _path(self, key: str) -> Path:
+        return self.root.joinpath(*split_key(key))
+
+    def _temporary_path(self) -> Path:
+        path = self.root / TEMPORARY_FOLDER / uuid.uuid4().hex
+        _make_folder_of(path)
+        return path
+
+    def _write_temporary(self, data: bytes) -> Path:
+        path = self._temporary_path()
+        try:
+            with path.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError:
+            path.unlink(missing_ok=True)
+            raise
+        return path
+
+    def _link(self, temporary: Path, key: str) -> None:
+        try:
+            self._place(key, lambda target: os.link(temporary, target))
+        except FileExistsError as error:
+            raise ObjectExistsError(f"{self.address}/{key} exists already and objects are never changed.") from error
+
+    def _place(self, key: str, put: Callable[[Path], object]) -> None:
+        """Give an object its key, durably. Whoever deletes a folder's last object removes it, also under our hands."""
+        for attempt in range(PLACE_ATTEMPTS):
+            try:
+                target = self._path(key)
+                _make_folder_of(target)
+                put(target)
+                sync_folder(target.parent)
+                return
+            except FileNotFoundError:
+                if attempt + 1 == PLACE_ATTEMPTS:
+                    raise
+
+    def _remove_empty_folders(self, folder: Path) -> None:
+        while folder != self.root:
+            try:
+                folder.rmdir()
+            except OSError:
+                return  # not empty, or another process was quicker
+            folder = folder.parent
+
+    def _missing(self, key: str) -> ObjectMissingError:
+        return ObjectMissingError(f"{self.address}/{key} is missing.")
+
+    def _unreadable(self, key: str, error: OSError) -> StoreError:
+        return StoreError(
+            f"Cannot read from the store {self.address}: {error.strerror or error} (at {key}). "
+            "Check its address, that its disk is well and that you may read it, then run again."
+        )
+
+    def _explained(self, key: str) -> "_Explained":
+        return _Explained(self.address, key)
+
+
+class _Explained:
+    """Turns an `OSError` of the file system into a `StoreError` that says where it happened and what to do."""
+
+    def __init__(self, address: str, key: str) -> None:
+        self.address = address
+        self.key = key
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if isinstance(error, OSError):
+            raise StoreError(
+                f"Cannot write to the store {self.address}: {error.strerror or error} (at {self.key}). "
+                "Check that its folder is there or can be made, is writable and has space left, then run again."
+            ) from error
+
+
+def _make_folder_of(path: Path) -> None:
+    """Make the folder that `path` is in, durably: each new folder is an entry in its parent that must be synced too."""
+    missing = [folder for folder in path.parents if not folder.exists()]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    for folder in missing:
+        sync_folder(folder.parent)
+
+
+def _walk(folder: Path) -> Iterator[Path]:
+    """All files below. What vanishes while it is looked at was deleted by another process, and is no error."""
+    try:
+        entries = list(os.scandir(folder))
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    for entry in entries:
+        if entry.is_dir(follow_symlinks=False):
+            yield from _walk(Path(entry.path))
+        else:
+            yield Path(entry.path)
+
+
+def sync_file(path: Path) -> None:
+    """Wait until the file's bytes are on the device."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_folder(path: Path) -> None:
+    """Wait until the folder's entries are on the device: without it a new name can vanish in a power cut."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,141 @@
+"""What S3's failures mean: whether to ask again, and what to tell a person.
+
+Invariant: no message has more of a failure in it than its code, its class and the key: what servers and credential
+providers write into their own texts is theirs to know.
+"""
+
+from typing import Any
+
+import urllib3.exceptions
+from botocore import exceptions as botocore_errors
+from botocore.exceptions import BotoCoreError, ClientError
+
+from storage.errors import CorruptObjectError, HoldfastError, ObjectMissingError, StoreError
+from storage.objects.s3.address import S3Address
+
+# Everything that a request can fail with; of what a body's stream raises, boto3 translates a part only.
+S3_FAILURES = (ClientError, BotoCoreError, urllib3.exceptions.HTTPError)
+NETWORK_ERRORS = (
+    botocore_errors.ConnectionError,
+    botocore_errors.HTTPClientError,
+    botocore_errors.IncompleteReadError,
+    urllib3.exceptions.HTTPError,
+)
+CREDENTIAL_ERRORS = (
+    botocore_errors.NoCredentialsError,
+    botocore_errors.PartialCredentialsError,
+    botocore_errors.CredentialRetrievalError,
+    botocore_errors.UnknownCredentialError,
+    botocore_errors.NoAuthTokenError,
+    botocore_errors.TokenRetrievalError,
+    botocore_errors.SSOError,
+    botocore_errors.LoginError,
+)
+TRANSIENT_STATUS = {408, 429, 500, 502, 503, 504}
+TRANSIENT_CODES = {"RequestTimeout", "RequestTimeoutException", "SlowDown", "Throttling", "ThrottlingException"}
+EXISTING_STATUS = {409, 412}
+
+ACCESS_ADVICE = (
+    "its credentials need s3:ListBucket and s3:ListBucketMultipartUploads on the bucket, and s3:GetObject, "
+    "s3:PutObject, s3:DeleteObject and s3:AbortMultipartUpload on the prefix"
+)
+CREDENTIAL_ADVICE = (
+    "Give boto3 credentials in one of its ordinary ways: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE, or "
+    "a role of the machine. Then run again."
+)
+CHECKSUM_ADVICE = (
+    "An older server may not know the checksums that boto3 sends by default: set "
+    "AWS_REQUEST_CHECKSUM_CALCULATION=when_required and AWS_RESPONSE_CHECKSUM_VALIDATION=when_required."
+)
+REGION_ADVICE = "The bucket is in another region, or the server expects another one: set AWS_DEFAULT_REGION to it."
+_CREDENTIALS_REFUSED = f"The server does not accept the credentials. {CREDENTIAL_ADVICE}"
+_ACCESS_REFUSED = f"Access was refused: {ACCESS_ADVICE}. Grant them, then run again."
+_FULL = "The server has no space left for this bucket or user. Make room, then run again."
+ADVICE = {
+    "InvalidAccessKeyId": _CREDENTIALS_REFUSED,
+    "SignatureDoesNotMatch": _CREDENTIALS_REFUSED,
+    "InvalidToken": _CREDENTIALS_REFUSED,
+    "ExpiredToken": _CREDENTIALS_REFUSED,
+    "TokenRefreshRequired": _CREDENTIALS_REFUSED,
+    "AccessDenied": _ACCESS_REFUSED,
+    "403": _ACCESS_REFUSED,
+    "RequestTimeTooSkewed": "This machine's clock is wrong by more than the server allows. Set it, then run again.",
+    "PermanentRedirect": REGION_ADVICE,
+    "301": REGION_ADVICE,
+    "AuthorizationHeaderMalformed": REGION_ADVICE,
+    "QuotaExceeded": _FULL,
+    "InsufficientCapacity": _FULL,
+    "XMinioStorageFull": _FULL,
+    "NoSuchUpload": "Somebody aborted the upload while it was under way. Run again.",
+    "MissingContentLength": CHECKSUM_ADVICE,
+    "NotImplemented": CHECKSUM_ADVICE,
+    "XAmzContentSHA256Mismatch": CHECKSUM_ADVICE,
+}
+
+
+def is_transient(error: Exception) -> bool:
+    """Whether the same request may succeed when it is made again."""
+    if isinstance(error, ClientError):
+        return status_of(error) in TRANSIENT_STATUS or code_of(error) in TRANSIENT_CODES
+    if isinstance(error, botocore_errors.SSLError):
+        return False  # a certificate does not become valid by asking again
+    return isinstance(error, (*NETWORK_ERRORS, botocore_errors.FlexibleChecksumError))
+
+
+def says_existing(error: Exception) -> bool:
+    """Whether a conditional put was refused. Of the servers' many names for a race all have one of these numbers."""
+    return isinstance(error, ClientError) and status_of(error) in EXISTING_STATUS
+
+
+def says_missing(error: Exception) -> bool:
+    """Whether there is no object. The answer to a HEAD has no body, hence no name but its number."""
+    return isinstance(error, ClientError) and code_of(error) in ("NoSuchKey", "404", "NotFound")
+
+
+def says_upload_is_over(error: Exception) -> bool:
+    """Whether a multipart upload is not under way any more: completed or aborted."""
+    return isinstance(error, ClientError) and code_of(error) == "NoSuchUpload"
+
+
+def explain(error: Exception, address: S3Address, key: str, endpoint: str) -> HoldfastError:
+    """The error to raise in place of S3's own. `key` is the store's key, or a prefix."""
+    if says_missing(error):
+        return ObjectMissingError(f"{address}/{key} is missing.")
+    where = f"the store {address} at {endpoint}"
+    if isinstance(error, CREDENTIAL_ERRORS):
+        return StoreError(f"No credentials for {where} ({brief(error)}). {CREDENTIAL_ADVICE}")
+    if isinstance(error, botocore_errors.FlexibleChecksumError):
+        return CorruptObjectError(f"{address}/{key} does not have the checksum that the server states for it.")
+    if isinstance(error, NETWORK_ERRORS):
+        return StoreError(
+            f"Cannot reach {where} ({brief(error)}). "
+            "Check AWS_ENDPOINT_URL_S3, the network and that the server runs, then run again."
+        )
+    return StoreError(f"Cannot use {where}: {brief(error)} (at {key or 'its top'}). {_advice(error, address)}")
+
+
+def brief(error: Exception) -> str:
+    """A failure in a few words: number and code of an answer, or the class of what went wrong without one."""
+    if isinstance(error, ClientError):
+        status, code = status_of(error), code_of(error)
+        return code if code == str(status) else f"{status} {code}"
+    return type(error).__name__
+
+
+def status_of(error: ClientError) -> int:
+    """The HTTP status of an answer; 0 if it is not known."""
+    response: Any = error.response
+    return int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+
+
+def code_of(error: ClientError) -> str:
+    """S3's name for what went wrong."""
+    response: Any = error.response
+    return str(response.get("Error", {}).get("Code", "unknown"))
+
+
+def _advice(error: Exception, address: S3Address) -> str:
+    code = code_of(error) if isinstance(error, ClientError) else ""
+    if code == "NoSuchBucket":
+        return f"There is no bucket {address.bucket!r} there. Make it, or check `store` and AWS_ENDPOINT_URL_S3."
+    return ADVICE.get(code, "Look this code up in the server's documentation, put it right, then run again.")

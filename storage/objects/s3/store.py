@@ -1,0 +1,155 @@
+"""A store in an S3 bucket, or under a prefix of one, on AWS or any server that speaks S3 and honours put-if-absent.
+
+All that is not the address comes from boto3's ordinary chain, so that one setting serves every tool and the address
+means the same to each machine: credentials (AWS_ACCESS_KEY_ID..., AWS_PROFILE, a role), AWS_ENDPOINT_URL_S3,
+AWS_DEFAULT_REGION, AWS_MAX_ATTEMPTS (6 if not given), AWS_CA_BUNDLE; for servers that do not know today's checksums
+AWS_REQUEST_CHECKSUM_CALCULATION=when_required, whereupon Content-MD5 is sent instead. The same stand in a profile of
+~/.aws/config as endpoint_url, region, max_attempts, ca_bundle and request_checksum_calculation; and there alone, in
+seconds, connect_timeout and read_timeout (10 and 60 if not given).
+
+Invariant: a key names a complete object or none, and a put that may happen once happens once, whatever becomes of the
+answer: see `s3_connection`. The one exception: where a server ignores the condition on CompleteMultipartUpload, of two
+simultaneous `put_file` of one key and more than 64 MiB the later stands. No two of ours have one key and other bytes.
+"""
+
+import hashlib
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from storage.errors import ObjectMissingError, StoreError
+from storage.objects.download_cache import DownloadCache, default_cache_folder
+from storage.objects.s3.address import parse_s3_address
+from storage.objects.s3.connection import S3Connection, StoredObject, connect, new_put_id
+from storage.objects.s3.errors import S3_FAILURES, says_upload_is_over
+from storage.objects.s3.transfers import download, put_bytes, read_object, read_pieces, upload_file
+
+SWEEP_AGE = timedelta(days=1)
+# Where files are put. In a bucket that is not ours alone, other uploads under way are none of our business.
+SWEPT_PREFIXES = ("datasets/", "runs/")
+# Data sets are immutable under the digest of their inputs, and their shards are read again and again.
+SHARED_PREFIX = "datasets/"
+
+
+class S3Store:
+    """The `Store` protocol over a bucket prefix.
+
+    A data set's shard is downloaded once per machine and asked after once per store. Anything else is downloaded once
+    by each opened store and asked after each time: who opens a store to verify a checkpoint reads the server's bytes,
+    not those that an earlier process has left on the disk. Who compares with a known hash says so and may get those.
+    """
+
+    def __init__(self, connection: S3Connection, cache: DownloadCache) -> None:
+        self._s3 = connection
+        self._cache = cache
+        self._fetched: dict[str, tuple[str, int]] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def address(self) -> str:
+        return str(self._s3.address)
+
+    def read(self, key: str) -> bytes:
+        return read_object(self._s3, key)
+
+    def write(self, key: str, data: bytes) -> None:
+        target = self._s3.target(key)
+        self._s3.request(
+            "PutObject",
+            key,
+            lambda: self._s3.client.put_object(**target, Body=data, **self._s3.integrity(data)),
+        )
+
+    def write_if_absent(self, key: str, data: bytes) -> None:
+        put_bytes(self._s3, data, key, new_put_id())
+
+    def put_file(self, source: Path, key: str) -> None:
+        try:
+            upload_file(self._s3, source, key)
+        except OSError as error:
+            raise StoreError(f"Cannot read {source} to put it into the store {self.address}: {error}.") from error
+
+    def fetch(self, key: str, is_checked: bool = False) -> Path:
+        known = self._find_known(key) if key.startswith(SHARED_PREFIX) else None
+        if known is not None:
+            return known
+        found = self._s3.find(key)
+        if found is None:
+            raise ObjectMissingError(f"{self.address}/{key} is missing.")
+        copy = (self._copy_name(key, found), found.num_bytes)
+        is_trusted = key.startswith(SHARED_PREFIX) or self._fetched.get(key) == copy
+        anew = not (is_trusted or is_checked)
+        path = self._cache.get(*copy, lambda file: download(self._s3, key, found, file), anew=anew)
+        if anew or is_trusted:
+            with self._lock:
+                self._fetched[key] = copy
+        return path
+
+    def read_pieces(self, key: str) -> Iterator[bytes]:
+        return read_pieces(self._s3, key)
+
+    def list_keys(self, prefix: str) -> Iterator[str]:
+        full_prefix = self._s3.address.full_prefix(prefix)
+        start = len(full_prefix) - len(prefix)
+        pages = self._pages("list_objects_v2", prefix, {"ContinuationToken": "NextContinuationToken"})
+        keys = [entry["Key"][start:] for page in pages for entry in page.get("Contents", [])]
+        # A console makes an empty object with a slash at its end for each folder. Sorted, since not every server does.
+        yield from sorted(key for key in keys if key and not key.endswith("/"))
+
+    def delete(self, key: str) -> None:
+        target = self._s3.target(key)
+        self._s3.request("DeleteObject", key, lambda: self._s3.client.delete_object(**target))
+        with self._lock:
+            self._fetched.pop(key, None)
+
+    def sweep(self) -> None:
+        oldest = datetime.now(UTC) - SWEEP_AGE
+        markers = {"KeyMarker": "NextKeyMarker", "UploadIdMarker": "NextUploadIdMarker"}
+        for prefix in SWEPT_PREFIXES:
+            for page in self._pages("list_multipart_uploads", prefix, markers):
+                for upload in page.get("Uploads", []):
+                    if upload["Initiated"] < oldest:
+                        self._abort(upload["Key"], upload["UploadId"], prefix)
+
+    def _find_known(self, key: str) -> Path | None:
+        """The copy that this store has fetched before, if it is still there."""
+        copy = self._fetched.get(key)
+        return self._cache.find(*copy) if copy else None
+
+    def _copy_name(self, key: str, found: StoredObject) -> str:
+        """A name for this version of the object. It ends like the key, for those who read it in a message."""
+        server = self._s3.client.meta.endpoint_url
+        version = f"{server}\n{self.address}\n{key}\n{found.etag}\n{found.num_bytes}\n{found.put_id}"
+        return f"{hashlib.sha256(version.encode()).hexdigest()[:32]}-{key.rpartition('/')[2][-100:]}"
+
+    def _pages(self, operation: str, prefix: str, markers: dict[str, str]) -> Iterator[dict[str, Any]]:
+        """A listing's pages. `markers` says which arguments go on from which fields of the page before."""
+        send, name = getattr(self._s3.client, operation), operation.title().replace("_", "")
+        arguments = {"Bucket": self._s3.address.bucket, "Prefix": self._s3.address.full_prefix(prefix)}
+        while True:
+            page: dict[str, Any] = self._s3.request(name, prefix, partial(send, **arguments))
+            yield page
+            if not page.get("IsTruncated"):
+                return
+            arguments |= {argument: page[field] for argument, field in markers.items() if page.get(field)}
+
+    def _abort(self, full_key: str, upload_id: str, prefix: str) -> None:
+        def abort() -> None:
+            try:
+                self._s3.client.abort_multipart_upload(Bucket=self._s3.address.bucket, Key=full_key, UploadId=upload_id)
+            except S3_FAILURES as error:
+                if not says_upload_is_over(error):  # another sweeper may be quicker
+                    raise
+
+        self._s3.request("AbortMultipartUpload", prefix, abort)
+
+
+def open_s3_store(address: str, cache: Path | None = None) -> S3Store:
+    """The store at `s3://bucket/prefix`; nothing is sent yet. Copies go into the folder `cache`.
+
+    Raises `ConfigurationError` if the address or boto3's configuration makes no sense.
+    """
+    return S3Store(connect(parse_s3_address(address)), DownloadCache(cache or default_cache_folder()))

@@ -1,0 +1,51 @@
+"""Which process holds a lease, and whether it still lives.
+
+Invariant: a process is called dead only from where it could be seen: on the same machine since the same boot, and in
+the same PID namespace (two containers on one machine do not see each other). Its start in clock ticks since boot tells
+it from a later process with the same number, and does not move when the clock is set.
+"""
+
+import os
+import socket
+import time
+from pathlib import Path
+
+import psutil
+
+from storage.runs.run_state import Holder
+
+START_TICKS_FIELD = 22  # of /proc/PID/stat, counted from 1: proc_pid_stat(5)
+
+
+def this_process() -> Holder:
+    """The calling process as a holder."""
+    return Holder(host=socket.gethostname(), place=_place(), pid=os.getpid(), start_ticks=_start_ticks(os.getpid()))
+
+
+def process_age_seconds() -> float:
+    """How long ago the calling process began, on a clock that nobody sets."""
+    began = _start_ticks(os.getpid()) / os.sysconf("SC_CLK_TCK")
+    return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - began)
+
+
+def is_alive(holder: Holder) -> bool | None:
+    """Whether the holder's process lives; None if it ran where this process cannot see it."""
+    if holder.place != _place():
+        return None
+    try:
+        is_same = _start_ticks(holder.pid) == holder.start_ticks
+        return is_same and bool(psutil.Process(holder.pid).status() != psutil.STATUS_ZOMBIE)
+    except (FileNotFoundError, ProcessLookupError, psutil.NoSuchProcess):
+        return False
+
+
+def _place() -> str:
+    """Boot and PID namespace: process numbers mean the same in the same place, and nothing elsewhere."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
+
+
+def _start_ticks(pid: int) -> int:
+    # The process's name stands in parentheses and may hold anything, also parentheses: count after the last one.
+    after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return int(after_name[START_TICKS_FIELD - 3])

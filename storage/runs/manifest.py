@@ -1,0 +1,139 @@
+"""A run's append-only log of generations: the only memory that Holdfast trusts.
+
+Invariant: generation n+1 is put only if absent, by a writer that has read generation n and found its requirements met
+there. So of two racing writers one wins, the other reads again and checks again, and nothing is ever overwritten.
+"""
+
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pydantic import ValidationError
+
+from storage.errors import ConflictError, CorruptObjectError, FencedError, ObjectExistsError, RunMissingError
+from storage.objects.addresses import RUNS_FOLDER
+from storage.objects.digests import canonical_json, digest_of, is_sealed, require_format, sha256_of_bytes
+from storage.objects.store import Store
+from storage.runs.run_state import Record, RunState
+
+MAX_ATTEMPTS = 20
+GENERATION_FORMAT = 2
+
+
+class Generation(Record):
+    """One object of the log. `digest` covers the rest, so that a flipped bit is noticed when it is read."""
+
+    format: int = GENERATION_FORMAT
+    generation: int
+    commit_id: str
+    written_at: float
+    event: str
+    state: RunState
+    digest: str = ""
+
+    def sealed(self) -> "Generation":
+        return self.model_copy(update={"digest": self.content_digest()})
+
+    def content_digest(self) -> str:
+        return digest_of(self.model_dump(mode="json", exclude={"digest"}))
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The log of the run named `run` in `store`."""
+
+    store: Store
+    run: str
+
+    def load_head(self) -> Generation:
+        """The highest generation. Raises `RunMissingError`, or `CorruptObjectError` if its bytes have changed."""
+        head = self.find_head()
+        if head is None:
+            raise RunMissingError(
+                f"There is no run {self.run!r} in {self.store.address}. "
+                "Check `run` and `store`, or start it with `holdfast run`."
+            )
+        return head
+
+    def find_head(self) -> Generation | None:
+        """The highest generation, or None for a run that was never started."""
+        keys = list(self.store.list_keys(self._key_prefix()))
+        return self._load(keys[-1]) if keys else None
+
+    def create(self, state: RunState) -> Generation:
+        """Put the first generation. Raises `ConflictError` if the run exists."""
+        try:
+            return self._put(1, "created", state)
+        except ObjectExistsError as error:
+            raise ConflictError(f"The run {self.run!r} was started by another process at the same moment.") from error
+
+    def commit(self, event: str, change: Callable[[RunState, int], RunState]) -> Generation:
+        """Put the next generation: `change(state, generation)` of the head.
+
+        `change` must be pure and raises a `ConflictError` where the head forbids it; it is called again on a newer head
+        whenever another writer was quicker.
+        """
+        for _ in range(MAX_ATTEMPTS):
+            head = self.load_head()
+            number = head.generation + 1
+            try:
+                return self._put(number, event, change(head.state, number))
+            except ObjectExistsError:
+                continue
+        raise ConflictError(f"The run {self.run!r}: {MAX_ATTEMPTS} other writers were quicker. Run again.")
+
+    def _put(self, number: int, event: str, state: RunState) -> Generation:
+        generation = Generation(
+            generation=number, commit_id=uuid.uuid4().hex, written_at=time.time(), event=event, state=state
+        ).sealed()
+        key = self._key(number)
+        try:
+            self.store.write_if_absent(key, canonical_json(generation.model_dump(mode="json")))
+        except ObjectExistsError:
+            # A network file system may repeat a link whose reply was lost, and then meets our own commit.
+            if self._load(key).commit_id != generation.commit_id:
+                raise
+        return generation
+
+    def _load(self, key: str) -> Generation:
+        data = self.store.read(key)
+        # First of all, and for a generation of any format: a flipped bit may as well make it look like a later one.
+        if not is_sealed(data, "digest"):
+            raise self._corrupt(key, data, "its content does not have the digest it states")
+        require_format(data, GENERATION_FORMAT, f"The manifest of run {self.run!r}")
+        try:
+            generation = Generation.model_validate_json(data)
+        except ValidationError as error:
+            raise self._corrupt(key, data, "it is not a manifest generation") from error
+        if self._key(generation.generation) != key:
+            raise self._corrupt(key, data, f"it is generation {generation.generation}")
+        return generation
+
+    def _key_prefix(self) -> str:
+        return f"{RUNS_FOLDER}/{self.run}/manifest/"
+
+    def _key(self, number: int) -> str:
+        return f"{self._key_prefix()}{number:012d}.json"
+
+    def _corrupt(self, key: str, data: bytes, problem: str) -> CorruptObjectError:
+        return CorruptObjectError(
+            f"The manifest {self.store.address}/{key} is damaged: {problem} (SHA-256 {sha256_of_bytes(data)[:16]}). "
+            "Restore it from a backup of the store. The checkpoints it names are not touched by this."
+        )
+
+
+def find_runs(store: Store) -> list[str]:
+    """The names of all runs of a store, sorted."""
+    keys = (key.split("/") for key in store.list_keys(f"{RUNS_FOLDER}/"))
+    return sorted({parts[1] for parts in keys if len(parts) == 4 and parts[2] == "manifest"})
+
+
+def require_fence(state: RunState, fence: int) -> None:
+    """Raise `FencedError` unless the lease with this fence is the current one."""
+    if state.lease is None or state.lease.fence != fence:
+        holder = "nobody" if state.lease is None else f"fence {state.lease.fence} on {state.lease.holder.host}"
+        raise FencedError(
+            f"The lease of run {state.run!r} with fence {fence} is over; now it is held by {holder}. "
+            "This segment can promote nothing any more."
+        )

@@ -1,0 +1,163 @@
+"""Which of a run's promoted checkpoints stay, and why: a pure function of the records, the policy and what is read.
+
+What claims a checkpoint, in the order in which a byte budget takes it away last:
+
+    1. protected     the resume point, its fallback (the next older one), and what is being read: stay in any case
+    2. rollback      the newest one that is old enough to go back to should the very next step diverge; behind it the
+                     oldest of the younger ones, which takes its place once it is old enough
+    3. best          the best N by the headline metric, better ones first; of equal ones the older
+    4. newest        the newest K, newer ones first
+    5. milestones    in every stretch of N steps the first checkpoint at or after its beginning, newer ones first
+
+What nothing claims goes. A budget then cuts this order where the sum of the bytes would exceed it, and all behind the
+cut goes too. Invariant: the answer follows from the records alone, in whatever order they come; asked again about what
+it kept, it keeps all of it.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from storage.runs.run_state import CheckpointRecord, RunState
+
+PROTECTED, ROLLBACK, BEST, NEWEST, MILESTONE = range(5)
+
+
+@dataclass(frozen=True)
+class RetentionPolicy:
+    """How many checkpoints stay. `every_steps` counts steps, `max_bytes` the files of all that stay.
+
+    `rollback_steps` is how far a run that diverges goes back; None if it never does.
+    """
+
+    newest: int
+    best: int = 0
+    every_steps: int | None = None
+    max_bytes: int | None = None
+    rollback_steps: int | None = None
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What becomes of one checkpoint, and why, in words."""
+
+    record: CheckpointRecord
+    is_kept: bool
+    reason: str
+
+
+@dataclass(frozen=True)
+class _Claim:
+    """Why a checkpoint is to stay, and its place in the order: what kind of claim, and the place within the kind."""
+
+    place: tuple[int, int]
+    words: str
+
+
+def find_being_read(state: RunState) -> frozenset[str]:
+    """Folders of the checkpoints that somebody may be reading and that no retention may take from under him.
+
+    This is the checkpoint that the running segment began with: its ranks restore from it. Others need no entry here.
+    An evaluation and a report read the resume point, and whoever hashes the resume point before a resume goes on to its
+    fallback: both stay in any case, and a checkpoint is the one or the other until two more were promoted. `verify`
+    reads everything, holds nothing back, and leaves out what was dropped while it read.
+    """
+    lease = state.lease
+    if lease is None:
+        return frozenset()
+    began_with = [r.path for r in state.kept if r.step == lease.first_step and r.fence < lease.fence]
+    return frozenset(began_with[:1])  # of two checkpoints of one step the newer one was the resume point
+
+
+def retain(
+    records: Sequence[CheckpointRecord], policy: RetentionPolicy, being_read: Collection[str] = ()
+) -> list[Decision]:
+    """What becomes of each of a run's promoted checkpoints, newest first."""
+    newest_first = sorted(records, key=_age, reverse=True)
+    claims = _protected(newest_first, being_read)
+    for rule in (_rollback, _best, _newest, _milestones):
+        for path, claim in rule(newest_first, policy).items():
+            claims.setdefault(path, []).append(claim)
+    within_budget = _fit(newest_first, claims, policy.max_bytes)
+    return [_decide(record, policy, claims.get(record.path, []), within_budget) for record in newest_first]
+
+
+def kept_of(decisions: Sequence[Decision]) -> list[CheckpointRecord]:
+    """What stays, in the same order."""
+    return [decision.record for decision in decisions if decision.is_kept]
+
+
+def _age(record: CheckpointRecord) -> tuple[int, int]:
+    return record.step, record.fence
+
+
+def _protected(newest_first: Sequence[CheckpointRecord], being_read: Collection[str]) -> dict[str, list[_Claim]]:
+    words = {record.path: ["being read"] for record in newest_first if record.path in being_read}
+    for record, role in zip(newest_first, ("the resume point", "the resume point's fallback"), strict=False):
+        words[record.path] = [role, *words.get(record.path, [])]
+    return {path: [_Claim((PROTECTED, 0), text) for text in texts] for path, texts in words.items()}
+
+
+def _rollback(newest_first: Sequence[CheckpointRecord], policy: RetentionPolicy) -> dict[str, _Claim]:
+    """Two, however many steps lie between checkpoints: with one alone, none would ever grow old enough to follow it."""
+    if policy.rollback_steps is None or not newest_first:
+        return {}
+    latest = newest_first[0].step + 1 - policy.rollback_steps
+    old_enough = [record for record in newest_first if record.step <= latest][:1]
+    growing_old = [record for record in newest_first[1:] if record.step > latest][-1:]
+    claims = {record.path: _Claim((ROLLBACK, 0), "to go back to if the loss diverges") for record in old_enough}
+    return claims | {
+        record.path: _Claim((ROLLBACK, 1), "the next one to go back to if the loss diverges") for record in growing_old
+    }
+
+
+def _best(newest_first: Sequence[CheckpointRecord], policy: RetentionPolicy) -> dict[str, _Claim]:
+    # Of equal ones the older: so a new checkpoint never takes the place of one that is just as good.
+    validated = [(-record.metric, _age(record), record) for record in newest_first if record.metric is not None]
+    best = [record for _metric, _age, record in sorted(validated, key=lambda entry: entry[:2])][: policy.best]
+    return {
+        record.path: _Claim((BEST, index), f"one of the best {policy.best}" if policy.best > 1 else "the best one")
+        for index, record in enumerate(best)
+    }
+
+
+def _newest(newest_first: Sequence[CheckpointRecord], policy: RetentionPolicy) -> dict[str, _Claim]:
+    words = f"one of the newest {policy.newest}"
+    return {record.path: _Claim((NEWEST, index), words) for index, record in enumerate(newest_first[: policy.newest])}
+
+
+def _milestones(newest_first: Sequence[CheckpointRecord], policy: RetentionPolicy) -> dict[str, _Claim]:
+    """Saves are not always on the cadence, so a milestone is the first one at or after the beginning of its stretch."""
+    if policy.every_steps is None:
+        return {}
+    stretches = {record.step // policy.every_steps: (index, record) for index, record in enumerate(newest_first)}
+    return {
+        record.path: _Claim((MILESTONE, index), f"the milestone of step {stretch * policy.every_steps:,}")
+        for stretch, (index, record) in stretches.items()
+        if stretch > 0
+    }
+
+
+def _fit(
+    newest_first: Sequence[CheckpointRecord], claims: dict[str, list[_Claim]], max_bytes: int | None
+) -> frozenset[str]:
+    """Folders of what stays within the budget: the protected ones, and the longest beginning of the order that fits."""
+    strongest = {path: min(claim.place for claim in found) for path, found in claims.items()}
+    ordered = sorted((record for record in newest_first if record.path in claims), key=lambda r: strongest[r.path])
+    sums = accumulate(record.num_bytes for record in ordered)
+    return frozenset(
+        record.path
+        for record, num_bytes in zip(ordered, sums, strict=True)
+        if max_bytes is None or num_bytes <= max_bytes or strongest[record.path][0] == PROTECTED
+    )
+
+
+def _decide(
+    record: CheckpointRecord, policy: RetentionPolicy, claims: list[_Claim], within_budget: frozenset[str]
+) -> Decision:
+    words = ", ".join(claim.words for claim in claims)
+    if record.path in within_budget:
+        return Decision(record, True, words)
+    if claims:
+        return Decision(record, False, f"no room within {policy.max_bytes:,} bytes, though {words}")
+    return Decision(record, False, "not among the newest, the best or the milestones")

@@ -1,0 +1,72 @@
+"""What a segment leaves in the store besides checkpoints: its heartbeat, and its outcome record.
+
+Invariant: the outcome record is put once, by whichever rank speaks first. No record means that nobody lived to write
+one: the segment is `lost`.
+"""
+
+from pydantic import Field, ValidationError
+
+from storage.errors import ObjectExistsError, ObjectMissingError
+from storage.objects.addresses import RUNS_FOLDER
+from storage.objects.digests import canonical_json
+from storage.objects.store import Store
+from storage.runs.run_state import Divergence, Outcome, Record, SaveFigures
+
+
+class OutcomeRecord(Record):
+    """How a segment ended, in the ranks' own words."""
+
+    outcome: Outcome
+    cause: str = ""
+    is_final: bool = Field(False, description="The cause is a mistake that trying again cannot mend.")
+    first_step: int
+    last_step: int
+    world_size: int
+    seconds: float
+    phases: dict[str, float] = Field(description="Seconds per phase.")
+    saves: SaveFigures | None = None
+    divergence: Divergence | None = None
+
+
+class Heartbeat(Record):
+    """Rewritten every few seconds by the process that holds the lease: `beat` counts up as long as it lives."""
+
+    beat: int
+    step: int = Field(description="Last step that the ranks reported.")
+
+
+def segment_path(run: str, fence: int) -> str:
+    """Key of a segment's folder."""
+    return f"{RUNS_FOLDER}/{run}/segments/{fence:08d}"
+
+
+def write_outcome(store: Store, run: str, fence: int, record: OutcomeRecord) -> bool:
+    """Put the outcome unless another rank was quicker; whether it was ours."""
+    try:
+        store.write_if_absent(
+            f"{segment_path(run, fence)}/outcome.json", canonical_json(record.model_dump(mode="json"))
+        )
+    except ObjectExistsError:
+        return False
+    return True
+
+
+def find_outcome(store: Store, run: str, fence: int) -> OutcomeRecord | None:
+    """The segment's outcome, or None if nobody has written one. One that cannot be read says nothing either."""
+    try:
+        return OutcomeRecord.model_validate_json(store.read(f"{segment_path(run, fence)}/outcome.json"))
+    except (ObjectMissingError, ValidationError):
+        return None
+
+
+def write_heartbeat(store: Store, run: str, fence: int, heartbeat: Heartbeat) -> None:
+    """Show that the lease's holder lives."""
+    store.write(f"{segment_path(run, fence)}/heartbeat.json", canonical_json(heartbeat.model_dump(mode="json")))
+
+
+def find_heartbeat(store: Store, run: str, fence: int) -> Heartbeat | None:
+    """The last sign of life, or None if the segment died before its first."""
+    try:
+        return Heartbeat.model_validate_json(store.read(f"{segment_path(run, fence)}/heartbeat.json"))
+    except (ObjectMissingError, ValidationError):
+        return None

@@ -1,0 +1,236 @@
+"""What may happen to a run: pure functions from one generation's state to the next, for `Manifest.commit`.
+
+Invariant: promotions move forward and need the current fence; what a policy drops from `kept` is never the resume
+point, nor its fallback, nor being read. Backward, a run moves by `set_aside` and `roll_back` alone.
+"""
+
+import time
+from collections.abc import Callable, Collection
+
+from storage.errors import ConflictError, RunBusyError
+from storage.runs.manifest import require_fence
+from storage.runs.positions import end_position, learning_rate_factor
+from storage.runs.retention import RetentionPolicy, find_being_read, kept_of, retain
+from storage.runs.run_state import (
+    CheckpointRecord,
+    Holder,
+    Lease,
+    RefusedRecord,
+    RollbackRecord,
+    RunState,
+    SegmentRecord,
+    SetAsideRecord,
+)
+
+Change = Callable[[RunState, int], RunState]
+
+
+def take_lease(holder: Holder, world_size: int) -> Change:
+    """Begin a segment: its fence is the generation that grants the lease."""
+
+    def change(state: RunState, generation: int) -> RunState:
+        if state.lease is not None:
+            other = state.lease.holder
+            raise RunBusyError(f"Run {state.run!r} was taken up by process {other.pid} on {other.host} just now.")
+        first_step = state.promoted.step if state.promoted else 0
+        lease = Lease(
+            fence=generation, holder=holder, world_size=world_size, first_step=first_step, taken_at=time.time()
+        )
+        return state.model_copy(update={"lease": lease})
+
+    return change
+
+
+def end_segment(record: SegmentRecord) -> Change:
+    """Give the lease back and remember how the segment ended."""
+
+    def change(state: RunState, _generation: int) -> RunState:
+        require_fence(state, record.fence)
+        return state.model_copy(update={"lease": None, "segments": [*state.segments, record]})
+
+    return change
+
+
+def promote(checkpoint: CheckpointRecord, policy: RetentionPolicy) -> Change:
+    """Make a validated checkpoint the resume point, and drop what the policy does not keep beside it."""
+
+    def change(state: RunState, _generation: int) -> RunState:
+        require_fence(state, checkpoint.fence)
+        return _moved_forward(state, checkpoint, policy)
+
+    return change
+
+
+def refuse(record: RefusedRecord) -> Change:
+    """Remember a sound checkpoint that did not pass the quality gate. Those of an earlier one may go."""
+
+    def change(state: RunState, _generation: int) -> RunState:
+        require_fence(state, record.checkpoint.fence)
+        latest = state.refused[-1].checkpoint if state.refused else None
+        for earlier in filter(None, (state.promoted, latest)):
+            _require_later(record.checkpoint, earlier)
+        discarded = [r.model_copy(update={"is_discarded": True}) for r in state.refused if not r.is_discarded]
+        return state.model_copy(update={"refused": [*discarded, record]})
+
+    return change
+
+
+def promote_refused(path: str, policy: RetentionPolicy) -> Change:
+    """Make the refused checkpoint that the last segment left the resume point: the gate is another one now.
+
+    Needs no lease, and nobody may hold it: raises `RunBusyError`, or `ConflictError` if it is not that checkpoint.
+    """
+
+    def change(state: RunState, _generation: int) -> RunState:
+        if state.lease is not None:
+            raise RunBusyError(f"Run {state.run!r} was taken up by another process just now.")
+        point = state.refused_point
+        if point is None or point.checkpoint.path != path:
+            raise ConflictError(f"Run {state.run!r} went on meanwhile, without the checkpoint {path}.")
+        *segments, last = state.segments
+        lost = max(0, last.last_step - point.checkpoint.step)
+        counted = [*segments, last.model_copy(update={"steps_lost": lost})]
+        return _moved_forward(state, point.checkpoint, policy).model_copy(update={"segments": counted})
+
+    return change
+
+
+def set_aside(step: int, path: str, reason: str, fence: int | None) -> Change:
+    """Never use a damaged checkpoint again; the next older one becomes the resume point.
+
+    Only who holds the lease `fence` may do so, or anybody (None) while nobody holds one: what looks missing to a
+    process that comes late may have been deleted by the run's new holder. If it was the resume point that a segment
+    was about to start from, the segment begins at the new one.
+
+    Metrics of a later step than the new resume point are dropped: that step has to be reached again.
+    """
+
+    def change(state: RunState, _generation: int) -> RunState:
+        if fence is not None:
+            require_fence(state, fence)
+        elif state.lease is not None:
+            raise RunBusyError(f"Run {state.run!r} was taken up by another process just now.")
+        kept = [checkpoint for checkpoint in state.kept if checkpoint.path != path]
+        record = SetAsideRecord(step=step, path=path, reason=reason, set_aside_at=time.time())
+        refused = [entry for entry in state.refused if entry.checkpoint.path != path]
+        moved = _moved_back(state, kept)
+        update = {"set_aside": [*state.set_aside, record], "refused": refused, "lease": _begun_again(state, moved)}
+        return moved.model_copy(update=update)
+
+    return change
+
+
+def _begun_again(before: RunState, moved: RunState) -> Lease | None:
+    """The lease of a segment whose resume point has moved back."""
+    if before.lease is None or before.promoted == moved.promoted:
+        return before.lease
+    return before.lease.model_copy(update={"first_step": moved.promoted.step if moved.promoted else 0})
+
+
+def roll_back(fence: int, num_steps: int, factor: float, batch_size: int) -> Change:
+    """Answer the divergence of the segment `fence`, the last one: go back `num_steps` and leave out what they took.
+
+    The newest checkpoint that is not later than that becomes the resume point; without one, the beginning of the run.
+    From there steps are trained again, to the same values, up to the step where other samples begin: so the model does
+    not depend on which checkpoints there are. `factor` multiplies the learning rate that was in force.
+
+    Anybody may do so while nobody holds the lease, once: raises `RunBusyError`, or `ConflictError`.
+    """
+
+    def change(state: RunState, _generation: int) -> RunState:
+        if state.lease is not None:
+            raise RunBusyError(f"Run {state.run!r} was taken up by another process just now.")
+        segment = state.unanswered_divergence
+        if segment is None or segment.divergence is None or segment.fence != fence:
+            raise ConflictError(f"Run {state.run!r} was rolled back by another process just now.")
+        diverged_step = segment.divergence.step
+        resume_step = max(0, diverged_step - num_steps)
+        record = RollbackRecord(
+            fence=fence,
+            diverged_step=diverged_step,
+            resume_step=resume_step,
+            first_position=end_position(resume_step, batch_size, state.rollbacks),
+            end_position=end_position(diverged_step, batch_size, state.rollbacks),
+            learning_rate_factor=factor * learning_rate_factor(diverged_step - 1, state.rollbacks),
+            cause=segment.cause,
+            rolled_back_at=time.time(),
+        )
+        kept = [checkpoint for checkpoint in state.kept if checkpoint.step <= resume_step]
+        # What was refused may be of the steps that are left out now.
+        return _moved_back(state, kept).model_copy(update={"rollbacks": [*state.rollbacks, record], "refused": []})
+
+    return change
+
+
+def prune(dropped: Collection[str], discarded: Collection[str]) -> Change:
+    """Keep the checkpoints in the folders `dropped` no longer, nor the files of the set-aside ones in `discarded`.
+
+    Needs no lease: what it may drop is nobody's. Raises `ConflictError` if meanwhile one of them became the resume
+    point, its fallback, or what a segment began with.
+    """
+
+    def change(state: RunState, _generation: int) -> RunState:
+        protected = {record.path for record in state.kept[:2]} | find_being_read(state)
+        if protected & set(dropped):
+            raise ConflictError(
+                f"Run {state.run!r} went on meanwhile and needs what was to be dropped. Prune it again."
+            )
+        set_aside = [
+            record.model_copy(update={"is_discarded": record.is_discarded or record.path in discarded})
+            for record in state.set_aside
+        ]
+        kept = [record for record in state.kept if record.path not in dropped]
+        return state.model_copy(update={"kept": kept, "set_aside": set_aside})
+
+    return change
+
+
+def reconfigure(config: dict[str, object], steps_total: int) -> Change:
+    """Go on with a changed configuration. Raises `RunBusyError` while a segment runs with the old one."""
+
+    def change(state: RunState, _generation: int) -> RunState:
+        if state.lease is not None:
+            raise RunBusyError(f"Run {state.run!r} was taken up by another process just now.")
+        return state.model_copy(update={"config": config, "steps_total": steps_total})
+
+    return change
+
+
+def record_metrics(metrics: dict[str, float], step: int) -> Change:
+    """Remember the test metrics of the promoted checkpoint at `step`."""
+
+    def change(state: RunState, _generation: int) -> RunState:
+        if state.promoted is None or state.promoted.step != step:
+            raise ConflictError(f"Metrics of step {step} do not belong to the promoted checkpoint.")
+        return state.model_copy(update={"metrics": metrics, "metrics_step": step})
+
+    return change
+
+
+def _moved_forward(state: RunState, checkpoint: CheckpointRecord, policy: RetentionPolicy) -> RunState:
+    """The state with a later resume point, beside it what the policy keeps, and of what was refused only the later."""
+    if state.promoted is not None:
+        _require_later(checkpoint, state.promoted)
+    kept = kept_of(retain([checkpoint, *state.kept], policy, find_being_read(state)))
+    refused = [record for record in state.refused if _place(record.checkpoint) > _place(checkpoint)]
+    return state.model_copy(update={"promoted": checkpoint, "kept": kept, "refused": refused})
+
+
+def _require_later(checkpoint: CheckpointRecord, earlier: CheckpointRecord) -> None:
+    if _place(checkpoint) <= _place(earlier):
+        raise ConflictError(
+            f"Promotion moves forward: step {checkpoint.step} of fence {checkpoint.fence} is not after step "
+            f"{earlier.step} of fence {earlier.fence}."
+        )
+
+
+def _place(checkpoint: CheckpointRecord) -> tuple[int, int]:
+    return checkpoint.step, checkpoint.fence
+
+
+def _moved_back(state: RunState, kept: list[CheckpointRecord]) -> RunState:
+    """The state with only these checkpoints left, newest first. Metrics of a later step belong to nothing any more."""
+    update: dict[str, object] = {"kept": kept, "promoted": kept[0] if kept else None}
+    if state.metrics_step is not None and (not kept or kept[0].step < state.metrics_step):
+        update |= {"metrics": None, "metrics_step": None}
+    return state.model_copy(update=update)

@@ -1,0 +1,174 @@
+"""One step whose samples are not the ones that are due: what happened to them, in words.
+
+Invariant: says only what the ledger and the pure functions show: which samples stand where others are due, and at which
+other steps of the epoch they were used.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from tasks.audits.expectation import Expectation
+from tasks.audits.violations import MAX_NAMED, MAX_SPOKEN, Violation, listed, name_sample
+
+Leaves = Sequence[tuple[int, Sequence[int]]]
+Use = tuple[int, int]  # a row, and the epoch for which it was used or is due
+# The worst first: the others are often its consequence.
+SAMPLE_KINDS = ("foreign", "repeated", "skipped", "moved")
+
+
+@dataclass(frozen=True)
+class Deviation:
+    """A step's leaves as found and as due; what it has too much, what it lacks, and what stands elsewhere in it."""
+
+    step: int
+    found: Leaves
+    due: Leaves
+    wrong_ids: list[int]  # leaves whose ids are not those of their rows
+    extra: list[Use]
+    lacking: list[Use]
+    displaced: list[tuple[int, int, int]]  # row, leaf in which it is, leaf in which it is due
+
+    @property
+    def rows(self) -> set[int]:
+        """Every row that may have to be named."""
+        moved = {row for row, _ in self.extra} | {row for row, _ in self.lacking}
+        return moved | {row for row, *_ in self.displaced} | set(self.unread_rows)
+
+    @property
+    def unread_rows(self) -> list[int]:
+        """Rows of the leaves with wrong ids."""
+        return [row for leaf, rows in self.found if leaf in self.wrong_ids for row in rows]
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is known about rows: ids, the steps that used them for an epoch, the step that lacks them."""
+
+    ids: Mapping[int, str]
+    uses: Mapping[Use, Sequence[int]]
+    lacking: Mapping[Use, int]
+
+    def name(self, row: int) -> str:
+        return name_sample(row, self.ids.get(row))
+
+    def steps_of(self, uses: Iterable[Use]) -> set[int]:
+        """Every step that has to do with these uses."""
+        uses = list(uses)
+        return {step for use in uses for step in self.uses.get(use, ())} | {
+            self.lacking[use] for use in uses if use in self.lacking
+        }
+
+
+def compare_step(step: int, found: Leaves, due: Leaves, wrong_ids: list[int], expectation: Expectation) -> Deviation:
+    """Work out what happened to the samples of a step."""
+    there, wanted = _count(found), _count(due)
+    rows, epochs = expectation.epochs(step)
+    lacking: list[Use] = []
+    for row in wanted - there:
+        # A batch that straddles epochs may want a row for two of them: what is there counts for the first.
+        lacking += [(row, int(epoch)) for epoch in epochs[rows == row][there[row] :]]
+    extra = [(row, expectation.epoch_of(step)) for row in (there - wanted).elements()]
+    displaced = _find_displaced(found, due) if there == wanted else []
+    return Deviation(step, found, due, wrong_ids, extra, lacking, displaced)
+
+
+def describe_step(deviation: Deviation, facts: Facts) -> Violation:
+    """The step's one violation."""
+    there, wanted = _count(deviation.found), _count(deviation.due)
+    times = there.total() // wanted.total()
+    if not deviation.found:
+        rows = [row for row, _ in deviation.lacking]
+        return _violation("step_missing", deviation, rows, "it is not in the ledger.", facts)
+    if times > 1 and there == Counter({row: times * uses for row, uses in wanted.items()}):
+        text = f"it is in the ledger {times} times."
+        return _violation("step_repeated", deviation, list(there), text, facts)
+    if there != wanted:
+        return _describe_samples(deviation, facts)
+    if deviation.displaced:
+        return _describe_order(deviation, facts)
+    if deviation.wrong_ids:
+        return _violation("ids", deviation, deviation.unread_rows, "", facts)
+    return _violation("form", deviation, [], "its leaves are not recorded as one row each.", facts)
+
+
+def _describe_samples(deviation: Deviation, facts: Facts) -> Violation:
+    """Samples that should not be there, and those that should."""
+    said = {use: _say_extra(deviation.step, use, facts) for use in deviation.extra}
+    said |= {use: _say_lacking(use, facts) for use in deviation.lacking}
+    uses = sorted(said, key=lambda use: SAMPLE_KINDS.index(said[use][0]))
+    text = _say_all([said[use][1] for use in uses])
+    rows, others = [row for row, _ in uses], facts.steps_of(uses[:MAX_NAMED])
+    return _violation(said[uses[0]][0], deviation, rows, text, facts, others)
+
+
+def _say_extra(step: int, use: Use, facts: Facts) -> tuple[str, str]:
+    row, epoch = use
+    steps = facts.uses.get(use, [step])
+    if row not in facts.ids:
+        return "foreign", f"{facts.name(row)} was used here"
+    if len(steps) > 1:
+        return "repeated", f"{facts.name(row)} was used {len(steps)} times in epoch {epoch}, at {_say_steps(steps)}"
+    where = f"is due at step {facts.lacking[use]:,}" if use in facts.lacking else "is not due here"
+    return "moved", f"{facts.name(row)} was used here and {where}"
+
+
+def _say_lacking(use: Use, facts: Facts) -> tuple[str, str]:
+    row, epoch = use
+    if use not in facts.uses:
+        return "skipped", f"{facts.name(row)} is due here and was not used in epoch {epoch}"
+    return "moved", f"{facts.name(row)} is due here and was used at {_say_steps(facts.uses[use])}"
+
+
+def _describe_order(deviation: Deviation, facts: Facts) -> Violation:
+    """The right samples in another order."""
+    between = [(row, found, due) for row, found, due in deviation.displaced if found != due]
+    if between:
+        texts = [f"{facts.name(row)} is in leaf {found} and is due in leaf {due}" for row, found, due in between]
+        return _violation("between_leaves", deviation, [row for row, *_ in between], _say_all(texts), facts)
+    leaves = listed(str(leaf) for leaf in sorted({leaf for _, leaf, _ in deviation.displaced}))
+    rows = [row for row, *_ in deviation.displaced]
+    text = f"in leaf {leaves} the order is another one: {listed(map(facts.name, rows))} changed places."
+    return _violation("within_leaf", deviation, rows, text, facts)
+
+
+def _violation(
+    kind: str, deviation: Deviation, rows: Sequence[int], text: str, facts: Facts, others: Iterable[int] = ()
+) -> Violation:
+    sentences = [f"Step {deviation.step:,}: {text}"] if text else []
+    if deviation.wrong_ids and kind != "foreign":  # a row that is not there has no id
+        leaves = listed(map(str, deviation.wrong_ids), MAX_NAMED)
+        sentences.append(
+            f"Step {deviation.step:,}, leaf {leaves}: the ids that were recorded are not those that the data set has "
+            "for the rows. Other samples were read, or the data set was changed since."
+        )
+    return Violation(
+        kind,
+        tuple(sorted({deviation.step, *others})[:MAX_NAMED]),
+        " ".join(sentences),
+        tuple((row, facts.ids.get(row)) for row in list(dict.fromkeys(rows))[:MAX_NAMED]),
+    )
+
+
+def _count(leaves: Leaves) -> Counter[int]:
+    return Counter(row for _, rows in leaves for row in rows)
+
+
+def _find_displaced(found: Leaves, due: Leaves) -> list[tuple[int, int, int]]:
+    """Samples that stand in another leaf, or at another place in their leaf, than they should."""
+    places = [
+        sorted((row, leaf, place) for leaf, rows in leaves for place, row in enumerate(rows)) for leaves in (found, due)
+    ]
+    return [(row, leaf, due[1]) for (row, leaf, place), due in zip(*places, strict=True) if (leaf, place) != due[1:]]
+
+
+def _say_all(texts: Sequence[str]) -> str:
+    """Some of these half-sentences, and how many more there are."""
+    more = [f"and {len(texts) - MAX_SPOKEN:,} more samples like these"] if len(texts) > MAX_SPOKEN else []
+    return "; ".join([*texts[:MAX_SPOKEN], *more]) + "."
+
+
+def _say_steps(steps: Sequence[int]) -> str:
+    """'step 3 (2 times) and step 7'."""
+    counts = Counter(steps)
+    return listed(f"step {step:,}" + (f" ({times} times)" if times > 1 else "") for step, times in counts.items())

@@ -1,0 +1,63 @@
+"""A DuckDB of one's own, for as long as a block: bounded in memory, spilling into a folder, asking nobody outside.
+
+Invariant: nothing is downloaded, and nothing is written but in the folder for what does not fit into memory.
+"""
+
+import contextlib
+import glob
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import duckdb
+
+from storage.errors import ConfigurationError, StoreError
+from tasks.data.sources.columns import literal
+
+
+@contextlib.contextmanager
+def open_database(memory_limit: str, folder: Path) -> Iterator[duckdb.DuckDBPyConnection]:
+    """An empty database in memory. Raises `ConfigurationError` for a limit that is no size."""
+    connection = duckdb.connect()
+    try:
+        connection.execute("SET autoinstall_known_extensions = false")  # nothing is downloaded
+        connection.execute("SET autoload_known_extensions = false")
+        connection.execute("SET enable_progress_bar = false")
+        # Parquet's minimum and maximum leave NaN out, and DuckDB 2.0.0 concludes from them that isnan() is never true.
+        connection.execute("SET disabled_optimizers = 'statistics_propagation'")
+        connection.execute("SET TimeZone = 'UTC'")
+        connection.execute(f"SET temp_directory = {literal(str(folder / 'spill'))}")
+        connection.execute(f"SET memory_limit = {literal(memory_limit)}")
+    except duckdb.ParserException as error:
+        connection.close()
+        raise ConfigurationError(
+            f"data.memory_limit must be a size like '2GB' or '512MB', found {memory_limit!r}."
+        ) from error
+    with connection:
+        yield connection
+
+
+@contextlib.contextmanager
+def explained_errors(memory_limit: str, folder: Path) -> Iterator[None]:
+    """Turn what DuckDB raises into a `ConfigurationError` for too little memory or disk, or a `StoreError`."""
+    try:
+        yield
+    except duckdb.OutOfMemoryException as error:
+        raise ConfigurationError(
+            f"The ledger takes more memory than data.memory_limit = {memory_limit!r}, or more disk than {folder} has: "
+            f"{_first_line(error)} Raise data.memory_limit, or give that folder a larger disk."
+        ) from error
+    except duckdb.Error as error:
+        raise StoreError(
+            f"The ledger or the data set cannot be read: {_first_line(error)} "
+            "Check that the store's files are there and may be read."
+        ) from error
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]
+
+
+def parquet_sql(paths: Sequence[Path]) -> str:
+    """SQL of the rows of these files and nothing else: characters that mean something in a pattern are escaped."""
+    listed = ", ".join(literal(glob.escape(str(path))) for path in paths)
+    return f"read_parquet([{listed}], hive_partitioning = false)"

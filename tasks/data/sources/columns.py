@@ -1,0 +1,282 @@
+"""The user's columns: found and typed by the files' footers, and put into one form for SQL.
+
+Invariant: every file has every column that the configuration names, with a type that fits its meaning and agrees with
+the other files. DuckDB's union by name would fill a column that a file lacks with nulls: so it is checked before.
+"""
+
+import glob
+from collections.abc import Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from storage.errors import ContractError
+from tasks.configuration import DataConfig
+from tasks.data.sources.files import SourceFile
+
+TEXT, WHOLE, REAL, BOOLEAN, NOTHING = "text", "whole numbers", "real numbers", "booleans", "nothing but nulls"
+TIME, ZONED_TIME = "times", "times with a zone"
+WHOLE_LIST, BOOLEAN_LIST = "lists of whole numbers", "lists of booleans"
+TIMES = (TIME, ZONED_TIME)
+
+# A column that is null in the whole of one file has no type there; how many nulls are allowed is the contract's matter.
+FITTING = {
+    "id": (TEXT, WHOLE),
+    "text": (TEXT,),
+    "tokens": (WHOLE_LIST,),
+    "attention_mask": (WHOLE_LIST, BOOLEAN_LIST),
+    "label": (TEXT, WHOLE, BOOLEAN),
+    "numeric": (WHOLE, REAL, BOOLEAN),
+    "categorical": (TEXT, WHOLE, REAL, BOOLEAN),
+    "split.column by column": (TEXT, WHOLE, BOOLEAN, *TIMES),
+    "split.column by time": (*TIMES, WHOLE),
+}
+# Types that may stand side by side: a reader widens them without changing a value.
+AGREEING = {"numeric": ({WHOLE, REAL, BOOLEAN},), "categorical": ({WHOLE, REAL},)}
+REWRITE = "write or copy it again, or take it out of data.source"
+NUMBERED = ', or to "" to number the rows'
+ROW_NUMBER_COLUMNS = {"file_index", "file_row_number"}
+
+
+@dataclass(frozen=True)
+class SourceTable:
+    """The files as one table. `families` has the kind of type of every named column."""
+
+    files: list[SourceFile]
+    num_rows: list[int]
+    families: dict[str, str]
+    has_row_numbers: bool
+
+    @property
+    def num_rows_total(self) -> int:
+        return sum(self.num_rows)
+
+
+def broken_contract(problem: str, expected: str, found: str, remedy: str) -> ContractError:
+    """The one form of a message about the user's data."""
+    lines = (problem, f"  expected: {expected}", f"  found: {found}", f"  what to do: {remedy}")
+    return ContractError("\n".join((*lines, "Nothing was written to the store.")))
+
+
+def inspect_files(files: list[SourceFile], config: DataConfig) -> SourceTable:
+    """Read every file's footer. Raises `ContractError` for a damaged file, a missing column or a type that is wrong."""
+    num_rows, schemas = [], []
+    for file in files:
+        metadata = _read_footer(file)
+        num_rows.append(metadata.num_rows)
+        schemas.append(metadata.schema.to_arrow_schema())
+    if sum(num_rows) == 0:
+        raise broken_contract(
+            f"There are no rows in {_listed([file.name for file in files])}.",
+            "at least one row in the data",
+            f"{len(files)} Parquet files with 0 rows",
+            "check what wrote these files, or correct data.source",
+        )
+    for file, schema in zip(files, schemas, strict=True):
+        _require_columns(file, schema, config)
+    families = {column: _agreed_family(column, role, files, schemas) for column, role in named_columns(config)}
+    names = {name.lower() for schema in schemas for name in schema.names}
+    return SourceTable(files, num_rows, families, has_row_numbers=not names & ROW_NUMBER_COLUMNS)
+
+
+def named_columns(config: DataConfig) -> list[tuple[str, str]]:
+    """Every column the configuration names, with the key that names it."""
+    single = {role: getattr(config, role) for role in ("id", "text", "tokens", "attention_mask", "label")}
+    columns = [(column, role) for role, column in single.items() if column]
+    columns += [(column, "numeric") for column in config.numeric]
+    columns += [(column, "categorical") for column in config.categorical]
+    if config.split.column is not None:
+        columns.append((config.split.column, f"split.column by {config.split.by}"))
+    return columns
+
+
+def samples_sql(table: SourceTable, config: DataConfig, file_index: int | None = None) -> str:
+    """SQL of all rows, or one file's, in the one form that everything else reads.
+
+    Columns: `id`, `label`, `text` or (`tokens`, `mask`), `split_key`, `n0`... (DOUBLE, missing is null) and `c0`...
+    (VARCHAR, missing is null); `source_row` is its number in its file, null where the user's columns hide it.
+    """
+    row = "file_row_number" if table.has_row_numbers else "NULL::BIGINT"
+    expressions = {"id": _id_sql(table, config, file_index), "source_row": row, "label": _label_sql(table, config)}
+    for name, column in (("text", config.text), ("tokens", config.tokens), ("mask", config.attention_mask)):
+        if column is not None:
+            expressions[name] = f"CAST({identifier(column)} AS {'VARCHAR' if name == 'text' else 'BIGINT[]'})"
+    expressions["split_key"] = identifier(config.split.column) if config.split.column is not None else "NULL"
+    for index, column in enumerate(config.numeric):
+        number = f"CAST({identifier(column)} AS DOUBLE)"
+        expressions[f"n{index}"] = f"CASE WHEN isnan({number}) THEN NULL ELSE {number} END"
+    for index, column in enumerate(config.categorical):
+        expressions[f"c{index}"] = _category_sql(identifier(column), table.families[column])
+    files = table.files if file_index is None else [table.files[file_index]]
+    selected = ", ".join(f"{expression} AS {name}" for name, expression in expressions.items())
+    return f"SELECT {selected} FROM {_files_sql(files)}"
+
+
+def only_row(connection: duckdb.DuckDBPyConnection, query: str) -> tuple[Any, ...]:
+    """The one row of a query, read to its end: a result that is not finished blocks the connection."""
+    (row,) = connection.execute(query).fetchall()
+    return tuple(row)
+
+
+def identifier(name: str) -> str:
+    """A column's name as SQL."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def literal(text: str) -> str:
+    """A text as SQL."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _files_sql(files: Sequence[SourceFile]) -> str:
+    # DuckDB takes every path for a pattern, and folders called key=value for columns.
+    paths = ", ".join(literal(glob.escape(str(file.path))) for file in files)
+    return f"read_parquet([{paths}], union_by_name = true, hive_partitioning = false)"
+
+
+def _id_sql(table: SourceTable, config: DataConfig, file_index: int | None) -> str:
+    if config.id:
+        return f"CAST({identifier(config.id)} AS VARCHAR)"
+    if not table.has_row_numbers:
+        raise broken_contract(
+            "Rows cannot be numbered.",
+            f"no column called {' or '.join(sorted(ROW_NUMBER_COLUMNS))} when data.id is not set",
+            "such a column, which hides DuckDB's own",
+            "rename the column, or set data.id to a column with unique ids",
+        )
+    return f"({'file_index' if file_index is None else file_index} || ':' || file_row_number)"
+
+
+def _label_sql(table: SourceTable, config: DataConfig) -> str:
+    column = identifier(config.label)
+    words = config.classes is not None and {"true", "false"} & set(config.classes)
+    if table.families[config.label] == BOOLEAN and not words:
+        column = f"CAST({column} AS INTEGER)"
+    return f"CAST({column} AS VARCHAR)"
+
+
+def _category_sql(column: str, family: str) -> str:
+    """A category's name. Whole numbers with nulls often arrive as floats: 3.0 and 3 are one category."""
+    if family != REAL:
+        return f"CAST({column} AS VARCHAR)"
+    number = f"CAST({column} AS DOUBLE)"
+    whole = f"{number} = trunc({number}) AND abs({number}) < 1e15"
+    return (
+        f"CASE WHEN isnan({number}) THEN NULL WHEN {whole} THEN CAST(CAST({number} AS BIGINT) AS VARCHAR) "
+        f"ELSE CAST({number} AS VARCHAR) END"
+    )
+
+
+def _read_footer(file: SourceFile) -> pq.FileMetaData:
+    expected = "a complete Parquet file"
+    try:
+        if file.path.stat().st_size == 0:
+            raise broken_contract(f"The file {file.path} is empty.", expected, "0 bytes", REWRITE)
+        return pq.read_metadata(file.path)
+    except (pa.ArrowException, OSError) as error:
+        begins_right = _first_bytes(file) == b"PAR1"
+        found = "a Parquet file that was cut off or damaged" if begins_right else "something that is not Parquet"
+        raise broken_contract(
+            f"The file {file.path} cannot be read.",
+            expected,
+            f"{found} ({str(error).partition(chr(10))[0]})",
+            REWRITE,
+        ) from error
+
+
+def _first_bytes(file: SourceFile) -> bytes:
+    try:
+        with file.path.open("rb") as opened:
+            return opened.read(4)
+    except OSError:
+        return b""
+
+
+def _require_columns(file: SourceFile, schema: pa.Schema, config: DataConfig) -> None:
+    lowered = [name.lower() for name in schema.names]
+    for column, role in named_columns(config):
+        key = f"data.{role.split()[0]}"
+        if column not in schema.names:
+            hint = _similar(column, schema.names)
+            raise broken_contract(
+                f"Column {column!r} is missing in {file.name}.",
+                f"every file has the column that {key} names",
+                f"the columns {_listed(schema.names)} in {file.path}",
+                f"{hint}set {key} to a column of every file{NUMBERED if role == 'id' else ''}",
+            )
+        if lowered.count(column.lower()) > 1:
+            raise broken_contract(
+                f"Column {column!r} is ambiguous in {file.name}.",
+                "names of columns differ in more than upper and lower case",
+                _listed([name for name in schema.names if name.lower() == column.lower()]),
+                "rename one of them",
+            )
+
+
+def _agreed_family(column: str, role: str, files: list[SourceFile], schemas: list[pa.Schema]) -> str:
+    """The kind of type that a column has in all files."""
+    first: dict[str, SourceFile] = {}
+    for file, schema in zip(files, schemas, strict=True):
+        family = _family(schema.field(column).type)
+        first.setdefault(family, file)
+        if family not in (*FITTING[role], NOTHING):
+            raise _wrong_type(column, role, file, schema.field(column).type, family)
+    first.pop(NOTHING, None)
+    if len(first) > 1 and not any(first.keys() <= together for together in AGREEING.get(role, ())):
+        (family, file), (other_family, other_file) = list(first.items())[:2]
+        raise broken_contract(
+            f"The files disagree on the type of column {column!r}.",
+            "one type in all files",
+            f"{family} in {file.name}, {other_family} in {other_file.name}",
+            "write these files with one type",
+        )
+    return REAL if REAL in first else next(iter(first), NOTHING)
+
+
+def _wrong_type(column: str, role: str, file: SourceFile, found: pa.DataType, family: str) -> ContractError:
+    hint = ""
+    if family == REAL and role in ("text", "label", "id"):
+        hint = "; pandas writes a column as floats when values are missing (NaN): fill them or drop those rows first"
+    if family == TEXT and role in ("numeric", "split.column by time"):
+        hint = "; it is text: convert it to numbers or timestamps when writing the file"
+    return broken_contract(
+        f"Column {column!r} in {file.name} has the wrong type.",
+        f"{' or '.join(FITTING[role])}, for data.{role}",
+        f"{found} in {file.path}",
+        f"write the column with such a type, or name another one in data.{role.split()[0]}{hint}",
+    )
+
+
+def _family(kind: pa.DataType) -> str:
+    types = pa.types
+    if types.is_dictionary(kind):
+        return _family(kind.value_type)
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        return {WHOLE: WHOLE_LIST, BOOLEAN: BOOLEAN_LIST, NOTHING: NOTHING}.get(_family(kind.value_type), str(kind))
+    if types.is_timestamp(kind):
+        return ZONED_TIME if kind.tz else TIME
+    tests = (
+        (TEXT, (types.is_string, types.is_large_string, types.is_string_view)),
+        (WHOLE, (types.is_integer,)),
+        (REAL, (types.is_floating, types.is_decimal)),
+        (BOOLEAN, (types.is_boolean,)),
+        (TIME, (types.is_date,)),
+        (NOTHING, (types.is_null,)),
+    )
+    return next((family for family, checks in tests if any(check(kind) for check in checks)), str(kind))
+
+
+def _similar(column: str, names: Sequence[str]) -> str:
+    lowered = column.lower()
+    close = [name for name in names if lowered == name.lower()] or [name for name in names if lowered in name.lower()]
+    close = close[:3] or get_close_matches(column, names, 3)
+    return f"did you mean {' or '.join(repr(name) for name in close)}? " if close else ""
+
+
+def _listed(names: Sequence[str], limit: int = 12) -> str:
+    shown = ", ".join(repr(name) for name in names[:limit])
+    return shown if len(names) <= limit else f"{shown} and {len(names) - limit} more"

@@ -1,0 +1,258 @@
+"""The contract that the user's data must keep before anything is made of them, held by Great Expectations.
+
+DuckDB measures: how many rows of each file break each rule, and what only all files together can tell. Great
+Expectations judges these small tables, and a sample of the rows themselves as a second look.
+Invariant: every row of every file was measured against every rule, and the first broken rule in order is the error.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import duckdb
+
+from storage.errors import ContractError
+from tasks.configuration import DataConfig
+from tasks.data.sources.columns import REWRITE, SourceTable, broken_contract, only_row, samples_sql
+from tasks.data.sources.files import Progress
+from tasks.data.sources.rules import Rule, kept_tokens_sql, label_domain, row_rules
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# What Great Expectations is asked: the expectation, the batch's column, and what it takes.
+Question = tuple[str, str, dict[str, Any]]
+BETWEEN, LENGTHS = "ExpectColumnValuesToBeBetween", "ExpectColumnValueLengthsToBeBetween"
+NOT_NULL, IN_SET = "ExpectColumnValuesToNotBeNull", "ExpectColumnValuesToBeInSet"
+NONE = {"min_value": 0, "max_value": 0}
+
+SAMPLE_ROWS = 100_000
+NUM_EXAMPLES = 3
+NUM_FILES_SHOWN = 5
+
+
+@dataclass(frozen=True)
+class Bound:
+    """What must hold for all files together: a measured number that is at most `maximum`."""
+
+    column: str
+    problem: str
+    expected: str
+    found: str
+    value: float
+    maximum: float
+    remedy: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.column}: {self.problem}"
+
+
+@dataclass(frozen=True)
+class Failure:
+    """An expectation that was not met: its place among those asked, its type, and the batch's rows that broke it."""
+
+    index: int
+    expectation: str
+    column: str
+    count: int
+    rows: list[dict[str, Any]]
+
+
+def check_contract(
+    connection: duckdb.DuckDBPyConnection, table: SourceTable, config: DataConfig, on_progress: Progress | None = None
+) -> None:
+    """Raise `ContractError` for the first rule that the data break. The view `samples` must be there."""
+    rules = row_rules(config)
+    measured = _measure_files(connection, table, config, rules, on_progress)
+    counts = _frame(measured, ["file_index", "rows", *(rule.name for rule in rules)])
+    failures = _judge(counts, [(BETWEEN, rule.name, NONE) for rule in rules], "file_index")
+    if failures:
+        raise _row_error(connection, table, config, rules, failures)
+    _check_bounds(_measure_bounds(connection, table, config))
+    _check_sample(connection, table, config)
+
+
+def _measure_files(
+    connection: duckdb.DuckDBPyConnection,
+    table: SourceTable,
+    config: DataConfig,
+    rules: Sequence[Rule],
+    on_progress: Progress | None,
+) -> list[tuple[int, ...]]:
+    """Per file: its index, its rows, and how many of them break each rule."""
+    counts = ", ".join(["count(*)", *(f"count(*) FILTER (WHERE {rule.broken})" for rule in rules)])
+    measured = []
+    for file_index, file in enumerate(table.files):
+        try:
+            row = only_row(connection, f"SELECT {counts} FROM ({samples_sql(table, config, file_index)})")
+        except duckdb.OutOfMemoryException:
+            raise
+        except duckdb.Error as error:
+            raise broken_contract(
+                f"The file {file.path} cannot be read to its end.",
+                "a complete Parquet file",
+                str(error).partition("\n")[0],
+                REWRITE,
+            ) from error
+        measured.append((file_index, *row))
+        if on_progress is not None:
+            on_progress("check", (file_index + 1) / len(table.files))
+    return measured
+
+
+def _measure_bounds(connection: duckdb.DuckDBPyConnection, table: SourceTable, config: DataConfig) -> list[Bound]:
+    bounds = [_duplicate_ids(connection, config.id)] if config.id else []
+    names = [
+        *((f"n{i}", c) for i, c in enumerate(config.numeric)),
+        *((f"c{i}", c) for i, c in enumerate(config.categorical)),
+    ]
+    if names:
+        nulls = ", ".join(f"count(*) FILTER (WHERE {name} IS NULL)" for name, _ in names)
+        counts = only_row(connection, f"SELECT {nulls} FROM samples")
+        bounds += [_missing_share(c, n, table, config) for (_, c), n in zip(names, counts, strict=True)]
+    return bounds
+
+
+def _duplicate_ids(connection: duckdb.DuckDBPyConnection, column: str) -> Bound:
+    query = (
+        "WITH twice AS (SELECT id, count(*) AS n FROM samples GROUP BY id HAVING n > 1) "
+        f"SELECT count(*), coalesce(sum(n - 1), 0)::BIGINT, min({{'n': -n, 'id': id}}, {NUM_EXAMPLES}) FROM twice"
+    )
+    num_ids, surplus, worst = only_row(connection, query)
+    shown = ", ".join(f"{entry['id']!r} in {-entry['n']} rows" for entry in worst or [])
+    found = f"{surplus:,} rows too many, for {num_ids:,} ids: {shown}"
+    remedy = 'drop the repeated rows, name a column with unique ids, or set data.id to "" to number the rows'
+    return Bound(column, "duplicate ids", "each id in one row of all files", found, surplus, 0, remedy)
+
+
+def _missing_share(column: str, num_missing: int, table: SourceTable, config: DataConfig) -> Bound:
+    share = num_missing / table.num_rows_total
+    found = f"{num_missing:,} of {table.num_rows_total:,} rows ({share:.1%}) have none"
+    remedy = "raise data.max_missing_fraction, or take the column out of the configuration"
+    expected = f"at most {config.max_missing_fraction:.1%} missing values (data.max_missing_fraction)"
+    return Bound(column, "missing values", expected, found, share, config.max_missing_fraction, remedy)
+
+
+def _check_bounds(bounds: list[Bound]) -> None:
+    if not bounds:
+        return
+    batch = _frame([[bound.value for bound in bounds]], [bound.name for bound in bounds])
+    asked = [(BETWEEN, bound.name, {"min_value": 0, "max_value": bound.maximum}) for bound in bounds]
+    failures = _judge(batch, asked)
+    if failures:
+        bound = bounds[failures[0].index]
+        raise broken_contract(
+            f"Column {bound.column!r} breaks the contract: {bound.problem}.",
+            f"{bound.expected} [{failures[0].expectation}]",
+            bound.found,
+            bound.remedy + _others([bounds[failure.index].name for failure in failures[1:]]),
+        )
+
+
+def _check_sample(connection: duckdb.DuckDBPyConnection, table: SourceTable, config: DataConfig) -> None:
+    """Let Great Expectations look at rows themselves: a second pair of eyes on what the SQL above has counted."""
+    columns = {"id": config.id or "id", "label": config.label}
+    share = min(1.0, SAMPLE_ROWS / table.num_rows_total)
+    chosen = f"md5_number_lower(id) <= {int(share * (2**64 - 1))}"
+    body = "left(text, 1000)" if config.text else f"len({kept_tokens_sql(config)})"
+    query = f"SELECT id, label, {body} AS body FROM samples WHERE {chosen} LIMIT {SAMPLE_ROWS}"
+    batch = connection.execute(query).df()
+    asked: list[Question] = [(NOT_NULL, name, {}) for name in ("id", "label", "body")]
+    domain = label_domain(config)
+    if domain is not None:
+        asked.append((IN_SET, "label", {"value_set": domain}))
+    asked.append((LENGTHS if config.text else BETWEEN, "body", {"min_value": 1}))
+    failures = _judge(batch, asked) if len(batch) else []
+    if failures:
+        first = failures[0]
+        column = columns.get(first.column, config.text or config.tokens)
+        raise broken_contract(
+            f"Column {column!r} breaks the contract.",
+            f"{first.expectation} on a sample of {len(batch):,} rows",
+            f"{first.count:,} rows that do not",
+            "correct these rows",
+        )
+
+
+def _row_error(
+    connection: duckdb.DuckDBPyConnection,
+    table: SourceTable,
+    config: DataConfig,
+    rules: list[Rule],
+    failures: list[Failure],
+) -> ContractError:
+    first = failures[0]
+    rule = rules[first.index]
+    counts = {int(row["file_index"]): int(row[rule.name]) for row in first.rows}
+    shown = [
+        f"{table.files[i].name} has {counts[i]:,} ({_examples(connection, table, config, rule, i)})"
+        for i in sorted(counts)[:NUM_FILES_SHOWN]
+    ]
+    more = f"; and {len(counts) - len(shown)} more files" if len(counts) > len(shown) else ""
+    return broken_contract(
+        f"Column {rule.column!r} breaks the contract: {rule.problem}.",
+        f"{rule.expected} [{first.expectation}]",
+        f"{sum(counts.values()):,} of {table.num_rows_total:,} rows: {'; '.join(shown)}{more}",
+        rule.remedy + _others([rules[failure.index].name for failure in failures[1:]]),
+    )
+
+
+def _examples(
+    connection: duckdb.DuckDBPyConnection, table: SourceTable, config: DataConfig, rule: Rule, file_index: int
+) -> str:
+    query = (
+        f"SELECT source_row, id, left(({rule.shown})::VARCHAR, 60) FROM ({samples_sql(table, config, file_index)}) "
+        f"WHERE {rule.broken} LIMIT {NUM_EXAMPLES}"
+    )
+    examples = []
+    for row, id_, value in connection.execute(query).fetchall():
+        where = [f"row {row}"] * (row is not None) + [f"id {id_!r}"] * bool(config.id and id_ is not None)
+        examples.append(" ".join([", ".join(where)] + [f"has {value!r}"] * (value is not None)))
+    return "; ".join(examples)
+
+
+def _others(names: list[str]) -> str:
+    return f".\n  also broken: {'; '.join(names)}" if names else ""
+
+
+def _frame(rows: Sequence[Sequence[Any]], columns: list[str]) -> "pd.DataFrame":
+    import pandas as pd  # with Great Expectations below: seconds that a data set which is there already need not cost
+
+    return pd.DataFrame([list(row) for row in rows], columns=columns)
+
+
+def _judge(batch: "pd.DataFrame", asked: Sequence[Question], index_column: str | None = None) -> list[Failure]:
+    """Ask Great Expectations about a batch; the failures come in the order asked. Nothing leaves the machine."""
+    import great_expectations as gx
+    from great_expectations.data_context.types.base import ProgressBarsConfig
+
+    context = gx.get_context(mode="ephemeral")
+    context.enable_analytics(False)
+    context.variables.progress_bars = ProgressBarsConfig(globally=False)
+    asset = context.data_sources.add_pandas("measured").add_dataframe_asset("rows")
+    expectations = [
+        getattr(gx.expectations, kind)(column=column, meta={"index": index}, **values)
+        for index, (kind, column, values) in enumerate(asked)
+    ]
+    suite = gx.ExpectationSuite(name="contract", expectations=expectations)
+    result_format: dict[str, Any] = {"result_format": "COMPLETE"}
+    if index_column is not None:
+        result_format["unexpected_index_column_names"] = [index_column]
+    checked = asset.add_batch_definition_whole_dataframe("all").get_batch({"dataframe": batch})
+    outcome = checked.validate(suite, result_format=result_format)
+    failures = [_failure(result) for result in outcome.results if not result.success]
+    return sorted(failures, key=lambda failure: failure.index)
+
+
+def _failure(result: Any) -> Failure:
+    expectation = result.expectation_config
+    if result.exception_info and result.exception_info.get("raised_exception"):
+        raise RuntimeError(f"Great Expectations could not judge {expectation.type}: {result.exception_info}")
+    return Failure(
+        expectation.meta["index"],
+        expectation.type,
+        expectation.kwargs["column"],
+        int(result.result.get("unexpected_count", 0)),
+        result.result.get("unexpected_index_list") or [],
+    )

@@ -1,0 +1,170 @@
+"""What no row of the user's data may do, as SQL over the view `samples`.
+
+Invariant: a rule is about one row alone, and its SQL is true of a row that breaks it, whatever nulls are in it. The
+rules stand in the order in which a person would want to hear of them.
+"""
+
+from dataclasses import dataclass
+
+from storage.errors import ContractError
+from tasks.configuration import DataConfig
+from tasks.data.sources.columns import broken_contract, literal
+
+# Something to see: a text of spaces, controls and invisible characters is an empty one.
+VISIBLE = r"[^\s\p{Z}\p{C}]"
+SHORTEN = 'raise data.max_tokens, or set data.too_long = "truncate" to keep the first tokens of such a row'
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What no row may do. `broken` is SQL that is true of a row that does; `shown` is SQL of the value to show."""
+
+    column: str
+    problem: str
+    expected: str
+    broken: str
+    shown: str
+    remedy: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.column}: {self.problem}"
+
+
+def label_domain(config: DataConfig) -> list[str] | None:
+    """The labels that may occur, in order; None when the data decide."""
+    return config.classes or (["0", "1"] if config.kind == "binary" else None)
+
+
+def row_rules(config: DataConfig) -> list[Rule]:
+    """Every rule that one row can break by itself, the most basic first."""
+    rules = [_not_null(config.id, "id", 'fill it, or set data.id to "" to number the rows')] if config.id else []
+    rules += _text_rules(config.text) if config.text else []
+    rules += _label_rules(config)
+    for index, column in enumerate(config.numeric):
+        remedy = "correct these values, or write them as null to have them imputed"
+        rules.append(Rule(column, "infinite", "finite numbers", f"isinf(n{index})", f"n{index}", remedy))
+    rules += _token_rules(config, config.tokens) if config.tokens else []
+    if config.split.column is not None:
+        remedy = 'fill it, or split by id (data.split.by = "id")'
+        rules.append(_not_null(config.split.column, "split_key", remedy))
+    return list({rule.name: rule for rule in rules}.values())  # the split's column may be the label's
+
+
+def kept_tokens_sql(config: DataConfig) -> str:
+    """SQL of a row's tokens without those that the attention mask hides."""
+    if not config.attention_mask:
+        return "tokens"
+    return "list_where(tokens, list_transform(mask, lambda m: coalesce(m, 0) <> 0))"
+
+
+def too_long(config: DataConfig, found: str) -> ContractError:
+    """The error for rows of more than `max_tokens` tokens; `found` says how many, and which."""
+    return broken_contract(
+        f"Column {config.text or config.tokens!r} has rows that are too long.",
+        f"at most data.max_tokens = {config.max_tokens} tokens in a row",
+        found,
+        SHORTEN,
+    )
+
+
+def _not_null(column: str, name: str, remedy: str) -> Rule:
+    return Rule(column, "missing", "a value in every row", f"{name} IS NULL", f"{name}::VARCHAR", remedy)
+
+
+def _text_rules(column: str) -> list[Rule]:
+    remedy = "drop these rows, or fill in their text"
+    expected = "a text in every row"
+    return [
+        Rule(column, "missing text (null or NaN)", expected, "text IS NULL", "NULL", remedy),
+        Rule(column, "empty text", expected, f"NOT regexp_matches(text, {literal(VISIBLE)})", "text", remedy),
+        Rule(
+            column,
+            "NaN as text",
+            expected,
+            "text IN ('nan', 'NaN')",
+            "text",
+            f"{remedy}: 'nan' is what a missing value becomes when it is turned into text",
+        ),
+    ]
+
+
+def _label_rules(config: DataConfig) -> list[Rule]:
+    rules = [_not_null(config.label, "label", "drop these rows, or label them")]
+    domain = label_domain(config)
+    if domain is not None:
+        listed = ", ".join(literal(name) for name in domain)
+        remedy = "correct these labels, or list all that may occur in data.classes"
+        rules.append(
+            Rule(
+                config.label,
+                "outside the domain",
+                f"one of {', '.join(domain)}",
+                f"label NOT IN ({listed})",
+                "label",
+                remedy,
+            )
+        )
+    return rules
+
+
+def _token_rules(config: DataConfig, column: str) -> list[Rule]:
+    """Rules for token input. Id 0 is padding: it may stand under an attention mask of 0 and nowhere else."""
+    remedy = "correct these rows in what tokenised the texts"
+    rules = [
+        _not_null(column, "tokens", remedy),
+        Rule(
+            column,
+            "null among the tokens",
+            "a token id at every position",
+            "list_count(tokens) < len(tokens)",
+            "tokens[:8]",
+            remedy,
+        ),
+    ]
+    if config.attention_mask:
+        mask, shown = config.attention_mask, "len(mask) || ' and ' || len(tokens)"
+        rules += [
+            _not_null(mask, "mask", remedy),
+            Rule(
+                mask,
+                "of another length than the tokens",
+                f"as many entries as {column} has",
+                "len(mask) <> len(tokens)",
+                shown,
+                remedy,
+            ),
+            Rule(
+                mask,
+                "other than 0 and 1",
+                "only 0 and 1",
+                "list_count(mask) < len(mask) OR list_min(mask) < 0 OR list_max(mask) > 1",
+                "mask[:8]",
+                remedy,
+            ),
+        ]
+    kept, top = kept_tokens_sql(config), config.vocabulary_size
+    rules.append(Rule(column, "no tokens", "at least one token that counts", f"len({kept}) = 0", "tokens[:8]", remedy))
+    rules.append(
+        Rule(
+            column,
+            "token ids out of range",
+            f"ids from 1 to {top - 1}; 0 is padding and must be masked",
+            f"list_min({kept}) < 1 OR list_max({kept}) >= {top}",
+            f"'ids from ' || list_min({kept}) || ' to ' || list_max({kept})",
+            "raise data.vocabulary_size to the tokenizer's, name data.attention_mask if padding is marked there, "
+            "or shift the ids by one if 0 is a real token",
+        ),
+    )
+    if config.too_long == "error":
+        rules.append(
+            Rule(
+                column,
+                "too long",
+                f"at most data.max_tokens = {config.max_tokens} tokens",
+                f"len({kept}) > {config.max_tokens}",
+                f"len({kept}) || ' tokens'",
+                SHORTEN,
+            )
+        )
+    return rules

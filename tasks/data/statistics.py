@@ -1,0 +1,79 @@
+"""Statistics and vocabularies of the metadata, taken from the training split alone.
+
+Invariant: the same data give the same bits, whatever the number of threads: sums of floats are taken by one thread in
+the order of the rows; everything else here does not depend on order.
+"""
+
+import math
+
+import duckdb
+
+from storage.datasets import FIRST_VOCABULARY_INDEX, CategoricalColumn, NumericColumn
+from tasks.configuration import DataConfig
+from tasks.data.sources.columns import broken_contract, only_row
+from tasks.data.split import TRAIN
+
+MAX_CATEGORIES = 1000
+
+
+def measure_numeric(connection: duckdb.DuckDBPyConnection, config: DataConfig) -> list[NumericColumn]:
+    """Mean, deviation and median of each numeric column over the values that are there."""
+    if not config.numeric:
+        return []
+    moments = ", ".join(f"avg(n{i}), stddev_pop(n{i}), count(n{i})" for i in range(len(config.numeric)))
+    (threads,) = only_row(connection, "SELECT current_setting('threads')")
+    connection.execute("SET threads = 1")
+    try:
+        row = only_row(connection, f"SELECT count(*), {moments} FROM dealt WHERE split = {TRAIN}")
+    finally:
+        connection.execute(f"SET threads = {threads}")
+    return [
+        _numeric_column(column, row[3 * i + 1], row[3 * i + 2], row[3 * i + 3], _median(connection, i), row[0])
+        for i, column in enumerate(config.numeric)
+    ]
+
+
+def measure_categorical(connection: duckdb.DuckDBPyConnection, config: DataConfig) -> list[CategoricalColumn]:
+    """The most frequent values of each categorical column, and the table `vocabulary<i>` (value, index) for each."""
+    return [_categorical_column(connection, i, column) for i, column in enumerate(config.categorical)]
+
+
+def _median(connection: duckdb.DuckDBPyConnection, index: int) -> float | None:
+    # One column at a time: the exact median holds all values of the column in memory.
+    (median,) = only_row(connection, f"SELECT median(n{index}) FROM dealt WHERE split = {TRAIN}")
+    return None if median is None else float(median)
+
+
+def _numeric_column(
+    name: str, mean: float | None, deviation: float | None, count: int, median: float | None, num_rows: int
+) -> NumericColumn:
+    if mean is None or deviation is None or median is None:
+        mean, deviation, median = 0.0, 1.0, 0.0
+    if not (math.isfinite(mean) and math.isfinite(deviation)):
+        raise _too_large(name)
+    # A constant column tells nothing: dividing by 1 makes it 0 everywhere.
+    return NumericColumn(
+        name=name, mean=mean, standard_deviation=deviation or 1.0, median=median, missing_share=1 - count / num_rows
+    )
+
+
+def _too_large(name: str) -> Exception:
+    return broken_contract(
+        f"Column {name!r} has numbers too large to be averaged.",
+        "numbers well below 1e150",
+        "a sum beyond 1e308",
+        "scale the column, or take its logarithm",
+    )
+
+
+def _categorical_column(connection: duckdb.DuckDBPyConnection, index: int, name: str) -> CategoricalColumn:
+    connection.execute(
+        f"CREATE TEMP TABLE vocabulary{index} AS "
+        f"SELECT value, (row_number() OVER (ORDER BY n DESC, value) + {FIRST_VOCABULARY_INDEX - 1})::INTEGER AS index "
+        f"FROM (SELECT c{index} AS value, count(*) AS n FROM dealt WHERE split = {TRAIN} AND c{index} IS NOT NULL "
+        f"GROUP BY value ORDER BY n DESC, value LIMIT {MAX_CATEGORIES})"
+    )
+    values = connection.execute(f"SELECT value FROM vocabulary{index} ORDER BY index").fetchall()
+    query = f"SELECT count(*) FILTER (WHERE c{index} IS NULL) / count(*) FROM dealt WHERE split = {TRAIN}"
+    (share,) = only_row(connection, query)
+    return CategoricalColumn(name=name, vocabulary=[value for (value,) in values], missing_share=share)

@@ -1,0 +1,110 @@
+"""How the report says things: outcomes, durations, sizes, dates, and text that came from outside.
+
+Invariant: pure. Dates are UTC and come from the records, so the same state always reads the same.
+"""
+
+import json
+import unicodedata
+from collections import Counter
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from storage.runs.run_state import SegmentRecord
+
+NOTHING = "\N{EN DASH}"
+OUTCOME_WORDS = {
+    "completed": "reached the last step",
+    "budget": "used up its time budget",
+    "preempted": "was asked to stop, saved and left",
+    "diverged": "stopped because the loss diverged",
+    "failed": "failed with an error",
+    "lost": "vanished without a word",
+}
+METRIC_WORDS = {"macro_f1": "macro-F1", "auc": "ROC AUC"}
+_OUTCOME_NOUNS = {"budget": "time budget"}
+_UNITS = ("bytes", "kB", "MB", "GB", "TB", "PB")
+
+
+def plain(text: object) -> str:
+    """Text from outside with its control characters made visible: they have no place in HTML, SVG or a terminal."""
+    characters = (" " if c in "\n\r\t" else c for c in str(text))
+    return "".join("\N{REPLACEMENT CHARACTER}" if unicodedata.category(c) in ("Cc", "Cs") else c for c in characters)
+
+
+def shortened(text: object, length: int) -> str:
+    """`plain` text of at most `length` characters."""
+    clean = plain(text)
+    return clean if len(clean) <= length else clean[: length - 1].rstrip() + "…"
+
+
+def count_of(number: int, noun: str) -> str:
+    """'1 step', '1,200 steps'."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def duration(seconds: float) -> str:
+    """Two units at most: '0.4 s', '37 s', '4 min 12 s', '2 h 5 min', '3 d 4 h'."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    total = round(seconds)
+    for size, unit, smaller_size, smaller in ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
+        if total >= size:
+            rest = total % size // smaller_size
+            return f"{total // size} {unit}" + (f" {rest} {smaller}" if rest else "")
+    return f"{total} s"
+
+
+def size(num_bytes: int) -> str:
+    """Decimal units: '12.3 MB'."""
+    value, index = float(num_bytes), 0
+    while value >= 999.5 and index < len(_UNITS) - 1:
+        value, index = value / 1000, index + 1
+    return f"{value:.0f} {_UNITS[index]}" if index == 0 or value >= 99.5 else f"{value:.1f} {_UNITS[index]}"
+
+
+def moment(unix_time: float) -> str:
+    """'2026-11-14 08:12 UTC'."""
+    return datetime.fromtimestamp(unix_time, UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def share(fraction: float) -> str:
+    """'8.1 %'."""
+    return f"{100 * fraction:.1f} %"
+
+
+def score(value: float | None) -> str:
+    """A metric with four digits, or a dash."""
+    return NOTHING if value is None else f"{value:.4f}"
+
+
+def metric_name(name: str) -> str:
+    """'macro-F1' for macro_f1; an unknown metric keeps its own name."""
+    return METRIC_WORDS.get(name, plain(name).replace("_", " "))
+
+
+def interruptions_of(segments: Sequence[SegmentRecord]) -> list[SegmentRecord]:
+    """The segments that ended before the run did."""
+    return [segment for segment in segments if segment.outcome != "completed"]
+
+
+def outcome_counts(segments: Sequence[SegmentRecord]) -> str:
+    """'2 preempted, 1 lost', the most frequent first."""
+    counts = Counter(segment.outcome for segment in segments)
+    return ", ".join(f"{count:,} {outcome_noun(outcome)}" for outcome, count in counts.most_common())
+
+
+def outcome_noun(outcome: str) -> str:
+    return _OUTCOME_NOUNS.get(outcome, outcome)
+
+
+def listing(values: Any, prefix: str = "") -> list[str]:
+    """A nested configuration as `section.key = value` lines, in the form that `--set` takes."""
+    lines: list[str] = []
+    for key, value in values.items():
+        if isinstance(value, dict):
+            lines += listing(value, f"{prefix}{key}.")
+        else:
+            shown = "(not set)" if value is None else json.dumps(value, ensure_ascii=False)
+            lines.append(plain(f"{prefix}{key} = {shown}"))
+    return lines

@@ -1,0 +1,59 @@
+"""Following what the ranks report in their progress file.
+
+Invariant: only whole lines are read; a line that is being written is read the next time.
+"""
+
+from pathlib import Path
+
+from tasks.places import RunPlaces
+from training.watching.progress import Report
+
+
+class ReportFollower:
+    """Reads the lines that came since the last look."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._position = 0
+
+    def read(self) -> list[Report]:
+        """The new reports, oldest first; none while the file is not there yet."""
+        if not self._path.exists():
+            return []
+        with self._path.open("rb") as file:
+            file.seek(self._position)
+            data = file.read()
+        whole = data[: data.rfind(b"\n") + 1]
+        self._position += len(whole)
+        return [Report.model_validate_json(line) for line in whole.splitlines()]
+
+
+class RunFollower:
+    """Reads the reports of the segments that a run begins from now on; only where they run, in scratch."""
+
+    def __init__(self, places: RunPlaces) -> None:
+        self._places = places
+        self._old_fences = set(self._fences())
+        self._reports: ReportFollower | None = None
+        self.fence: int | None = None
+        self.first_step: int | None = None
+
+    def read(self) -> list[Report]:
+        """The new reports of the newest segment, oldest first.
+
+        `fence` is its fence, and `first_step` the one it trains from; None before they are known.
+        """
+        newest = max(self._fences() - self._old_fences, default=None)
+        if newest is not None and newest != self.fence:
+            self.fence, self.first_step = newest, None
+            self._reports = ReportFollower(self._places.segment_scratch(newest) / "progress.jsonl")
+        try:
+            reports = self._reports.read() if self._reports is not None else []
+        except FileNotFoundError:
+            return []  # the segment ended just now, and whoever supervises it put its folder away
+        if self.first_step is None:
+            self.first_step = next((report.step for report in reports if report.phase == "train"), None)
+        return reports
+
+    def _fences(self) -> set[int]:
+        return {int(folder.name) for folder in self._places.scratch.glob("*") if folder.name.isdigit()}

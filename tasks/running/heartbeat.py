@@ -1,0 +1,51 @@
+"""The sign of life of a process that holds a run's lease.
+
+Invariant: it beats in a thread of its own as long as the lease is held, also while gigabytes are hashed; and a store
+that fails for a moment costs a beat, never the training.
+"""
+
+import threading
+from types import TracebackType
+from typing import Self
+
+from storage.errors import StoreError
+from storage.runs.segments import Heartbeat as Beat
+from storage.runs.segments import write_heartbeat
+from tasks.places import RunPlaces
+from tasks.telling.announce import warn
+
+HEARTBEAT_SECONDS = 5.0
+
+
+class Heartbeat:
+    """A context manager. `step` is what the ranks reported last; whoever knows it sets it."""
+
+    def __init__(self, places: RunPlaces, fence: int, first_step: int) -> None:
+        self.step = first_step
+        self._places = places
+        self._fence = fence
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stopped.set()
+        self._thread.join()
+
+    def _beat(self) -> None:
+        beat = 0
+        while True:
+            beat += 1
+            try:
+                write_heartbeat(
+                    self._places.store, self._places.manifest.run, self._fence, Beat(beat=beat, step=self.step)
+                )
+            except StoreError as error:
+                warn(f"A sign of life could not be written, the next one follows in {HEARTBEAT_SECONDS:.0f} s: {error}")
+            if self._stopped.wait(HEARTBEAT_SECONDS):
+                return

@@ -1,0 +1,146 @@
+"""Validating a checkpoint, outside the processes that wrote it, and making it the run's resume point.
+
+Invariant: nothing is promoted of which not every byte was hashed and every value looked at, and nothing is deleted
+before the generation that no longer names it is committed.
+"""
+
+import json
+import math
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from storage.checkpoints.checkpoints import (
+    STATE_NAME,
+    FoundCheckpoint,
+    hash_weights,
+    read_checkpoint_file,
+    validate_for_promotion,
+    verify_checkpoint,
+)
+from storage.checkpoints.strays import delete_strays
+from storage.errors import CorruptObjectError, StoreError
+from storage.objects.store import Store
+from storage.runs.manifest import Generation
+from storage.runs.run_state import CheckpointRecord, RefusedRecord, RunState, ValidationFigures
+from storage.runs.transitions import promote, refuse, set_aside
+from tasks.configuration import RunConfig
+from tasks.places import RunPlaces
+from tasks.running.gate import find_refusal, read_figures
+from tasks.telling.announce import announce, warn
+
+
+def promote_checkpoint(
+    config: RunConfig, places: RunPlaces, path: str, digest: str | None = None
+) -> CheckpointRecord | None:
+    """Validate the complete checkpoint in `path` and promote it; None if it is sound but does not pass the gate.
+
+    Raises `CorruptObjectError`, or `FencedError`.
+    """
+    found = verify_checkpoint(places.store, path, digest)
+    rollbacks = places.manifest.load_head().state.rollbacks
+    validate_for_promotion(found, places.store, config.train.batch_size, rollbacks)
+    state = json.loads(read_checkpoint_file(places.store, found, STATE_NAME))
+    record, figures = _describe(found, places.store, state), read_figures(state)
+    refusal = find_refusal(figures, record.step, config.train.steps, config.checkpoint.gate)
+    if figures is not None and refusal is not None:
+        _refuse(places, record, figures, refusal)
+        return None
+    policy = config.checkpoint.retention(config.divergence)
+    clear_strays(places, places.manifest.commit(f"promoted step {record.step}", promote(record, policy)))
+    return record
+
+
+def clear_strays(places: RunPlaces, head: Generation) -> None:
+    """Delete what `head` no longer names; a store that cannot delete just now is no reason to stop."""
+    try:
+        delete_strays(places.store, head)
+    except StoreError as error:
+        warn(f"A checkpoint that is no longer kept could not be deleted; the next promotion tries again: {error}")
+
+
+def _refuse(places: RunPlaces, record: CheckpointRecord, figures: ValidationFigures, refusal: str) -> None:
+    """Remember that a sound checkpoint is not good enough, unless a later one was found to be so before."""
+    known = places.manifest.load_head().state.refused
+    if known and (record.step, record.fence) <= (known[-1].checkpoint.step, known[-1].checkpoint.fence):
+        return
+    warn(f"Checkpoint of step {record.step} does not pass the quality gate and is not promoted: {refusal}.")
+    entry = RefusedRecord(checkpoint=record, validation=figures, reason=refusal, refused_at=time.time())
+    clear_strays(places, places.manifest.commit(f"refused step {record.step}", refuse(entry)))
+
+
+def set_aside_damaged(places: RunPlaces, step: int, path: str, reason: str, fence: int | None) -> RunState:
+    """Take a damaged checkpoint out of use, with its reason, and say so."""
+    warn(f"Checkpoint of step {step} is damaged and set aside: {reason}")
+    return places.manifest.commit(f"set aside step {step}", set_aside(step, path, reason, fence)).state
+
+
+def set_aside_resume_point(places: RunPlaces, step: int, path: str, reason: str, fence: int | None) -> RunState:
+    """As `set_aside_damaged`, and say where the run goes on instead."""
+    state = set_aside_damaged(places, step, path, reason, fence)
+    where = f"step {state.promoted.step}" if state.promoted else "step 0: no older checkpoint is left"
+    announce(f"Falling back to {where}. The steps after it are trained again, with the same result.")
+    return state
+
+
+def fall_back_to_valid(places: RunPlaces) -> RunState:
+    """Hash the resume point; while it is damaged, set it aside and take the next older one."""
+    state = places.manifest.load_head().state
+    while state.promoted is not None:
+        point = state.promoted
+        try:
+            verify_checkpoint(places.store, point.path, point.digest)
+        except CorruptObjectError as error:
+            state = set_aside_resume_point(places, point.step, point.path, str(error), fence=None)
+        else:
+            break
+    return state
+
+
+def _find_metric(found: FoundCheckpoint, state: Mapping[str, Any]) -> float | None:
+    """The headline metric of the validation made at the checkpoint's step, or None if none was made there."""
+    if state.get("validated_step") != found.index.step:
+        return None
+    metric: float = state["history"]["validation"][-1]["metrics"][state["best"]["metric"]]
+    return metric if math.isfinite(metric) else None
+
+
+def _describe(found: FoundCheckpoint, store: Store, state: Mapping[str, Any]) -> CheckpointRecord:
+    index = found.index
+    return CheckpointRecord(
+        step=index.step,
+        path=found.path,
+        digest=found.digest,
+        weights_sha256=hash_weights(store, found),
+        num_bytes=index.num_bytes,
+        fence=index.fence,
+        promoted_at=time.time(),
+        metric=_find_metric(found, state),
+    )
+
+
+def promote_newest(config: RunConfig, places: RunPlaces, found: list[FoundCheckpoint]) -> CheckpointRecord | None:
+    """Promote the newest one of a segment's complete checkpoints that is valid and passes the gate, newest first.
+
+    Damaged ones are set aside. One that was refused is looked at again only if another gate lets it pass.
+    """
+    state = places.manifest.load_head().state
+    promoted = state.promoted
+    for checkpoint in found:
+        if any(entry.checkpoint.path == checkpoint.path and _is_refused(entry, config) for entry in state.refused):
+            continue
+        place = (checkpoint.index.step, checkpoint.index.fence)
+        if promoted is not None and place <= (promoted.step, promoted.fence):
+            return None
+        try:
+            record = promote_checkpoint(config, places, checkpoint.path, checkpoint.digest)
+            if record is not None:
+                return record
+        except CorruptObjectError as error:
+            set_aside_damaged(places, checkpoint.index.step, checkpoint.path, str(error), checkpoint.index.fence)
+    return None
+
+
+def _is_refused(entry: RefusedRecord, config: RunConfig) -> bool:
+    gate = config.checkpoint.gate
+    return find_refusal(entry.validation, entry.checkpoint.step, config.train.steps, gate) is not None

@@ -1,0 +1,49 @@
+"""Going on from a checkpoint that the quality gate had refused, once another gate lets it pass.
+
+Invariant: nothing is trained again for it. And a last checkpoint that still does not pass ends the run with one error:
+training again as before would come to the same model, for ever.
+"""
+
+from storage.checkpoints.checkpoints import verify_checkpoint
+from storage.errors import ConflictError, CorruptObjectError, QualityGateError, RunBusyError
+from storage.runs.run_state import CheckpointRecord, RunState
+from storage.runs.transitions import promote_refused
+from tasks.configuration import RunConfig
+from tasks.places import RunPlaces
+from tasks.running.gate import describe_end, find_refusal
+from tasks.running.promotion import clear_strays, set_aside_damaged
+from tasks.telling.announce import announce
+
+
+def judge_again(config: RunConfig, places: RunPlaces, state: RunState) -> RunState:
+    """Promote the refused checkpoint that the last segment left, if it passes now; where the run stands then.
+
+    Raises `QualityGateError` if it is the last one and does not pass, `RunBusyError` if somebody took the run up.
+    """
+    point = state.refused_point
+    if point is None:
+        return state
+    refusal = find_refusal(point.validation, point.checkpoint.step, config.train.steps, config.checkpoint.gate)
+    if refusal is None:
+        return _promote(config, places, point.checkpoint)
+    if point.checkpoint.step == config.train.steps:
+        raise QualityGateError(describe_end(config.run, point, refusal))
+    return state
+
+
+def _promote(config: RunConfig, places: RunPlaces, checkpoint: CheckpointRecord) -> RunState:
+    """It was validated before it was refused: what may have changed since are its bytes."""
+    try:
+        verify_checkpoint(places.store, checkpoint.path, checkpoint.digest)
+    except CorruptObjectError as error:
+        return set_aside_damaged(places, checkpoint.step, checkpoint.path, str(error), fence=None)
+    change = promote_refused(checkpoint.path, config.checkpoint.retention(config.divergence))
+    try:
+        head = places.manifest.commit(f"promoted step {checkpoint.step}, refused before", change)
+    except RunBusyError:
+        raise
+    except ConflictError as error:
+        raise RunBusyError(f"Run {config.run!r} was taken up by another process just now. {error}") from error
+    announce(f"Checkpoint of step {checkpoint.step:,} passes the quality gate now and is promoted.")
+    clear_strays(places, head)
+    return head.state

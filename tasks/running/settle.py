@@ -1,0 +1,141 @@
+"""Taking up a run where it was left: settling a segment that was lost, and finding a resume point that is valid.
+
+Invariant: a run is never taken from a living process. Whether the holder lives is known on its own machine; on another
+one its heartbeat is watched for a while, by this machine's clock alone.
+"""
+
+import json
+import shutil
+import time
+
+from storage.checkpoints.checkpoints import find_complete_checkpoints
+from storage.errors import ConflictError, RunBusyError
+from storage.runs.holders import is_alive, this_process
+from storage.runs.run_state import Holder, Lease, RunState, SegmentRecord
+from storage.runs.segments import OutcomeRecord, find_heartbeat, find_outcome, segment_path
+from storage.runs.transitions import end_segment
+from tasks.configuration import RunConfig
+from tasks.places import RunPlaces
+from tasks.running.heartbeat import HEARTBEAT_SECONDS
+from tasks.running.promotion import fall_back_to_valid, promote_newest
+from tasks.running.ranks import wait_for_orphans
+from tasks.running.roll_back import answer_divergence
+from tasks.telling.announce import announce
+
+SILENCE_SECONDS = 60.0
+WATCH_SECONDS = 2.0
+
+
+def recover_run(config: RunConfig, places: RunPlaces) -> RunState:
+    """Settle what the last segment left; if that was the last one, make sure that the final checkpoint is valid.
+
+    A segment that diverged is answered by a rollback. Raises `RunBusyError`, and `RunDivergedError` if none is left.
+    """
+    lease = places.manifest.load_head().state.lease
+    try:
+        if lease is not None:
+            require_dead_holder(places, lease)
+            settle_segment(config, places, lease)
+        answer_divergence(config, places)
+        places.store.sweep()
+        state = places.manifest.load_head().state
+        # Ranks that train look at every byte when they start, and take an older checkpoint by themselves.
+        return fall_back_to_valid(places) if state.is_trained else state
+    except RunBusyError:
+        raise
+    except ConflictError as error:
+        raise RunBusyError(f"Run {config.run!r} was taken up by another process just now. {error}") from error
+
+
+def require_dead_holder(places: RunPlaces, lease: Lease) -> None:
+    """Raise `RunBusyError` if the process that holds the lease lives."""
+    holder = lease.holder
+    if _is_this_process(holder):
+        return  # an earlier attempt of this very flow, which is over
+    alive = is_alive(holder)
+    if alive is None:
+        announce(f"The run was last held on {holder.host}: watching for signs of life for {SILENCE_SECONDS:.0f} s.")
+        alive = _heart_beats(places, lease.fence)
+    if alive:
+        raise RunBusyError(
+            f"Run {places.manifest.run!r} is being trained by process {holder.pid} on {holder.host}. "
+            "Wait until it ends, or stop it with SIGTERM: it saves and leaves, and then this command goes on."
+        )
+
+
+def settle_segment(config: RunConfig, places: RunPlaces, lease: Lease) -> SegmentRecord:
+    """End a segment whose supervisor is gone or has seen the ranks end: promote what it left, record how it ended."""
+    run, fence = places.manifest.run, lease.fence
+    scratch = places.segment_scratch(fence)
+    if wait_for_orphans(scratch / "segment.json", config.segment.grace_seconds):
+        announce("Waited for the ranks of the segment before to save and leave.")
+    promote_newest(config, places, find_complete_checkpoints(places.store, run, fence))
+    outcome = find_outcome(places.store, run, fence)
+    state = places.manifest.load_head().state
+    resume_step = state.promoted.step if state.promoted else 0
+    last_step = max(_last_step_seen(places, state.lease or lease), resume_step, outcome.last_step if outcome else 0)
+    heartbeat = find_heartbeat(places.store, run, fence)
+    alive_seconds = heartbeat.beat * HEARTBEAT_SECONDS if heartbeat else 0.0
+    # Where it began may have moved back since it took the lease.
+    record = _describe_segment(state.lease or lease, outcome, last_step, resume_step, alive_seconds)
+    places.manifest.commit(f"segment {fence} ended: {record.outcome}", end_segment(record))
+    _put_away(places, fence)
+    return record
+
+
+def _put_away(places: RunPlaces, fence: int) -> None:
+    """Keep what the ranks printed in the store, and remove the segment's folder from local disk."""
+    folder = places.segment_scratch(fence)
+    log = folder / "ranks.log"
+    if log.is_file():
+        places.store.write(f"{segment_path(places.manifest.run, fence)}/ranks.log", log.read_bytes())
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _describe_segment(
+    lease: Lease, outcome: OutcomeRecord | None, last_step: int, resume_step: int, alive_seconds: float
+) -> SegmentRecord:
+    return SegmentRecord(
+        fence=lease.fence,
+        outcome=outcome.outcome if outcome else "lost",
+        cause=outcome.cause if outcome else "killed without a word",
+        first_step=lease.first_step,
+        last_step=last_step,
+        world_size=lease.world_size,
+        started_at=lease.taken_at,
+        seconds=outcome.seconds if outcome else alive_seconds,
+        steps_lost=max(0, last_step - resume_step),
+        is_final=outcome.is_final if outcome else False,
+        phases=outcome.phases if outcome else {},
+        saves=outcome.saves if outcome else None,
+        divergence=outcome.divergence if outcome else None,
+    )
+
+
+def _last_step_seen(places: RunPlaces, lease: Lease) -> int:
+    """The last step somebody heard of: by the heartbeat, or by the ranks' own reports if this is their machine."""
+    heartbeat = find_heartbeat(places.store, places.manifest.run, lease.fence)
+    steps = [lease.first_step, heartbeat.step if heartbeat else 0]
+    progress = places.segment_scratch(lease.fence) / "progress.jsonl"
+    if progress.is_file():
+        for line in progress.read_text(encoding="utf-8").splitlines():
+            try:
+                steps.append(int(json.loads(line)["step"]))
+            except ValueError:
+                continue  # the line that the kill cut off
+    return max(steps)
+
+
+def _is_this_process(holder: Holder) -> bool:
+    return holder == this_process()
+
+
+def _heart_beats(places: RunPlaces, fence: int) -> bool:
+    """Whether the heartbeat changes within the time after which silence means death."""
+    first = find_heartbeat(places.store, places.manifest.run, fence)
+    deadline = time.monotonic() + SILENCE_SECONDS
+    while time.monotonic() < deadline:
+        time.sleep(WATCH_SECONDS)  # a life on another machine shows itself only over time
+        if find_heartbeat(places.store, places.manifest.run, fence) != first:
+            return True
+    return False

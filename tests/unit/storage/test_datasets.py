@@ -1,0 +1,38 @@
+"""The manifest of a prepared data set: whole, or noticed."""
+
+from pathlib import Path
+
+import pytest
+
+from storage.datasets import dataset_key, find_dataset, publish_dataset
+from storage.errors import CorruptObjectError, IncompatibleRunError
+from storage.objects.digests import canonical_json
+from storage.objects.local_store import LocalStore
+from tests.helpers.datasets import publish_small_dataset
+
+
+def test_every_flipped_bit_of_a_data_sets_manifest_is_noticed(tmp_path: Path) -> None:
+    """A statistic that is another one would make another model, without a word."""
+    store = LocalStore(tmp_path / "store")
+    dataset = publish_small_dataset(store, tmp_path / "work")
+    path = store.fetch(dataset_key(dataset.digest, "dataset.json"))
+    original = path.read_bytes()
+    for position in range(len(original)):
+        damaged = bytearray(original)
+        damaged[position] ^= 1 << position % 8
+        path.write_bytes(damaged)
+        with pytest.raises((CorruptObjectError, IncompatibleRunError)):
+            find_dataset(store, dataset.digest)
+    path.write_bytes(original)
+    assert find_dataset(store, dataset.digest) == dataset
+
+
+def test_a_data_set_of_an_earlier_format_is_said_to_be_that(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path / "store")
+    dataset = publish_small_dataset(store, tmp_path / "work").model_copy(update={"format": 2})
+    publish_dataset(store, dataset)
+    with pytest.raises(IncompatibleRunError, match="has format 2"):
+        find_dataset(store, dataset.digest)
+    store.write(dataset_key(dataset.digest, "dataset.json"), canonical_json(dataset.model_dump(mode="json")))
+    with pytest.raises(IncompatibleRunError, match="has format 2"):
+        find_dataset(store, dataset.digest)

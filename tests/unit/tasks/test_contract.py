@@ -1,0 +1,174 @@
+"""The contract: what each rule counts, in which order rules speak, and that Great Expectations is the judge."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pytest
+
+from storage.errors import ContractError
+from tasks.configuration import DataConfig
+from tasks.data.sources import contract
+from tasks.data.sources.columns import SourceTable, inspect_files, samples_sql
+from tasks.data.sources.contract import check_contract
+from tasks.data.sources.files import find_files
+from tasks.data.sources.rules import label_domain, row_rules
+from tests.helpers.parquet import text_columns, text_config, token_columns, token_config, write_parquet
+
+
+@pytest.fixture
+def connection() -> Iterator[duckdb.DuckDBPyConnection]:
+    with duckdb.connect() as opened:
+        yield opened
+
+
+def checked(connection: duckdb.DuckDBPyConnection, config: DataConfig) -> SourceTable:
+    """Check the files that a configuration names; the table, if they keep the contract."""
+    table = inspect_files(find_files(config.source), config)
+    connection.execute(f"CREATE OR REPLACE TEMP VIEW samples AS {samples_sql(table, config)}")
+    check_contract(connection, table, config)
+    return table
+
+
+def broken(connection: duckdb.DuckDBPyConnection, config: DataConfig) -> str:
+    with pytest.raises(ContractError) as caught:
+        checked(connection, config)
+    return str(caught.value)
+
+
+def test_good_data_keep_the_contract(tmp_path: Path, connection: duckdb.DuckDBPyConnection) -> None:
+    for part in range(3):
+        write_parquet(tmp_path / "text" / f"{part}.parquet", text_columns(50, first=50 * part))
+    metadata: dict[str, Any] = {"numeric": ["length", "score"], "categorical": ["region"]}
+    assert checked(connection, text_config(tmp_path / "text", **metadata)).num_rows_total == 150
+    tokens = write_parquet(tmp_path / "tokens.parquet", token_columns(50))
+    assert checked(connection, token_config(tokens)).num_rows == [50]
+
+
+def test_an_error_counts_the_rows_of_each_file_and_shows_three_of_them(
+    tmp_path: Path, connection: duckdb.DuckDBPyConnection
+) -> None:
+    for part, num_bad in enumerate((0, 1, 5)):
+        columns = text_columns(50, first=50 * part)
+        columns["domain"] = ["wether"] * num_bad + columns["domain"][num_bad:]
+        write_parquet(tmp_path / f"{part}.parquet", columns)
+    message = broken(connection, text_config(tmp_path, classes=["billing", "travel", "work"]))
+    assert "6 of 150 rows: 1.parquet has 1 (row 0, id 's00050' has 'wether'); 2.parquet has 5 (" in message
+    assert message.count("has 'wether'") == 4
+    assert "0.parquet" not in message
+
+
+def test_the_first_broken_rule_is_the_error_and_the_others_are_named(
+    tmp_path: Path, connection: duckdb.DuckDBPyConnection
+) -> None:
+    columns = text_columns(50)
+    columns["score"] = pa.array([float("inf")] * 50)
+    columns["text"] = [*columns["text"][:-1], None]
+    source = write_parquet(tmp_path / "a.parquet", columns)
+    message = broken(connection, text_config(source, numeric=["score"]))
+    assert message.startswith("Column 'text' breaks the contract: missing text")
+    assert "also broken: score: infinite" in message
+
+
+@pytest.mark.parametrize(("num_missing", "holds"), [(10, True), (11, False)])
+def test_missing_metadata_are_bounded_over_all_files_together(
+    tmp_path: Path, connection: duckdb.DuckDBPyConnection, num_missing: int, holds: bool
+) -> None:
+    # All of them in one small file: only the share over all files counts, and the bound itself is allowed.
+    for part, (num_rows, num_null) in enumerate(((20, num_missing), (80, 0))):
+        columns = text_columns(num_rows, first=100 * part)
+        columns["region"] = pa.array([None] * num_null + ["r"] * (num_rows - num_null))
+        write_parquet(tmp_path / f"{part}.parquet", columns)
+    config = text_config(tmp_path, categorical=["region"], max_missing_fraction=0.1)
+    if holds:
+        checked(connection, config)
+    else:
+        assert "11 of 100 rows (11.0%) have none" in broken(connection, config)
+
+
+def test_the_worst_duplicates_are_shown(tmp_path: Path, connection: duckdb.DuckDBPyConnection) -> None:
+    columns = text_columns(50)
+    columns["sample_id"] = ["twice"] * 2 + ["often"] * 5 + columns["sample_id"][7:]
+    source = write_parquet(tmp_path / "a.parquet", columns)
+    assert "5 rows too many, for 2 ids: 'often' in 5 rows, 'twice' in 2 rows" in broken(connection, text_config(source))
+
+
+def test_great_expectations_is_the_judge_of_what_was_measured(
+    tmp_path: Path, connection: duckdb.DuckDBPyConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batches: list[tuple[int, list[str]]] = []
+    judge = contract._judge
+
+    def watched(batch: Any, asked: Any, index_column: str | None = None) -> Any:
+        batches.append((len(batch), [column for _, column, _ in asked]))
+        return judge(batch, asked, index_column)
+
+    monkeypatch.setattr(contract, "_judge", watched)
+    for part in range(3):
+        write_parquet(tmp_path / f"{part}.parquet", text_columns(50, first=50 * part))
+    config = text_config(tmp_path, numeric=["length"], classes=["billing", "travel", "work"])
+    checked(connection, config)
+    assert batches == [
+        (3, [rule.name for rule in row_rules(config)]),
+        (1, ["sample_id: duplicate ids", "length: missing values"]),
+        (150, ["id", "label", "body", "label", "body"]),
+    ]
+
+
+def test_the_sample_of_rows_catches_what_the_counts_overlooked(
+    tmp_path: Path, connection: duckdb.DuckDBPyConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    columns = text_columns(50)
+    columns["domain"] = ["weather", *columns["domain"][1:]]
+    source = write_parquet(tmp_path / "a.parquet", columns)
+    config = text_config(source, classes=["billing", "travel", "work"])
+    blind = [rule for rule in row_rules(config) if rule.problem != "outside the domain"]
+    monkeypatch.setattr(contract, "row_rules", lambda _: blind)
+    message = broken(connection, config)
+    assert "Column 'domain' breaks the contract" in message
+    assert "expect_column_values_to_be_in_set on a sample of 50 rows" in message
+
+
+def test_the_sample_is_bounded(
+    tmp_path: Path, connection: duckdb.DuckDBPyConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+    judge = contract._judge
+    monkeypatch.setattr(contract, "SAMPLE_ROWS", 30)
+    monkeypatch.setattr(contract, "_judge", lambda batch, *rest: sizes.append(len(batch)) or judge(batch, *rest))
+    checked(connection, text_config(write_parquet(tmp_path / "a.parquet", text_columns(600))))
+    assert 5 < sizes[-1] <= 30
+
+
+@pytest.mark.parametrize(
+    ("labels", "options", "domain"),
+    [
+        ([True, False], {}, ["0", "1"]),
+        (["0", "1"], {}, ["0", "1"]),
+        ([0, 1], {}, ["0", "1"]),
+        ([True, False], {"classes": ["false", "true"]}, ["false", "true"]),
+        (["no", "yes"], {"classes": ["no", "yes"]}, ["no", "yes"]),
+    ],
+)
+def test_a_binary_label_may_be_a_boolean_a_number_or_text(
+    tmp_path: Path,
+    connection: duckdb.DuckDBPyConnection,
+    labels: list[Any],
+    options: dict[str, Any],
+    domain: list[str],
+) -> None:
+    columns = token_columns(50) | {"label": [labels[i % 2] for i in range(50)]}
+    config = token_config(write_parquet(tmp_path / "a.parquet", columns), **options)
+    checked(connection, config)
+    assert label_domain(config) == domain
+    assert {label for (label,) in connection.execute("SELECT DISTINCT label FROM samples").fetchall()} == set(domain)
+
+
+def test_true_as_text_is_outside_the_domain_unless_it_is_a_class(
+    tmp_path: Path, connection: duckdb.DuckDBPyConnection
+) -> None:
+    columns = token_columns(50) | {"label": ["true", "false"] * 25}
+    source = write_parquet(tmp_path / "a.parquet", columns)
+    assert "list all that may occur in data.classes" in broken(connection, token_config(source))

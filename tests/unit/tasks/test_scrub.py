@@ -1,0 +1,207 @@
+"""Looking for rot: nothing that a resume or an audit needs is left out, and nothing sound is called rotten."""
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prefect.settings import PREFECT_API_URL, temporary_settings
+
+from storage.checkpoints.checkpoints import delete_checkpoint, find_complete_checkpoints
+from storage.errors import ConfigurationError, RunMissingError
+from storage.objects.addresses import find_run_address
+from storage.objects.digests import canonical_json, digest_of
+from storage.objects.local_store import LocalStore
+from storage.runs.manifest import Manifest, find_runs
+from storage.runs.run_state import RunState
+from storage.runs.transitions import prune
+from tasks.scrub import expect_bytes, scrub_store
+from tasks.telling.alerts import ROT, alert
+from tests.helpers.kept_runs import make_kept_run
+from tests.helpers.prefect_server import find_free_port
+from tests.helpers.runs import lease_run, make_checkpoint
+
+
+class WatchedStore(LocalStore):
+    """Notes what is read; `spoil` may change what a reader gets, or do something meanwhile."""
+
+    def __init__(self, root: Path, spoil: Callable[[str, bytes], bytes] = lambda _key, piece: piece) -> None:
+        super().__init__(root)
+        self.spoil = spoil
+        self.keys: list[str] = []
+
+    def read_pieces(self, key: str) -> Iterator[bytes]:
+        self.keys.append(key)
+        for piece in super().read_pieces(key):
+            yield self.spoil(key, piece)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> LocalStore:
+    """A store with the run `run`, at rest: steps 10, 20 and 30 of two segments are kept."""
+    store = LocalStore(tmp_path / "store")
+    make_kept_run(store, tmp_path)
+    return store
+
+
+def state_of(store: LocalStore, run: str = "run") -> RunState:
+    return Manifest(store, run).load_head().state
+
+
+def flip(store: LocalStore, key: str, position: int = -1) -> None:
+    path = store.root / key
+    data = bytearray(path.read_bytes())
+    data[position] ^= 1
+    path.write_bytes(data)
+
+
+def test_all_that_a_resume_or_an_audit_needs_is_read_and_nothing_twice(store: LocalStore) -> None:
+    watched = WatchedStore(store.root)
+    result = scrub_store(watched)
+    needed = {key for key in store.list_keys("") if "/manifest/" not in key and not key.endswith("dataset.json")}
+    assert set(watched.keys) == needed and len(watched.keys) == len(needed)
+    assert (result["ok"], result["damaged"], result["skipped"], result["misread"]) == (True, [], {}, 0)
+    assert (result["runs"], result["checkpoints"], result["objects"]) == (["run"], 3, len(needed))
+    assert result["bytes"] == sum((store.root / key).stat().st_size for key in needed)
+    assert 0.5 * result["bytes"] < expect_bytes(store, None) <= result["bytes"]
+
+
+def test_a_flipped_bit_in_any_of_it_is_named_with_what_was_expected_and_found(store: LocalStore) -> None:
+    watched = WatchedStore(store.root)
+    scrub_store(watched)
+    head = max(store.list_keys("runs/run/manifest/"))
+    generation, original = Manifest(store, "run").load_head().generation, {}
+    for key in [*watched.keys, head]:
+        original[key] = (store.root / key).read_bytes()
+        flip(store, key)
+        result = scrub_store(store, "run")
+        (rot,) = result["damaged"]
+        assert not result["ok"] and key in rot["message"]
+        assert "expected" in rot["message"] or key == head
+        assert rot["is_set_aside"] == (rot["kind"] == "checkpoint") == ("/checkpoints/" in key)
+        (store.root / key).write_bytes(original[key])
+        for later in list(store.list_keys("runs/run/manifest/"))[generation:]:
+            store.delete(later)  # as if nothing had been set aside
+    assert scrub_store(store)["ok"]
+
+
+def test_a_damaged_resume_point_is_set_aside_and_the_next_older_one_takes_its_place(store: LocalStore) -> None:
+    newest = state_of(store).kept[0]
+    store.delete(f"{newest.path}/state.json")
+    (rot,) = scrub_store(store)["damaged"]
+    assert (rot["step"], rot["is_set_aside"], rot["resource"]) == (30, True, f"{store.address}/{newest.path}")
+    state = state_of(store)
+    assert state.promoted is not None and state.promoted.step == 20
+    assert [(record.step, record.path) for record in state.set_aside] == [(30, newest.path)]
+    assert "state.json is missing" in state.set_aside[0].reason
+    assert scrub_store(store)["ok"]
+
+
+def test_a_damaged_checkpoint_of_a_run_in_training_is_told_and_left_to_its_segment(store: LocalStore) -> None:
+    lease_run(Manifest(store, "run"))
+    before = Manifest(store, "run").load_head()
+    flip(store, f"{state_of(store).kept[1].path}/index.json")
+    (rot,) = scrub_store(store)["damaged"]
+    assert (rot["step"], rot["is_set_aside"]) == (20, False)
+    assert "in training" in rot["message"]
+    assert Manifest(store, "run").load_head() == before
+
+
+@pytest.mark.parametrize("name", ["index.json", "model.safetensors", "state.json"])
+def test_a_checkpoint_that_training_deletes_while_it_is_read_is_no_rot(store: LocalStore, name: str) -> None:
+    oldest = state_of(store).kept[-1]
+
+    def delete_it(key: str, piece: bytes) -> bytes:
+        if key == f"{oldest.path}/{name}" and state_of(store).kept[-1] == oldest:
+            Manifest(store, "run").commit("pruned", prune({oldest.path}, ()))
+            delete_checkpoint(store, oldest.path)
+        return piece
+
+    result = scrub_store(WatchedStore(store.root, delete_it))
+    assert [record.step for record in state_of(store).kept] == [30, 20]
+    assert result["ok"] and result["checkpoints"] == 2
+    assert state_of(store).set_aside == []
+
+
+def test_what_is_read_wrong_once_and_right_the_second_time_is_no_rot_but_said(
+    store: LocalStore, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tasks.telling.announce._logger.propagate", True)
+    spoiled: list[str] = []
+
+    def spoil_once(key: str, piece: bytes) -> bytes:
+        if key.endswith("model.safetensors") and not spoiled:
+            spoiled.append(key)
+            return bytes([piece[0] ^ 1]) + piece[1:]
+        return piece
+
+    result = scrub_store(WatchedStore(store.root, spoil_once))
+    assert spoiled and result["ok"] and result["misread"] == 1
+    assert "suspect the memory or the network" in caplog.text
+
+
+def test_a_file_that_its_disk_cannot_read_any_more_is_rot(store: LocalStore) -> None:
+    path = store.root / state_of(store).kept[1].path / "state.json"
+    path.unlink()
+    path.symlink_to("/proc/self/mem")  # whose first bytes answer with the error of a dying disk
+    (rot,) = scrub_store(store)["damaged"]
+    assert rot["step"] == 20
+    assert "cannot be read from its disk any more" in rot["message"]
+
+
+def test_runs_of_a_store_share_a_data_set_and_one_that_is_gone_is_told(store: LocalStore, tmp_path: Path) -> None:
+    make_kept_run(store, tmp_path, "second-run")
+    store.delete(f"datasets/{state_of(store).dataset_digest}/dataset.json")
+    result = scrub_store(store)
+    assert find_runs(store) == result["runs"] == ["run", "second-run"]
+    assert [(rot["kind"], rot["run"]) for rot in result["damaged"]] == [("dataset", "run")]
+    assert "dataset.json is missing" in result["damaged"][0]["message"]
+    assert scrub_store(store, "second-run")["ok"]
+
+
+def test_a_run_of_another_version_is_left_out_and_named(store: LocalStore, tmp_path: Path) -> None:
+    manifest = make_kept_run(store, tmp_path, "second-run")
+    key = max(store.list_keys("runs/second-run/manifest/"))
+    content = json.loads(store.read(key)) | {"format": 99}
+    del content["digest"]
+    store.write(key, canonical_json(content | {"digest": digest_of(content)}))
+    result = scrub_store(store)
+    assert (result["ok"], result["runs"], list(result["skipped"])) == (True, ["run"], [manifest.run])
+    assert "format 99" in result["skipped"]["second-run"]
+
+
+def test_a_store_without_runs_and_a_run_that_is_not_there_are_one_clear_error(store: LocalStore) -> None:
+    with pytest.raises(ConfigurationError, match="no runs in"):
+        scrub_store(LocalStore(store.root / "datasets"))
+    address = find_run_address(f"{store.address}/runs/another")
+    assert address is not None
+    with pytest.raises(RunMissingError, match="another"):
+        scrub_store(*address)
+
+
+def test_a_limit_on_the_bandwidth_is_kept(store: LocalStore) -> None:
+    num_bytes = scrub_store(store)["bytes"]
+    began = time.monotonic()
+    scrub_store(store, max_bytes_per_second=num_bytes / 0.4)
+    assert time.monotonic() - began >= 0.4
+
+
+def test_an_alert_warns_and_does_not_wait_for_a_server_that_is_down(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tasks.telling.announce._logger.propagate", True)
+    began = time.monotonic()
+    with temporary_settings({PREFECT_API_URL: f"http://127.0.0.1:{find_free_port()}/api"}):
+        alert(ROT, "store/runs/run", "bits have rotted", step=3)
+    assert time.monotonic() - began < 2  # trying the server takes seconds, in a thread of Prefect's
+    assert "bits have rotted" in caplog.text
+
+
+def test_a_found_checkpoint_is_needed_for_nothing_when_it_was_never_promoted(store: LocalStore, tmp_path: Path) -> None:
+    fence = lease_run(Manifest(store, "run"))
+    found: Any = make_checkpoint(store, tmp_path / "files", 40, fence)
+    flip(store, f"{found.path}/state.json")
+    assert find_complete_checkpoints(store, "run", fence)
+    assert scrub_store(store)["ok"]

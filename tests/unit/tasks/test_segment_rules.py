@@ -1,0 +1,106 @@
+"""When a run simply goes on, when trying again may help, and when only a person can."""
+
+import os
+import signal
+from typing import Any
+
+import pytest
+
+from storage.errors import ConfigurationError, SegmentFailedError
+from storage.runs.run_state import CheckpointRecord, RunState, SegmentRecord, SetAsideRecord
+from tasks.configuration import DataConfig, RunConfig, SegmentConfig
+from tasks.running.signals import deferred_stop_signals
+from tasks.segment import require_progress
+from training.versions import describe_version_changes
+
+CONFIG = RunConfig(run="r", data=DataConfig(text="t", label="l", kind="binary"), segment=SegmentConfig(seconds=5))
+
+
+def segment(outcome: Any, first_step: int = 10, last_step: int = 30, is_final: bool = False) -> SegmentRecord:
+    return SegmentRecord(
+        fence=4, outcome=outcome, cause="why", first_step=first_step, last_step=last_step, world_size=1, started_at=0,
+        seconds=1, steps_lost=0, is_final=is_final, phases={},
+    )  # fmt: skip
+
+
+def state(step: int, segments: list[SegmentRecord], steps_total: int = 100) -> RunState:
+    promoted = CheckpointRecord(
+        step=step, path="p", digest="d", weights_sha256="w", num_bytes=1, fence=4, promoted_at=0
+    )
+    damaged = SetAsideRecord(step=steps_total, path="q", reason="tensor bias is not finite", set_aside_at=0)
+    return RunState(
+        run="r", created_at=0, config={}, dataset_digest="d", steps_total=steps_total, promoted=promoted,
+        kept=[promoted], set_aside=[damaged], segments=segments,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("outcome", ["budget", "preempted", "failed", "lost", "diverged"])
+def test_a_run_that_got_on_goes_on(outcome: str) -> None:
+    record = segment(outcome)
+    require_progress(CONFIG, record, state(20, [record]))  # raises where the run may not simply go on
+
+
+@pytest.mark.parametrize("outcome", ["failed", "lost"])
+def test_a_segment_that_died_without_getting_on_is_tried_again(outcome: str) -> None:
+    record = segment(outcome)
+    with pytest.raises(SegmentFailedError, match=f"ended as {outcome}: why"):
+        require_progress(CONFIG, record, state(10, [record]))
+
+
+def test_a_mistake_that_a_rank_found_is_not_tried_again() -> None:
+    record = segment("failed", is_final=True)
+    with pytest.raises(ConfigurationError, match="could not run: why"):
+        require_progress(CONFIG, record, state(20, [record]))
+
+
+def test_a_last_checkpoint_that_was_refused_is_an_error_with_its_reason() -> None:
+    record = segment("completed", last_step=100)
+    with pytest.raises(SegmentFailedError, match="tensor bias is not finite"):
+        require_progress(CONFIG, record, state(80, [record]))
+
+
+def test_a_budget_that_ends_before_the_first_step_is_an_error_and_no_endless_loop() -> None:
+    record = segment("budget", first_step=10, last_step=10)
+    with pytest.raises(ConfigurationError, match=r"segment.seconds = 5, before its first step"):
+        require_progress(CONFIG, record, state(10, [record]))
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_stop_signal_is_held_back_and_delivered_afterwards(fails: bool) -> None:
+    told: list[str] = []
+
+    def on_signal(_number: int, _frame: object) -> None:
+        told.append("delivered")
+        raise InterruptedError
+
+    before = signal.signal(signal.SIGTERM, on_signal)
+    try:
+        with pytest.raises(InterruptedError), deferred_stop_signals(lambda: told.append("asked to stop")):
+            os.kill(os.getpid(), signal.SIGTERM)
+            told.append("the block goes on")
+            if fails:
+                raise ValueError("something else went wrong too")
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert told == ["asked to stop", "the block goes on", "delivered"]
+
+
+def test_ctrl_c_stays_ignored_where_it_was_as_in_the_background_of_a_script() -> None:
+    told: list[str] = []
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with deferred_stop_signals(lambda: told.append("asked to stop")):
+            os.kill(os.getpid(), signal.SIGINT)
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert told == []
+
+
+def test_a_changed_library_is_said_and_an_unchanged_one_is_not() -> None:
+    made_with = {"torch": "2.12.0", "device": "cpu AVX2"}
+    assert describe_version_changes(made_with, dict(made_with)) is None
+    said = describe_version_changes(made_with, {"torch": "2.13.0", "device": "cpu AVX2"})
+    assert said is not None
+    assert "torch was 2.12.0, is 2.13.0 now" in said
+    assert "cpu" not in said

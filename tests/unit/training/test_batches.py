@@ -1,0 +1,142 @@
+"""What the model sees: every sample where the order says, on any number of ranks, with padding that changes nothing."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from storage.datasets import DatasetManifest
+from storage.errors import CorruptObjectError
+from storage.objects.local_store import LocalStore
+from tests.helpers.datasets import publish_small_dataset
+from training.configuration import ModelConfig
+from training.data.batches import BatchSource
+from training.data.leaves import PADDING_MULTIPLE, leaf_cut
+from training.data.order import SampleOrder
+from training.data.samples import SampleReader
+from training.model.classifier import Classifier
+from training.world import World
+
+BATCH_SIZE = 24
+NUM_LEAVES = 5
+MODEL = ModelConfig(width=16, layers=2, heads=2, feedforward=32)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> LocalStore:
+    return LocalStore(tmp_path / "store")
+
+
+@pytest.fixture
+def dataset(store: LocalStore, tmp_path: Path) -> DatasetManifest:
+    return publish_small_dataset(store, tmp_path / "work", rows=300)
+
+
+def make_source(store: LocalStore, dataset: DatasetManifest, world: World) -> BatchSource:
+    reader = SampleReader(store, dataset, "train")
+    order = SampleOrder(reader.num_rows, reader.group_rows, seed=4)
+    return BatchSource(reader, order, leaf_cut(MODEL), BATCH_SIZE, NUM_LEAVES, world, pin=False)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+def test_the_ranks_together_see_the_same_leaves_on_any_number_of_ranks(
+    store: LocalStore, dataset: DatasetManifest, size: int
+) -> None:
+    alone = make_source(store, dataset, World(0, 1, 0))
+    ranks = [make_source(store, dataset, World(rank, size, rank)) for rank in range(size)]
+    for step in (0, 1, 12, 13):  # step 12 straddles two epochs
+        together = sorted((leaf for source in ranks for leaf in source.leaves(step)), key=lambda leaf: leaf.index)
+        expected = alone.leaves(step)
+        assert [leaf.index for leaf in together] == list(range(NUM_LEAVES))
+        for mine, theirs in zip(together, expected, strict=True):
+            assert torch.equal(mine.tokens, theirs.tokens)  # shapes as well
+            assert torch.equal(mine.labels, theirs.labels)
+            assert mine.rows.tolist() == theirs.rows.tolist()
+
+
+def test_a_leaf_says_which_samples_it_is_made_of(store: LocalStore, dataset: DatasetManifest) -> None:
+    source, reader = make_source(store, dataset, World(0, 1, 0)), SampleReader(store, dataset, "train")
+    for leaf in source.leaves(12):
+        expected = reader.read(leaf.rows)
+        assert leaf.ids.tolist() == expected.ids.tolist()
+        for tokens, length, row in zip(leaf.tokens.tolist(), leaf.lengths.tolist(), expected.tokens, strict=True):
+            assert tokens[:length] == row.tolist()
+            assert not any(tokens[length:])
+
+
+def test_the_leaves_of_a_step_are_made_of_the_samples_that_are_due(store: LocalStore, dataset: DatasetManifest) -> None:
+    source, order = make_source(store, dataset, World(0, 1, 0)), SampleOrder(300, dataset.row_group_rows, seed=4)
+    for step in (0, 12, 13):
+        rows = np.concatenate([leaf.rows for leaf in source.leaves(step)])
+        assert sorted(rows.tolist()) == sorted(order.rows(step * BATCH_SIZE, BATCH_SIZE).tolist())
+
+
+def test_an_epoch_of_batches_has_every_sample_once(store: LocalStore, dataset: DatasetManifest) -> None:
+    reader = SampleReader(store, dataset, "train")
+    order = SampleOrder(reader.num_rows, reader.group_rows, seed=4)
+    ids = [sample for step in range(10) for sample in reader.read(order.rows(step * 30, 30)).ids.tolist()]
+    assert sorted(ids) == sorted(f"train-{row}" for row in range(300))
+
+
+def test_a_row_is_the_same_whichever_way_it_is_reached(store: LocalStore, dataset: DatasetManifest) -> None:
+    in_order = SampleReader(store, dataset, "train").read(np.arange(300))
+    shuffled = np.random.Generator(np.random.Philox(key=1)).permutation(300)
+    jumping = SampleReader(store, dataset, "train").read(shuffled)
+    for place, row in enumerate(shuffled.tolist()):
+        assert jumping.ids[place] == in_order.ids[row] == f"train-{row}"
+        assert np.array_equal(jumping.tokens[place], in_order.tokens[row])
+        assert np.array_equal(jumping.categorical[place], in_order.categorical[row])
+
+
+def test_reading_ahead_gives_what_reading_gives(store: LocalStore, dataset: DatasetManifest) -> None:
+    source = make_source(store, dataset, World(0, 1, 0))
+    ahead = list(source.read_ahead(3, 9, depth=4))
+    assert len(ahead) == 6
+    for step, leaves in zip(range(3, 9), ahead, strict=True):
+        for mine, theirs in zip(leaves, source.leaves(step), strict=True):
+            assert torch.equal(mine.tokens, theirs.tokens)
+
+
+def test_padding_does_not_reach_the_logits(store: LocalStore, dataset: DatasetManifest) -> None:
+    torch.manual_seed(0)
+    model = Classifier(MODEL, dataset, False).eval()
+    leaf = make_source(store, dataset, World(0, 1, 0)).leaves(0)[0]
+    wider = torch.nn.functional.pad(leaf.tokens, (0, PADDING_MULTIPLE))
+    wider[:, -PADDING_MULTIPLE:] = 7  # whatever stands there
+    padded = replace(leaf, tokens=wider)
+    assert wider.shape[1] <= model.position_embedding.num_embeddings
+    assert torch.allclose(model(leaf), model(padded), atol=1e-6)
+
+
+def test_a_text_without_any_token_gives_finite_logits(store: LocalStore, dataset: DatasetManifest) -> None:
+    model = Classifier(MODEL, dataset, False)
+    leaf = make_source(store, dataset, World(0, 1, 0)).leaves(0)[0]
+    logits = model(replace(leaf, lengths=torch.zeros_like(leaf.lengths)))
+    logits.sum().backward()
+    assert logits.isfinite().all()
+    assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
+
+
+def test_no_flipped_bit_of_a_shard_is_trained_on(store: LocalStore, dataset: DatasetManifest) -> None:
+    """Most are noticed; one in a place that nothing reads changes nothing."""
+    rows = np.arange(64)
+    expected = SampleReader(store, dataset, "train").read(rows)
+    path = store.fetch(f"datasets/{dataset.digest}/{dataset.splits['train'].shards[0].name}")
+    original = path.read_bytes()
+    noticed = 0
+    for position in range(0, len(original), 23):
+        path.write_bytes(original[:position] + bytes([original[position] ^ 4]) + original[position + 1 :])
+        try:
+            found = SampleReader(store, dataset, "train").read(rows)
+        except CorruptObjectError:
+            noticed += 1
+            continue
+        assert found.ids.tolist() == expected.ids.tolist()
+        assert all(np.array_equal(mine, theirs) for mine, theirs in zip(found.tokens, expected.tokens, strict=True))
+        assert np.array_equal(found.labels, expected.labels)
+        assert np.array_equal(found.numeric, expected.numeric)
+        assert np.array_equal(found.categorical, expected.categorical)
+    path.write_bytes(original)
+    assert noticed > 50

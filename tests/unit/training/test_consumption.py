@@ -1,0 +1,122 @@
+"""What the ledger is told: the samples that the model consumed, under their rows and the MD5 of their ids."""
+
+import hashlib
+from pathlib import Path
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from storage.datasets import DatasetManifest
+from storage.objects.local_store import LocalStore
+from storage.runs.ledger import LEDGER_SCHEMA
+from tests.helpers.datasets import publish_small_dataset
+from training.configuration import ModelConfig
+from training.data.batches import BatchSource, Leaf, make_leaf
+from training.data.consumption import Consumption, md5_of_ids
+from training.data.leaves import leaf_cut
+from training.data.order import SampleOrder
+from training.data.samples import SampleReader
+from training.world import World
+
+ALONE = World(0, 1, 0)
+BATCH_SIZE = 24
+NUM_LEAVES = 5
+CUT = leaf_cut(ModelConfig(width=16, layers=1, heads=2, feedforward=32))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> LocalStore:
+    return LocalStore(tmp_path / "store")
+
+
+@pytest.fixture
+def dataset(store: LocalStore, tmp_path: Path) -> DatasetManifest:
+    return publish_small_dataset(store, tmp_path / "work", rows=100)
+
+
+@pytest.fixture
+def reader(store: LocalStore, dataset: DatasetManifest) -> SampleReader:
+    return SampleReader(store, dataset, "train")
+
+
+def leaf_of(reader: SampleReader, rows: list[int], index: int) -> Leaf:
+    return make_leaf(reader.read(np.array(rows)), np.arange(len(rows)), index)
+
+
+def md5_of_rows(rows: list[int]) -> bytes:
+    return hashlib.md5("\x1f".join(f"train-{row}" for row in rows).encode()).digest()
+
+
+def collected(consumption: Consumption) -> pa.Table:
+    table = consumption.collect()
+    assert table is not None
+    assert table.schema.equals(LEDGER_SCHEMA)
+    table.validate(full=True)
+    return table
+
+
+def test_leaves_are_listed_by_step_and_leaf_in_whatever_order_they_were_computed(reader: SampleReader) -> None:
+    consumption = Consumption(ALONE)
+    for step, index, rows in [(4, 2, [7, 3]), (4, 0, [99]), (3, 1, [5, 5, 0]), (12, 0, [1]), (4, 1, [2])]:
+        consumption.record(step, leaf_of(reader, rows, index))
+    assert collected(consumption).to_pylist() == [
+        {"step": step, "leaf": index, "rows": rows, "ids_md5": md5_of_rows(rows)}
+        for step, index, rows in [(3, 1, [5, 5, 0]), (4, 0, [99]), (4, 1, [2]), (4, 2, [7, 3]), (12, 0, [1])]
+    ]
+
+
+def test_each_leaf_is_collected_once(reader: SampleReader) -> None:
+    consumption = Consumption(ALONE)
+    consumption.record(0, leaf_of(reader, [1, 2], 0))
+    assert collected(consumption).num_rows == 1
+    assert collected(consumption).num_rows == 0
+    consumption.record(1, leaf_of(reader, [3], 0))
+    assert collected(consumption).column("rows").to_pylist() == [[3]]
+
+
+def test_what_was_read_ahead_and_not_trained_on_is_not_collected(reader: SampleReader) -> None:
+    consumption = Consumption(ALONE)
+    order = SampleOrder(reader.num_rows, reader.group_rows, seed=4)
+    source = BatchSource(reader, order, CUT, BATCH_SIZE, NUM_LEAVES, ALONE, pin=False)
+    for step, leaves in zip(range(2), source.read_ahead(0, 10, depth=4), strict=False):
+        for leaf in leaves:
+            consumption.record(step, leaf)
+    assert set(collected(consumption).column("step").to_pylist()) == {0, 1}
+
+
+def test_the_rows_are_those_that_order_and_cut_give(reader: SampleReader) -> None:
+    order = SampleOrder(reader.num_rows, reader.group_rows, seed=4)
+    source = BatchSource(reader, order, CUT, BATCH_SIZE, NUM_LEAVES, ALONE, pin=False)
+    consumption = Consumption(ALONE)
+    for step in (0, 4, 5):  # step 4 straddles two epochs
+        for leaf in source.leaves(step):
+            consumption.record(step, leaf)
+    found = collected(consumption).to_pylist()
+    for step in (0, 4, 5):
+        rows = order.rows(step * BATCH_SIZE, BATCH_SIZE)
+        positions = CUT.cut(reader.read(rows).lengths, NUM_LEAVES)
+        assert [row["rows"] for row in found if row["step"] == step] == [rows[places].tolist() for places in positions]
+
+
+def test_the_ids_are_those_that_were_read_and_not_those_that_were_planned(reader: SampleReader) -> None:
+    """A row that gives another sample than it should, as from a data set that was changed, cannot hide."""
+    consumption = Consumption(ALONE)
+    leaf = leaf_of(reader, [1, 2], 0)
+    leaf.ids[1] = "train-77"
+    consumption.record(0, leaf)
+    (row,) = collected(consumption).to_pylist()
+    assert row["rows"] == [1, 2]
+    assert row["ids_md5"] == md5_of_rows([1, 77])
+
+
+@pytest.mark.parametrize("ids", [["a"], ["a", "b"], ["Grüße", "数据", ""], ["", ""], [f"{n}" for n in range(500)]])
+def test_the_md5_is_the_one_that_duckdb_takes(ids: list[str]) -> None:
+    leaf = pa.table({"position": range(len(ids)), "id": ids})  # noqa: F841 - DuckDB finds it by its name
+    query = "SELECT unhex(md5(string_agg(id, chr(31) ORDER BY position))) FROM leaf"
+    assert duckdb.sql(query).fetchall() == [(md5_of_ids(ids),)]
+
+
+def test_ids_that_run_together_are_told_apart() -> None:
+    assert len({md5_of_ids(ids) for ids in (["ab", "c"], ["a", "bc"], ["abc"], ["c", "ab"], ["abc", ""])}) == 5

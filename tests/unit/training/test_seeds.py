@@ -1,0 +1,31 @@
+"""Random numbers are functions of the step and the leaf: a resume draws what an uninterrupted run draws."""
+
+import random
+
+import numpy as np
+import torch
+
+from training.data.seeds import seed_everything
+
+
+def draw() -> tuple[float, float, float]:
+    return random.random(), float(np.random.rand()), float(torch.rand(()))
+
+
+def test_all_generators_give_the_same_after_a_resume() -> None:
+    seed_everything(1, step=5, leaf=2)
+    expected = draw()
+    for _ in range(17):
+        draw()
+    seed_everything(1, step=6, leaf=0)
+    draw()
+    seed_everything(1, step=5, leaf=2)
+    assert draw() == expected
+
+
+def test_steps_leaves_and_seeds_draw_different_numbers() -> None:
+    draws = set()
+    for seed, step, leaf in ((1, 5, 2), (1, 5, 3), (1, 6, 2), (2, 5, 2), (5, 1, 2)):
+        seed_everything(seed, step, leaf)
+        draws |= set(draw())
+    assert len(draws) == 15

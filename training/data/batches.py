@@ -1,0 +1,124 @@
+"""batch(step) and leaves(batch): what the model sees at a step, as a pure function of the step.
+
+Invariant: nothing here has a position. Batches are read ahead in a thread, and what was read ahead is not state: after
+a kill it is simply read again.
+"""
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from storage.runs.positions import first_position
+from storage.runs.run_state import RollbackRecord
+from training.data.leaves import LeafCut, deal, padded_length
+from training.data.order import SampleOrder
+from training.data.samples import SampleReader, Samples
+from training.world import World
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """A part of a batch that goes through the model in one pass: B samples of at most T tokens."""
+
+    index: int
+    rows: NDArray[np.int64]  # [B] indices in the split
+    ids: NDArray[np.object_]  # [B] text, as read beside the tokens
+    tokens: Tensor  # [B, T] int64, 0 is padding
+    lengths: Tensor  # [B] int64
+    numeric: Tensor  # [B, 2K] float32
+    categorical: Tensor  # [B, C] int64
+    labels: Tensor  # [B] int64
+
+    def to(self, device: torch.device) -> "Leaf":
+        """The same leaf on the device; the copy does not make the CPU wait."""
+        moved = (
+            tensor.to(device, non_blocking=True)
+            for tensor in (self.tokens, self.lengths, self.numeric, self.categorical, self.labels)
+        )
+        return Leaf(self.index, self.rows, self.ids, *moved)
+
+    def pinned(self) -> "Leaf":
+        """The same leaf in page-locked memory, from where a GPU can fetch it by itself."""
+        pinned = (t.pin_memory() for t in (self.tokens, self.lengths, self.numeric, self.categorical, self.labels))
+        return Leaf(self.index, self.rows, self.ids, *pinned)
+
+
+def make_leaf(samples: Samples, positions: NDArray[np.int64], index: int) -> Leaf:
+    """Pad some samples of a batch to one shape."""
+    rows = [samples.tokens[position] for position in positions.tolist()]
+    tokens = np.zeros((len(rows), padded_length(max(len(row) for row in rows))), dtype=np.int64)
+    for padded, row in zip(tokens, rows, strict=True):
+        padded[: len(row)] = row
+    return Leaf(
+        index=index,
+        rows=samples.rows[positions],
+        ids=samples.ids[positions],
+        tokens=torch.from_numpy(tokens),
+        lengths=torch.tensor([len(row) for row in rows]),
+        numeric=torch.from_numpy(samples.numeric[positions]),
+        categorical=torch.from_numpy(samples.categorical[positions]),
+        labels=torch.from_numpy(samples.labels[positions]),
+    )
+
+
+def own_leaves(samples: Samples, cut: LeafCut, num_leaves: int, world: World) -> list[tuple[int, NDArray[np.int64]]]:
+    """This rank's leaves of a batch: their indices in it, and the positions of their samples."""
+    leaves = cut.cut(samples.lengths, num_leaves)
+    costs = [cut.cost(len(leaf), int(samples.lengths[leaf].max())) for leaf in leaves]
+    return [(index, leaves[index]) for index in deal(costs, world.size)[world.rank]]
+
+
+class BatchSource:
+    """Gives each rank its leaves of each step."""
+
+    def __init__(
+        self,
+        reader: SampleReader,
+        order: SampleOrder,
+        cut: LeafCut,
+        batch_size: int,
+        num_leaves: int,
+        world: World,
+        pin: bool,
+        rollbacks: Sequence[RollbackRecord] = (),
+    ) -> None:
+        self.batch_size = batch_size
+        self._rollbacks = rollbacks
+        self._reader = reader
+        self._order = order
+        self._cut = cut
+        self._num_leaves = num_leaves
+        self._world = world
+        self._pin = pin
+
+    def leaves(self, step: int) -> list[Leaf]:
+        """This rank's leaves of the batch at `step`: samples [step * G, (step + 1) * G) of the run.
+
+        Further on in the order by what rollbacks have left out until then.
+        """
+        position = first_position(step, self.batch_size, self._rollbacks)
+        samples = self._reader.read(self._order.rows(position, self.batch_size))
+        mine = own_leaves(samples, self._cut, self._num_leaves, self._world)
+        leaves = [make_leaf(samples, positions, index) for index, positions in mine]
+        return [leaf.pinned() for leaf in leaves] if self._pin else leaves
+
+    def read_ahead(self, first_step: int, end_step: int, depth: int) -> Iterator[list[Leaf]]:
+        """The leaves of steps [first_step, end_step), at most `depth` steps read ahead in one thread."""
+        steps = iter(range(first_step, end_step))
+        pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="read-ahead")
+        try:
+            pending: deque[Future[list[Leaf]]] = deque()
+            for step in steps:
+                pending.append(pool.submit(self.leaves, step))
+                if len(pending) > depth:
+                    yield pending.popleft().result()
+            while pending:
+                yield pending.popleft().result()
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)

@@ -1,0 +1,29 @@
+"""seed(step, leaf): every random number of a forward and backward pass, as a pure function.
+
+Invariant: all four generators that a model or a library can draw from are set before each leaf, so that what they give
+does not depend on how the run came to this step, nor on which rank computes the leaf. That is also why no generator's
+state stands in a checkpoint: it is derived from the step.
+"""
+
+import random
+
+import numpy as np
+import torch
+
+from training.data.order import random_bits
+
+
+def seed_everything(seed: int, step: int, leaf: int) -> None:
+    """Set Python's, NumPy's and torch's generators (CPU and all GPUs) for one leaf of one step."""
+    word = int(random_bits(1, "leaf", seed, step, leaf)[0])
+    random.seed(word)
+    np.random.seed(word & 0xFFFFFFFF)
+    torch.manual_seed(word)
+
+
+def seed_initial_weights(seed: int) -> None:
+    """Set the generators for building the model: every rank and every machine draws the same first weights."""
+    word = int(random_bits(1, "weights", seed)[0])
+    random.seed(word)
+    np.random.seed(word & 0xFFFFFFFF)
+    torch.manual_seed(word)

@@ -1,0 +1,1 @@
+"""The classifier, its loss, its number formats and its compilation."""

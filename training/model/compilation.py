@@ -1,0 +1,60 @@
+"""torch.compile, made blind to what a process happened to see before.
+
+Left to itself the compiler decides by the shapes it meets, in the order in which it meets them: what comes first is
+compiled for its very shape, later ones for any. A process that resumes meets another order and may compute other bits.
+Invariant: everything is compiled from examples that are a function of the run's configuration, before the first step.
+A shape that the compiled code does not cover is computed without it, in every process alike.
+"""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from storage.datasets import DatasetManifest
+from training.configuration import TrainConfig
+from training.data.batches import Leaf
+from training.data.leaves import padded_length
+from training.model.classifier import Classifier
+from training.model.precision import Precision
+
+
+def compile_model(model: Classifier, dataset: DatasetManifest, config: TrainConfig, precision: Precision) -> None:
+    """Compile forward and backward of `model`, on the device already, for leaves of any shape."""
+    model.compile()
+    for num_samples in (max(2, config.batch_size // config.leaves), 1):  # one sample is a shape of its own
+        leaf = _example(dataset, num_samples, precision.device)
+        for is_training in (True, False):
+            model.train(is_training)
+            with torch.set_grad_enabled(is_training), precision.autocast():
+                logits = model(leaf)
+            if is_training:
+                logits.float().sum().backward()
+    model.train()
+    model.zero_grad(set_to_none=True)
+    torch.compiler.set_stance("eager_on_recompile")
+
+
+def _example(dataset: DatasetManifest, num_samples: int, device: torch.device) -> Leaf:
+    """A leaf of zeros, its numbers of samples and of tokens declared to be any."""
+    length = padded_length(dataset.max_tokens // 2)
+    if length == num_samples:
+        num_samples += 1  # equal numbers would be taken to be equal always
+    leaf = Leaf(
+        index=0,
+        rows=np.arange(num_samples),
+        ids=np.array([""] * num_samples, dtype=object),
+        tokens=torch.zeros(num_samples, length, dtype=torch.int64),
+        lengths=torch.full((num_samples,), length),
+        numeric=torch.zeros(num_samples, 2 * len(dataset.numeric)),
+        categorical=torch.zeros(num_samples, len(dataset.categorical), dtype=torch.int64),
+        labels=torch.zeros(num_samples, dtype=torch.int64),
+    ).to(device)
+    if num_samples > 1:
+        for tensor in (leaf.tokens, leaf.lengths, leaf.numeric, leaf.categorical):
+            _declare_any_size(tensor, 0)
+    _declare_any_size(leaf.tokens, 1)
+    return leaf
+
+
+def _declare_any_size(tensor: Tensor, dimension: int) -> None:
+    torch._dynamo.mark_dynamic(tensor, dimension)

@@ -1,0 +1,73 @@
+"""Metrics of predictions against labels, by torchmetrics.
+
+Invariant: computed from all predictions of a split in one fixed order, so that the numbers do not depend on how many
+ranks made the predictions. Loading torchmetrics takes seconds: `validation.py` imports this file when there
+is something to score, so that a restart need not wait for it.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torchmetrics.functional.classification import (
+    binary_auroc,
+    binary_roc,
+    multiclass_accuracy,
+    multiclass_confusion_matrix,
+    multiclass_f1_score,
+    multiclass_precision,
+    multiclass_recall,
+)
+
+from storage.datasets import Target
+from training.model.objective import Objective
+
+MAX_ROC_POINTS = 512
+
+
+def score(logits: Tensor, labels: Tensor, target: Target, objective: Objective) -> dict[str, float]:
+    """`logits` [N, outputs] and `labels` [N] on the CPU; loss is the plain mean cross entropy."""
+    predicted = predicted_classes(logits, target)
+    num_classes = len(target.classes)
+    metrics = {
+        "loss": objective.sample_losses(logits, labels).double().mean(),
+        "accuracy": multiclass_accuracy(predicted, labels, num_classes, average="micro"),
+        "macro_f1": multiclass_f1_score(predicted, labels, num_classes, average="macro"),
+    }
+    if target.kind == "binary":
+        metrics["auc"] = binary_auroc(logits[:, 0].double().sigmoid(), labels)
+    return {name: float(value) for name, value in metrics.items()}
+
+
+def predicted_classes(logits: Tensor, target: Target) -> Tensor:
+    """Index of the predicted class of each row, [N]."""
+    return (logits[:, 0] > 0).long() if target.kind == "binary" else logits.argmax(dim=1)
+
+
+def describe(logits: Tensor, labels: Tensor, target: Target) -> dict[str, Any]:
+    """The tables and curves behind the numbers, JSON-able: confusion matrix, per-class scores, ROC curve."""
+    predicted, num_classes = predicted_classes(logits, target), len(target.classes)
+    per_class = {
+        "precision": multiclass_precision(predicted, labels, num_classes, average="none"),
+        "recall": multiclass_recall(predicted, labels, num_classes, average="none"),
+        "f1": multiclass_f1_score(predicted, labels, num_classes, average="none"),
+        "support": torch.bincount(labels, minlength=num_classes),
+    }
+    columns = {name: values.tolist() for name, values in per_class.items()}
+    return {
+        "confusion": multiclass_confusion_matrix(predicted, labels, num_classes).tolist(),
+        "per_class": [
+            {"class": label, **{name: values[index] for name, values in columns.items()}}
+            for index, label in enumerate(target.classes)
+        ],
+        "roc": _roc(logits, labels) if target.kind == "binary" else None,
+    }
+
+
+def _roc(logits: Tensor, labels: Tensor) -> dict[str, list[float]]:
+    false_positive, true_positive, _ = binary_roc(logits[:, 0].double().sigmoid(), labels)
+    points = torch.linspace(0, len(false_positive) - 1, min(MAX_ROC_POINTS, len(false_positive))).long()
+    return {
+        "false_positive_rate": false_positive[points].tolist(),
+        "true_positive_rate": true_positive[points].tolist(),
+    }

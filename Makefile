@@ -25,11 +25,11 @@ test: lint
 demo: setup
 	$(BIN)/python -m flows.demo
 
-# A few minutes; what it measures stands in training/README.md.
+# A few minutes; what it measures stands in training/sums/README.md.
 bench-exact: setup
 	$(BIN)/python -m tests.benchmarks.bench_exact
 
-# Ten minutes, 16 GB of memory, 15 GB of disk; what it measures stands in training/README.md.
+# Ten minutes, 16 GB of memory, 15 GB of disk; what it measures stands in training/saving/README.md.
 bench-checkpoint: setup
 	$(BIN)/python -m tests.benchmarks.bench_checkpoint
 

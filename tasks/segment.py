@@ -28,7 +28,7 @@ from tasks.telling.alerts import SAVE_FAILED, alert
 from tasks.telling.announce import announce, warn
 from tasks.telling.display import SegmentDisplay
 from training.specification import ResumePoint, SegmentSpec
-from training.watching.progress import CheckpointReport
+from training.watching.reporter import CheckpointReport
 
 
 @task(name="segment", cache_policy=NO_CACHE, persist_result=False, task_run_name="segment of {config.run}")

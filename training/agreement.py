@@ -15,7 +15,7 @@ from training.world import World
 
 
 @dataclass(frozen=True)
-class Decision:
+class BoundaryDecision:
     """What all ranks do at this boundary."""
 
     stop: StopReason
@@ -30,7 +30,7 @@ class Agreement:
         self._world = world
         self._flag = flag
 
-    def decide(self, save_is_due: bool = False, writing: Writing = Writing.DONE) -> Decision:
+    def decide(self, save_is_due: bool = False, writing: Writing = Writing.DONE) -> BoundaryDecision:
         """A collective: every rank calls it at the same boundary and gets the same answer.
 
         `writing` is what this rank says of the save under way.
@@ -42,4 +42,4 @@ class Agreement:
         if self._world.size > 1:
             dist.all_reduce(words, op=dist.ReduceOp.MAX)
         stop, save, most_busy = words.tolist()
-        return Decision(StopReason(stop), bool(save), Writing(most_busy))
+        return BoundaryDecision(StopReason(stop), bool(save), Writing(most_busy))

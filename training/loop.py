@@ -17,8 +17,8 @@ from training.saving.restoring import Restorer
 from training.specification import SegmentSpec
 from training.stopping import StopReason
 from training.trainer import Trainer
-from training.watching.progress import Progress
-from training.watching.run_progress import RunProgress
+from training.watching.reporter import Reporter
+from training.watching.training_state import TrainingState
 from training.watching.validation import Validator
 from training.world import World
 
@@ -32,13 +32,13 @@ class Segment:
 
     spec: SegmentSpec
     world: World
-    state: RunProgress
+    state: TrainingState
     trainer: Trainer
     validator: Validator
     checkpointer: Checkpointer
     restorer: Restorer
     agreement: Agreement
-    progress: Progress
+    reporter: Reporter
     headline: str
     last_save: float = field(default_factory=time.monotonic)
     save_is_owed: bool = False
@@ -65,7 +65,7 @@ def train(segment: Segment, batches: Iterator[list[Leaf]]) -> StopReason:
         if segment.trainer.optimization.is_exhausted:
             state.curve.collect(state.step)  # what went wrong before counts first, whenever it is looked at
             raise segment.trainer.optimization.exhausted(state.step)
-        segment.progress.stepped(state.step, state.curve.last)
+        segment.reporter.stepped(state.step, state.curve.last)
 
 
 def _validation_is_due(segment: Segment) -> bool:
@@ -75,7 +75,7 @@ def _validation_is_due(segment: Segment) -> bool:
 
 
 def _validate(segment: Segment) -> None:
-    with segment.progress.phase("validate"):
+    with segment.reporter.phase("validate"):
         metrics = segment.validator.validate(segment.trainer.model, lambda: _goes_on(segment))
     # None: asked to stop meanwhile. The validation is still due and is made when the run goes on.
     if metrics is not None:
@@ -84,7 +84,7 @@ def _validate(segment: Segment) -> None:
 
 def _goes_on(segment: Segment) -> bool:
     """Within a validation, which may take longer than a save: go on with the one under way, unless all are to stop."""
-    segment.progress.alive()
+    segment.reporter.alive()
     decision = segment.agreement.decide(writing=segment.checkpointer.writing)
     if decision.stop:
         return False
@@ -108,7 +108,7 @@ def _note_rounding(segment: Segment) -> None:
     if state.curve.num_rounded_away > NOTED_SHARE * num_values and not segment.has_noted_rounding:
         segment.has_noted_rounding = True
         share = state.curve.num_rounded_away / num_values
-        segment.progress.noted(f"{share:.1%} of the gradient's values were below the resolution of the exact sum.")
+        segment.reporter.noted(f"{share:.1%} of the gradient's values were below the resolution of the exact sum.")
 
 
 def _save_when_possible(segment: Segment) -> None:
@@ -119,7 +119,7 @@ def _save_when_possible(segment: Segment) -> None:
     segment.last_save = time.monotonic()
     if segment.checkpointer.is_saved():
         return
-    with segment.progress.phase("save"):
+    with segment.reporter.phase("save"):
         if segment.spec.checkpoint.background:
             segment.checkpointer.begin()
         else:
@@ -130,6 +130,6 @@ def _save_when_possible(segment: Segment) -> None:
 def _save_and_leave(segment: Segment) -> None:
     if segment.checkpointer.is_saved_for_good():
         return
-    with segment.progress.phase("save"):
+    with segment.reporter.phase("save"):
         segment.checkpointer.save_now()
     _note_rounding(segment)

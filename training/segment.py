@@ -37,8 +37,8 @@ from training.trainer import Trainer
 from training.versions import describe_version_changes, read_versions
 from training.watching.curve import LossCurve
 from training.watching.divergence import DivergedError
-from training.watching.progress import Progress
-from training.watching.run_progress import RunProgress, headline_metric
+from training.watching.reporter import Reporter
+from training.watching.training_state import TrainingState, headline_metric
 from training.watching.validation import Validator
 from training.world import World
 
@@ -51,20 +51,20 @@ def run_segment(spec: SegmentSpec, world: World, flag: StopFlag) -> Segment:
     """Train one segment and write its outcome; what it was done with. Raises what made it fail, after the outcome."""
     store = spec.open_store()
     age_seconds = process_age_seconds()
-    progress = Progress(spec.progress_file, world, spec.train.batch_size, age_seconds)
-    state = RunProgress(LossCurve(world, spec.train.log_every_steps, spec.divergence))
-    ending = _Ending(spec, world, store, progress, state, age_seconds)
+    reporter = Reporter(spec.progress_file, world, spec.train.batch_size, age_seconds)
+    state = TrainingState(LossCurve(world, spec.train.log_every_steps, spec.divergence))
+    ending = _Ending(spec, world, store, reporter, state, age_seconds)
     with ending.failures_written():
         precision = choose_precision(spec.train, world)
         join_process_group(spec.train, precision)
         dataset = load_dataset(store, spec.dataset_digest)
-        segment, source = _build(spec, world, flag, store, dataset, precision, progress, state)
+        segment, source = _build(spec, world, flag, store, dataset, precision, reporter, state)
         if spec.resume is not None:
             _restore(segment, [spec.resume, *spec.fallbacks])
-        ending.first_step = progress.step = state.step
+        ending.first_step = reporter.step = state.step
         ending.checkpointer = segment.checkpointer
         flag.start_budget(spec.budget_seconds)
-        with progress.phase("train"):
+        with reporter.phase("train"):
             reason = train(segment, source.read_ahead(state.step, spec.train.steps, spec.train.prefetch_steps))
         if world.is_first:
             ending.write(*_describe_end(reason, spec))
@@ -79,8 +79,8 @@ class _Ending:
         spec: SegmentSpec,
         world: World,
         store: Store,
-        progress: Progress,
-        state: RunProgress,
+        reporter: Reporter,
+        state: TrainingState,
         age_seconds: float,
     ) -> None:
         self.first_step = 0
@@ -88,7 +88,7 @@ class _Ending:
         self._spec = spec
         self._world = world
         self._store = store
-        self._progress = progress
+        self._reporter = reporter
         self._state = state
         self._began = time.monotonic() - age_seconds
 
@@ -102,7 +102,7 @@ class _Ending:
             last_step=self._state.step,
             world_size=self._world.size,
             seconds=round(time.monotonic() - self._began, 3),
-            phases=self._progress.close(),
+            phases=self._reporter.close(),
             saves=self.checkpointer.figures if self.checkpointer else None,
             divergence=divergence,
         )
@@ -126,7 +126,7 @@ class _Ending:
 
 def _restore(segment: Segment, points: list[ResumePoint]) -> None:
     """Start from the first of these checkpoints that is as it was written; from the first weights if none is."""
-    with segment.progress.phase("restore"):
+    with segment.reporter.phase("restore"):
         share = _read_newest(segment, points)
         if share is None:
             return
@@ -135,7 +135,7 @@ def _restore(segment: Segment, points: list[ResumePoint]) -> None:
         segment.checkpointer.mark_restored(share.found.index.ledger)
     note = describe_version_changes(share.found.index.versions, read_versions(segment.trainer.device))
     if note is not None:
-        segment.progress.noted(note)
+        segment.reporter.noted(note)
 
 
 def _read_newest(segment: Segment, points: list[ResumePoint]) -> Share | None:
@@ -143,7 +143,7 @@ def _read_newest(segment: Segment, points: list[ResumePoint]) -> Share | None:
         try:
             return segment.restorer.read(point)
         except CorruptObjectError as error:
-            segment.progress.found_damaged(point.path, point.step, str(error))
+            segment.reporter.found_damaged(point.path, point.step, str(error))
     return None
 
 
@@ -197,8 +197,8 @@ def _build(
     store: Store,
     dataset: DatasetManifest,
     precision: Precision,
-    progress: Progress,
-    state: RunProgress,
+    reporter: Reporter,
+    state: TrainingState,
 ) -> tuple[Segment, BatchSource]:
     config = spec.train
     reader = SampleReader(store, dataset, "train")
@@ -212,10 +212,10 @@ def _build(
         state=state,
         trainer=trainer,
         validator=make_validator(spec, world, store, dataset, precision, "validation", spec.validation),
-        checkpointer=Checkpointer(spec, world, store, trainer, state, progress, reader.num_rows),
+        checkpointer=Checkpointer(spec, world, store, trainer, state, reporter, reader.num_rows),
         restorer=Restorer(store, world, trainer),
         agreement=Agreement(world, flag),
-        progress=progress,
+        reporter=reporter,
         headline=headline_metric(dataset.target),
     )
     cut = leaf_cut(spec.model)

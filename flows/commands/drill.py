@@ -39,7 +39,7 @@ from tasks.running.gpus import count_gpus
 from tasks.telling.display import PreparationDisplay, SegmentDisplay
 from tasks.telling.messages import show_messages
 from tasks.telling.terminal import console
-from training.watching.progress import Report
+from training.watching.reporter import Report
 
 POLL_SECONDS = 0.05
 RESULT_STYLES = {"same": "green", "apart": "yellow", "different": "bold red"}

@@ -18,7 +18,7 @@ from storage.errors import CorruptObjectError, IncompatibleRunError
 from storage.objects.addresses import run_address
 from storage.objects.store import Store
 from storage.runs.manifest import Generation, Manifest
-from storage.runs.retention import Decision, find_being_read, retain
+from storage.runs.retention import RetentionDecision, find_being_read, retain
 from storage.runs.run_state import RunState
 from storage.runs.transitions import prune
 from tasks.configuration import change_values, configure
@@ -99,7 +99,7 @@ def _find_discarded(store: Store, head: Generation) -> dict[str, str]:
 
 
 def _describe(
-    store: Store, head: Generation, decisions: Sequence[Decision], discarded: Mapping[str, str]
+    store: Store, head: Generation, decisions: Sequence[RetentionDecision], discarded: Mapping[str, str]
 ) -> dict[str, Any]:
     set_aside = [_describe_folder(store, path, f"set aside: {reason}") for path, reason in discarded.items()]
     leftovers = [_describe_folder(store, path, NEVER_PROMOTED) for path in find_strays(store, head)]
@@ -117,7 +117,7 @@ def _describe(
     }
 
 
-def _describe_decision(store: Store, decision: Decision) -> dict[str, Any]:
+def _describe_decision(store: Store, decision: RetentionDecision) -> dict[str, Any]:
     record = decision.record
     return {
         "step": record.step,

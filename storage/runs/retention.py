@@ -38,7 +38,7 @@ class RetentionPolicy:
 
 
 @dataclass(frozen=True)
-class Decision:
+class RetentionDecision:
     """What becomes of one checkpoint, and why, in words."""
 
     record: CheckpointRecord
@@ -71,7 +71,7 @@ def find_being_read(state: RunState) -> frozenset[str]:
 
 def retain(
     records: Sequence[CheckpointRecord], policy: RetentionPolicy, being_read: Collection[str] = ()
-) -> list[Decision]:
+) -> list[RetentionDecision]:
     """What becomes of each of a run's promoted checkpoints, newest first."""
     newest_first = sorted(records, key=_age, reverse=True)
     claims = _protected(newest_first, being_read)
@@ -82,7 +82,7 @@ def retain(
     return [_decide(record, policy, claims.get(record.path, []), within_budget) for record in newest_first]
 
 
-def kept_of(decisions: Sequence[Decision]) -> list[CheckpointRecord]:
+def kept_of(decisions: Sequence[RetentionDecision]) -> list[CheckpointRecord]:
     """What stays, in the same order."""
     return [decision.record for decision in decisions if decision.is_kept]
 
@@ -154,10 +154,10 @@ def _fit(
 
 def _decide(
     record: CheckpointRecord, policy: RetentionPolicy, claims: list[_Claim], within_budget: frozenset[str]
-) -> Decision:
+) -> RetentionDecision:
     words = ", ".join(claim.words for claim in claims)
     if record.path in within_budget:
-        return Decision(record, True, words)
+        return RetentionDecision(record, True, words)
     if claims:
-        return Decision(record, False, f"no room within {policy.max_bytes:,} bytes, though {words}")
-    return Decision(record, False, "not among the newest, the best or the milestones")
+        return RetentionDecision(record, False, f"no room within {policy.max_bytes:,} bytes, though {words}")
+    return RetentionDecision(record, False, "not among the newest, the best or the milestones")

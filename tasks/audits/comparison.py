@@ -13,7 +13,7 @@ from tasks.audits.content import EpochCount, LedgerContent
 from tasks.audits.expectation import Expectation
 from tasks.audits.steps import Deviation, Facts, compare_step, describe_step
 from tasks.audits.violations import MAX_NAMED, Violation, name_sample
-from tasks.data.sources.files import Progress
+from tasks.data.sources.files import OnProgress
 
 # What is looked at in one piece: a few hundred MB.
 SPAN_SAMPLES = 1_000_000
@@ -28,7 +28,7 @@ class Comparison:
         content: LedgerContent,
         expectation: Expectation,
         end_step: int,
-        on_progress: Progress | None,
+        on_progress: OnProgress | None,
     ) -> None:
         self.num_steps = self.num_leaves = self.num_samples = 0
         self.epochs: list[EpochCount] = []

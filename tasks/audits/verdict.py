@@ -31,10 +31,10 @@ from tasks.audits.violations import MAX_NAMED, Violation
 from tasks.compatibility import read_stored
 from tasks.configuration import RunConfig
 from tasks.data.database import explained_errors, open_database
-from tasks.data.sources.files import Progress
+from tasks.data.sources.files import OnProgress
 
 
-def audit_run(store: Store, run: str, on_progress: Progress | None = None) -> dict[str, Any]:
+def audit_run(store: Store, run: str, on_progress: OnProgress | None = None) -> dict[str, Any]:
     """The audit of everything up to the promoted checkpoint, JSON-able. Raises `RunMissingError`, `StoreError`.
 
     `on_progress` is told a phase (samples, epochs) and the share of it that is done.

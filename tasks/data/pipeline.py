@@ -34,7 +34,14 @@ from tasks.data.database import open_database, parquet_sql
 from tasks.data.shard import ordered_sql, prepared_sql, put_again, stage_tokens, write_shards
 from tasks.data.sources.columns import SourceTable, inspect_files, samples_sql
 from tasks.data.sources.contract import check_contract
-from tasks.data.sources.files import Fingerprint, Progress, ensure_unchanged, find_files, fingerprint_files, read_inputs
+from tasks.data.sources.files import (
+    Fingerprint,
+    OnProgress,
+    ensure_unchanged,
+    find_files,
+    fingerprint_files,
+    read_inputs,
+)
 from tasks.data.split import HASH_VALUES, TRAIN, Dealt, deal_samples
 from tasks.data.statistics import measure_categorical, measure_numeric
 from tasks.data.tokenizer import texts_of, train_tokenizer
@@ -47,7 +54,7 @@ LIBRARIES = ("duckdb", "pyarrow", "tokenizers", "great-expectations", "numpy")
 
 
 def prepare_dataset(
-    config: DataConfig, store: Store, scratch: Path, on_progress: Progress | None = None
+    config: DataConfig, store: Store, scratch: Path, on_progress: OnProgress | None = None
 ) -> DatasetManifest:
     """The published data set for this configuration and these files: the one that is there, or a new one.
 
@@ -72,7 +79,7 @@ def prepare_dataset(
     return manifest
 
 
-def find_inputs(config: DataConfig, scratch: Path, on_progress: Progress | None = None) -> dict[str, Any]:
+def find_inputs(config: DataConfig, scratch: Path, on_progress: OnProgress | None = None) -> dict[str, Any]:
     """The inputs a data set made now would have, for `describe_change`; `digest_of` them is its digest."""
     files = find_files(config.source)
     return read_inputs(config, files, fingerprint_files(files, scratch, on_progress))
@@ -112,7 +119,7 @@ class _Preparation:
         connection: duckdb.DuckDBPyConnection,
         table: SourceTable,
         digest: str,
-        on_progress: Progress | None,
+        on_progress: OnProgress | None,
     ) -> None:
         self.config = config
         self.store = store

@@ -20,7 +20,7 @@ from storage.objects.digests import sha256_of_file
 from storage.objects.store import Store
 from tasks.configuration import DataConfig
 from tasks.data.sources.columns import literal
-from tasks.data.sources.files import Progress
+from tasks.data.sources.files import OnProgress
 from tasks.data.sources.rules import kept_tokens_sql, too_long
 from tasks.data.tokenizer import encode_texts
 
@@ -70,7 +70,7 @@ def stage_tokens(
     config: DataConfig,
     path: Path,
     num_rows: int,
-    on_progress: Progress | None = None,
+    on_progress: OnProgress | None = None,
 ) -> None:
     """Write the rows of `prepared_sql` with tokens in place of text. Raises `ContractError` for rows too long."""
     examples: list[str] = []
@@ -111,7 +111,7 @@ def write_shards(
     config: DataConfig,
     folder: Path,
     num_rows: list[int],
-    on_progress: Progress | None = None,
+    on_progress: OnProgress | None = None,
 ) -> dict[str, SplitRecord]:
     """Cut ordered rows into shards and put each into the store; only one is on local disk at a time."""
     writer = _ShardWriter(store, digest, folder)

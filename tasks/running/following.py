@@ -6,7 +6,7 @@ Invariant: only whole lines are read; a line that is being written is read the n
 from pathlib import Path
 
 from tasks.places import RunPlaces
-from training.watching.progress import Report
+from training.watching.reporter import Report
 
 
 class ReportFollower:

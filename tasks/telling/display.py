@@ -12,7 +12,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn
 from tasks.configuration import RunConfig
 from tasks.telling.announce import announce
 from tasks.telling.terminal import console
-from training.watching.progress import Report
+from training.watching.reporter import Report
 
 SECONDS_BETWEEN_LINES = 30.0
 

@@ -46,14 +46,14 @@ from training.data.samples import SampleReader
 from training.model.precision import choose_precision
 from training.saving.checkpointing import Checkpointer
 from training.saving.restoring import Restorer
-from training.saving.state_tensors import State
+from training.saving.state_tensors import StateTensors
 from training.saving.writer import CheckpointWriter, SavePart
 from training.segment import join_process_group, make_model, make_objective
 from training.specification import ResumePoint, SegmentSpec
 from training.trainer import Trainer
 from training.watching.curve import LossCurve
-from training.watching.progress import Progress
-from training.watching.run_progress import RunProgress
+from training.watching.reporter import Reporter
+from training.watching.training_state import TrainingState
 from training.world import World
 
 # 124 M parameters with the small vocabulary of the data.
@@ -153,11 +153,11 @@ class _Bench:
         self._store = spec.open_store()
         self._dataset = load_dataset(self._store, spec.dataset_digest)
         self._trainer = self._make_trainer()
-        self._state = RunProgress(LossCurve(world, 10, DivergenceConfig()))
+        self._state = TrainingState(LossCurve(world, 10, DivergenceConfig()))
         reader = SampleReader(self._store, self._dataset, "train")
         self._checkpointer = Checkpointer(
             spec, world, self._store, self._trainer, self._state,
-            Progress(spec.progress_file, world, BATCH_SIZE), reader.num_rows,
+            Reporter(spec.progress_file, world, BATCH_SIZE), reader.num_rows,
         )  # fmt: skip
         order = SampleOrder(reader.num_rows, reader.group_rows, 0)
         source = BatchSource(reader, order, leaf_cut(spec.model), BATCH_SIZE, LEAVES, world, pin=False)
@@ -174,7 +174,7 @@ class _Bench:
         ]
         for _ in range(3):  # the optimizer has its state, the buffers are allocated
             self._step()
-        self.num_bytes = sum(file.num_bytes for file in State(self._trainer).files)
+        self.num_bytes = sum(file.num_bytes for file in StateTensors(self._trainer).files)
         # Not zeros: those would be one page of memory.
         self._flat = torch.ones(self.num_bytes, dtype=torch.uint8)
         self._copy = torch.ones_like(self._flat)

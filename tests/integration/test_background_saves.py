@@ -24,7 +24,7 @@ from training.specification import SegmentSpec
 from training.stopping import StopFlag, StopReason
 from training.trainer import Trainer
 from training.watching import validation
-from training.watching.progress import Report
+from training.watching.reporter import Report
 from training.watching.validation import Validator
 from training.world import World
 

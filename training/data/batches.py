@@ -16,9 +16,10 @@ from torch import Tensor
 
 from storage.runs.positions import first_position
 from storage.runs.run_state import RollbackRecord
-from training.data.leaves import LeafCut, deal, padded_length
+from training.data.leaves import LeafCut, padded_length
 from training.data.order import SampleOrder
 from training.data.samples import SampleReader, Samples
+from training.dealing import deal
 from training.world import World
 
 

@@ -1,7 +1,7 @@
-"""leaves(batch): how a batch is cut into leaves, and how leaves are dealt to ranks; pure functions on integers.
+"""leaves(batch): how a batch is cut into leaves; pure functions on integers.
 
 Invariant: the cut depends on the lengths in the batch and on the run's configuration alone, so shapes are the same on
-any number of ranks. Only the deal knows how many ranks there are, and it moves whole leaves.
+any number of ranks.
 """
 
 from dataclasses import dataclass
@@ -55,21 +55,6 @@ def leaf_cut(model: ModelConfig) -> LeafCut:
 def padded_length(longest: int) -> int:
     """Tokens to which a leaf is padded."""
     return -(-max(1, longest) // PADDING_MULTIPLE) * PADDING_MULTIPLE
-
-
-def deal(costs: list[int], num_ranks: int) -> list[list[int]]:
-    """The leaves of each rank, so that ranks finish together: the costliest leaf left goes to the least laden rank.
-
-    Graham, "Bounds on multiprocessing timing anomalies", 1969: at most 4/3 of the best possible time. Every rank gets
-    a leaf when there are at least as many as ranks.
-    """
-    ranks: list[list[int]] = [[] for _ in range(num_ranks)]
-    loads = [0] * num_ranks
-    for leaf in sorted(range(len(costs)), key=lambda leaf: (-costs[leaf], leaf)):
-        rank = loads.index(min(loads))
-        ranks[rank].append(leaf)
-        loads[rank] += costs[leaf]
-    return [sorted(leaves) for leaves in ranks]
 
 
 def _cut_costs(costs: list[int], num_leaves: int) -> list[int]:

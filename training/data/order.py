@@ -2,16 +2,16 @@
 
 Rows stand in the shards in a random order already. For each epoch the row groups are shuffled, taken in windows of
 `WINDOW_GROUPS`, and the rows of a window are shuffled among themselves, so that an epoch is a new order and yet each
-row group is read once. Invariant: the rows at the positions of one epoch are a permutation of all rows. Random bits
-come from Philox (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011), whose stream NumPy keeps
-stable over versions; shuffling sorts by them, so nothing here depends on a version of NumPy.
+row group is read once. Invariant: the rows at the positions of one epoch are a permutation of all rows. Shuffling
+sorts by random bits, so nothing here depends on a version of NumPy.
 """
 
-import hashlib
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
+
+from training.data.random_bits import random_bits
 
 WINDOW_GROUPS = 16
 
@@ -83,12 +83,3 @@ def _group_positions(num_groups: int, seed: int, epoch: int) -> NDArray[np.int64
 
 def _permutation(length: int, *purpose: int | str) -> NDArray[np.int64]:
     return np.argsort(random_bits(length, *purpose), kind="stable")
-
-
-def random_bits(count: int, *purpose: int | str) -> NDArray[np.uint64]:
-    """`count` random 64-bit words that depend on `purpose` alone."""
-    # A number of NumPy's own types is written in another way, and would silently be another purpose.
-    words = tuple(word if isinstance(word, str) else int(word) for word in purpose)
-    key = hashlib.sha256(repr(words).encode()).digest()[:16]
-    bits: NDArray[np.uint64] = np.random.Philox(key=int.from_bytes(key, "little")).random_raw(count)
-    return bits

@@ -10,7 +10,7 @@ import random
 import numpy as np
 import torch
 
-from training.data.order import random_bits
+from training.data.random_bits import random_bits
 
 
 def seed_everything(seed: int, step: int, leaf: int) -> None:

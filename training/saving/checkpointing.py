@@ -30,13 +30,13 @@ from storage.runs.positions import end_position, skipped_ranges
 from storage.runs.run_state import SaveFigures
 from training.saving.exchange import add_digests, first_trouble
 from training.saving.snapshot import Snapshot
-from training.saving.state_tensors import HostFile, State, share_of
+from training.saving.state_tensors import HostFile, StateTensors, share_of
 from training.saving.writer import CheckpointWriter, SavePart, Writing, WrittenPart, attempt
 from training.specification import SegmentSpec
 from training.trainer import Trainer
 from training.versions import read_versions
-from training.watching.progress import Progress
-from training.watching.run_progress import RunProgress
+from training.watching.reporter import Reporter
+from training.watching.training_state import TrainingState
 from training.world import World
 
 NEVER = threading.Event()
@@ -56,7 +56,7 @@ class _Save:
 
     step: int
     path: str
-    tensors: State
+    tensors: StateTensors
     num_tables: int
     began: float
     stall_seconds: float = 0.0
@@ -71,8 +71,8 @@ class Checkpointer:
         world: World,
         store: Store,
         trainer: Trainer,
-        state: RunProgress,
-        reports: Progress,
+        state: TrainingState,
+        reporter: Reporter,
         samples: int,
     ) -> None:
         self.figures: SaveFigures | None = None  # of the saves on cadence, for the first rank alone
@@ -84,7 +84,7 @@ class Checkpointer:
         self._store = store
         self._trainer = trainer
         self._state = state
-        self._reports = reports
+        self._reporter = reporter
         self._epoch_samples = samples
         self._writer = CheckpointWriter(store, spec.scratch_folder / f"save-{world.rank}")
         self._snapshot = Snapshot(world, trainer.device, trainer.optimization.optimizer)
@@ -165,12 +165,12 @@ class Checkpointer:
         if consumed is not None:
             self._tables.append(consumed)
         path = checkpoint_path(self._spec.run, self._state.step, self._spec.fence)
-        return _Save(self._state.step, path, State(self._trainer), len(self._tables), began)
+        return _Save(self._state.step, path, StateTensors(self._trainer), len(self._tables), began)
 
     def _prepare(self) -> None:
         """Allocate the buffers once the optimizer has its state: after the first step, not within the first save."""
         if self._spec.checkpoint.background and not self._snapshot.is_prepared and self._trainer.optimization.has_state:
-            self._snapshot.prepare(State(self._trainer).files)
+            self._snapshot.prepare(StateTensors(self._trainer).files)
 
     def _own_part(self, save: _Save, files: Iterable[HostFile]) -> SavePart:
         if not self._world.is_first:
@@ -212,7 +212,7 @@ class Checkpointer:
         assert self._save is not None
         if self._world.is_first:
             reason = self._writer.failure() or "another rank could not write; what it said is in the segment's log"
-            self._reports.save_failed(f"The checkpoint of step {self._save.step} could not be written: {reason}")
+            self._reporter.save_failed(f"The checkpoint of step {self._save.step} could not be written: {reason}")
 
     def _record(self, save: _Save, found: FoundCheckpoint, is_on_cadence: bool) -> None:
         """The checkpoint exists: what its ledger has is not written again, and whoever promotes is told."""
@@ -226,7 +226,7 @@ class Checkpointer:
         )
         if is_on_cadence:
             self._count(save.stall_seconds, durable_seconds, found.index.num_bytes)
-        self._reports.checkpointed(found.path, save.step)
+        self._reporter.checkpointed(found.path, save.step)
 
     def _count(self, stall_seconds: float, durable_seconds: float, num_bytes: int) -> None:
         before = self.figures or SaveFigures(count=0, stall_seconds=0, durable_seconds=0, num_bytes=0)

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import torch
 
 from storage.checkpoints.tensor_layout import TensorFile
-from training.saving.state_tensors import HostFile, State, share_of
+from training.saving.state_tensors import HostFile, StateTensors, share_of
 from training.world import World
 
 NUM_COPIERS = 2
@@ -40,7 +40,7 @@ class Snapshot:
             self.own = [HostFile(file, self._pin) for file in share_of(files, self._world)]
             self._files = files
 
-    def take(self, state: State) -> None:
+    def take(self, state: StateTensors) -> None:
         """Copy this rank's share of the state, or begin to. What is in the buffers must have been written before."""
         self.prepare(state.files)
         if self._stream is None:
@@ -56,11 +56,11 @@ class Snapshot:
         if self._copied is not None:
             self._copied.synchronize()
 
-    def _copy(self, state: State) -> None:
+    def _copy(self, state: StateTensors) -> None:
         for file in self.own:
             file.filled_from(state)
 
-    def _copy_by_several(self, state: State) -> None:
+    def _copy_by_several(self, state: StateTensors) -> None:
         with ThreadPoolExecutor(NUM_COPIERS) as copiers:
             list(copiers.map(lambda file: file.filled_from(state), self.own))
 

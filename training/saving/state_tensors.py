@@ -13,7 +13,7 @@ from storage.checkpoints.checkpoints import MODEL_STEM, OPTIMIZER_STEM
 from storage.checkpoints.tensor_files import TensorEntry
 from storage.checkpoints.tensor_layout import TensorFile, TensorKind, lay_out
 from storage.objects.direct_io import BLOCK_BYTES
-from training.data.leaves import deal
+from training.dealing import deal
 from training.trainer import Trainer
 from training.world import World
 
@@ -41,7 +41,7 @@ class _File(Protocol):
 AnyFile = TypeVar("AnyFile", bound=_File)
 
 
-class State:
+class StateTensors:
     """The live tensors of model and optimizer, as the files of a checkpoint hold them."""
 
     def __init__(self, trainer: Trainer) -> None:
@@ -76,7 +76,7 @@ class HostFile:
         self.data[: len(layout.header)] = torch.frombuffer(bytearray(layout.header), dtype=torch.uint8)
         self._views = view_tensors(self.data, layout.entries)
 
-    def filled_from(self, state: State) -> "HostFile":
+    def filled_from(self, state: StateTensors) -> "HostFile":
         """This file, with the values of now. From a GPU to page-locked memory nobody waits for the end of the copy."""
         tensors = state.tensors_of(self.layout)
         for name, view in self._views.items():

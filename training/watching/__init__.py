@@ -1,1 +1,1 @@
-"""What is watched while training: loss curve, spikes, divergence, validation and its scores, progress."""
+"""What is watched while training: loss curve, spikes, divergence, validation and its scores, reports."""

@@ -14,7 +14,7 @@ import duckdb
 from storage.errors import ContractError
 from tasks.configuration import DataConfig
 from tasks.data.sources.columns import REWRITE, SourceTable, broken_contract, only_row, samples_sql
-from tasks.data.sources.files import Progress
+from tasks.data.sources.files import OnProgress
 from tasks.data.sources.rules import Rule, kept_tokens_sql, label_domain, row_rules
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class Failure:
 
 
 def check_contract(
-    connection: duckdb.DuckDBPyConnection, table: SourceTable, config: DataConfig, on_progress: Progress | None = None
+    connection: duckdb.DuckDBPyConnection, table: SourceTable, config: DataConfig, on_progress: OnProgress | None = None
 ) -> None:
     """Raise `ContractError` for the first rule that the data break. The view `samples` must be there."""
     rules = row_rules(config)
@@ -78,7 +78,7 @@ def _measure_files(
     table: SourceTable,
     config: DataConfig,
     rules: Sequence[Rule],
-    on_progress: Progress | None,
+    on_progress: OnProgress | None,
 ) -> list[tuple[int, ...]]:
     """Per file: its index, its rows, and how many of them break each rule."""
     counts = ", ".join(["count(*)", *(f"count(*) FILTER (WHERE {rule.broken})" for rule in rules)])

@@ -28,7 +28,7 @@ CACHE_SAVE_SECONDS = 10.0
 HASHING_THREADS = 4
 NOT_AN_INPUT = {"source", "memory_limit"}
 
-Progress = Callable[[str, float], None]
+OnProgress = Callable[[str, float], None]
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,9 @@ def read_inputs(config: DataConfig, files: list[SourceFile], fingerprints: list[
     }
 
 
-def fingerprint_files(files: list[SourceFile], scratch: Path, on_progress: Progress | None = None) -> list[Fingerprint]:
+def fingerprint_files(
+    files: list[SourceFile], scratch: Path, on_progress: OnProgress | None = None
+) -> list[Fingerprint]:
     """Hash every file, several at a time; those that were hashed before and have not been touched are not read."""
     cache = _FingerprintCache(scratch / FINGERPRINT_CACHE)
     fingerprints = []

@@ -28,7 +28,7 @@ from tasks.places import RunPlaces
 from tasks.running.following import RunFollower
 from tests.helpers.finished_runs import history_of, segments_of, state_of
 from tests.helpers.runs import make_run
-from training.watching.progress import Report
+from training.watching.reporter import Report
 
 STEPS = 300
 METRICS = {"accuracy": 0.91, "loss": 0.31, "macro_f1": 0.83}

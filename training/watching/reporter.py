@@ -37,7 +37,7 @@ class Report(BaseModel):
     alarm: str | None = None
 
 
-class Progress:
+class Reporter:
     """Writes reports and adds up the seconds spent in each phase."""
 
     def __init__(self, path: Path, world: World, batch_size: int, age_seconds: float = 0.0) -> None:

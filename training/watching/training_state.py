@@ -19,7 +19,7 @@ def headline_metric(target: Target) -> str:
 
 
 @dataclass
-class RunProgress:
+class TrainingState:
     """Step, loss curve, validations and the best of them."""
 
     curve: LossCurve

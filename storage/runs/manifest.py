@@ -1,7 +1,8 @@
 """A run's append-only log of generations: the only memory that Holdfast trusts.
 
 Invariant: generation n+1 is put only if absent, by a writer that has read generation n and found its requirements met
-there. So of two racing writers one wins, the other reads again and checks again, and nothing is ever overwritten.
+there. So of two racing writers one wins, the other reads again and checks again, and nothing is ever overwritten. A
+generation is read under the name of the run that it states, and under no other.
 """
 
 import time
@@ -11,8 +12,15 @@ from dataclasses import dataclass
 
 from pydantic import ValidationError
 
-from storage.errors import ConflictError, CorruptObjectError, FencedError, ObjectExistsError, RunMissingError
-from storage.objects.addresses import RUNS_FOLDER
+from storage.errors import (
+    ConflictError,
+    CorruptObjectError,
+    FencedError,
+    IncompatibleRunError,
+    ObjectExistsError,
+    RunMissingError,
+)
+from storage.objects.addresses import RUNS_FOLDER, run_address
 from storage.objects.digests import canonical_json, digest_of, is_sealed, require_format, sha256_of_bytes
 from storage.objects.store import Store
 from storage.runs.run_state import Record, RunState
@@ -47,7 +55,11 @@ class Manifest:
     run: str
 
     def load_head(self) -> Generation:
-        """The highest generation. Raises `RunMissingError`, or `CorruptObjectError` if its bytes have changed."""
+        """The highest generation.
+
+        Raises `RunMissingError`, `CorruptObjectError` if its bytes have changed, or `IncompatibleRunError` if a later
+        version wrote it or it is that of another run.
+        """
         head = self.find_head()
         if head is None:
             raise RunMissingError(
@@ -108,7 +120,20 @@ class Manifest:
             raise self._corrupt(key, data, "it is not a manifest generation") from error
         if self._key(generation.generation) != key:
             raise self._corrupt(key, data, f"it is generation {generation.generation}")
+        self._require_own(generation.state)
         return generation
+
+    def _require_own(self, state: RunState) -> None:
+        """Raise `IncompatibleRunError` in a folder that was copied or renamed: all keys in it lead to the other run."""
+        if state.run != self.run:
+            raise IncompatibleRunError(
+                f"The folder {run_address(self.store, self.run)} holds the manifest of run {state.run!r}, not of "
+                f"{self.run!r}: it was copied or renamed. Its manifest names checkpoints and ledger by the keys below "
+                f"{RUNS_FOLDER}/{state.run}, so a run cannot be copied or renamed within a store. If the folder was "
+                f"renamed, give it the name {state.run!r} again; if it was copied, use "
+                f"{run_address(self.store, state.run)}, and copy the whole store for a second copy of the run. "
+                "Nothing was changed."
+            )
 
     def _key_prefix(self) -> str:
         return f"{RUNS_FOLDER}/{self.run}/manifest/"

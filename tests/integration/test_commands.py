@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -96,6 +97,20 @@ def test_a_run_is_found_where_its_store_was_moved_to(configuration: Path, store:
     assert read_json("status", f"{moved}/runs/first")["step"] == 20
     assert read_json("status", f"{moved}/runs/first", "--set", "run=second")["step"] == 0
     assert read_json("status", configuration, "--set", f"store={moved}")["step"] == 20
+
+
+@pytest.mark.parametrize("command", ["status", "verify", "scrub", "prune", "audit", "advise"])
+def test_a_run_whose_folder_was_copied_is_refused_and_nothing_is_touched(
+    configuration: Path, store: LocalStore, command: str
+) -> None:
+    shutil.copytree(store.root / "runs/first", store.root / "runs/copy")
+    before = list(store.list_keys(""))
+    for target in ((f"{store.address}/runs/copy",), (configuration, "--set", "run=copy")):
+        result = holdfast(command, *target)
+        assert (result.returncode, result.stdout) == (2, "")
+        assert "holds the manifest of run 'first', not of 'copy'" in result.stderr
+        assert "Traceback" not in result.stderr
+    assert list(store.list_keys("")) == before
 
 
 def test_status_has_what_other_programs_rely_on(configuration: Path, store: LocalStore) -> None:

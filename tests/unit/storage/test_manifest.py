@@ -1,6 +1,7 @@
 """The manifest: one winner, nothing overwritten, every changed byte noticed."""
 
 import json
+import shutil
 import threading
 from pathlib import Path
 
@@ -207,6 +208,18 @@ def test_a_manifest_of_a_later_version_is_refused_and_not_called_damaged(store: 
     reads_up_to = f"has format {GENERATION_FORMAT + 1}, this version of Holdfast reads up to {GENERATION_FORMAT}"
     with pytest.raises(IncompatibleRunError, match=reads_up_to):
         manifest.load_head()
+
+
+def test_the_manifest_of_another_run_is_refused_however_it_is_read_or_written(
+    store: LocalStore, manifest: Manifest
+) -> None:
+    shutil.copytree(store.root / "runs/run", store.root / "runs/copy")
+    before = list(store.list_keys(""))
+    for use in (Manifest.load_head, Manifest.find_head, lease_run):
+        with pytest.raises(IncompatibleRunError, match=r"runs/copy holds the manifest of run 'run', not of 'copy'"):
+            use(Manifest(store, "copy"))
+    assert list(store.list_keys("")) == before
+    assert manifest.load_head().state.run == "run"
 
 
 def test_a_checkpoint_is_set_aside_by_the_holder_of_the_lease_or_while_nobody_holds_it(manifest: Manifest) -> None:

@@ -10,7 +10,7 @@ import pytest
 from flows.commands.prune import prune_run
 from storage.checkpoints.checkpoints import find_complete_checkpoints, list_checkpoint_paths, verify_checkpoint
 from storage.checkpoints.strays import delete_strays, find_strays
-from storage.errors import ConfigurationError, ConflictError, StoreError
+from storage.errors import ConfigurationError, ConflictError, IncompatibleRunError, StoreError
 from storage.objects.local_store import LocalStore
 from storage.runs.manifest import Manifest
 from storage.runs.retention import RetentionPolicy
@@ -109,6 +109,16 @@ def test_a_prune_beside_a_running_segment_leaves_its_saves_and_what_it_began_wit
     assert result["kept"][-1]["reason"] == "being read"
     assert [Path(entry["path"]).name[:12].lstrip("0") for entry in result["leftovers"]] == ["5", "15"]
     assert steps_in(store) == [10, 20, 30, 40, 45, 50]
+
+
+def test_a_prune_of_a_copied_run_deletes_nothing_of_the_original(store: LocalStore) -> None:
+    end_the_segment(store)
+    shutil.copytree(store.root / "runs/run", store.root / "runs/copy")
+    prune_run(store, "run", ["checkpoint.keep=9", "divergence.max_rollbacks=0"])  # keeps what the copy would drop
+    before = list(store.list_keys(""))
+    with pytest.raises(IncompatibleRunError, match="copied or renamed"):
+        prune_run(store, "copy", KEEP_2, set_aside=True)
+    assert list(store.list_keys("")) == before
 
 
 def test_a_prune_of_a_run_at_rest_leaves_what_is_kept_and_what_is_set_aside(store: LocalStore) -> None:

@@ -1,6 +1,7 @@
 """Looking for rot: nothing that a resume or an audit needs is left out, and nothing sound is called rotten."""
 
 import json
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -170,6 +171,13 @@ def test_a_run_of_another_version_is_left_out_and_named(store: LocalStore, tmp_p
     result = scrub_store(store)
     assert (result["ok"], result["runs"], list(result["skipped"])) == (True, ["run"], [manifest.run])
     assert "format 99" in result["skipped"]["second-run"]
+
+
+def test_a_copied_run_is_left_out_and_named(store: LocalStore) -> None:
+    shutil.copytree(store.root / "runs/run", store.root / "runs/copy")
+    result = scrub_store(store)
+    assert (result["ok"], result["runs"]) == (True, ["run"])
+    assert "holds the manifest of run 'run'" in result["skipped"]["copy"]
 
 
 def test_a_store_without_runs_and_a_run_that_is_not_there_are_one_clear_error(store: LocalStore) -> None:

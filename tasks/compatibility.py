@@ -42,8 +42,8 @@ def require_compatible(state: RunState, config: RunConfig) -> None:
         )
     if state.promoted is not None and config.train.steps < state.promoted.step:
         raise IncompatibleRunError(
-            f"Run {state.run!r} is at step {state.promoted.step} already, train.steps = {config.train.steps} lies "
-            "behind it. Give more steps, or another run name to start a new run."
+            f"Run {state.run!r} has already made {state.promoted.step} steps; train.steps = {config.train.steps} is "
+            "below that. Give more steps, or another run name to start a new run."
         )
 
 

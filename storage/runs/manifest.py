@@ -93,7 +93,9 @@ class Manifest:
                 return self._put(number, event, change(head.state, number))
             except ObjectExistsError:
                 continue
-        raise ConflictError(f"The run {self.run!r}: {MAX_ATTEMPTS} other writers were quicker. Run again.")
+        raise ConflictError(
+            f"The run {self.run!r}: other processes committed first {MAX_ATTEMPTS} times in a row. Run again."
+        )
 
     def _put(self, number: int, event: str, state: RunState) -> Generation:
         generation = Generation(
@@ -159,6 +161,6 @@ def require_fence(state: RunState, fence: int) -> None:
     if state.lease is None or state.lease.fence != fence:
         holder = "nobody" if state.lease is None else f"fence {state.lease.fence} on {state.lease.holder.host}"
         raise FencedError(
-            f"The lease of run {state.run!r} with fence {fence} is over; now it is held by {holder}. "
-            "This segment can promote nothing any more."
+            f"The lease of run {state.run!r} with fence {fence} has ended; the lease is now held by {holder}. "
+            "This segment can no longer promote a checkpoint."
         )

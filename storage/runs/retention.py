@@ -159,5 +159,7 @@ def _decide(
     if record.path in within_budget:
         return RetentionDecision(record, True, words)
     if claims:
-        return RetentionDecision(record, False, f"no room within {policy.max_bytes:,} bytes, though {words}")
+        return RetentionDecision(
+            record, False, f"does not fit into checkpoint.max_bytes = {policy.max_bytes:,}, although it is {words}"
+        )
     return RetentionDecision(record, False, "not among the newest, the best or the milestones")

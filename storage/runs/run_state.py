@@ -148,10 +148,12 @@ class SegmentRecord(Record):
     started_at: float
     seconds: float
     steps_lost: int
-    is_final: bool = Field(False, description="The cause is a mistake that trying again cannot mend.")
+    is_final: bool = Field(
+        False, description="The cause has to be corrected first: trying again would fail in the same way."
+    )
     phases: dict[str, float] = Field(description="Seconds per phase: start, restore, train, validate, save.")
     saves: SaveFigures | None = Field(
-        None, exclude_if=lambda value: value is None, description="None if nobody lived to tell."
+        None, exclude_if=lambda value: value is None, description="None if no outcome was recorded."
     )
     divergence: Divergence | None = Field(
         None, exclude_if=lambda value: value is None, description="Of a segment that diverged."

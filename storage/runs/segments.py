@@ -18,7 +18,9 @@ class OutcomeRecord(Record):
 
     outcome: Outcome
     cause: str = ""
-    is_final: bool = Field(False, description="The cause is a mistake that trying again cannot mend.")
+    is_final: bool = Field(
+        False, description="The cause has to be corrected first: trying again would fail in the same way."
+    )
     first_step: int
     last_step: int
     world_size: int

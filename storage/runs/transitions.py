@@ -31,7 +31,7 @@ def take_lease(holder: Holder, world_size: int) -> Change:
     def change(state: RunState, generation: int) -> RunState:
         if state.lease is not None:
             other = state.lease.holder
-            raise RunBusyError(f"Run {state.run!r} was taken up by process {other.pid} on {other.host} just now.")
+            raise RunBusyError(f"Run {state.run!r} was just taken over by process {other.pid} on {other.host}.")
         first_step = state.promoted.step if state.promoted else 0
         lease = Lease(
             fence=generation, holder=holder, world_size=world_size, first_step=first_step, taken_at=time.time()
@@ -83,10 +83,10 @@ def promote_refused(path: str, policy: RetentionPolicy) -> Change:
 
     def change(state: RunState, _generation: int) -> RunState:
         if state.lease is not None:
-            raise RunBusyError(f"Run {state.run!r} was taken up by another process just now.")
+            raise RunBusyError(f"Run {state.run!r} was just taken over by another process.")
         point = state.refused_point
         if point is None or point.checkpoint.path != path:
-            raise ConflictError(f"Run {state.run!r} went on meanwhile, without the checkpoint {path}.")
+            raise ConflictError(f"Run {state.run!r} was continued by another process, without the checkpoint {path}.")
         *segments, last = state.segments
         lost = max(0, last.last_step - point.checkpoint.step)
         counted = [*segments, last.model_copy(update={"steps_lost": lost})]
@@ -109,7 +109,7 @@ def set_aside(step: int, path: str, reason: str, fence: int | None) -> Change:
         if fence is not None:
             require_fence(state, fence)
         elif state.lease is not None:
-            raise RunBusyError(f"Run {state.run!r} was taken up by another process just now.")
+            raise RunBusyError(f"Run {state.run!r} was just taken over by another process.")
         kept = [checkpoint for checkpoint in state.kept if checkpoint.path != path]
         record = SetAsideRecord(step=step, path=path, reason=reason, set_aside_at=time.time())
         refused = [entry for entry in state.refused if entry.checkpoint.path != path]
@@ -139,10 +139,10 @@ def roll_back(fence: int, num_steps: int, factor: float, batch_size: int) -> Cha
 
     def change(state: RunState, _generation: int) -> RunState:
         if state.lease is not None:
-            raise RunBusyError(f"Run {state.run!r} was taken up by another process just now.")
+            raise RunBusyError(f"Run {state.run!r} was just taken over by another process.")
         segment = state.unanswered_divergence
         if segment is None or segment.divergence is None or segment.fence != fence:
-            raise ConflictError(f"Run {state.run!r} was rolled back by another process just now.")
+            raise ConflictError(f"Run {state.run!r} was just rolled back by another process.")
         diverged_step = segment.divergence.step
         resume_step = max(0, diverged_step - num_steps)
         record = RollbackRecord(
@@ -173,7 +173,8 @@ def prune(dropped: Collection[str], discarded: Collection[str]) -> Change:
         protected = {record.path for record in state.kept[:2]} | find_being_read(state)
         if protected & set(dropped):
             raise ConflictError(
-                f"Run {state.run!r} went on meanwhile and needs what was to be dropped. Prune it again."
+                f"Run {state.run!r} was continued by another process and needs a checkpoint that was to be "
+                "deleted. Run prune again."
             )
         set_aside = [
             record.model_copy(update={"is_discarded": record.is_discarded or record.path in discarded})
@@ -190,7 +191,7 @@ def reconfigure(config: dict[str, object], steps_total: int) -> Change:
 
     def change(state: RunState, _generation: int) -> RunState:
         if state.lease is not None:
-            raise RunBusyError(f"Run {state.run!r} was taken up by another process just now.")
+            raise RunBusyError(f"Run {state.run!r} was just taken over by another process.")
         return state.model_copy(update={"config": config, "steps_total": steps_total})
 
     return change

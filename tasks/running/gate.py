@@ -46,7 +46,7 @@ def describe_end(run: str, record: RefusedRecord, refusal: str) -> str:
         f"Run {run!r} reached its last step, {record.checkpoint.step:,}, but its model did not pass the quality gate: "
         f"{refusal}. The checkpoint is kept, {record.checkpoint.path}. To accept it, change checkpoint.gate and run "
         "again: it is promoted without being trained again. To go on training, give more train.steps; training again "
-        "as it was would come to the same model."
+        "with the same configuration would give the same model."
     )
 
 

@@ -46,6 +46,6 @@ class Heartbeat:
                     self._places.store, self._places.manifest.run, self._fence, Beat(beat=beat, step=self.step)
                 )
             except StoreError as error:
-                warn(f"A sign of life could not be written, the next one follows in {HEARTBEAT_SECONDS:.0f} s: {error}")
+                warn(f"The heartbeat could not be written; the next one is due in {HEARTBEAT_SECONDS:.0f} s: {error}")
             if self._stopped.wait(HEARTBEAT_SECONDS):
                 return

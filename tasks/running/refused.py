@@ -43,7 +43,7 @@ def _promote(config: RunConfig, places: RunPlaces, checkpoint: CheckpointRecord)
     except RunBusyError:
         raise
     except ConflictError as error:
-        raise RunBusyError(f"Run {config.run!r} was taken up by another process just now. {error}") from error
+        raise RunBusyError(f"Run {config.run!r} was just taken over by another process. {error}") from error
     announce(f"Checkpoint of step {checkpoint.step:,} passes the quality gate now and is promoted.")
     clear_strays(places, head)
     return head.state

@@ -44,7 +44,7 @@ def recover_run(config: RunConfig, places: RunPlaces) -> RunState:
     except RunBusyError:
         raise
     except ConflictError as error:
-        raise RunBusyError(f"Run {config.run!r} was taken up by another process just now. {error}") from error
+        raise RunBusyError(f"Run {config.run!r} was just taken over by another process. {error}") from error
 
 
 def require_dead_holder(places: RunPlaces, lease: Lease) -> None:
@@ -54,12 +54,15 @@ def require_dead_holder(places: RunPlaces, lease: Lease) -> None:
         return  # an earlier attempt of this very flow, which is over
     alive = is_alive(holder)
     if alive is None:
-        announce(f"The run was last held on {holder.host}: watching for signs of life for {SILENCE_SECONDS:.0f} s.")
+        announce(
+            f"The run's lease is held by a process on {holder.host}: waiting up to {SILENCE_SECONDS:.0f} s "
+            "for a new heartbeat."
+        )
         alive = _heart_beats(places, lease.fence)
     if alive:
         raise RunBusyError(
             f"Run {places.manifest.run!r} is being trained by process {holder.pid} on {holder.host}. "
-            "Wait until it ends, or stop it with SIGTERM: it saves and leaves, and then this command goes on."
+            "Wait until it ends, or stop it with SIGTERM: it saves a checkpoint and exits. Then run this command again."
         )
 
 
@@ -68,7 +71,9 @@ def settle_segment(config: RunConfig, places: RunPlaces, lease: Lease) -> Segmen
     run, fence = places.manifest.run, lease.fence
     scratch = places.segment_scratch(fence)
     if wait_for_orphans(scratch / "segment.json", config.segment.grace_seconds):
-        announce("Waited for the ranks of the segment before to save and leave.")
+        announce(
+            "The ranks of the previous segment were still running: waited until they saved a checkpoint and exited."
+        )
     promote_newest(config, places, find_complete_checkpoints(places.store, run, fence))
     outcome = find_outcome(places.store, run, fence)
     state = places.manifest.load_head().state

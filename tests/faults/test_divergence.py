@@ -199,7 +199,7 @@ def test_a_loss_that_leaps_and_stays_up_is_answered_with_a_lower_learning_rate(
     (record,) = status["rollbacks"]
     assert record["diverged_step"] == 33
     assert record["learning_rate_factor"] == 0.5
-    assert "The loss leapt at step 31 and stayed up to step 33" in record["cause"]
+    assert "The loss rose suddenly at step 31 and stayed high up to step 33" in record["cause"]
     divergence = status["segments"][0]["divergence"]
     assert divergence["kind"] == "spike"
     assert divergence["value"] > divergence["threshold"] > divergence["median"]

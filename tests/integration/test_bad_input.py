@@ -224,7 +224,7 @@ def test_a_changed_configuration_when_a_run_is_to_go_on(trained: Runner) -> None
 
 def test_fewer_steps_than_were_made(trained: Runner) -> None:
     message = refuse(trained, "run", train__steps=3)
-    assert_says(message, "Run 'trained' is at step 4 already", "train.steps = 3 lies behind it", "Give more steps")
+    assert_says(message, "Run 'trained' has already made 4 steps", "train.steps = 3 is below that", "Give more steps")
 
 
 SETTING_MISTAKES: dict[str, tuple[str, ...]] = {

@@ -211,7 +211,9 @@ class Checkpointer:
     def _report_failure(self) -> None:
         assert self._save is not None
         if self._world.is_first:
-            reason = self._writer.failure() or "another rank could not write; what it said is in the segment's log"
+            reason = (
+                self._writer.failure() or "another rank could not write its files; its error is in the segment's log"
+            )
             self._reporter.save_failed(f"The checkpoint of step {self._save.step} could not be written: {reason}")
 
     def _record(self, save: _Save, found: FoundCheckpoint, is_on_cadence: bool) -> None:
@@ -220,7 +222,7 @@ class Checkpointer:
         del self._tables[: save.num_tables]
         durable_seconds = time.perf_counter() - save.began
         print(
-            f"Saved step {save.step:,}: {found.index.num_bytes:,} bytes, training stood still for "
+            f"Saved step {save.step:,}: {found.index.num_bytes:,} bytes, training was paused for "
             f"{save.stall_seconds:.4f} s, durable after {durable_seconds:.3f} s.",
             flush=True,
         )

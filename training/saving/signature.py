@@ -47,7 +47,8 @@ def require_same_signature(path: str, before: Signature, now: Signature) -> None
     raise IncompatibleRunError(
         f"The checkpoint {path} does not fit the configured model:\n"
         + "\n".join(shown)
-        + "\nGo on with the version of Holdfast that began the run and [model] as it was, or start a new run."
+        + "\nContinue with the version of Holdfast and the [model] configuration that the run was "
+        "started with, or start a new run."
     )
 
 

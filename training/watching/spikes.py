@@ -81,7 +81,7 @@ class SpikeWatch:
 def _diverged(step: int, loss: float, level: Level, config: DivergenceConfig) -> DivergedError:
     first = step - config.consecutive_steps + 1
     message = (
-        f"The loss leapt at step {first} and stayed up to step {step}, where it is {loss:.4g}: above "
+        f"The loss rose suddenly at step {first} and stayed high up to step {step}, where it is {loss:.4g}: above "
         f"{level.threshold:.4g} in each of {config.consecutive_steps} steps, which is {config.spike_sigmas:g} robust "
         f"standard deviations of {level.sigma:.3g} above the median of the {config.window_steps} steps before, "
         f"{level.median:.4g}."

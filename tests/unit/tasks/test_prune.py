@@ -175,7 +175,7 @@ def test_a_policy_that_would_take_the_fallback_is_refused(store: LocalStore) -> 
 def test_a_prune_that_was_decided_before_the_run_went_on_takes_nothing_that_is_needed_now(store: LocalStore) -> None:
     for step in (40, 30, 10):
         path = next(record.path for record in state_of(store).kept if record.step == step)
-        with pytest.raises(ConflictError, match="went on meanwhile"):
+        with pytest.raises(ConflictError, match="was continued by another process"):
             Manifest(store, "run").commit("pruned", prune({path}, ()))
 
 

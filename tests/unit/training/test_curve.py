@@ -103,7 +103,7 @@ def test_a_spike_is_found_at_the_same_step_whenever_losses_are_looked_at(
 @pytest.mark.parametrize("interrupted_at", range(20, 31))
 def test_an_interruption_does_not_hide_a_spike(interrupted_at: int) -> None:
     curve = make_curve(every_steps=4)
-    with pytest.raises(DivergedError, match="stayed up to step 30, where it is 9"):
+    with pytest.raises(DivergedError, match="stayed high up to step 30, where it is 9"):
         for step in range(1, 50):
             curve.record(step, figures(0.5 if step < 28 else 9.0), 0.1)
             if step == interrupted_at:

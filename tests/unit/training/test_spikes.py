@@ -156,7 +156,8 @@ def test_the_evidence_is_told_in_words_and_in_fields() -> None:
         "threshold": pytest.approx(0.5 + 6 * 0.14826),
     }  # fmt: skip
     assert str(raised.value) == (
-        "The loss leapt at step 121 and stayed up to step 130, where it is 7: above 1.39 in each of 10 steps, which is "
+        "The loss rose suddenly at step 121 and stayed high up to step 130, where it is 7: "
+        "above 1.39 in each of 10 steps, which is "
         "6 robust standard deviations of 0.148 above the median of the 100 steps before, 0.5."
     )
     assert math.isfinite(evidence["value"])

@@ -18,9 +18,10 @@ from rich.progress import Progress
 
 from flows.server import configured_server
 from storage.errors import ConfigurationError, HoldfastError, SegmentFailedError
-from storage.objects.addresses import find_run_address, open_store
+from storage.objects.addresses import open_store
 from storage.objects.store import Store
-from storage.runs.manifest import Manifest
+from storage.runs.manifest import Manifest, find_runs
+from storage.runs.targets import find_target
 from tasks.configuration import RunConfig, change_values, configure, load_configuration
 from tasks.telling.terminal import console
 
@@ -125,7 +126,7 @@ def scrub(
     aside. With PREFECT_API_URL set, the server gets an event holdfast.rot for each damaged thing. Safe while runs are
     in training; for a schedule, see the deployment `scrub`.
     """
-    from flows.scrub import find_target, render_scrub, scrub_with_display
+    from flows.scrub import render_scrub, scrub_with_display
     from tasks.telling.messages import show_messages
 
     show_messages()
@@ -298,18 +299,26 @@ def _find_run(text: str, assignments: list[str]) -> tuple[Store, str]:
     if _is_file(text):
         config = load_configuration(Path(text), assignments)
         return open_store(config.store), config.run
-    address = find_run_address(text)
-    if address is None:
-        raise ConfigurationError(
-            f"{text!r} is neither a configuration file that is there nor a run's address. "
-            "Give a TOML file, or the address as `holdfast run` prints it: STORE/runs/NAME."
-        )
-    store, run = address
+    store, run = find_target(text)
+    if run is None:
+        raise _no_run(text, find_runs(store))
     if not assignments:
-        return address
+        return store, run
     started_with = Manifest(store, run).load_head().state.config | {"store": store.address}
     config = configure(RunConfig, change_values(started_with, assignments), f"configuration of {text}")
     return open_store(config.store), config.run
+
+
+def _no_run(text: str, runs: list[str]) -> ConfigurationError:
+    """What is said to somebody who names a store, or nothing that is there, where a run is to be named."""
+    if runs:
+        return ConfigurationError(
+            f"{text!r} is a store, and this command takes one run: STORE/runs/NAME. Its runs are {', '.join(runs)}."
+        )
+    return ConfigurationError(
+        f"{text!r} is neither a configuration file that is there nor a run's address. "
+        "Give a TOML file, or the address as `holdfast run` prints it: STORE/runs/NAME."
+    )
 
 
 def _is_file(text: str) -> bool:

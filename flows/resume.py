@@ -11,7 +11,7 @@ from pydantic import Field
 
 from flows.deployed import describe_failure, train_deployed, with_budget
 from storage.errors import HoldfastError
-from storage.objects.addresses import open_store
+from storage.objects.addresses import open_store, require_run_name
 from storage.runs.manifest import Manifest
 from tasks.configuration import RunConfig, change_values, configure
 
@@ -44,7 +44,11 @@ def resume(
 
 
 def load_run_configuration(store: str, run: str, changes: dict[str, int | None]) -> RunConfig:
-    """What the run was last continued with, changed where a value is given. Raises `RunMissingError`."""
+    """What the run was last continued with, changed where a value is given. Raises `RunMissingError`.
+
+    Also `ConfigurationError`, if the name or a changed value makes no sense.
+    """
+    require_run_name(run)
     values = Manifest(open_store(store), run).load_head().state.config | {"store": store}
     assignments = [f"{field}={value}" for field, value in changes.items() if value is not None]
     return configure(RunConfig, change_values(values, assignments), f"configuration of run {run!r} in {store}")

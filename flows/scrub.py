@@ -24,8 +24,8 @@ from rich.text import Text
 
 from flows.deployed import describe_failure
 from storage.errors import HoldfastError
-from storage.objects.addresses import find_run_address, open_store
 from storage.objects.store import Store
+from storage.runs.targets import find_target
 from tasks.pages.words import count_of, size
 from tasks.scrub import expect_bytes, scrub_store
 from tasks.telling.terminal import console
@@ -51,11 +51,6 @@ def scrub(address: str, megabytes_per_second: Annotated[float, Field(gt=0)] | No
     if result["ok"]:
         return Completed(message=_sum_up(result))
     return Failed(message=" ".join([_sum_up(result), *(rot["message"] for rot in result["damaged"])]))
-
-
-def find_target(address: str) -> tuple[Store, str | None]:
-    """The store that an address names, and the run if it names one."""
-    return find_run_address(address) or (open_store(address), None)
 
 
 def scrub_with_display(store: Store, run: str | None, megabytes_per_second: float | None = None) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeVar
 from pydantic import Field, ValidationError, model_validator
 
 from storage.errors import ConfigurationError
+from storage.objects.addresses import MAX_RUN_NAME_CHARACTERS, RUN_NAME_PATTERN
 from training.configuration import (
     CheckpointConfig,
     ConfigModel,
@@ -123,7 +124,7 @@ class RetryConfig(ConfigModel):
 class RunConfig(ConfigModel):
     """Everything about one run."""
 
-    run: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100, description="The run's name.")
+    run: str = Field(pattern=RUN_NAME_PATTERN, max_length=MAX_RUN_NAME_CHARACTERS, description="The run's name.")
     store: str = Field("holdfast-store", min_length=1, description="Durable storage: a folder, or s3://bucket/prefix.")
     scratch: str | None = Field(
         None,

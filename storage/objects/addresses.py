@@ -3,15 +3,22 @@
 Invariant: opening writes nothing; `check_writable` is what tries.
 """
 
+import re
 import uuid
 from pathlib import Path
 
 from storage.errors import ConfigurationError, ObjectExistsError, StoreError
 from storage.objects.local_store import LocalStore
 from storage.objects.s3.address import SCHEME as S3_SCHEME
+from storage.objects.s3.address import without_secrets
 from storage.objects.store import Store
 
 RUNS_FOLDER = "runs"
+# A run's name is a folder's name, in a file system and in a bucket.
+RUN_NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
+MAX_RUN_NAME_CHARACTERS = 100
+# What stands before a colon at the beginning of a URL (RFC 3986, 3.1); a single letter is a drive elsewhere, no scheme.
+SCHEME_PATTERN = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):")
 
 
 def open_store(address: str, cache: Path | None = None) -> Store:
@@ -20,18 +27,26 @@ def open_store(address: str, cache: Path | None = None) -> Store:
     A store in a bucket keeps copies of what it fetches in the folder `cache`, or below the system's folder for
     temporary files. Raises `ConfigurationError` for an address of another kind.
     """
-    scheme, separator, _ = address.partition("://")
-    if separator and scheme == S3_SCHEME:
+    scheme = find_scheme(address)
+    if scheme is None:
+        return LocalStore(path_of(address))
+    if scheme == S3_SCHEME and address.startswith(f"{S3_SCHEME}://"):
         # boto3 takes longer to import than all of this package: commands on a folder do without it.
         from storage.objects.s3.store import open_s3_store
 
         return open_s3_store(address, cache)
-    if separator:
-        raise ConfigurationError(
-            f"store = {address!r}: {scheme}:// stores are not supported by this version. "
-            "Give s3://bucket/prefix, or a folder, for instance on a network file system that all machines mount."
-        )
-    return LocalStore(path_of(address))
+    shown = without_secrets(address)
+    raise ConfigurationError(
+        f"store = {shown!r}: expected s3://bucket/prefix, or the path of a folder, for instance on a network file "
+        f"system that all machines mount. Found an address that begins with {scheme}:, which this version does not "
+        f"support in this form. If it is a folder's path, write ./{shown}."
+    )
+
+
+def find_scheme(address: str) -> str | None:
+    """What stands before the colon in an address that begins like a URL, or None for the path of a folder."""
+    found = SCHEME_PATTERN.match(address)
+    return found[1] if found else None
 
 
 def path_of(text: str) -> Path:
@@ -68,8 +83,24 @@ def run_address(store: Store, run: str) -> str:
 
 
 def find_run_address(text: str) -> tuple[Store, str] | None:
-    """The store and the run's name behind an address as `run_address` gives it, or None if it has another form."""
+    """The store and the run's name behind an address as `run_address` gives it, or None if it has another form.
+
+    The form alone: whether there is such a run is not looked at.
+    """
     store_address, separator, run = text.rstrip("/").rpartition(f"/{RUNS_FOLDER}/")
-    if not separator or "/" in run or not run:
-        return None
-    return open_store(store_address), run
+    if not separator or not _is_run_name(run) or store_address.endswith(":/"):
+        return None  # the last one is a bucket called `runs`
+    return open_store(store_address or "/"), run
+
+
+def require_run_name(run: str) -> None:
+    """Raise `ConfigurationError` unless this can be the name of a run."""
+    if not _is_run_name(run):
+        raise ConfigurationError(
+            f"run = {run!r} is not the name of a run: expected 1 to {MAX_RUN_NAME_CHARACTERS} letters, digits, `.`, "
+            "`_` and `-`, the first one a letter or a digit. Give the name alone, without a path."
+        )
+
+
+def _is_run_name(text: str) -> bool:
+    return len(text) <= MAX_RUN_NAME_CHARACTERS and re.fullmatch(RUN_NAME_PATTERN, text) is not None

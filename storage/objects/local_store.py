@@ -203,6 +203,10 @@ def _walk(folder: Path) -> Iterator[Path]:
         entries = list(os.scandir(folder))
     except (FileNotFoundError, NotADirectoryError):
         return
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:  # no file system has it
+            return
+        raise
     for entry in entries:
         if entry.is_dir(follow_symlinks=False):
             yield from _walk(Path(entry.path))

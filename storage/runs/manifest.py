@@ -73,6 +73,10 @@ class Manifest:
         keys = list(self.store.list_keys(self._key_prefix()))
         return self._load(keys[-1]) if keys else None
 
+    def exists(self) -> bool:
+        """Whether the run was ever started. Reads nothing of it."""
+        return any(True for _ in self.store.list_keys(self._key_prefix()))
+
     def create(self, state: RunState) -> Generation:
         """Put the first generation. Raises `ConflictError` if the run exists."""
         try:

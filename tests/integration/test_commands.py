@@ -113,6 +113,20 @@ def test_a_run_whose_folder_was_copied_is_refused_and_nothing_is_touched(
     assert list(store.list_keys("")) == before
 
 
+def test_a_command_for_one_run_says_which_there_are_where_it_is_given_a_store(
+    configuration: Path, store: LocalStore, tmp_path: Path
+) -> None:
+    in_a_folder_called_runs = tmp_path / "runs" / "store"
+    shutil.copytree(store.root, in_a_folder_called_runs)
+    for address in (store.address, in_a_folder_called_runs):
+        result = holdfast("prune", address)
+        assert (result.returncode, result.stdout) == (2, "")
+        assert "is a store, and this command takes one run: STORE/runs/NAME. Its runs are first, second." in (
+            result.stderr
+        )
+    assert json.loads(holdfast("scrub", in_a_folder_called_runs, "--json").stdout)["runs"] == ["first", "second"]
+
+
 def test_status_has_what_other_programs_rely_on(configuration: Path, store: LocalStore) -> None:
     status = read_json("status", configuration)
     assert status["step"] == 20 and status["steps_total"] == 100 and status["state"] == "running"

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from storage.checkpoints.checkpoints import FoundCheckpoint, find_complete_checkpoints, tensor_layout, verify_checkpoint
+from storage.checkpoints import tensor_layout
+from storage.checkpoints.checkpoints import FoundCheckpoint, find_complete_checkpoints, verify_checkpoint
 from storage.datasets import DatasetManifest
 from storage.errors import StoreError
 from storage.objects.local_store import LocalStore

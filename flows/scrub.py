@@ -1,8 +1,9 @@
 """Looking for rot: the command `scrub`, and the flow behind the deployment of the same name.
 
-Invariant: what it looks at and what becomes of damage is decided in `tasks.scrub` alone; here it is shown.
+Invariant: what it looks at and what becomes of damage is decided in `tasks.scrubs` alone; here it is shown.
 """
 
+from collections.abc import Callable
 from typing import Annotated, Any
 
 from prefect import flow
@@ -26,11 +27,13 @@ from flows.deployed import describe_failure
 from storage.errors import HoldfastError
 from storage.objects.store import Store
 from storage.runs.targets import find_target
-from tasks.pages.words import count_of, size
-from tasks.scrub import expect_bytes, scrub_store
+from tasks.scrub import scrub_kept, sum_up
+from tasks.scrubs.scrub import expect_bytes, scrub_store
 from tasks.telling.terminal import console
 
 BYTES_PER_MEGABYTE = 1_000_000
+
+Scrubber = Callable[[Store, str | None, Callable[[int], None], float | None], dict[str, Any]]
 
 
 @flow(name="scrub", flow_run_name="{address}", persist_result=False)
@@ -45,23 +48,28 @@ def scrub(address: str, megabytes_per_second: Annotated[float, Field(gt=0)] | No
         megabytes_per_second: Read no faster than this, on average; as fast as it goes if left empty.
     """
     try:
-        result = scrub_with_display(*find_target(address), megabytes_per_second)
+        result = scrub_with_display(*find_target(address), megabytes_per_second, scrub_with=scrub_kept)
     except HoldfastError as error:
         return describe_failure(error)
     if result["ok"]:
-        return Completed(message=_sum_up(result))
-    return Failed(message=" ".join([_sum_up(result), *(rot["message"] for rot in result["damaged"])]))
+        return Completed(message=sum_up(result))
+    return Failed(message=" ".join([sum_up(result), *(rot["message"] for rot in result["damaged"])]))
 
 
-def scrub_with_display(store: Store, run: str | None, megabytes_per_second: float | None = None) -> dict[str, Any]:
-    """The scrub, with a bar in a terminal while it reads; as `tasks.scrub.scrub_store`."""
+def scrub_with_display(
+    store: Store, run: str | None, megabytes_per_second: float | None = None, scrub_with: Scrubber = scrub_store
+) -> dict[str, Any]:
+    """The scrub, with a bar in a terminal while it reads; as `tasks.scrubs.scrub.scrub_store`.
+
+    The command has no Prefect server to ask, so only the flow makes a task of it.
+    """
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     limit = None if megabytes_per_second is None else megabytes_per_second * BYTES_PER_MEGABYTE
     with Progress(
         *columns, TimeRemainingColumn(), console=console, transient=True, disable=not console.is_terminal
     ) as progress:
         bar = progress.add_task("reading what is kept", total=expect_bytes(store, run))
-        return scrub_store(store, run, lambda count: progress.advance(bar, count), limit)
+        return scrub_with(store, run, lambda count: progress.advance(bar, count), limit)
 
 
 def render_scrub(result: dict[str, Any]) -> RenderableType:
@@ -74,15 +82,7 @@ def render_scrub(result: dict[str, Any]) -> RenderableType:
         table.add_row(rot["run"], what, state, Text("\n".join(rot["broken"]), overflow="fold"))
     for run, reason in result["skipped"].items():
         table.add_row(run, "", Text("left out", "yellow"), Text(reason, overflow="fold"))
-    verdict = Text.assemble(mark, f"  {_sum_up(result)}")
+    verdict = Text.assemble(mark, f"  {sum_up(result)}")
     address = Text(result["store"], no_wrap=True, overflow="ignore")
     details: list[RenderableType] = [Text(), table] if table.rows else []
     return Group(verdict, address, *details)
-
-
-def _sum_up(result: dict[str, Any]) -> str:
-    read = f"{count_of(len(result['runs']), 'run')}, {count_of(result['checkpoints'], 'checkpoint')}"
-    read += f", {count_of(result['objects'], 'object')} with {size(result['bytes'])}"
-    found = "all as they were written" if result["ok"] else count_of(len(result["damaged"]), "damaged thing")
-    left_out = f"; {count_of(len(result['skipped']), 'run')} left out" if result["skipped"] else ""
-    return f"{read}: {found}{left_out}."

@@ -11,7 +11,8 @@ from storage.errors import HoldfastError, QualityGateError, RunDivergedError, Se
 from storage.runs.run_state import RunState
 from tasks.configuration import RunConfig
 from tasks.evaluate import evaluate_run
-from tasks.recover import prepare_data, recover
+from tasks.prepare import prepare_data
+from tasks.recover import recover
 from tasks.report import publish_report
 from tasks.segment import require_progress, train_segment
 from tasks.telling.mistakes import never_retry

@@ -8,9 +8,6 @@ import shutil
 import uuid
 from typing import Any
 
-from prefect import task
-from prefect.cache_policies import NO_CACHE
-
 from storage.checkpoints.checkpoints import evaluation_key
 from storage.errors import ObjectMissingError, SegmentFailedError
 from storage.runs.run_state import RunState
@@ -20,14 +17,15 @@ from tasks.places import RunPlaces, open_places
 from tasks.running.ranks import POLL_SECONDS, Ranks
 from tasks.running.signals import deferred_stop_signals
 from tasks.segment import make_specification
+from tasks.step import step
 from tasks.telling.announce import announce
 from tasks.telling.terminal import console
 
 LOG_LINES_SHOWN = 15
 
 
-@task(name="evaluate", cache_policy=NO_CACHE, persist_result=False)
-def evaluate_run(config: RunConfig) -> dict[str, float]:
+@step("evaluate")
+def evaluate_run(config: RunConfig) -> tuple[dict[str, float], str]:
     """Score the promoted checkpoint on the test split, unless that was done already; its metrics."""
     places = open_places(config)
     state = places.manifest.load_head().state
@@ -41,7 +39,7 @@ def evaluate_run(config: RunConfig) -> dict[str, float]:
     metrics: dict[str, float] = evaluation["metrics"]
     if state.metrics_step != state.promoted.step:
         places.manifest.commit("evaluated", record_metrics(metrics, state.promoted.step))
-    return metrics
+    return metrics, "On the test split: " + ", ".join(f"{name} {value:.4f}" for name, value in metrics.items()) + "."
 
 
 def find_evaluation(places: RunPlaces, state: RunState) -> dict[str, Any] | None:

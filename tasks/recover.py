@@ -1,61 +1,37 @@
-"""Taking up a run, whether it is new or not: its data set, its configuration, its manifest.
+"""Task `recover`: begin a new run, or settle what the last segment of an old one left.
 
-Invariant: a run whose data or configuration changed is refused before anything is written, and so is one that a living
-process holds.
+Invariant: a run is never taken from a process that lives, and a changed configuration is in the manifest before the
+ranks are started with it.
 """
 
 import time
 
-from prefect import task
-from prefect.cache_policies import NO_CACHE
-
-from storage.datasets import DatasetManifest, find_dataset
-from storage.errors import IncompatibleRunError
-from storage.objects.addresses import check_writable
-from storage.objects.digests import digest_of
+from storage.datasets import DatasetManifest
 from storage.runs.run_state import RunState
 from storage.runs.transitions import reconfigure
-from tasks.compatibility import describe_changes, read_stored, require_compatible
+from tasks.compatibility import describe_changes, read_stored
 from tasks.configuration import RunConfig
-from tasks.data.difference import describe_difference
-from tasks.data.pipeline import find_inputs, prepare_dataset
-from tasks.data.sources.files import describe_change
-from tasks.places import RunPlaces, open_places, require_scratch
+from tasks.places import open_places
 from tasks.running.refused import judge_again
-from tasks.running.settle import recover_run, require_dead_holder
+from tasks.running.settle import recover_run
+from tasks.step import step
 from tasks.telling.announce import announce
-from tasks.telling.display import PreparationDisplay
 
 
-@task(name="prepare", cache_policy=NO_CACHE, persist_result=False)
-def prepare_data(config: RunConfig) -> DatasetManifest:
-    """The published data set of the configured source, made if it is not there yet."""
-    places = open_places(config)
-    check_writable(places.store)
-    require_scratch(places)
-    head = places.manifest.find_head()
-    if head is not None:
-        if head.state.lease is not None:
-            require_dead_holder(places, head.state.lease)
-        require_compatible(head.state, config)
-        _require_same_data(config, places, head.state)
-    with PreparationDisplay() as display:
-        return prepare_dataset(config.data, places.store, places.data_scratch, display.show)
-
-
-@task(name="recover", cache_policy=NO_CACHE, persist_result=False)
-def recover(config: RunConfig, dataset: DatasetManifest) -> RunState:
+@step("recover")
+def recover(config: RunConfig, dataset: DatasetManifest) -> tuple[RunState, str]:
     """Begin a new run, or settle what the last segment of an old one left; where it stands now."""
     places = open_places(config)
     head = places.manifest.find_head()
     if head is None:
-        return places.manifest.create(_first_state(config, dataset)).state
+        return places.manifest.create(_first_state(config, dataset)).state, "A new run: it begins at step 0."
     state = recover_run(config, places)
     if state.config != config.model_dump(mode="json"):
         _announce_changes(state, config)
         change = reconfigure(config.model_dump(mode="json"), config.train.steps)
         state = places.manifest.commit("configuration changed", change).state
-    return judge_again(config, places, state)
+    state = judge_again(config, places, state)
+    return state, _describe(state)
 
 
 def _first_state(config: RunConfig, dataset: DatasetManifest) -> RunState:
@@ -68,21 +44,11 @@ def _first_state(config: RunConfig, dataset: DatasetManifest) -> RunState:
     )
 
 
-def _require_same_data(config: RunConfig, places: RunPlaces, state: RunState) -> None:
-    """Raise `IncompatibleRunError` if the source is not the one the run was started with, before it is prepared."""
-    inputs = find_inputs(config.data, places.data_scratch)
-    if digest_of(inputs) == state.dataset_digest:
-        return
-    before = find_dataset(places.store, state.dataset_digest)
-    changes = describe_change(before, inputs) if before else ["its data set is no longer in the store"]
-    now = find_dataset(places.store, digest_of(inputs))  # there if another run has it
-    if before is not None and now is not None:
-        changes += describe_difference(before, now)
-    raise IncompatibleRunError(
-        f"The data of run {state.run!r} changed since it was started:\n"
-        + "\n".join(f"  {change}" for change in changes)
-        + "\nRestore the data to go on with the run, or give another run name to start a new one."
-    )
+def _describe(state: RunState) -> str:
+    if state.is_trained:
+        return f"Trained to the last step, {state.steps_total:,}."
+    step_reached = state.promoted.step if state.promoted else 0
+    return f"The run goes on from step {step_reached:,} of {state.steps_total:,}."
 
 
 def _announce_changes(state: RunState, config: RunConfig) -> None:

@@ -7,9 +7,7 @@ at any time.
 import json
 from typing import Any
 
-from prefect import task
 from prefect.artifacts import create_markdown_artifact
-from prefect.cache_policies import NO_CACHE
 
 from storage.checkpoints.checkpoints import STATE_NAME
 from storage.datasets import DatasetManifest
@@ -18,19 +16,20 @@ from tasks.configuration import RunConfig
 from tasks.evaluate import find_evaluation
 from tasks.places import RunPlaces, open_places
 from tasks.reports.run_page import render_report
+from tasks.step import step
 
 NO_HISTORY: dict[str, Any] = {"loss": [], "validation": []}
 
 
-@task(name="report", cache_policy=NO_CACHE, persist_result=False)
-def publish_report(config: RunConfig, dataset: DatasetManifest) -> RunState:
+@step("report")
+def publish_report(config: RunConfig, dataset: DatasetManifest) -> tuple[RunState, str]:
     """Write the HTML report of a run as it stands, and return where it stands."""
     places = open_places(config)
     state = places.manifest.load_head().state
     page = render_report(state, _read_history(places, state), find_evaluation(places, state), dataset)
     places.store.write(places.report_key, page.encode())
     create_markdown_artifact(_summarise(places, state), key=f"report-{_artifact_key(config.run)}")
-    return state
+    return state, f"{places.store.address}/{places.report_key}"
 
 
 def _read_history(places: RunPlaces, state: RunState) -> dict[str, Any]:

@@ -6,9 +6,6 @@ checkpoint is promoted while its segment runs, so the resume point is never olde
 
 from typing import Literal
 
-from prefect import task
-from prefect.cache_policies import NO_CACHE
-
 from storage.checkpoints.strays import delete_strays
 from storage.errors import ConfigurationError, CorruptObjectError, SegmentFailedError, StoreError
 from storage.objects.addresses import run_address
@@ -24,6 +21,7 @@ from tasks.running.promotion import promote_checkpoint, set_aside_damaged, set_a
 from tasks.running.ranks import POLL_SECONDS, Ranks
 from tasks.running.settle import settle_segment
 from tasks.running.signals import deferred_stop_signals
+from tasks.step import rename_step, step
 from tasks.telling.alerts import SAVE_FAILED, alert
 from tasks.telling.announce import announce, warn
 from tasks.telling.display import SegmentDisplay
@@ -31,13 +29,14 @@ from training.specification import ResumePoint, SegmentSpec
 from training.watching.reporter import CheckpointReport
 
 
-@task(name="segment", cache_policy=NO_CACHE, persist_result=False, task_run_name="segment of {config.run}")
-def train_segment(config: RunConfig) -> SegmentRecord:
+@step("segment")
+def train_segment(config: RunConfig) -> tuple[SegmentRecord, str]:
     """Train until the run is complete, the time budget is spent or somebody asks to stop; how it ended."""
     places = open_places(config)
     state = places.manifest.commit("segment began", take_lease(this_process(), config.train.ranks)).state
     assert state.lease is not None
-    lease = state.lease
+    lease, number = state.lease, len(state.segments) + 1
+    rename_step(f"segment {number}: from step {lease.first_step:,}")
     folder = places.segment_scratch(lease.fence)
     folder.mkdir(parents=True, exist_ok=True)
     spec = make_specification("train", config, places, state, lease.fence)
@@ -51,7 +50,8 @@ def train_segment(config: RunConfig) -> SegmentRecord:
             _supervise(config, places, spec, ranks, display, heartbeat)
         record = settle_segment(config, places, lease)
         announce(_describe_end(record))
-    return record
+        rename_step(f"segment {number}: steps {record.first_step:,} to {record.last_step:,}")
+    return record, _describe_end(record)
 
 
 def require_progress(config: RunConfig, record: SegmentRecord, state: RunState) -> None:

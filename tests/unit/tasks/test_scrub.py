@@ -18,7 +18,7 @@ from storage.objects.local_store import LocalStore
 from storage.runs.manifest import Manifest, find_runs
 from storage.runs.run_state import RunState
 from storage.runs.transitions import prune
-from tasks.scrub import expect_bytes, scrub_store
+from tasks.scrubs.scrub import expect_bytes, scrub_store
 from tasks.telling.alerts import ROT, alert
 from tests.helpers.kept_runs import make_kept_run
 from tests.helpers.prefect_server import find_free_port

@@ -1,0 +1,59 @@
+"""Task `prepare`: the data set of the configured source, made if it is not there yet.
+
+Invariant: a run whose data or configuration changed is refused before anything is written, and so is one that a living
+process holds.
+"""
+
+from storage.datasets import DatasetManifest, find_dataset
+from storage.errors import IncompatibleRunError
+from storage.objects.addresses import check_writable
+from storage.objects.digests import digest_of
+from storage.runs.run_state import RunState
+from tasks.compatibility import require_compatible
+from tasks.configuration import RunConfig
+from tasks.data.difference import describe_difference
+from tasks.data.pipeline import find_inputs, prepare_dataset
+from tasks.data.sources.files import describe_change
+from tasks.places import RunPlaces, open_places, require_scratch
+from tasks.running.settle import require_dead_holder
+from tasks.step import step
+from tasks.telling.display import PreparationDisplay
+
+
+@step("prepare")
+def prepare_data(config: RunConfig) -> tuple[DatasetManifest, str]:
+    """The published data set of the configured source, made if it is not there yet."""
+    places = open_places(config)
+    check_writable(places.store)
+    require_scratch(places)
+    head = places.manifest.find_head()
+    if head is not None:
+        if head.state.lease is not None:
+            require_dead_holder(places, head.state.lease)
+        require_compatible(head.state, config)
+        _require_same_data(config, places, head.state)
+    with PreparationDisplay() as display:
+        dataset = prepare_dataset(config.data, places.store, places.data_scratch, display.show)
+    return dataset, _describe(dataset)
+
+
+def _describe(dataset: DatasetManifest) -> str:
+    rows = ", ".join(f"{split.num_rows:,} {name}" for name, split in dataset.splits.items())
+    return f"Data set {dataset.digest[:12]}: {rows} samples."
+
+
+def _require_same_data(config: RunConfig, places: RunPlaces, state: RunState) -> None:
+    """Raise `IncompatibleRunError` if the source is not the one the run was started with, before it is prepared."""
+    inputs = find_inputs(config.data, places.data_scratch)
+    if digest_of(inputs) == state.dataset_digest:
+        return
+    before = find_dataset(places.store, state.dataset_digest)
+    changes = describe_change(before, inputs) if before else ["its data set is no longer in the store"]
+    now = find_dataset(places.store, digest_of(inputs))  # there if another run has it
+    if before is not None and now is not None:
+        changes += describe_difference(before, now)
+    raise IncompatibleRunError(
+        f"The data of run {state.run!r} changed since it was started:\n"
+        + "\n".join(f"  {change}" for change in changes)
+        + "\nRestore the data to go on with the run, or give another run name to start a new one."
+    )

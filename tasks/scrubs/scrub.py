@@ -1,0 +1,209 @@
+"""Looking for rot: every byte that a resume or an audit of these runs would need is read from where it is durable.
+
+That is the checkpoints that are kept, the ledger that they vouch for, and the data sets. Invariant: what training
+deletes meanwhile is no rot: a checkpoint is called damaged only if the manifest, read again afterwards, still keeps it.
+A damaged checkpoint of a run that nobody trains is set aside at once, so that the next resume loses no time over it;
+all else is told and left as it is.
+"""
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from storage.checkpoints.rereading import Rereader, find_newest_part, promises_of_dataset
+from storage.datasets import dataset_key, find_dataset
+from storage.errors import (
+    ConfigurationError,
+    ConflictError,
+    CorruptObjectError,
+    IncompatibleRunError,
+    RunMissingError,
+)
+from storage.objects.addresses import run_address
+from storage.objects.store import Store
+from storage.runs.manifest import Manifest, find_runs
+from storage.runs.run_state import CheckpointRecord, RunState
+from storage.runs.transitions import set_aside
+from tasks.telling.alerts import ROT, alert
+from tasks.telling.announce import warn
+
+# What becomes of damage, and what a person can do about it.
+ADVICE = {
+    "manifest": "Restore it from a backup of the store.",
+    "checkpoint": "The run is in training; its next start goes by the newest valid checkpoint.",
+    "ledger": "The model is not touched by this, but an audit cannot prove these steps any more.",
+    "dataset": "Delete the data set's folder and run `holdfast run` again: from the same source it is prepared anew, "
+    "byte for byte.",
+}
+MISREAD = (
+    "Objects that were read wrong the first time and right the second time: {count}. That is no rot in the store: "
+    "suspect the memory or the network of this machine."
+)
+SET_ASIDE = "It was set aside: the run goes on from the newest other checkpoint that is kept."
+
+
+@dataclass(frozen=True)
+class Rot:
+    """A damaged thing: its address, the run it belongs to, and each object of it that is not what it must be."""
+
+    kind: Literal["manifest", "checkpoint", "ledger", "dataset"]
+    run: str
+    resource: str
+    broken: list[str]
+    step: int | None = None
+    is_set_aside: bool = False
+
+    @property
+    def message(self) -> str:
+        what = f"The {self.kind} {self.resource}" + (f" of step {self.step:,}" if self.step is not None else "")
+        advice = SET_ASIDE if self.is_set_aside else ADVICE[self.kind]
+        return f"{what} is damaged. {' '.join(self.broken)} {advice}"
+
+
+@dataclass
+class Scrub:
+    """One pass over some runs of a store; what it found."""
+
+    reader: Rereader
+    rot: list[Rot] = field(default_factory=list)
+    runs: list[str] = field(default_factory=list)
+    skipped: dict[str, str] = field(default_factory=dict)
+    num_checkpoints: int = 0
+    _parts: set[str] = field(default_factory=set)
+    _datasets: set[str] = field(default_factory=set)
+
+    @property
+    def store(self) -> Store:
+        return self.reader.store
+
+    def look_at(self, run: str) -> None:
+        """Read all that a run needs. Raises `RunMissingError`, `IncompatibleRunError` or `StoreError`."""
+        manifest = Manifest(self.store, run)
+        try:
+            state = manifest.load_head().state
+        except CorruptObjectError as error:
+            self._tell(Rot("manifest", run, f"{run_address(self.store, run)}/manifest", [str(error)]))
+            self.runs.append(run)
+            return
+        for record in state.kept:
+            self._look_at_checkpoint(manifest, record)
+        for record in state.kept:
+            self._look_at_ledger(run, record)
+        self._look_at_dataset(state)
+        self.runs.append(run)
+
+    def _look_at_checkpoint(self, manifest: Manifest, record: CheckpointRecord) -> None:
+        broken = self.reader.find_broken_files(record)
+        state = manifest.load_head().state
+        if record not in state.kept:
+            return  # deleted while it was read
+        self.num_checkpoints += 1
+        if broken:
+            words = [promise.message for promise in broken]
+            is_set_aside = state.lease is None and _set_aside(manifest, record, " ".join(words))
+            address = f"{self.store.address}/{record.path}"
+            self._tell(Rot("checkpoint", manifest.run, address, words, record.step, is_set_aside))
+
+    def _look_at_ledger(self, run: str, record: CheckpointRecord) -> None:
+        try:
+            newest = find_newest_part(self.store, record)
+        except CorruptObjectError:
+            return  # damaged, which was told, or deleted meanwhile
+        broken = self.reader.find_broken_part(newest, self._parts)
+        if broken is not None:
+            self._tell(Rot("ledger", run, f"{self.store.address}/{broken.key}", [broken.message]))
+
+    def _look_at_dataset(self, state: RunState) -> None:
+        """Once, however many runs have it: the first of them stands for all."""
+        if state.dataset_digest in self._datasets:
+            return
+        self._datasets.add(state.dataset_digest)
+        broken = self._find_broken_shards(state)
+        if broken:
+            address = f"{self.store.address}/{dataset_key(state.dataset_digest).rstrip('/')}"
+            self._tell(Rot("dataset", state.run, address, broken))
+
+    def _find_broken_shards(self, state: RunState) -> list[str]:
+        try:
+            dataset = find_dataset(self.store, state.dataset_digest)
+        except CorruptObjectError as error:
+            return [str(error)]
+        if dataset is None:
+            return [f"{dataset_key(state.dataset_digest, 'dataset.json')} is missing."]
+        return [broken.message for broken in self.reader.find_broken_shards(dataset)]
+
+    def _tell(self, rot: Rot) -> None:
+        self.rot.append(rot)
+        alert(ROT, rot.resource, rot.message, run=rot.run, kind=rot.kind, step=rot.step, is_set_aside=rot.is_set_aside)
+
+
+def scrub_store(
+    store: Store,
+    run: str | None = None,
+    on_bytes: Callable[[int], None] | None = None,
+    max_bytes_per_second: float | None = None,
+) -> dict[str, Any]:
+    """Look at one run, or at all of a store; what was read and what is damaged, JSON-able. Damage was told by then.
+
+    Of all runs, those of another version's format are left out and named. Raises `StoreError` if the store cannot be
+    read, `ConfigurationError` if it has no runs; and for one run `RunMissingError` or `IncompatibleRunError`.
+    """
+    scrub = Scrub(Rereader(store, on_bytes, max_bytes_per_second))
+    if run is not None:
+        scrub.look_at(run)
+    for name in [] if run is not None else require_runs(store):
+        try:
+            scrub.look_at(name)
+        except (IncompatibleRunError, RunMissingError) as error:
+            scrub.skipped[name] = str(error)
+    if scrub.reader.num_misread:
+        warn(MISREAD.format(count=scrub.reader.num_misread))
+    return _describe(scrub)
+
+
+def require_runs(store: Store) -> list[str]:
+    """The names of all runs of a store. Raises `ConfigurationError` if there are none."""
+    runs = find_runs(store)
+    if not runs:
+        raise ConfigurationError(
+            f"There are no runs in {store.address}. Give a store that has some, or a run's address STORE/runs/NAME."
+        )
+    return runs
+
+
+def expect_bytes(store: Store, run: str | None) -> int:
+    """About how many bytes such a scrub reads: checkpoints and shards, without the small things beside them."""
+    num_bytes, digests = 0, set[str]()
+    for name in find_runs(store) if run is None else [run]:
+        try:
+            state = Manifest(store, name).load_head().state
+            dataset = None if state.dataset_digest in digests else find_dataset(store, state.dataset_digest)
+        except (CorruptObjectError, IncompatibleRunError, RunMissingError):
+            continue  # told by the scrub itself
+        digests.add(state.dataset_digest)
+        num_bytes += sum(record.num_bytes for record in state.kept)
+        num_bytes += sum(promise.num_bytes or 0 for promise in promises_of_dataset(dataset)) if dataset else 0
+    return num_bytes
+
+
+def _set_aside(manifest: Manifest, record: CheckpointRecord, reason: str) -> bool:
+    """Take a damaged checkpoint out of use; False if somebody took the run up meanwhile, who looks by himself."""
+    try:
+        manifest.commit(f"set aside step {record.step}", set_aside(record.step, record.path, reason, fence=None))
+    except ConflictError:
+        return False
+    return True
+
+
+def _describe(scrub: Scrub) -> dict[str, Any]:
+    return {
+        "store": scrub.store.address,
+        "ok": not scrub.rot,
+        "runs": scrub.runs,
+        "checkpoints": scrub.num_checkpoints,
+        "objects": scrub.reader.num_objects,
+        "bytes": scrub.reader.num_bytes,
+        "misread": scrub.reader.num_misread,
+        "damaged": [asdict(rot) | {"message": rot.message} for rot in scrub.rot],
+        "skipped": scrub.skipped,
+    }

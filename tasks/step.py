@@ -1,0 +1,66 @@
+"""What makes a function a step of the chain that a person reads in the Prefect UI.
+
+Each step is a Prefect task with a name that reads well, and its final state is one sentence about what came of it.
+Invariant: nothing that a step tells Prefect waits for Prefect's server. The engine of a task hands its states to a
+thread as events; a tag would make it ask the server for a place under a concurrency limit, so a step has none.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import wraps
+from typing import ParamSpec, TypeVar, cast
+
+from prefect import State, task
+from prefect.cache_policies import NO_CACHE
+from prefect.context import TaskRunContext
+from prefect.states import Completed
+from prefect.transactions import Transaction
+
+Parameters = ParamSpec("Parameters")
+Value = TypeVar("Value")
+
+
+def step(
+    name: str, run_name: str | None = None
+) -> Callable[[Callable[Parameters, tuple[Value, str]]], Callable[Parameters, Value]]:
+    """A decorator: the function returns its value and one sentence for a person; the step returns the value alone.
+
+    `run_name` is a format string over the function's parameters. Nothing is cached or persisted: what a step did stands
+    in the store, and the run's manifest alone says where the run goes on.
+    """
+
+    def decorate(work: Callable[Parameters, tuple[Value, str]]) -> Callable[Parameters, Value]:
+        @task(name=name, task_run_name=run_name or name, cache_policy=NO_CACHE, persist_result=False)
+        @wraps(work)
+        def run(*args: Parameters.args, **kwargs: Parameters.kwargs) -> State[Value]:
+            value, sentence = work(*args, **kwargs)
+            return Completed(message=sentence, data=value)
+
+        @wraps(work)
+        def call(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Value:
+            with _outside_of_transactions():
+                state: State[Value] = run(*args, **kwargs)
+            return state.result()
+
+        return call
+
+    return decorate
+
+
+def rename_step(name: str) -> None:
+    """Name the step that is running, once it is known what to call it; the next state that Prefect hears of has it."""
+    context = TaskRunContext.get()
+    if context is not None:
+        context.task_run.name = name
+
+
+@contextmanager
+def _outside_of_transactions() -> Iterator[None]:
+    """Prefect shows the steps within a step that fails as rolled back. None is: what they did stands in the store."""
+    active = cast("ContextVar[Transaction | None]", Transaction.__var__)
+    token = active.set(None)
+    try:
+        yield
+    finally:
+        active.reset(token)

@@ -14,13 +14,12 @@ from torch import Tensor, nn
 from storage.runs.positions import learning_rate_factor
 from storage.runs.run_state import Divergence, RollbackRecord
 from training.configuration import TrainConfig
-from training.watching.divergence import DivergedError
+from training.divergence import DivergedError
 
 # So small only after fifty steps that all overflowed.
 SMALLEST_LOSS_SCALE = 2.0**-34
 # What AdamW knows of each parameter: the count of its steps, and the two moments.
 STATE_KINDS = ("step", "exp_avg", "exp_avg_sq")
-AUTOCAST_TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def learning_rate(config: TrainConfig, step: int, rollbacks: Sequence[RollbackRecord] = ()) -> float:

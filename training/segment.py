@@ -24,6 +24,7 @@ from training.data.leaves import leaf_cut
 from training.data.order import SampleOrder
 from training.data.samples import SampleReader
 from training.data.seeds import seed_initial_weights
+from training.divergence import DivergedError
 from training.loop import Segment, train
 from training.model.classifier import Classifier
 from training.model.compilation import compile_model
@@ -36,7 +37,6 @@ from training.stopping import StopFlag, StopReason
 from training.trainer import Trainer
 from training.versions import describe_version_changes, read_versions
 from training.watching.curve import LossCurve
-from training.watching.divergence import DivergedError
 from training.watching.reporter import Reporter
 from training.watching.training_state import TrainingState, headline_metric
 from training.watching.validation import Validator

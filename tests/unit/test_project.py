@@ -1,13 +1,16 @@
 """What the project is made of: the wheel that is built from it, and which way its imports point."""
 
 import ast
+import functools
 import importlib.metadata
 import shutil
 import subprocess
 import sys
 import zipfile
 from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -35,7 +38,15 @@ PICKLERS = {"pickle", "_pickle", "cPickle", "cloudpickle", "dill", "joblib", "ma
 COMPARED_WITH_PICKLERS = Path("tests/benchmarks/bench_checkpoint.py")
 PICKLING_CALLS = {("torch", "load"), ("torch", "save"), ("np", "load"), ("np", "save")}
 
+# A room is a folder of modules. Package, room, room in a room: no deeper; and no room so long that nobody reads it.
+DEEPEST_ROOM = 3
+LONGEST_ROOM_LINES = 1500
+# Directly in `tasks/` lies the pipeline, one Prefect task in each file, and these, which all of them share.
+SHARED_BY_TASKS = {"compatibility", "configuration", "places", "scrub", "step"}
+
 MODULES = sorted(path.relative_to(ROOT) for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+KNOWN_MODULES = set(MODULES)
+ROOMS = sorted({module.parent for module in MODULES})
 ALL_MODULES = MODULES + sorted(path.relative_to(ROOT) for path in (ROOT / "tests").rglob("*.py"))
 
 
@@ -117,6 +128,49 @@ def test_the_direction_of_imports_would_be_noticed() -> None:
     assert {"storage", "torch"} <= {name for _, name in imports_of("training")}
 
 
+def test_no_module_imports_itself_round_about() -> None:
+    assert find_circle(imports_between_modules()) is None
+
+
+@pytest.mark.parametrize("folder", ROOMS, ids=Path.as_posix)
+def test_no_two_rooms_import_each_other_directly_or_round_about(folder: Path) -> None:
+    """What lies in a folder, its rooms as a whole and its modules one by one, can be put into one order."""
+    assert find_circle(imports_within(folder, imports_between_modules())) is None
+
+
+def test_a_circle_of_rooms_would_be_noticed() -> None:
+    """No two modules of these import each other, but what is in the one room imports what is in the other."""
+    edges = {
+        Path("storage/runs/reader.py"): {Path("storage/checkpoints/files.py")},
+        Path("storage/checkpoints/files.py"): {Path("storage/layout.py")},
+        Path("storage/layout.py"): {Path("storage/runs/names.py")},
+        Path("storage/runs/names.py"): set[Path](),
+    }
+    assert find_circle(edges) is None
+    circle = find_circle(imports_within(Path("storage"), edges))
+    assert circle is not None
+    assert set(circle) == {"runs", "checkpoints", "layout.py"}
+    assert Path("storage/objects/keys.py") in imports_between_modules()[Path("storage/objects/local_store.py")]
+
+
+def test_rooms_are_at_most_three_folders_deep_and_1500_lines_long() -> None:
+    assert [str(room) for room in ROOMS if len(room.parts) > DEEPEST_ROOM] == []
+    lines = {str(room): sum(map(count_lines, (ROOT / room).iterdir())) for room in ROOMS}
+    assert {room: count for room, count in lines.items() if count > LONGEST_ROOM_LINES} == {}
+
+
+def test_every_room_says_what_it_owns() -> None:
+    described = {path.parent for path in MODULES if path.name == "__init__.py" and ast.get_docstring(parse(path))}
+    assert set(ROOMS) - described == set()
+
+
+def test_what_lies_directly_in_tasks_is_a_prefect_task_or_shared_by_them() -> None:
+    modules = {path.stem: parse(path) for path in MODULES if path.parent == Path("tasks") and path.stem != "__init__"}
+    tasks = {name for name, tree in modules.items() if any(is_task(node) for node in tree.body)}
+    assert {"evaluate", "report", "segment"} <= tasks
+    assert set(modules) - tasks <= SHARED_BY_TASKS
+
+
 def test_every_import_is_absolute_and_written_down() -> None:
     for module in ALL_MODULES:
         for node in ast.walk(parse(module)):
@@ -155,6 +209,50 @@ def imports_of(package: str) -> Iterator[tuple[Path, str]]:
             yield from ((module, name) for name in imported_names(parse(module)))
 
 
+@functools.cache
+def imports_between_modules() -> dict[Path, set[Path]]:
+    """Each module with the project's own modules that it imports, wherever in it that stands."""
+    return {module: set(own_imports(module)) for module in MODULES}
+
+
+def own_imports(module: Path) -> Iterator[Path]:
+    for node in ast.walk(parse(module)):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import | ast.ImportFrom) else []
+        if isinstance(node, ast.ImportFrom):
+            names = [f"{node.module}.{name}" for name in names] + [str(node.module)]
+        paths = (Path(*name.split(".")).with_suffix(".py") for name in names)
+        yield from (path for path in paths if path in KNOWN_MODULES)
+
+
+def imports_within(folder: Path, edges: dict[Path, set[Path]]) -> dict[str, set[str]]:
+    """What lies in `folder`, rooms and modules, each with what beside it its modules import."""
+    place = {module: module.relative_to(folder).parts[0] for module in edges if module.is_relative_to(folder)}
+    found: dict[str, set[str]] = {name: set() for name in place.values()}
+    for module, name in place.items():
+        found[name] |= {place[other] for other in edges[module] if other in place} - {name}
+    return found
+
+
+def find_circle(edges: dict[Any, set[Any]]) -> list[Any] | None:
+    """Nodes that can be followed back to the first, or None if all can be put into one order."""
+    try:
+        TopologicalSorter(edges).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return None
+
+
+def is_task(node: ast.AST) -> bool:
+    """A function that Prefect runs and shows as one step."""
+    decorators = node.decorator_list if isinstance(node, ast.FunctionDef) else []
+    return any(called_name(decorator) in ("task", "step") for decorator in decorators)
+
+
+def count_lines(path: Path) -> int:
+    """Of code and templates; READMEs are not counted."""
+    return len(path.read_text(encoding="utf-8").splitlines()) if path.suffix in (".py", ".jinja") else 0
+
+
 def imported_names(tree: ast.Module) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -179,5 +277,6 @@ def dotted_call(node: ast.AST) -> tuple[str, str] | None:
     return (owner.id, node.func.attr) if isinstance(owner, ast.Name) else None
 
 
+@functools.cache
 def parse(module: Path) -> ast.Module:
     return ast.parse((ROOT / module).read_text(encoding="utf-8"), filename=str(module))

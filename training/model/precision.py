@@ -11,8 +11,9 @@ import torch
 
 from storage.errors import ConfigurationError
 from training.configuration import TrainConfig
-from training.optimization import AUTOCAST_TYPES
 from training.world import World
+
+AUTOCAST_TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from storage.runs.run_state import Divergence
 from training.configuration import DivergenceConfig
+from training.divergence import DivergedError
 from training.sums.fixed_point import LARGEST, NUM_TALLIES
-from training.watching.divergence import DivergedError
 from training.watching.spikes import SpikeWatch
 from training.world import World
 

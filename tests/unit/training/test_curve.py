@@ -9,9 +9,9 @@ import torch
 from storage.runs.run_state import Divergence
 from tests.helpers.rollbacks import rollback_to
 from training.configuration import DivergenceConfig, TrainConfig
+from training.divergence import DivergedError
 from training.optimization import learning_rate
 from training.watching.curve import LossCurve
-from training.watching.divergence import DivergedError
 from training.world import World
 
 ALONE = World(0, 1, 0)

@@ -3,7 +3,7 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup test lint demo bench-exact bench-checkpoint campaign clean
+.PHONY: setup test quick one lint demo bench-exact bench-checkpoint campaign clean
 
 setup: $(VENV)/.installed
 
@@ -21,6 +21,16 @@ lint: setup
 # Two files at a time: most tests wait for processes that they have started. The order stays, the longest are first.
 test: lint
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+
+# The unit tests alone: they need nothing but files. Under a minute on two cores.
+quick: setup
+	$(BIN)/python -m pytest tests/unit -n 2 --dist loadfile
+
+# One test, by a file, by `file::test`, or by a part of its name: `make one T=tests/unit/storage/test_ledger.py`, `make one
+# T=flipped_byte`.
+one: setup
+	@test -n "$(T)" || { echo "make one T=... expects a file of tests, file::test, or a part of a test's name." >&2; exit 2; }
+	$(BIN)/python -m pytest $(if $(findstring /,$(T)),"$(T)",-k "$(T)")
 
 demo: setup
 	$(BIN)/python -m flows.demo

@@ -12,12 +12,25 @@ import pytest
 
 from tests.helpers.prefect_server import running_prefect_server
 
+# Who asks for one of these fixtures needs what the marker says; a store that is a parameter brings its marker itself.
+NEEDED_BY_FIXTURE = {"prefect_server": "server", "s3_endpoint": "server", "ceph_endpoint": "ceph"}
+SERVER_MARKERS = set(NEEDED_BY_FIXTURE.values())
 EXIT_STATUS = pytest.StashKey[int]()
 # In the background of a script Ctrl-C is ignored, and all that is started there inherits that. Some tests press it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 # Threads of ranks that wait for each other sleep instead of spinning: there are more of them than cores.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what needs a server, before `-m` selects by it. A unit test needs nothing but files."""
+    for item in items:
+        for fixture in NEEDED_BY_FIXTURE.keys() & set(getattr(item, "fixturenames", ())):
+            item.add_marker(NEEDED_BY_FIXTURE[fixture])
+        if "/tests/unit/" in item.path.as_posix() and {mark.name for mark in item.iter_markers()} & SERVER_MARKERS:
+            raise pytest.UsageError(f"{item.nodeid} needs a server: it belongs into tests/integration.")
 
 
 @pytest.fixture(scope="session")

@@ -30,7 +30,9 @@ UNCLEAR = [Failure.REPLY_LOST, Failure.REPLY_IS_ERROR, Failure.HANG]
 UNDONE = [Failure.SLOW_DOWN, Failure.RESET, Failure.CONFLICT]
 
 
-@pytest.fixture(scope="module", params=["s3", "ceph"])
+@pytest.fixture(
+    scope="module", params=[pytest.param("s3", marks=pytest.mark.server), pytest.param("ceph", marks=pytest.mark.ceph)]
+)
 def server(request: pytest.FixtureRequest) -> Iterator[str]:
     if request.param == "ceph":
         yield request.getfixturevalue("ceph_endpoint")

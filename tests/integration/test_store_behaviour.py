@@ -24,8 +24,9 @@ STORES: dict[str, Callable[[Path], Store]] = {
     "s3": open_s3_store,
     "ceph": open_s3_store,
 }
-# The fixtures with the servers that stores in a bucket need.
+# The fixtures with the servers that stores in a bucket need, and the markers of these.
 ENDPOINTS = {"s3": "s3_endpoint", "ceph": "ceph_endpoint"}
+MARKS = {"s3": (pytest.mark.server,), "ceph": (pytest.mark.ceph,)}
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +35,7 @@ def s3_endpoint() -> Iterator[str]:
         yield endpoint
 
 
-@pytest.fixture(params=STORES)
+@pytest.fixture(params=[pytest.param(name, marks=MARKS.get(name, ())) for name in STORES])
 def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     if request.param in ENDPOINTS:
         use_s3(monkeypatch, request.getfixturevalue(ENDPOINTS[request.param]))

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import Tokenizer
 
 from storage.datasets import SPLITS, dataset_key
 from storage.objects.digests import sha256_of_bytes, sha256_of_file
@@ -133,10 +134,14 @@ def test_the_tokenizer_is_the_same_bytes_for_the_same_texts_in_any_order() -> No
     assert train_tokenizer(iter(texts), 300).to_str() == train_tokenizer(reversed(texts), 300).to_str()
 
 
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return train_tokenizer(["hello world"], 280)
+
+
 @given(texts=st.lists(st.text(), max_size=5))
 @settings(max_examples=50, deadline=None)
-def test_any_text_is_encoded_without_loss_and_without_padding(texts: list[str]) -> None:
-    tokenizer = train_tokenizer(["hello world"], 280)
+def test_any_text_is_encoded_without_loss_and_without_padding(tokenizer: Tokenizer, texts: list[str]) -> None:
     lists = encode_texts(tokenizer, texts).to_pylist()
     assert [tokenizer.decode(ids).removeprefix(" ") for ids in lists] == [text.removeprefix(" ") for text in texts]
     assert all(0 < token < 280 for ids in lists for token in ids)

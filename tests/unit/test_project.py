@@ -40,7 +40,7 @@ PICKLING_CALLS = {("torch", "load"), ("torch", "save"), ("np", "load"), ("np", "
 DEEPEST_ROOM = 3
 LONGEST_ROOM_LINES = 1500
 # Directly in `tasks/` lies the pipeline, one Prefect task in each file, and these, which all of them share.
-SHARED_BY_TASKS = {"compatibility", "configuration", "places", "scrub", "step"}
+SHARED_BY_TASKS = {"compatibility", "configuration", "places", "step"}
 
 MODULES = sorted(path.relative_to(ROOT) for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
 KNOWN_MODULES = set(MODULES)
@@ -110,8 +110,8 @@ def test_every_room_says_what_it_owns() -> None:
 def test_what_lies_directly_in_tasks_is_a_prefect_task_or_shared_by_them() -> None:
     modules = {path.stem: parse(path) for path in MODULES if path.parent == Path("tasks") and path.stem != "__init__"}
     tasks = {name for name, tree in modules.items() if any(is_task(node) for node in tree.body)}
-    assert {"evaluate", "report", "segment"} <= tasks
-    assert set(modules) - tasks <= SHARED_BY_TASKS
+    assert {"prepare", "segment", "evaluate"} <= tasks
+    assert set(modules) - tasks == SHARED_BY_TASKS
 
 
 def test_every_import_is_absolute_and_written_down() -> None:

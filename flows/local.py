@@ -38,6 +38,8 @@ def _show_result(config: RunConfig, state: RunState) -> None:
     if state.rollbacks:
         skipped = f"{count_of(count_skipped(state.rollbacks), 'sample')} left out"
         print(f"rolled back {count_of(len(state.rollbacks), 'time')}, {skipped}: `holdfast status` tells why")
+    if state.changes:
+        print(f"changed  {count_of(len(state.changes), 'time')} while under way: `holdfast status` says what follows")
     for name, value in (state.metrics or {}).items():
         print(f"{name:<8} {value:.4f}")
     print(f"report   {places.store.address}/{places.report_key}")

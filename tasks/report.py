@@ -45,6 +45,7 @@ def _summarise(places: RunPlaces, state: RunState) -> str:
     rows = [("step", f"{step:,} of {state.steps_total:,}"), ("segments", f"{len(state.segments)}, {lost:,} steps lost")]
     rows += [(name, f"{value:.4f}") for name, value in (state.metrics or {}).items()]
     rows += [("weights", state.promoted.weights_sha256)] if state.promoted else []
+    rows += [("changed", f"{record.what} at step {record.step:,}") for record in state.changes]
     table = "\n".join(f"| {name} | {value} |" for name, value in rows)
     return f"# {state.run}\n\n| | |\n|---|---|\n{table}\n\nFull report: `{places.store.address}/{places.report_key}`\n"
 

@@ -14,6 +14,7 @@ from storage.objects.store import Store
 from storage.runs.holders import is_alive
 from storage.runs.manifest import Manifest
 from storage.runs.run_state import CheckpointRecord, RunState
+from tasks.reports.changes import describe_change
 from tasks.reports.rollbacks import describe_rollbacks
 
 MAX_SEGMENTS_SHOWN = 20
@@ -38,6 +39,9 @@ def read_status(store: Store, run: str) -> dict[str, Any]:
         "rollbacks": [
             {**record.model_dump(mode="json"), "description": words}
             for record, words in zip(state.rollbacks, describe_rollbacks(state.rollbacks), strict=True)
+        ],
+        "changes": [
+            {**record.model_dump(mode="json"), "description": describe_change(record)} for record in state.changes
         ],
         "refused": [record.model_dump(mode="json") for record in state.refused],
         "steps_lost_total": sum(record.steps_lost for record in state.segments),
@@ -79,6 +83,9 @@ def render_status(status: dict[str, Any]) -> RenderableType:
         lines.append(Text(f"weights {status['promoted']['weights_sha256']}"))
     for record in status["refused"][-1:]:
         lines.append(Text(f"step {record['checkpoint']['step']:,} did not pass the quality gate: {record['reason']}"))
+    if status["changes"]:
+        lines.append(Text("Changed while the run was under way:"))
+        lines += [Text(f"  {record['description']}") for record in status["changes"]]
     if status["rollbacks"]:
         lines.append(Text("Training diverged, and the run was rolled back:"))
         lines += [Text(f"  {record['description']}") for record in status["rollbacks"]]

@@ -34,6 +34,11 @@ class Lease(Record):
     world_size: int
     first_step: int
     taken_at: float = Field(description="Unix time, for people; nothing is decided by it.")
+    planned_steps: int | None = Field(
+        None,
+        exclude_if=lambda value: value is None,
+        description="Steps of the whole run when the segment began: the learning rate falls over so many.",
+    )
 
 
 class CheckpointRecord(Record):
@@ -158,11 +163,26 @@ class SegmentRecord(Record):
     divergence: Divergence | None = Field(
         None, exclude_if=lambda value: value is None, description="Of a segment that diverged."
     )
+    planned_steps: int | None = Field(
+        None, exclude_if=lambda value: value is None, description="As in its lease; None in a run begun before."
+    )
 
     @property
     def ended_well(self) -> bool:
         """Whether it stopped when it was to stop, and saved."""
         return self.outcome in ("completed", "budget", "preempted")
+
+
+class ChangeRecord(Record):
+    """What was changed between two segments, after which the model is not, or may not be, that of an uninterrupted run.
+
+    The steps that lead to the resume point were made with `before` up to `step`, and with `now` from there on.
+    """
+
+    step: int = Field(description="Steps made before the change.")
+    what: str = Field(description="train.steps, train.ranks with fast sums, or a library or device of the ranks.")
+    before: str
+    now: str
 
 
 class RunState(Record):
@@ -186,8 +206,19 @@ class RunState(Record):
     rollbacks: list[RollbackRecord] = Field(
         [], exclude_if=lambda value: value == [], description="Oldest first; also those that a later one superseded."
     )
+    changes: list[ChangeRecord] = Field(
+        [],
+        exclude_if=lambda value: value == [],
+        description="Those between step 0 and the resume point that weaken the promise of one model, oldest first.",
+    )
     metrics: dict[str, float] | None = Field(None, description="On the test split, once the run is complete.")
     metrics_step: int | None = Field(None, description="Step of the checkpoint the metrics belong to.")
+
+    def find_segment(self, fence: int) -> Lease | SegmentRecord | None:
+        """The segment with this fence: the one under way, or one that ended."""
+        if self.lease is not None and self.lease.fence == fence:
+            return self.lease
+        return next((segment for segment in self.segments if segment.fence == fence), None)
 
     @property
     def unanswered_divergence(self) -> SegmentRecord | None:

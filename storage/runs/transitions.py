@@ -5,13 +5,14 @@ point, nor its fallback, nor being read. Backward, a run moves by `set_aside` an
 """
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 
 from storage.errors import ConflictError, RunBusyError
 from storage.runs.manifest import require_fence
 from storage.runs.positions import end_position, learning_rate_factor
 from storage.runs.retention import RetentionPolicy, find_being_read, kept_of, retain
 from storage.runs.run_state import (
+    ChangeRecord,
     CheckpointRecord,
     Holder,
     Lease,
@@ -34,7 +35,12 @@ def take_lease(holder: Holder, world_size: int) -> Change:
             raise RunBusyError(f"Run {state.run!r} was just taken over by process {other.pid} on {other.host}.")
         first_step = state.promoted.step if state.promoted else 0
         lease = Lease(
-            fence=generation, holder=holder, world_size=world_size, first_step=first_step, taken_at=time.time()
+            fence=generation,
+            holder=holder,
+            world_size=world_size,
+            first_step=first_step,
+            taken_at=time.time(),
+            planned_steps=state.steps_total,
         )
         return state.model_copy(update={"lease": lease})
 
@@ -51,12 +57,15 @@ def end_segment(record: SegmentRecord) -> Change:
     return change
 
 
-def promote(checkpoint: CheckpointRecord, policy: RetentionPolicy) -> Change:
-    """Make a validated checkpoint the resume point, and drop what the policy does not keep beside it."""
+def promote(checkpoint: CheckpointRecord, policy: RetentionPolicy, changes: Sequence[ChangeRecord] = ()) -> Change:
+    """Make a validated checkpoint the resume point, and drop what the policy does not keep beside it.
+
+    `changes` are those since the resume point before.
+    """
 
     def change(state: RunState, _generation: int) -> RunState:
         require_fence(state, checkpoint.fence)
-        return _moved_forward(state, checkpoint, policy)
+        return _moved_forward(state, checkpoint, policy, changes)
 
     return change
 
@@ -75,10 +84,11 @@ def refuse(record: RefusedRecord) -> Change:
     return change
 
 
-def promote_refused(path: str, policy: RetentionPolicy) -> Change:
+def promote_refused(path: str, policy: RetentionPolicy, changes: Sequence[ChangeRecord] = ()) -> Change:
     """Make the refused checkpoint that the last segment left the resume point: the gate is another one now.
 
-    Needs no lease, and nobody may hold it: raises `RunBusyError`, or `ConflictError` if it is not that checkpoint.
+    `changes` are those since the resume point before. Needs no lease, and nobody may hold it: raises `RunBusyError`, or
+    `ConflictError` if it is not that checkpoint.
     """
 
     def change(state: RunState, _generation: int) -> RunState:
@@ -90,7 +100,8 @@ def promote_refused(path: str, policy: RetentionPolicy) -> Change:
         *segments, last = state.segments
         lost = max(0, last.last_step - point.checkpoint.step)
         counted = [*segments, last.model_copy(update={"steps_lost": lost})]
-        return _moved_forward(state, point.checkpoint, policy).model_copy(update={"segments": counted})
+        moved = _moved_forward(state, point.checkpoint, policy, changes)
+        return moved.model_copy(update={"segments": counted})
 
     return change
 
@@ -192,9 +203,15 @@ def reconfigure(config: dict[str, object], steps_total: int) -> Change:
     def change(state: RunState, _generation: int) -> RunState:
         if state.lease is not None:
             raise RunBusyError(f"Run {state.run!r} was just taken over by another process.")
-        return state.model_copy(update={"config": config, "steps_total": steps_total})
+        # Of a run that was begun before segments remembered it: the last time that somebody knows.
+        segments = [_with_planned_steps(segment, state.steps_total) for segment in state.segments]
+        return state.model_copy(update={"config": config, "steps_total": steps_total, "segments": segments})
 
     return change
+
+
+def _with_planned_steps(segment: SegmentRecord, steps: int) -> SegmentRecord:
+    return segment if segment.planned_steps is not None else segment.model_copy(update={"planned_steps": steps})
 
 
 def record_metrics(metrics: dict[str, float], step: int) -> Change:
@@ -208,13 +225,16 @@ def record_metrics(metrics: dict[str, float], step: int) -> Change:
     return change
 
 
-def _moved_forward(state: RunState, checkpoint: CheckpointRecord, policy: RetentionPolicy) -> RunState:
+def _moved_forward(
+    state: RunState, checkpoint: CheckpointRecord, policy: RetentionPolicy, changes: Sequence[ChangeRecord]
+) -> RunState:
     """The state with a later resume point, beside it what the policy keeps, and of what was refused only the later."""
     if state.promoted is not None:
         _require_later(checkpoint, state.promoted)
     kept = kept_of(retain([checkpoint, *state.kept], policy, find_being_read(state)))
     refused = [record for record in state.refused if _place(record.checkpoint) > _place(checkpoint)]
-    return state.model_copy(update={"promoted": checkpoint, "kept": kept, "refused": refused})
+    changes = [*state.changes, *changes]
+    return state.model_copy(update={"promoted": checkpoint, "kept": kept, "refused": refused, "changes": changes})
 
 
 def _require_later(checkpoint: CheckpointRecord, earlier: CheckpointRecord) -> None:
@@ -230,8 +250,13 @@ def _place(checkpoint: CheckpointRecord) -> tuple[int, int]:
 
 
 def _moved_back(state: RunState, kept: list[CheckpointRecord]) -> RunState:
-    """The state with only these checkpoints left, newest first. Metrics of a later step belong to nothing any more."""
-    update: dict[str, object] = {"kept": kept, "promoted": kept[0] if kept else None}
+    """The state with only these checkpoints left, newest first. Metrics of a later step belong to nothing any more.
+
+    Nor do changes: the steps after the new resume point are made again, and what they are made with is compared then.
+    """
+    step = kept[0].step if kept else 0
+    changes = [record for record in state.changes if record.step < step]
+    update: dict[str, object] = {"kept": kept, "promoted": kept[0] if kept else None, "changes": changes}
     if state.metrics_step is not None and (not kept or kept[0].step < state.metrics_step):
         update |= {"metrics": None, "metrics_step": None}
     return state.model_copy(update=update)

@@ -112,6 +112,7 @@ def describe_run(run: TrainedRun) -> dict[str, Any]:
              "world_size": s.world_size, "steps_lost": s.steps_lost}
             for s in run.segments
         ],
+        "changes": [record.model_dump(mode="json") for record in run.state.changes],
         "steps_lost_total": run.steps_lost,
         "audit_ok": bool(run.audit["ok"]),
         "samples": run.audit["samples"],

@@ -11,6 +11,7 @@ from tasks.drills.comparison import Comparison, Kill
 from tasks.drills.plan import DrillPlan
 from tasks.drills.records import TrainedRun
 from tasks.pages.words import NOTHING, count_of, metric_name, plain, score
+from tasks.reports.changes import tell_changes
 
 DIGEST_CHARACTERS = 12
 HEADLINE_METRICS = ("auc", "macro_f1", "accuracy")
@@ -59,6 +60,7 @@ def judge_drill(plan: DrillPlan, comparison: Comparison, hits: Sequence[Kill]) -
             *_distances(comparison),
             *_interruptions(plan, comparison.interrupted, hits),
             *_straightness(comparison.straight),
+            *_changes(comparison),
         ],
     )
 
@@ -130,6 +132,12 @@ def _interruptions(plan: DrillPlan, run: TrainedRun, hits: Sequence[Kill]) -> li
 def _straightness(run: TrainedRun) -> list[str]:
     number = len(run.segments)
     return [f"The straight run took {number} segments: it was not left alone either."] if number > 1 else []
+
+
+def _changes(comparison: Comparison) -> list[str]:
+    """What was changed while one of the two was under way: a difference may come from that and not from a kill."""
+    runs = (comparison.straight, comparison.interrupted)
+    return [f"{run.state.run}: {told}" for run in runs for told in tell_changes(run.state.changes)]
 
 
 def _samples_finding(comparison: Comparison) -> Finding:

@@ -27,6 +27,7 @@ from tasks.pages.words import (
     share,
     shortened,
 )
+from tasks.reports.changes import tell_changes
 from tasks.reports.charts import draw_classes, draw_confusion, draw_phases, draw_roc
 from tasks.reports.curves import draw_training, draw_validation
 from tasks.reports.rollbacks import count_skipped
@@ -144,7 +145,8 @@ def _cost(state: RunState) -> str:
 
 
 def _promise(state: RunState) -> list[str]:
-    if not interruptions_of(state.segments) or not is_unbroken(state):
+    """That it is the model of an uninterrupted run, unless a change makes another one: then `_mishaps` has it."""
+    if state.changes or not interruptions_of(state.segments) or not is_unbroken(state):
         return []
     return [
         "The model is the one that an uninterrupted run makes on the same kind of hardware and software: no step was "
@@ -160,7 +162,7 @@ def _rolled_back(state: RunState) -> list[str]:
 
 
 def _mishaps(state: RunState) -> list[str]:
-    return [*_rolled_back(state), *_refused(state), *_damage(state)]
+    return [*tell_changes(state.changes), *_rolled_back(state), *_refused(state), *_damage(state)]
 
 
 def _refused(state: RunState) -> list[str]:

@@ -26,6 +26,7 @@ from storage.runs.run_state import CheckpointRecord, RefusedRecord, RunState, Va
 from storage.runs.transitions import promote, refuse, set_aside
 from tasks.configuration import RunConfig
 from tasks.places import RunPlaces
+from tasks.running.changes import find_changes
 from tasks.running.gate import find_refusal, read_figures
 from tasks.telling.announce import announce, warn
 
@@ -38,16 +39,17 @@ def promote_checkpoint(
     Raises `CorruptObjectError`, or `FencedError`.
     """
     found = verify_checkpoint(places.store, path, digest)
-    rollbacks = places.manifest.load_head().state.rollbacks
-    validate_for_promotion(found, places.store, config.train.batch_size, rollbacks)
+    head = places.manifest.load_head().state
+    validate_for_promotion(found, places.store, config.train.batch_size, head.rollbacks)
     state = json.loads(read_checkpoint_file(places.store, found, STATE_NAME))
     record, figures = _describe(found, places.store, state), read_figures(state)
     refusal = find_refusal(figures, record.step, config.train.steps, config.checkpoint.gate)
     if figures is not None and refusal is not None:
         _refuse(places, record, figures, refusal)
         return None
-    policy = config.checkpoint.retention(config.divergence)
-    clear_strays(places, places.manifest.commit(f"promoted step {record.step}", promote(record, policy)))
+    changes = find_changes(places.store, head, found.index, config.train)
+    change = promote(record, config.checkpoint.retention(config.divergence), changes)
+    clear_strays(places, places.manifest.commit(f"promoted step {record.step}", change))
     return record
 
 

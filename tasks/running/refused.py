@@ -10,6 +10,7 @@ from storage.runs.run_state import CheckpointRecord, RunState
 from storage.runs.transitions import promote_refused
 from tasks.configuration import RunConfig
 from tasks.places import RunPlaces
+from tasks.running.changes import find_changes
 from tasks.running.gate import describe_end, find_refusal
 from tasks.running.promotion import clear_strays, set_aside_damaged
 from tasks.telling.announce import announce
@@ -34,10 +35,11 @@ def judge_again(config: RunConfig, places: RunPlaces, state: RunState) -> RunSta
 def _promote(config: RunConfig, places: RunPlaces, checkpoint: CheckpointRecord) -> RunState:
     """It was validated before it was refused: what may have changed since are its bytes."""
     try:
-        verify_checkpoint(places.store, checkpoint.path, checkpoint.digest)
+        found = verify_checkpoint(places.store, checkpoint.path, checkpoint.digest)
     except CorruptObjectError as error:
         return set_aside_damaged(places, checkpoint.step, checkpoint.path, str(error), fence=None)
-    change = promote_refused(checkpoint.path, config.checkpoint.retention(config.divergence))
+    changes = find_changes(places.store, places.manifest.load_head().state, found.index, config.train)
+    change = promote_refused(checkpoint.path, config.checkpoint.retention(config.divergence), changes)
     try:
         head = places.manifest.commit(f"promoted step {checkpoint.step}, refused before", change)
     except RunBusyError:

@@ -114,6 +114,7 @@ def _describe_segment(
         phases=outcome.phases if outcome else {},
         saves=outcome.saves if outcome else None,
         divergence=outcome.divergence if outcome else None,
+        planned_steps=lease.planned_steps,
     )
 
 

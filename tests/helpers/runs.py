@@ -32,9 +32,9 @@ def make_run(store: Store, run: str = "run", steps: int = 100) -> Manifest:
     return manifest
 
 
-def lease_run(manifest: Manifest) -> int:
+def lease_run(manifest: Manifest, ranks: int = 1) -> int:
     """Take the lease for this process; its fence."""
-    lease = manifest.commit("segment began", take_lease(this_process(), world_size=1)).state.lease
+    lease = manifest.commit("segment began", take_lease(this_process(), ranks)).state.lease
     assert lease is not None
     return lease.fence
 
@@ -47,6 +47,7 @@ def make_checkpoint(
     run: str = "run",
     value: float | None = None,
     validated_step: int | None = None,
+    versions: dict[str, str] | None = None,
 ) -> FoundCheckpoint:
     """A complete checkpoint of a model of two tensors; all values are `value`, or the step.
 
@@ -68,7 +69,7 @@ def make_checkpoint(
         step=step,
         cursor=step * BATCH_SIZE,
         dataset_digest="d" * 64,
-        versions={},
+        versions=versions or {},
         ledger=_write_empty_ledger(store, folder, run, step, fence),
         files={
             name: put_checkpoint_file(store, f"{path}/{name}", memoryview(data), folder / name)

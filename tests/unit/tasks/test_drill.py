@@ -18,7 +18,8 @@ from storage.objects.local_store import LocalStore
 from storage.objects.store import Store
 from storage.runs.ledger import LEDGER_SCHEMA, LedgerHeader, LedgerPart, write_ledger_part
 from storage.runs.manifest import Manifest
-from tasks.drills.comparison import Comparison, Kill, describe_comparison, find_hits
+from storage.runs.run_state import ChangeRecord
+from tasks.drills.comparison import Comparison, Kill, describe_comparison, describe_run, find_hits
 from tasks.drills.ledger_difference import LedgerDifference, compare_ledgers
 from tasks.drills.page import render_drill_page
 from tasks.drills.plan import DrillPlan, aim_kills, choose_world_sizes, take_number
@@ -312,3 +313,12 @@ def test_of_a_run_only_segments_that_begin_from_now_on_are_followed(tmp_path: Pa
     assert [found.step for found in follower.read()] == [0, 80, 84] and follower.first_step == 80
     report(12, "train", 84)
     assert [found.step for found in follower.read()] == [84] and (follower.fence, follower.first_step) == (12, 84)
+
+
+def test_what_was_changed_while_a_run_was_under_way_is_told_beside_the_comparison() -> None:
+    change = ChangeRecord(step=87, what="torch", before="2.12.0", now="2.13.0")
+    comparison = compared(**with_state(changes=[change]))
+    told = "intents-drill-1-interrupted: torch was 2.12.0 up to step 87 and 2.13.0 from there on."
+    assert told in judge_drill(PLAN, comparison, HITS).remarks[-1]
+    assert told in render_drill_page(PLAN, comparison, HITS, "")
+    assert describe_run(comparison.interrupted)["changes"] == [change.model_dump()]

@@ -1,0 +1,31 @@
+"""How a change that weakens the promise of one model is told: in the status, in the report and by the drill.
+
+Invariant: pure. A change of the plan makes another model, one of ranks, libraries or device perhaps other last bits;
+no more and no less is said.
+"""
+
+from collections.abc import Sequence
+
+from storage.runs.run_state import ChangeRecord
+
+MAX_TOLD = 5
+_CONSEQUENCES = {
+    "train.steps": "The learning rate falls over the number of steps, so the model is not the one that a run with this "
+    "number from its start would give.",
+    "train.ranks": "With train.sum = 'fast' the number of ranks decides how sums are rounded, so the last bits of the "
+    "weights are not those of an uninterrupted run.",
+}
+_OF_VERSIONS = "The last bits of the weights may not be those of an uninterrupted run."
+
+
+def describe_change(record: ChangeRecord) -> str:
+    """What was changed, and what follows."""
+    changed = f"{record.what} was {record.before} up to step {record.step:,} and {record.now} from there on."
+    return f"{changed} {_CONSEQUENCES.get(record.what, _OF_VERSIONS)}"
+
+
+def tell_changes(records: Sequence[ChangeRecord]) -> list[str]:
+    """A sentence or two for each of the first ones, and how many more there are."""
+    told = [describe_change(record) for record in records[:MAX_TOLD]]
+    more = len(records) - len(told)
+    return [*told, f"And {more:,} more: “holdfast status --json” lists all of them."] if more else told

@@ -1,0 +1,139 @@
+"""Which split a row belongs to: a function of row and seed; every split and every class gets rows, or it is an error."""
+
+import datetime
+import math
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pytest
+
+from storage.datasets import SPLITS
+from storage.errors import ContractError
+from tasks.configuration import DataConfig
+from tasks.data.sources.columns import inspect_files, samples_sql
+from tasks.data.sources.files import find_files
+from tasks.data.split import Dealt, deal_samples
+from tests.helpers.parquet import text_columns, text_config, write_parquet
+
+BEGIN = datetime.datetime(2026, 1, 1)
+
+
+@pytest.fixture
+def connection() -> Iterator[duckdb.DuckDBPyConnection]:
+    with duckdb.connect() as opened:
+        yield opened
+
+
+def dealt(connection: duckdb.DuckDBPyConnection, config: DataConfig) -> Dealt:
+    table = inspect_files(find_files(config.source), config)
+    connection.execute(f"CREATE OR REPLACE TEMP VIEW samples AS {samples_sql(table, config)}")
+    return deal_samples(connection, table, config)
+
+
+def splits_by_id(connection: duckdb.DuckDBPyConnection, config: DataConfig) -> dict[str, str]:
+    """The name of each row's split by the row's id."""
+    dealt(connection, config)
+    rows = connection.execute("SELECT id, split FROM dealt").fetchall()
+    connection.execute("DROP VIEW dealt")
+    return {sample: SPLITS[index] for sample, index in rows}
+
+
+def hours(count: int) -> list[datetime.datetime]:
+    """One time for each row, the newest first."""
+    return [BEGIN + datetime.timedelta(hours=count - i) for i in range(count)]
+
+
+def test_the_fractions_are_kept_within_chance_and_the_counts_are_of_the_training_split(
+    tmp_path: Path, connection: duckdb.DuckDBPyConnection
+) -> None:
+    source = write_parquet(tmp_path / "a.parquet", text_columns(6000))
+    split = {"validation_fraction": 0.2, "test_fraction": 0.05}
+    found = dealt(connection, text_config(source, split=split))
+    assert sum(found.num_rows) == 6000 and sum(found.class_counts) == found.num_rows[SPLITS.index("train")]
+    assert found.classes == ["billing", "travel", "work"]
+    for name, fraction in (("train", 0.75), ("validation", 0.2), ("test", 0.05)):
+        deviation = math.sqrt(6000 * fraction * (1 - fraction))
+        assert abs(found.num_rows[SPLITS.index(name)] - 6000 * fraction) < 4 * deviation
+
+
+def test_a_row_keeps_its_split_whatever_rows_and_files_are_around_it(
+    tmp_path: Path, connection: duckdb.DuckDBPyConnection
+) -> None:
+    few = text_config(write_parquet(tmp_path / "few" / "a.parquet", text_columns(200, first=300)))
+    write_parquet(tmp_path / "many" / "z.parquet", {k: v[::-1] for k, v in text_columns(400).items()})
+    write_parquet(tmp_path / "many" / "a.parquet", text_columns(200, first=400))
+    many = splits_by_id(connection, text_config(tmp_path / "many"))
+    connection.execute("SET threads = 1")
+    assert splits_by_id(connection, few).items() <= many.items()
+    assert len(many) == 600
+
+
+def test_another_seed_deals_other_rows(tmp_path: Path, connection: duckdb.DuckDBPyConnection) -> None:
+    source = write_parquet(tmp_path / "a.parquet", text_columns(300))
+    one, other = (splits_by_id(connection, text_config(source, seed=seed)) for seed in (1, 2))
+    assert one.keys() == other.keys() and one != other
+
+
+def test_all_rows_of_one_value_of_a_column_stay_together(tmp_path: Path, connection: duckdb.DuckDBPyConnection) -> None:
+    columns = {**text_columns(600), "customer": [i // 10 for i in range(600)]}
+    split = {"by": "column", "column": "customer"}
+    source = write_parquet(tmp_path / "a.parquet", columns)
+    found = splits_by_id(connection, text_config(source, split=split))
+    for customer in range(60):
+        assert len({found[f"s{i:05d}"] for i in range(10 * customer, 10 * customer + 10)}) == 1
+    assert set(found.values()) == set(SPLITS)
+
+
+def test_by_time_the_newest_rows_are_the_test_and_the_next_the_validation(
+    tmp_path: Path, connection: duckdb.DuckDBPyConnection
+) -> None:
+    split = {"by": "time", "column": "at", "validation_fraction": 0.2, "test_fraction": 0.1}
+    source = write_parquet(tmp_path / "a.parquet", {**text_columns(100), "at": hours(100)})
+    found = splits_by_id(connection, text_config(source, split=split))
+    in_order = [found[f"s{i:05d}"] for i in range(100)]
+    assert in_order == ["test"] * 10 + ["validation"] * 20 + ["train"] * 70
+
+
+def test_rows_of_one_time_go_to_the_newer_side_of_a_cut_together(
+    tmp_path: Path, connection: duckdb.DuckDBPyConnection
+) -> None:
+    times = hours(100)
+    times[5:25] = [times[9]] * 20  # the cut of the test split is between rows 9 and 10
+    split = {"by": "time", "column": "at", "validation_fraction": 0.2, "test_fraction": 0.1}
+    source = write_parquet(tmp_path / "a.parquet", {**text_columns(100), "at": times})
+    counts = Counter(splits_by_id(connection, text_config(source, split=split)).values())
+    assert counts == {"test": 25, "validation": 5, "train": 70}
+
+
+@pytest.mark.parametrize(("labels", "classes"), [([10, 9, 2], ["2", "9", "10"]), (["10", "9", "b"], ["10", "9", "b"])])
+def test_classes_that_are_whole_numbers_are_in_the_order_of_numbers(
+    tmp_path: Path, connection: duckdb.DuckDBPyConnection, labels: list[Any], classes: list[str]
+) -> None:
+    columns = {**text_columns(300), "domain": labels * 100}
+    assert dealt(connection, text_config(write_parquet(tmp_path / "a.parquet", columns))).classes == classes
+
+
+@pytest.mark.parametrize(
+    ("changes", "times", "message"),
+    [
+        ({}, [BEGIN] * 100, "The train and the validation split would be empty"),
+        ({"domain": ["work"] * 100}, hours(100), "'domain' has one class only"),
+        ({"domain": ["rare"] * 9 + ["work", "travel"] * 45 + ["work"]}, hours(100), r"none of 'rare' \(9 in all\)"),
+    ],
+    ids=["one time", "one class", "a class in the test split alone"],
+)
+def test_what_nothing_can_be_learnt_or_measured_from_is_an_error_with_the_counts(
+    tmp_path: Path,
+    connection: duckdb.DuckDBPyConnection,
+    changes: dict[str, Any],
+    times: list[datetime.datetime],
+    message: str,
+) -> None:
+    columns = {**text_columns(100), "at": pa.array(times), **changes}
+    config = text_config(write_parquet(tmp_path / "a.parquet", columns), split={"by": "time", "column": "at"})
+    with pytest.raises(ContractError, match=message):
+        dealt(connection, config)

@@ -1,5 +1,6 @@
 """A run's folder that was copied under another name is refused by what trains, before anything of it is touched."""
 
+import inspect
 import shutil
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from flows.resume import load_run_configuration
 from storage.errors import IncompatibleRunError
 from storage.objects.local_store import LocalStore
 from tasks.configuration import DataConfig, RunConfig
-from tasks.recover import prepare_data
+from tasks.prepare import prepare_data
 from tasks.segment import train_segment
 from tests.helpers.kept_runs import make_kept_run
 
@@ -28,9 +29,9 @@ def test_neither_run_nor_resume_nor_a_segment_goes_on_with_it(store: LocalStore)
     config = RunConfig(run="copy", store=store.address, data=data)
     before = list(store.list_keys(""))
     with pytest.raises(IncompatibleRunError, match="holds the manifest of run 'run', not of 'copy'"):
-        prepare_data.fn(config)
+        inspect.unwrap(prepare_data)(config)
     with pytest.raises(IncompatibleRunError, match="copied or renamed"):
-        train_segment.fn(config)
+        inspect.unwrap(train_segment)(config)
     with pytest.raises(IncompatibleRunError, match="copied or renamed"):
         load_run_configuration(store.address, "copy", {})
     assert list(store.list_keys("")) == before

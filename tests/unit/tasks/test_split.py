@@ -1,4 +1,4 @@
-"""Which split a row belongs to: a function of row and seed; every split and every class gets rows, or it is an error."""
+"""Which split a row belongs to: a function of row and seed; each split and each class gets rows, or it is an error."""
 
 import datetime
 import math

@@ -78,6 +78,7 @@ def render_scrub(result: dict[str, Any]) -> RenderableType:
     table = Table("run", "what", "state", "found", box=None, pad_edge=False)
     for rot in result["damaged"]:
         state = Text("set aside", "yellow") if rot["is_set_aside"] else Text("DAMAGED", "bold red")
+        state = Text("REPLACED", "bold red") if rot["is_replaced"] else state
         what = rot["kind"] if rot["step"] is None else f"{rot['kind']} of step {rot['step']:,}"
         table.add_row(rot["run"], what, state, Text("\n".join(rot["broken"]), overflow="fold"))
     for run, reason in result["skipped"].items():

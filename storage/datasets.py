@@ -10,16 +10,22 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from storage.errors import CorruptObjectError, IncompatibleRunError, ObjectMissingError
-from storage.objects.digests import canonical_json, digest_of, is_sealed, require_format
+from storage.objects.digests import canonical_json, digest_of, is_sealed, require_format, sha256_of_bytes
 from storage.objects.store import Store
 
 DATASET_FORMAT = 3
+MANIFEST_NAME = "dataset.json"
 # Stands beside the manifest's fields: SHA-256 over all of them, so that a flipped bit in a statistic is noticed.
 SEAL_FIELD = "seal"
 SPLITS = ("train", "validation", "test")
 MISSING_INDEX = 0
 UNSEEN_INDEX = 1
 FIRST_VOCABULARY_INDEX = 2
+MANIFEST_ADVICE = (
+    "Restore this file from a backup of the store. Without a backup: delete this one file and run `holdfast run` "
+    "again, with the versions of the libraries that the data were prepared with. The data set is then prepared again "
+    "from its source, to the same bytes; by other versions it may become another one, which its runs refuse."
+)
 
 
 class _Record(BaseModel):
@@ -95,12 +101,14 @@ def dataset_key(digest: str, name: str = "") -> str:
     return f"datasets/{digest}/{name}"
 
 
-def find_dataset(store: Store, digest: str) -> DatasetManifest | None:
+def find_dataset(store: Store, digest: str, sha256: str | None = None) -> DatasetManifest | None:
     """The published data set with this digest, or None.
 
-    Raises `CorruptObjectError` if its manifest cannot be read, `IncompatibleRunError` if it is of another format.
+    With a `sha256`, as `dataset_sha256` gave it, no other one that was prepared from the same inputs. Raises
+    `CorruptObjectError` if its manifest cannot be read, `IncompatibleRunError` if it is of another format or not that
+    one.
     """
-    key = dataset_key(digest, "dataset.json")
+    key = dataset_key(digest, MANIFEST_NAME)
     try:
         data = store.read(key)
     except ObjectMissingError:
@@ -111,33 +119,48 @@ def find_dataset(store: Store, digest: str) -> DatasetManifest | None:
         content.pop(SEAL_FIELD, None)
         manifest = DatasetManifest.model_validate(content)
     except (ValueError, AttributeError) as error:
-        raise CorruptObjectError(
-            f"The data set's manifest {store.address}/{key} cannot be read. "
-            f"Delete the folder {dataset_key(digest)} and run again: it is then prepared afresh."
-        ) from error
+        raise CorruptObjectError(f"{store.address}/{key} cannot be read: it is damaged. {MANIFEST_ADVICE}") from error
     if manifest.format != DATASET_FORMAT:
         raise IncompatibleRunError(
             f"The data set {digest} has format {manifest.format}, this version of Holdfast reads {DATASET_FORMAT}. Go "
-            "on with its runs in the version that prepared it; a new run prepares the data afresh. Nothing was changed."
+            "on with its runs in the version that prepared it; a new run prepares the data again. Nothing was changed."
         )
     if not is_sealed(data, SEAL_FIELD):
-        raise CorruptObjectError(
-            f"The data set's manifest {store.address}/{key} was changed after it was written. "
-            f"Delete the folder {dataset_key(digest)} and run again: it is then prepared afresh, to the same bytes."
-        )
+        raise CorruptObjectError(f"{store.address}/{key} was changed after it was written. {MANIFEST_ADVICE}")
+    if sha256 is not None:
+        _require_same(store, manifest, sha256_of_bytes(data), sha256)
     return manifest
 
 
-def load_dataset(store: Store, digest: str) -> DatasetManifest:
+def load_dataset(store: Store, digest: str, sha256: str | None = None) -> DatasetManifest:
     """Like `find_dataset`, but raises `ObjectMissingError` when there is none."""
-    manifest = find_dataset(store, digest)
+    manifest = find_dataset(store, digest, sha256)
     if manifest is None:
         raise ObjectMissingError(f"There is no data set {digest} in {store.address}: it was deleted since.")
     return manifest
+
+
+def dataset_sha256(store: Store, digest: str) -> str:
+    """SHA-256 of `dataset.json`, and by it of every byte of the data set: the digest is of its inputs alone."""
+    return sha256_of_bytes(store.read(dataset_key(digest, MANIFEST_NAME)))
+
+
+def _require_same(store: Store, manifest: DatasetManifest, found: str, expected: str) -> None:
+    if found == expected:
+        return
+    folder = f"{store.address}/{dataset_key(manifest.digest)}".rstrip("/")
+    versions = ", ".join(f"{name} {version}" for name, version in sorted(manifest.versions.items()))
+    raise IncompatibleRunError(
+        f"The data set {folder} is not the one that the run was begun with: expected {MANIFEST_NAME} with SHA-256 "
+        f"{expected[:16]}..., found {found[:16]}.... It was prepared again from the same source, by other versions of "
+        f"the libraries or of Holdfast: now {versions or 'unknown'}. Its tokens or their order may be others, and the "
+        "run would become another model. Restore the folder from a backup of the store to go on with the run, or give "
+        "another run name to start a new run on the data set as it is now. Nothing was changed."
+    )
 
 
 def publish_dataset(store: Store, manifest: DatasetManifest) -> None:
     """Make a data set visible, after every one of its files has been put into the store."""
     content = manifest.model_dump(mode="json")
     sealed = content | {SEAL_FIELD: digest_of(content)}
-    store.write(dataset_key(manifest.digest, "dataset.json"), canonical_json(sealed))
+    store.write(dataset_key(manifest.digest, MANIFEST_NAME), canonical_json(sealed))

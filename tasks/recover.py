@@ -6,12 +6,13 @@ ranks are started with it.
 
 import time
 
-from storage.datasets import DatasetManifest
+from storage.datasets import DatasetManifest, dataset_sha256
 from storage.runs.run_state import RunState
 from storage.runs.transitions import reconfigure
 from tasks.compatibility import describe_changes, read_stored
 from tasks.configuration import RunConfig
-from tasks.places import open_places
+from tasks.places import RunPlaces, open_places
+from tasks.running.pinning import pin_if_older, require_pinned_dataset
 from tasks.running.refused import judge_again
 from tasks.running.settle import recover_run
 from tasks.step import step
@@ -24,8 +25,9 @@ def recover(config: RunConfig, dataset: DatasetManifest) -> tuple[RunState, str]
     places = open_places(config)
     head = places.manifest.find_head()
     if head is None:
-        return places.manifest.create(_first_state(config, dataset)).state, "A new run: it begins at step 0."
-    state = recover_run(config, places)
+        return places.manifest.create(_first_state(config, dataset, places)).state, "A new run: it begins at step 0."
+    require_pinned_dataset(places, head.state)
+    state = pin_if_older(places, recover_run(config, places))
     if state.config != config.model_dump(mode="json"):
         _announce_changes(state, config)
         change = reconfigure(config.model_dump(mode="json"), config.train.steps)
@@ -34,12 +36,13 @@ def recover(config: RunConfig, dataset: DatasetManifest) -> tuple[RunState, str]
     return state, _describe(state)
 
 
-def _first_state(config: RunConfig, dataset: DatasetManifest) -> RunState:
+def _first_state(config: RunConfig, dataset: DatasetManifest, places: RunPlaces) -> RunState:
     return RunState(
         run=config.run,
         created_at=time.time(),
         config=config.model_dump(mode="json"),
         dataset_digest=dataset.digest,
+        dataset_sha256=dataset_sha256(places.store, dataset.digest),
         steps_total=config.train.steps,
     )
 

@@ -89,6 +89,7 @@ def make_specification(
         scratch=str(places.segment_scratch(fence)),
         fence=fence,
         dataset_digest=state.dataset_digest,
+        dataset_sha256=state.dataset_sha256,
         resume=points[0] if points else None,
         fallbacks=points[1:],
         model=config.model,

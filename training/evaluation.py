@@ -25,7 +25,7 @@ def evaluate(spec: SegmentSpec, world: World, flag: StopFlag) -> None:
     store = spec.open_store()
     precision = choose_precision(spec.train, world)
     join_process_group(spec.train, precision)
-    dataset = load_dataset(store, spec.dataset_digest)
+    dataset = load_dataset(store, spec.dataset_digest, spec.dataset_sha256)
     model = make_model(spec, dataset, precision)
     found = load_weights(store, spec.resume, model)
     everything = spec.validation.model_copy(update={"max_samples": None})

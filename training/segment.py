@@ -57,7 +57,7 @@ def run_segment(spec: SegmentSpec, world: World, flag: StopFlag) -> Segment:
     with ending.failures_written():
         precision = choose_precision(spec.train, world)
         join_process_group(spec.train, precision)
-        dataset = load_dataset(store, spec.dataset_digest)
+        dataset = load_dataset(store, spec.dataset_digest, spec.dataset_sha256)
         segment, source = _build(spec, world, flag, store, dataset, precision, reporter, state)
         if spec.resume is not None:
             _restore(segment, [spec.resume, *spec.fallbacks])

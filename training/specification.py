@@ -39,6 +39,7 @@ class SegmentSpec(ConfigModel):
     scratch: str = Field(description="This segment's own folder on local disk.")
     fence: int
     dataset_digest: str
+    dataset_sha256: str | None = Field(None, description="Of its dataset.json: the ranks read no other data set.")
     resume: ResumePoint | None
     fallbacks: list[ResumePoint] = Field([], description="Where to start from if that is damaged, newest first.")
     model: ModelConfig

@@ -14,7 +14,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
@@ -24,6 +24,8 @@ SHARE_OF_FREE_DISK = 0.5
 IN_USE_SECONDS = 600
 NUM_LOCKS = 64
 LOCK_PREFIX = "lock-"
+# Held by who marks a copy as used, and alone by who looks at the mark and removes the copy.
+REMOVAL_LOCK = f"{LOCK_PREFIX}removal"
 PART_SUFFIX = ".part"
 
 
@@ -38,8 +40,9 @@ class DownloadCache:
         """The copy with this name, or None. To be opened within ten minutes."""
         path = self.folder / name
         try:
-            os.utime(path)  # first: from now on nobody removes it
-            return path if path.stat().st_size == num_bytes else None
+            with self._lock(REMOVAL_LOCK, fcntl.LOCK_SH):
+                os.utime(path)  # from now on nobody removes it
+                return path if path.stat().st_size == num_bytes else None
         except OSError:
             return None  # whatever is wrong with the folder is told when a copy is to be kept in it
 
@@ -74,14 +77,17 @@ class DownloadCache:
         """In a folder that all users may write, the name may be taken by one who wants to choose our bytes."""
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if self.folder.stat().st_uid != os.getuid():
-            raise StoreError(f"{self.folder} belongs to another user. Remove it, or set TMPDIR to another folder.")
+            raise StoreError(f"{self.folder} belongs to another user. Set TMPDIR to another folder.")
 
-    @contextmanager
-    def _locked(self, name: str) -> Iterator[None]:
+    def _locked(self, name: str) -> AbstractContextManager[None]:
         """One process at a time for each name. The system lets go of the lock of one that dies."""
         number = int(hashlib.sha256(name.encode()).hexdigest(), 16) % NUM_LOCKS
-        with (self.folder / f"{LOCK_PREFIX}{number:02d}").open("ab") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
+        return self._lock(f"{LOCK_PREFIX}{number:02d}", fcntl.LOCK_EX)
+
+    @contextmanager
+    def _lock(self, name: str, kind: int) -> Iterator[None]:
+        with (self.folder / name).open("ab") as file:
+            fcntl.flock(file, kind)
             yield
 
     def _make_room(self, num_bytes: int) -> None:
@@ -92,8 +98,19 @@ class DownloadCache:
         for used_at, size, path in copies:
             if total + num_bytes <= limit or used_at > time.time() - IN_USE_SECONDS:
                 return
-            path.unlink(missing_ok=True)
-            total -= size
+            if self._remove_unless_used(path):
+                total -= size
+
+    def _remove_unless_used(self, path: Path) -> bool:
+        """Remove a copy unless somebody asked for it since the copies were listed; whether it is gone."""
+        with self._lock(REMOVAL_LOCK, fcntl.LOCK_EX):
+            try:
+                if path.stat().st_mtime > time.time() - IN_USE_SECONDS:
+                    return False
+                path.unlink()
+            except FileNotFoundError:
+                pass  # another process was quicker
+            return True
 
     def _limit(self, total: int) -> float:
         if self._limit_bytes is not None:

@@ -192,6 +192,11 @@ class RunState(Record):
     created_at: float
     config: dict[str, object] = Field(description="The configuration the run was last continued with.")
     dataset_digest: str
+    dataset_sha256: str | None = Field(
+        None,
+        exclude_if=lambda value: value is None,
+        description="SHA-256 of the data set's dataset.json; None in a run that began before this was kept.",
+    )
     steps_total: int
     lease: Lease | None = None
     promoted: CheckpointRecord | None = None

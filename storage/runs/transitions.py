@@ -197,6 +197,17 @@ def prune(dropped: Collection[str], discarded: Collection[str]) -> Change:
     return change
 
 
+def pin_dataset(sha256: str) -> Change:
+    """Remember which data set the run reads, for one that began before this was kept. Raises `ConflictError`."""
+
+    def change(state: RunState, _generation: int) -> RunState:
+        if state.dataset_sha256 not in (None, sha256):
+            raise ConflictError(f"Run {state.run!r} reads another data set: another process said so just now.")
+        return state.model_copy(update={"dataset_sha256": sha256})
+
+    return change
+
+
 def reconfigure(config: dict[str, object], steps_total: int) -> Change:
     """Go on with a changed configuration. Raises `RunBusyError` while a segment runs with the old one."""
 

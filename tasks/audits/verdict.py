@@ -43,7 +43,7 @@ def audit_run(store: Store, run: str, on_progress: OnProgress | None = None) -> 
     if index is None or problem is not None:
         return _result(store, state, Chain(violations=[problem] if problem is not None else []))
     config = RunConfig.model_validate(read_stored(state.config))
-    dataset = load_dataset(store, state.dataset_digest)
+    dataset = load_dataset(store, state.dataset_digest, state.dataset_sha256)
     chain = read_chain(store, state, index.ledger, index.step)
     chain.violations += find_unfounded(state, config.train.batch_size)
     samples = AuditedSamples(store, dataset)

@@ -58,8 +58,8 @@ def generate_corpus(
             _write_file(path, ROW_GROUP_ROWS[file_index % len(ROW_GROUP_ROWS)], tables, on_rows)
         except OSError as error:
             raise StoreError(
-                f"Cannot write {path}: {error.strerror or error}. The files before it are whole; "
-                "make room, delete the folder and start again."
+                f"Cannot write {path}: {error.strerror or error}. The files before it are whole. "
+                "Free space on the disk, or give a folder on another one; either way it must be a new or empty folder."
             ) from error
         paths.append(path)
     return paths
@@ -83,7 +83,7 @@ def _prepare_folder(out: Path) -> None:
     if in_use:
         raise ConfigurationError(
             f"The corpus needs a new or empty folder; {out} has files in it already, and they stay as they are. "
-            "Name another folder, or delete this one first."
+            "Name another folder."
         )
 
 

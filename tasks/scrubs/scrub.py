@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from storage.checkpoints.rereading import Rereader, find_newest_part, promises_of_dataset
-from storage.datasets import dataset_key, find_dataset
+from storage.datasets import MANIFEST_NAME, dataset_key, find_dataset, load_dataset
 from storage.errors import (
     ConfigurationError,
     ConflictError,
@@ -32,8 +32,9 @@ ADVICE = {
     "manifest": "Restore it from a backup of the store.",
     "checkpoint": "The run is in training; its next start goes by the newest valid checkpoint.",
     "ledger": "The model is not touched by this, but an audit cannot prove these steps any more.",
-    "dataset": "Delete the data set's folder and run `holdfast run` again: from the same source it is prepared anew, "
-    "byte for byte.",
+    "dataset": "Restore these files from a backup of the store. Without a backup: delete the data set's folder and run "
+    "`holdfast run` again, with the versions of the libraries that prepared it: from the same source it is prepared "
+    "again, byte for byte. By other versions it may become another data set, which its runs refuse.",
 }
 MISREAD = (
     "Objects that were read wrong the first time and right the second time: {count}. That is no rot in the store: "
@@ -52,9 +53,12 @@ class Rot:
     broken: list[str]
     step: int | None = None
     is_set_aside: bool = False
+    is_replaced: bool = False  # a data set that is sound, and not the one that the run was begun with
 
     @property
     def message(self) -> str:
+        if self.is_replaced:
+            return self.broken[0]
         what = f"The {self.kind} {self.resource}" + (f" of step {self.step:,}" if self.step is not None else "")
         advice = SET_ASIDE if self.is_set_aside else ADVICE[self.kind]
         return f"{what} is damaged. {' '.join(self.broken)} {advice}"
@@ -70,7 +74,7 @@ class Scrub:
     skipped: dict[str, str] = field(default_factory=dict)
     num_checkpoints: int = 0
     _parts: set[str] = field(default_factory=set)
-    _datasets: set[str] = field(default_factory=set)
+    _datasets: set[tuple[str, str | None]] = field(default_factory=set)
 
     @property
     def store(self) -> Store:
@@ -115,13 +119,19 @@ class Scrub:
 
     def _look_at_dataset(self, state: RunState) -> None:
         """Once, however many runs have it: the first of them stands for all."""
-        if state.dataset_digest in self._datasets:
+        dataset = (state.dataset_digest, state.dataset_sha256)
+        if dataset in self._datasets:
             return
-        self._datasets.add(state.dataset_digest)
+        self._datasets.add(dataset)
+        address = f"{self.store.address}/{dataset_key(state.dataset_digest).rstrip('/')}"
         broken = self._find_broken_shards(state)
         if broken:
-            address = f"{self.store.address}/{dataset_key(state.dataset_digest).rstrip('/')}"
             self._tell(Rot("dataset", state.run, address, broken))
+            return
+        try:
+            load_dataset(self.store, state.dataset_digest, state.dataset_sha256)
+        except IncompatibleRunError as error:
+            self._tell(Rot("dataset", state.run, address, [str(error)], is_replaced=True))
 
     def _find_broken_shards(self, state: RunState) -> list[str]:
         try:
@@ -129,7 +139,7 @@ class Scrub:
         except CorruptObjectError as error:
             return [str(error)]
         if dataset is None:
-            return [f"{dataset_key(state.dataset_digest, 'dataset.json')} is missing."]
+            return [f"{dataset_key(state.dataset_digest, MANIFEST_NAME)} is missing."]
         return [broken.message for broken in self.reader.find_broken_shards(dataset)]
 
     def _tell(self, rot: Rot) -> None:

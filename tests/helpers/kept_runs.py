@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from storage.datasets import dataset_sha256
 from storage.objects.store import Store
 from storage.runs.manifest import Manifest
 from storage.runs.retention import RetentionPolicy
@@ -18,7 +19,12 @@ def make_kept_run(store: Store, folder: Path, run: str = "run") -> Manifest:
     """A run that was trained to step 30 of 100; runs whose names have other lengths have other data sets."""
     dataset = publish_small_dataset(store, folder / f"data-{run}", rows=10 * len(run))
     manifest = Manifest(store, run)
-    manifest.create(RunState(run=run, created_at=1.0, config={}, dataset_digest=dataset.digest, steps_total=100))
+    manifest.create(
+        RunState(
+            run=run, created_at=1.0, config={}, dataset_digest=dataset.digest, steps_total=100,
+            dataset_sha256=dataset_sha256(store, dataset.digest),
+        )
+    )  # fmt: skip
     for steps in SEGMENTS:
         fence = lease_run(manifest)
         for step in steps:

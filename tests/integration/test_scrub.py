@@ -108,7 +108,7 @@ def test_rot_in_the_data_set_is_told_to_a_person(in_a_folder: Kept) -> None:
     assert result.stdout.startswith("ROTTEN  1 run, 3 checkpoints, ")
     assert "1 damaged thing" in result.stdout
     assert "train-00000.parquetwaschanged" in unfolded(result.stdout)
-    assert "preparedanew" in unfolded(result.stderr)
+    assert "preparedagain,byteforbyte" in unfolded(result.stderr)
 
 
 def test_a_configuration_names_one_run_and_what_is_not_there_is_one_clear_error(

@@ -110,8 +110,10 @@ class SampleReader:
             return _RowGroup(table, self._num_numeric, self._num_categorical)
         except (OSError, pa.ArrowException, ValueError, LookupError, AttributeError) as error:
             raise CorruptObjectError(
-                f"Row group {group_in_shard} of {path} cannot be read: {error}. The file was changed after it was "
-                "published. Delete the data set's folder and run again: it is then prepared afresh."
+                f"Row group {group_in_shard} of {path} cannot be read: {error}. Run `holdfast scrub` with the store's "
+                f"address {self._store.address}: it reads what the store has, and says whether the data set is damaged "
+                "and what to do. If it is not, this machine's copy of the file, its disk or its memory is: use another "
+                "machine, or set scratch, or TMPDIR, to a folder on another disk."
             ) from error
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from storage.datasets import dataset_key, find_dataset, publish_dataset
+from storage.datasets import dataset_key, dataset_sha256, find_dataset, load_dataset, publish_dataset
 from storage.errors import CorruptObjectError, IncompatibleRunError
 from storage.objects.digests import canonical_json
 from storage.objects.local_store import LocalStore
@@ -36,3 +36,18 @@ def test_a_data_set_of_an_earlier_format_is_said_to_be_that(tmp_path: Path) -> N
     store.write(dataset_key(dataset.digest, "dataset.json"), canonical_json(dataset.model_dump(mode="json")))
     with pytest.raises(IncompatibleRunError, match="has format 2"):
         find_dataset(store, dataset.digest)
+
+
+def test_a_data_set_that_was_made_again_to_other_bytes_is_not_the_one_that_is_asked_for(tmp_path: Path) -> None:
+    """The digest is of the inputs alone: other versions of the libraries may make other tokens under the same one."""
+    store = LocalStore(tmp_path / "store")
+    dataset = publish_small_dataset(store, tmp_path / "work")
+    before = dataset_sha256(store, dataset.digest)
+    assert load_dataset(store, dataset.digest, before) == dataset
+    publish_dataset(store, dataset)
+    assert load_dataset(store, dataset.digest, before) == dataset
+    publish_dataset(store, dataset.model_copy(update={"versions": {"duckdb": "99.0", "numpy": "1"}}))
+    words = rf"{before[:16]}\.\.\., found .* now duckdb 99\.0, numpy 1\. .* Restore the folder from a backup"
+    with pytest.raises(IncompatibleRunError, match=words):
+        load_dataset(store, dataset.digest, before)
+    assert load_dataset(store, dataset.digest).versions["duckdb"] == "99.0"

@@ -81,6 +81,21 @@ def test_a_copy_that_somebody_may_be_about_to_open_stays(tmp_path: Path) -> None
     assert names_in(tmp_path) == {"old", "new"}
 
 
+def test_a_copy_that_is_asked_for_while_room_is_made_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache, found = DownloadCache(tmp_path), []
+    for name in ("oldest", "old"):
+        age(cache.get(name, 10, Download(b"x" * 10)), 2 * IN_USE_SECONDS)
+
+    def ask_for_it(_path: Path) -> os.statvfs_result:
+        found.append(DownloadCache(tmp_path).find("oldest", 10))  # another process, once the copies were listed
+        return os.statvfs_result((1, 1, 100, 0, 0, 0, 0, 0, 0, 255))  # nothing is free
+
+    monkeypatch.setattr(os, "statvfs", ask_for_it)
+    cache.get("new", 10, Download(b"x" * 10))
+    assert found == [tmp_path / "oldest"]
+    assert names_in(tmp_path) == {"oldest", "new"}
+
+
 def test_what_a_killed_download_left_counts_and_leaves_like_a_copy(tmp_path: Path) -> None:
     (tmp_path / "left.part").write_bytes(b"x" * 10)
     age(tmp_path / "left.part", 2 * IN_USE_SECONDS)

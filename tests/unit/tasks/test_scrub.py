@@ -11,6 +11,7 @@ import pytest
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from storage.checkpoints.checkpoints import delete_checkpoint, find_complete_checkpoints
+from storage.datasets import load_dataset, publish_dataset
 from storage.errors import ConfigurationError, RunMissingError
 from storage.objects.addresses import find_run_address
 from storage.objects.digests import canonical_json, digest_of
@@ -160,6 +161,17 @@ def test_runs_of_a_store_share_a_data_set_and_one_that_is_gone_is_told(store: Lo
     assert [(rot["kind"], rot["run"]) for rot in result["damaged"]] == [("dataset", "run")]
     assert "dataset.json is missing" in result["damaged"][0]["message"]
     assert scrub_store(store, "second-run")["ok"]
+
+
+def test_a_data_set_that_was_made_again_to_other_bytes_is_told_and_nobody_is_told_to_delete_it(
+    store: LocalStore,
+) -> None:
+    digest = state_of(store).dataset_digest
+    publish_dataset(store, load_dataset(store, digest).model_copy(update={"versions": {"duckdb": "99.0"}}))
+    (rot,) = scrub_store(store)["damaged"]
+    assert (rot["kind"], rot["is_replaced"]) == ("dataset", True)
+    assert "is not the one that the run was begun with" in rot["message"] and "duckdb 99.0" in rot["message"]
+    assert "delete" not in rot["message"].lower()
 
 
 def test_a_run_of_another_version_is_left_out_and_named(store: LocalStore, tmp_path: Path) -> None:

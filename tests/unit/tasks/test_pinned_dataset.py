@@ -1,0 +1,95 @@
+"""A run reads the data set that it was begun with, to the byte, or is refused before anything is done."""
+
+from pathlib import Path
+
+import pytest
+
+from storage.datasets import DatasetManifest, dataset_sha256, publish_dataset
+from storage.errors import IncompatibleRunError
+from storage.objects.local_store import LocalStore
+from storage.runs.manifest import Manifest
+from storage.runs.run_state import RunState
+from tasks.audits.verdict import audit_run
+from tasks.configuration import DataConfig, RunConfig
+from tasks.places import open_places
+from tasks.recover import recover
+from tasks.segment import make_specification
+from tests.helpers.datasets import publish_small_dataset
+from tests.helpers.kept_runs import make_kept_run
+from tests.helpers.training import make_spec, read_log, train_forked
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> LocalStore:
+    return LocalStore(tmp_path / "store")
+
+
+@pytest.fixture
+def dataset(store: LocalStore, tmp_path: Path) -> DatasetManifest:
+    return publish_small_dataset(store, tmp_path / "data")
+
+
+@pytest.fixture
+def config(store: LocalStore) -> RunConfig:
+    return RunConfig(run="run", store=store.address, data=DataConfig(text="t", label="l", kind="multiclass"))
+
+
+def make_again(store: LocalStore, dataset: DatasetManifest) -> None:
+    """What a preparation of the same source by other libraries leaves."""
+    publish_dataset(store, dataset.model_copy(update={"versions": {"tokenizers": "99.0"}}))
+
+
+def test_a_new_run_is_refused_once_its_data_set_was_made_again_to_other_bytes(
+    store: LocalStore, dataset: DatasetManifest, config: RunConfig
+) -> None:
+    recover.fn(config, dataset)
+    before = Manifest(store, "run").load_head()
+    assert before.state.dataset_sha256 == dataset_sha256(store, dataset.digest)
+    assert make_specification("train", config, open_places(config), before.state, 2).dataset_sha256 == (
+        before.state.dataset_sha256
+    )
+    recover.fn(config, dataset)
+    make_again(store, dataset)
+    with pytest.raises(IncompatibleRunError, match=r"not the one that the run was begun with.*tokenizers 99\.0"):
+        recover.fn(config, dataset)
+    assert Manifest(store, "run").load_head() == before
+
+
+def test_a_run_of_before_goes_on_gets_its_data_set_pinned_and_says_so_once(
+    store: LocalStore,
+    dataset: DatasetManifest,
+    config: RunConfig,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tasks.telling.announce._logger.propagate", True)
+    manifest = Manifest(store, "run")
+    values = {"created_at": 1.0, "dataset_digest": dataset.digest, "steps_total": config.train.steps}
+    first = manifest.create(RunState(run="run", config=config.model_dump(mode="json"), **values))
+    assert "dataset_sha256" not in first.state.model_dump(mode="json")  # as it was written then
+    for _ in range(2):
+        recover.fn(config, dataset)
+    assert manifest.load_head().state.dataset_sha256 == dataset_sha256(store, dataset.digest)
+    assert manifest.load_head().generation == 2
+    assert caplog.text.count("reads no other data set") == 1
+    make_again(store, dataset)
+    with pytest.raises(IncompatibleRunError):
+        recover.fn(config, dataset)
+
+
+def test_ranks_read_no_other_data_set_than_the_one_they_are_told(
+    store: LocalStore, dataset: DatasetManifest, tmp_path: Path
+) -> None:
+    pinned = {"dataset_sha256": dataset_sha256(store, dataset.digest)}
+    make_again(store, dataset)
+    spec = make_spec(store, dataset, tmp_path / "segment").model_copy(update=pinned)
+    outcome = train_forked(spec, store)
+    assert (outcome.outcome, outcome.is_final) == ("failed", True), read_log(spec)
+    assert "is not the one that the run was begun with" in outcome.cause
+
+
+def test_an_audit_is_not_made_with_another_data_set(store: LocalStore, config: RunConfig, tmp_path: Path) -> None:
+    manifest, stored = make_kept_run(store, tmp_path), config.model_dump(mode="json")
+    manifest.commit("pinned", lambda state, _: state.model_copy(update={"config": stored, "dataset_sha256": "0" * 64}))
+    with pytest.raises(IncompatibleRunError, match="is not the one that the run was begun with"):
+        audit_run(store, "run")

@@ -28,6 +28,7 @@ class LocalStore:
 
     def __init__(self, root: Path) -> None:
         self.root = root.absolute()
+        self._is_root_synced = False
 
     @property
     def address(self) -> str:
@@ -116,7 +117,7 @@ class LocalStore:
 
     def _temporary_path(self) -> Path:
         path = self.root / TEMPORARY_FOLDER / uuid.uuid4().hex
-        _make_folder_of(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
         return path
 
     def _write_temporary(self, data: bytes) -> Path:
@@ -135,6 +136,8 @@ class LocalStore:
         try:
             self._place(key, lambda target: os.link(temporary, target))
         except FileExistsError as error:
+            with contextlib.suppress(FileNotFoundError):  # deleted since
+                self._sync_folders_of(key)  # who is told that it exists relies on it, and its writer may have died
             raise ObjectExistsError(f"{self.address}/{key} exists already and objects are never changed.") from error
 
     def _place(self, key: str, put: Callable[[Path], object]) -> None:
@@ -142,13 +145,28 @@ class LocalStore:
         for attempt in range(PLACE_ATTEMPTS):
             try:
                 target = self._path(key)
-                _make_folder_of(target)
+                target.parent.mkdir(parents=True, exist_ok=True)
                 put(target)
-                sync_folder(target.parent)
+                self._sync_folders_of(key)
                 return
             except FileNotFoundError:
                 if attempt + 1 == PLACE_ATTEMPTS:
                     raise
+
+    def _sync_folders_of(self, key: str) -> None:
+        """Make an object's name durable, and those of all folders it is in, each of which is an entry in its parent.
+
+        Also of folders that were there: who made them may have died before it synced them. What is synced already
+        costs microseconds.
+        """
+        folder = self._path(key).parent
+        while folder != self.root:
+            sync_folder(folder)
+            folder = folder.parent
+        sync_folder(self.root)
+        if not self._is_root_synced:
+            _sync_folders_above(self.root)
+            self._is_root_synced = True
 
     def _remove_empty_folders(self, folder: Path) -> None:
         while folder != self.root:
@@ -189,12 +207,16 @@ class _Explained:
             ) from error
 
 
-def _make_folder_of(path: Path) -> None:
-    """Make the folder that `path` is in, durably: each new folder is an entry in its parent that must be synced too."""
-    missing = [folder for folder in path.parents if not folder.exists()]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    for folder in missing:
-        sync_folder(folder.parent)
+def _sync_folders_above(root: Path) -> None:
+    """Make the name of a store's folder durable, and of those it is in, up to where its file system is mounted."""
+    device = root.stat().st_dev
+    for folder in root.parents:
+        try:
+            if folder.stat().st_dev != device:
+                return
+            sync_folder(folder)
+        except PermissionError:
+            return  # who may not read a folder has not made anything in it, nor above it
 
 
 def _walk(folder: Path) -> Iterator[Path]:

@@ -92,7 +92,7 @@ class FileOperations:
         `half` does half of it; `source` is the file that is about to get the name `path`.
         """
         place = place_of(path, self._watched)
-        if place is None or _changes_nothing(operation, path):
+        if place is None or _changes_nothing(operation, path) or self._is_synced(operation, path):
             return False
         # Which of a pool's threads takes up a piece of work differs from run to run.
         process, thread = self._process, re.sub(r"_\d+$", "", threading.current_thread().name)
@@ -112,6 +112,10 @@ class FileOperations:
                     if self._counts[position] >= fault.moment.nth:
                         self._fire(index, fault, path, met, half)
         return True
+
+    def _is_synced(self, operation: str, path: str) -> bool:
+        """Whether it syncs a folder in which this process has named nothing since it synced it last."""
+        return operation == "fsync" and os.path.isdir(path) and not self.unsynced.has_names_in(path)  # noqa: PTH112
 
     def _fire(
         self, index: int, fault: FileFault, path: str, met: dict[str, Any], half: Callable[[], object] | None

@@ -51,6 +51,11 @@ class UnsyncedFiles:
             for name in safe:
                 del self._unsafe_names[name]
 
+    def has_names_in(self, folder: str) -> bool:
+        """Whether a power cut could take names from this folder."""
+        with self._lock:
+            return any(os.path.dirname(name) == folder for name in self._unsafe_names)  # noqa: PTH120
+
     def lose(self) -> None:
         """What a power cut does: unsafe bytes are cut in half, unsafe names are gone."""
         with self._lock:

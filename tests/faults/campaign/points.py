@@ -73,11 +73,17 @@ def _points_of(transaction: list[dict[str, Any]], counts: Counter[tuple[object, 
         makes_folder &= operation in ("mkdir", "fsync")
         if _is_worthwhile(operation, place, subject) and not caller.endswith(TIMED):
             # A folder that all ranks need is made by whichever comes first.
-            who = {"rank": None if makes_folder else entry["rank"], "thread": entry["thread"], "caller": caller}
+            is_shared = makes_folder or (operation == "fsync" and _is_above(place, subject))
+            who = {"rank": None if is_shared else entry["rank"], "thread": entry["thread"], "caller": caller}
             moment = Moment(role, operation, place, nth=counts[key], exact=True, **who)
             phase = phase_of(role, operation, place, subject)
             found.append((entry["at_ns"], Point(moment, subject, within[key], phase)))
     return found
+
+
+def _is_above(folder: str, subject: str) -> bool:
+    """Whether the folder holds the one that the object is in: only who makes that one has something to sync here."""
+    return folder == "." or subject.rpartition("/")[0].startswith(f"{folder}/")
 
 
 def _is_worthwhile(operation: str, place: str, subject: str) -> bool:

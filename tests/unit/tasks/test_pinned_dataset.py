@@ -1,5 +1,6 @@
 """A run reads the data set that it was begun with, to the byte, or is refused before anything is done."""
 
+import inspect
 from pathlib import Path
 
 import pytest
@@ -42,16 +43,16 @@ def make_again(store: LocalStore, dataset: DatasetManifest) -> None:
 def test_a_new_run_is_refused_once_its_data_set_was_made_again_to_other_bytes(
     store: LocalStore, dataset: DatasetManifest, config: RunConfig
 ) -> None:
-    recover.fn(config, dataset)
+    inspect.unwrap(recover)(config, dataset)
     before = Manifest(store, "run").load_head()
     assert before.state.dataset_sha256 == dataset_sha256(store, dataset.digest)
     assert make_specification("train", config, open_places(config), before.state, 2).dataset_sha256 == (
         before.state.dataset_sha256
     )
-    recover.fn(config, dataset)
+    inspect.unwrap(recover)(config, dataset)
     make_again(store, dataset)
     with pytest.raises(IncompatibleRunError, match=r"not the one that the run was begun with.*tokenizers 99\.0"):
-        recover.fn(config, dataset)
+        inspect.unwrap(recover)(config, dataset)
     assert Manifest(store, "run").load_head() == before
 
 
@@ -68,13 +69,13 @@ def test_a_run_of_before_goes_on_gets_its_data_set_pinned_and_says_so_once(
     first = manifest.create(RunState(run="run", config=config.model_dump(mode="json"), **values))
     assert "dataset_sha256" not in first.state.model_dump(mode="json")  # as it was written then
     for _ in range(2):
-        recover.fn(config, dataset)
+        inspect.unwrap(recover)(config, dataset)
     assert manifest.load_head().state.dataset_sha256 == dataset_sha256(store, dataset.digest)
     assert manifest.load_head().generation == 2
     assert caplog.text.count("reads no other data set") == 1
     make_again(store, dataset)
     with pytest.raises(IncompatibleRunError):
-        recover.fn(config, dataset)
+        inspect.unwrap(recover)(config, dataset)
 
 
 def test_ranks_read_no_other_data_set_than_the_one_they_are_told(

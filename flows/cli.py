@@ -17,7 +17,7 @@ from rich.console import Console, RenderableType
 from rich.progress import Progress
 
 from flows.server import configured_server
-from storage.errors import ConfigurationError, HoldfastError, SegmentFailedError
+from storage.errors import ConfigurationError, HoldfastError, LedgerViolationError, SegmentFailedError
 from storage.objects.addresses import open_store
 from storage.objects.store import Store
 from storage.runs.manifest import Manifest, find_runs
@@ -279,7 +279,7 @@ def main() -> None:
         app(prog_name="holdfast")
     except HoldfastError as error:
         console.print(f"Error: {error}", style="red", markup=False, soft_wrap=True)
-        exit_code = 1 if isinstance(error, SegmentFailedError) else 2
+        exit_code = 1 if isinstance(error, SegmentFailedError | LedgerViolationError) else 2
     except SystemExit as leaving:
         exit_code = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
 

@@ -3,7 +3,7 @@
 Prefect would start one by itself, but in the terminal's process group, where Ctrl-C ends it before the flow is done,
 and without a tie to this process, so that a kill would leave it behind. Invariant: the server lives exactly as long as
 the block, or as this process if that is killed. Nothing of Prefect is imported here: the server starts while this
-process loads.
+process loads. One that ends by itself is started again on the same port, with the same database.
 """
 
 import os
@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,6 +26,8 @@ START_SECONDS = 120.0
 POLL_SECONDS = 0.1
 STOP_SECONDS = 10.0
 ANSWER_SECONDS = 15.0
+KEEP_SECONDS = 1.0
+MAX_RESTARTS = 5
 
 # No telemetry, no advice, no user interface; nothing leaves the machine.
 SETTINGS = {
@@ -32,6 +35,7 @@ SETTINGS = {
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     "PREFECT_LOGGING_LEVEL": "CRITICAL",
     "PREFECT_LOGGING_SERVER_LEVEL": "CRITICAL",
+    "PREFECT_LOGGING_INTERNAL_LEVEL": "CRITICAL",  # a page for each event while a server is away; all are sent later
     "PREFECT_CLI_PROMPT": "false",
 }
 
@@ -44,8 +48,13 @@ class LocalServer:
             probe.bind(("127.0.0.1", 0))
             self._port = int(probe.getsockname()[1])
         self._said = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the server
+        self._stopping = threading.Event()
+        self._keeper = threading.Thread(target=self._keep_alive, name="local server", daemon=True)
+        self._process = self._launch()
+
+    def _launch(self) -> "subprocess.Popen[bytes]":
         arguments = ["--factory", "prefect.server.api.server:create_app", "--host", "127.0.0.1", "--lifespan", "on"]
-        self._process = subprocess.Popen(
+        return subprocess.Popen(
             [sys.executable, "-m", "uvicorn", *arguments, "--port", str(self._port), "--log-level", "error"],
             env={**os.environ, "PREFECT_UI_ENABLED": "0"},
             stdin=subprocess.DEVNULL,
@@ -67,6 +76,7 @@ class LocalServer:
             while time.monotonic() < deadline and self._process.poll() is None:
                 try:
                     if client.get(f"{self.api_url}/health").status_code == httpx.codes.OK:
+                        self._keeper.start()
                         return
                 except httpx.TransportError:
                     pass  # not listening yet
@@ -76,8 +86,19 @@ class LocalServer:
         said = self._said.read().decode(errors="replace")[-2000:]
         raise HoldfastError(f"The local Prefect server did not start within {START_SECONDS:.0f} s.\n{said}")
 
+    def _keep_alive(self) -> None:
+        """The kernel ends a server with the thread that launched it: this one lives as long as the process."""
+        num_restarts = 0
+        while not self._stopping.wait(KEEP_SECONDS) and num_restarts < MAX_RESTARTS:
+            if self._process.poll() is not None:
+                num_restarts += 1
+                self._process = self._launch()
+
     def stop(self) -> None:
         """End the server."""
+        self._stopping.set()
+        if self._keeper.is_alive():
+            self._keeper.join()
         self._process.terminate()
         try:
             self._process.wait(STOP_SECONDS)

@@ -1,4 +1,4 @@
-"""The main flow: prepare, recover, train segments until done, evaluate, report.
+"""The main flow: prepare, recover, train segments until done, evaluate, audit, report.
 
 Invariant: the resume point is read from the manifest on every attempt and never handed in, so that a retry, a new
 process and another machine all go on from the same checkpoint.
@@ -7,8 +7,15 @@ process and another machine all go on from the same checkpoint.
 from prefect import flow
 
 from storage.datasets import DatasetManifest
-from storage.errors import HoldfastError, QualityGateError, RunDivergedError, SegmentFailedError
+from storage.errors import (
+    HoldfastError,
+    LedgerViolationError,
+    QualityGateError,
+    RunDivergedError,
+    SegmentFailedError,
+)
 from storage.runs.run_state import RunState
+from tasks.audit import audit_ledger
 from tasks.configuration import RunConfig
 from tasks.evaluate import evaluate_run
 from tasks.prepare import prepare_data
@@ -16,6 +23,7 @@ from tasks.recover import recover
 from tasks.report import publish_report
 from tasks.segment import require_progress, train_segment
 from tasks.telling.mistakes import never_retry
+from tasks.telling.server import tell_all
 
 
 @flow(name="train", flow_run_name="{config.run}", retries=3, retry_delay_seconds=5, persist_result=False)
@@ -25,19 +33,27 @@ def train(config: RunConfig, max_segments: int | None = None) -> RunState:
     Started again, in whatever way, it goes on from the promoted checkpoint.
     """
     try:
-        dataset = prepare_data(config)
-        try:
-            state = _train_segments(config, dataset, max_segments)
-        except (RunDivergedError, QualityGateError):
-            publish_report(config, dataset)  # nothing goes on by itself from here: the page has to say so
-            raise
-        if state.is_trained:
-            evaluate_run(config)
-        return publish_report(config, dataset)
+        state = _train(config, max_segments)
+        tell_all()
+        return state
     except HoldfastError as error:
+        tell_all(why=str(error))
         if not isinstance(error, SegmentFailedError):
             never_retry()  # what a person has to put right is not put right by trying again
         raise
+
+
+def _train(config: RunConfig, max_segments: int | None) -> RunState:
+    dataset = prepare_data(config)
+    try:
+        state = _train_segments(config, dataset, max_segments)
+        if state.is_trained:
+            evaluate_run(config)
+            audit_ledger(config)
+    except (RunDivergedError, QualityGateError, LedgerViolationError):
+        publish_report(config, dataset)  # nothing goes on by itself from here: the page has to say so
+        raise
+    return publish_report(config, dataset)
 
 
 def _train_segments(config: RunConfig, dataset: DatasetManifest, max_segments: int | None) -> RunState:

@@ -94,6 +94,10 @@ class DatasetManifest(_Record):
     categorical: list[CategoricalColumn]
     splits: dict[str, SplitRecord]
     tokenizer: FileRecord | None = Field(description="tokenizer.json of `tokenizers`; none for token input.")
+    contract: FileRecord | None = Field(
+        None,
+        description="contract.json: what Great Expectations found; none in a data set from before it was kept.",
+    )
 
 
 def dataset_key(digest: str, name: str = "") -> str:

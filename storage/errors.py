@@ -61,5 +61,9 @@ class RunDivergedError(HoldfastError):
     """Training diverged, and the rollbacks that are allowed did not help. The message tells each of them."""
 
 
+class LedgerViolationError(HoldfastError):
+    """The run's ledger does not prove that the promoted checkpoint was trained on the samples that it must."""
+
+
 class QualityGateError(HoldfastError):
     """The run reached its last step, and its model did not pass the gate. Trying again would come to the same model."""

@@ -4,6 +4,9 @@ Invariant: a run whose data or configuration changed is refused before anything 
 process holds.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 from storage.datasets import DatasetManifest, find_dataset
 from storage.errors import IncompatibleRunError
 from storage.objects.addresses import check_writable
@@ -11,6 +14,7 @@ from storage.objects.digests import digest_of
 from storage.runs.run_state import RunState
 from tasks.compatibility import require_compatible
 from tasks.configuration import RunConfig
+from tasks.data.contract_result import find_contract_result, render_markdown
 from tasks.data.difference import describe_difference
 from tasks.data.pipeline import find_inputs, prepare_dataset
 from tasks.data.sources.files import describe_change
@@ -18,6 +22,7 @@ from tasks.places import RunPlaces, open_places, require_scratch
 from tasks.running.settle import require_dead_holder
 from tasks.step import step
 from tasks.telling.display import PreparationDisplay
+from tasks.telling.server import show
 
 
 @step("prepare")
@@ -33,8 +38,20 @@ def prepare_data(config: RunConfig) -> tuple[DatasetManifest, str]:
         require_compatible(head.state, config)
         _require_same_data(config, places, head.state)
     with PreparationDisplay() as display:
-        dataset = prepare_dataset(config.data, places.store, places.data_scratch, display.show)
+        dataset = prepare_dataset(config.data, places.store, places.data_scratch, display.show, _run_part)
+    _show_contract(places, dataset)
     return dataset, _describe(dataset)
+
+
+@step("prepare part", "prepare: {name}")
+def _run_part(name: str, work: Callable[[], tuple[Any, str]]) -> tuple[Any, str]:
+    return work()
+
+
+def _show_contract(places: RunPlaces, dataset: DatasetManifest) -> None:
+    result = find_contract_result(places.store, dataset)
+    if result is not None:
+        show(f"contract-{dataset.digest[:12]}", render_markdown(dataset, result))
 
 
 def _describe(dataset: DatasetManifest) -> str:

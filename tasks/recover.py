@@ -12,6 +12,7 @@ from storage.runs.transitions import reconfigure
 from tasks.compatibility import describe_changes, read_stored
 from tasks.configuration import RunConfig
 from tasks.places import RunPlaces, open_places
+from tasks.promote import promote
 from tasks.running.pinning import pin_if_older, require_pinned_dataset
 from tasks.running.refused import judge_again
 from tasks.running.settle import recover_run
@@ -27,7 +28,7 @@ def recover(config: RunConfig, dataset: DatasetManifest) -> tuple[RunState, str]
     if head is None:
         return places.manifest.create(_first_state(config, dataset, places)).state, "A new run: it begins at step 0."
     require_pinned_dataset(places, head.state)
-    state = pin_if_older(places, recover_run(config, places))
+    state = pin_if_older(places, recover_run(config, places, promote))
     if state.config != config.model_dump(mode="json"):
         _announce_changes(state, config)
         change = reconfigure(config.model_dump(mode="json"), config.train.steps)

@@ -7,8 +7,6 @@ at any time.
 import json
 from typing import Any
 
-from prefect.artifacts import create_markdown_artifact
-
 from storage.checkpoints.checkpoints import STATE_NAME
 from storage.datasets import DatasetManifest
 from storage.runs.run_state import RunState
@@ -17,6 +15,7 @@ from tasks.evaluate import find_evaluation
 from tasks.places import RunPlaces, open_places
 from tasks.reports.run_page import render_report
 from tasks.step import step
+from tasks.telling.server import show
 
 NO_HISTORY: dict[str, Any] = {"loss": [], "validation": []}
 
@@ -28,7 +27,7 @@ def publish_report(config: RunConfig, dataset: DatasetManifest) -> tuple[RunStat
     state = places.manifest.load_head().state
     page = render_report(state, _read_history(places, state), find_evaluation(places, state), dataset)
     places.store.write(places.report_key, page.encode())
-    create_markdown_artifact(_summarise(places, state), key=f"report-{_artifact_key(config.run)}")
+    show(f"report-{config.run}", _summarise(places, state))
     return state, f"{places.store.address}/{places.report_key}"
 
 
@@ -48,8 +47,3 @@ def _summarise(places: RunPlaces, state: RunState) -> str:
     rows += [("changed", f"{record.what} at step {record.step:,}") for record in state.changes]
     table = "\n".join(f"| {name} | {value} |" for name, value in rows)
     return f"# {state.run}\n\n| | |\n|---|---|\n{table}\n\nFull report: `{places.store.address}/{places.report_key}`\n"
-
-
-def _artifact_key(run: str) -> str:
-    """Prefect's keys are lower case, digits and dashes."""
-    return "".join(letter if letter.isalnum() and letter.isascii() else "-" for letter in run.lower())

@@ -14,10 +14,11 @@ from storage.runs.run_state import RunState, SegmentRecord
 from storage.runs.transitions import take_lease
 from tasks.configuration import RunConfig
 from tasks.places import RunPlaces, open_places
+from tasks.promote import promote
 from tasks.running.following import ReportFollower
 from tasks.running.hang import HangWatch
 from tasks.running.heartbeat import Heartbeat
-from tasks.running.promotion import promote_checkpoint, set_aside_damaged, set_aside_resume_point
+from tasks.running.promotion import set_aside_damaged, set_aside_resume_point
 from tasks.running.ranks import POLL_SECONDS, Ranks
 from tasks.running.settle import settle_segment
 from tasks.running.signals import deferred_stop_signals
@@ -48,7 +49,7 @@ def train_segment(config: RunConfig) -> tuple[SegmentRecord, str]:
         delete_strays(places.store, places.manifest.load_head())
         with ranks, SegmentDisplay(config, lease.first_step) as display:
             _supervise(config, places, spec, ranks, display, heartbeat)
-        record = settle_segment(config, places, lease)
+        record = settle_segment(config, places, lease, promote)
         announce(_describe_end(record))
         rename_step(f"segment {number}: steps {record.first_step:,} to {record.last_step:,}")
     return record, _describe_end(record)
@@ -135,7 +136,7 @@ def _take_up(
         set_aside_resume_point(places, found.step, found.path, found.damage, fence)
         return
     try:
-        if promote_checkpoint(config, places, found.path) is not None:
+        if promote(config, places, found.path) is not None:
             display.promoted(found.step)
     except CorruptObjectError as error:
         set_aside_damaged(places, found.step, found.path, str(error), fence)

@@ -248,6 +248,11 @@ def evaluation_key(path: str) -> str:
     return f"{path.replace('/checkpoints/', '/evaluations/')}.json"
 
 
+def audit_key(path: str) -> str:
+    """Key of what the audit found up to the checkpoint in the folder `path`."""
+    return f"{path.replace('/checkpoints/', '/audits/')}.json"
+
+
 def delete_checkpoint(store: Store, path: str) -> None:
     """Remove a checkpoint's files, the index first: what is left after a kill is no checkpoint any more."""
     store.delete(f"{path}/{INDEX_NAME}")

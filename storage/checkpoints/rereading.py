@@ -140,9 +140,9 @@ class Rereader:
 
 
 def promises_of_dataset(dataset: DatasetManifest) -> list[Promise]:
-    """What the shards of all splits, and the tokenizer, must be."""
+    """What the shards of all splits, the tokenizer and the contract's result must be."""
     files = [shard for split in dataset.splits.values() for shard in split.shards]
-    files += [dataset.tokenizer] if dataset.tokenizer is not None else []
+    files += [file for file in (dataset.tokenizer, dataset.contract) if file is not None]
     return [Promise(dataset_key(dataset.digest, file.name), file.sha256, file.num_bytes) for file in files]
 
 

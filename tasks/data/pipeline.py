@@ -9,17 +9,20 @@ import errno
 import fcntl
 import shutil
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import duckdb
 from tokenizers import Tokenizer
 
 from storage.datasets import (
+    SPLITS,
+    CategoricalColumn,
     DatasetManifest,
     FileRecord,
+    NumericColumn,
     SplitRecord,
     Target,
     dataset_key,
@@ -27,9 +30,10 @@ from storage.datasets import (
     publish_dataset,
 )
 from storage.errors import ConfigurationError, StoreError
-from storage.objects.digests import digest_of, sha256_of_file
+from storage.objects.digests import canonical_json, digest_of, sha256_of_file
 from storage.objects.store import Store
 from tasks.configuration import DataConfig
+from tasks.data.contract_result import CONTRACT_FILE, sum_up
 from tasks.data.database import open_database, parquet_sql
 from tasks.data.shard import ordered_sql, prepared_sql, put_again, stage_tokens, write_shards
 from tasks.data.sources.columns import SourceTable, inspect_files, samples_sql
@@ -45,20 +49,38 @@ from tasks.data.sources.files import (
 from tasks.data.split import HASH_VALUES, TRAIN, Dealt, deal_samples
 from tasks.data.statistics import measure_categorical, measure_numeric
 from tasks.data.tokenizer import texts_of, train_tokenizer
+from tasks.pages.words import count_of, size
 from tasks.places import scratch_error
 
 TOKENIZER_TEXTS = 200_000
 TOKENIZER_FILE = "tokenizer.json"
 BATCH_ROWS = 4096
+Value = TypeVar("Value")
 LIBRARIES = ("duckdb", "pyarrow", "tokenizers", "great-expectations", "numpy")
 
 
+class RunPart(Protocol):
+    """Runs one part of the preparation: its name, and what returns its value and one sentence about it."""
+
+    def __call__(self, name: str, work: Callable[[], tuple[Value, str]]) -> Value: ...
+
+
+def run_plainly(name: str, work: Callable[[], tuple[Value, str]]) -> Value:
+    """Just that."""
+    return work()[0]
+
+
 def prepare_dataset(
-    config: DataConfig, store: Store, scratch: Path, on_progress: OnProgress | None = None
+    config: DataConfig,
+    store: Store,
+    scratch: Path,
+    on_progress: OnProgress | None = None,
+    run_part: RunPart = run_plainly,
 ) -> DatasetManifest:
     """The published data set for this configuration and these files: the one that is there, or a new one.
 
-    `on_progress` is told a phase (fingerprint, check, tokenise, shard) and the share of it that is done. Raises
+    `on_progress` is told a phase (fingerprint, check, tokenise, shard) and the share of it that is done; `run_part`
+    runs the parts, one after the other. Raises
     `ConfigurationError` or `ContractError` for what the user can put right, `StoreError` for a full disk or store.
     """
     files = find_files(config.source)
@@ -74,7 +96,7 @@ def prepare_dataset(
         open_database(config.memory_limit, folder) as connection,
         _explained(config, scratch),
     ):
-        preparation = _Preparation(config, store, folder, connection, table, digest, on_progress)
+        preparation = _Preparation(config, store, folder, connection, table, digest, on_progress, run_part)
         manifest = preparation.run(inputs, fingerprints)
     return manifest
 
@@ -120,6 +142,7 @@ class _Preparation:
         table: SourceTable,
         digest: str,
         on_progress: OnProgress | None,
+        run_part: RunPart,
     ) -> None:
         self.config = config
         self.store = store
@@ -128,18 +151,17 @@ class _Preparation:
         self.table = table
         self.digest = digest
         self.on_progress = on_progress
+        self.run_part = run_part
 
     def run(self, inputs: dict[str, Any], fingerprints: list[Fingerprint]) -> DatasetManifest:
         self.connection.execute(f"CREATE TEMP VIEW samples AS {samples_sql(self.table, self.config)}")
-        check_contract(self.connection, self.table, self.config, self.on_progress)
-        dealt = deal_samples(self.connection, self.table, self.config)
-        numeric = measure_numeric(self.connection, self.config)
-        categorical = measure_categorical(self.connection, self.config)
+        contract = self.run_part("contract", self._check)
+        dealt, numeric, categorical = self.run_part("split and statistics", self._measure)
         relation = prepared_sql(self.config, dealt.classes, numeric)
-        tokenizer = self._train_tokenizer(dealt) if self.config.text else None
-        if tokenizer is not None:
-            relation = self._stage(relation, tokenizer)
-        splits, tokenizer_record = self._write(relation, dealt, tokenizer)
+        tokenizer: Tokenizer | None = None
+        if self.config.text:
+            relation, tokenizer = self.run_part("tokenise", lambda: self._tokenise(relation, dealt))
+        splits, tokenizer_record = self.run_part("shard", lambda: self._write(relation, dealt, tokenizer))
         manifest = DatasetManifest(
             digest=self.digest,
             inputs=inputs,
@@ -157,10 +179,30 @@ class _Preparation:
             categorical=categorical,
             splits=splits,
             tokenizer=tokenizer_record,
+            contract=self._put_json(CONTRACT_FILE, contract),
         )
         ensure_unchanged(self.table.files, fingerprints)
         self._publish(manifest)
         return manifest
+
+    def _check(self) -> tuple[dict[str, Any], str]:
+        result = check_contract(self.connection, self.table, self.config, self.on_progress)
+        return result, sum_up(result)
+
+    def _measure(self) -> tuple[tuple[Dealt, list[NumericColumn], list[CategoricalColumn]], str]:
+        dealt = deal_samples(self.connection, self.table, self.config)
+        numeric = measure_numeric(self.connection, self.config)
+        categorical = measure_categorical(self.connection, self.config)
+        rows = ", ".join(f"{count:,} {name}" for name, count in zip(SPLITS, dealt.num_rows, strict=True))
+        return (dealt, numeric, categorical), f"Samples: {rows}; {len(dealt.classes)} classes."
+
+    def _tokenise(self, relation: str, dealt: Dealt) -> tuple[tuple[str, Tokenizer], str]:
+        tokenizer = self._train_tokenizer(dealt)
+        staged = self._stage(relation, tokenizer)
+        return (
+            staged,
+            tokenizer,
+        ), f"{tokenizer.get_vocab_size():,} tokens, learned on the training split."
 
     def _train_tokenizer(self, dealt: Dealt) -> Tokenizer:
         """Learn from the training texts, or from those of them whose id has a small hash where there are many."""
@@ -179,12 +221,14 @@ class _Preparation:
 
     def _write(
         self, relation: str, dealt: Dealt, tokenizer: Tokenizer | None
-    ) -> tuple[dict[str, SplitRecord], FileRecord | None]:
+    ) -> tuple[tuple[dict[str, SplitRecord], FileRecord | None], str]:
         reader = self.connection.sql(ordered_sql(relation, self.config.seed)).to_arrow_reader(BATCH_ROWS)
         splits = write_shards(
             reader, self.store, self.digest, self.config, self.folder, dealt.num_rows, self.on_progress
         )
-        return splits, self._put_tokenizer(tokenizer) if tokenizer is not None else None
+        files = [shard for split in splits.values() for shard in split.shards]
+        written = f"{count_of(len(files), 'shard')} with {size(sum(file.num_bytes for file in files))}."
+        return (splits, self._put_tokenizer(tokenizer) if tokenizer is not None else None), written
 
     def _put_tokenizer(self, tokenizer: Tokenizer) -> FileRecord:
         path = self.folder / TOKENIZER_FILE
@@ -193,10 +237,19 @@ class _Preparation:
         put_again(self.store, path, dataset_key(self.digest, TOKENIZER_FILE), sha256)
         return FileRecord(name=TOKENIZER_FILE, num_rows=0, num_bytes=path.stat().st_size, sha256=sha256)
 
+    def _put_json(self, name: str, content: dict[str, Any]) -> FileRecord:
+        path = self.folder / name
+        path.write_bytes(canonical_json(content))
+        sha256 = sha256_of_file(path)
+        num_bytes = path.stat().st_size
+        put_again(self.store, path, dataset_key(self.digest, name), sha256)
+        return FileRecord(name=name, num_rows=0, num_bytes=num_bytes, sha256=sha256)
+
     def _publish(self, manifest: DatasetManifest) -> None:
         """Publish, after what an interrupted preparation with other libraries may have left is gone."""
         shards = [shard for split in manifest.splits.values() for shard in split.shards]
-        named = {dataset_key(self.digest, name) for name in ("dataset.json", TOKENIZER_FILE, *(s.name for s in shards))}
+        files = ("dataset.json", TOKENIZER_FILE, CONTRACT_FILE, *(shard.name for shard in shards))
+        named = {dataset_key(self.digest, name) for name in files}
         for key in list(self.store.list_keys(dataset_key(self.digest))):
             if key not in named:
                 self.store.delete(key)

@@ -7,7 +7,7 @@ before the generation that no longer names it is committed.
 import json
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from storage.checkpoints.checkpoints import (
@@ -29,6 +29,9 @@ from tasks.places import RunPlaces
 from tasks.running.changes import find_changes
 from tasks.running.gate import find_refusal, read_figures
 from tasks.telling.announce import announce, warn
+
+# `promote_checkpoint`, or what does it as a step that Prefect shows: configuration, places, path, digest.
+Promote = Callable[[RunConfig, RunPlaces, str, str | None], CheckpointRecord | None]
 
 
 def promote_checkpoint(
@@ -121,7 +124,9 @@ def _describe(found: FoundCheckpoint, store: Store, state: Mapping[str, Any]) ->
     )
 
 
-def promote_newest(config: RunConfig, places: RunPlaces, found: list[FoundCheckpoint]) -> CheckpointRecord | None:
+def promote_newest(
+    config: RunConfig, places: RunPlaces, found: list[FoundCheckpoint], promote_one: Promote = promote_checkpoint
+) -> CheckpointRecord | None:
     """Promote the newest one of a segment's complete checkpoints that is valid and passes the gate, newest first.
 
     Damaged ones are set aside. One that was refused is looked at again only if another gate lets it pass.
@@ -135,7 +140,7 @@ def promote_newest(config: RunConfig, places: RunPlaces, found: list[FoundCheckp
         if promoted is not None and place <= (promoted.step, promoted.fence):
             return None
         try:
-            record = promote_checkpoint(config, places, checkpoint.path, checkpoint.digest)
+            record = promote_one(config, places, checkpoint.path, checkpoint.digest)
             if record is not None:
                 return record
         except CorruptObjectError as error:

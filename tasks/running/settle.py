@@ -17,7 +17,7 @@ from storage.runs.transitions import end_segment
 from tasks.configuration import RunConfig
 from tasks.places import RunPlaces
 from tasks.running.heartbeat import HEARTBEAT_SECONDS
-from tasks.running.promotion import fall_back_to_valid, promote_newest
+from tasks.running.promotion import Promote, fall_back_to_valid, promote_checkpoint, promote_newest
 from tasks.running.ranks import wait_for_orphans
 from tasks.running.roll_back import answer_divergence
 from tasks.telling.announce import announce
@@ -26,7 +26,7 @@ SILENCE_SECONDS = 60.0
 WATCH_SECONDS = 2.0
 
 
-def recover_run(config: RunConfig, places: RunPlaces) -> RunState:
+def recover_run(config: RunConfig, places: RunPlaces, promote: Promote = promote_checkpoint) -> RunState:
     """Settle what the last segment left; if that was the last one, make sure that the final checkpoint is valid.
 
     A segment that diverged is answered by a rollback. Raises `RunBusyError`, and `RunDivergedError` if none is left.
@@ -35,7 +35,7 @@ def recover_run(config: RunConfig, places: RunPlaces) -> RunState:
     try:
         if lease is not None:
             require_dead_holder(places, lease)
-            settle_segment(config, places, lease)
+            settle_segment(config, places, lease, promote)
         answer_divergence(config, places)
         places.store.sweep()
         state = places.manifest.load_head().state
@@ -66,7 +66,9 @@ def require_dead_holder(places: RunPlaces, lease: Lease) -> None:
         )
 
 
-def settle_segment(config: RunConfig, places: RunPlaces, lease: Lease) -> SegmentRecord:
+def settle_segment(
+    config: RunConfig, places: RunPlaces, lease: Lease, promote: Promote = promote_checkpoint
+) -> SegmentRecord:
     """End a segment whose supervisor is gone or has seen the ranks end: promote what it left, record how it ended."""
     run, fence = places.manifest.run, lease.fence
     scratch = places.segment_scratch(fence)
@@ -74,7 +76,7 @@ def settle_segment(config: RunConfig, places: RunPlaces, lease: Lease) -> Segmen
         announce(
             "The ranks of the previous segment were still running: waited until they saved a checkpoint and exited."
         )
-    promote_newest(config, places, find_complete_checkpoints(places.store, run, fence))
+    promote_newest(config, places, find_complete_checkpoints(places.store, run, fence), promote)
     outcome = find_outcome(places.store, run, fence)
     state = places.manifest.load_head().state
     resume_step = state.promoted.step if state.promoted else 0

@@ -12,6 +12,7 @@ from tasks.telling.announce import warn
 
 ROT = "holdfast.rot"
 SAVE_FAILED = "holdfast.save-failed"
+AUDIT_VIOLATION = "holdfast.audit-violation"
 # A server refuses an event of more than 1.5 MB, and nobody reads that much.
 MAX_MESSAGE_CHARACTERS = 20_000
 

@@ -25,9 +25,12 @@ POLL_SECONDS = 0.2
 
 
 @contextmanager
-def running_prefect_server(folder: Path) -> Iterator[dict[str, str]]:
-    """Start a server with its home in `folder`; yields the environment in which `prefect` and `holdfast` use it."""
-    port = find_free_port()
+def running_prefect_server(folder: Path, port: int | None = None) -> Iterator[dict[str, str]]:
+    """Start a server with its home in `folder`; yields the environment in which `prefect` and `holdfast` use it.
+
+    On the same port and with the same folder it is the server that was there before, started again.
+    """
+    port = port or find_free_port()
     environment = clean_environment() | {
         "PREFECT_HOME": str(folder),
         "PREFECT_API_URL": f"http://127.0.0.1:{port}/api",

@@ -177,13 +177,11 @@ def worked(operator: Operator, prefect_server: dict[str, str]) -> Iterator[Opera
         yield operator
 
 
-def test_all_are_deployed_to_the_pool_for_one_flow_run_at_a_time(operator: Operator) -> None:
-    collisions = {"scheduled/train": "CANCEL_NEW", "resume/resume": "ENQUEUE", "scrub/scrub": "CANCEL_NEW"}
-    for name, collision in collisions.items():
+def test_all_are_deployed_to_the_pool_without_a_limit_whose_loss_would_end_training(operator: Operator) -> None:
+    for name in ("scheduled/train", "resume/resume", "scrub/scrub"):
         deployment = operator.deployment(name)
         assert deployment["work_pool_name"] == "holdfast"
-        assert deployment["global_concurrency_limit"]["limit"] == 1
-        assert deployment["concurrency_options"]["collision_strategy"] == collision
+        assert deployment["global_concurrency_limit"] is None
         assert deployment["job_variables"]["env"]["PREFECT_LOGGING_EXTRA_LOGGERS"] == "holdfast"
         (step,) = deployment["pull_steps"]
         assert step == {"prefect.deployments.steps.set_working_directory": {"directory": str(operator.folder)}}

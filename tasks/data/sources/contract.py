@@ -7,6 +7,7 @@ Invariant: every row of every file was measured against every rule, and the firs
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 import duckdb
@@ -59,18 +60,39 @@ class Failure:
     rows: list[dict[str, Any]]
 
 
+@dataclass(frozen=True)
+class Judgement:
+    """What Great Expectations found in one batch: each expectation's result, JSON-able, and the failures."""
+
+    results: list[dict[str, Any]]
+    failures: list[Failure]
+
+
 def check_contract(
     connection: duckdb.DuckDBPyConnection, table: SourceTable, config: DataConfig, on_progress: OnProgress | None = None
-) -> None:
-    """Raise `ContractError` for the first rule that the data break. The view `samples` must be there."""
+) -> dict[str, Any]:
+    """All results, JSON-able and the same for the same data. The view `samples` must be there.
+
+    Raises `ContractError` for the first rule that the data break.
+    """
     rules = row_rules(config)
     measured = _measure_files(connection, table, config, rules, on_progress)
     counts = _frame(measured, ["file_index", "rows", *(rule.name for rule in rules)])
-    failures = _judge(counts, [(BETWEEN, rule.name, NONE) for rule in rules], "file_index")
-    if failures:
-        raise _row_error(connection, table, config, rules, failures)
-    _check_bounds(_measure_bounds(connection, table, config))
-    _check_sample(connection, table, config)
+    of_files = _judge(counts, [(BETWEEN, rule.name, NONE) for rule in rules], "file_index")
+    if of_files.failures:
+        raise _row_error(connection, table, config, rules, of_files.failures)
+    of_all = _check_bounds(_measure_bounds(connection, table, config))
+    of_sample = _check_sample(connection, table, config)
+    return {
+        "great_expectations": version("great-expectations"),
+        "rows": table.num_rows_total,
+        "files": len(table.files),
+        "checks": [
+            {"batch": "rows of each file that break a rule", "results": of_files.results},
+            {"batch": "all rows together", "results": of_all},
+            {"batch": "a sample of the rows", "results": of_sample},
+        ],
+    }
 
 
 def _measure_files(
@@ -134,12 +156,13 @@ def _missing_share(column: str, num_missing: int, table: SourceTable, config: Da
     return Bound(column, "missing values", expected, found, share, config.max_missing_fraction, remedy)
 
 
-def _check_bounds(bounds: list[Bound]) -> None:
+def _check_bounds(bounds: list[Bound]) -> list[dict[str, Any]]:
     if not bounds:
-        return
+        return []
     batch = _frame([[bound.value for bound in bounds]], [bound.name for bound in bounds])
     asked = [(BETWEEN, bound.name, {"min_value": 0, "max_value": bound.maximum}) for bound in bounds]
-    failures = _judge(batch, asked)
+    judged = _judge(batch, asked)
+    failures = judged.failures
     if failures:
         bound = bounds[failures[0].index]
         raise broken_contract(
@@ -148,9 +171,12 @@ def _check_bounds(bounds: list[Bound]) -> None:
             bound.found,
             bound.remedy + _others([bounds[failure.index].name for failure in failures[1:]]),
         )
+    return judged.results
 
 
-def _check_sample(connection: duckdb.DuckDBPyConnection, table: SourceTable, config: DataConfig) -> None:
+def _check_sample(
+    connection: duckdb.DuckDBPyConnection, table: SourceTable, config: DataConfig
+) -> list[dict[str, Any]]:
     """Let Great Expectations look at rows themselves: a second pair of eyes on what the SQL above has counted."""
     columns = {"id": config.id or "id", "label": config.label}
     share = min(1.0, SAMPLE_ROWS / table.num_rows_total)
@@ -163,9 +189,9 @@ def _check_sample(connection: duckdb.DuckDBPyConnection, table: SourceTable, con
     if domain is not None:
         asked.append((IN_SET, "label", {"value_set": domain}))
     asked.append((LENGTHS if config.text else BETWEEN, "body", {"min_value": 1}))
-    failures = _judge(batch, asked) if len(batch) else []
-    if failures:
-        first = failures[0]
+    judged = _judge(batch, asked) if len(batch) else Judgement([], [])
+    if judged.failures:
+        first = judged.failures[0]
         column = columns.get(first.column, config.text or config.tokens)
         raise broken_contract(
             f"Column {column!r} breaks the contract.",
@@ -173,6 +199,7 @@ def _check_sample(connection: duckdb.DuckDBPyConnection, table: SourceTable, con
             f"{first.count:,} rows that do not",
             "correct these rows",
         )
+    return judged.results
 
 
 def _row_error(
@@ -222,8 +249,8 @@ def _frame(rows: Sequence[Sequence[Any]], columns: list[str]) -> "pd.DataFrame":
     return pd.DataFrame([list(row) for row in rows], columns=columns)
 
 
-def _judge(batch: "pd.DataFrame", asked: Sequence[Question], index_column: str | None = None) -> list[Failure]:
-    """Ask Great Expectations about a batch; the failures come in the order asked. Nothing leaves the machine."""
+def _judge(batch: "pd.DataFrame", asked: Sequence[Question], index_column: str | None = None) -> Judgement:
+    """Ask Great Expectations about a batch; all comes in the order asked. Nothing leaves the machine."""
     import great_expectations as gx
     from great_expectations.data_context.types.base import ProgressBarsConfig
 
@@ -241,8 +268,24 @@ def _judge(batch: "pd.DataFrame", asked: Sequence[Question], index_column: str |
         result_format["unexpected_index_column_names"] = [index_column]
     checked = asset.add_batch_definition_whole_dataframe("all").get_batch({"dataframe": batch})
     outcome = checked.validate(suite, result_format=result_format)
-    failures = [_failure(result) for result in outcome.results if not result.success]
-    return sorted(failures, key=lambda failure: failure.index)
+    results: list[Any] = list(outcome.results)
+    in_order = sorted(results, key=lambda result: int(result.expectation_config.meta["index"]))
+    failures = [_failure(result) for result in in_order if not result.success]
+    return Judgement([_as_json(result) for result in in_order], failures)
+
+
+def _as_json(result: Any) -> dict[str, Any]:
+    """Without what differs from one time to the next: ids, moments."""
+    asked = dict(result.expectation_config.kwargs)
+    asked.pop("batch_id", None)
+    return {
+        "expectation": result.expectation_config.type,
+        "column": asked.pop("column"),
+        "expected": asked,
+        "success": bool(result.success),
+        "elements": int(result.result.get("element_count", 0)),
+        "unexpected": int(result.result.get("unexpected_count", 0)),
+    }
 
 
 def _failure(result: Any) -> Failure:

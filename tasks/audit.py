@@ -1,0 +1,59 @@
+"""Task `audit`: whether the ledger proves which samples trained the promoted checkpoint.
+
+Invariant: a run whose ledger has a violation is an error, each time. What was proven once is not proven again for the
+same checkpoint; the command `holdfast audit` always looks anew.
+"""
+
+import json
+from typing import Any
+
+from storage.checkpoints.checkpoints import audit_key
+from storage.errors import LedgerViolationError, ObjectMissingError
+from storage.objects.addresses import run_address
+from storage.objects.digests import canonical_json
+from storage.runs.run_state import CheckpointRecord
+from tasks.audits.verdict import audit_run
+from tasks.audits.words import render_markdown, sum_up
+from tasks.configuration import RunConfig
+from tasks.places import RunPlaces, open_places
+from tasks.step import step
+from tasks.telling.alerts import AUDIT_VIOLATION, alert
+from tasks.telling.announce import announce
+from tasks.telling.server import show
+
+
+@step("audit")
+def audit_ledger(config: RunConfig) -> tuple[None, str]:
+    """Audit the run up to its promoted checkpoint. Raises `LedgerViolationError`, after an alert was sent."""
+    places = open_places(config)
+    promoted = places.manifest.load_head().state.promoted
+    assert promoted is not None
+    result = _find_proof(places, promoted)
+    if result is None:
+        announce("Auditing the ledger: which samples trained the model.")
+        result = audit_run(places.store, config.run)
+        show(f"audit-{config.run}", render_markdown(result))
+        if not result["ok"]:
+            _fail(places, result)
+        places.store.write(audit_key(promoted.path), canonical_json({"digest": promoted.digest, "result": result}))
+    return None, sum_up(result)
+
+
+def _find_proof(places: RunPlaces, promoted: CheckpointRecord) -> dict[str, Any] | None:
+    """What an earlier audit of this very checkpoint found, if it passed."""
+    try:
+        found = json.loads(places.store.read(audit_key(promoted.path)))
+    except ObjectMissingError:
+        return None
+    result: dict[str, Any] = found["result"]
+    return result if found["digest"] == promoted.digest else None
+
+
+def _fail(places: RunPlaces, result: dict[str, Any]) -> None:
+    address = run_address(places.store, places.manifest.run)
+    message = (
+        f"{sum_up(result)} {' '.join(violation['message'] for violation in result['violations'])} The model is kept, "
+        f"but what it was trained on is not proven. All that was found: `holdfast audit {address}`."
+    )
+    alert(AUDIT_VIOLATION, address, message, run=places.manifest.run, violations=result["num_violations"])
+    raise LedgerViolationError(message)

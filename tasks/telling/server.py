@@ -1,0 +1,103 @@
+"""What Prefect's server is told by calls, which wait for its answer where events do not.
+
+Invariant: a server that is away is no error. A call gives up after seconds, and what it was to tell is kept and told
+before the flow ends; so is what Prefect's own client for events still holds.
+"""
+
+import hashlib
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import httpx
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.schemas.actions import ArtifactCreate
+from prefect.context import FlowRunContext, TaskRunContext
+from prefect.events import emit_event
+from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, temporary_settings
+
+from tasks.telling.announce import announce, warn
+
+CALL_SECONDS = 5.0
+POLL_SECONDS = 1.0
+# Longer than a server is away that is updated, or whose machine starts again.
+PATIENCE_SECONDS = 900.0
+MAX_KEPT = 100
+FLOW_ENDS = "holdfast.flow-ends"
+
+_untold: deque[ArtifactCreate] = deque(maxlen=MAX_KEPT)
+
+
+def show(name: str, markdown: str) -> None:
+    """Put an artifact beside the step that is running; later, if the server does not answer just now."""
+    flow, task = FlowRunContext.get(), TaskRunContext.get()
+    if flow is None or flow.flow_run is None:
+        return  # nobody would find it
+    _untold.append(
+        ArtifactCreate(
+            key=artifact_key(name),
+            type="markdown",
+            data=markdown,
+            flow_run_id=flow.flow_run.id,
+            task_run_id=task.task_run.id if task is not None else None,
+        )
+    )
+    _tell()
+
+
+def artifact_key(name: str) -> str:
+    """Prefect's keys are lower case, digits and dashes; a name that had to be changed gets a part of its own hash."""
+    key = "".join(letter if letter.isalnum() and letter.isascii() else "-" for letter in name.lower())
+    return key if key == name else f"{key}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+
+
+def tell_all(why: str = "", patience_seconds: float = PATIENCE_SECONDS) -> None:
+    """Wait until the server answers, at most so long, and tell it what is still untold.
+
+    To be called as a flow ends: the engine then tells the server how it ended. `why` is said before the wait.
+    """
+    if PREFECT_API_URL.value() is None:
+        return
+    deadline = time.monotonic() + patience_seconds
+    if not _answers():
+        announce(
+            f"{why} Prefect's server does not answer. Waiting for it up to {patience_seconds:.0f} s, to tell it how "
+            "this flow run ended. What was trained is safe in the store.".lstrip()
+        )
+        while not _answers():
+            if time.monotonic() > deadline:
+                warn("Prefect's server did not come back. What was trained is safe; the flow run may be shown wrongly.")
+                return
+            time.sleep(POLL_SECONDS)
+    _tell()
+    # Prefect's client for events connects again when it has one to send, and first sends those it still holds.
+    emit_event(event=FLOW_ENDS, resource={"prefect.resource.id": "holdfast.flow-run"})
+
+
+def _tell() -> None:
+    with _impatient_client() as client:
+        try:
+            while _untold:
+                client.create_artifact(_untold[0])
+                _untold.popleft()
+        except httpx.HTTPStatusError as error:
+            warn(f"Prefect's server refused an artifact: {error}")
+            _untold.popleft()
+        except httpx.HTTPError as error:
+            warn(f"Prefect's server does not answer; an artifact is sent when this flow ends: {error}")
+
+
+def _answers() -> bool:
+    with _impatient_client() as client:
+        return client.api_healthcheck() is None
+
+
+@contextmanager
+def _impatient_client() -> Iterator[SyncPrefectClient]:
+    """A client of Prefect's that gives up at once; its own retries take a minute."""
+    with (
+        temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 0}),
+        get_client(httpx_settings={"timeout": CALL_SECONDS}, sync_client=True) as client,
+    ):
+        yield client

@@ -15,6 +15,7 @@ from storage.runs.transitions import take_lease
 from tasks.configuration import RunConfig
 from tasks.places import RunPlaces, open_places
 from tasks.promote import promote
+from tasks.reports.set_aside import describe_set_aside, describe_setback
 from tasks.running.following import ReportFollower
 from tasks.running.hang import HangWatch
 from tasks.running.heartbeat import Heartbeat
@@ -44,6 +45,7 @@ def train_segment(config: RunConfig) -> tuple[SegmentRecord, str]:
     path = folder / "segment.json"
     path.write_text(spec.model_dump_json(), encoding="utf-8")
     ranks = Ranks(path, folder / "ranks.log", config.train, config.segment.grace_seconds)
+    _warn_of_setback(state)
     announce(_describe_start(state, config))
     with deferred_stop_signals(ranks.stop), Heartbeat(places, lease.fence, lease.first_step) as heartbeat:
         delete_strays(places.store, places.manifest.load_head())
@@ -155,6 +157,13 @@ def _describe_end(record: SegmentRecord) -> str:
     cause = f" ({record.cause})" if record.cause else ""
     resume_step = record.last_step - record.steps_lost
     return f"Segment ended: {record.outcome}{cause}. The run goes on from step {resume_step:,}{lost}."
+
+
+def _warn_of_setback(state: RunState) -> None:
+    """Say why training starts at an earlier step than the run had reached, whoever set the later checkpoints aside."""
+    setback = describe_setback(state)
+    if setback is not None:
+        warn(" ".join([*describe_set_aside(state), setback]))
 
 
 def _describe_start(state: RunState, config: RunConfig) -> str:

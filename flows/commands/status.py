@@ -1,8 +1,9 @@
-"""Where a run stands, from its manifest alone.
+"""Where a run stands, from its manifest, and the heartbeat of who trains it on a machine that cannot be seen from here.
 
 Invariant: reads only; a status never changes a run, and needs neither the user's data nor a Prefect server.
 """
 
+import time
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -13,9 +14,13 @@ from storage.objects.addresses import run_address
 from storage.objects.store import Store
 from storage.runs.holders import is_alive
 from storage.runs.manifest import Manifest
-from storage.runs.run_state import CheckpointRecord, RunState
+from storage.runs.run_state import CheckpointRecord, Lease, RunState
+from storage.runs.segments import find_heartbeat
+from tasks.pages.words import duration, moment
 from tasks.reports.changes import describe_change
 from tasks.reports.rollbacks import describe_rollbacks
+from tasks.reports.set_aside import describe_set_aside, describe_setback
+from tasks.running.settle import SILENCE_SECONDS
 
 MAX_SEGMENTS_SHOWN = 20
 
@@ -24,15 +29,21 @@ def read_status(store: Store, run: str) -> dict[str, Any]:
     """The run's status, JSON-able. Raises `RunMissingError`."""
     head = Manifest(store, run).load_head()
     state = head.state
+    life = _read_life(store, state, state.lease) if state.lease is not None else None
     return {
         "run": run,
         "address": run_address(store, run),
-        "state": describe_state(state),
+        "state": life["state"] if life else describe_state(state),
+        "holder": life,
         "step": state.promoted.step if state.promoted else 0,
         "steps_total": state.steps_total,
         "promoted": _describe_checkpoint(store, state.promoted) if state.promoted else None,
         "kept": [_describe_checkpoint(store, record) for record in state.kept],
-        "set_aside": [record.model_dump(mode="json") for record in state.set_aside],
+        "set_aside": [
+            {**record.model_dump(mode="json"), "description": words}
+            for record, words in zip(state.set_aside, describe_set_aside(state), strict=True)
+        ],
+        "setback": describe_setback(state) if state.lease is None else None,
         "segments": [
             {"state": "ended", **record.model_dump(mode="json", exclude={"phases"})} for record in state.segments
         ],
@@ -52,7 +63,10 @@ def read_status(store: Store, run: str) -> dict[str, Any]:
 
 
 def describe_state(state: RunState) -> str:
-    """One word: running, lost, completed, trained (not yet tested), refused, or how the last segment ended."""
+    """One word for a run that nobody trains: completed, trained (not yet tested), refused, or how it ended last.
+
+    For one whose lease is held: running, or lost where it is seen that the holder is dead.
+    """
     if state.lease is not None:
         return "lost" if is_alive(state.lease.holder) is False else "running"
     if state.is_complete:
@@ -68,6 +82,43 @@ def describe_state(state: RunState) -> str:
     return "stopped" if outcome == "completed" else outcome
 
 
+def _read_life(store: Store, state: RunState, lease: Lease) -> dict[str, Any]:
+    """What is known of the process that holds the lease: running, lost, or `silent` by the time of its heartbeat.
+
+    On another machine no process can be seen. Silence is counted by two clocks, that machine's and this one's.
+    """
+    holder, heartbeat = lease.holder, find_heartbeat(store, state.run, lease.fence)
+    # One without a time is of an earlier version, and says nothing; without any, the lease alone was a sign of life.
+    seen_at = heartbeat.written_at if heartbeat is not None else lease.taken_at
+    silent_seconds = None if seen_at is None else max(0.0, time.time() - seen_at)
+    word, is_here = describe_state(state), is_alive(holder) is not None
+    if not is_here and silent_seconds is not None and silent_seconds > SILENCE_SECONDS:
+        word = "silent"
+    return {
+        "state": word,
+        "host": holder.host,
+        "pid": holder.pid,
+        "is_on_this_machine": is_here,
+        "last_sign_of_life_at": seen_at,
+        "silent_seconds": silent_seconds,
+    }
+
+
+def _describe_life(life: dict[str, Any]) -> str:
+    """About a holder that cannot be seen from this machine."""
+    who = f"process {life['pid']} on {life['host']}"
+    if life["silent_seconds"] is None:
+        return f"Held by {who}. The time of its last heartbeat is not known: an earlier version writes none."
+    silence = duration(life["silent_seconds"])
+    if life["state"] != "silent":
+        return f"Held by {who}; its last sign of life is {silence} old."
+    return (
+        f"No sign of life from {who} for {silence}: the last one was on {moment(life['last_sign_of_life_at'])}, by its "
+        f"machine's clock. If the process is gone, `holdfast run` takes the run over: it first waits up to "
+        f"{SILENCE_SECONDS:.0f} s for a new heartbeat."
+    )
+
+
 def render_status(status: dict[str, Any]) -> RenderableType:
     """The status for a person."""
     share = status["step"] / status["steps_total"]
@@ -81,6 +132,11 @@ def render_status(status: dict[str, Any]) -> RenderableType:
         path = status["promoted"]["path"]
         lines.append(Text(f"resume point {path}", no_wrap=True, overflow="ignore"))
         lines.append(Text(f"weights {status['promoted']['weights_sha256']}"))
+    if status["holder"] and not status["holder"]["is_on_this_machine"]:
+        lines.append(Text(_describe_life(status["holder"])))
+    lines += [Text(record["description"]) for record in status["set_aside"]]
+    if status["setback"]:
+        lines.append(Text(status["setback"], "yellow"))
     for record in status["refused"][-1:]:
         lines.append(Text(f"step {record['checkpoint']['step']:,} did not pass the quality gate: {record['reason']}"))
     if status["changes"]:

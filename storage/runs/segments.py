@@ -35,6 +35,9 @@ class Heartbeat(Record):
 
     beat: int
     step: int = Field(description="Last step that the ranks reported.")
+    written_at: float | None = Field(
+        None, description="Unix time by the writer's clock, for people; nothing is decided by it."
+    )
 
 
 def segment_path(run: str, fence: int) -> str:

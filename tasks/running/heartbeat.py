@@ -5,6 +5,7 @@ that fails for a moment costs a beat, never the training.
 """
 
 import threading
+import time
 from types import TracebackType
 from typing import Self
 
@@ -43,7 +44,10 @@ class Heartbeat:
             beat += 1
             try:
                 write_heartbeat(
-                    self._places.store, self._places.manifest.run, self._fence, Beat(beat=beat, step=self.step)
+                    self._places.store,
+                    self._places.manifest.run,
+                    self._fence,
+                    Beat(beat=beat, step=self.step, written_at=time.time()),
                 )
             except StoreError as error:
                 warn(f"The heartbeat could not be written; the next one is due in {HEARTBEAT_SECONDS:.0f} s: {error}")

@@ -24,6 +24,7 @@ from storage.objects.store import Store
 from storage.runs.manifest import Manifest, find_runs
 from storage.runs.run_state import CheckpointRecord, RunState
 from storage.runs.transitions import set_aside
+from tasks.reports.set_aside import describe_setback
 from tasks.telling.alerts import ROT, alert
 from tasks.telling.announce import warn
 
@@ -40,7 +41,7 @@ MISREAD = (
     "Objects that were read wrong the first time and right the second time: {count}. That is no rot in the store: "
     "suspect the memory or the network of this machine."
 )
-SET_ASIDE = "It was set aside: the run goes on from the newest other checkpoint that is kept."
+SET_ASIDE = "It was set aside."
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,7 @@ class Rot:
     broken: list[str]
     step: int | None = None
     is_set_aside: bool = False
+    setback: str | None = None  # what it means for the run that a checkpoint was set aside
     is_replaced: bool = False  # a data set that is sound, and not the one that the run was begun with
 
     @property
@@ -60,7 +62,7 @@ class Rot:
         if self.is_replaced:
             return self.broken[0]
         what = f"The {self.kind} {self.resource}" + (f" of step {self.step:,}" if self.step is not None else "")
-        advice = SET_ASIDE if self.is_set_aside else ADVICE[self.kind]
+        advice = " ".join(filter(None, [SET_ASIDE, self.setback])) if self.is_set_aside else ADVICE[self.kind]
         return f"{what} is damaged. {' '.join(self.broken)} {advice}"
 
 
@@ -104,9 +106,10 @@ class Scrub:
         self.num_checkpoints += 1
         if broken:
             words = [promise.message for promise in broken]
-            is_set_aside = state.lease is None and _set_aside(manifest, record, " ".join(words))
+            after = _set_aside(manifest, record, " ".join(words)) if state.lease is None else None
+            setback = describe_setback(after) if after is not None else None
             address = f"{self.store.address}/{record.path}"
-            self._tell(Rot("checkpoint", manifest.run, address, words, record.step, is_set_aside))
+            self._tell(Rot("checkpoint", manifest.run, address, words, record.step, after is not None, setback))
 
     def _look_at_ledger(self, run: str, record: CheckpointRecord) -> None:
         try:
@@ -196,13 +199,13 @@ def expect_bytes(store: Store, run: str | None) -> int:
     return num_bytes
 
 
-def _set_aside(manifest: Manifest, record: CheckpointRecord, reason: str) -> bool:
-    """Take a damaged checkpoint out of use; False if somebody took the run up meanwhile, who looks by himself."""
+def _set_aside(manifest: Manifest, record: CheckpointRecord, reason: str) -> RunState | None:
+    """Take a damaged checkpoint out of use; None if somebody took the run up meanwhile, who looks by himself."""
+    change = set_aside(record.step, record.path, reason, fence=None)
     try:
-        manifest.commit(f"set aside step {record.step}", set_aside(record.step, record.path, reason, fence=None))
+        return manifest.commit(f"set aside step {record.step}", change).state
     except ConflictError:
-        return False
-    return True
+        return None
 
 
 def _describe(scrub: Scrub) -> dict[str, Any]:

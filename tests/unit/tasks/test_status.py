@@ -1,0 +1,130 @@
+"""What `status` says of a run: nothing is left out that a person has to know, and nothing is said that is not known."""
+
+import io
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from flows.commands.status import read_status, render_status
+from storage.objects.local_store import LocalStore
+from storage.runs.holders import this_process
+from storage.runs.manifest import Manifest
+from storage.runs.retention import RetentionPolicy
+from storage.runs.run_state import SegmentRecord
+from storage.runs.segments import Heartbeat, write_heartbeat
+from storage.runs.transitions import end_segment, promote, take_lease
+from tasks.reports.set_aside import describe_setback
+from tasks.scrubs.scrub import scrub_store
+from tasks.segment import _warn_of_setback
+from tests.helpers.runs import lease_run, make_checkpoint, make_run, record_of
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> LocalStore:
+    return LocalStore(tmp_path / "store")
+
+
+def shown(status: dict[str, Any]) -> str:
+    console = Console(file=io.StringIO(), width=1000)
+    console.print(render_status(status), crop=False)
+    text: str = console.file.getvalue()  # type: ignore[attr-defined]
+    return text
+
+
+def train_to(store: LocalStore, folder: Path, *steps: int) -> Manifest:
+    """A complete run of 100 steps that has saved these."""
+    manifest = make_run(store)
+    fence = lease_run(manifest)
+    for step in steps:
+        record = record_of(make_checkpoint(store, folder / "files", step, fence))
+        manifest.commit("promoted", promote(record, RetentionPolicy(newest=3)))
+    ended = SegmentRecord(
+        fence=fence, outcome="completed", cause="", first_step=0, last_step=100, world_size=1, started_at=0.0,
+        seconds=9.0, steps_lost=0, phases={},
+    )  # fmt: skip
+    manifest.commit("ended", end_segment(ended))
+    return manifest
+
+
+@pytest.mark.parametrize(
+    ("steps", "meaning"),
+    [
+        ((100,), "No other checkpoint is kept: the run starts again from step 0 and trains 100 steps again."),
+        ((60, 100), "The run goes on from the checkpoint of step 60 and trains 40 steps again."),
+    ],
+)
+def test_a_damaged_checkpoint_that_was_set_aside_is_named_with_why_and_what_it_means(
+    store: LocalStore, tmp_path: Path, steps: tuple[int, ...], meaning: str,
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr("tasks.telling.announce._logger.propagate", True)
+    manifest = train_to(store, tmp_path, *steps)
+    newest = manifest.load_head().state.kept[0]
+    assert read_status(store, "run")["setback"] is None
+    store.delete(f"{newest.path}/state.json")
+    rot = scrub_store(store, "run")["damaged"][0]
+    assert rot["is_set_aside"] and meaning in rot["message"]
+
+    status = read_status(store, "run")
+    assert (status["step"], status["setback"]) == (steps[0] if len(steps) > 1 else 0, meaning)
+    said = shown(status)
+    assert "The checkpoint of step 100 was found damaged and set aside on 20" in said
+    assert "state.json is missing" in said and meaning in said
+
+    caplog.clear()
+    _warn_of_setback(manifest.commit("segment began", take_lease(this_process(), 1)).state)  # as every segment does
+    assert "state.json is missing" in caplog.text and meaning in caplog.text
+
+
+def test_a_run_that_is_past_what_was_set_aside_is_told_of_no_setback(store: LocalStore, tmp_path: Path) -> None:
+    manifest = train_to(store, tmp_path, 60, 90)
+    store.delete(f"{manifest.load_head().state.kept[0].path}/state.json")
+    scrub_store(store, "run")
+    fence = lease_run(manifest)
+    record = record_of(make_checkpoint(store, tmp_path / "files", 95, fence))
+    state = manifest.commit("promoted", promote(record, RetentionPolicy(newest=3))).state
+    assert describe_setback(state) is None
+    assert "The checkpoint of step 90 was found damaged" in shown(read_status(store, "run"))
+
+
+def hold_elsewhere(store: LocalStore, silent_seconds: float | None) -> None:
+    """Another machine holds the run, and gave its last sign of life so long ago; None: it writes no time."""
+    holder = this_process().model_copy(update={"place": "another boot", "host": "gpu-7", "pid": 4711})
+    lease = make_run(store).commit("segment began", take_lease(holder, 2)).state.lease
+    assert lease is not None
+    written_at = None if silent_seconds is None else time.time() - silent_seconds
+    write_heartbeat(store, "run", lease.fence, Heartbeat(beat=3, step=5, written_at=written_at))
+
+
+def test_a_run_on_another_machine_that_gives_no_sign_of_life_is_not_called_running(store: LocalStore) -> None:
+    hold_elsewhere(store, 3 * 3600)
+    status = read_status(store, "run")
+    assert status["state"] == "silent"
+    assert (status["holder"]["host"], status["holder"]["pid"]) == ("gpu-7", 4711)
+    said = shown(status)
+    assert "No sign of life from process 4711 on gpu-7 for 3 h: the last one was on 20" in said
+    assert "by its machine's clock" in said and "`holdfast run` takes the run over" in said
+
+
+def test_a_run_on_another_machine_that_gives_signs_of_life_is_running(store: LocalStore) -> None:
+    hold_elsewhere(store, 4)
+    status = read_status(store, "run")
+    assert status["state"] == "running"
+    assert "Held by process 4711 on gpu-7; its last sign of life is 4." in shown(status)
+
+
+def test_of_a_holder_that_writes_no_time_it_is_said_that_nothing_is_known(store: LocalStore) -> None:
+    hold_elsewhere(store, None)
+    status = read_status(store, "run")
+    assert (status["state"], status["holder"]["silent_seconds"]) == ("running", None)
+    assert "The time of its last heartbeat is not known" in shown(status)
+
+
+def test_a_holder_on_this_machine_is_judged_by_its_process_alone(store: LocalStore) -> None:
+    fence = lease_run(make_run(store))
+    write_heartbeat(store, "run", fence, Heartbeat(beat=1, step=1, written_at=time.time() - 9999))
+    status = read_status(store, "run")
+    assert status["state"] == "running" and "sign of life" not in shown(status)

@@ -22,7 +22,8 @@ from storage.objects.addresses import open_store
 from storage.objects.store import Store
 from storage.runs.manifest import Manifest, find_runs
 from storage.runs.targets import find_target
-from tasks.configuration import RunConfig, change_values, configure, load_configuration
+from tasks.configuration import RunConfig
+from tasks.settings.reading import change_values, configure, load_configuration
 from tasks.telling.terminal import console
 
 app = typer.Typer(
@@ -36,7 +37,12 @@ app = typer.Typer(
 
 Assignments = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Set a field, for instance train.steps=500; as often as needed."),
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Set a field, for instance train.steps=500; can be repeated. A relative path is taken from the working "
+        "directory here, and from the file's folder in the file.",
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
 RunArgument = Annotated[

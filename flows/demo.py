@@ -14,7 +14,7 @@ from pathlib import Path
 
 from storage.objects.addresses import open_store
 from storage.runs.manifest import Manifest
-from tasks.configuration import load_configuration
+from tasks.settings.reading import load_configuration
 from tasks.telling.terminal import console
 
 CONFIGURATION = Path("deployments/configs/demo.toml")

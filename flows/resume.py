@@ -13,7 +13,8 @@ from flows.deployed import describe_failure, train_deployed, with_budget
 from storage.errors import HoldfastError
 from storage.objects.addresses import open_store, require_run_name
 from storage.runs.manifest import Manifest
-from tasks.configuration import RunConfig, change_values, configure
+from tasks.configuration import RunConfig
+from tasks.settings.reading import change_values, configure
 
 
 @flow(name="resume", flow_run_name="{run}", persist_result=False)
@@ -30,7 +31,7 @@ def resume(
     unless more steps are asked for.
 
     Args:
-        store: The run's store, as in its configuration: a folder, relative to the deployment's folder or absolute.
+        store: The run's store: a folder, absolute or relative to the deployment's folder, or s3://bucket/prefix.
         run: The run's name.
         segment_seconds: Train one segment of so many seconds; to the end if left empty.
         steps: Optimizer steps of the whole run, those made already included; unchanged if left empty.
@@ -49,6 +50,7 @@ def load_run_configuration(store: str, run: str, changes: dict[str, int | None])
     Also `ConfigurationError`, if the name or a changed value makes no sense.
     """
     require_run_name(run)
-    values = Manifest(open_store(store), run).load_head().state.config | {"store": store}
+    opened = open_store(store)
+    values = Manifest(opened, run).load_head().state.config | {"store": opened.address}
     assignments = [f"{field}={value}" for field, value in changes.items() if value is not None]
     return configure(RunConfig, change_values(values, assignments), f"configuration of run {run!r} in {store}")

@@ -14,7 +14,7 @@ from pydantic import Field
 
 from flows.deployed import describe_failure, train_deployed, with_budget
 from storage.errors import HoldfastError, RunBusyError
-from tasks.configuration import load_configuration
+from tasks.settings.reading import load_configuration
 from tasks.telling.announce import announce
 
 
@@ -32,7 +32,8 @@ def scheduled(
     Args:
         configuration: Configuration file (TOML) on the worker's machine, relative to the deployment's folder.
         segment_seconds: Time budget of the segment in seconds; the file's segment.seconds if left empty.
-        assignments: Fields to change after the file is read, each as KEY=VALUE, for instance train.ranks=2.
+        assignments: Fields to change after the file is read, each as KEY=VALUE, for instance train.ranks=2. A relative
+            path in the file is taken from the file's folder, one given here from the deployment's folder.
     """
     try:
         config = load_configuration(Path(configuration), assignments)

@@ -3,17 +3,11 @@
 Invariant: a `RunConfig` that was built is consistent in itself; what it says about files is checked when they are read.
 """
 
-import copy
-import difflib
-import tomllib
 from collections import Counter
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Literal
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
-from storage.errors import ConfigurationError
 from storage.objects.addresses import MAX_RUN_NAME_CHARACTERS, RUN_NAME_PATTERN
 from training.configuration import (
     CheckpointConfig,
@@ -23,8 +17,6 @@ from training.configuration import (
     TrainConfig,
     ValidationConfig,
 )
-
-Config = TypeVar("Config", bound=ConfigModel)
 
 
 class SplitConfig(ConfigModel):
@@ -49,7 +41,11 @@ class SplitConfig(ConfigModel):
 class DataConfig(ConfigModel):
     """Where the samples are and which columns mean what."""
 
-    source: str = Field("", description="Parquet file, folder of Parquet files, or glob.")
+    source: str = Field(
+        "",
+        description="Parquet file, folder of Parquet files, or glob. A relative path is taken from the "
+        "configuration file's folder.",
+    )
     id: str | None = Field("sample_id", description="Column with a unique id; 'row' numbers are used if not given.")
     text: str | None = Field(None, description="Column with raw text. Give this or tokens.")
     tokens: str | None = Field(None, description="Column with lists of token ids. Give this or text.")
@@ -125,11 +121,16 @@ class RunConfig(ConfigModel):
     """Everything about one run."""
 
     run: str = Field(pattern=RUN_NAME_PATTERN, max_length=MAX_RUN_NAME_CHARACTERS, description="The run's name.")
-    store: str = Field("holdfast-store", min_length=1, description="Durable storage: a folder, or s3://bucket/prefix.")
+    store: str = Field(
+        "holdfast-store",
+        min_length=1,
+        description="Durable storage: a folder, or s3://bucket/prefix. A relative path is taken from the "
+        "configuration file's folder.",
+    )
     scratch: str | None = Field(
         None,
-        description="Folder on fast local disk for files under way; inside the store if not given, or below TMPDIR "
-        "where the store is a bucket.",
+        description="Folder on fast local disk for temporary files. A relative path is taken from the configuration file's "
+        "folder. Default: inside the store, or below TMPDIR where the store is a bucket.",
     )
     data: DataConfig
     model: ModelConfig = ModelConfig()
@@ -139,88 +140,3 @@ class RunConfig(ConfigModel):
     divergence: DivergenceConfig = DivergenceConfig()
     segment: SegmentConfig = SegmentConfig()
     retry: RetryConfig = RetryConfig()
-
-
-def load_configuration(path: Path, assignments: Sequence[str] = ()) -> RunConfig:
-    """Read a TOML file and apply `key.path=value` assignments. Raises `ConfigurationError` naming every wrong field."""
-    try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigurationError(
-            f"Cannot read the configuration {path}: {error.strerror}. "
-            "Give the path of a TOML file; those in deployments/configs are examples."
-        ) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"The configuration {path} is not valid TOML: {error}.") from error
-    return configure(RunConfig, change_values(values, assignments), f"configuration {path}")
-
-
-def change_values(values: dict[str, Any], assignments: Sequence[str]) -> dict[str, Any]:
-    """A copy of nested values with `key.path=value` assignments applied, the later ones last."""
-    changed = copy.deepcopy(values)
-    for assignment in assignments:
-        _assign(changed, assignment)
-    return changed
-
-
-def configure(model: type[Config], values: dict[str, Any], origin: str) -> Config:
-    """Build a configuration; raises one `ConfigurationError` that names every wrong field and where it came from."""
-    try:
-        return model.model_validate(values)
-    except ValidationError as error:
-        problems = "\n".join(f"  {_describe(model, problem)}" for problem in error.errors())
-        raise ConfigurationError(f"The {origin} is wrong:\n{problems}") from error
-
-
-def _assign(values: dict[str, Any], assignment: str) -> None:
-    key, separator, text = assignment.partition("=")
-    if not separator or not key.strip():
-        raise ConfigurationError(f"--set takes key=value, for instance train.steps=500; found {assignment!r}.")
-    *sections, name = key.strip().split(".")
-    for section in sections:
-        values = values.setdefault(section, {})
-        if not isinstance(values, dict):
-            raise ConfigurationError(f"--set {assignment}: {section} is a value, not a section.")
-    values[name] = _parse_value(text.strip())
-
-
-def _parse_value(text: str) -> Any:
-    """A TOML value where it is one; everything else is text, so that paths and names need no quotes."""
-    try:
-        value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        return text
-    return value if isinstance(value, bool | int | float | str | list | dict) else text
-
-
-def _describe(model: Any, problem: Any) -> str:
-    """One line about one wrong field: where it is, what is wanted there, what was found."""
-    location = problem["loc"]
-    where = ".".join(str(part) for part in location) or "(whole file)"
-    if problem["type"] == "extra_forbidden":
-        return f"{where}: there is no such key; {_suggest_key(model, location)}"
-    found = problem.get("input")
-    shown = f" (found {found!r})" if isinstance(found, str | int | float | bool) else ""
-    return f"{where}: {_say(problem)}{shown}"
-
-
-def _say(problem: Any) -> str:
-    """The library's message in the words of this program."""
-    if problem["type"] == "missing":
-        return "must be given"
-    if problem["type"] == "model_type":
-        return "must be a section with keys of its own"
-    message: str = problem["msg"].removeprefix("Value error, ")
-    for theirs, ours in (("Input should be", "must be"), ("String should", "must")):
-        if message.startswith(theirs):
-            # What follows the comma says how the library tried to read the value.
-            return ours + message.removeprefix(theirs).partition(", ")[0]
-    return message
-
-
-def _suggest_key(model: Any, location: Sequence[Any]) -> str:
-    for part in location[:-1]:
-        model = model.model_fields[part].annotation
-    keys = list(model.model_fields)
-    similar = difflib.get_close_matches(str(location[-1]), keys, n=1)
-    return f"did you mean {similar[0]}?" if similar else f"the keys there are {', '.join(keys)}"

@@ -21,8 +21,8 @@ from tasks.advice.description import describe_advice
 from tasks.advice.measured import advise
 from tasks.advice.page import render_advice_page
 from tasks.advice.storage_cost import find_prices
-from tasks.configuration import change_values, configure
 from tasks.pages.words import NOTHING, duration
+from tasks.settings.reading import change_values, configure
 from training.configuration import CheckpointConfig
 
 EXPLAINED = "Overhead of all the time; lost at a crash on average, in 95 % of crashes, at most; storage cost."

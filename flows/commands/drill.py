@@ -24,7 +24,7 @@ from flows.commands.started_run import StartedRun
 from storage.checkpoints.tensor_files import weights_distance
 from storage.errors import ConfigurationError
 from storage.objects.addresses import check_writable
-from tasks.configuration import RunConfig, load_configuration
+from tasks.configuration import RunConfig
 from tasks.data.pipeline import prepare_dataset
 from tasks.drills.comparison import Comparison, Kill, describe_comparison, describe_run, find_hits
 from tasks.drills.ledger_difference import compare_ledgers
@@ -36,6 +36,7 @@ from tasks.pages.words import count_of, duration
 from tasks.places import RunPlaces, open_places, require_scratch
 from tasks.running.following import RunFollower
 from tasks.running.gpus import count_gpus
+from tasks.settings.reading import load_configuration
 from tasks.telling.display import PreparationDisplay, SegmentDisplay
 from tasks.telling.messages import show_messages
 from tasks.telling.terminal import console

@@ -21,8 +21,8 @@ from storage.runs.manifest import Generation, Manifest
 from storage.runs.retention import RetentionDecision, find_being_read, retain
 from storage.runs.run_state import RunState
 from storage.runs.transitions import prune
-from tasks.configuration import change_values, configure
 from tasks.pages.words import count_of, score, size
+from tasks.settings.reading import change_values, configure
 from training.configuration import CheckpointConfig, DivergenceConfig
 
 POLICY_FIELDS = {"keep", "keep_best", "keep_every_steps", "keep_bytes"}

@@ -18,9 +18,10 @@ from rich.table import Table
 
 from storage.datasets import DatasetManifest, load_dataset
 from storage.objects.local_store import LocalStore
-from tasks.configuration import RunConfig, load_configuration
+from tasks.configuration import RunConfig
 from tasks.corpora.generate import generate_corpus
 from tasks.data.pipeline import prepare_dataset
+from tasks.settings.reading import load_configuration
 from tests.helpers.processes import RankProcesses
 from training.configuration import CheckpointConfig, ModelConfig, TrainConfig, ValidationConfig
 from training.data.batches import BatchSource

@@ -16,7 +16,7 @@ from storage.runs.manifest import Manifest
 from storage.runs.retention import RetentionPolicy
 from storage.runs.run_state import RunState
 from storage.runs.transitions import promote
-from tasks.configuration import load_configuration
+from tasks.settings.reading import load_configuration
 from tests.helpers.commands import COMMAND, ROOT
 from tests.helpers.finished_runs import measured_run
 from tests.helpers.runs import lease_run, make_checkpoint, record_of

@@ -5,12 +5,13 @@ from pathlib import Path
 import pytest
 
 from storage.errors import ConfigurationError
-from tasks.configuration import RunConfig, load_configuration
+from tasks.configuration import RunConfig
 from tasks.corpora.generate import Job
 from tasks.corpora.policy import CLASSES
 from tasks.corpora.policy import SCHEMA as POLICY_SCHEMA
 from tasks.corpora.quality import SCHEMA as QUALITY_SCHEMA
 from tasks.corpora.quality import VOCABULARY_SIZE
+from tasks.settings.reading import load_configuration
 
 CONFIGS = Path(__file__).parents[3] / "deployments" / "configs"
 SHIPPED = sorted(CONFIGS.glob("*.toml"))
@@ -90,9 +91,9 @@ def test_the_quality_configuration_has_room_for_every_token_of_its_corpus() -> N
         ("run=2026-01-01", "run", "2026-01-01"),
         ("store=s3://bucket/some/prefix", "store", "s3://bucket/some/prefix"),
         ("store=/a folder/with=signs", "store", "/a folder/with=signs"),
-        ('store="quoted"', "store", "quoted"),
+        ('store="/quoted"', "store", "/quoted"),
         ("data.source=/data/*/part-[0-9].parquet", "data.source", "/data/*/part-[0-9].parquet"),
-        ("data.source=[1", "data.source", "[1"),
+        ("data.source=/[1", "data.source", "/[1"),
         ('data.numeric=["length", "age"]', "data.numeric", ["length", "age"]),
         ("data.numeric=[]", "data.numeric", []),
         ("checkpoint.every_steps=7", "checkpoint.every_steps", 7),

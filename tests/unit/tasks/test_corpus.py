@@ -18,8 +18,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from storage.errors import ConfigurationError, StoreError
-from tasks.configuration import configure
 from tasks.corpora.generate import BLOCK_ROWS, CorpusConfig, Job, generate_corpus
+from tasks.settings.reading import configure
 
 POLICY_ROWS, QUALITY_ROWS = 10_000, 8_000
 METADATA = {

@@ -10,10 +10,11 @@ from storage.objects.local_store import LocalStore
 from storage.runs.retention import RetentionPolicy
 from storage.runs.run_state import Divergence, RunState, SegmentRecord
 from storage.runs.transitions import end_segment, promote, roll_back
-from tasks.configuration import DataConfig, RunConfig, configure
+from tasks.configuration import DataConfig, RunConfig
 from tasks.places import RunPlaces
 from tasks.reports.rollbacks import count_skipped, describe_rollbacks
 from tasks.running.roll_back import answer_divergence
+from tasks.settings.reading import configure
 from tests.helpers.runs import BATCH_SIZE, lease_run, make_checkpoint, make_run, record_of
 from training.configuration import DivergenceConfig
 

@@ -1,7 +1,7 @@
 """`make demo`: the main job on a generated corpus, preempted on the way, from the first command to the report.
 
 Invariant: does nothing that a user could not do; it runs the command `holdfast` and sends it the SIGTERM that a
-preempted machine gets.
+preempted machine gets. It deletes the store of the demonstration before, and only that: one that has its marker.
 """
 
 import os
@@ -12,7 +12,9 @@ import sys
 import time
 from pathlib import Path
 
-from storage.objects.addresses import open_store
+from storage.errors import ConfigurationError, HoldfastError
+from storage.objects.addresses import open_store, path_of
+from storage.objects.local_store import LocalStore
 from storage.runs.manifest import Manifest
 from tasks.settings.reading import load_configuration
 from tasks.telling.terminal import console
@@ -20,6 +22,7 @@ from tasks.telling.terminal import console
 CONFIGURATION = Path("deployments/configs/demo.toml")
 ROWS = 8000
 POLL_SECONDS = 0.5
+MARKER = "made-by-make-demo"
 
 
 def main() -> None:
@@ -27,7 +30,7 @@ def main() -> None:
     config = load_configuration(CONFIGURATION)
     manifest = Manifest(open_store(config.store), config.run)
     preempted_from = config.train.steps // 3
-    shutil.rmtree(config.store, ignore_errors=True)
+    empty_store(config.store)
     if not Path(config.data.source).exists():
         _say(f"1. A corpus of {ROWS:,} rows: text with metadata, eleven classes from 41 % to 0.3 %.")
         if _command("corpus", config.data.source, "--job", "policy", "--rows", str(ROWS)).wait():
@@ -49,6 +52,31 @@ def main() -> None:
             sys.exit(1)
 
 
+def empty_store(address: str) -> None:
+    """An empty store in a folder, with the marker that lets the next demonstration delete what will be in it.
+
+    Raises `ConfigurationError` if the folder has files and no marker: somebody else may need them.
+    """
+    if not isinstance(open_store(address), LocalStore):
+        raise ConfigurationError(
+            f"`make demo` needs a store in a folder, found store = {address!r} in {CONFIGURATION}."
+        )
+    folder = path_of(address)
+    marker = folder / MARKER
+    found = sorted(folder.iterdir()) if folder.is_dir() else []
+    if found and marker not in found:
+        raise ConfigurationError(
+            f"The store {folder} has files that `make demo` did not make: {found[0].name} has no {MARKER} beside it. "
+            f"Nothing was deleted. If nobody needs them, delete the folder; else set store in {CONFIGURATION} to a "
+            "folder that does not exist."
+        )
+    for path in found:
+        if path != marker:  # the last to go would be the first to be missing if this is interrupted
+            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+    folder.mkdir(parents=True, exist_ok=True)
+    marker.write_text("This store was made by `make demo`, which deletes all that is in it when it starts again.\n")
+
+
 def _promoted_step(manifest: Manifest) -> int:
     head = manifest.find_head()
     return head.state.promoted.step if head is not None and head.state.promoted is not None else 0
@@ -64,4 +92,8 @@ def _say(text: str) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except HoldfastError as error:
+        console.print(f"Error: {error}", style="red", markup=False, soft_wrap=True)
+        sys.exit(2)

@@ -129,8 +129,8 @@ class RunConfig(ConfigModel):
     )
     scratch: str | None = Field(
         None,
-        description="Folder on fast local disk for temporary files. A relative path is taken from the configuration file's "
-        "folder. Default: inside the store, or below TMPDIR where the store is a bucket.",
+        description="Folder on fast local disk for temporary files. A relative path is taken from the configuration "
+        "file's folder. Default: inside the store, or below TMPDIR where the store is a bucket.",
     )
     data: DataConfig
     model: ModelConfig = ModelConfig()

@@ -55,7 +55,11 @@ delay_seconds = {RETRY_SECONDS}
 """
 
 # What the program was doing, then the error: nothing of a library's, and nothing after it.
-ERROR = re.compile(r"(\[[\d:]+\] Preparing the data: [^\n]*\n)*Error: (?P<message>.*)\n", re.DOTALL)
+ERROR = re.compile(
+    r"(Reading the configuration [^\n]*\n)?(Checking the columns [^\n]*\n)?(Starting Prefect\.\n)?"
+    r"(\[[\d:]+\] Preparing the data: [^\n]*\n)*Error: (?P<message>.*)\n",
+    re.DOTALL,
+)
 
 Columns = dict[str, Any]
 

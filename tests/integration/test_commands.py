@@ -227,7 +227,7 @@ def test_the_console_script_and_the_module_are_one_command() -> None:
         assert by_script.returncode == by_module.returncode
 
 
-@pytest.mark.parametrize("command", ["corpus", "run", "status", "verify", "prune", "audit", "advise"])
+@pytest.mark.parametrize("command", ["corpus", "run", "status", "verify", "scrub", "prune", "audit", "advise", "drill"])
 def test_help_fits_the_terminal_and_tells_of_set(command: str) -> None:
     help_text = holdfast(command, "--help").stdout
     assert "--set KEY=VALUE" in help_text

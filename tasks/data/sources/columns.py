@@ -8,15 +8,17 @@ import glob
 from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from storage.errors import ContractError
 from tasks.configuration import DataConfig
 from tasks.data.sources.files import SourceFile
+
+if TYPE_CHECKING:
+    import duckdb  # takes longer to import than a mistake in a column takes to be found
 
 TEXT, WHOLE, REAL, BOOLEAN, NOTHING = "text", "whole numbers", "real numbers", "booleans", "nothing but nulls"
 TIME, ZONED_TIME = "times", "times with a zone"
@@ -39,6 +41,7 @@ FITTING = {
 AGREEING = {"numeric": ({WHOLE, REAL, BOOLEAN},), "categorical": ({WHOLE, REAL},)}
 REWRITE = "write or copy it again, or take it out of data.source"
 NUMBERED = ', or to "" to number the rows'
+NUM_FILES_LOOKED_AT = 16
 ROW_NUMBER_COLUMNS = {"file_index", "file_row_number"}
 
 
@@ -64,11 +67,9 @@ def broken_contract(problem: str, expected: str, found: str, remedy: str) -> Con
 
 def inspect_files(files: list[SourceFile], config: DataConfig) -> SourceTable:
     """Read every file's footer. Raises `ContractError` for a damaged file, a missing column or a type that is wrong."""
-    num_rows, schemas = [], []
-    for file in files:
-        metadata = _read_footer(file)
-        num_rows.append(metadata.num_rows)
-        schemas.append(metadata.schema.to_arrow_schema())
+    footers = [_read_footer(file) for file in files]
+    num_rows = [footer.num_rows for footer in footers]
+    schemas = [footer.schema.to_arrow_schema() for footer in footers]
     if sum(num_rows) == 0:
         raise broken_contract(
             f"There are no rows in {_listed([file.name for file in files])}.",
@@ -76,11 +77,18 @@ def inspect_files(files: list[SourceFile], config: DataConfig) -> SourceTable:
             f"{len(files)} Parquet files with 0 rows",
             "check what wrote these files, or correct data.source",
         )
-    for file, schema in zip(files, schemas, strict=True):
-        _require_columns(file, schema, config)
-    families = {column: _agreed_family(column, role, files, schemas) for column, role in named_columns(config)}
+    families = _agreed_families(files, schemas, config)
     names = {name.lower() for schema in schemas for name in schema.names}
     return SourceTable(files, num_rows, families, has_row_numbers=not names & ROW_NUMBER_COLUMNS)
+
+
+def check_columns(files: list[SourceFile], config: DataConfig) -> None:
+    """Raise `ContractError` for a column that is missing or of a wrong type in the first few files.
+
+    Quick however many files there are; `inspect_files` looks at all of them.
+    """
+    looked_at = files[:NUM_FILES_LOOKED_AT]
+    _agreed_families(looked_at, [_read_footer(file).schema.to_arrow_schema() for file in looked_at], config)
 
 
 def named_columns(config: DataConfig) -> list[tuple[str, str]]:
@@ -116,7 +124,7 @@ def samples_sql(table: SourceTable, config: DataConfig, file_index: int | None =
     return f"SELECT {selected} FROM {_files_sql(files)}"
 
 
-def only_row(connection: duckdb.DuckDBPyConnection, query: str) -> tuple[Any, ...]:
+def only_row(connection: "duckdb.DuckDBPyConnection", query: str) -> tuple[Any, ...]:
     """The one row of a query, read to its end: a result that is not finished blocks the connection."""
     (row,) = connection.execute(query).fetchall()
     return tuple(row)
@@ -215,6 +223,13 @@ def _require_columns(file: SourceFile, schema: pa.Schema, config: DataConfig) ->
                 _listed([name for name in schema.names if name.lower() == column.lower()]),
                 "rename one of them",
             )
+
+
+def _agreed_families(files: list[SourceFile], schemas: list[pa.Schema], config: DataConfig) -> dict[str, str]:
+    """The kind of type of every named column."""
+    for file, schema in zip(files, schemas, strict=True):
+        _require_columns(file, schema, config)
+    return {column: _agreed_family(column, role, files, schemas) for column, role in named_columns(config)}
 
 
 def _agreed_family(column: str, role: str, files: list[SourceFile], schemas: list[pa.Schema]) -> str:

@@ -1,0 +1,35 @@
+"""What is typed for `holdfast corpus`."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from tasks.telling.terminal import console
+
+
+def corpus(
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="Folder to make.")],
+    job: Annotated[
+        Literal["policy", "quality"],
+        typer.Option(help="policy: raw text, metadata, 11 classes. quality: token ids, metadata, a binary label."),
+    ],
+    rows: Annotated[int, typer.Option(help="Number of rows.")],
+    assignments: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Set seed or rows_per_file.")
+    ] = None,
+) -> None:
+    """Make a synthetic corpus to try Holdfast on.
+
+    It is a folder of Parquet files with the columns of one of the two example configurations, policy and quality.
+    """
+    from rich.progress import Progress
+
+    from tasks.corpora.generate import CorpusConfig, generate_corpus
+    from tasks.settings.reading import change_values, configure
+
+    config = configure(CorpusConfig, change_values({}, assignments or []), "configuration of the corpus")
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+        bar = progress.add_task(f"writing {out}", total=rows)
+        paths = generate_corpus(out, job, rows, config, on_rows=lambda count: progress.advance(bar, count))
+    print(f"{rows:,} rows in {len(paths)} files in {out}")

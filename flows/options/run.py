@@ -1,0 +1,21 @@
+"""What is typed for `holdfast run`."""
+
+from flows.options.shared import Assignments, ConfigurationArgument, read_configuration, say
+
+
+def run(configuration: ConfigurationArgument, assignments: Assignments = None) -> None:
+    """Train a run to its end, or go on with one that exists.
+
+    After an interruption of any kind, start the same command again: it goes on from the last promoted checkpoint.
+    """
+    config = read_configuration(configuration, assignments or [])
+    from flows.server import configured_server
+
+    say("Starting Prefect.")
+    with configured_server() as server:
+        # Prefect takes seconds to import: the server starts meanwhile.
+        from flows.local import run_locally
+
+        if server is not None:
+            server.wait()
+        run_locally(config)

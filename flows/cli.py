@@ -14,6 +14,7 @@ import typer
 
 from flows.options.advise import advise
 from flows.options.audit import audit
+from flows.options.config import config
 from flows.options.corpus import corpus
 from flows.options.drill import drill
 from flows.options.prune import prune
@@ -36,7 +37,7 @@ app = typer.Typer(
     "The terms used here are explained in README.md, section Glossary.",
 )
 # In the order in which a newcomer needs them.
-for command in (corpus, run, status, verify, scrub, prune, audit, advise, drill):
+for command in (corpus, config, run, status, verify, scrub, prune, audit, advise, drill):
     app.command()(command)
 
 

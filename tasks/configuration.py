@@ -34,7 +34,10 @@ class SplitConfig(ConfigModel):
     @model_validator(mode="after")
     def _column_is_named(self) -> "SplitConfig":
         if (self.by == "id") != (self.column is None):
-            raise ValueError(f"split.column goes with by = 'column' and 'time' and with them alone; by is {self.by!r}")
+            raise ValueError(
+                "column is needed for by = 'column' and by = 'time', and not allowed with by = 'id': "
+                f"{self.told('by', 'column')}"
+            )
         return self
 
 
@@ -74,11 +77,15 @@ class DataConfig(ConfigModel):
     @model_validator(mode="after")
     def _columns_make_sense(self) -> "DataConfig":
         if (self.text is None) == (self.tokens is None):
-            raise ValueError("exactly one of text and tokens must name a column")
+            found = "neither is set" if self.text is None else "both are set"
+            raise ValueError(f"exactly one of text and tokens must name a column: {found}")
         if self.attention_mask is not None and self.tokens is None:
             raise ValueError("attention_mask goes with tokens, not with text")
         if self.shard_rows % self.row_group_rows:
-            raise ValueError(f"shard_rows must be a multiple of row_group_rows ({self.row_group_rows})")
+            raise ValueError(
+                f"shard_rows must be a multiple of row_group_rows: {self.told('shard_rows', 'row_group_rows')}. "
+                f"Set shard_rows to a multiple of {self.row_group_rows}"
+            )
         if self.kind == "binary" and self.classes is not None and len(self.classes) != 2:
             raise ValueError(f"a binary target has two classes, found {self.classes}")
         if self.classes is not None and len(set(self.classes)) != len(self.classes):

@@ -18,6 +18,13 @@ class ConfigModel(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", coerce_numbers_to_str=True, allow_inf_nan=False)
 
+    def told(self, *names: str) -> str:
+        """The values of these fields in words, and which of them nobody set: for a message about how they agree."""
+        return " and ".join(
+            f"{name} is {getattr(self, name)!r}" + ("" if name in self.model_fields_set else " (the default)")
+            for name in names
+        )
+
 
 class ModelConfig(ConfigModel):
     """A transformer encoder over the tokens, joined with the metadata before the head."""
@@ -32,7 +39,7 @@ class ModelConfig(ConfigModel):
     @model_validator(mode="after")
     def _heads_divide_width(self) -> "ModelConfig":
         if self.width % self.heads:
-            raise ValueError(f"heads must divide width, found width {self.width} and heads {self.heads}")
+            raise ValueError(f"heads must divide width: {self.told('width', 'heads')}. Set heads to a divisor of width")
         return self
 
 
@@ -86,9 +93,15 @@ class TrainConfig(ConfigModel):
     @model_validator(mode="after")
     def _work_for_every_rank(self) -> "TrainConfig":
         if self.leaves > self.batch_size:
-            raise ValueError(f"leaves must be at most batch_size ({self.batch_size}), found {self.leaves}")
+            raise ValueError(
+                f"leaves must be at most batch_size: {self.told('leaves', 'batch_size')}. "
+                f"Set leaves to at most {self.batch_size}, or a larger batch_size"
+            )
         if self.ranks > self.leaves:
-            raise ValueError(f"ranks must be at most leaves ({self.leaves}), found {self.ranks}")
+            raise ValueError(
+                f"ranks must be at most leaves: {self.told('ranks', 'leaves')}. "
+                f"Set ranks to at most {self.leaves}, or for a new run leaves to at least {self.ranks}"
+            )
         return self
 
 
@@ -131,8 +144,9 @@ class DivergenceConfig(ConfigModel):
     def _goes_back_behind_the_spike(self) -> "DivergenceConfig":
         if self.spikes and self.rollback_steps < self.consecutive_steps:
             raise ValueError(
-                f"rollback_steps must be at least consecutive_steps ({self.consecutive_steps}), or a run would go back "
-                f"into the spike; found {self.rollback_steps}"
+                "rollback_steps must be at least consecutive_steps, or a run would go back into the spike: "
+                f"{self.told('rollback_steps', 'consecutive_steps')}. Set rollback_steps to at least "
+                f"{self.consecutive_steps}, or fewer consecutive_steps"
             )
         return self
 

@@ -7,6 +7,11 @@ import difflib
 from collections.abc import Sequence
 from typing import Any
 
+from pydantic import BaseModel
+
+# As difflib measures how alike two words are: 1 is the same.
+SURELY_MEANT = 0.8
+
 
 def describe_mistake(model: Any, problem: Any) -> str:
     """One line about one wrong field: where it is, what is wanted there, what was found."""
@@ -34,8 +39,28 @@ def _say(problem: Any) -> str:
 
 
 def _suggest_key(model: Any, location: Sequence[Any]) -> str:
+    section = model
     for part in location[:-1]:
-        model = model.model_fields[part].annotation
-    keys = list(model.model_fields)
-    similar = difflib.get_close_matches(str(location[-1]), keys, n=1)
-    return f"did you mean {similar[0]}?" if similar else f"the keys there are {', '.join(keys)}"
+        section = section.model_fields[part].annotation
+    keys, name = list(section.model_fields), str(location[-1])
+    similar = _find_elsewhere(model, name, 1.0) or difflib.get_close_matches(name, keys, n=1)
+    similar = similar or _find_elsewhere(model, name, SURELY_MEANT)
+    return f"did you mean {' or '.join(similar)}?" if similar else f"the keys there are {', '.join(keys)}"
+
+
+def _find_elsewhere(model: Any, name: str, cutoff: float) -> list[str]:
+    """Where in the whole configuration there is a key of this name, or one like it."""
+    places = _keys_of(model)
+    similar = difflib.get_close_matches(name, {key for _, key in places}, n=1, cutoff=cutoff)
+    return [f"{path}{key}" for path, key in places if key in similar]
+
+
+def _keys_of(model: Any, path: str = "") -> list[tuple[str, str]]:
+    """Every key of a model and of the models in it, with the path of its section."""
+    found = []
+    for key, field in model.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            found += _keys_of(field.annotation, f"{path}{key}.")
+        else:
+            found.append((path, key))
+    return found

@@ -15,6 +15,7 @@ from storage.errors import ConfigurationError
 from tasks.configuration import RunConfig
 from tasks.settings.mistakes import describe_mistake
 from tasks.settings.paths import absolute_path, absolute_paths, require_not_elsewhere
+from tasks.settings.toml_hints import explain_toml_error
 from training.configuration import ConfigModel
 
 Config = TypeVar("Config", bound=ConfigModel)
@@ -28,14 +29,18 @@ def load_configuration(path: Path, assignments: Sequence[str] = ()) -> RunConfig
     A relative path is taken from the file's folder, in an assignment from the working directory.
     """
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        values = tomllib.loads(text)
     except OSError as error:
         raise ConfigurationError(
             f"Cannot read the configuration {path}: {error.strerror}. "
             "Give the path of a TOML file; those in deployments/configs are examples."
         ) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"The configuration {path} is not valid TOML: {error}.") from error
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(f"The configuration {path} is not valid TOML: it is not UTF-8 text.") from error
+    except tomllib.TOMLDecodeError as error:
+        explained = explain_toml_error(text, error)
+        raise ConfigurationError(f"The configuration {path} is not valid TOML: {explained}") from error
     in_file = absolute_paths(DEFAULT_STORE | values, Path(absolute_path(str(path.parent), Path.cwd())))
     changed = change_values(in_file, assignments)
     if changed.get("store") == in_file["store"]:

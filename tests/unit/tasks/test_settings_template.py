@@ -1,0 +1,55 @@
+"""`holdfast config`: what it prints is a configuration file, with every field and its default."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tasks.configuration import RunConfig
+from tasks.settings.reading import load_configuration
+from tasks.settings.template import render_configuration, start_configuration
+
+CONFIGS = Path(__file__).parents[3] / "deployments" / "configs"
+FIELD = re.compile(r"^# (\w+ = .*)$", re.MULTILINE)
+
+
+@pytest.mark.parametrize("full", [False, True])
+@pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.toml")), ids=lambda path: path.stem)
+def test_what_is_printed_is_the_same_configuration_when_it_is_read(path: Path, full: bool, tmp_path: Path) -> None:
+    config = load_configuration(path)
+    printed = tmp_path / "elsewhere" / "printed.toml"
+    printed.parent.mkdir()
+    printed.write_text(render_configuration(config, full))
+    again = load_configuration(printed)
+    assert again == config
+    assert render_configuration(again, full) == printed.read_text()
+
+
+def test_texts_that_need_care_in_toml_come_back_as_they_were(tmp_path: Path) -> None:
+    names = ['a"b', "a\\b", "a\x7fb", "tab\t", "ä", "\U0001f600"]
+    config = start_configuration([]).model_dump(exclude_unset=True)
+    config["data"]["numeric"] = names
+    path = tmp_path / "run.toml"
+    path.write_text(render_configuration(RunConfig.model_validate(config), full=False), encoding="utf-8")
+    assert load_configuration(path).data.numeric == names
+
+
+def test_with_every_comment_made_a_line_it_is_the_configuration_with_every_default(tmp_path: Path) -> None:
+    config = start_configuration([])
+    printed = render_configuration(config, full=True)
+    lines = [line for line in FIELD.sub(r"\1", printed).splitlines() if not line.endswith("(not set)")]
+    assert tomllib.loads("\n".join(lines)) == config.model_dump(exclude_none=True)
+
+
+def test_every_field_is_there_and_has_a_description() -> None:
+    printed = render_configuration(start_configuration([]), full=True).splitlines()
+    names = [FIELD.sub(r"\1", line).partition(" = ")[0] for line in printed]
+    for name in ("run", "scratch", "column", "adam_beta1", "lowest_metric", "keep_bytes", "seconds", "attempts"):
+        before = printed[names.index(name) - 1]
+        assert re.match(r"# \w", before), name
+
+
+def test_the_configuration_to_start_from_is_changed_by_set() -> None:
+    printed = render_configuration(start_configuration(["run=mine", "train.steps=7"]), full=False)
+    assert 'run = "mine"\n' in printed and "\nsteps = 7\n" in printed and "adam_beta1" not in printed

@@ -4,16 +4,13 @@ Invariant: the same file names the same store, source and scratch folder in what
 """
 
 import copy
-import re
 from pathlib import Path
 from typing import Any
 
 from storage.errors import ConfigurationError
-from storage.objects.addresses import RUNS_FOLDER
+from storage.objects.addresses import RUNS_FOLDER, find_scheme
 
 PATH_KEYS = (("store",), ("scratch",), ("data", "source"))
-# s3://bucket, and what was meant to be one: the store says what is wrong with it.
-ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 
 
 def absolute_paths(values: dict[str, Any], folder: Path) -> dict[str, Any]:
@@ -56,4 +53,4 @@ def require_not_elsewhere(text: Any, store: Any, run: Any) -> None:
 
 
 def _is_relative(text: str) -> bool:
-    return bool(text) and not text.startswith(("/", "~")) and ADDRESS.match(text) is None
+    return bool(text) and not text.startswith(("/", "~")) and find_scheme(text) is None

@@ -37,7 +37,7 @@ MISTAKES = {
     "data.source=nowhere": "nowhere does not exist",
     "data.label=dominion": "Column 'dominion' is missing in part-0.parquet",
     "data.label=length": "has the wrong type",
-    "store=ftp://host/store": "stores are not supported by this version",
+    "store=ftp://host/store": "expected s3://bucket/prefix, or the path of a folder",
 }
 
 

@@ -42,5 +42,5 @@ def test_a_folder_that_is_empty_can_be_the_store(tmp_path: Path) -> None:
 
 
 def test_a_bucket_is_not_emptied(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="needs a folder"):
+    with pytest.raises(ConfigurationError, match="needs a store in a folder"):
         empty_store("s3://bucket/prefix")

@@ -127,6 +127,27 @@ def test_a_command_for_one_run_says_which_there_are_where_it_is_given_a_store(
     assert json.loads(holdfast("scrub", in_a_folder_called_runs, "--json").stdout)["runs"] == ["first", "second"]
 
 
+def test_status_of_a_store_lists_its_runs(configuration: Path, store: LocalStore) -> None:
+    found = read_json("status", store.address)
+    assert found["store"] == store.address
+    stands = {run["run"]: (run["state"], run["step"], run["steps_total"], run["error"]) for run in found["runs"]}
+    assert stands == {"first": ("running", 20, 100, None), "second": ("created", 0, 100, None)}
+    assert [run["address"] for run in found["runs"]] == [f"{store.address}/runs/{run}" for run in ("first", "second")]
+    printed = holdfast("status", store.address).stdout.splitlines()
+    assert printed[0] == f"2 runs in {store.address}"
+    rows = [" ".join(line.split()) for line in printed[2:]]
+    assert rows == ["first running 20 100 0", "second created 0 100 0"]
+
+
+def test_a_run_that_cannot_be_read_does_not_hide_the_others(configuration: Path, store: LocalStore) -> None:
+    for generation in (store.root / "runs" / "first" / "manifest").iterdir():
+        generation.write_bytes(b"not a manifest")
+    first, second = read_json("status", store.address)["runs"]
+    assert first["run"] == "first" and "cannot be read" in first["error"]
+    assert (second["run"], second["state"]) == ("second", "created")
+    assert "first: " in holdfast("status", store.address).stdout
+
+
 def test_status_has_what_other_programs_rely_on(configuration: Path, store: LocalStore) -> None:
     status = read_json("status", configuration)
     assert status["step"] == 20 and status["steps_total"] == 100 and status["state"] == "running"

@@ -1,0 +1,81 @@
+"""The task `recover`: a new run begins, an old one goes on with the configuration of this command."""
+
+import inspect
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storage.datasets import DatasetManifest
+from storage.objects.local_store import LocalStore
+from storage.runs.manifest import Manifest
+from storage.runs.retention import RetentionPolicy
+from storage.runs.run_state import RunState
+from storage.runs.transitions import promote
+from tasks.configuration import RunConfig
+from tasks.recover import recover
+from tests.helpers.datasets import publish_small_dataset
+from tests.helpers.runs import BATCH_SIZE, lease_run, make_checkpoint, record_of
+
+DATA = {"text": "t", "label": "l", "kind": "binary"}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> LocalStore:
+    return LocalStore(tmp_path / "store")
+
+
+@pytest.fixture
+def dataset(store: LocalStore, tmp_path: Path) -> DatasetManifest:
+    return publish_small_dataset(store, tmp_path / "work")
+
+
+def config_of(store: LocalStore, **train: Any) -> RunConfig:
+    settings = {"batch_size": BATCH_SIZE, "steps": 100} | train
+    return RunConfig.model_validate({"run": "run", "store": store.address, "data": DATA, "train": settings})
+
+
+def recovered(config: RunConfig, dataset: DatasetManifest) -> tuple[RunState, str]:
+    """What the task returns, and what it says of it, without Prefect around it."""
+    state, sentence = inspect.unwrap(recover)(config, dataset)
+    return state, sentence
+
+
+def test_a_new_run_begins_at_step_0_and_what_it_was_begun_with_is_in_its_manifest(
+    store: LocalStore, dataset: DatasetManifest
+) -> None:
+    config = config_of(store)
+    state, sentence = recovered(config, dataset)
+    assert sentence == "A new run: it begins at step 0."
+    assert Manifest(store, "run").load_head().state == state
+    assert (state.run, state.dataset_digest, state.steps_total) == ("run", dataset.digest, 100)
+    assert RunConfig.model_validate(state.config) == config
+    assert (state.promoted, state.lease, state.segments) == (None, None, [])
+
+
+def test_taking_up_an_unchanged_run_writes_nothing(store: LocalStore, dataset: DatasetManifest) -> None:
+    recovered(config_of(store), dataset)
+    before = list(store.list_keys(""))
+    recovered(config_of(store), dataset)
+    assert list(store.list_keys("")) == before
+
+
+def test_a_changed_configuration_is_told_and_in_the_manifest_before_anything_is_trained_with_it(
+    store: LocalStore,
+    dataset: DatasetManifest,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(logging.getLogger("holdfast"), "propagate", True)  # as it is before a command shows messages
+    recovered(config_of(store), dataset)
+    manifest = Manifest(store, "run")
+    kept = record_of(make_checkpoint(store, tmp_path / "files", 10, lease_run(manifest)))
+    manifest.commit("promoted", promote(kept, RetentionPolicy(newest=2)))
+    with caplog.at_level(logging.INFO, "holdfast"):
+        state, sentence = recovered(config_of(store, steps=150), dataset)
+    assert "train.steps: was 100, is 150 now" in caplog.text
+    assert "step 10 of 150" in sentence
+    assert (state.steps_total, state.config["train"]["steps"], state.lease) == (150, 150, None)
+    assert manifest.load_head().state == state

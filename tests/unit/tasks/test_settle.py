@@ -1,0 +1,219 @@
+"""A run is never taken from a process that lives; what a segment left is counted once, whoever settles it."""
+
+import itertools
+import os
+import shutil
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storage.errors import RunBusyError, StoreError
+from storage.objects.local_store import LocalStore
+from storage.runs.holders import is_alive, this_process
+from storage.runs.manifest import Manifest
+from storage.runs.retention import RetentionPolicy
+from storage.runs.run_state import Holder, Lease, RunState
+from storage.runs.segments import Heartbeat as Beat
+from storage.runs.segments import OutcomeRecord, find_heartbeat, write_heartbeat, write_outcome
+from storage.runs.transitions import promote, take_lease
+from tasks.configuration import DataConfig, RunConfig
+from tasks.places import RunPlaces
+from tasks.running import heartbeat as heartbeats
+from tasks.running import settle
+from tasks.running.heartbeat import HEARTBEAT_SECONDS, Heartbeat
+from tasks.running.settle import recover_run, require_dead_holder
+from tests.helpers.cut_off_stores import ProcessGoneError, StoreCutOff
+from tests.helpers.runs import BATCH_SIZE, make_checkpoint, make_run, record_of
+from training.configuration import TrainConfig
+
+CONFIG = RunConfig(
+    run="run", data=DataConfig(text="t", label="l", kind="binary"), train=TrainConfig(batch_size=BATCH_SIZE)
+)
+STAT_START_TICKS = 19  # counted from the field behind the process's name: proc_pid_stat(5)
+
+
+def dead_process() -> Holder:
+    """One on this machine, with the number of a process that began later."""
+    return this_process().model_copy(update={"start_ticks": this_process().start_ticks - 1})
+
+
+def parent_process() -> Holder:
+    """Another process that lives on this machine."""
+    fields = Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(")")[2].split()
+    return this_process().model_copy(update={"pid": os.getppid(), "start_ticks": int(fields[STAT_START_TICKS])})
+
+
+def process_elsewhere() -> Holder:
+    return this_process().model_copy(update={"host": "another-host", "place": "another boot"})
+
+
+def places_of(store: Any, folder: Path) -> RunPlaces:
+    return RunPlaces(store, Manifest(store, "run"), folder / "scratch", folder / "data")
+
+
+def begin_segment(places: RunPlaces, holder: Holder) -> Lease:
+    lease = places.manifest.commit("segment began", take_lease(holder, world_size=2)).state.lease
+    assert lease is not None
+    return lease
+
+
+def state_of(places: RunPlaces) -> RunState:
+    return places.manifest.load_head().state
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> RunPlaces:
+    """A run that was created and not yet trained."""
+    store = LocalStore(tmp_path / "store")
+    make_run(store)
+    return places_of(store, tmp_path)
+
+
+@pytest.fixture
+def template(tmp_path: Path) -> Path:
+    """The store of a run whose segment died: step 10 is promoted, 20 complete, 30 not; it was seen at step 34."""
+    store, files = LocalStore(tmp_path / "template"), tmp_path / "files"
+    make_run(store)
+    places = places_of(store, tmp_path)
+    fence = begin_segment(places, dead_process()).fence
+    kept = record_of(make_checkpoint(store, files, 10, fence))
+    places.manifest.commit("promoted", promote(kept, RetentionPolicy(newest=9)))
+    make_checkpoint(store, files, 20, fence)
+    store.delete(f"{make_checkpoint(store, files, 30, fence).path}/index.json")
+    write_heartbeat(store, "run", fence, Beat(beat=7, step=34))
+    return store.root
+
+
+def test_a_lost_segment_leaves_its_newest_complete_checkpoint_and_the_steps_after_it_are_lost(
+    template: Path, tmp_path: Path
+) -> None:
+    places = places_of(LocalStore(template), tmp_path)
+    state = recover_run(CONFIG, places)
+    assert state.lease is None and state == state_of(places)
+    assert [record.step for record in state.kept] == [20, 10]
+    (record,) = state.segments
+    assert (record.outcome, record.first_step, record.last_step, record.steps_lost) == ("lost", 0, 34, 14)
+    assert (record.seconds, record.world_size) == (7 * HEARTBEAT_SECONDS, 2)
+
+
+def test_settling_that_is_cut_off_at_any_operation_is_finished_by_the_next_process_with_the_same_record(
+    template: Path, tmp_path: Path
+) -> None:
+    expected = recover_run(CONFIG, places_of(LocalStore(Path(shutil.copytree(template, tmp_path / "whole"))), tmp_path))
+    num_cut_off = 0
+    for at in itertools.count(1):
+        store = LocalStore(Path(shutil.copytree(template, tmp_path / f"store-{at}")))
+        try:
+            recover_run(CONFIG, places_of(StoreCutOff(store, at, ProcessGoneError()), tmp_path))
+        except ProcessGoneError:
+            num_cut_off += 1
+            state = recover_run(CONFIG, places_of(store, tmp_path))
+            assert state.segments == expected.segments and state.lease is None
+            assert [record.step for record in state.kept] == [20, 10]
+        else:
+            break
+    assert num_cut_off >= 10
+
+
+def test_what_the_ranks_said_themselves_is_taken_and_what_they_printed_is_kept(places: RunPlaces) -> None:
+    fence = begin_segment(places, dead_process()).fence
+    folder = places.segment_scratch(fence)
+    folder.mkdir(parents=True)
+    (folder / "ranks.log").write_text("rank 0: out of memory\n")
+    said = OutcomeRecord(
+        outcome="failed", cause="out of memory", is_final=True, first_step=0, last_step=4, world_size=2, seconds=9.5,
+        phases={"train": 8.0},
+    )  # fmt: skip
+    write_outcome(places.store, "run", fence, said)
+    (record,) = recover_run(CONFIG, places).segments
+    taken = {name: getattr(record, name) for name in ("outcome", "cause", "is_final", "last_step", "seconds", "phases")}
+    assert taken == said.model_dump(include=set(taken))
+    assert record.steps_lost == 4
+    assert places.store.read(f"runs/run/segments/{fence:08d}/ranks.log") == b"rank 0: out of memory\n"
+    assert not folder.exists()
+
+
+def test_the_last_step_is_read_from_reports_whose_last_line_was_cut_off(places: RunPlaces) -> None:
+    fence = begin_segment(places, dead_process()).fence
+    write_heartbeat(places.store, "run", fence, Beat(beat=1, step=3))
+    places.segment_scratch(fence).mkdir(parents=True)
+    (places.segment_scratch(fence) / "progress.jsonl").write_text('{"step": 5}\n{"step": 6}\n{"ste')
+    (record,) = recover_run(CONFIG, places).segments
+    assert (record.last_step, record.steps_lost) == (6, 6)
+
+
+def test_a_run_that_a_living_process_holds_is_not_touched(places: RunPlaces) -> None:
+    assert is_alive(parent_process()) is True
+    lease = begin_segment(places, parent_process())
+    generation = places.manifest.load_head().generation
+    with pytest.raises(RunBusyError, match=rf"process {lease.holder.pid} on .*stop it with SIGTERM"):
+        recover_run(CONFIG, places)
+    assert places.manifest.load_head().generation == generation
+
+
+def test_an_earlier_attempt_of_this_very_process_is_over(places: RunPlaces) -> None:
+    begin_segment(places, this_process())
+    (record,) = recover_run(CONFIG, places).segments
+    assert record.outcome == "lost"
+
+
+def test_a_holder_on_another_machine_is_dead_once_its_heartbeat_stands_still(
+    places: RunPlaces, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settle, "SILENCE_SECONDS", 0.2)
+    monkeypatch.setattr(settle, "WATCH_SECONDS", 0.01)
+    lease = begin_segment(places, process_elsewhere())
+    write_heartbeat(places.store, "run", lease.fence, Beat(beat=3, step=8))
+    (record,) = recover_run(CONFIG, places).segments
+    assert (record.outcome, record.last_step) == ("lost", 8)
+
+
+def test_a_holder_on_another_machine_lives_as_long_as_its_heart_beats(
+    places: RunPlaces, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settle, "WATCH_SECONDS", 0.01)
+    monkeypatch.setattr(heartbeats, "HEARTBEAT_SECONDS", 0.01)
+    lease = begin_segment(places, process_elsewhere())
+    with Heartbeat(places, lease.fence, 0), pytest.raises(RunBusyError, match="on another-host"):
+        require_dead_holder(places, lease)
+
+
+class StumblingStore(LocalStore):
+    """A store whose first writes fail; `has_recovered` is set by the second one that does not."""
+
+    def __init__(self, root: Path, num_failures: int) -> None:
+        super().__init__(root)
+        self.has_recovered = threading.Event()
+        self._failures_left = num_failures
+        self._num_written = 0
+
+    def write(self, key: str, data: bytes) -> None:
+        if self._failures_left:
+            self._failures_left -= 1
+            raise StoreError("the store does not answer")
+        super().write(key, data)
+        self._num_written += 1
+        if self._num_written == 2:
+            self.has_recovered.set()
+
+
+def test_a_store_that_fails_for_a_moment_costs_beats_and_never_the_heart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(heartbeats, "HEARTBEAT_SECONDS", 0.01)
+    store = StumblingStore(tmp_path / "store", num_failures=3)
+    with Heartbeat(places_of(store, tmp_path), 4, first_step=12) as heart:
+        heart.step = 17
+        assert store.has_recovered.wait(60)
+    found = find_heartbeat(store, "run", 4)
+    assert found is not None and found.beat >= 5 and found.step == 17
+
+
+def test_no_beat_follows_once_the_lease_is_given_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heartbeats, "HEARTBEAT_SECONDS", 0.001)
+    store = StumblingStore(tmp_path / "store", num_failures=0)
+    with Heartbeat(places_of(store, tmp_path), 4, first_step=0):
+        assert store.has_recovered.wait(60)
+    assert [thread for thread in threading.enumerate() if thread.name == "heartbeat"] == []

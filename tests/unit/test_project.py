@@ -3,6 +3,7 @@
 import ast
 import functools
 import importlib.metadata
+import re
 import sys
 import warnings
 from collections.abc import Iterator
@@ -41,6 +42,13 @@ DEEPEST_ROOM = 3
 LONGEST_ROOM_LINES = 1500
 # Directly in `tasks/` lies the pipeline, one Prefect task in each file, and these, which all of them share.
 SHARED_BY_TASKS = {"compatibility", "configuration", "places", "step"}
+
+LINK = re.compile(r"\]\(([^()\s]+)\)")
+TEST_FILE = re.compile(r"`((?:\w+/)+test_\w+\.py)`")
+READMES = sorted(
+    path.relative_to(ROOT)
+    for path in [ROOT / "README.md", *(path for folder in LAYOUT for path in (ROOT / folder).rglob("README.md"))]
+)
 
 MODULES = sorted(path.relative_to(ROOT) for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
 KNOWN_MODULES = set(MODULES)
@@ -144,6 +152,19 @@ def test_what_is_deprecated_is_an_error_in_our_own_modules(package: str) -> None
             "gone soon", DeprecationWarning, f"{package}/some.py", 1, module=f"{package}.some.module"
         )
     warnings.warn_explicit("gone soon", DeprecationWarning, "library.py", 1, module=f"{package}_of_a_library.module")
+
+
+@pytest.mark.parametrize("readme", READMES, ids=Path.as_posix)
+def test_every_link_in_a_readme_leads_somewhere_in_the_project(readme: Path) -> None:
+    targets = [target.partition("#")[0] for target in LINK.findall((ROOT / readme).read_text(encoding="utf-8"))]
+    links = {target for target in targets if target and not target.startswith(("http://", "https://"))}
+    assert {link for link in links if not (ROOT / readme.parent / link).exists()} == set()
+
+
+@pytest.mark.parametrize("readme", READMES, ids=Path.as_posix)
+def test_every_file_of_tests_that_a_readme_names_is_there(readme: Path) -> None:
+    named = {name.removeprefix("tests/") for name in TEST_FILE.findall((ROOT / readme).read_text(encoding="utf-8"))}
+    assert {name for name in named if not (ROOT / "tests" / name).exists()} == set()
 
 
 def test_nothing_is_pickled() -> None:

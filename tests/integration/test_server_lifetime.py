@@ -1,0 +1,65 @@
+"""The Prefect server that `holdfast run` starts for itself: it lives as long as the command, however that ends.
+
+That it answers is seen wherever a test runs the command.
+"""
+
+import contextlib
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.helpers.commands import ROOT
+from tests.helpers.prefect_server import clean_environment
+
+HOLD = """
+from flows.server import configured_server
+with configured_server() as server:
+    print("started", flush=True)
+    input()
+"""
+WAIT = "from flows.server import configured_server as c\nwith c() as server: server.wait()"
+GONE_SECONDS = 60
+
+
+@contextlib.contextmanager
+def command(code: str, folder: Path, **environment: str) -> Iterator["subprocess.Popen[str]"]:
+    """A process with a server of its own; killed at the end, if it still lives."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], env={**clean_environment(), "PREFECT_HOME": str(folder / "home"), **environment},
+        cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.parametrize("ending", ["the block ends", "the command is killed"])
+def test_the_server_is_gone_with_the_command(tmp_path: Path, ending: str) -> None:
+    with command(HOLD, tmp_path) as process:
+        assert process.stdout is not None and process.stdout.readline() == "started\n"
+        (server,) = psutil.Process(process.pid).children()
+        assert "prefect.server.api.server:create_app" in server.cmdline()
+        if ending == "the block ends":
+            process.communicate("\n")
+            assert process.returncode == 0 and not server.is_running()
+        else:
+            process.kill()
+        _, alive = psutil.wait_procs([server], timeout=GONE_SECONDS)
+        for left in alive:
+            left.kill()
+        assert alive == []
+
+
+def test_a_server_that_cannot_start_is_an_error_with_what_it_said(tmp_path: Path) -> None:
+    (tmp_path / "prefect").mkdir()
+    (tmp_path / "prefect" / "__init__.py").write_text("raise ImportError('no Prefect today')\n")
+    with command(WAIT, tmp_path, PYTHONPATH=str(tmp_path)) as process:
+        said = process.communicate()[1]
+    assert process.returncode == 1
+    assert "HoldfastError: The local Prefect server did not start" in said and "no Prefect today" in said

@@ -49,30 +49,40 @@ class DataConfig(ConfigModel):
         description="Parquet file, folder of Parquet files, or glob. A relative path is taken from the "
         "configuration file's folder.",
     )
-    id: str | None = Field("sample_id", description="Column with a unique id; 'row' numbers are used if not given.")
+    id: str | None = Field("sample_id", description='Column with a unique id. Set it to "" to number the rows instead.')
     text: str | None = Field(None, description="Column with raw text. Give this or tokens.")
     tokens: str | None = Field(None, description="Column with lists of token ids. Give this or text.")
-    attention_mask: str | None = Field(None, description="Column with lists of 0 and 1; tokens under 0 are dropped.")
+    attention_mask: str | None = Field(
+        None, description="Column with lists of 0 and 1; tokens whose value here is 0 are dropped."
+    )
     label: str = Field(description="Column with the target: text, whole number or boolean.")
     kind: Literal["multiclass", "binary"] = Field(description="What is predicted.")
     classes: list[str] | None = Field(
         None,
-        description="The label's domain, in order. If not given: the sorted labels of the training split, and 0, 1 for "
-        "a binary target.",
+        description="All labels, in the order of the model's outputs. Default: the sorted labels of the training "
+        "split; for a binary target 0 and 1.",
     )
     numeric: list[str] = Field([], description="Numeric metadata columns; missing values are imputed and flagged.")
     categorical: list[str] = Field([], description="Categorical metadata columns; missing is a category of its own.")
     max_missing_fraction: float = Field(0.2, ge=0, le=1, description="Largest share of nulls in a metadata column.")
     max_tokens: int = Field(512, ge=1, description="Longest sequence in tokens.")
-    too_long: Literal["error", "truncate"] = Field("error", description="What becomes of a longer row.")
+    too_long: Literal["error", "truncate"] = Field(
+        "error", description="What to do with a longer row: refuse the data, or keep its first tokens."
+    )
     vocabulary_size: int = Field(
-        8192, ge=260, description="Tokens the tokenizer learns at most; for token input: ids are below this."
+        8192,
+        ge=260,
+        description="Most tokens the tokenizer learns; for token input, more than every token id.",
     )
     split: SplitConfig = SplitConfig()
     seed: int = Field(0, ge=0, lt=2**63, description="Seed of the split and of the order of rows in the shards.")
     shard_rows: int = Field(65_536, ge=1, description="Rows of one shard; a multiple of row_group_rows.")
     row_group_rows: int = Field(1024, ge=1, description="Rows that are read from a shard in one piece.")
-    memory_limit: str = Field("2GB", description="What DuckDB may use while preparing; it spills to disk beyond.")
+    memory_limit: str = Field(
+        "2GB",
+        description="Most memory that DuckDB may use while preparing; more is spilled to disk. none means "
+        "no limit: the system may then stop the preparation when memory runs out.",
+    )
 
     @model_validator(mode="after")
     def _columns_make_sense(self) -> "DataConfig":
@@ -105,13 +115,13 @@ class SegmentConfig(ConfigModel):
         None,
         gt=0,
         description="Time budget of one segment: seconds of training and validation. Starting the ranks and the last "
-        "save come on top. Until done if not given.",
+        "save are not counted. Default: no limit.",
     )
     hang_seconds: float = Field(
         900,
         gt=0,
-        description="Seconds without a report after which the ranks are taken to hang and killed; the run goes on from "
-        "its last checkpoint. They report each step and each part of a validation, but nothing while they start, "
+        description="Seconds without a report after which the ranks count as hanging and are killed; the run goes on "
+        "from its last checkpoint. They report each step and each part of a validation, but nothing while they start, "
         "restore or compile.",
     )
     grace_seconds: float = Field(90, gt=0, description="Seconds the ranks get to save and leave when asked to stop.")
@@ -120,8 +130,8 @@ class SegmentConfig(ConfigModel):
 class RetryConfig(ConfigModel):
     """What happens after a segment was lost or failed."""
 
-    attempts: int = Field(3, ge=0, description="Times the flow is tried again by itself.")
-    delay_seconds: float = Field(5, ge=0, description="Wait before the next attempt.")
+    attempts: int = Field(3, ge=0, description="How often the flow is tried again before it fails.")
+    delay_seconds: float = Field(5, ge=0, description="Seconds before the next attempt.")
 
 
 class RunConfig(ConfigModel):

@@ -60,7 +60,11 @@ class TrainConfig(ConfigModel):
         description="How leaves' gradients are added. exact: the same bits on any number of ranks. fast: plain DDP, "
         "half the bytes between ranks, the same bits on the same number of ranks only.",
     )
-    threads: int = Field(1, ge=1, description="CPU threads of one rank. Part of the run: it decides the last bits.")
+    threads: int = Field(
+        1,
+        ge=1,
+        description="CPU threads of one rank. Fixed for a run: another number changes the last bits of the weights.",
+    )
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto takes the GPU where there is one.")
     share_gpus: bool = Field(
         False, description="Let ranks share GPUs where there are fewer, through Gloo: slow, meant for a drill."
@@ -72,8 +76,8 @@ class TrainConfig(ConfigModel):
         0.05, ge=0, le=1, description="Learning rate at the last step, as a share of the highest one."
     )
     weight_decay: float = Field(0.01, ge=0, description="AdamW's decoupled decay of matrices; not of biases and norms.")
-    adam_beta1: float = Field(0.9, ge=0, lt=1)
-    adam_beta2: float = Field(0.98, ge=0, lt=1)
+    adam_beta1: float = Field(0.9, ge=0, lt=1, description="AdamW's decay of the gradient's running mean.")
+    adam_beta2: float = Field(0.98, ge=0, lt=1, description="AdamW's decay of the squared gradient's running mean.")
     clip_norm: float = Field(1.0, gt=0, description="Largest norm of the whole gradient.")
     label_smoothing: float = Field(0.0, ge=0, lt=1, description="Share of the target spread over all classes.")
     class_weighting: float = Field(
@@ -87,7 +91,7 @@ class TrainConfig(ConfigModel):
     )
     activation_checkpointing: bool = Field(False, description="Recompute blocks in the backward pass: less memory.")
     compile: bool = Field(False, description="Compile the model with torch.compile: slower start, faster steps.")
-    prefetch_steps: int = Field(4, ge=1, description="Batches read ahead. They hold no state: nothing in them is lost.")
+    prefetch_steps: int = Field(4, ge=1, description="Batches read ahead. A resumed run reads them again.")
     log_every_steps: int = Field(10, ge=1, description="Steps between two points of the loss curve.")
 
     @model_validator(mode="after")
@@ -106,11 +110,11 @@ class TrainConfig(ConfigModel):
 
 
 class ValidationConfig(ConfigModel):
-    """When and how the validation split is looked at."""
+    """When and how the model is validated."""
 
     every_steps: int = Field(10_000, ge=1, description="Steps between two validations; the last step has one too.")
     batch_size: int = Field(256, ge=1, description="Samples of one forward pass, on average: fewer of long texts.")
-    max_samples: int | None = Field(None, ge=1, description="Look at the first so many samples only; all if not given.")
+    max_samples: int | None = Field(None, ge=1, description="Use only so many samples, the first ones. Default: all.")
 
 
 class DivergenceConfig(ConfigModel):
@@ -187,7 +191,7 @@ class CheckpointConfig(ConfigModel):
         600,
         gt=0,
         le=LONGEST_EVERY_SECONDS,
-        description="Seconds between two checkpoints: bounds the work that a kill can cost.",
+        description="Seconds between two checkpoints: the most training that a kill can cost.",
     )
     background: bool = Field(
         True,

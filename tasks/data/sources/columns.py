@@ -212,7 +212,7 @@ def _require_columns(file: SourceFile, schema: pa.Schema, config: DataConfig) ->
             hint = _similar(column, schema.names)
             raise broken_contract(
                 f"Column {column!r} is missing in {file.name}.",
-                f"every file has the column that {key} names",
+                f"every file has the column that {key} names{_by_default(role, config)}",
                 f"the columns {_listed(schema.names)} in {file.path}",
                 f"{hint}set {key} to a column of every file{NUMBERED if role == 'id' else ''}",
             )
@@ -223,6 +223,11 @@ def _require_columns(file: SourceFile, schema: pa.Schema, config: DataConfig) ->
                 _listed([name for name in schema.names if name.lower() == column.lower()]),
                 "rename one of them",
             )
+
+
+def _by_default(role: str, config: DataConfig) -> str:
+    """Said to a user who did not set the key and would look for it in vain."""
+    return " by default" if role == "id" and "id" not in config.model_fields_set else ""
 
 
 def _agreed_families(files: list[SourceFile], schemas: list[pa.Schema], config: DataConfig) -> dict[str, str]:

@@ -9,7 +9,9 @@ import pytest
 from storage.datasets import DatasetManifest, SplitRecord, Target
 from storage.errors import ConfigurationError, ContractError
 from storage.objects.digests import sha256_of_file
+from tasks.configuration import DataConfig
 from tasks.data.sources import files as sources
+from tasks.data.sources.columns import check_columns
 from tasks.data.sources.files import describe_change, ensure_unchanged, find_files, fingerprint_files, read_inputs
 from tests.helpers.parquet import text_columns, text_config, write_parquet
 
@@ -152,3 +154,14 @@ def manifest_with(inputs: dict[str, object]) -> DatasetManifest:
         splits={"train": empty, "validation": empty, "test": empty},
         tokenizer=None,
     )
+
+
+def test_a_missing_column_that_nobody_named_is_said_to_be_the_default(tmp_path: Path) -> None:
+    columns = {name: values for name, values in text_columns(4).items() if name != "sample_id"}
+    write_parquet(tmp_path / "part.parquet", columns)
+    values = {"source": str(tmp_path), "text": "text", "label": "domain", "kind": "multiclass"}
+    for named, words in (({}, "the column that data.id names by default\n"), ({"id": "key"}, "that data.id names\n")):
+        with pytest.raises(ContractError) as refused:
+            check_columns(find_files(str(tmp_path)), DataConfig.model_validate(values | named))
+        assert words in str(refused.value) and 'or to "" to number the rows' in str(refused.value)
+    check_columns(find_files(str(tmp_path)), DataConfig.model_validate(values | {"id": ""}))

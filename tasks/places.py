@@ -11,6 +11,7 @@ from pathlib import Path
 from storage.errors import StoreError
 from storage.objects.addresses import RUNS_FOLDER, open_store, path_of
 from storage.objects.local_store import TEMPORARY_FOLDER, LocalStore
+from storage.objects.private_folder import make_private_folder
 from storage.objects.store import Store
 from storage.runs.manifest import Manifest
 from tasks.configuration import RunConfig
@@ -21,6 +22,7 @@ class RunPlaces:
     """One run's store and manifest; its scratch folder, and the one in which data are prepared for all runs.
 
     `cache` is where a store in a bucket keeps copies, if `scratch` was set; else it chooses for itself.
+    `private_folder` is set where scratch is below the system's folder for temporary files, which all users may write.
     """
 
     store: Store
@@ -28,6 +30,7 @@ class RunPlaces:
     scratch: Path
     data_scratch: Path
     cache: Path | None = None
+    private_folder: Path | None = None
 
     def segment_scratch(self, fence: int) -> Path:
         """The folder of the segment with this fence."""
@@ -43,12 +46,16 @@ def open_places(config: RunConfig) -> RunPlaces:
     cache = None if config.scratch is None else path_of(config.scratch).absolute() / "cache"
     store = open_store(config.store, cache)
     scratch = _scratch_root(config, store)
-    return RunPlaces(store, Manifest(store, config.run), scratch / "runs" / config.run, scratch / "data", cache)
+    private_folder = scratch if scratch == _temporary_root() else None
+    manifest = Manifest(store, config.run)
+    return RunPlaces(store, manifest, scratch / "runs" / config.run, scratch / "data", cache, private_folder)
 
 
 def require_scratch(places: RunPlaces) -> None:
     """Raise `StoreError` if files under way cannot be written: better before anything was done than after."""
     try:
+        if places.private_folder is not None:
+            make_private_folder(places.private_folder, "scratch")
         places.scratch.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=places.scratch):
             return
@@ -70,4 +77,8 @@ def _scratch_root(config: RunConfig, store: Store) -> Path:
         return path_of(config.scratch).absolute()
     if isinstance(store, LocalStore):
         return store.root / TEMPORARY_FOLDER / "scratch"
+    return _temporary_root()
+
+
+def _temporary_root() -> Path:
     return Path(tempfile.gettempdir()) / f"holdfast-{os.getuid()}"

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from storage.errors import StoreError
+from storage.objects.private_folder import make_private_folder
 
 SHARE_OF_FREE_DISK = 0.5
 IN_USE_SECONDS = 600
@@ -75,9 +76,7 @@ class DownloadCache:
 
     def _make_folder(self) -> None:
         """In a folder that all users may write, the name may be taken by one who wants to choose our bytes."""
-        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if self.folder.stat().st_uid != os.getuid():
-            raise StoreError(f"{self.folder} belongs to another user. Set TMPDIR to another folder.")
+        make_private_folder(self.folder, "scratch, or TMPDIR,")
 
     def _locked(self, name: str) -> AbstractContextManager[None]:
         """One process at a time for each name. The system lets go of the lock of one that dies."""

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from tokenizers import Tokenizer
 
 from storage.datasets import MISSING_INDEX, SPLITS, UNSEEN_INDEX, FileRecord, NumericColumn, SplitRecord, dataset_key
-from storage.errors import ObjectExistsError
+from storage.errors import CorruptObjectError, ObjectExistsError
 from storage.objects.digests import sha256_of_file
 from storage.objects.store import Store
 from tasks.configuration import DataConfig
@@ -131,9 +131,16 @@ def write_shards(
         )
         for name in SPLITS
     }
-    assert [splits[name].num_rows for name in SPLITS] == num_rows, (
-        "rows were lost or doubled between DuckDB and the shards"
-    )
+    found = [splits[name].num_rows for name in SPLITS]
+    if found != num_rows:
+        expected_and_found = ", ".join(
+            f"{name} {there:,} of {wanted:,}" for name, there, wanted in zip(SPLITS, found, num_rows, strict=True)
+        )
+        raise CorruptObjectError(
+            f"Rows were lost or doubled on the way from the database to the shards; rows found of those expected: "
+            f"{expected_and_found}. The data set was not published. Run again; if it happens again, suspect this "
+            "machine's memory, or a version of DuckDB or PyArrow other than those in constraints.txt."
+        )
     return splits
 
 

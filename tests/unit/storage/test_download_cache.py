@@ -122,7 +122,7 @@ def test_a_folder_that_cannot_be_made_is_one_clear_error(tmp_path: Path) -> None
 
 def test_a_folder_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "getuid", lambda: tmp_path.stat().st_uid + 1)
-    with pytest.raises(StoreError, match="belongs to another user"):
+    with pytest.raises(StoreError, match=r"belongs to another user .*set scratch, or TMPDIR, to another folder"):
         DownloadCache(tmp_path).get("name", 1, Download(b"x"))
 
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from storage.datasets import SPLITS, dataset_key
+from storage.errors import CorruptObjectError
 from storage.objects.digests import sha256_of_bytes, sha256_of_file
 from storage.objects.local_store import LocalStore
 from tasks.data.shard import ordered_sql, put_again, write_shards
@@ -51,6 +52,16 @@ def reader_of(rows: list[dict[str, Any]], batch_rows: int) -> pa.RecordBatchRead
             yield padded.slice(1)
 
     return pa.RecordBatchReader.from_batches(SCHEMA, batches())
+
+
+@pytest.mark.parametrize("num_rows", [[30, 5, 6], [30, 5, 4]])
+def test_rows_that_were_lost_or_doubled_are_an_error_that_optimised_python_has_too(
+    tmp_path: Path, num_rows: list[int]
+) -> None:
+    """An `assert` is left out by `python -O`."""
+    reader = reader_of(ordered_rows([30, 5, 5]), 8)
+    with pytest.raises(CorruptObjectError, match=rf"train 30 of 30, validation 5 of 5, test 5 of {num_rows[2]}\. The"):
+        write_shards(reader, LocalStore(tmp_path / "store"), "d" * 64, text_config("source"), tmp_path, num_rows)
 
 
 @settings(max_examples=25, deadline=None)

@@ -63,7 +63,7 @@ def main() -> None:
     try:
         app(prog_name="holdfast")
     except HoldfastError as error:
-        console.print(f"Error: {error}", style="red", markup=False, soft_wrap=True)
+        console.print(f"Error: {error}", style="red", soft_wrap=True)
         exit_code = 1 if isinstance(error, SegmentFailedError | LedgerViolationError) else 2
     except SystemExit as leaving:
         exit_code = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)

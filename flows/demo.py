@@ -83,17 +83,17 @@ def _promoted_step(manifest: Manifest) -> int:
 
 
 def _command(*arguments: str) -> "subprocess.Popen[bytes]":
-    console.print(f"$ holdfast {' '.join(arguments)}", style="bold")
+    console.print(f"$ holdfast {' '.join(arguments)}", style="bold", soft_wrap=True)
     return subprocess.Popen([sys.executable, "-m", "flows.cli", *arguments], env=os.environ)
 
 
 def _say(text: str) -> None:
-    console.print(f"\n{text}", style="cyan")
+    console.print(f"\n{text}", style="cyan", soft_wrap=True)
 
 
 if __name__ == "__main__":
     try:
         main()
     except HoldfastError as error:
-        console.print(f"Error: {error}", style="red", markup=False, soft_wrap=True)
+        console.print(f"Error: {error}", style="red", soft_wrap=True)
         sys.exit(2)

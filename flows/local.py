@@ -14,17 +14,22 @@ from tasks.pages.words import count_of
 from tasks.places import open_places
 from tasks.reports.rollbacks import count_skipped
 from tasks.telling.messages import show_messages
+from tasks.telling.terminal import console
 
 
-def run_locally(config: RunConfig) -> None:
-    """Train to the end. Exits with 128 plus the signal's number when asked to stop. Raises `HoldfastError`."""
+def run_locally(config: RunConfig, command: str) -> None:
+    """Train to the end. Exits with 128 plus the signal's number when asked to stop. Raises `HoldfastError`.
+
+    `command` is what goes on with the run after that.
+    """
     show_messages()
     # Prefect ends with the handler it found: an exit, and not Python's default, lets everything be put away.
     signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
     try:
         _show_result(config, train_with_retries(config))
-    except KeyboardInterrupt:
-        sys.exit(128 + signal.SIGINT)
+    except (KeyboardInterrupt, SystemExit) as stop:
+        console.print(f"Stopped. To go on from the last promoted checkpoint: {command}", soft_wrap=True)
+        sys.exit(stop.code if isinstance(stop, SystemExit) else 128 + signal.SIGINT)
 
 
 def _show_result(config: RunConfig, state: RunState) -> None:

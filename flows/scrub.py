@@ -20,13 +20,13 @@ from rich.progress import (
     TimeRemainingColumn,
     TransferSpeedColumn,
 )
-from rich.table import Table
 from rich.text import Text
 
 from flows.deployed import describe_failure
 from storage.errors import HoldfastError
 from storage.objects.store import Store
 from storage.runs.targets import find_target
+from tasks.pages.tables import Cell, Kind, Table, show_table
 from tasks.scrub import scrub_kept, sum_up
 from tasks.scrubs.scrub import expect_bytes, scrub_store
 from tasks.telling.terminal import console
@@ -63,7 +63,8 @@ def scrub_with_display(
 
     The command has no Prefect server to ask, so only the flow makes a task of it.
     """
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    text = TextColumn("{task.description}", markup=False)
+    columns = (SpinnerColumn(), text, BarColumn(), DownloadColumn(), TransferSpeedColumn())
     limit = None if megabytes_per_second is None else megabytes_per_second * BYTES_PER_MEGABYTE
     with Progress(
         *columns, TimeRemainingColumn(), console=console, transient=True, disable=not console.is_terminal
@@ -75,15 +76,32 @@ def scrub_with_display(
 def render_scrub(result: dict[str, Any]) -> RenderableType:
     """The result for a person. What to do about damage was said when it was found."""
     mark = Text("SOUND", "bold green") if result["ok"] else Text("ROTTEN", "bold red")
-    table = Table("run", "what", "state", "found", box=None, pad_edge=False)
-    for rot in result["damaged"]:
-        state = Text("set aside", "yellow") if rot["is_set_aside"] else Text("DAMAGED", "bold red")
-        state = Text("REPLACED", "bold red") if rot["is_replaced"] else state
-        what = rot["kind"] if rot["step"] is None else f"{rot['kind']} of step {rot['step']:,}"
-        table.add_row(rot["run"], what, state, Text("\n".join(rot["broken"]), overflow="fold"))
-    for run, reason in result["skipped"].items():
-        table.add_row(run, "", Text("left out", "yellow"), Text(reason, overflow="fold"))
+    table = _list_findings(result)
     verdict = Text.assemble(mark, f"  {sum_up(result)}")
     address = Text(result["store"], no_wrap=True, overflow="ignore")
-    details: list[RenderableType] = [Text(), table] if table.rows else []
+    details: list[RenderableType] = [Text(), show_table(table)] if table.rows else []
     return Group(verdict, address, *details)
+
+
+def _list_findings(result: dict[str, Any]) -> Table:
+    columns: list[tuple[str, Kind]] = [("Run", "text"), ("What", "text"), ("State", "outcome"), ("Found", "text")]
+    rows = [
+        [
+            Cell(rot["run"]),
+            Cell(rot["kind"] if rot["step"] is None else f"{rot['kind']} of step {rot['step']:,}"),
+            _name_state(rot),
+            Cell(" ".join(rot["broken"])),
+        ]
+        for rot in result["damaged"]
+    ]
+    rows += [
+        [Cell(run), Cell(""), Cell("left out", key="preempted"), Cell(reason)]
+        for run, reason in result["skipped"].items()
+    ]
+    return Table(columns, rows)
+
+
+def _name_state(rot: dict[str, Any]) -> Cell:
+    if rot["is_replaced"]:
+        return Cell("REPLACED", key="lost")
+    return Cell("set aside", key="preempted") if rot["is_set_aside"] else Cell("DAMAGED", key="lost")

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from storage.objects.addresses import RUNS_FOLDER, run_address
@@ -16,16 +15,19 @@ from storage.objects.store import Store
 from storage.runs.manifest import Manifest
 from storage.runs.run_state import RunState
 from tasks.advice.basis import AdviceOptions
-from tasks.advice.cadence_words import dollars, in_seconds, percent
 from tasks.advice.description import describe_advice
 from tasks.advice.measured import advise
 from tasks.advice.page import render_advice_page
 from tasks.advice.storage_cost import find_prices
-from tasks.pages.words import NOTHING, duration
+from tasks.advice.tables import intervals_table, scales_table, sources_table
+from tasks.pages.tables import show_table
 from tasks.settings.reading import change_values, configure
 from training.configuration import CheckpointConfig
 
-EXPLAINED = "Overhead of all the time; lost at a crash on average, in 95 % of crashes, at most; storage cost."
+EXPLAINED = (
+    "Overhead is a part of all the time. Lost is training time at a crash: on average, at most in 95 % of the crashes, "
+    "and at most in any. Storage is per month."
+)
 
 
 def advise_run(
@@ -46,7 +48,7 @@ def render_advice(result: dict[str, Any]) -> RenderableType:
     """The result for a person."""
     verdict = result["verdict"]
     badge = Text(verdict["badge"], "bold green" if verdict["standing"] == "complete" else "bold yellow")
-    label = "The best would be" if verdict["standing"] == "complete" else "Go on with"
+    label = "Best settings" if verdict["standing"] == "complete" else "Continue with"
     settings = Text(f"{label}: {verdict['settings']}", no_wrap=True, overflow="ignore")
     page = Text(f"page {result['page']}", no_wrap=True, overflow="ignore")
     remarks = [part for remark in verdict["remarks"] for part in (Text(), Text(remark))]
@@ -55,9 +57,9 @@ def render_advice(result: dict[str, Any]) -> RenderableType:
         Text(verdict["headline"]),
         settings,
         *remarks,
-        *(Text(), Text(EXPLAINED), _interval_table(result["intervals"])),
-        *(Text(), _source_table(result["sources"])),
-        *(Text(), Text("On other numbers of GPUs, as the page assumes:"), _scale_table(result["scales"])),
+        *(Text(), Text(EXPLAINED), show_table(intervals_table(result["intervals"]))),
+        *(Text(), show_table(sources_table(result["sources"]))),
+        *(Text(), Text("On other numbers of GPUs, as the page assumes:"), show_table(scales_table(result["scales"]))),
         page,
     )
 
@@ -73,44 +75,3 @@ def _command(store: Store, run: str, assignments: Sequence[str], given: dict[str
     settings = [part for assignment in assignments for part in ("--set", assignment)]
     options = [part for name, value in given.items() for part in (f"--{name.replace('_', '-')}", f"{value:g}")]
     return shlex.join(["holdfast", "advise", run_address(store, run), *settings, *options])
-
-
-def _interval_table(intervals: list[dict[str, Any]]) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for name in ("interval", "overhead", "simulated", "lost", "95 %", "most", "a month"):
-        table.add_column(name, justify="right")
-    table.add_column("")
-    for one in intervals:
-        table.add_row(
-            in_seconds(one["interval_seconds"]),
-            percent(one["overhead"]),
-            percent(one["simulated"]["overhead"]),
-            *(in_seconds(one[f"{name}_lost_seconds"]) for name in ("mean", "p95", "bound")),
-            NOTHING if one["dollars_per_month"] is None else dollars(one["dollars_per_month"]),
-            Text(", ".join(one["marks"]), "bold"),
-        )
-    return table
-
-
-def _source_table(sources: list[dict[str, str]]) -> Table:
-    table = Table("rests on", "", "", box=None, pad_edge=False)
-    for source in sources:
-        table.add_row(source["name"], Text(source["value"], no_wrap=True), Text(source["origin"]))
-    return table
-
-
-def _scale_table(scales: list[dict[str, Any]]) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for name in ("GPUs", "between crashes", "best interval", "overhead", "lost", "as configured"):
-        table.add_column(name, justify="right")
-    for scale in scales:
-        best = scale["best"]
-        table.add_row(
-            f"{scale['num_gpus']:,}",
-            duration(scale["seconds_between_crashes"]),
-            in_seconds(best["interval_seconds"]),
-            percent(best["overhead"]),
-            in_seconds(best["mean_lost_seconds"]),
-            percent(scale["configured"]["overhead"]),
-        )
-    return table

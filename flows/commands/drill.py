@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from flows.commands.audit import audit_with_display
@@ -28,10 +27,11 @@ from tasks.configuration import RunConfig
 from tasks.data.pipeline import prepare_dataset
 from tasks.drills.comparison import Comparison, Kill, describe_comparison, describe_run, find_hits
 from tasks.drills.ledger_difference import compare_ledgers
-from tasks.drills.page import render_drill_page
+from tasks.drills.page import findings_table, render_drill_page
 from tasks.drills.plan import DrillPlan, plan_drill
 from tasks.drills.records import read_trained_run
-from tasks.drills.words import judge_drill, list_findings
+from tasks.drills.words import Finding, judge_drill, list_findings
+from tasks.pages.tables import show_table
 from tasks.pages.words import count_of, duration
 from tasks.places import RunPlaces, open_places, require_scratch
 from tasks.running.following import RunFollower
@@ -43,7 +43,6 @@ from tasks.telling.terminal import console
 from training.watching.reporter import Report
 
 POLL_SECONDS = 0.05
-RESULT_STYLES = {"same": "green", "apart": "yellow", "different": "bold red"}
 
 
 def drill_run(
@@ -85,7 +84,7 @@ class _Drill:
             # What a drill of the same name left here, whose runs were removed since, would pass for news of this one.
             shutil.rmtree(places.scratch, ignore_errors=True)
         aims = ", ".join(f"{step:,}" for step in plan.aims)
-        _say(f"Drill {plan.number} of {plan.run}, seed {plan.seed}: to be killed from step {aims} on.")
+        _say(f"Drill {plan.number} of {plan.run}, seed {plan.seed}: kills are planned from step {aims} on.")
         _say("1. Preparing the data set that both runs use.")
         self._prepare()
         _say(f"2. Training {plan.straight}, which nothing interrupts, on {_ranks(self.config.train.ranks)}.")
@@ -112,7 +111,7 @@ class _Drill:
         for index, aim in enumerate([*self.plan.aims, None]):
             world_size = self.plan.world_size(index)
             kill = self._start(self.plan.interrupted, world_size, aim)
-            ending = "came to the end" if kill is None else f"killed at step {kill.step:,}"
+            ending = "trained to the last step" if kill is None else f"killed at step {kill.step:,}"
             _say(f"   Start {index + 1} on {_ranks(world_size)}: {ending}.")
             if kill is None:
                 break
@@ -146,7 +145,7 @@ class _Drill:
         hits = find_hits(kills, comparison.interrupted)
         if not hits and comparison.holds:
             raise ConfigurationError(
-                "No kill hit: the run was over before one was due, so nothing was shown. "
+                "No kill took effect: the run ended before the first one was due, so nothing was tested. "
                 "Give more steps (--set train.steps=...) or fewer kills (--kills)."
             )
         page = render_drill_page(self.plan, comparison, hits, self._command())
@@ -199,10 +198,7 @@ class _Drill:
 
 def render_drill(result: dict[str, Any]) -> RenderableType:
     """The result for a person."""
-    table = Table("compared", "straight", "interrupted", "result", box=None, pad_edge=False)
-    for finding in result["findings"]:
-        words = Text(finding["words"], RESULT_STYLES[finding["result"]])
-        table.add_row(finding["name"], finding["straight"], finding["interrupted"], words)
+    table = show_table(findings_table([Finding(**finding) for finding in result["findings"]]))
     verdict = result["verdict"]
     badge = Text(verdict["badge"], "bold green" if result["ok"] else "bold red")
     # On one line however narrow the terminal is, so that it can be copied.
@@ -225,4 +221,4 @@ def _ranks(number: int) -> str:
 
 
 def _say(text: str) -> None:
-    console.print(text, style="cyan", markup=False, soft_wrap=True)
+    console.print(text, style="cyan", soft_wrap=True)

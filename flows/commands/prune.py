@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from storage.checkpoints.checkpoints import load_checkpoint
@@ -21,12 +20,13 @@ from storage.runs.manifest import Generation, Manifest
 from storage.runs.retention import RetentionDecision, find_being_read, retain
 from storage.runs.run_state import RunState
 from storage.runs.transitions import prune
+from tasks.pages.tables import Cell, Kind, Table, show_table
 from tasks.pages.words import count_of, score, size
 from tasks.settings.reading import change_values, configure
 from training.configuration import CheckpointConfig, DivergenceConfig
 
 POLICY_FIELDS = {"keep", "keep_best", "keep_every_steps", "keep_bytes"}
-CUT_OFF = "a save or a deletion that was cut off"
+CUT_OFF = "a save or a deletion that was interrupted"
 NEVER_PROMOTED = "never promoted, or dropped earlier"
 
 
@@ -54,16 +54,25 @@ def prune_run(
 def render_prune(result: dict[str, Any]) -> RenderableType:
     """The result for a person."""
     title = Text(f"Checkpoints of {result['address']}", no_wrap=True, overflow="ignore")
-    table = Table("", "step", "size", "metric", "why", box=None, pad_edge=False)
-    for mark, style, name in (("stays", "green", "kept"), ("goes", "yellow", "dropped")):
-        for entry in result[name]:
-            num_bytes, metric = size(entry["num_bytes"]), score(entry["metric"])
-            table.add_row(Text(mark, style), f"{entry['step']:,}", num_bytes, metric, Text(entry["reason"]))
-    for entry in result["set_aside"] + result["leftovers"]:
-        num_bytes = size(entry["num_bytes"]) if entry["num_bytes"] is not None else "unknown"
-        table.add_row(Text("goes", "yellow"), Text(entry["path"].rpartition("/")[2]), num_bytes, "", entry["reason"])
+    table = _list_folders(result)
     policy = ", ".join(f"{name} = {value:,}" for name, value in result["policy"].items() if value is not None)
-    return Group(title, Text(f"Policy: {policy}"), *([table] if table.rows else []), Text(_sum_up(result)))
+    return Group(title, Text(f"Policy: {policy}"), *([show_table(table)] if table.rows else []), Text(_sum_up(result)))
+
+
+def _list_folders(result: dict[str, Any]) -> Table:
+    columns: list[tuple[str, Kind]] = [
+        ("", "outcome"), ("Step", "text"), ("Size", "number"), ("Metric", "number"), ("Why", "text"),
+    ]  # fmt: skip
+    rows = [
+        [mark, Cell(f"{one['step']:,}"), Cell(size(one["num_bytes"])), Cell(score(one["metric"])), Cell(one["reason"])]
+        for mark, name in ((Cell("keep", key="completed"), "kept"), (Cell("delete", key="preempted"), "dropped"))
+        for one in result[name]
+    ]
+    for one in result["set_aside"] + result["leftovers"]:
+        num_bytes = size(one["num_bytes"]) if one["num_bytes"] is not None else "unknown"
+        folder = one["path"].rpartition("/")[2]
+        rows.append([Cell("delete", key="preempted"), *map(Cell, (folder, num_bytes, "", one["reason"]))])
+    return Table(columns, rows)
 
 
 def _sum_up(result: dict[str, Any]) -> str:

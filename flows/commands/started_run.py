@@ -81,7 +81,7 @@ class StartedRun:
 
     def _stop(self) -> None:
         process = self._started()
-        console.print("Stopping: the ranks save and leave. Ctrl-C again kills them.", style="cyan")
+        console.print("Stopping: the ranks save a checkpoint and exit. Press Ctrl-C again to kill them.", style="cyan")
         try:
             process.send_signal(signal.SIGTERM)
             process.wait()

@@ -7,22 +7,21 @@ import time
 from typing import Any
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from storage.objects.addresses import run_address
 from storage.objects.store import Store
 from storage.runs.holders import is_alive
 from storage.runs.manifest import Manifest
-from storage.runs.run_state import CheckpointRecord, Lease, RunState
+from storage.runs.run_state import CheckpointRecord, Lease, RunState, SegmentRecord
 from storage.runs.segments import find_heartbeat
+from tasks.pages.tables import MOST_ROWS, Table, show_table
 from tasks.pages.words import duration, moment
 from tasks.reports.changes import describe_change
 from tasks.reports.rollbacks import describe_rollbacks
 from tasks.reports.set_aside import describe_set_aside, describe_setback
+from tasks.reports.tables import segments_table
 from tasks.running.settle import SILENCE_SECONDS
-
-MAX_SEGMENTS_SHOWN = 20
 
 
 def read_status(store: Store, run: str) -> dict[str, Any]:
@@ -148,7 +147,7 @@ def render_status(status: dict[str, Any]) -> RenderableType:
     if status["metrics"]:
         shown = ", ".join(f"{name} {value:.4f}" for name, value in status["metrics"].items())
         lines.append(Text(f"test: {shown}"))
-    return Group(*lines, *([_segment_table(status["segments"])] if status["segments"] else []))
+    return Group(*lines, *([show_table(_list_segments(status["segments"]), MOST_ROWS)] if status["segments"] else []))
 
 
 def _describe_checkpoint(store: Store, record: CheckpointRecord) -> dict[str, Any]:
@@ -163,16 +162,7 @@ def _describe_checkpoint(store: Store, record: CheckpointRecord) -> dict[str, An
     }
 
 
-def _segment_table(segments: list[dict[str, Any]]) -> Table:
-    table = Table("fence", "outcome", "steps", "lost", "ranks", "seconds", "cause", box=None, pad_edge=False)
-    for segment in segments[-MAX_SEGMENTS_SHOWN:]:
-        table.add_row(
-            str(segment["fence"]),
-            segment["outcome"],
-            f"{segment['first_step']:,}-{segment['last_step']:,}",
-            f"{segment['steps_lost']:,}",
-            str(segment["world_size"]),
-            f"{segment['seconds']:.1f}",
-            Text(segment["cause"].partition("\n")[0]),
-        )
-    return table
+def _list_segments(described: list[dict[str, Any]]) -> Table:
+    known = SegmentRecord.model_fields.keys()
+    records = [{"phases": {}, **{name: one[name] for name in one.keys() & known}} for one in described]
+    return segments_table([SegmentRecord.model_validate(record) for record in records])

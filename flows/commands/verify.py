@@ -7,7 +7,6 @@ about a damaged one is decided when the run goes on.
 from typing import Any
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from storage.checkpoints.rereading import Rereader
@@ -15,6 +14,7 @@ from storage.objects.addresses import run_address
 from storage.objects.store import Store
 from storage.runs.manifest import Manifest
 from storage.runs.run_state import CheckpointRecord
+from tasks.pages.tables import Cell, Kind, Table, show_table
 
 ADVICE = "`holdfast run` sets damaged checkpoints aside by itself and goes on from the newest valid one."
 
@@ -43,14 +43,24 @@ def render_verification(result: dict[str, Any]) -> RenderableType:
     title = Text(f"Checkpoints of {result['address']}", no_wrap=True, overflow="ignore")
     if not result["checkpoints"] and not result["set_aside"]:
         return Group(title, Text("None yet."))
-    table = Table("step", "state", "checkpoint", box=None, pad_edge=False)
-    for checkpoint in result["checkpoints"]:
-        mark = Text("valid", "green") if checkpoint["valid"] else Text("DAMAGED", "bold red")
-        path = checkpoint["path"].removeprefix(f"{result['address']}/")
-        table.add_row(f"{checkpoint['step']:,}", mark, Text(checkpoint["reason"] or path, overflow="fold"))
-    for record in result["set_aside"]:
-        table.add_row(f"{record['step']:,}", Text("set aside", "yellow"), Text(record["reason"], overflow="fold"))
-    return Group(title, table, *([] if result["valid"] else [Text(f"\n{ADVICE}")]))
+    return Group(title, show_table(_list_checkpoints(result)), *([] if result["valid"] else [Text(f"\n{ADVICE}")]))
+
+
+def _list_checkpoints(result: dict[str, Any]) -> Table:
+    columns: list[tuple[str, Kind]] = [("Step", "number"), ("State", "outcome"), ("Checkpoint", "text")]
+    rows = [
+        [
+            Cell(f"{checkpoint['step']:,}"),
+            Cell("valid", key="completed") if checkpoint["valid"] else Cell("DAMAGED", key="lost"),
+            Cell(checkpoint["reason"] or checkpoint["path"].removeprefix(f"{result['address']}/")),
+        ]
+        for checkpoint in result["checkpoints"]
+    ]
+    rows += [
+        [Cell(f"{record['step']:,}"), Cell("set aside", key="preempted"), Cell(record["reason"])]
+        for record in result["set_aside"]
+    ]
+    return Table(columns, rows)
 
 
 def _verify(reader: Rereader, record: CheckpointRecord) -> dict[str, Any]:

@@ -23,13 +23,14 @@ def corpus(
 
     It is a folder of Parquet files with the columns of one of the two example configurations, policy and quality.
     """
-    from rich.progress import Progress
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
     from tasks.corpora.generate import CorpusConfig, generate_corpus
     from tasks.settings.reading import change_values, configure
 
     config = configure(CorpusConfig, change_values({}, assignments or []), "configuration of the corpus")
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         bar = progress.add_task(f"writing {out}", total=rows)
         paths = generate_corpus(out, job, rows, config, on_rows=lambda count: progress.advance(bar, count))
     print(f"{rows:,} rows in {len(paths)} files in {out}")

@@ -1,5 +1,8 @@
 """What is typed for `holdfast run`."""
 
+import shlex
+import sys
+
 from flows.options.shared import Assignments, ConfigurationArgument, read_configuration, say
 
 
@@ -18,4 +21,4 @@ def run(configuration: ConfigurationArgument, assignments: Assignments = None) -
 
         if server is not None:
             server.wait()
-        run_locally(config)
+        run_locally(config, shlex.join(["holdfast", *sys.argv[1:]]))

@@ -86,9 +86,9 @@ def print_result(found: dict[str, Any], as_json: bool, render: "Callable[[dict[s
     if as_json:
         print(json.dumps(found, indent=2))
         return
-    from rich.console import Console
+    from tasks.telling.terminal import print_content
 
-    Console(highlight=False).print(render(found), crop=False)  # a path that is cut off is of no use
+    print_content(render(found))
 
 
 def _no_run(text: str, runs: list[str]) -> ConfigurationError:

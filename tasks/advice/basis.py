@@ -115,8 +115,8 @@ def _require_figures(run: str, figures: RunFigures, options: AdviceOptions) -> N
     ended = count_of(figures.num_segments, "segment")
     raise ConfigurationError(
         f"Run {run!r} has not measured yet what its saves and restarts cost: {ended} ended, with "
-        f"{count_of(figures.num_saves, 'save')} that could be counted. Let a segment with a save end in good order "
-        "(one that is asked to stop does, and the same command goes on), or give the figures: "
+        f"{count_of(figures.num_saves, 'save')} that could be counted. Let a segment that has saved end by itself "
+        "or by Ctrl-C or SIGTERM (the same command continues the run), or give the figures: "
         f"{', '.join(wanted)}."
     )
 
@@ -124,8 +124,8 @@ def _require_figures(run: str, figures: RunFigures, options: AdviceOptions) -> N
 def _require_hope(costs: Costs, rates: Rates) -> None:
     if costs.restart_seconds * rates.per_second > HOPELESS_RESTARTS:
         raise ConfigurationError(
-            f"A restart takes {duration(costs.restart_seconds)}, and something interrupts every "
-            f"{duration(1 / rates.per_second)}: no restart would come to its end, whatever the interval. "
+            f"A restart takes {duration(costs.restart_seconds)}, and there is an interruption every "
+            f"{duration(1 / rates.per_second)}: no restart would finish, whatever the interval. "
             "Check --failures-per-day and --restart-seconds; if they are right, find out what interrupts the run."
         )
 
@@ -173,7 +173,7 @@ def _cost_sources(costs: Costs, figures: RunFigures, options: AdviceOptions) -> 
 
 def _other_sources(figures: RunFigures, notices: float) -> Iterator[Source]:
     if notices:
-        origin = f"measured: {count_of(figures.num_notices, 'segment')} asked to stop, saved and left; no work is lost"
+        origin = f"measured: {count_of(figures.num_notices, 'segment')} asked to stop, and saved; no work is lost"
         yield Source("Notices", how_often(notices), origin)
     if figures.step_seconds is not None:
         yield Source("One step", brief(figures.step_seconds), f"measured on {count_of(figures.world_size, 'rank')}")

@@ -30,7 +30,7 @@ from tasks.pages.canvas import (
     add_grid,
     draw_svg,
 )
-from tasks.reports.curves import WIDTH_INCHES
+from tasks.pages.timeline import WIDTH_INCHES
 
 NUM_POINTS = 200
 MAX_TICKS = 9

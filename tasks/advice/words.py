@@ -30,7 +30,7 @@ def judge_advice(advice: Advice) -> AdviceVerdict:
     is_fine = _gain(advice) <= INDIFFERENT_SHARE
     return AdviceVerdict(
         standing="complete" if is_fine else "running",
-        badge="Well chosen" if is_fine else "Worth a change",
+        badge="Keep as configured" if is_fine else "Change recommended",
         headline=_headline(advice, is_fine),
         remarks=[
             _parts(advice),
@@ -46,13 +46,14 @@ def judge_advice(advice: Advice) -> AdviceVerdict:
 def list_assumptions(advice: Advice) -> list[str]:
     """What the figures take for granted, one sentence or two for each thing."""
     return [
-        "Interruptions come by chance: independently of each other, of the step and of the time since the last one; "
-        "also while the run starts again.",
-        "A crash takes all training since the newest save that was durable. A notice leaves time for a save of its own "
-        "and takes none; the save and the restart after it are counted.",
+        "Interruptions are random: independent of each other, of the step and of the time since the last one, also "
+        "during a restart.",
+        "A crash loses all training since the newest durable save. After a notice there is time for a "
+        "save, and nothing "
+        "is lost; that save and the restart after it are counted.",
         "A restart begins with the first process and ends with the first step. Noticing a crash and waiting for a "
         "machine come on top; no interval changes them.",
-        "Writing in the background is taken to slow no step.",
+        "Writing in the background is assumed not to slow down any step.",
         f"By simulation: {advice.intervals[0].simulation.num_runs:,} runs of a month each, or of 300 interruptions "
         f"where that is shorter; seed {advice.options.seed}. The other figures are exact for the same model.",
         *_storage_assumptions(advice),
@@ -80,7 +81,8 @@ def _headline(advice: Advice, is_fine: bool) -> str:
     configured, best = _configured_words(advice), cadence_words(advice.recommended)
     if is_fine:
         return (
-            f"Leave it: with a save {configured}, as configured, saving and interruptions take {percent(now.overhead)} "
+            f"Keep the configured interval: with a save {configured}, saving and interruptions take "
+            f"{percent(now.overhead)} "
             f"of the time. With the best interval, {in_seconds(then.interval_seconds)}, they would take "
             f"{percent(then.overhead)}."
         )
@@ -102,16 +104,16 @@ def _configured_words(advice: Advice) -> str:
 def _parts(advice: Advice) -> str:
     forecast = advice.at(advice.recommended).forecast
     return (
-        f"At {in_seconds(forecast.interval_seconds)} training stands still for saves {percent(forecast.stall_share)} "
-        f"of the time, {percent(forecast.lost_share)} is work done again after crashes, and "
-        f"{percent(forecast.restart_share)} goes into starting again, which no interval changes."
+        f"At {in_seconds(forecast.interval_seconds)} training is paused for saves {percent(forecast.stall_share)} "
+        f"of the time, {percent(forecast.lost_share)} is training repeated after crashes, and "
+        f"{percent(forecast.restart_share)} is spent on restarts, which no interval changes."
     )
 
 
 def _recovery(advice: Advice) -> str:
     forecast = advice.at(advice.recommended).forecast
     return (
-        f"A crash then takes {brief(forecast.mean_lost_seconds)} of training on average, at most "
+        f"A crash then costs {brief(forecast.mean_lost_seconds)} of training time on average, at most "
         f"{brief(forecast.p95_lost_seconds)} in 95 % of the cases, and never more than "
         f"{brief(forecast.bound_lost_seconds)}: the interval and the time until a save is durable."
     )
@@ -123,7 +125,7 @@ def _range(advice: Advice) -> list[str]:
         return []
     return [
         f"Between {in_seconds(low)} and {in_seconds(high)} the overhead is higher by at most "
-        f"{percent(INDIFFERENT_SHARE)} of the time: anything there is as good."
+        f"{percent(INDIFFERENT_SHARE)} of the time: any interval between the two is about as good."
     ]
 
 
@@ -131,8 +133,9 @@ def _bounds(advice: Advice) -> list[str]:
     shortest, best = advice.basis.shortest_seconds, advice.best_seconds
     if shortest > LONGEST_EVERY_SECONDS:
         return [
-            f"A save takes {brief(shortest)} until the next one can follow: with this store no crash can be kept "
-            f"from costing more than {brief(LONGEST_EVERY_SECONDS)}. A faster store or a smaller state would do it."
+            f"A save takes {brief(shortest)} until the next one can follow: with this store a crash may cost "
+            f"more than {brief(LONGEST_EVERY_SECONDS)}, whatever the interval. A faster store or a smaller "
+            "state changes that."
         ]
     if best >= LONGEST_EVERY_SECONDS * 0.999:
         return [
@@ -140,7 +143,7 @@ def _bounds(advice: Advice) -> list[str]:
             f"{LONGEST_EVERY_SECONDS:g}, so that no crash costs much more than that."
         ]
     if best <= shortest * 1.001:
-        return [f"A shorter interval makes no sense: a save takes {brief(shortest)}, and the next one waits for it."]
+        return [f"A shorter interval has no effect: a save takes {brief(shortest)}, and the next one waits for it."]
     return []
 
 

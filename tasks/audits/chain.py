@@ -91,7 +91,7 @@ def _report_broken(chain: Chain, part: LedgerPart, error: CorruptObjectError) ->
     kind = "part_missing" if isinstance(error.__cause__, ObjectMissingError) else "part_changed"
     message = f"The ledger's part of {name_steps(part.first_step, part.end_step)} cannot be used: {error}"
     if part.first_step > 0:
-        message += f" It alone vouches for the parts of {name_steps(0, part.first_step)}."
+        message += f" Without it the parts of {name_steps(0, part.first_step)} cannot be checked."
     chain.violations.append(of_steps(kind, part.first_step, part.end_step, message))
     chain.unsound.append(range(0, part.end_step))
 
@@ -157,13 +157,14 @@ def _is_sound(chain: Chain, link: ChainPart, state: RunState) -> bool:
         if found != expected
     ]
     if wrong:
-        chain.report("header", steps, f"{link} says something else about itself: {'; '.join(wrong)}.")
+        chain.report("header", steps, f"The header of {link} does not match: {'; '.join(wrong)}.")
     elif header.dataset_digest != state.dataset_digest:
         chain.report(
             "dataset",
             steps,
             f"{link} is the ledger of another data set: {header.dataset_digest[:16]}..., the run has "
-            f"{state.dataset_digest[:16]}.... Its {name_steps(steps.start, steps.stop)} say nothing about this one.",
+            f"{state.dataset_digest[:16]}.... Its {name_steps(steps.start, steps.stop)} cannot be checked "
+            "against this run.",
         )
     elif not pq.read_schema(link.path).equals(LEDGER_SCHEMA):
         chain.report("header", steps, f"{link} does not have the columns of a ledger.")

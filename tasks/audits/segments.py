@@ -48,10 +48,10 @@ class CountedSteps:
         counted = self.of(fence)
         assert counted is not None
         going_on = [after for after in self._segments if after.fence > fence and after.first_step <= counted.stop]
-        text = f"it began at step {segment.first_step:,} and came to step {segment.last_step:,}"
+        text = f"it trained from step {segment.first_step:,} to step {segment.last_step:,}"
         if segment.last_step > counted.stop:
             text += f", was rolled back to step {counted.stop:,}"
-        return text + (f", and segment {going_on[0].fence} went on from there." if going_on else ".")
+        return text + (f", and segment {going_on[0].fence} continued from there." if going_on else ".")
 
     def table(self, counted: Iterable[LedgerPart], outside: Iterable[LedgerPart]) -> list[dict[str, Any]]:
         """For each segment the steps [a, b) that the ledger counts for it, and those that are void."""

@@ -105,10 +105,10 @@ def _load_promoted(store: Store, run: str) -> tuple[RunState, CheckpointIndex | 
         except CorruptObjectError as error:
             if manifest.load_head().state.promoted != point:
                 continue  # a run in training drops old checkpoints meanwhile
-            message = f"The promoted checkpoint cannot be read, and it alone vouches for the ledger: {error}"
+            message = f"The promoted checkpoint cannot be read, and without it the ledger cannot be checked: {error}"
             return state, None, Violation("checkpoint", (point.step,), message)
         if index.ledger is None and index.step > 0:
-            message = f"The checkpoint of step {index.step:,} names no ledger: nothing says what it was trained on."
+            message = f"The checkpoint of step {index.step:,} has no ledger: what it was trained on is not recorded."
             return state, index, Violation("no_ledger", (), message)
         return state, index, None
 

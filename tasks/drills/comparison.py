@@ -71,7 +71,7 @@ class Comparison:
 
 
 def find_hits(kills: Sequence[Kill], interrupted: TrainedRun) -> list[Kill]:
-    """The kills that ended a segment: it is on record as lost, nobody in it lived to say a word."""
+    """The kills that ended a segment: it has no recorded outcome."""
     lost = {segment.fence for segment in interrupted.segments if segment.outcome == "lost"}
     return [kill for kill in kills if kill.fence in lost]
 

@@ -11,12 +11,21 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
 from storage.runs.run_state import SegmentRecord
-from tasks.pages.canvas import BLUE, INK, ORANGE, OUTCOME_COLOURS, PAPER, SKY, VERMILION, Chart, add_grid, draw_svg
+from tasks.pages.canvas import BLUE, INK, ORANGE, PAPER, SKY, VERMILION, Chart, add_grid, draw_svg
+from tasks.pages.timeline import (
+    MAX_MARKERS,
+    WIDTH_INCHES,
+    Array,
+    add_step_legend,
+    draw_strip,
+    finite_points,
+    mark_interruptions,
+    name_steps,
+    thin,
+)
 from tasks.pages.words import count_of, interruptions_of, outcome_counts
-from tasks.reports.curves import MAX_MARKERS, WIDTH_INCHES, Array, finite_points, thin
 
 HEIGHT_INCHES = 5.4
 # Bars narrower than this share of the picture have no room for a number of ranks.
@@ -35,11 +44,11 @@ def draw_drill(
 
     def draw(figure: Figure) -> None:
         strip, loss, apart = figure.subplots(3, 1, sharex=True, height_ratios=[0.5, 3.4, 1.0])
-        _draw_strip(strip, segments, last_step)
+        _draw_ranks(strip, segments, last_step)
         _draw_losses(loss, curves, checks)
         _draw_differences(apart, _differences(*curves), _differences(*checks))
         for axes in (loss, apart):
-            _mark_interruptions(axes, segments)
+            mark_interruptions(axes, segments)
         apart.set_xlim(0, last_step)
         _add_legend(loss, segments, validated=all(len(check) for check in checks))
 
@@ -58,18 +67,17 @@ def _differences(ours: Array, theirs: Array) -> Array:
     return np.array(rows, dtype=float).reshape(-1, 2)
 
 
-def _draw_strip(axes: Axes, segments: Sequence[SegmentRecord], last_step: int) -> None:
-    """The segments as bars on two levels, so that steps done twice are seen twice, with their number of ranks."""
-    for index, segment in enumerate(segments):
-        level, length = index % 2, segment.last_step - segment.first_step
-        axes.barh(level, length, left=segment.first_step, height=0.86, color=OUTCOME_COLOURS[segment.outcome],
-                  edgecolor=PAPER, linewidth=0.8)  # fmt: skip
-        if length >= MIN_SHARE_LABELLED * last_step:
-            middle = segment.first_step + length / 2
-            text = str(segment.world_size) if length < 4 * MIN_SHARE_LABELLED * last_step else _ranks(segment)
-            axes.text(middle, level - 0.05, text, ha="center", va="center", size=8, color="black", clip_on=True)
+def _draw_ranks(axes: Axes, segments: Sequence[SegmentRecord], last_step: int) -> None:
+    """The segments, with their number of ranks where there is room for it."""
+
+    def text(segment: SegmentRecord) -> str:
+        share = (segment.last_step - segment.first_step) / last_step
+        if share < MIN_SHARE_LABELLED:
+            return ""
+        return str(segment.world_size) if share < 4 * MIN_SHARE_LABELLED else _ranks(segment)
+
+    draw_strip(axes, segments, [text(segment) for segment in segments])
     axes.set_ylim(-0.6, 1.6)
-    axes.set_axis_off()
 
 
 def _ranks(segment: SegmentRecord) -> str:
@@ -100,19 +108,8 @@ def _draw_differences(axes: Axes, training: Array, validation: Array) -> None:
     ticks = [-largest, 0, largest] if largest else [0]
     axes.set_yticks(ticks, [f"{tick:.2g}" for tick in ticks])
     axes.set_ylabel("difference")
-    axes.set_xlabel("step")
-    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
-    axes.xaxis.set_major_locator(MaxNLocator(10, integer=True))
+    name_steps(axes)
     add_grid(axes, "both")
-
-
-def _mark_interruptions(axes: Axes, segments: Sequence[SegmentRecord]) -> None:
-    for segment in interruptions_of(segments):
-        colour = OUTCOME_COLOURS[segment.outcome]
-        axes.axvline(segment.last_step, color=colour, linewidth=1.2, zorder=1)
-        if segment.steps_lost:
-            first_lost = segment.last_step - segment.steps_lost
-            axes.axvspan(first_lost, segment.last_step, color=colour, alpha=0.18, linewidth=0, zorder=0.5)
 
 
 def _add_legend(axes: Axes, segments: Sequence[SegmentRecord], *, validated: bool) -> None:
@@ -126,10 +123,7 @@ def _add_legend(axes: Axes, segments: Sequence[SegmentRecord], *, validated: boo
         entries["validation, interrupted"] = Line2D([], [], color=INK, markersize=5, **style)
     interruptions = interruptions_of(segments)
     entries[outcome_counts(interruptions)] = Line2D([], [], color=VERMILION, linewidth=1.5)
-    if any(segment.steps_lost for segment in interruptions):
-        entries["done again"] = Line2D([], [], color=VERMILION, alpha=0.25, linewidth=8, solid_capstyle="butt")
-    axes.legend(entries.values(), entries.keys(), loc="upper right", ncols=2, fontsize=9, framealpha=0.9, frameon=True,
-                facecolor=PAPER, edgecolor="none")  # fmt: skip
+    add_step_legend(axes, entries, segments, num_columns=2)
 
 
 def _in_words(training: Array, validation: Array, segments: Sequence[SegmentRecord]) -> str:

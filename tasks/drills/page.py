@@ -8,11 +8,12 @@ from collections.abc import Mapping, Sequence
 from tasks.drills.comparison import Comparison, Kill
 from tasks.drills.curves import draw_drill
 from tasks.drills.plan import DrillPlan
-from tasks.drills.words import judge_drill, list_findings, ranks_of, small
+from tasks.drills.words import Finding, judge_drill, list_findings, ranks_of, small
 from tasks.pages.render import render_page
+from tasks.pages.tables import Cell, Kind, Table
+from tasks.pages.tiles import Tile
 from tasks.pages.words import NOTHING, count_of, listing, plain
-from tasks.reports.run_page import Tile
-from tasks.reports.tables import Cell, Kind, Table, segments_table
+from tasks.reports.tables import segments_table
 
 TEMPLATE = "drills/drill.html.jinja"
 MAX_SIZES_SHOWN = 3
@@ -32,7 +33,7 @@ def render_drill_page(plan: DrillPlan, comparison: Comparison, hits: Sequence[Ki
         facts=_facts(comparison),
         command=plain(command),
         chart=draw_drill(comparison.straight.history, comparison.interrupted.history, comparison.interrupted.segments),
-        findings=findings_table(comparison),
+        findings=findings_table(list_findings(comparison)),
         validations=validations_table(comparison),
         segments={
             "Segments of the interrupted run": segments_table(comparison.interrupted.segments),
@@ -42,7 +43,7 @@ def render_drill_page(plan: DrillPlan, comparison: Comparison, hits: Sequence[Ki
     )
 
 
-def findings_table(comparison: Comparison) -> Table:
+def findings_table(findings: Sequence[Finding]) -> Table:
     """What was compared."""
     columns: list[tuple[str, Kind]] = [
         ("Compared", "text"), ("Straight", "number"), ("Interrupted", "number"), ("Result", "outcome"),
@@ -54,7 +55,7 @@ def findings_table(comparison: Comparison) -> Table:
             Cell(plain(finding.interrupted)),
             Cell(plain(finding.words), key=RESULT_KEYS[finding.result]),
         ]
-        for finding in list_findings(comparison)
+        for finding in findings
     ]
     return Table(columns, rows)
 
@@ -90,7 +91,7 @@ def _tiles(plan: DrillPlan, comparison: Comparison, hits: Sequence[Kill]) -> lis
     return [
         Tile("Samples", "equal" if samples.result == "same" else seen, samples.words),
         Tile("Weights", "equal" if weights.result == "same" else "not equal", weights.words),
-        Tile("Kills", f"{len(hits)} of {len(plan.aims)}", f"{count_of(interrupted.steps_lost, 'step')} done twice"),
+        Tile("Kills", f"{len(hits)} of {len(plan.aims)}", f"{count_of(interrupted.steps_lost, 'step')} trained again"),
         Tile("Ranks", shown, f"straight: {ranks_of(straight)}"),
     ]
 

@@ -83,7 +83,7 @@ def aim_kills(steps: int, kills: int, seed: int) -> list[int]:
     if kills > last:
         raise ConfigurationError(
             f"--kills {kills} does not fit into train.steps = {steps}: at most {last}, so that each interrupts another "
-            "stretch of the run. Give fewer kills or more steps."
+            "part of the run. Give fewer kills or more steps."
         )
     generator = random.Random(seed)
     borders = [1 + last * index // kills for index in range(kills + 1)]

@@ -79,18 +79,18 @@ def small(difference: float | None) -> str:
 
 def _badge(comparison: Comparison) -> str:
     if not comparison.holds:
-        return "Does not hold"
+        return "Different"
     is_all_same = all(finding.result == "same" for finding in list_findings(comparison))
-    return "Holds" if is_all_same else "Samples hold"
+    return "Identical" if is_all_same else "Same samples"
 
 
 def _headline(comparison: Comparison, hits: Sequence[Kill]) -> str:
-    killed = f"Killed {count_of(len(hits), 'time')} and trained on {ranks_of(comparison.interrupted)}, the run"
+    killed = f"The run that was killed {count_of(len(hits), 'time')}, on {ranks_of(comparison.interrupted)},"
     if not comparison.holds:
-        return f"{killed} is not the same as the one that nothing interrupted."
+        return f"{killed} is not the same as the run without interruptions."
     if comparison.weights_equal:
-        return f"{killed} came to the same model, bit for bit, as the one that nothing interrupted."
-    return f"{killed} saw the same samples at every step as the one that nothing interrupted."
+        return f"{killed} ended with the same model, bit for bit, as the run without interruptions."
+    return f"{killed} used the same samples at every step as the run without interruptions."
 
 
 def _audits(comparison: Comparison) -> list[str]:
@@ -117,21 +117,22 @@ def _distances(comparison: Comparison) -> list[str]:
 
 
 def _interruptions(plan: DrillPlan, run: TrainedRun, hits: Sequence[Kill]) -> list[str]:
-    remarks = [f"{count_of(run.steps_lost, 'step')} of work done twice, and counted once."] if run.steps_lost else []
+    remarks = [f"{count_of(run.steps_lost, 'step')} had to be trained again after the kills."] if run.steps_lost else []
     if len(hits) < len(plan.aims):
-        remarks.append(f"{len(hits)} of {len(plan.aims)} kills hit: the run was over before more were due.")
+        remarks.append(f"{len(hits)} of {len(plan.aims)} kills took effect: the run ended before the others were due.")
     from_scratch = sum(segment.first_step == 0 for segment in run.segments[1:])
     if from_scratch:
         remarks.append(
-            f"It began again at step 0 {count_of(from_scratch, 'time')}, since no checkpoint was there yet: a lower "
-            "checkpoint.every_steps puts more to the test."
+            f"It started again at step 0 {count_of(from_scratch, 'time')}, because there was no checkpoint "
+            "yet. With a lower "
+            "checkpoint.every_steps more is tested."
         )
     return remarks
 
 
 def _straightness(run: TrainedRun) -> list[str]:
     number = len(run.segments)
-    return [f"The straight run took {number} segments: it was not left alone either."] if number > 1 else []
+    return [f"The straight run took {number} segments: it was interrupted, too."] if number > 1 else []
 
 
 def _changes(comparison: Comparison) -> list[str]:
@@ -169,7 +170,7 @@ def _validation_finding(comparison: Comparison) -> Finding:
     if equal:
         words = f"the same, {count_of(len(losses[0]), 'time')}"
     elif losses[0].keys() != losses[1].keys():
-        words = "not at the same steps"
+        words = "made at different steps"
     else:
         words = f"up to {small(comparison.validation_loss_max_difference)} apart"
     straight, interrupted = (score(found[max(found)] if found else None) for found in losses)

@@ -15,11 +15,11 @@ from storage.runs.run_state import SegmentRecord
 NOTHING = "\N{EN DASH}"
 OUTCOME_WORDS = {
     "completed": "reached the last step",
-    "budget": "used up its time budget",
-    "preempted": "was asked to stop, saved and left",
-    "diverged": "stopped because the loss diverged",
-    "failed": "failed with an error",
-    "lost": "vanished without a word",
+    "budget": "ended because its time budget was spent",
+    "preempted": "was asked to stop, saved a checkpoint and ended",
+    "diverged": "ended because training diverged",
+    "failed": "ended with an error",
+    "lost": "recorded no outcome: the process or the machine was killed",
 }
 METRIC_WORDS = {"macro_f1": "macro-F1", "auc": "ROC AUC"}
 _OUTCOME_NOUNS = {"budget": "time budget"}

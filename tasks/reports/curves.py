@@ -1,7 +1,7 @@
 """The report's curves over the steps of a run: training loss with its segments and interruptions, and validation.
 
-Invariant: what is drawn is what the records say. Thinning keeps every spike (the lowest and highest point of each
-bucket), and where there is no room for all labels of interruptions there are none, and the legend counts them.
+Invariant: what is drawn is what the records say. Where there is no room for all labels of interruptions there are none,
+and the legend counts them.
 """
 
 import unicodedata
@@ -15,7 +15,6 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
 from storage.runs.run_state import SegmentRecord
 from tasks.pages.canvas import (
@@ -35,18 +34,24 @@ from tasks.pages.canvas import (
     add_grid,
     draw_svg,
 )
+from tasks.pages.timeline import (
+    MAX_MARKERS,
+    MAX_NUMBERED_SEGMENTS,
+    WIDTH_INCHES,
+    Array,
+    add_step_legend,
+    draw_strip,
+    finite_points,
+    mark_interruptions,
+    name_steps,
+    thin,
+)
 from tasks.pages.words import count_of, interruptions_of, metric_name, outcome_noun, shortened
 
-WIDTH_INCHES = 11.0
-MAX_BUCKETS = 800
-MAX_NUMBERED_SEGMENTS = 40
 MAX_LANES = 3
-MAX_MARKERS = 60
 _LABEL_POINTS = 9.0
 _CHARACTER_POINTS = 4.6
 _METRIC_COLOURS = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY)
-
-Array = np.ndarray[Any, np.dtype[np.float64]]
 
 
 @dataclass(frozen=True)
@@ -74,12 +79,13 @@ def draw_training(history: Mapping[str, Any], segments: Sequence[SegmentRecord])
     def draw(figure: Figure) -> None:
         heights = [0.34 + 0.24 * num_lanes, 3.4, 0.75]
         strip, loss, rate = figure.subplots(3, 1, sharex=True, height_ratios=heights)
-        _draw_strip(strip, segments, labels, num_lanes)
+        _draw_labelled_strip(strip, segments, labels, num_lanes)
         _draw_loss(loss, points, validation)
-        _draw_segments_behind(loss, segments, last_step)
+        _shade_segments(loss, segments, last_step)
+        mark_interruptions(loss, segments)
         _draw_learning_rate(rate, points)
         loss.set_xlim(0, last_step)
-        _add_legend(figure, loss, segments, validated=bool(validation), counted=not labels)
+        _add_legend(loss, segments, validated=bool(validation), counted=not labels)
 
     height = 5.1 + 0.24 * num_lanes
     return Chart(draw_svg(WIDTH_INCHES, height, draw), _training_in_words(points, validation, segments))
@@ -128,20 +134,6 @@ def _num_columns(text: str) -> int:
     return sum(2 if unicodedata.east_asian_width(character) in "WF" else 1 for character in text)
 
 
-def thin(steps: Array, values: Array, num_buckets: int = MAX_BUCKETS) -> tuple[Array, Array]:
-    """At most `2 * num_buckets` of the points: the lowest and the highest of each bucket, in their order."""
-    if len(steps) <= 2 * num_buckets:
-        return steps, values
-    edges = np.linspace(0, len(steps), num_buckets + 1).astype(int)
-    kept = {
-        first + offset
-        for first, last in pairwise(edges.tolist())
-        for offset in (int(values[first:last].argmin()), int(values[first:last].argmax()))
-    }
-    indices = sorted(kept)
-    return steps[indices], values[indices]
-
-
 def smooth(values: Array) -> Array:
     """A centred mean over a fortieth of the curve; towards both ends the window shrinks and stays centred."""
     count = len(values)
@@ -151,24 +143,16 @@ def smooth(values: Array) -> Array:
     return np.asarray((sums[index + reach + 1] - sums[index - reach]) / (2 * reach + 1))
 
 
-def finite_points(rows: Sequence[Sequence[float | None]], num_columns: int = 3) -> Array:
-    """[N, columns]: step, loss, learning rate; without points that are NaN, infinite or empty."""
-    points = np.array([[np.nan if value is None else value for value in row] for row in rows], dtype=float)
-    points = points.reshape(-1, num_columns)
-    return np.asarray(points[np.isfinite(points).all(axis=1)])
-
-
-def _draw_strip(axes: Axes, segments: Sequence[SegmentRecord], labels: Sequence[Label], num_lanes: int) -> None:
-    """The segments as bars on two levels, so that steps done twice are seen twice; above them the labels."""
-    for index, segment in enumerate(segments):
-        level, length = index % 2, segment.last_step - segment.first_step
-        colour = OUTCOME_COLOURS[segment.outcome]
-        axes.barh(level, length, left=segment.first_step, height=0.8, color=colour, alpha=0.9, linewidth=0)
-        if len(segments) <= MAX_NUMBERED_SEGMENTS and length:
-            # Black on all colours but the two dark ones: every one of these pairs has a contrast above 4.5.
-            ink = PAPER if segment.outcome == "diverged" else "black"
-            middle = segment.first_step + length / 2
-            axes.text(middle, level - 0.05, str(index + 1), ha="center", va="center", size=7.5, color=ink, clip_on=True)
+def _draw_labelled_strip(
+    axes: Axes, segments: Sequence[SegmentRecord], labels: Sequence[Label], num_lanes: int
+) -> None:
+    """The segments with their numbers; above them the labels."""
+    is_numbered = len(segments) <= MAX_NUMBERED_SEGMENTS
+    texts = [
+        str(number) if is_numbered and segment.last_step > segment.first_step else ""
+        for number, segment in enumerate(segments, start=1)
+    ]
+    draw_strip(axes, segments, texts)
     for label in labels:
         height = 2.4 + 1.7 * label.lane
         axes.vlines(label.step, -0.6, height, color=OUTCOME_COLOURS[label.outcome], linewidth=1.2)
@@ -184,22 +168,13 @@ def _draw_strip(axes: Axes, segments: Sequence[SegmentRecord], labels: Sequence[
             size=_LABEL_POINTS,
         )
     axes.set_ylim(-0.6, 1.8 + 1.7 * num_lanes)
-    axes.set_axis_off()
 
 
-def _draw_segments_behind(axes: Axes, segments: Sequence[SegmentRecord], last_step: float) -> None:
-    """Shade every other segment, tint the steps that were done again, and mark each interruption."""
+def _shade_segments(axes: Axes, segments: Sequence[SegmentRecord], last_step: float) -> None:
+    """Every other one."""
     ends = [*(segment.first_step for segment in segments[1:]), last_step]
-    for index, (segment, end) in enumerate(zip(segments, ends, strict=False)):
-        if index % 2:
-            axes.axvspan(segment.first_step, end, color="#eef2f6", linewidth=0, zorder=0)
-    width, alpha = (1.2, 1.0) if len(segments) <= MAX_NUMBERED_SEGMENTS else (0.5, 0.45)
-    for segment in interruptions_of(segments):
-        colour = OUTCOME_COLOURS[segment.outcome]
-        if segment.steps_lost:
-            first_lost = segment.last_step - segment.steps_lost
-            axes.axvspan(first_lost, segment.last_step, color=colour, alpha=0.18, linewidth=0, zorder=0.5)
-        axes.axvline(segment.last_step, color=colour, linewidth=width, alpha=alpha, zorder=1)
+    for segment, end in list(zip(segments, ends, strict=False))[1::2]:
+        axes.axvspan(segment.first_step, end, color="#eef2f6", linewidth=0, zorder=0)
 
 
 def _draw_loss(axes: Axes, points: Array, validation: Sequence[tuple[int, float]]) -> None:
@@ -233,15 +208,11 @@ def _draw_learning_rate(axes: Axes, points: Array) -> None:
     axes.set_yticks([0, highest], ["0", f"{highest:.2g}"])
     axes.set_ylim(0, highest * 1.15 or 1)
     axes.set_ylabel("learning\nrate")
-    axes.set_xlabel("step")
-    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
-    axes.xaxis.set_major_locator(MaxNLocator(10, integer=True))
+    name_steps(axes)
     add_grid(axes, "x")
 
 
-def _add_legend(
-    figure: Figure, axes: Axes, segments: Sequence[SegmentRecord], *, validated: bool, counted: bool
-) -> None:
+def _add_legend(axes: Axes, segments: Sequence[SegmentRecord], *, validated: bool, counted: bool) -> None:
     entries: dict[str, Line2D] = {
         "training": Line2D([], [], color=BLUE, alpha=0.35, linewidth=1),
         "training, smoothed": Line2D([], [], color=BLUE, linewidth=2),
@@ -252,10 +223,7 @@ def _add_legend(
         for outcome, number in Counter(segment.outcome for segment in interruptions_of(segments)).items():
             line = Line2D([], [], color=OUTCOME_COLOURS[outcome], linewidth=2)
             entries[f"{outcome_noun(outcome)} ({number:,})"] = line
-    if any(segment.steps_lost for segment in segments):
-        entries["done again"] = Line2D([], [], color=VERMILION, alpha=0.25, linewidth=8, solid_capstyle="butt")
-    axes.legend(entries.values(), entries.keys(), loc="upper right", fontsize=9, framealpha=0.9, frameon=True,
-                facecolor=PAPER, edgecolor="none")  # fmt: skip
+    add_step_legend(axes, entries, segments)
 
 
 def _training_in_words(
@@ -295,9 +263,7 @@ def _draw_metrics(figure: Figure, curves: Mapping[str, Sequence[tuple[int, float
         axes.plot([1.0, 1.01], [values[-1], ends[index]], transform=axes.get_yaxis_transform(), color=colour,
                   linewidth=1, clip_on=False)  # fmt: skip
     axes.set_xlim(0, max(curve[-1][0] for curve in curves.values()))
-    axes.set_xlabel("step")
-    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
-    axes.xaxis.set_major_locator(MaxNLocator(10, integer=True))
+    name_steps(axes)
     add_grid(axes, "y")
 
 

@@ -12,6 +12,8 @@ from typing import Any, Literal
 from storage.datasets import SPLITS, DatasetManifest
 from storage.runs.run_state import RunState
 from tasks.pages.render import render_page
+from tasks.pages.tables import Table
+from tasks.pages.tiles import Tile
 from tasks.pages.words import (
     NOTHING,
     OUTCOME_WORDS,
@@ -32,7 +34,6 @@ from tasks.reports.charts import draw_classes, draw_confusion, draw_phases, draw
 from tasks.reports.curves import draw_training, draw_validation
 from tasks.reports.rollbacks import count_skipped
 from tasks.reports.tables import (
-    Table,
     checkpoints_table,
     classes_table,
     columns_table,
@@ -55,15 +56,6 @@ class Verdict:
     badge: str
     headline: str
     remarks: list[str]
-
-
-@dataclass(frozen=True)
-class Tile:
-    """One key figure."""
-
-    name: str
-    value: str
-    note: str = ""
 
 
 def render_report(
@@ -106,7 +98,7 @@ def judge(state: RunState) -> Verdict:
         headline = f"Complete: {done} in {count_of(len(state.segments), 'segment')}"
         headline += f"; {cost}{again}." if interruptions else "; nothing interrupted it."
         return Verdict("complete", "Complete", headline, [*_promise(state), *_mishaps(state)])
-    safe = f"{done} ({share(step / state.steps_total)}) are safe in a checkpoint"
+    safe = f"{done} ({share(step / state.steps_total)}) are saved in a promoted checkpoint"
     if state.lease is not None:
         since = moment(state.lease.taken_at)
         remark = f"A segment has been training from step {state.lease.first_step:,} on since {since}."
@@ -150,7 +142,8 @@ def _promise(state: RunState) -> list[str]:
         return []
     return [
         "The model is the one that an uninterrupted run makes on the same kind of hardware and software: no step was "
-        "skipped, and what was done twice counts once. Two runs can be compared by the SHA-256 of their weights."
+        "skipped, and steps that were trained twice count once. Two runs can be compared by the SHA-256 "
+        "of their weights."
     ]
 
 
@@ -196,7 +189,7 @@ def _way_on(state: RunState) -> str:
             "again for it. To train on, give more train.steps."
         )
     if state.unanswered_divergence is not None:
-        return "“holdfast run” rolls it back where a rollback is left, and says what can be changed where none is."
+        return "“holdfast run” rolls the run back if a rollback is left; if none is left, it says what can be changed."
     return "To go on from there, start “holdfast run” with the same configuration."
 
 
@@ -213,7 +206,7 @@ def _tiles(state: RunState, evaluation: Mapping[str, Any] | None, dataset: Datas
         *tiles,
         Tile("Steps", f"{_step(state):,}", f"of {state.steps_total:,}"),
         Tile("Segments", f"{len(state.segments):,}", outcome_counts(interruptions) or "none interrupted"),
-        Tile("Steps lost", f"{lost:,}", "of work done twice" if lost else "no work was done twice"),
+        Tile("Steps lost", f"{lost:,}", "had to be trained again" if lost else "none had to be trained again"),
         Tile("Time in segments", duration(seconds) if state.segments else NOTHING, _on_the_clock(state)),
         _weights_tile(state),
     ]

@@ -1,62 +1,44 @@
-"""The report's tables: plain rows of text that one macro of the template lays out.
+"""The tables about a run: its segments, checkpoints, rollbacks, scores and data.
 
-Invariant: a cell is text, or a share in [0, 1] that is drawn as a bar as well; there is no markup in it.
+Invariant: pure functions of the records, for a page and for a terminal alike.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from storage.datasets import CategoricalColumn, NumericColumn, SplitRecord
 from storage.runs.positions import standing
 from storage.runs.run_state import CheckpointRecord, RollbackRecord, SegmentRecord, SetAsideRecord
+from tasks.pages.tables import Cell, Kind, Table
 from tasks.pages.words import NOTHING, OUTCOME_WORDS, duration, moment, plain, share, shortened, size
 
 MAX_CONFUSIONS = 8
 MAX_CAUSE_CHARACTERS = 600
 MAX_NAME_CHARACTERS = 60
 
-Kind = Literal["text", "number", "code", "bar", "outcome", "date"]
-
-
-@dataclass(frozen=True)
-class Cell:
-    """`text` is what is read; `fraction` the bar's length; `key` the outcome that colours the cell."""
-
-    text: str
-    fraction: float | None = None
-    key: str = ""
-
-
-@dataclass(frozen=True)
-class Table:
-    """Columns are (heading, kind); every row has a cell for each."""
-
-    columns: list[tuple[str, Kind]]
-    rows: list[list[Cell]]
-
 
 def segments_table(segments: Sequence[SegmentRecord]) -> Table:
     """Oldest first."""
     columns: list[tuple[str, Kind]] = [
-        ("#", "number"), ("Fence", "number"), ("Outcome", "outcome"), ("Cause", "text"), ("Steps", "number"),
-        ("Lost", "number"), ("Ranks", "number"), ("Started", "date"), ("Time", "number"),
+        ("#", "number"), ("Fence", "number"), ("Outcome", "outcome"), ("Meaning", "text"), ("Steps", "number"),
+        ("Lost", "number"), ("Ranks", "number"), ("Started", "date"), ("Time", "number"), ("Cause", "text"),
     ]  # fmt: skip
     rows = [
         [
             Cell(f"{index:,}"),
             Cell(f"{segment.fence:,}"),
-            Cell(f"{segment.outcome}: {OUTCOME_WORDS[segment.outcome]}", key=segment.outcome),
-            Cell(shortened(segment.cause, MAX_CAUSE_CHARACTERS) or NOTHING),
+            Cell(segment.outcome, key=segment.outcome),
+            Cell(OUTCOME_WORDS[segment.outcome]),
             Cell(f"{segment.first_step:,} → {segment.last_step:,}"),
             Cell(f"{segment.steps_lost:,}"),
             Cell(f"{segment.world_size:,}"),
             Cell(moment(segment.started_at)),
             Cell(duration(segment.seconds)),
+            Cell(shortened(segment.cause, MAX_CAUSE_CHARACTERS) or NOTHING),
         ]
         for index, segment in enumerate(segments, start=1)
     ]
-    return Table(columns, rows)
+    return Table(columns, rows, wide=("#", "Meaning", "Started"))
 
 
 def checkpoints_table(kept: Sequence[CheckpointRecord]) -> Table:

@@ -105,7 +105,7 @@ def _describe_segment(
     return SegmentRecord(
         fence=lease.fence,
         outcome=outcome.outcome if outcome else "lost",
-        cause=outcome.cause if outcome else "killed without a word",
+        cause=outcome.cause if outcome else "no outcome recorded: the process or the machine was killed",
         first_step=lease.first_step,
         last_step=last_step,
         world_size=lease.world_size,

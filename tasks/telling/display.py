@@ -4,10 +4,21 @@ Invariant: shows only what is reported anyway; nothing is asked of the ranks for
 """
 
 import time
+from collections.abc import Iterator
 from types import TracebackType
 from typing import Self
 
-from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.console import RenderableType
+from rich.progress import (
+    BarColumn,
+    Progress,
+    ProgressColumn,
+    SpinnerColumn,
+    TaskProgressColumn,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.text import Text
 
 from tasks.configuration import RunConfig
 from tasks.telling.announce import announce
@@ -17,6 +28,7 @@ from training.watching.reporter import Report
 SECONDS_BETWEEN_LINES = 30.0
 
 PHASES = {"start": "starting", "restore": "restoring", "train": "training", "validate": "validating", "save": "saving"}
+BEFORE_STEPS = ("start", "restore")
 PREPARATION_PHASES = {
     "fingerprint": "hashing the source files",
     "check": "checking the contract",
@@ -25,30 +37,30 @@ PREPARATION_PHASES = {
 }
 
 
+class TwoLineProgress(Progress):
+    """A bar, and the figures of the task in a line of their own: no terminal is too narrow for both.
+
+    The cursor stays behind the short line, where the ^C that the terminal adds to it begins no third one.
+    """
+
+    def get_renderables(self) -> Iterator[RenderableType]:
+        yield self.make_tasks_table(self.tasks)
+        for task in self.tasks:
+            yield Text(task.fields["figures"], no_wrap=True, overflow="ellipsis")
+
+
 class SegmentDisplay:
     """A context manager around one segment."""
 
     def __init__(self, config: RunConfig, first_step: int) -> None:
         self._total = config.train.steps
         self._next_line = time.monotonic() + SECONDS_BETWEEN_LINES
-        self._saved = f"{first_step:,}" if first_step else "none yet"
-        self._progress = Progress(
-            SpinnerColumn(),
-            TextColumn("{task.description:<10}"),
-            BarColumn(bar_width=None),
-            TaskProgressColumn(),
-            TextColumn("step {task.completed:,.0f}/{task.total:,.0f}"),
-            TextColumn("loss {task.fields[loss]}"),
-            TextColumn("{task.fields[rate]} samples/s"),
-            TextColumn("saved {task.fields[saved]}"),
-            TimeRemainingColumn(compact=True, elapsed_when_finished=True),
-            console=console,
-            disable=not console.is_terminal,
-            transient=True,
-        )
-        self._bar = self._progress.add_task(
-            PHASES["start"], total=self._total, completed=first_step, loss="-", rate="-", saved=self._saved
-        )
+        self._saved = f"saved at step {first_step:,}" if first_step else "nothing saved yet"
+        self._figures = ""
+        self._has_begun = False
+        self._progress = TwoLineProgress(*_bar_columns(), console=console, disable=not console.is_terminal,
+                                         transient=True)  # fmt: skip
+        self._bar = self._progress.add_task(PHASES["start"], total=self._total, completed=first_step, figures="")
 
     def __enter__(self) -> Self:
         self._progress.start()
@@ -61,18 +73,27 @@ class SegmentDisplay:
 
     def show(self, report: Report) -> None:
         """Take over one report."""
-        loss = "-" if report.loss is None else f"{report.loss:.4f}"
-        rate = "-" if report.samples_per_second is None else f"{report.samples_per_second:,.0f}"
         phase = PHASES.get(report.phase, report.phase)
-        self._progress.update(self._bar, description=phase, completed=report.step, loss=loss, rate=rate)
+        if report.phase in BEFORE_STEPS and not self._has_begun:
+            self._progress.update(self._bar, description=phase)
+            return
+        if not self._has_begun:
+            # The time left is estimated from the steps that are made, not from those that were restored.
+            self._has_begun = True
+            self._progress.reset(self._bar, total=self._total, completed=report.step, description=phase)
+        self._figures = _describe_figures(report, self._total)
+        self._progress.update(self._bar, description=phase, completed=report.step, figures=self._line())
         if not console.is_terminal and time.monotonic() >= self._next_line:
             self._next_line = time.monotonic() + SECONDS_BETWEEN_LINES
-            announce(f"step {report.step:,}/{self._total:,}  loss {loss}  {rate} samples/s  saved {self._saved}")
+            announce(f"{phase}: {self._line()}")
 
     def promoted(self, step: int) -> None:
         """A checkpoint was validated and promoted."""
-        self._saved = f"{step:,}"
-        self._progress.update(self._bar, saved=self._saved)
+        self._saved = f"saved at step {step:,}"
+        self._progress.update(self._bar, figures=self._line())
+
+    def _line(self) -> str:
+        return ", ".join(filter(None, (self._figures, self._saved)))
 
 
 class PreparationDisplay:
@@ -80,16 +101,7 @@ class PreparationDisplay:
 
     def __init__(self) -> None:
         self._phase: str | None = None
-        self._progress = Progress(
-            SpinnerColumn(),
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=None),
-            TaskProgressColumn(),
-            TimeRemainingColumn(compact=True, elapsed_when_finished=True),
-            console=console,
-            disable=not console.is_terminal,
-            transient=True,
-        )
+        self._progress = Progress(*_bar_columns(), console=console, disable=not console.is_terminal, transient=True)
         self._bar = self._progress.add_task(PREPARATION_PHASES["fingerprint"], total=1.0)
 
     def __enter__(self) -> Self:
@@ -110,3 +122,21 @@ class PreparationDisplay:
         self._progress.reset(self._bar, total=1.0, description=PREPARATION_PHASES[phase])
         if phase != "fingerprint":  # that is done on every start, and mostly from memory
             announce(f"Preparing the data: {PREPARATION_PHASES[phase]}.")
+
+
+def _bar_columns() -> tuple[ProgressColumn, ...]:
+    return (
+        SpinnerColumn(),
+        TextColumn("{task.description:<10}", markup=False),
+        BarColumn(bar_width=None),
+        TaskProgressColumn(),
+        TimeRemainingColumn(compact=True),
+        TextColumn("left", markup=False),
+    )
+
+
+def _describe_figures(report: Report, total: int) -> str:
+    """'step 1,200 of 5,000, loss 0.4321, 2,400 samples/s': what is known of it."""
+    loss = "" if report.loss is None else f"loss {report.loss:.4f}"
+    rate = "" if report.samples_per_second is None else f"{report.samples_per_second:,.0f} samples/s"
+    return ", ".join(filter(None, (f"step {report.step:,} of {total:,}", loss, rate)))

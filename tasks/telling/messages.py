@@ -9,12 +9,18 @@ from rich.logging import RichHandler
 
 from tasks.telling.terminal import console
 
+TIME = "[%X]"
+
 
 def show_messages() -> None:
     """From now on."""
     # Its modules set levels of their own, and Prefect's handler prints whatever reaches the root.
     logging.getLogger("great_expectations").propagate = False
-    handler = RichHandler(console=console, show_path=False, show_level=False, markup=False, log_time_format="[%X]")
+    handler: logging.Handler = logging.StreamHandler()
+    if console.is_terminal:
+        handler = RichHandler(console=console, show_path=False, show_level=False, markup=False, log_time_format=TIME)
+    else:  # whole lines, as a file or another program wants them
+        handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", TIME))
     logger = logging.getLogger("holdfast")
     logger.handlers = [handler]
     logger.setLevel(logging.INFO)

@@ -189,9 +189,9 @@ def test_prune_says_what_goes_and_what_stays_and_why(configuration: Path, store:
     assert (result.returncode, result.stderr) == (0, "")
     assert "Policy: keep = 2, keep_best = 1\n" in result.stdout
     assert [line.split()[:2] for line in result.stdout.splitlines()[3:6]] == [
-        ["stays", "30"],
-        ["stays", "20"],
-        ["goes", "10"],
+        ["keep", "30"],
+        ["keep", "20"],
+        ["delete", "10"],
     ]
     assert f"Freed {record.num_bytes} bytes and kept 2 checkpoints with " in result.stdout
     assert len(list((store.root / "runs/first/checkpoints").iterdir())) == 2
@@ -203,7 +203,7 @@ def test_advise_recommends_an_interval_compares_it_and_leaves_a_page(configurati
     address = f"{store.address}/runs/quality"
     result = holdfast("advise", address)
     assert (result.returncode, result.stderr) == (0, "")
-    assert "Go on with: --set checkpoint.every_seconds=140 --set checkpoint.every_steps=280\n" in result.stdout
+    assert "Continue with: --set checkpoint.every_seconds=140 --set checkpoint.every_steps=280\n" in result.stdout
     assert f"page {store.address}/runs/quality/advice.html\n" in result.stdout
     rows = re.findall(r"^ *(\d+) s .*(recommended|configured) *$", result.stdout, re.MULTILINE)
     assert rows == [("140", "recommended"), ("600", "configured")]

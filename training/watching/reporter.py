@@ -57,6 +57,7 @@ class Reporter:
     def phase(self, name: str) -> Iterator[None]:
         """Count the time of the block to `name`; afterwards the phase of before goes on."""
         before = self._enter(name)
+        self._rate_from = (self.step, time.monotonic())  # a step that was restored was not made in this time
         self._report()
         try:
             yield

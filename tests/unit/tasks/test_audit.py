@@ -161,7 +161,7 @@ def test_a_stale_segment_that_counts_fails_though_its_samples_are_right(
     (violation,) = result["violations"]
     kind, steps, rows = named(violation)
     assert (kind, steps) == ("stale", {14, 15, 16}) and rows <= {*run.rows_of(14), *run.rows_of(15), *run.rows_of(16)}
-    assert "was rolled back to step 14, and segment 6 went on from there" in violation["message"]
+    assert "was rolled back to step 14, and segment 6 continued from there" in violation["message"]
     assert result["segments"][0]["counted"] == [0, 17]
 
 
@@ -210,7 +210,7 @@ def test_a_part_that_was_changed_or_deleted_is_named_and_what_it_vouched_for(run
     (violation,) = result["violations"]
     assert violation["kind"] == ("part_changed" if damage == "flipped" else "part_missing")
     assert violation["steps"] == [*range(14, 20)] and named(violation)[2] <= set(run.rows_of(14))
-    assert "It alone vouches for the parts of steps 0 to 13." in violation["message"]
+    assert "Without it the parts of steps 0 to 13 cannot be checked." in violation["message"]
     assert (result["steps"], result["parts"]) == (20, 3)  # what came after it was looked at
 
 

@@ -88,7 +88,7 @@ def test_it_is_told_to_a_person(dataset: tuple[LocalStore, DatasetManifest], tmp
     written = io.StringIO()
     Console(width=200, file=written).print(render_audit(audit_run(run.store, run.name)))
     text = written.getvalue()
-    assert f"in the order of the pure functions, but the {SKIPPED} that rollbacks left out." in text
+    assert f"in the order that the seed gives, except the {SKIPPED} that rollbacks left out." in text
     assert "576 to 719" in text
 
 

@@ -99,12 +99,13 @@ def test_two_runs_that_are_the_same_hold() -> None:
     comparison = compared()
     assert comparison.holds
     verdict = judge_drill(PLAN, comparison, HITS)
-    assert verdict.badge == "Holds"
+    assert verdict.badge == "Identical"
     assert verdict.headline == (
-        "Killed 2 times and trained on 1, 2 and 4 ranks, the run came to the same model, bit for bit, as the one that "
-        "nothing interrupted."
+        "The run that was killed 2 times, on 1, 2 and 4 ranks, ended with the same model, bit for bit, as "
+        "the run without "
+        "interruptions."
     )
-    assert verdict.remarks == ["79 steps of work done twice, and counted once."]
+    assert verdict.remarks == ["79 steps had to be trained again after the kills."]
     assert {finding.result for finding in list_findings(comparison)} == {"same"}
 
 
@@ -114,14 +115,14 @@ def test_a_forged_difference_turns_the_verdict(name: str) -> None:
     assert not comparison.holds
     assert "different" in {finding.result for finding in list_findings(comparison)}
     page = render_drill_page(PLAN, comparison, HITS, "holdfast drill")
-    assert "Does not hold" in page and "bit for bit" not in page
+    assert "Different" in page and "bit for bit" not in page
 
 
 @pytest.mark.parametrize("name", FORGED_MODEL)
 def test_with_fast_sums_the_model_may_be_another_one(name: str) -> None:
     comparison = compared(exact=False, **FORGED_MODEL[name])
     assert comparison.holds
-    assert judge_drill(PLAN, comparison, HITS).badge == "Samples hold"
+    assert judge_drill(PLAN, comparison, HITS).badge == "Same samples"
     assert {finding.result for finding in list_findings(comparison)} == {"same", "apart"}
 
 
@@ -133,7 +134,7 @@ def test_with_fast_sums_the_samples_may_not(name: str) -> None:
 def test_with_fast_sums_the_drill_says_how_far_apart_the_two_are() -> None:
     comparison = compared(exact=False, **with_weights("0" * 64))
     verdict = judge_drill(PLAN, comparison, HITS)
-    assert "saw the same samples at every step" in verdict.headline
+    assert "used the same samples at every step" in verdict.headline
     for text in (" ".join(verdict.remarks), render_drill_page(PLAN, comparison, HITS, "")):
         assert "3.2e-07 apart (relative L2 distance)" in text and "4.5e-06, in head.weight" in text
     described = describe_comparison(comparison)
@@ -146,13 +147,13 @@ def test_kills_that_found_the_run_over_are_not_counted() -> None:
     run = trained("interrupted")
     assert find_hits([*HITS, Kill(250, 299, 1, run.segments[-1].fence)], run) == HITS
     remarks = judge_drill(replace(PLAN, aims=(80, 190, 250)), compared(), HITS).remarks
-    assert "2 of 3 kills hit: the run was over before more were due." in remarks
+    assert "2 of 3 kills took effect: the run ended before the others were due." in remarks
 
 
 def test_a_run_that_began_again_at_step_0_is_said_to_have() -> None:
     segments = segments_of([("lost", "killed", 40, 40), ("completed", "", STEPS, 0)])
     remarks = judge_drill(PLAN, compared(**with_state(segments=segments)), HITS[:1]).remarks
-    assert "It began again at step 0 1 time, since no checkpoint was there yet" in remarks[-1]
+    assert "It started again at step 0 1 time, because there was no checkpoint yet" in remarks[-1]
 
 
 def test_the_page_shows_both_curves_the_interruptions_and_every_figure() -> None:

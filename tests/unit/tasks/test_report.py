@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 
 from storage.runs.run_state import Divergence, Holder, Lease, RefusedRecord, SetAsideRecord, ValidationFigures
+from tasks.pages.timeline import thin
 from tasks.pages.words import duration, shortened, size
 from tasks.reports.charts import MAX_BARS, draw_confusion, draw_roc, phase_bars
-from tasks.reports.curves import MAX_LANES, draw_training, place_labels, smooth, thin
+from tasks.reports.curves import MAX_LANES, draw_training, place_labels, smooth
 from tasks.reports.run_page import judge, render_report
 from tests.helpers.finished_runs import (
     BEGAN_AT,
@@ -93,7 +94,7 @@ def test_a_complete_run_says_what_its_interruptions_cost_and_what_the_model_is(m
     )
     assert PROMISE in text
     assert "1 preempted, 1 lost, 1 time budget" in text
-    assert "lost: vanished without a word" in text
+    assert "lost recorded no outcome: the process or the machine was killed" in text
     assert "310 → 637" in text
 
 
@@ -147,8 +148,8 @@ def test_a_run_that_nothing_interrupted_says_so() -> None:
 def test_a_stopped_run_names_what_is_safe_and_how_its_last_segment_ended() -> None:
     verdict = judge(state_of("r", 1200, segments_of([("failed", "CUDA out of memory", 440, 40)])))
     assert verdict.standing == "stopped"
-    assert verdict.headline == "Not complete: 400 of 1,200 steps (33.3 %) are safe in a checkpoint."
-    assert "The last segment failed with an error at step 440 (CUDA out of memory)." in verdict.remarks
+    assert verdict.headline == "Not complete: 400 of 1,200 steps (33.3 %) are saved in a promoted checkpoint."
+    assert "The last segment ended with an error at step 440 (CUDA out of memory)." in verdict.remarks
     assert "So far 1 interruption cost 40 steps of work." in verdict.remarks
 
 
@@ -156,7 +157,7 @@ def test_a_run_that_nothing_carries_on_names_the_way_out() -> None:
     stopped = segments_of([("diverged", "The loss became nan at step 440.", 440, 40)])
     evidence = Divergence(kind="loss", step=440)
     diverged = [stopped[0].model_copy(update={"divergence": evidence})]
-    assert "says what can be changed where none is" in judge(state_of("r", 1200, diverged)).remarks[-1]
+    assert "if none is left, it says what can be changed" in judge(state_of("r", 1200, diverged)).remarks[-1]
     trained = segments_of([("completed", "", 1200, 0)])
     figures = ValidationFigures(metric="auc", value=0.5, step=1200, best_value=0.5, best_step=1200)
     last = checkpoint_at("r", 1200).model_copy(update={"fence": trained[-1].fence})

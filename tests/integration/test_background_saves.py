@@ -150,6 +150,47 @@ def test_a_save_that_fails_three_times_raises_an_alarm_and_training_goes_on(
     assert found[first].index.ledger is not None and found[first].index.ledger.first_step == 0
 
 
+def with_one_rank_that_fails_while_another_writes(spec: SegmentSpec, world: World, failing: int) -> Any:
+    """The files of step 5 cannot be put by one rank; the other one keeps its first until the save of step 10 is due."""
+    checkpoint_writer.DELAY_SECONDS = 0.01
+    put, take_step = checkpoint_writer.put_checkpoint_file, Trainer.take_step
+    has_gone_on = threading.Event()
+
+    def fail_or_keep(store: Any, key: str, data: memoryview, *arguments: Any) -> Any:
+        if "/000000000005-" in key and world.rank == failing:
+            raise StoreError("no space is left")
+        if "/000000000005-" in key and not has_gone_on.is_set():
+            before = bytes(data)
+            seen = {"has gone on": has_gone_on.wait(60), "is the same": bytes(data) == before}
+            (spec.scratch_folder / "seen.json").write_text(json.dumps(seen))
+        return put(store, key, data, *arguments)
+
+    def noted_step(trainer: Trainer, step: int, leaves: Any) -> Any:
+        if step == 12:
+            has_gone_on.set()
+        return take_step(trainer, step, leaves)
+
+    checkpoint_writer.put_checkpoint_file = fail_or_keep
+    Trainer.take_step = noted_step  # type: ignore[method-assign]
+    return slowly(spec, world)
+
+
+@pytest.mark.parametrize("failing", [0, 1])
+def test_a_save_that_fails_on_one_rank_leaves_what_the_other_one_is_writing_alone_and_waits_for_nobody(
+    failing: int, store: LocalStore, dataset: DatasetManifest, tmp_path: Path
+) -> None:
+    spec = make_spec(store, dataset, tmp_path / "failing", fence=2, every_steps=5, background=True, ranks=2)
+    target = functools.partial(with_one_rank_that_fails_while_another_writes, failing=failing)
+    assert train_forked(spec, store, target).outcome == "completed", read_log(spec)
+    seen = json.loads((spec.scratch_folder / "seen.json").read_text())
+    assert seen == {"has gone on": True, "is the same": True}
+    assert len([report.alarm for report in read_reports(spec) if report.alarm]) == 1
+    found = checkpoints_of(store, spec)
+    assert 5 not in found and len(found) > 1 and max(found) == 20
+    for checkpoint in found.values():
+        verify_checkpoint(store, checkpoint.path, checkpoint.digest)
+
+
 def with_a_store_that_hangs(spec: SegmentSpec, world: World) -> Any:
     """Nothing of the first checkpoint is ever put; the ranks are asked to stop at step 8."""
     put = checkpoint_writer.put_checkpoint_file

@@ -3,7 +3,8 @@
 Weights and optimizer moments are tensors under their names (safetensors); everything else is JSON. Nothing is pickled,
 so a checkpoint from a stranger's bucket cannot run code. Each rank writes a share of the files; when the ranks have
 agreed at a step boundary that all are in the store, the first one writes the index. Invariant: a checkpoint is the
-state at one step boundary; one that is not finished is never found, and none is begun before the one under way ended.
+state at one step boundary; one that is not finished is never found, and none is begun before every rank's thread is
+done with the one before: until then it may read the buffers.
 """
 
 import threading
@@ -48,6 +49,7 @@ class _Phase(Enum):
     IDLE = auto()
     FILES = auto()
     INDEX = auto()
+    DROPPED = auto()  # it failed on some rank; the threads of others may still be writing
 
 
 @dataclass
@@ -99,6 +101,8 @@ class Checkpointer:
     @property
     def writing(self) -> Writing:
         """This rank's word on the save under way, for the ranks to agree on."""
+        if self._phase is _Phase.DROPPED:
+            return Writing.BUSY if self._writer.writing is Writing.BUSY else Writing.DONE
         return Writing.DONE if self.is_idle else self._writer.writing
 
     def is_saved(self) -> bool:
@@ -134,8 +138,9 @@ class Checkpointer:
         if self.is_idle:
             self._prepare()
         elif writing is Writing.FAILED:
+            self._drop()
+        elif writing is Writing.DONE and self._phase is _Phase.DROPPED:
             self._phase = _Phase.IDLE
-            self._report_failure()
         elif writing is Writing.DONE and self._phase is _Phase.FILES:
             self._begin_index()
         elif writing is Writing.DONE:
@@ -208,13 +213,16 @@ class Checkpointer:
         self._writer.give_up()
         self._phase = _Phase.IDLE
 
-    def _report_failure(self) -> None:
+    def _drop(self) -> None:
+        """Report the save that failed on some rank, and have all threads stop. Nobody waits for them here."""
         assert self._save is not None
+        self._phase = _Phase.DROPPED
         if self._world.is_first:
             reason = (
                 self._writer.failure() or "another rank could not write its files; its error is in the segment's log"
             )
             self._reporter.save_failed(f"The checkpoint of step {self._save.step} could not be written: {reason}")
+        self._writer.cancel()
 
     def _record(self, save: _Save, found: FoundCheckpoint, is_on_cadence: bool) -> None:
         """The checkpoint exists: what its ledger has is not written again, and whoever promotes is told."""

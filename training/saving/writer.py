@@ -90,12 +90,16 @@ class CheckpointWriter:
         return self._job is None or self._job.exception() is None
 
     def failure(self) -> BaseException | None:
-        """What the last job, which is done, raised."""
-        return self._job.exception() if self._job is not None else None
+        """What the last job raised; None if it did not, or is still at work."""
+        return self._job.exception() if self._job is not None and self._job.done() else None
+
+    def cancel(self) -> None:
+        """Tell the last job to give up. It stays the last job: `writing` says when it has ended."""
+        self._given_up.set()
 
     def give_up(self) -> None:
         """Let go of the last job; nobody waits for it."""
-        self._given_up.set()
+        self.cancel()
         self._job = None
 
     def write(self, part: SavePart, given_up: threading.Event) -> WrittenPart:

@@ -1,0 +1,19 @@
+"""What ranks tell each other about the files of a checkpoint, as one rank by itself sees it."""
+
+from training.saving.exchange import MAX_TROUBLE_BYTES, add_digests, first_trouble
+from training.world import World
+
+ALONE = World(0, 1, 0)
+
+
+def test_hashes_come_back_as_they_were_and_unknown_ones_as_zeros() -> None:
+    first, last = bytes(range(32)), bytes(range(224, 256))
+    assert add_digests([first, None, last], ALONE) == [first, bytes(32), last]
+
+
+def test_trouble_is_told_whatever_letters_it_has_and_cut_where_it_is_too_long() -> None:
+    assert first_trouble(ALONE, None) is None
+    assert first_trouble(ALONE, "no space for “modèle”") == "no space for “modèle”"
+    assert first_trouble(ALONE, "") == "no reason given"
+    cut = first_trouble(ALONE, "é" * MAX_TROUBLE_BYTES)
+    assert cut is not None and cut == "é" * (MAX_TROUBLE_BYTES // 2)

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -112,7 +113,9 @@ class BatchSource:
     def read_ahead(self, first_step: int, end_step: int, depth: int) -> Iterator[list[Leaf]]:
         """The leaves of steps [first_step, end_step), at most `depth` steps read ahead in one thread."""
         steps = iter(range(first_step, end_step))
-        pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="read-ahead")
+        # A new thread is on GPU 0, where page-locking would take memory for a context that this rank does not need.
+        on_same_gpu = partial(torch.cuda.set_device, torch.cuda.current_device()) if self._pin else None
+        pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="read-ahead", initializer=on_same_gpu)
         try:
             pending: deque[Future[list[Leaf]]] = deque()
             for step in steps:

@@ -3,7 +3,8 @@
 Invariant: what is written is the state at one step boundary. On a CPU the copy is made at once, by two threads:
 training stands still, and one core alone does not move memory as fast as it goes. From a GPU it is made on a stream of
 its own while the next forward and backward pass run, and the optimizer's next change of the weights waits for it there;
-the CPU waits for nothing. Buffers are allocated once, page-locked where there is a GPU.
+the CPU waits for nothing. Buffers are allocated once, page-locked where there is a GPU; who overwrites them has made
+sure that nobody reads them any more.
 """
 
 from concurrent.futures import ThreadPoolExecutor
@@ -22,12 +23,13 @@ class Snapshot:
 
     def __init__(self, world: World, device: torch.device, optimizer: torch.optim.Optimizer) -> None:
         self._world = world
+        self._device = device
         self._files: list[TensorFile] = []
         self.own: list[HostFile] = []
-        self._pin = device.type == "cuda"
-        self._stream = torch.cuda.Stream(device) if self._pin else None  # type: ignore[no-untyped-call]
+        self._on_gpu = device.type == "cuda"
+        self._stream = torch.cuda.Stream(device) if self._on_gpu else None  # type: ignore[no-untyped-call]
         self._copied: torch.cuda.Event | None = None
-        if self._pin:
+        if self._on_gpu:
             optimizer.register_step_pre_hook(lambda *_: self._hold_back_changes())
 
     @property
@@ -36,9 +38,13 @@ class Snapshot:
 
     def prepare(self, files: list[TensorFile]) -> None:
         """Allocate the buffers, unless there are such already."""
-        if files != self._files:
-            self.own = [HostFile(file, self._pin) for file in share_of(files, self._world)]
-            self._files = files
+        if files == self._files:
+            return
+        self.wait()
+        for file in self.own:
+            file.release()
+        self.own = [HostFile(file, page_locked=self._on_gpu) for file in share_of(files, self._world)]
+        self._files = files
 
     def take(self, state: StateTensors) -> None:
         """Copy this rank's share of the state, or begin to. What is in the buffers must have been written before."""
@@ -54,6 +60,8 @@ class Snapshot:
     def wait(self) -> None:
         """Until the copy is there. For the thread that writes it."""
         if self._copied is not None:
+            # A new thread is on GPU 0: any call would take memory there for a context that this rank does not need.
+            torch.cuda.set_device(self._device)
             self._copied.synchronize()
 
     def _copy(self, state: StateTensors) -> None:

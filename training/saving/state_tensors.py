@@ -12,8 +12,8 @@ from torch import Tensor
 from storage.checkpoints.checkpoints import MODEL_STEM, OPTIMIZER_STEM
 from storage.checkpoints.tensor_files import TensorEntry
 from storage.checkpoints.tensor_layout import TensorFile, TensorKind, lay_out
-from storage.objects.direct_io import BLOCK_BYTES
 from training.dealing import deal
+from training.saving.host_memory import HostMemory
 from training.trainer import Trainer
 from training.world import World
 
@@ -62,26 +62,28 @@ class StateTensors:
 
 
 class HostFile:
-    """One safetensors file in host memory; `data` [bytes] is what is to be written to disk, byte for byte.
+    """One safetensors file in host memory; `data` [bytes] is what is to be written to disk, byte for byte."""
 
-    It begins at a multiple of the block size of direct I/O.
-    """
-
-    def __init__(self, layout: TensorFile, pin: bool = False) -> None:
+    def __init__(self, layout: TensorFile, page_locked: bool = False) -> None:
         self.layout = layout
-        # Zeros are written now: pages that are touched for the first time would slow the first copy down.
-        room = torch.empty(layout.num_bytes + BLOCK_BYTES, dtype=torch.uint8, pin_memory=pin).zero_()
-        start = -room.data_ptr() % BLOCK_BYTES
-        self.data = room[start : start + layout.num_bytes]
+        self._memory = HostMemory(layout.num_bytes, page_locked)
+        self.data = self._memory.data
         self.data[: len(layout.header)] = torch.frombuffer(bytearray(layout.header), dtype=torch.uint8)
         self._views = view_tensors(self.data, layout.entries)
 
     def filled_from(self, state: StateTensors) -> "HostFile":
-        """This file, with the values of now. From a GPU to page-locked memory nobody waits for the end of the copy."""
+        """This file, with the values of now.
+
+        From a GPU to page-locked memory nobody waits for the end of the copy. Other memory has the values on return.
+        """
         tensors = state.tensors_of(self.layout)
         for name, view in self._views.items():
-            view.copy_(tensors[name], non_blocking=True)
+            view.copy_(tensors[name], non_blocking=self._memory.is_page_locked)
         return self
+
+    def release(self) -> None:
+        """For page-locked memory, before the last reference to it goes: nobody may copy to it any more."""
+        self._memory.release()
 
 
 def view_tensors(data: Tensor, entries: Iterable[TensorEntry]) -> dict[str, Tensor]:

@@ -1,0 +1,185 @@
+"""The copy of the state in host memory: how much memory it takes, and what is asked of CUDA, by which thread and when.
+
+Where there is no GPU a recorder stands in for `torch.cuda`: it notes calls and copies nothing by itself. That CUDA does
+what it is asked for is tested on one (`tests/gpu/test_saves_on_gpu.py`).
+"""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import torch
+from torch import nn
+
+from storage.checkpoints import tensor_layout
+from storage.checkpoints.tensor_layout import TensorKind, lay_out
+from storage.objects.direct_io import BLOCK_BYTES
+from training.saving.host_memory import HostMemory
+from training.saving.snapshot import Snapshot
+from training.saving.state_tensors import HostFile, StateTensors
+from training.trainer import Trainer
+from training.world import World
+
+GPU = torch.device("cuda", 1)
+WORLD = World(0, 1, 0)
+
+
+class RecordedCuda:
+    """What was called, in order."""
+
+    def __init__(self, error: int = 0) -> None:
+        self.calls: list[tuple[Any, ...]] = []
+        self.threads: dict[tuple[Any, ...], int] = {}
+        self._error = error
+        self._current = "training"
+
+    def note(self, *call: Any) -> None:
+        self.calls.append(call)
+        self.threads[call] = threading.get_ident()
+
+    def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        runtime = SimpleNamespace(cudaHostRegister=self._register, cudaHostUnregister=self._unregister)
+        monkeypatch.setattr(torch.cuda, "cudart", lambda: runtime)
+        monkeypatch.setattr(torch.cuda, "set_device", lambda device: self.note("set device", device))
+        monkeypatch.setattr(torch.cuda, "Stream", lambda device: self._stream("saving"))
+        monkeypatch.setattr(torch.cuda, "current_stream", lambda: self._stream(self._current))
+        monkeypatch.setattr(torch.cuda, "stream", self._enter)
+
+    def _register(self, address: int, num_bytes: int, _flags: int) -> int:
+        self.note("register", address, num_bytes)
+        return self._error
+
+    def _unregister(self, address: int) -> int:
+        self.note("unregister", address)
+        return self._error
+
+    def _stream(self, name: str) -> SimpleNamespace:
+        event = SimpleNamespace(synchronize=lambda: self.note("wait for event"))
+        return SimpleNamespace(
+            name=name,
+            wait_stream=lambda other: self.note(name, "waits for", other.name),
+            wait_event=lambda _event: self.note(name, "waits for event"),
+            record_event=lambda: self.note(name, "records event") or event,
+        )
+
+    @contextmanager
+    def _enter(self, stream: Any) -> Iterator[None]:
+        self._current = stream.name
+        yield
+        self._current = "training"
+
+
+@pytest.fixture
+def cuda(monkeypatch: pytest.MonkeyPatch) -> RecordedCuda:
+    recorded = RecordedCuda()
+    recorded.install(monkeypatch)
+    return recorded
+
+
+def state_of(model: nn.Module) -> StateTensors:
+    optimization = SimpleNamespace(tensors=lambda: {"exp_avg.weight": torch.ones(8, 4)})
+    return StateTensors(cast(Trainer, SimpleNamespace(model=model, optimization=optimization)))
+
+
+def snapshot_of(model: nn.Module, device: torch.device) -> tuple[Snapshot, torch.optim.Optimizer]:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    return Snapshot(WORLD, device, optimizer), optimizer
+
+
+@pytest.mark.parametrize("num_bytes", [1, BLOCK_BYTES, 3 * 2**20 + 17])
+def test_memory_begins_where_a_page_does_and_is_just_as_long_as_asked_for(cuda: RecordedCuda, num_bytes: int) -> None:
+    for page_locked in (False, True):
+        memory = HostMemory(num_bytes, page_locked)
+        assert memory.data.data_ptr() % BLOCK_BYTES == 0
+        assert memory.data.untyped_storage().nbytes() == num_bytes
+        assert not memory.data.any()
+    assert cuda.calls == [("register", memory.data.data_ptr(), num_bytes)]
+    memory.release()
+    memory.release()
+    assert cuda.calls[1:] == [("unregister", memory.data.data_ptr())]
+
+
+def test_a_refusal_of_cuda_is_an_error_that_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    RecordedCuda(error=2).install(monkeypatch)
+    with pytest.raises(RuntimeError, match=r"4,096 bytes .*CUDA error 2.*checkpoint\.background = false"):
+        HostMemory(4096, page_locked=True)
+
+
+def test_memory_that_is_not_page_locked_has_the_values_when_the_copy_returns(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[bool] = []
+    copy = torch.Tensor.copy_
+    monkeypatch.setattr(
+        torch.Tensor, "copy_", lambda self, source, non_blocking: asked.append(non_blocking) or copy(self, source)
+    )
+    state = state_of(nn.Linear(4, 8))
+    RecordedCuda().install(monkeypatch)
+    for page_locked in (False, True):
+        for layout in state.files:
+            HostFile(layout, page_locked).filled_from(state)
+    assert asked == [False] * 3 + [True] * 3
+
+
+def test_from_a_gpu_the_copy_follows_the_step_and_the_next_change_of_the_weights_follows_the_copy(
+    cuda: RecordedCuda,
+) -> None:
+    model = nn.Linear(4, 8)
+    snapshot, optimizer = snapshot_of(model, GPU)
+    state = state_of(model)
+    snapshot.prepare(state.files)
+    sizes = [call[2] for call in cuda.calls if call[0] == "register"]
+    assert sizes == [file.num_bytes for file in state.files]
+    cuda.calls.clear()
+    snapshot.take(state)
+    assert cuda.calls == [("saving", "waits for", "training"), ("saving", "records event")]
+    cuda.calls.clear()
+    optimizer.step()
+    assert cuda.calls == [("training", "waits for event")]
+
+
+def test_the_thread_that_writes_is_on_the_rank_s_own_gpu_before_it_waits_for_the_copy(cuda: RecordedCuda) -> None:
+    model = nn.Linear(4, 8)
+    snapshot, _ = snapshot_of(model, GPU)
+    snapshot.take(state_of(model))
+    cuda.calls.clear()
+    writer = threading.Thread(target=snapshot.wait)
+    writer.start()
+    writer.join()
+    assert cuda.calls == [("set device", GPU), ("wait for event",)]
+    assert cuda.threads[("set device", GPU)] == cuda.threads[("wait for event",)] == writer.ident
+
+
+def test_buffers_that_are_replaced_are_released_after_the_last_copy_to_them(
+    cuda: RecordedCuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = nn.Linear(4, 8)
+    snapshot, _ = snapshot_of(model, GPU)
+    snapshot.take(state_of(model))
+    old = [file.data.data_ptr() for file in snapshot.own]
+    cuda.calls.clear()
+    monkeypatch.setattr(tensor_layout, "FILE_BYTES", 64)
+    snapshot.prepare(state_of(model).files)
+    assert [call[0] for call in cuda.calls] == [
+        "set device", "wait for event", *["unregister"] * len(old), *["register"] * len(snapshot.own),
+    ]  # fmt: skip
+    assert [call[1] for call in cuda.calls if call[0] == "unregister"] == old
+
+
+def test_on_a_cpu_the_copy_is_there_at_once_and_stays_as_it_is() -> None:
+    model = nn.Linear(4, 8)
+    snapshot, _ = snapshot_of(model, torch.device("cpu"))
+    snapshot.take(state_of(model))
+    before = {file.layout.name: bytes(file.data.numpy()) for file in snapshot.own}
+    with torch.no_grad():
+        model.weight.add_(1)
+    assert {file.layout.name: bytes(file.data.numpy()) for file in snapshot.own} == before
+    snapshot.take(state_of(model))
+    assert bytes(snapshot.own[0].data.numpy()) != before[snapshot.own[0].layout.name]
+
+
+def test_a_full_file_takes_no_more_memory_than_its_bytes() -> None:
+    (layout,) = lay_out("model", {"weight": TensorKind("F32", (2**18,))})
+    file = HostFile(layout)
+    assert file.data.untyped_storage().nbytes() == layout.num_bytes < 2**20 + 200

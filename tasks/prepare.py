@@ -7,7 +7,7 @@ process holds.
 from collections.abc import Callable
 from typing import Any
 
-from storage.datasets import DatasetManifest, find_dataset
+from storage.datasets import SPLITS, DatasetManifest, find_dataset
 from storage.errors import IncompatibleRunError
 from storage.objects.addresses import check_writable
 from storage.objects.digests import digest_of
@@ -55,7 +55,7 @@ def _show_contract(places: RunPlaces, dataset: DatasetManifest) -> None:
 
 
 def _describe(dataset: DatasetManifest) -> str:
-    rows = ", ".join(f"{split.num_rows:,} {name}" for name, split in dataset.splits.items())
+    rows = ", ".join(f"{dataset.splits[name].num_rows:,} {name}" for name in SPLITS)
     return f"Data set {dataset.digest[:12]}: {rows} samples."
 
 

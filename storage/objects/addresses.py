@@ -55,7 +55,7 @@ def path_of(text: str) -> Path:
         return Path(text).expanduser()
     except RuntimeError as error:
         raise ConfigurationError(
-            f"{text} stands for a folder in a user's home that is not known here. Write the path without ~."
+            f"{text}: no user of that name is known on this machine. Write the path without ~."
         ) from error
 
 
@@ -69,7 +69,7 @@ def check_writable(store: Store) -> None:
         return
     else:
         raise StoreError(
-            f"The store {store.address} does not honour put-if-absent, on which the manifest rests: a second put of "
+            f"The store {store.address} does not honour put-if-absent, which the manifest requires: a second put of "
             "one key replaced the first. Use another store; of those that speak S3, one that honours "
             "`If-None-Match: *` as AWS and Ceph do, and a bucket that keeps no versions."
         )

@@ -235,7 +235,7 @@ SETTING_MISTAKES: dict[str, tuple[str, ...]] = {
     "train=5": ("train: must be a section with keys of its own",),
     "store=": ("store: must have at least 1 character",),
     "store=s3://bucket:9000/prefix": ("is not an address of the form s3://bucket/prefix", "AWS_ENDPOINT_URL_S3"),
-    "store=~nobody-of-that-name/store": ("~nobody-of-that-name/store stands for", "Write the path without ~"),
+    "store=~nobody-of-that-name/store": ("no user of that name is known", "Write the path without ~"),
 }
 
 

@@ -40,7 +40,7 @@ def upload_file(s3: S3Connection, source: Path, key: str) -> None:
     if found is None or found.num_bytes != num_bytes:
         raise StoreError(
             f"{s3.address}/{key} was put with {num_bytes} bytes and has {found.num_bytes if found else 'none'} now. "
-            "The server does not keep what it was given, or somebody deletes objects there: find out before you go on."
+            "The server lost the object, or another program deleted or replaced it. Find the cause, then run again."
         )
 
 

@@ -153,7 +153,7 @@ def _id_sql(table: SourceTable, config: DataConfig, file_index: int | None) -> s
         raise broken_contract(
             "Rows cannot be numbered.",
             f"no column called {' or '.join(sorted(ROW_NUMBER_COLUMNS))} when data.id is not set",
-            "such a column, which hides DuckDB's own",
+            "such a column: DuckDB counts rows in a column of the same name",
             "rename the column, or set data.id to a column with unique ids",
         )
     return f"({'file_index' if file_index is None else file_index} || ':' || file_row_number)"

@@ -105,7 +105,7 @@ def ensure_unchanged(files: list[SourceFile], fingerprints: list[Fingerprint]) -
         if not file.path.exists() or _stat(file.path) != fingerprint.stat:
             raise ContractError(
                 f"The file {file.path} was changed while it was being prepared. Nothing was published. "
-                "Run again when nobody writes to it any more."
+                "Run again when no program writes to it any more."
             )
 
 

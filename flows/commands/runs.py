@@ -6,13 +6,13 @@ Invariant: reads only. A run that cannot be read is listed with the reason; the 
 from typing import Any
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from flows.commands.status import read_status
 from storage.errors import HoldfastError
 from storage.objects.store import Store
 from storage.runs.manifest import find_runs
+from tasks.pages.tables import Cell, Kind, Table, show_table
 from tasks.pages.words import count_of
 
 LISTED = ("run", "address", "state", "step", "steps_total", "steps_lost_total")
@@ -25,19 +25,19 @@ def list_runs(store: Store) -> dict[str, Any]:
 
 def render_runs(found: dict[str, Any]) -> RenderableType:
     """The list for a person."""
-    table = Table("run", "state", "step", "of", "steps lost", box=None, pad_edge=False)
-    for column in table.columns[2:]:
-        column.justify = "right"
-    broken = []
+    columns: list[tuple[str, Kind]] = [
+        ("Run", "text"), ("State", "outcome"), ("Step", "number"), ("Of", "number"), ("Steps lost", "number"),
+    ]  # fmt: skip
+    rows, broken = [], []
     for run in found["runs"]:
         if run["error"] is not None:
-            table.add_row(run["run"], Text("unreadable", "bold red"))
+            rows.append([Cell(run["run"]), Cell("unreadable", key="lost"), Cell(""), Cell(""), Cell("")])
             broken.append(Text(f"{run['run']}: {run['error']}"))
             continue
-        numbers = (f"{run[name]:,}" for name in ("step", "steps_total", "steps_lost_total"))
-        table.add_row(run["run"], Text(run["state"], "bold cyan"), *numbers)
+        numbers = (Cell(f"{run[name]:,}") for name in ("step", "steps_total", "steps_lost_total"))
+        rows.append([Cell(run["run"]), Cell(run["state"]), *numbers])
     title = Text(f"{count_of(len(found['runs']), 'run')} in {found['store']}", no_wrap=True, overflow="ignore")
-    return Group(title, table, *broken)
+    return Group(title, show_table(Table(columns, rows)), *broken)
 
 
 def _summarise(store: Store, run: str) -> dict[str, Any]:

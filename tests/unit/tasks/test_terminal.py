@@ -9,6 +9,7 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
+from flows.commands.runs import list_runs, render_runs
 from flows.commands.status import read_status, render_status
 from storage.objects.local_store import LocalStore
 from storage.runs.run_state import RunState, SegmentRecord
@@ -137,3 +138,15 @@ def test_a_segment_record_that_was_printed_as_json_is_read_back_for_the_table(tm
     segments: list[SegmentRecord] = segments_of([("lost", "no outcome", 10, 1)])
     make_run(store).commit("ended", lambda state, _: state.model_copy(update={"segments": segments}))
     assert "lost     0 → 10" in shown(render_status(read_status(store, "run")), 100)
+
+
+def test_the_runs_of_a_store_are_listed_with_one_that_cannot_be_read(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path / "store")
+    for name in ("first", "second"):
+        make_run(store, name, steps=1200)
+    (key,) = store.list_keys("runs/second/manifest/")
+    store.write(key, b"{}")
+    text = shown(render_runs(list_runs(store)), 300)
+    assert f"2 runs in {store.address}\n" in text
+    assert "first   created        0  1,200           0\n" in text
+    assert "second  unreadable" in text and "second: The manifest" in text

@@ -143,7 +143,7 @@ def test_a_run_that_cannot_be_read_does_not_hide_the_others(configuration: Path,
     for generation in (store.root / "runs" / "first" / "manifest").iterdir():
         generation.write_bytes(b"not a manifest")
     first, second = read_json("status", store.address)["runs"]
-    assert first["run"] == "first" and "cannot be read" in first["error"]
+    assert first["run"] == "first" and first["error"].startswith("The manifest ")
     assert (second["run"], second["state"]) == ("second", "created")
     assert "first: " in holdfast("status", store.address).stdout
 

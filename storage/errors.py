@@ -21,6 +21,10 @@ class StoreError(HoldfastError):
     """The store cannot be used: not there, not writable, full."""
 
 
+class StoreUnavailableError(StoreError):
+    """The store does not answer just now: the same operation may succeed later, without anybody's help."""
+
+
 class ObjectMissingError(StoreError):
     """No object has this key."""
 

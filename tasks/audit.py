@@ -15,6 +15,7 @@ from storage.runs.run_state import CheckpointRecord
 from tasks.audits.verdict import audit_run
 from tasks.audits.words import render_markdown, sum_up
 from tasks.configuration import RunConfig
+from tasks.patience import Patience
 from tasks.places import RunPlaces, open_places
 from tasks.step import step
 from tasks.telling.alerts import AUDIT_VIOLATION, alert
@@ -25,7 +26,10 @@ from tasks.telling.server import show
 @step("audit")
 def audit_ledger(config: RunConfig) -> tuple[None, str]:
     """Audit the run up to its promoted checkpoint. Raises `LedgerViolationError`, after an alert was sent."""
-    places = open_places(config)
+    return Patience(config.retry).attempt("Auditing the ledger", lambda: _audit(config, open_places(config)))
+
+
+def _audit(config: RunConfig, places: RunPlaces) -> tuple[None, str]:
     promoted = places.manifest.load_head().state.promoted
     assert promoted is not None
     result = _find_proof(places, promoted)

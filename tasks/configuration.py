@@ -128,10 +128,17 @@ class SegmentConfig(ConfigModel):
 
 
 class RetryConfig(ConfigModel):
-    """What happens after a segment was lost or failed."""
+    """What happens after a segment was lost or failed, and while the store does not answer."""
 
     attempts: int = Field(3, ge=0, description="How often the flow is tried again before it fails.")
     delay_seconds: float = Field(5, ge=0, description="Seconds before the next attempt.")
+    store_seconds: float = Field(
+        600,
+        ge=0,
+        description="Seconds for which an operation is tried again while the store does not answer: a time-out, a "
+        "refused connection, 503, an I/O error. Wrong credentials or a missing bucket end the run at once; so does a "
+        "store that does not answer when the command starts.",
+    )
 
 
 class RunConfig(ConfigModel):

@@ -1,44 +1,42 @@
 """The final evaluation: the promoted checkpoint on the test split, by the same ranks that train.
 
-Invariant: the metrics in the manifest belong to the checkpoint that is promoted when they are written.
+Invariant: the metrics in the manifest belong to the checkpoint that is promoted when they are written; and whoever
+evaluates holds the run's lease, so nobody does it at the same time.
 """
 
 import json
-import shutil
-import uuid
 from typing import Any
 
 from storage.checkpoints.checkpoints import evaluation_key
 from storage.errors import ObjectMissingError, SegmentFailedError
+from storage.runs.holders import this_process
 from storage.runs.run_state import RunState
 from storage.runs.transitions import record_metrics
 from tasks.configuration import RunConfig
+from tasks.patience import Patience
 from tasks.places import RunPlaces, open_places
-from tasks.running.ranks import POLL_SECONDS, Ranks
-from tasks.running.signals import deferred_stop_signals
-from tasks.segment import make_specification
+from tasks.running.hang import HangWatch
+from tasks.running.heartbeat import Heartbeat
+from tasks.running.launch import LOG_NAME, hold_lease, make_ranks, make_specification
+from tasks.running.settle import settle_evaluation
+from tasks.running.signals import StopRequest, run_to_end
+from tasks.running.supervision import supervise
 from tasks.step import step
-from tasks.telling.announce import announce
+from tasks.telling.announce import announce, warn
 from tasks.telling.terminal import console
+from training.specification import SegmentSpec
+from training.watching.reporter import Report
 
 LOG_LINES_SHOWN = 15
 
 
 @step("evaluate")
 def evaluate_run(config: RunConfig) -> tuple[dict[str, float], str]:
-    """Score the promoted checkpoint on the test split, unless that was done already; its metrics."""
-    places = open_places(config)
-    state = places.manifest.load_head().state
-    assert state.promoted is not None
-    evaluation = find_evaluation(places, state)
-    if evaluation is None:
-        announce("Evaluating on the test split.")
-        _evaluate(config, places, state)
-        evaluation = find_evaluation(places, state)
-        assert evaluation is not None
-    metrics: dict[str, float] = evaluation["metrics"]
-    if state.metrics_step != state.promoted.step:
-        places.manifest.commit("evaluated", record_metrics(metrics, state.promoted.step))
+    """Score the promoted checkpoint on the test split, unless that was done already; its metrics.
+
+    Raises `RunBusyError` if another process does it, `SegmentFailedError` if there is no result.
+    """
+    metrics = run_to_end(lambda request: _evaluate_patiently(config, request))
     return metrics, "On the test split: " + ", ".join(f"{name} {value:.4f}" for name, value in metrics.items()) + "."
 
 
@@ -53,18 +51,50 @@ def find_evaluation(places: RunPlaces, state: RunState) -> dict[str, Any] | None
     return result
 
 
-def _evaluate(config: RunConfig, places: RunPlaces, state: RunState) -> None:
-    folder = places.scratch / f"evaluation-{uuid.uuid4().hex[:8]}"
-    folder.mkdir(parents=True)
-    log, path = folder / "ranks.log", folder / "evaluation.json"
-    path.write_text(make_specification("evaluate", config, places, state, fence=0).model_dump_json(), encoding="utf-8")
-    ranks = Ranks(path, log, config.train, config.segment.grace_seconds)
-    try:
-        with deferred_stop_signals(ranks.stop), ranks, console.status("evaluating on the test split"):
-            while ranks.is_running(POLL_SECONDS):
-                pass
-        if find_evaluation(places, state) is None:
-            last_lines = "\n".join(log.read_text(errors="replace").splitlines()[-LOG_LINES_SHOWN:])
-            raise SegmentFailedError(f"The evaluation ended without a result. The last lines of its log:\n{last_lines}")
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+def _evaluate_patiently(config: RunConfig, request: StopRequest) -> dict[str, float]:
+    patience, places = Patience(config.retry, lambda: request.is_made), open_places(config)
+    return patience.attempt("Evaluating", lambda: _evaluate(config, places, request))
+
+
+def _evaluate(config: RunConfig, places: RunPlaces, request: StopRequest) -> dict[str, float]:
+    state = places.manifest.load_head().state
+    assert state.promoted is not None
+    if state.lease is not None and state.lease.holder == this_process():
+        settle_evaluation(config, places, state.lease)  # an earlier attempt, after which the store did not answer
+    if find_evaluation(places, state) is None:
+        announce("Evaluating on the test split.")
+        _run_ranks(config, places, request)
+    evaluation = find_evaluation(places, state)
+    assert evaluation is not None, "required before"
+    metrics: dict[str, float] = evaluation["metrics"]
+    if state.metrics_step != state.promoted.step:
+        places.manifest.commit("evaluated", record_metrics(metrics, state.promoted.step))
+    return metrics
+
+
+def _run_ranks(config: RunConfig, places: RunPlaces, request: StopRequest) -> None:
+    """Let the ranks write the result beside the checkpoint, supervised as a segment is."""
+    state = hold_lease(config, places, "evaluate").state
+    lease = state.lease
+    assert lease is not None
+    spec = make_specification(config, places, state)
+    watch = HangWatch(config.segment.hang_seconds, lease.first_step)
+    ranks = make_ranks(config, spec)
+    with Heartbeat(places, lease.fence, lease.first_step) as heartbeat:
+
+        def take(report: Report) -> None:
+            heartbeat.step = report.step
+
+        with ranks, console.status("evaluating on the test split"):
+            is_hung = supervise(ranks, spec, watch, request, take)
+        reason = watch.cause if is_hung else f"The last lines of its log:\n{_last_lines(spec)}"
+        if is_hung:
+            warn(f"The evaluation stood still. {watch.cause}")
+        settle_evaluation(config, places, lease)
+    if find_evaluation(places, state) is None:
+        raise SegmentFailedError(f"The evaluation ended without a result. {reason}")
+
+
+def _last_lines(spec: SegmentSpec) -> str:
+    log = spec.scratch_folder / LOG_NAME
+    return "\n".join(log.read_text(errors="replace").splitlines()[-LOG_LINES_SHOWN:])

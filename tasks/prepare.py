@@ -7,17 +7,20 @@ process holds.
 from collections.abc import Callable
 from typing import Any
 
+from prefect.runtime import flow_run
+
 from storage.datasets import SPLITS, DatasetManifest, find_dataset
 from storage.errors import IncompatibleRunError
 from storage.objects.addresses import check_writable
 from storage.objects.digests import digest_of
 from storage.runs.run_state import RunState
 from tasks.compatibility import require_compatible
-from tasks.configuration import RunConfig
+from tasks.configuration import RetryConfig, RunConfig
 from tasks.data.contract_result import find_contract_result, render_markdown
 from tasks.data.difference import describe_difference
 from tasks.data.pipeline import find_inputs, prepare_dataset
 from tasks.data.sources.files import describe_change
+from tasks.patience import Patience
 from tasks.places import RunPlaces, open_places, require_scratch
 from tasks.running.settle import require_dead_holder
 from tasks.step import step
@@ -29,8 +32,16 @@ from tasks.telling.server import show
 def prepare_data(config: RunConfig) -> tuple[DatasetManifest, str]:
     """The published data set of the configured source, made if it is not there yet."""
     places = open_places(config)
-    check_writable(places.store)
+    is_first_attempt = (flow_run.run_count or 0) <= 1
+    # A store that does not answer the first time is more likely a wrong address, which a person wants to know at once.
+    patience = Patience(RetryConfig(store_seconds=0) if is_first_attempt else config.retry)
+    patience.attempt("Writing to the store", lambda: check_writable(places.store))
     require_scratch(places)
+    dataset = Patience(config.retry).attempt("Preparing the data", lambda: _prepare(config, places))
+    return dataset, _describe(dataset)
+
+
+def _prepare(config: RunConfig, places: RunPlaces) -> DatasetManifest:
     head = places.manifest.find_head()
     if head is not None:
         if head.state.lease is not None:
@@ -40,7 +51,7 @@ def prepare_data(config: RunConfig) -> tuple[DatasetManifest, str]:
     with PreparationDisplay() as display:
         dataset = prepare_dataset(config.data, places.store, places.data_scratch, display.show, _run_part)
     _show_contract(places, dataset)
-    return dataset, _describe(dataset)
+    return dataset
 
 
 @step("prepare part", "prepare: {name}")

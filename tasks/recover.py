@@ -11,6 +11,7 @@ from storage.runs.run_state import RunState
 from storage.runs.transitions import reconfigure
 from tasks.compatibility import describe_changes, read_stored
 from tasks.configuration import RunConfig
+from tasks.patience import Patience
 from tasks.places import RunPlaces, open_places
 from tasks.promote import promote
 from tasks.running.pinning import pin_if_older, require_pinned_dataset
@@ -23,7 +24,10 @@ from tasks.telling.announce import announce
 @step("recover")
 def recover(config: RunConfig, dataset: DatasetManifest) -> tuple[RunState, str]:
     """Begin a new run, or settle what the last segment of an old one left; where it stands now."""
-    places = open_places(config)
+    return Patience(config.retry).attempt("Taking the run up", lambda: _take_up(config, dataset, open_places(config)))
+
+
+def _take_up(config: RunConfig, dataset: DatasetManifest, places: RunPlaces) -> tuple[RunState, str]:
     head = places.manifest.find_head()
     if head is None:
         return places.manifest.create(_first_state(config, dataset, places)).state, "A new run: it begins at step 0."

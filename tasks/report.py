@@ -12,6 +12,7 @@ from storage.datasets import DatasetManifest
 from storage.runs.run_state import RunState
 from tasks.configuration import RunConfig
 from tasks.evaluate import find_evaluation
+from tasks.patience import Patience
 from tasks.places import RunPlaces, open_places
 from tasks.reports.run_page import render_report
 from tasks.step import step
@@ -24,11 +25,16 @@ NO_HISTORY: dict[str, Any] = {"loss": [], "validation": []}
 def publish_report(config: RunConfig, dataset: DatasetManifest) -> tuple[RunState, str]:
     """Write the HTML report of a run as it stands, and return where it stands."""
     places = open_places(config)
+    state = Patience(config.retry).attempt("Writing the report", lambda: _write_page(places, dataset))
+    show(f"report-{config.run}", _summarise(places, state))
+    return state, f"{places.store.address}/{places.report_key}"
+
+
+def _write_page(places: RunPlaces, dataset: DatasetManifest) -> RunState:
     state = places.manifest.load_head().state
     page = render_report(state, _read_history(places, state), find_evaluation(places, state), dataset)
     places.store.write(places.report_key, page.encode())
-    show(f"report-{config.run}", _summarise(places, state))
-    return state, f"{places.store.address}/{places.report_key}"
+    return state
 
 
 def _read_history(places: RunPlaces, state: RunState) -> dict[str, Any]:

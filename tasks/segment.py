@@ -4,56 +4,35 @@ Invariant: what the ranks did is learnt from their outcome record and their chec
 checkpoint is promoted while its segment runs, so the resume point is never older than one cadence.
 """
 
-from typing import Literal
-
-from storage.checkpoints.strays import delete_strays
 from storage.errors import ConfigurationError, CorruptObjectError, SegmentFailedError, StoreError
 from storage.objects.addresses import run_address
-from storage.runs.holders import this_process
 from storage.runs.run_state import RunState, SegmentRecord
-from storage.runs.transitions import take_lease
+from storage.runs.segments import write_outcome
 from tasks.configuration import RunConfig
-from tasks.places import RunPlaces, open_places
+from tasks.patience import Patience
+from tasks.places import open_places
 from tasks.promote import promote
 from tasks.reports.set_aside import describe_set_aside, describe_setback
-from tasks.running.following import ReportFollower
 from tasks.running.hang import HangWatch
 from tasks.running.heartbeat import Heartbeat
-from tasks.running.promotion import set_aside_damaged, set_aside_resume_point
-from tasks.running.ranks import POLL_SECONDS, Ranks
+from tasks.running.launch import hold_lease, make_ranks, make_specification
+from tasks.running.promotion import clear_strays, set_aside_damaged, set_aside_resume_point
+from tasks.running.ranks import Ranks
 from tasks.running.settle import settle_segment
-from tasks.running.signals import deferred_stop_signals
+from tasks.running.signals import StopRequest, run_to_end
+from tasks.running.supervision import supervise
 from tasks.step import rename_step, step
 from tasks.telling.alerts import SAVE_FAILED, alert
 from tasks.telling.announce import announce, warn
 from tasks.telling.display import SegmentDisplay
-from training.specification import ResumePoint, SegmentSpec
-from training.watching.reporter import CheckpointReport
+from training.specification import SegmentSpec
+from training.watching.reporter import CheckpointReport, Report
 
 
 @step("segment")
 def train_segment(config: RunConfig) -> tuple[SegmentRecord, str]:
     """Train until the run is complete, the time budget is spent or somebody asks to stop; how it ended."""
-    places = open_places(config)
-    state = places.manifest.commit("segment began", take_lease(this_process(), config.train.ranks)).state
-    assert state.lease is not None
-    lease, number = state.lease, len(state.segments) + 1
-    rename_step(f"segment {number}: from step {lease.first_step:,}")
-    folder = places.segment_scratch(lease.fence)
-    folder.mkdir(parents=True, exist_ok=True)
-    spec = make_specification("train", config, places, state, lease.fence)
-    path = folder / "segment.json"
-    path.write_text(spec.model_dump_json(), encoding="utf-8")
-    ranks = Ranks(path, folder / "ranks.log", config.train, config.segment.grace_seconds)
-    _warn_of_setback(state)
-    announce(_describe_start(state, config))
-    with deferred_stop_signals(ranks.stop), Heartbeat(places, lease.fence, lease.first_step) as heartbeat:
-        delete_strays(places.store, places.manifest.load_head())
-        with ranks, SegmentDisplay(config, lease.first_step) as display:
-            _supervise(config, places, spec, ranks, display, heartbeat)
-        record = settle_segment(config, places, lease, promote)
-        announce(_describe_end(record))
-        rename_step(f"segment {number}: steps {record.first_step:,} to {record.last_step:,}")
+    record = run_to_end(lambda request: _Segment(config, request).run())
     return record, _describe_end(record)
 
 
@@ -79,73 +58,76 @@ def require_progress(config: RunConfig, record: SegmentRecord, state: RunState) 
         )
 
 
-def make_specification(
-    work: Literal["train", "evaluate"], config: RunConfig, places: RunPlaces, state: RunState, fence: int
-) -> SegmentSpec:
-    """What the ranks are told: the configuration, and the promoted checkpoint to start from."""
-    points = [ResumePoint(path=record.path, digest=record.digest, step=record.step) for record in state.kept]
-    return SegmentSpec(
-        work=work,
-        run=config.run,
-        store=places.store.address,
-        cache=str(places.cache) if places.cache else None,
-        scratch=str(places.segment_scratch(fence)),
-        fence=fence,
-        dataset_digest=state.dataset_digest,
-        dataset_sha256=state.dataset_sha256,
-        resume=points[0] if points else None,
-        fallbacks=points[1:],
-        model=config.model,
-        train=config.train,
-        validation=config.validation,
-        checkpoint=config.checkpoint,
-        divergence=config.divergence,
-        rollbacks=state.rollbacks,
-        budget_seconds=config.segment.seconds if work == "train" else None,
-    )
+class _Segment:
+    """One segment under supervision. The store may go away for a while at any time."""
 
+    def __init__(self, config: RunConfig, request: StopRequest) -> None:
+        self._config = config
+        self._places = open_places(config)
+        self._request = request
+        self._patience = Patience(config.retry, lambda: request.is_made)
 
-def _supervise(
-    config: RunConfig,
-    places: RunPlaces,
-    spec: SegmentSpec,
-    ranks: Ranks,
-    display: SegmentDisplay,
-    heartbeat: Heartbeat,
-) -> None:
-    reports, watch = ReportFollower(spec.progress_file), HangWatch(config.segment.hang_seconds)
-    while ranks.is_running(POLL_SECONDS):
-        new = reports.read()
-        if not new and watch.end_if_hung(places, spec, ranks):
-            return
-        for report in new:
-            watch.heard(report.step)
+    def run(self) -> SegmentRecord:
+        config, places = self._config, self._places
+        head = self._patience.attempt("Taking the lease", lambda: hold_lease(config, places, "train"))
+        lease = head.state.lease
+        assert lease is not None
+        number = len(head.state.segments) + 1
+        rename_step(f"segment {number}: from step {lease.first_step:,}")
+        spec = make_specification(config, places, head.state)
+        ranks = make_ranks(config, spec)
+        _warn_of_setback(head.state)
+        announce(_describe_start(head.state, config))
+        with Heartbeat(places, lease.fence, lease.first_step) as heartbeat:
+            clear_strays(places, head)
+            with ranks, SegmentDisplay(config, lease.first_step) as display:
+                self._supervise(spec, ranks, display, heartbeat)
+            record = self._patience.attempt(
+                f"Settling segment {lease.fence}", lambda: settle_segment(config, places, lease, promote)
+            )
+            announce(_describe_end(record))
+            rename_step(f"segment {number}: steps {record.first_step:,} to {record.last_step:,}")
+        return record
+
+    def _supervise(self, spec: SegmentSpec, ranks: Ranks, display: SegmentDisplay, heartbeat: Heartbeat) -> None:
+        watch = HangWatch(self._config.segment.hang_seconds)
+
+        def take(report: Report) -> None:
             display.show(report)
             heartbeat.step = report.step
             if report.note is not None:
                 warn(report.note)
             if report.alarm is not None:
-                alert(SAVE_FAILED, run_address(places.store, config.run), report.alarm)
+                alert(SAVE_FAILED, run_address(self._places.store, spec.run), report.alarm)
             if report.checkpoint is not None:
-                _take_up(config, places, report.checkpoint, spec.fence, display)
+                self._take_up(report.checkpoint, spec.fence, display)
 
+        if supervise(ranks, spec, watch, self._request, take):
+            record = watch.describe_end(spec.train.ranks)
+            self._patience.attempt(
+                f"Recording how segment {spec.fence} ended",
+                lambda: write_outcome(self._places.store, spec.run, spec.fence, record),
+            )
 
-def _take_up(
-    config: RunConfig, places: RunPlaces, found: CheckpointReport, fence: int, display: SegmentDisplay
-) -> None:
-    """Promote what the ranks have completed; set aside what they could not start from."""
-    if found.damage is not None:
-        set_aside_resume_point(places, found.step, found.path, found.damage, fence)
-        return
-    try:
-        if promote(config, places, found.path) is not None:
-            display.promoted(found.step)
-    except CorruptObjectError as error:
-        set_aside_damaged(places, found.step, found.path, str(error), fence)
-    except StoreError as error:
-        warn(
-            f"The checkpoint of step {found.step} could not be promoted; the next one, or the end, tries again: {error}"
-        )
+    def _take_up(self, found: CheckpointReport, fence: int, display: SegmentDisplay) -> None:
+        """Promote what the ranks have completed; set aside what they could not start from."""
+        places, damage = self._places, found.damage
+        if damage is not None:
+            self._patience.attempt(
+                f"Setting the checkpoint of step {found.step} aside",
+                lambda: set_aside_resume_point(places, found.step, found.path, damage, fence),
+            )
+            return
+        try:
+            if promote(self._config, places, found.path) is not None:
+                display.promoted(found.step)
+        except CorruptObjectError as error:
+            set_aside_damaged(places, found.step, found.path, str(error), fence)
+        except StoreError as error:
+            warn(
+                f"The checkpoint of step {found.step} could not be promoted. Training goes on; the next checkpoint, "
+                f"or the end of the segment, tries again: {error}"
+            )
 
 
 def _describe_end(record: SegmentRecord) -> str:

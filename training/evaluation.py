@@ -12,6 +12,7 @@ from training.saving.restoring import load_weights
 from training.segment import join_process_group, make_model, make_objective, make_validator
 from training.specification import SegmentSpec
 from training.stopping import StopFlag, StopReason
+from training.watching.reporter import Reporter
 from training.watching.scores import describe, score
 from training.world import World
 
@@ -23,6 +24,8 @@ def evaluate(spec: SegmentSpec, world: World, flag: StopFlag) -> None:
     if spec.resume is None:
         raise ValueError("an evaluation needs a checkpoint")
     store = spec.open_store()
+    reporter = Reporter(spec.progress_file, world, spec.train.batch_size)
+    reporter.step = spec.resume.step
     precision = choose_precision(spec.train, world)
     join_process_group(spec.train, precision)
     dataset = load_dataset(store, spec.dataset_digest, spec.dataset_sha256)
@@ -31,7 +34,13 @@ def evaluate(spec: SegmentSpec, world: World, flag: StopFlag) -> None:
     everything = spec.validation.model_copy(update={"max_samples": None})
     validator = make_validator(spec, world, store, dataset, precision, "test", everything)
     agreement = Agreement(world, flag)
-    predictions = validator.predict(model, lambda: agreement.decide().stop is StopReason.NONE)
+
+    def goes_on() -> bool:
+        reporter.alive()
+        return agreement.decide().stop is StopReason.NONE
+
+    with reporter.phase("evaluate"):
+        predictions = validator.predict(model, goes_on)
     if predictions is not None and world.is_first:
         result = {
             "format": EVALUATION_FORMAT,

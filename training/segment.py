@@ -67,7 +67,7 @@ def run_segment(spec: SegmentSpec, world: World, flag: StopFlag) -> Segment:
         with reporter.phase("train"):
             reason = train(segment, source.read_ahead(state.step, spec.train.steps, spec.train.prefetch_steps))
         if world.is_first:
-            ending.write(*_describe_end(reason, spec))
+            ending.write(*_describe_end(reason, spec), is_abandoned=reason is StopReason.ABANDONED)
     return segment
 
 
@@ -92,7 +92,14 @@ class _Ending:
         self._state = state
         self._began = time.monotonic() - age_seconds
 
-    def write(self, outcome: Outcome, cause: str, is_final: bool = False, divergence: Divergence | None = None) -> None:
+    def write(
+        self,
+        outcome: Outcome,
+        cause: str,
+        is_final: bool = False,
+        divergence: Divergence | None = None,
+        is_abandoned: bool = False,
+    ) -> None:
         """Put the outcome record, unless another rank has spoken already."""
         record = OutcomeRecord(
             outcome=outcome,
@@ -105,6 +112,7 @@ class _Ending:
             phases=self._reporter.close(),
             saves=self.checkpointer.figures if self.checkpointer else None,
             divergence=divergence,
+            is_abandoned=is_abandoned,
         )
         write_outcome(self._store, self._spec.run, self._spec.fence, record)
 
@@ -227,4 +235,6 @@ def _describe_end(reason: StopReason, spec: SegmentSpec) -> tuple[Outcome, str]:
         return "completed", ""
     if reason is StopReason.BUDGET:
         return "budget", f"time budget of {spec.budget_seconds:g} s"
+    if reason is StopReason.ABANDONED:
+        return "preempted", "the process that supervised the segment was killed; the ranks saved and left"
     return "preempted", "asked to stop by a signal"

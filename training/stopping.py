@@ -5,9 +5,11 @@ so that all of them stop, and save, after the same step. Imports nothing heavy: 
 """
 
 import ctypes
+import os
 import signal
 import time
 from enum import IntEnum
+from pathlib import Path
 from types import FrameType
 
 PR_SET_PDEATHSIG = 1  # prctl(2)
@@ -20,7 +22,8 @@ class StopReason(IntEnum):
 
     NONE = 0
     BUDGET = 1
-    PREEMPTED = 2
+    ABANDONED = 2  # SIGTERM from Linux: the launcher of the ranks, or the process that supervises it, was killed
+    PREEMPTED = 3
 
 
 class StopFlag:
@@ -29,9 +32,12 @@ class StopFlag:
     def __init__(self) -> None:
         self._deadline: float | None = None
         self._signal: int | None = None
+        self._forebears: tuple[int, int] | None = None
+        self._signal_reason: StopReason | None = None
 
     def listen(self) -> None:
         """Take SIGTERM and Ctrl-C as a notice, now and however often they come."""
+        self._forebears = _find_forebears()
         signal.signal(signal.SIGTERM, self._on_signal)
         signal.signal(signal.SIGINT, self._on_signal)
 
@@ -42,10 +48,17 @@ class StopFlag:
     def reason(self) -> StopReason:
         """The strongest reason to stop at the next boundary."""
         if self._signal is not None:
-            return StopReason.PREEMPTED
+            # Judged when the signal is first seen: whoever passed a notice on may be killed while the ranks save.
+            self._signal_reason = self._signal_reason or self._judge_signal()
+            return self._signal_reason
         if self._deadline is not None and time.monotonic() >= self._deadline:
             return StopReason.BUDGET
         return StopReason.NONE
+
+    def _judge_signal(self) -> StopReason:
+        """Whoever passes a notice on lives. When one of them is killed, Linux sends the signal: see `follow_parent`."""
+        is_abandoned = self._forebears is not None and _find_forebears() != self._forebears
+        return StopReason.ABANDONED if is_abandoned else StopReason.PREEMPTED
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         self._signal = number
@@ -54,3 +67,14 @@ class StopFlag:
 def follow_parent() -> None:
     """Ask Linux to send SIGTERM when the parent dies, so that no rank outlives a launcher that was killed."""
     _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+
+
+def _find_forebears() -> tuple[int, int]:
+    """This process's parent, the launcher, and the launcher's own parent, the supervisor; 0 for what is gone."""
+    launcher = os.getppid()
+    try:
+        # The process's name stands in parentheses and may hold anything; state and parent follow it: proc_pid_stat(5).
+        after_name = Path(f"/proc/{launcher}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return launcher, 0
+    return launcher, int(after_name[1])

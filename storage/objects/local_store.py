@@ -14,13 +14,35 @@ import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from storage.errors import CorruptObjectError, ObjectExistsError, ObjectMissingError, StoreError
+from storage.errors import (
+    CorruptObjectError,
+    ObjectExistsError,
+    ObjectMissingError,
+    StoreError,
+    StoreUnavailableError,
+)
 from storage.objects.keys import RESERVED_FOLDER, split_key
 
 TEMPORARY_FOLDER = RESERVED_FOLDER
 SWEEP_AGE_SECONDS = 24 * 3600
 PLACE_ATTEMPTS = 20
 PIECE_BYTES = 8 << 20
+# What a network file system says while its server or the network is away; EIO also what a disk says of a bad block.
+TRANSIENT_ERRNOS = {
+    errno.EAGAIN,
+    errno.ECONNABORTED,
+    errno.ECONNREFUSED,
+    errno.ECONNRESET,
+    errno.EHOSTDOWN,
+    errno.EHOSTUNREACH,
+    errno.EIO,
+    errno.ENETDOWN,
+    errno.ENETUNREACH,
+    errno.ENOTCONN,
+    errno.EREMOTEIO,
+    errno.ESTALE,
+    errno.ETIMEDOUT,
+}
 
 
 class LocalStore:
@@ -180,7 +202,7 @@ class LocalStore:
         return ObjectMissingError(f"{self.address}/{key} is missing.")
 
     def _unreadable(self, key: str, error: OSError) -> StoreError:
-        return StoreError(
+        return _error_class(error)(
             f"Cannot read from the store {self.address}: {error.strerror or error} (at {key}). "
             "Check its address, that its disk is well and that you may read it, then run again."
         )
@@ -201,10 +223,14 @@ class _Explained:
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         if isinstance(error, OSError):
-            raise StoreError(
+            raise _error_class(error)(
                 f"Cannot write to the store {self.address}: {error.strerror or error} (at {self.key}). "
                 "Check that its folder is there or can be made, is writable and has space left, then run again."
             ) from error
+
+
+def _error_class(error: OSError) -> type[StoreError]:
+    return StoreUnavailableError if error.errno in TRANSIENT_ERRNOS else StoreError
 
 
 def _sync_folders_above(root: Path) -> None:

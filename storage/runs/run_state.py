@@ -18,7 +18,7 @@ class Record(BaseModel):
 
 
 class Holder(Record):
-    """The process that supervises a segment."""
+    """The process that supervises a segment or an evaluation."""
 
     host: str = Field(description="For people; nothing is decided by it.")
     place: str = Field(description="Boot id and PID namespace: where the process number means something.")
@@ -38,6 +38,14 @@ class Lease(Record):
         None,
         exclude_if=lambda value: value is None,
         description="Steps of the whole run when the segment began: the learning rate falls over so many.",
+    )
+    work: Literal["train", "evaluate"] = Field(
+        "train", exclude_if=lambda value: value == "train", description="What the ranks of the lease do."
+    )
+    scratch: str | None = Field(
+        None,
+        exclude_if=lambda value: value is None,
+        description="Folder of its ranks on the holder's local disk. None: as the configuration's scratch gives it.",
     )
 
 
@@ -165,6 +173,11 @@ class SegmentRecord(Record):
     )
     planned_steps: int | None = Field(
         None, exclude_if=lambda value: value is None, description="As in its lease; None in a run begun before."
+    )
+    is_abandoned: bool = Field(
+        False,
+        exclude_if=lambda value: value is False,
+        description="Nobody asked it to stop: its supervisor or its launcher was killed, and the ranks saved and left.",
     )
 
     @property

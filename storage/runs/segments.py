@@ -28,6 +28,7 @@ class OutcomeRecord(Record):
     phases: dict[str, float] = Field(description="Seconds per phase.")
     saves: SaveFigures | None = None
     divergence: Divergence | None = None
+    is_abandoned: bool = Field(False, description="As in the manifest's record of the segment.")
 
 
 class Heartbeat(Record):

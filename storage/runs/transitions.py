@@ -6,6 +6,8 @@ point, nor its fallback, nor being read. Backward, a run moves by `set_aside` an
 
 import time
 from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+from typing import Literal
 
 from storage.errors import ConflictError, RunBusyError
 from storage.runs.manifest import require_fence
@@ -26,8 +28,16 @@ from storage.runs.run_state import (
 Change = Callable[[RunState, int], RunState]
 
 
-def take_lease(holder: Holder, world_size: int) -> Change:
-    """Begin a segment: its fence is the generation that grants the lease."""
+def take_lease(
+    holder: Holder,
+    world_size: int,
+    work: Literal["train", "evaluate"] = "train",
+    scratch: Callable[[int], Path] | None = None,
+) -> Change:
+    """Begin a segment or an evaluation: its fence is the generation that grants the lease.
+
+    `scratch` gives the folder of its ranks for a fence.
+    """
 
     def change(state: RunState, generation: int) -> RunState:
         if state.lease is not None:
@@ -41,6 +51,8 @@ def take_lease(holder: Holder, world_size: int) -> Change:
             first_step=first_step,
             taken_at=time.time(),
             planned_steps=state.steps_total,
+            work=work,
+            scratch=None if scratch is None else str(scratch(generation)),
         )
         return state.model_copy(update={"lease": lease})
 
@@ -53,6 +65,16 @@ def end_segment(record: SegmentRecord) -> Change:
     def change(state: RunState, _generation: int) -> RunState:
         require_fence(state, record.fence)
         return state.model_copy(update={"lease": None, "segments": [*state.segments, record]})
+
+    return change
+
+
+def end_evaluation(fence: int) -> Change:
+    """Give the lease of an evaluation back. It is no segment, and leaves no record."""
+
+    def change(state: RunState, _generation: int) -> RunState:
+        require_fence(state, fence)
+        return state.model_copy(update={"lease": None})
 
     return change
 

@@ -49,7 +49,7 @@ def read_figures(state: RunState) -> RunFigures:
         seconds=sum(segment.seconds for segment in segments),
         world_size=segments[-1].world_size if segments else 1,
         num_crashes=sum(_is_crash(segment) for segment in segments),
-        num_notices=sum(segment.outcome == "preempted" and not segment.steps_lost for segment in segments),
+        num_notices=sum(segment.outcome == "preempted" and not _is_crash(segment) for segment in segments),
         num_saves=num_saves,
         stall_seconds=stalled / num_saves if num_saves else None,
         durable_seconds=max(0.0, durable - stalled) / num_saves if num_saves else None,
@@ -64,9 +64,12 @@ def read_figures(state: RunState) -> RunFigures:
 
 
 def _is_crash(segment: SegmentRecord) -> bool:
-    """Whether it ended by chance and without time to save. A mistake of the user's or a diverged loss is no chance."""
+    """Whether it ended by chance and without notice. A mistake of the user's or a diverged loss is no chance.
+
+    Ranks whose supervisor was killed had the time to save; what killed it may as well kill them the next time.
+    """
     died = segment.outcome in ("lost", "failed") and not segment.is_final
-    return died or (segment.outcome == "preempted" and segment.steps_lost > 0)
+    return died or segment.is_abandoned or (segment.outcome == "preempted" and segment.steps_lost > 0)
 
 
 def _restart_seconds(segment: SegmentRecord) -> float:

@@ -100,8 +100,8 @@ def _segments_of(state: RunState) -> list[_Segment]:
         )
         for record in state.segments
     ]
-    if state.lease is not None:
-        lease = state.lease
+    lease = state.lease
+    if lease is not None and lease.work == "train":
         # How far it got is not known here; what counts of it is what is promoted.
         step = max(lease.first_step, state.promoted.step if state.promoted else 0)
         segments.append(_Segment(lease.fence, "running", lease.world_size, lease.first_step, step, step, True))

@@ -21,9 +21,15 @@ OUTCOME_WORDS = {
     "failed": "ended with an error",
     "lost": "recorded no outcome: the process or the machine was killed",
 }
+_ABANDONED_WORDS = "saved and left when the process that supervised it was killed"
 METRIC_WORDS = {"macro_f1": "macro-F1", "auc": "ROC AUC"}
 _OUTCOME_NOUNS = {"budget": "time budget"}
 _UNITS = ("bytes", "kB", "MB", "GB", "TB", "PB")
+
+
+def outcome_words(segment: SegmentRecord) -> str:
+    """How a segment ended, as the rest of a sentence."""
+    return _ABANDONED_WORDS if segment.is_abandoned else OUTCOME_WORDS[segment.outcome]
 
 
 def plain(text: object) -> str:

@@ -16,7 +16,6 @@ from tasks.pages.tables import Table
 from tasks.pages.tiles import Tile
 from tasks.pages.words import (
     NOTHING,
-    OUTCOME_WORDS,
     count_of,
     duration,
     interruptions_of,
@@ -24,6 +23,7 @@ from tasks.pages.words import (
     metric_name,
     moment,
     outcome_counts,
+    outcome_words,
     plain,
     score,
     share,
@@ -179,7 +179,7 @@ def _last_words(state: RunState) -> list[str]:
         return ["No segment has ended yet."]
     last = state.segments[-1]
     cause = f" ({shortened(last.cause, 300)})" if last.cause else ""
-    return [f"The last segment {OUTCOME_WORDS[last.outcome]} at step {last.last_step:,}{cause}."]
+    return [f"The last segment {outcome_words(last)} at step {last.last_step:,}{cause}."]
 
 
 def _way_on(state: RunState) -> str:

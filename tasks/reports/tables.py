@@ -10,7 +10,7 @@ from storage.datasets import CategoricalColumn, NumericColumn, SplitRecord
 from storage.runs.positions import standing
 from storage.runs.run_state import CheckpointRecord, RollbackRecord, SegmentRecord, SetAsideRecord
 from tasks.pages.tables import Cell, Kind, Table
-from tasks.pages.words import NOTHING, OUTCOME_WORDS, duration, moment, plain, share, shortened, size
+from tasks.pages.words import NOTHING, duration, moment, outcome_words, plain, share, shortened, size
 
 MAX_CONFUSIONS = 8
 MAX_CAUSE_CHARACTERS = 600
@@ -28,7 +28,7 @@ def segments_table(segments: Sequence[SegmentRecord]) -> Table:
             Cell(f"{index:,}"),
             Cell(f"{segment.fence:,}"),
             Cell(segment.outcome, key=segment.outcome),
-            Cell(OUTCOME_WORDS[segment.outcome]),
+            Cell(outcome_words(segment)),
             Cell(f"{segment.first_step:,} → {segment.last_step:,}"),
             Cell(f"{segment.steps_lost:,}"),
             Cell(f"{segment.world_size:,}"),

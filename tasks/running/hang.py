@@ -1,22 +1,19 @@
 """Ranks that live and do not get on: one waits for an answer that never comes, and all others wait for it.
 
-Invariant: a segment is taken to hang only when its ranks reported nothing for so long; they are killed then, and since
-none of them can speak any more, the outcome is put for them.
+Invariant: ranks are taken to hang only when they reported nothing for so long. Who ends them speaks for them: none of
+them can any more.
 """
 
 import time
 
-from storage.runs.segments import OutcomeRecord, write_outcome
-from tasks.places import RunPlaces
-from tasks.running.ranks import Ranks
-from training.specification import SegmentSpec
+from storage.runs.segments import OutcomeRecord
 
 
 class HangWatch:
-    """Measures for how long the ranks of a segment have been silent."""
+    """Measures for how long the ranks have been silent."""
 
-    def __init__(self, patience_seconds: float) -> None:
-        self.last_step = 0
+    def __init__(self, patience_seconds: float, first_step: int = 0) -> None:
+        self.last_step = first_step
         self._patience_seconds = patience_seconds
         self._began = self._heard = time.monotonic()
 
@@ -25,20 +22,23 @@ class HangWatch:
         self.last_step = step
         self._heard = time.monotonic()
 
-    def end_if_hung(self, places: RunPlaces, spec: SegmentSpec, ranks: Ranks) -> bool:
-        """Kill the ranks and say why, if they were silent for too long; whether they were."""
-        if time.monotonic() - self._heard < self._patience_seconds:
-            return False
-        ranks.kill()
-        silence = f"{self._patience_seconds:g} s (segment.hang_seconds)"
-        record = OutcomeRecord(
+    def is_hung(self) -> bool:
+        """Whether they were silent for too long."""
+        return time.monotonic() - self._heard >= self._patience_seconds
+
+    @property
+    def cause(self) -> str:
+        """What is to be said of ranks that were killed for it."""
+        return f"The ranks reported nothing for {self._patience_seconds:g} s (segment.hang_seconds) and were killed."
+
+    def describe_end(self, world_size: int) -> OutcomeRecord:
+        """The outcome of a segment that was ended for it, in place of the ranks' own words."""
+        return OutcomeRecord(
             outcome="failed",
-            cause=f"The ranks reported nothing for {silence} and were killed.",
+            cause=self.cause,
             first_step=self.last_step,
             last_step=self.last_step,
-            world_size=spec.train.ranks,
+            world_size=world_size,
             seconds=round(time.monotonic() - self._began, 3),
             phases={},
         )
-        write_outcome(places.store, spec.run, spec.fence, record)
-        return True

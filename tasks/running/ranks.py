@@ -49,8 +49,6 @@ class Ranks:
                 start_new_session=True,  # Ctrl-C in the terminal reaches the flow alone, which passes it on once
                 preexec_fn=follow_parent,
             )
-        if self._stop_deadline is not None:
-            self.stop()  # asked for while they were being launched
         return self
 
     def __exit__(
@@ -72,11 +70,12 @@ class Ranks:
         return False
 
     def stop(self) -> None:
-        """Ask the ranks to save and leave. May be called several times."""
-        if self._stop_deadline is None:
-            self._stop_deadline = time.monotonic() + self._grace_seconds
-        if self._process is not None and self._process.poll() is None:
-            self._process.send_signal(signal.SIGTERM)
+        """Ask the ranks to save and leave, once however often it is called."""
+        if self._stop_deadline is not None:
+            return
+        self._stop_deadline = time.monotonic() + self._grace_seconds
+        if self._launched().poll() is None:
+            self._launched().send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
         """SIGKILL for all of them, at once."""

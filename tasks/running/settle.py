@@ -13,10 +13,11 @@ from storage.errors import ConflictError, RunBusyError
 from storage.runs.holders import is_alive, this_process
 from storage.runs.run_state import Holder, Lease, RunState, SegmentRecord
 from storage.runs.segments import OutcomeRecord, find_heartbeat, find_outcome, segment_path
-from storage.runs.transitions import end_segment
+from storage.runs.transitions import end_evaluation, end_segment
 from tasks.configuration import RunConfig
 from tasks.places import RunPlaces
 from tasks.running.heartbeat import HEARTBEAT_SECONDS
+from tasks.running.launch import LOG_NAME, SPECIFICATION_NAME, find_folder
 from tasks.running.promotion import Promote, fall_back_to_valid, promote_checkpoint, promote_newest
 from tasks.running.ranks import wait_for_orphans
 from tasks.running.roll_back import answer_divergence
@@ -35,7 +36,10 @@ def recover_run(config: RunConfig, places: RunPlaces, promote: Promote = promote
     try:
         if lease is not None:
             require_dead_holder(places, lease)
-            settle_segment(config, places, lease, promote)
+            if lease.work == "train":
+                settle_segment(config, places, lease, promote)
+            else:
+                settle_evaluation(config, places, lease)
         answer_divergence(config, places)
         places.store.sweep()
         state = places.manifest.load_head().state
@@ -49,7 +53,7 @@ def recover_run(config: RunConfig, places: RunPlaces, promote: Promote = promote
 
 def require_dead_holder(places: RunPlaces, lease: Lease) -> None:
     """Raise `RunBusyError` if the process that holds the lease lives."""
-    holder = lease.holder
+    holder, doing = lease.holder, "trained" if lease.work == "train" else "evaluated"
     if _is_this_process(holder):
         return  # an earlier attempt of this very flow, which is over
     alive = is_alive(holder)
@@ -61,7 +65,7 @@ def require_dead_holder(places: RunPlaces, lease: Lease) -> None:
         alive = _heart_beats(places, lease.fence)
     if alive:
         raise RunBusyError(
-            f"Run {places.manifest.run!r} is being trained by process {holder.pid} on {holder.host}. "
+            f"Run {places.manifest.run!r} is being {doing} by process {holder.pid} on {holder.host}. "
             "Wait until it ends, or stop it with SIGTERM: it saves a checkpoint and exits. Then run this command again."
         )
 
@@ -71,11 +75,11 @@ def settle_segment(
 ) -> SegmentRecord:
     """End a segment whose supervisor is gone or has seen the ranks end: promote what it left, record how it ended."""
     run, fence = places.manifest.run, lease.fence
-    scratch = places.segment_scratch(fence)
-    if wait_for_orphans(scratch / "segment.json", config.segment.grace_seconds):
-        announce(
-            "The ranks of the previous segment were still running: waited until they saved a checkpoint and exited."
-        )
+    ended = next((r for r in places.manifest.load_head().state.segments if r.fence == fence), None)
+    if ended is not None:  # by an earlier attempt, after which the store did not answer any more
+        _put_away(places, lease)
+        return ended
+    _wait_for_ranks(config, places, lease)
     promote_newest(config, places, find_complete_checkpoints(places.store, run, fence), promote)
     outcome = find_outcome(places.store, run, fence)
     state = places.manifest.load_head().state
@@ -86,16 +90,31 @@ def settle_segment(
     # Where it began may have moved back since it took the lease.
     record = _describe_segment(state.lease or lease, outcome, last_step, resume_step, alive_seconds)
     places.manifest.commit(f"segment {fence} ended: {record.outcome}", end_segment(record))
-    _put_away(places, fence)
+    _put_away(places, lease)
     return record
 
 
-def _put_away(places: RunPlaces, fence: int) -> None:
-    """Keep what the ranks printed in the store, and remove the segment's folder from local disk."""
-    folder = places.segment_scratch(fence)
-    log = folder / "ranks.log"
+def settle_evaluation(config: RunConfig, places: RunPlaces, lease: Lease) -> None:
+    """End an evaluation whose supervisor is gone, or has seen the ranks end: it is made again if there is no result."""
+    _wait_for_ranks(config, places, lease)
+    held = places.manifest.load_head().state.lease
+    if held is not None and held.fence == lease.fence:
+        places.manifest.commit("evaluation ended", end_evaluation(lease.fence))
+    _put_away(places, lease)
+
+
+def _wait_for_ranks(config: RunConfig, places: RunPlaces, lease: Lease) -> None:
+    """Those whose launcher was killed may be saving right now."""
+    if wait_for_orphans(find_folder(places, lease) / SPECIFICATION_NAME, config.segment.grace_seconds):
+        announce("Ranks of a process before were still running: waited until they saved a checkpoint and exited.")
+
+
+def _put_away(places: RunPlaces, lease: Lease) -> None:
+    """Keep what the ranks printed in the store, and remove their folder from local disk."""
+    folder = find_folder(places, lease)
+    log = folder / LOG_NAME
     if log.is_file():
-        places.store.write(f"{segment_path(places.manifest.run, fence)}/ranks.log", log.read_bytes())
+        places.store.write(f"{segment_path(places.manifest.run, lease.fence)}/{LOG_NAME}", log.read_bytes())
     shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -117,6 +136,7 @@ def _describe_segment(
         saves=outcome.saves if outcome else None,
         divergence=outcome.divergence if outcome else None,
         planned_steps=lease.planned_steps,
+        is_abandoned=outcome.is_abandoned if outcome else False,
     )
 
 
@@ -124,7 +144,7 @@ def _last_step_seen(places: RunPlaces, lease: Lease) -> int:
     """The last step somebody heard of: by the heartbeat, or by the ranks' own reports if this is their machine."""
     heartbeat = find_heartbeat(places.store, places.manifest.run, lease.fence)
     steps = [lease.first_step, heartbeat.step if heartbeat else 0]
-    progress = places.segment_scratch(lease.fence) / "progress.jsonl"
+    progress = find_folder(places, lease) / "progress.jsonl"
     if progress.is_file():
         for line in progress.read_text(encoding="utf-8").splitlines():
             try:

@@ -1,37 +1,79 @@
-"""Requests to stop while a segment runs.
+"""Work that must not be broken off in the middle, and requests to stop that come meanwhile.
 
-Invariant: inside the block a signal only calls `on_stop`; it never breaks a commit in the middle. When the block is
-left the signal is delivered again, to whoever would have got it, so that the flow ends as cancelled.
+Invariant: the work runs in a thread of its own, so the exception that a signal raises in the main thread never breaks a
+commit. The work is told that somebody asked; when it has ended, the exception goes on to whoever would have got it. No
+signal handler is replaced: Prefect acknowledges a cancel only while its own handler for SIGTERM is installed, and
+records a cancelled flow run as crashed otherwise.
 """
 
-import signal
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from types import FrameType
+from collections.abc import Callable
+from contextvars import copy_context
+from typing import Generic, TypeVar
+
+WAIT_SECONDS = 1.0
+_Result = TypeVar("_Result")
 
 
-@contextmanager
-def deferred_stop_signals(on_stop: Callable[[], None]) -> Iterator[None]:
-    """Hold SIGTERM and Ctrl-C back until the block is left. Only the main thread has signals to hold back.
+class StopRequest:
+    """Whether somebody asked to stop since the work began. Only ever added to, so no lock is needed."""
 
-    What is ignored stays ignored: in the background of a script Ctrl-C is meant for others.
+    def __init__(self) -> None:
+        self.exceptions: list[BaseException] = []
+
+    @property
+    def is_made(self) -> bool:
+        return bool(self.exceptions)
+
+
+def run_to_end(work: Callable[[StopRequest], _Result]) -> _Result:
+    """What `work` returns. It is never interrupted, and should end soon once its `StopRequest` is made.
+
+    If one was made its exception is raised afterwards, also when the work failed: whoever asked to stop does not want
+    another attempt.
     """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    received: list[int] = []
+    done = _Work(work)
+    while not done.is_over:
+        try:
+            if not done.has_begun:  # a signal may come while the thread is being started, too
+                threading.Thread(target=done.run, name="supervisor").start()
+            done.wait()
+        except BaseException as asked:  # noqa: BLE001 - whatever a signal raises: it is raised again below
+            done.request.exceptions.append(asked)
+    if done.request.exceptions:
+        raise done.request.exceptions[0]
+    if done.error is not None:
+        raise done.error
+    return done.results[0]
 
-    def remember(number: int, _frame: FrameType | None) -> None:
-        received.append(number)
-        on_stop()
 
-    heeded = [number for number in (signal.SIGTERM, signal.SIGINT) if signal.getsignal(number) is not signal.SIG_IGN]
-    before = {number: signal.signal(number, remember) for number in heeded}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        if received:  # also when the block failed: whoever asked to stop does not want another attempt
-            signal.raise_signal(received[0])
+class _Work(Generic[_Result]):
+    """`work`, done once however many threads run it, with the context variables by which Prefect knows its flow run.
+
+    Nobody joins the thread: interrupted by an exception, `Thread.join` takes a thread for ended (Python 3.11).
+    """
+
+    def __init__(self, work: Callable[[StopRequest], _Result]) -> None:
+        self.request = StopRequest()
+        self.results: list[_Result] = []
+        self.error: BaseException | None = None
+        self.has_begun = self.is_over = False
+        self._work = work
+        self._context = copy_context()
+        self._first, self._end = threading.Lock(), threading.Lock()
+        self._end.acquire()
+
+    def run(self) -> None:
+        if not self._first.acquire(blocking=False):
+            return
+        self.has_begun = True
+        try:
+            self.results.append(self._context.run(self._work, self.request))
+        except BaseException as error:  # noqa: BLE001 - raised again by whoever waits
+            self.error = error
+        self.is_over = True
+        self._end.release()
+
+    def wait(self) -> None:
+        """Wait for a moment, or until it is over. An exception may come at any point: nothing is lost then."""
+        self._end.acquire(timeout=WAIT_SECONDS)

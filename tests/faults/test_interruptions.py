@@ -133,6 +133,9 @@ def test_asked_to_stop_at_any_time_and_not_a_step_is_lost(runner: Runner, uninte
     status = runner.status()
     assert [segment["outcome"] for segment in status["segments"][1:]] == ["preempted"] * 3 + ["completed"]
     assert status["steps_lost_total"] == 0
+    causes = [segment["cause"] for segment in status["segments"][1:4]]
+    assert causes[:2] == ["asked to stop by a signal"] * 2
+    assert causes[2].startswith("the process that supervised the segment was killed")
     for segment, step in zip(status["segments"][1:4], (20, 50, 80), strict=True):
         assert segment["last_step"] >= step
     assert_same_model(status, uninterrupted)

@@ -45,6 +45,16 @@ class Fault:
         return self.fired < self.times and self.method in ("", method) and self.part in path
 
 
+@dataclass
+class Outage(Fault):
+    """From the first request that it takes on every request fails, until somebody says that `is_over`."""
+
+    is_over: bool = False
+
+    def takes(self, method: str, path: str) -> bool:
+        return not self.is_over and (self.fired > 0 or super().takes(method, path))
+
+
 class FaultyProxy:
     """Where it listens, what is to fail, and what passed through it: method and path, also of what failed."""
 
@@ -62,6 +72,12 @@ class FaultyProxy:
         fault = Fault(failure, method, part, times)
         self.faults.append(fault)
         return fault
+
+    def go_away(self, method: str, part: str) -> Outage:
+        """Be gone from the next request of this method on whose path and query contain `part`."""
+        outage = Outage(Failure.RESET, method, part)
+        self.faults.append(outage)
+        return outage
 
     def take(self, method: str, path: str, headers: dict[str, str]) -> Failure | None:
         """What is to become of a request."""

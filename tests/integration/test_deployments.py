@@ -93,6 +93,11 @@ class Operator:
         self.wait(lambda: self.states(flow_run)[-1]["type"] in ("COMPLETED", "FAILED", "CRASHED", "CANCELLED"))
         return dict(self._request("GET", f"/flow_runs/{flow_run}"))
 
+    def cancel(self, flow_run: str) -> None:
+        """Press Cancel."""
+        state = {"type": "CANCELLING", "name": "Cancelling"}
+        self._request("POST", f"/flow_runs/{flow_run}/set_state", json={"state": state})
+
     def states(self, flow_run: str) -> list[dict[str, Any]]:
         """All states that a flow run has been in, the oldest first."""
         found = self._request("GET", "/flow_run_states/", params={"flow_run_id": flow_run})
@@ -281,6 +286,20 @@ def test_a_segment_killed_at_once_is_tried_again_and_one_that_had_got_on_is_foll
     assert 0 < completed.first_step < completed.last_step == steps
     names = [state["name"] for state in worked.states(worked.find_training(flow_run))]
     assert names == ["Pending", "Running", "AwaitingRetry", "Running", "Completed"]
+
+
+def test_a_cancelled_flow_run_saves_and_ends_as_cancelled_and_the_next_one_goes_on(worked: Operator) -> None:
+    flow_run = worked.submit("scheduled/train", configuration="tiny.toml", assignments=["run=cancelled"])
+    ranks = worked.folder / "store/.tmp/scratch/runs/cancelled"
+    worked.wait(lambda: any(ranks.glob("*/progress.jsonl")) and worked.state("cancelled").promoted is not None)
+    worked.cancel(flow_run)
+    worked.wait(lambda: worked.states(flow_run)[-1]["type"] in ("CANCELLED", "COMPLETED", "FAILED", "CRASHED"))
+    for name in (flow_run, worked.find_training(flow_run)):
+        assert worked.states(name)[-1]["type"] == "CANCELLED", worked.worker_log.read_text()
+    state = worked.state("cancelled")
+    (segment,) = state.segments
+    assert (segment.outcome, segment.cause, segment.steps_lost) == ("preempted", "asked to stop by a signal", 0)
+    assert state.lease is None and state.promoted is not None and state.promoted.step == segment.last_step
 
 
 def test_a_scrub_that_finds_rot_fails_and_tells_the_server_and_the_next_one_finds_all_sound(

@@ -10,7 +10,7 @@ import urllib3.exceptions
 from botocore import exceptions as botocore_errors
 from botocore.exceptions import BotoCoreError, ClientError
 
-from storage.errors import CorruptObjectError, HoldfastError, ObjectMissingError, StoreError
+from storage.errors import CorruptObjectError, HoldfastError, ObjectMissingError, StoreError, StoreUnavailableError
 from storage.objects.s3.address import S3Address
 
 # Everything that a request can fail with; of what a body's stream raises, boto3 translates a part only.
@@ -107,11 +107,14 @@ def explain(error: Exception, address: S3Address, key: str, endpoint: str) -> Ho
     if isinstance(error, botocore_errors.FlexibleChecksumError):
         return CorruptObjectError(f"{address}/{key} does not have the checksum that the server states for it.")
     if isinstance(error, NETWORK_ERRORS):
-        return StoreError(
+        # What a library says of a connection that could not be made does not tell a server that is down from a wrong
+        # address: whoever uses the store for the first time takes it for a mistake, whoever has used it does not.
+        return (StoreUnavailableError if is_transient(error) else StoreError)(
             f"Cannot reach {where} ({brief(error)}). "
             "Check AWS_ENDPOINT_URL_S3, the network and that the server runs, then run again."
         )
-    return StoreError(f"Cannot use {where}: {brief(error)} (at {key or 'its top'}). {_advice(error, address)}")
+    message = f"Cannot use {where}: {brief(error)} (at {key or 'its top'}). {_advice(error, address)}"
+    return (StoreUnavailableError if is_transient(error) else StoreError)(message)
 
 
 def brief(error: Exception) -> str:
@@ -138,4 +141,6 @@ def _advice(error: Exception, address: S3Address) -> str:
     code = code_of(error) if isinstance(error, ClientError) else ""
     if code == "NoSuchBucket":
         return f"There is no bucket {address.bucket!r} there. Make it, or check `store` and AWS_ENDPOINT_URL_S3."
+    if is_transient(error):
+        return "The server is overloaded or fails inside: see its own log if this goes on, then run again."
     return ADVICE.get(code, "Look this code up in the server's documentation, put it right, then run again.")

@@ -75,6 +75,7 @@ def test_a_crash_is_what_came_by_chance_and_left_no_time() -> None:
     assert counts({"outcome": "lost"}) == counts({"outcome": "failed"}) == (1, 0)
     assert counts({"outcome": "preempted"}) == (0, 1)
     assert counts({"outcome": "preempted", "steps_lost": 3}) == (1, 0)
+    assert counts({"outcome": "preempted", "is_abandoned": True}) == (1, 0)
     assert counts({"outcome": "failed", "is_final": True}) == (0, 0)
     for outcome in ("completed", "budget", "diverged"):
         assert counts({"outcome": outcome}) == (0, 0)

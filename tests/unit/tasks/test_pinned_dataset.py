@@ -8,13 +8,15 @@ import pytest
 from storage.datasets import DatasetManifest, dataset_sha256, publish_dataset
 from storage.errors import IncompatibleRunError
 from storage.objects.local_store import LocalStore
+from storage.runs.holders import this_process
 from storage.runs.manifest import Manifest
 from storage.runs.run_state import RunState
+from storage.runs.transitions import take_lease
 from tasks.audits.verdict import audit_run
 from tasks.configuration import DataConfig, RunConfig
 from tasks.places import open_places
 from tasks.recover import recover
-from tasks.segment import make_specification
+from tasks.running.launch import make_specification
 from tests.helpers.datasets import publish_small_dataset
 from tests.helpers.kept_runs import make_kept_run
 from tests.helpers.training import make_spec, read_log, train_forked
@@ -46,9 +48,8 @@ def test_a_new_run_is_refused_once_its_data_set_was_made_again_to_other_bytes(
     inspect.unwrap(recover)(config, dataset)
     before = Manifest(store, "run").load_head()
     assert before.state.dataset_sha256 == dataset_sha256(store, dataset.digest)
-    assert make_specification("train", config, open_places(config), before.state, 2).dataset_sha256 == (
-        before.state.dataset_sha256
-    )
+    leased = take_lease(this_process(), world_size=1)(before.state, 2)
+    assert make_specification(config, open_places(config), leased).dataset_sha256 == before.state.dataset_sha256
     inspect.unwrap(recover)(config, dataset)
     make_again(store, dataset)
     with pytest.raises(IncompatibleRunError, match=r"not the one that the run was begun with.*tokenizers 99\.0"):

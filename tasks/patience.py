@@ -1,0 +1,62 @@
+"""Operations on a store that does not answer for a while: made again, for as long as the configuration says.
+
+Each request to a store is made again in one place, by the store itself, for seconds. This is the one place where a
+whole operation is (settling a segment, an evaluation, a report), for minutes. Invariant: whatever is given to it may be
+made twice, also when the first time took place and only its answer was lost.
+"""
+
+import random
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from storage.errors import StoreUnavailableError
+from tasks.configuration import RetryConfig
+from tasks.telling.announce import warn
+
+FIRST_PAUSE_SECONDS = 1.0
+LONGEST_PAUSE_SECONDS = 60.0
+POLL_SECONDS = 0.2
+
+_Result = TypeVar("_Result")
+
+
+class Patience:
+    """Waits for a store for `retry.store_seconds`, unless `is_asked_to_stop` says that there is no time to wait."""
+
+    def __init__(self, retry: RetryConfig, is_asked_to_stop: Callable[[], bool] = lambda: False) -> None:
+        self._seconds = retry.store_seconds
+        self._is_asked_to_stop = is_asked_to_stop
+
+    def attempt(self, what: str, operation: Callable[[], _Result]) -> _Result:
+        """What `operation` returns, made again while the store does not answer. `what` names it, for people.
+
+        Raises the last `StoreUnavailableError`, and everything else at once.
+        """
+        pauses = plan_pauses(self._seconds)
+        deadline: float | None = None
+        for number, longest in enumerate(pauses, start=1):
+            try:
+                return operation()
+            except StoreUnavailableError as error:
+                deadline = deadline or time.monotonic() + self._seconds
+                if time.monotonic() >= deadline or self._is_asked_to_stop():
+                    raise
+                seconds = random.uniform(longest / 2, longest)
+                warn(f"{what}: attempt {number} of {len(pauses) + 1} failed, again in {seconds:.1f} s. {error}")
+                self._pause(seconds)
+        return operation()
+
+    def _pause(self, seconds: float) -> None:
+        """Wait, but not for longer than until somebody asks to stop."""
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0 and not self._is_asked_to_stop():
+            time.sleep(min(left, POLL_SECONDS))
+
+
+def plan_pauses(seconds: float) -> list[float]:
+    """The longest pause after each failed attempt, each twice the one before; together they last `seconds` at least."""
+    pauses: list[float] = []
+    while sum(pauses) < seconds:
+        pauses.append(min(LONGEST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2 ** len(pauses)))
+    return pauses

@@ -1,0 +1,32 @@
+"""Watching the ranks while they work, whatever it is that they do.
+
+Invariant: what they report is passed on in order; they are asked to leave when somebody asks to stop, and killed when
+they hang.
+"""
+
+from collections.abc import Callable
+
+from tasks.running.following import ReportFollower
+from tasks.running.hang import HangWatch
+from tasks.running.ranks import POLL_SECONDS, Ranks
+from tasks.running.signals import StopRequest
+from training.specification import SegmentSpec
+from training.watching.reporter import Report
+
+
+def supervise(
+    ranks: Ranks, spec: SegmentSpec, watch: HangWatch, request: StopRequest, on_report: Callable[[Report], None]
+) -> bool:
+    """Follow launched ranks until the last one has ended; whether they hung and were killed."""
+    reports = ReportFollower(spec.progress_file)
+    while ranks.is_running(POLL_SECONDS):
+        if request.is_made:
+            ranks.stop()
+        new = reports.read()
+        if not new and watch.is_hung():
+            ranks.kill()
+            return True
+        for report in new:
+            watch.heard(report.step)
+            on_report(report)
+    return False

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import httpx
 
-from storage.errors import ConfigurationError, HoldfastError
+from storage.errors import HoldfastError
 from training.stopping import follow_parent
 
 START_SECONDS = 120.0
@@ -109,13 +109,19 @@ class LocalServer:
 
 @contextmanager
 def configured_server() -> Iterator[LocalServer | None]:
-    """The environment for Prefect: the configured server (None), or a local one for as long as the block lasts."""
+    """The environment for Prefect: the configured server (None), or a local one for as long as the block lasts.
+
+    A server is configured by PREFECT_API_URL or by a profile of Prefect's.
+    """
     os.environ.update(SETTINGS | os.environ)
-    api_url = os.environ.get("PREFECT_API_URL")
-    if api_url:
-        _require_answer(api_url)
-        yield None
-        return
+    if os.environ.get("PREFECT_API_URL") or _find_profiles().is_file():
+        # Only now: Prefect takes seconds to import, and without a server of the user's one is started meanwhile.
+        from flows.configured import find_api_url, require_answer
+
+        if find_api_url() is not None:
+            require_answer(ANSWER_SECONDS)
+            yield None
+            return
     server = LocalServer()
     os.environ["PREFECT_API_URL"] = server.api_url
     try:
@@ -124,12 +130,7 @@ def configured_server() -> Iterator[LocalServer | None]:
         server.stop()
 
 
-def _require_answer(api_url: str) -> None:
-    """Raise `ConfigurationError` if nobody is there; what a server answers is Prefect's matter."""
-    try:
-        httpx.get(f"{api_url}/health", timeout=ANSWER_SECONDS)
-    except (httpx.TransportError, httpx.InvalidURL) as error:
-        raise ConfigurationError(
-            f"PREFECT_API_URL is {api_url}, but no Prefect server answers there: {error}. "
-            "Start it, correct the address, or unset it: then the run starts a server of its own."
-        ) from error
+def _find_profiles() -> Path:
+    """Where Prefect keeps profiles, if there are any."""
+    home = Path(os.environ.get("PREFECT_HOME") or "~/.prefect").expanduser()
+    return Path(os.environ.get("PREFECT_PROFILES_PATH") or home / "profiles.toml").expanduser()

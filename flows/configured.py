@@ -1,0 +1,34 @@
+"""The Prefect server that the user has configured: which one it is, and whether it answers.
+
+Invariant: it is asked as Prefect itself asks it, with its certificates, headers and keys; and nothing that stands in
+its address beside host and path is ever printed.
+"""
+
+import httpx
+from prefect.client.orchestration import get_client
+from prefect.settings import PREFECT_API_URL
+
+from storage.errors import ConfigurationError
+from storage.objects.s3.address import without_secrets
+
+
+def find_api_url() -> str | None:
+    """The server's address from the environment or the active profile, or None."""
+    address: str | None = PREFECT_API_URL.value()
+    return address
+
+
+def require_answer(timeout_seconds: float) -> None:
+    """Raise `ConfigurationError` if nobody is there; what a server answers is Prefect's matter."""
+    try:
+        with get_client(httpx_settings={"timeout": timeout_seconds}, sync_client=True) as client:
+            error = client.api_healthcheck()
+    except (httpx.TransportError, httpx.InvalidURL) as failed:
+        error = failed
+    if isinstance(error, httpx.TransportError | httpx.InvalidURL):
+        # Its class alone: its text may quote the address.
+        raise ConfigurationError(
+            f"PREFECT_API_URL is {without_secrets(str(find_api_url()))}, but no Prefect server answers there "
+            f"({type(error).__name__}). Start it, correct the address, or unset it, in the environment or in Prefect's "
+            "profile: then the run starts a server of its own."
+        ) from None

@@ -1,0 +1,84 @@
+"""The lease of a segment or an evaluation: whoever comes next finds it, and settles it once however often."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from storage.errors import RunBusyError
+from storage.objects.local_store import LocalStore
+from storage.runs.run_state import Lease
+from storage.runs.segments import segment_path
+from storage.runs.transitions import take_lease
+from tasks.configuration import DataConfig, RunConfig, SegmentConfig
+from tasks.places import RunPlaces
+from tasks.running.launch import LOG_NAME, SPECIFICATION_NAME, Work, find_folder, hold_lease
+from tasks.running.settle import recover_run, settle_segment
+from tests.helpers.commands import processes_mentioning
+from tests.helpers.runs import make_run
+
+CONFIG = RunConfig(
+    run="run", data=DataConfig(text="t", label="l", kind="binary"), segment=SegmentConfig(grace_seconds=0.1)
+)
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> RunPlaces:
+    store = LocalStore(tmp_path / "store")
+    return RunPlaces(store, make_run(store), tmp_path / "scratch" / "run", tmp_path / "data")
+
+
+def hold(places: RunPlaces, work: Work = "train") -> Lease:
+    """The lease, and what its ranks leave in their folder."""
+    lease = hold_lease(CONFIG, places, work).state.lease
+    assert lease is not None
+    folder = find_folder(places, lease)
+    folder.mkdir(parents=True)
+    (folder / LOG_NAME).write_text("what the ranks said")
+    return lease
+
+
+def test_orphaned_ranks_are_found_after_scratch_was_changed(places: RunPlaces, tmp_path: Path) -> None:
+    lease = hold(places)
+    specification = find_folder(places, lease) / SPECIFICATION_NAME
+    elsewhere = RunPlaces(places.store, places.manifest, tmp_path / "new" / "run", tmp_path / "data")
+    command = [sys.executable, "-c", "import time; time.sleep(600)", str(specification)]
+    with subprocess.Popen(command) as orphan:
+        try:
+            assert settle_segment(CONFIG, elsewhere, lease).outcome == "lost"
+            assert processes_mentioning(str(specification)) == []
+        finally:
+            orphan.kill()
+    assert not specification.parent.exists()
+    assert places.store.read(f"{segment_path('run', lease.fence)}/{LOG_NAME}") == b"what the ranks said"
+
+
+def test_a_lease_of_before_is_looked_for_where_the_configuration_says(places: RunPlaces) -> None:
+    lease = hold(places).model_copy(update={"scratch": None})
+    assert find_folder(places, lease) == places.segment_scratch(lease.fence)
+
+
+def test_a_segment_is_settled_once_however_often_that_is_tried(places: RunPlaces) -> None:
+    lease = hold(places)
+    first = settle_segment(CONFIG, places, lease)
+    assert settle_segment(CONFIG, places, lease) == first
+    assert places.manifest.load_head().state.segments == [first]
+
+
+def test_a_lease_whose_answer_was_lost_is_taken_for_ours_and_anothers_is_not(places: RunPlaces) -> None:
+    lease = hold(places)
+    assert hold_lease(CONFIG, places, "train").state.lease == lease
+    places.manifest.commit("ended", lambda state, _generation: state.model_copy(update={"lease": None}))
+    other = lease.holder.model_copy(update={"pid": lease.holder.pid + 1})
+    places.manifest.commit("segment began", take_lease(other, 1))
+    with pytest.raises(RunBusyError, match="was just taken over by process"):
+        hold_lease(CONFIG, places, "train")
+
+
+def test_an_evaluation_that_was_cut_off_leaves_no_segment(places: RunPlaces) -> None:
+    lease = hold(places, "evaluate")
+    assert lease.work == "evaluate"
+    state = recover_run(CONFIG, places)
+    assert (state.lease, state.segments) == (None, [])
+    assert not find_folder(places, lease).exists()

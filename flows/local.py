@@ -10,7 +10,7 @@ from flows.train import train_with_retries
 from storage.objects.addresses import run_address
 from storage.runs.run_state import RunState
 from tasks.configuration import RunConfig
-from tasks.pages.words import count_of
+from tasks.pages.words import count_of, score
 from tasks.places import open_places
 from tasks.reports.rollbacks import count_skipped
 from tasks.telling.messages import show_messages
@@ -46,5 +46,5 @@ def _show_result(config: RunConfig, state: RunState) -> None:
     if state.changes:
         print(f"changed  {count_of(len(state.changes), 'time')} while under way: `holdfast status` says what follows")
     for name, value in (state.metrics or {}).items():
-        print(f"{name:<8} {value:.4f}")
+        print(f"{name:<8} {score(value)}")
     print(f"report   {places.store.address}/{places.report_key}")

@@ -10,9 +10,11 @@ from typing import Any
 from storage.checkpoints.checkpoints import evaluation_key
 from storage.errors import ObjectMissingError, SegmentFailedError
 from storage.runs.holders import this_process
+from storage.runs.metrics import MetricValue, describe_not_finite, find_not_finite
 from storage.runs.run_state import RunState
 from storage.runs.transitions import record_metrics
 from tasks.configuration import RunConfig
+from tasks.pages.words import score
 from tasks.patience import Patience
 from tasks.places import RunPlaces, open_places
 from tasks.running.hang import HangWatch
@@ -31,13 +33,13 @@ LOG_LINES_SHOWN = 15
 
 
 @step("evaluate")
-def evaluate_run(config: RunConfig) -> tuple[dict[str, float], str]:
+def evaluate_run(config: RunConfig) -> tuple[dict[str, MetricValue], str]:
     """Score the promoted checkpoint on the test split, unless that was done already; its metrics.
 
     Raises `RunBusyError` if another process does it, `SegmentFailedError` if there is no result.
     """
     metrics = run_to_end(lambda request: _evaluate_patiently(config, request))
-    return metrics, "On the test split: " + ", ".join(f"{name} {value:.4f}" for name, value in metrics.items()) + "."
+    return metrics, "On the test split: " + ", ".join(f"{name} {score(value)}" for name, value in metrics.items()) + "."
 
 
 def find_evaluation(places: RunPlaces, state: RunState) -> dict[str, Any] | None:
@@ -51,12 +53,12 @@ def find_evaluation(places: RunPlaces, state: RunState) -> dict[str, Any] | None
     return result
 
 
-def _evaluate_patiently(config: RunConfig, request: StopRequest) -> dict[str, float]:
+def _evaluate_patiently(config: RunConfig, request: StopRequest) -> dict[str, MetricValue]:
     patience, places = Patience(config.retry, lambda: request.is_made), open_places(config)
     return patience.attempt("Evaluating", lambda: _evaluate(config, places, request))
 
 
-def _evaluate(config: RunConfig, places: RunPlaces, request: StopRequest) -> dict[str, float]:
+def _evaluate(config: RunConfig, places: RunPlaces, request: StopRequest) -> dict[str, MetricValue]:
     state = places.manifest.load_head().state
     assert state.promoted is not None
     if state.lease is not None and state.lease.holder == this_process():
@@ -66,7 +68,9 @@ def _evaluate(config: RunConfig, places: RunPlaces, request: StopRequest) -> dic
         _run_ranks(config, places, request)
     evaluation = find_evaluation(places, state)
     assert evaluation is not None, "required before"
-    metrics: dict[str, float] = evaluation["metrics"]
+    metrics: dict[str, MetricValue] = evaluation["metrics"]
+    if not_finite := find_not_finite(metrics):
+        warn(f"The evaluation on the test split gave values that are not finite: {describe_not_finite(not_finite)}.")
     if state.metrics_step != state.promoted.step:
         places.manifest.commit("evaluated", record_metrics(metrics, state.promoted.step))
     return metrics

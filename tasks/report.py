@@ -12,6 +12,7 @@ from storage.datasets import DatasetManifest
 from storage.runs.run_state import RunState
 from tasks.configuration import RunConfig
 from tasks.evaluate import find_evaluation
+from tasks.pages.words import score
 from tasks.patience import Patience
 from tasks.places import RunPlaces, open_places
 from tasks.reports.run_page import render_report
@@ -48,7 +49,7 @@ def _summarise(places: RunPlaces, state: RunState) -> str:
     step = state.promoted.step if state.promoted else 0
     lost = sum(segment.steps_lost for segment in state.segments)
     rows = [("step", f"{step:,} of {state.steps_total:,}"), ("segments", f"{len(state.segments)}, {lost:,} steps lost")]
-    rows += [(name, f"{value:.4f}") for name, value in (state.metrics or {}).items()]
+    rows += [(name, score(value)) for name, value in (state.metrics or {}).items()]
     rows += [("weights", state.promoted.weights_sha256)] if state.promoted else []
     rows += [("changed", f"{record.what} at step {record.step:,}") for record in state.changes]
     table = "\n".join(f"| {name} | {value} |" for name, value in rows)

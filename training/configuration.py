@@ -158,8 +158,8 @@ class DivergenceConfig(ConfigModel):
 class GateConfig(ConfigModel):
     """What the last validation must have shown before a checkpoint becomes the resume point; off if nothing is given.
 
-    By AUC, or by macro-F1: higher is better. A checkpoint that does not pass is kept, and training goes on; but if it
-    is interrupted, it goes on from the last one that passed.
+    By AUC, or by macro-F1: higher is better, and a value that is not finite passes no limit. A checkpoint that does not
+    pass is kept, and training goes on; but if it is interrupted, it goes on from the last one that passed.
     """
 
     lowest_metric: float | None = Field(None, description="Lowest value of the metric that passes.")

@@ -6,6 +6,7 @@ Invariant: the result belongs to one checkpoint and is a function of it and of t
 from storage.checkpoints.checkpoints import evaluation_key, hash_weights
 from storage.datasets import load_dataset
 from storage.objects.digests import canonical_json
+from storage.runs.metrics import metric_value
 from training.agreement import Agreement
 from training.model.precision import choose_precision
 from training.saving.restoring import load_weights
@@ -42,6 +43,7 @@ def evaluate(spec: SegmentSpec, world: World, flag: StopFlag) -> None:
     with reporter.phase("evaluate"):
         predictions = validator.predict(model, goes_on)
     if predictions is not None and world.is_first:
+        metrics = score(*predictions, dataset.target, make_objective(spec, dataset, precision).cpu())
         result = {
             "format": EVALUATION_FORMAT,
             "step": found.index.step,
@@ -50,7 +52,7 @@ def evaluate(spec: SegmentSpec, world: World, flag: StopFlag) -> None:
             "num_samples": validator.num_samples,
             "kind": dataset.target.kind,
             "classes": dataset.target.classes,
-            "metrics": score(*predictions, dataset.target, make_objective(spec, dataset, precision).cpu()),
+            "metrics": {name: metric_value(number) for name, number in metrics.items()},
             **describe(*predictions, dataset.target),
         }
         store.write(evaluation_key(spec.resume.path), canonical_json(result))

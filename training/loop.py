@@ -6,9 +6,10 @@ only goes on with the save under way, or is broken off.
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from storage.runs.metrics import NotFinite, describe_not_finite
 from training.agreement import Agreement
 from training.data.batches import Leaf
 from training.optimization import learning_rate
@@ -79,7 +80,17 @@ def _validate(segment: Segment) -> None:
         metrics = segment.validator.validate(segment.trainer.model, lambda: _goes_on(segment))
     # None: asked to stop meanwhile. The validation is still due and is made when the run goes on.
     if metrics is not None:
-        segment.state.record_validation(metrics, segment.headline)
+        not_finite = segment.state.record_validation(metrics, segment.headline)
+        if not_finite:
+            segment.reporter.noted(_describe_not_finite(segment.state.step, not_finite))
+
+
+def _describe_not_finite(step: int, metrics: Mapping[str, NotFinite]) -> str:
+    return (
+        f"The validation at step {step:,} gave values that are not finite numbers: {describe_not_finite(metrics)}. "
+        "Training goes on; these values are recorded and never count as the best. Common causes: the model overflows "
+        "in train.precision = 'fp16', or a metadata column has extreme values in the validation split."
+    )
 
 
 def _goes_on(segment: Segment) -> bool:

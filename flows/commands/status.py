@@ -13,10 +13,11 @@ from storage.objects.addresses import run_address
 from storage.objects.store import Store
 from storage.runs.holders import is_alive
 from storage.runs.manifest import Manifest
+from storage.runs.metrics import describe_not_finite
 from storage.runs.run_state import CheckpointRecord, Lease, RunState, SegmentRecord
 from storage.runs.segments import find_heartbeat
 from tasks.pages.tables import MOST_ROWS, Table, show_table
-from tasks.pages.words import duration, moment
+from tasks.pages.words import duration, moment, score
 from tasks.reports.changes import describe_change
 from tasks.reports.rollbacks import describe_rollbacks
 from tasks.reports.set_aside import describe_set_aside, describe_setback
@@ -131,6 +132,9 @@ def render_status(status: dict[str, Any]) -> RenderableType:
         path = status["promoted"]["path"]
         lines.append(Text(f"resume point {path}", no_wrap=True, overflow="ignore"))
         lines.append(Text(f"weights {status['promoted']['weights_sha256']}"))
+        if not_finite := status["promoted"]["not_finite"]:
+            found = describe_not_finite(not_finite["metrics"])
+            lines.append(Text(f"the last validation, at step {not_finite['step']:,}, was not finite: {found}"))
     if status["holder"] and not status["holder"]["is_on_this_machine"]:
         lines.append(Text(_describe_life(status["holder"])))
     lines += [Text(record["description"]) for record in status["set_aside"]]
@@ -145,7 +149,7 @@ def render_status(status: dict[str, Any]) -> RenderableType:
         lines.append(Text("Training diverged, and the run was rolled back:"))
         lines += [Text(f"  {record['description']}") for record in status["rollbacks"]]
     if status["metrics"]:
-        shown = ", ".join(f"{name} {value:.4f}" for name, value in status["metrics"].items())
+        shown = ", ".join(f"{name} {score(value)}" for name, value in status["metrics"].items())
         lines.append(Text(f"test: {shown}"))
     return Group(*lines, *([show_table(_list_segments(status["segments"]), MOST_ROWS)] if status["segments"] else []))
 
@@ -158,6 +162,7 @@ def _describe_checkpoint(store: Store, record: CheckpointRecord) -> dict[str, An
         "weights_sha256": record.weights_sha256,
         "num_bytes": record.num_bytes,
         "metric": record.metric,
+        "not_finite": record.not_finite.model_dump(mode="json") if record.not_finite else None,
         "promoted_at": record.promoted_at,
     }
 

@@ -5,7 +5,8 @@ What claims a checkpoint, in the order in which a byte budget takes it away last
     1. protected     the resume point, its fallback (the next older one), and what is being read: stay in any case
     2. rollback      the newest one that is old enough to go back to should the very next step diverge; behind it the
                      oldest of the younger ones, which takes its place once it is old enough
-    3. best          the best N by the headline metric, better ones first; of equal ones the older
+    3. best          the best N by the headline metric, better ones first; of equal ones the older; never one whose
+                     metric is not a finite number
     4. newest        the newest K, newer ones first
     5. milestones    in every stretch of N steps the first checkpoint at or after its beginning, newer ones first
 
@@ -113,7 +114,8 @@ def _rollback(newest_first: Sequence[CheckpointRecord], policy: RetentionPolicy)
 
 def _best(newest_first: Sequence[CheckpointRecord], policy: RetentionPolicy) -> dict[str, _Claim]:
     # Of equal ones the older: so a new checkpoint never takes the place of one that is just as good.
-    validated = [(-record.metric, _age(record), record) for record in newest_first if record.metric is not None]
+    values = [(record.metric, record) for record in newest_first]
+    validated = [(-value, _age(record), record) for value, record in values if not isinstance(value, str | None)]
     best = [record for _metric, _age, record in sorted(validated, key=lambda entry: entry[:2])][: policy.best]
     return {
         record.path: _Claim((BEST, index), f"one of the best {policy.best}" if policy.best > 1 else "the best one")

@@ -8,6 +8,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from storage.runs.metrics import MetricValue, NotFinite
+
 Outcome = Literal["completed", "budget", "preempted", "diverged", "failed", "lost"]
 
 
@@ -49,6 +51,13 @@ class Lease(Record):
     )
 
 
+class NotFiniteMetrics(Record):
+    """What a validation gave that is not a finite number, by the names of the metrics."""
+
+    step: int = Field(description="Where the validation was made.")
+    metrics: dict[str, NotFinite]
+
+
 class CheckpointRecord(Record):
     """A promoted checkpoint. `digest` is the SHA-256 of its index, which holds the hashes of all its other files."""
 
@@ -59,10 +68,15 @@ class CheckpointRecord(Record):
     num_bytes: int
     fence: int
     promoted_at: float
-    metric: float | None = Field(
+    metric: MetricValue | None = Field(
         None,
         exclude_if=lambda value: value is None,
         description="AUC or macro-F1 of the validation made at this step, higher is better; None if none was made.",
+    )
+    not_finite: NotFiniteMetrics | None = Field(
+        None,
+        exclude_if=lambda value: value is None,
+        description="Of the last validation up to this step; None if all that it gave is finite.",
     )
 
 
@@ -82,10 +96,12 @@ class ValidationFigures(Record):
     """What the last validation up to a checkpoint showed, by the headline metric; higher is better."""
 
     metric: str = Field(description="auc or macro_f1.")
-    value: float
+    value: MetricValue
     step: int = Field(description="Where it was made: at the checkpoint's step, or before.")
-    best_value: float = Field(description="Of all validations so far, this one included.")
-    best_step: int
+    best_value: float | None = Field(
+        description="Of all validations so far, this one included; None if none gave a finite value."
+    )
+    best_step: int | None
 
 
 class RefusedRecord(Record):
@@ -229,7 +245,7 @@ class RunState(Record):
         exclude_if=lambda value: value == [],
         description="Those between step 0 and the resume point that weaken the promise of one model, oldest first.",
     )
-    metrics: dict[str, float] | None = Field(None, description="On the test split, once the run is complete.")
+    metrics: dict[str, MetricValue] | None = Field(None, description="On the test split, once the run is complete.")
     metrics_step: int | None = Field(None, description="Step of the checkpoint the metrics belong to.")
 
     def find_segment(self, fence: int) -> Lease | SegmentRecord | None:

@@ -11,6 +11,7 @@ from typing import Literal
 
 from storage.errors import ConflictError, RunBusyError
 from storage.runs.manifest import require_fence
+from storage.runs.metrics import MetricValue
 from storage.runs.positions import end_position, learning_rate_factor
 from storage.runs.retention import RetentionPolicy, find_being_read, kept_of, retain
 from storage.runs.run_state import (
@@ -247,7 +248,7 @@ def _with_planned_steps(segment: SegmentRecord, steps: int) -> SegmentRecord:
     return segment if segment.planned_steps is not None else segment.model_copy(update={"planned_steps": steps})
 
 
-def record_metrics(metrics: dict[str, float], step: int) -> Change:
+def record_metrics(metrics: dict[str, MetricValue], step: int) -> Change:
     """Remember the test metrics of the promoted checkpoint at `step`."""
 
     def change(state: RunState, _generation: int) -> RunState:

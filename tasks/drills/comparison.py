@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from storage.checkpoints.tensor_files import WeightsDistance
+from storage.runs.metrics import MetricValue
 from tasks.drills.ledger_difference import LedgerDifference
 from tasks.drills.records import TrainedRun
 
@@ -61,7 +62,7 @@ class Comparison:
 
     @property
     def validation_loss_max_difference(self) -> float | None:
-        """Over the validations that both have; None if there is none."""
+        """Over the validations that both have; None if there is none, or if only one of two values is finite."""
         return _largest_difference(self.straight.validation_losses, self.interrupted.validation_losses)
 
     @property
@@ -119,5 +120,14 @@ def describe_run(run: TrainedRun) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _largest_difference(ours: Mapping[Any, float], theirs: Mapping[Any, float]) -> float | None:
-    return max((abs(ours[key] - theirs[key]) for key in ours.keys() & theirs.keys()), default=None)
+def difference(ours: MetricValue, theirs: MetricValue) -> float | None:
+    """`theirs` minus `ours`; None if they are not the same and one is not finite."""
+    if isinstance(ours, str) or isinstance(theirs, str):
+        return 0.0 if ours == theirs else None
+    return theirs - ours
+
+
+def _largest_difference(ours: Mapping[Any, MetricValue], theirs: Mapping[Any, MetricValue]) -> float | None:
+    found = [difference(ours[key], theirs[key]) for key in ours.keys() & theirs.keys()]
+    known = [abs(apart) for apart in found if apart is not None]
+    return max(known, default=None) if len(known) == len(found) else None

@@ -5,7 +5,8 @@ Invariant: a pure function of the records, and self-contained like every page of
 
 from collections.abc import Mapping, Sequence
 
-from tasks.drills.comparison import Comparison, Kill
+from storage.runs.metrics import MetricValue
+from tasks.drills.comparison import Comparison, Kill, difference
 from tasks.drills.curves import draw_drill
 from tasks.drills.plan import DrillPlan
 from tasks.drills.words import Finding, judge_drill, list_findings, ranks_of, small
@@ -73,13 +74,13 @@ def validations_table(comparison: Comparison) -> Table:
     return Table(columns, rows)
 
 
-def _exactly(losses: Mapping[int, float], step: int) -> str:
+def _exactly(losses: Mapping[int, MetricValue], step: int) -> str:
     """All digits: what is called the same can be seen to be."""
-    return repr(losses[step]) if step in losses else NOTHING
+    return str(losses[step]) if step in losses else NOTHING
 
 
-def _apart(ours: Mapping[int, float], theirs: Mapping[int, float], step: int) -> str:
-    return small(theirs[step] - ours[step] if step in ours and step in theirs else None)
+def _apart(ours: Mapping[int, MetricValue], theirs: Mapping[int, MetricValue], step: int) -> str:
+    return small(difference(ours[step], theirs[step]) if step in ours and step in theirs else None)
 
 
 def _tiles(plan: DrillPlan, comparison: Comparison, hits: Sequence[Kill]) -> list[Tile]:

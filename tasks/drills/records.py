@@ -14,6 +14,7 @@ from storage.objects.addresses import run_address
 from storage.objects.store import Store
 from storage.runs.ledger import LedgerPart
 from storage.runs.manifest import Manifest
+from storage.runs.metrics import MetricValue
 from storage.runs.run_state import RunState, SegmentRecord
 
 
@@ -33,12 +34,12 @@ class TrainedRun:
         return self.state.promoted.weights_sha256 if self.state.promoted else ""
 
     @property
-    def metrics(self) -> Mapping[str, float]:
+    def metrics(self) -> Mapping[str, MetricValue]:
         """On the test split."""
         return self.state.metrics or {}
 
     @property
-    def validation_losses(self) -> dict[int, float]:
+    def validation_losses(self) -> dict[int, MetricValue]:
         """Step -> loss on the validation split."""
         return {entry["step"]: entry["metrics"]["loss"] for entry in self.history["validation"]}
 

@@ -7,13 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from tasks.drills.comparison import Comparison, Kill
+from storage.runs.metrics import MetricValue
+from tasks.drills.comparison import Comparison, Kill, difference
 from tasks.drills.plan import DrillPlan
 from tasks.drills.records import TrainedRun
 from tasks.pages.words import NOTHING, count_of, metric_name, plain, score
 from tasks.reports.changes import tell_changes
 
 DIGEST_CHARACTERS = 12
+ONE_NOT_FINITE = "not a finite number in one of them"
 HEADLINE_METRICS = ("auc", "macro_f1", "accuracy")
 
 Result = Literal["same", "apart", "different"]
@@ -171,6 +173,8 @@ def _validation_finding(comparison: Comparison) -> Finding:
         words = f"the same, {count_of(len(losses[0]), 'time')}"
     elif losses[0].keys() != losses[1].keys():
         words = "made at different steps"
+    elif comparison.validation_loss_max_difference is None:
+        words = ONE_NOT_FINITE
     else:
         words = f"up to {small(comparison.validation_loss_max_difference)} apart"
     straight, interrupted = (score(found[max(found)] if found else None) for found in losses)
@@ -180,9 +184,15 @@ def _validation_finding(comparison: Comparison) -> Finding:
 def _metric_finding(comparison: Comparison, name: str) -> Finding:
     ours, theirs = (run.metrics.get(name) for run in (comparison.straight, comparison.interrupted))
     equal = ours == theirs
-    apart = f"{small(abs(ours - theirs))} apart" if ours is not None and theirs is not None else "missing"
-    words = "the same" if equal else apart
+    words = "the same" if equal else _apart(ours, theirs)
     return Finding(f"Test {metric_name(name)}", score(ours), score(theirs), _result(comparison, equal), words)
+
+
+def _apart(ours: MetricValue | None, theirs: MetricValue | None) -> str:
+    if ours is None or theirs is None:
+        return "missing"
+    apart = difference(ours, theirs)
+    return ONE_NOT_FINITE if apart is None else f"{small(abs(apart))} apart"
 
 
 def _rank_of_metric(name: str) -> tuple[int, str]:

@@ -12,6 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
+from storage.runs.metrics import MetricValue
 from storage.runs.run_state import SegmentRecord
 from tasks.pages.canvas import OUTCOME_COLOURS, PAPER, VERMILION
 from tasks.pages.words import interruptions_of
@@ -80,8 +81,8 @@ def thin(steps: Array, values: Array, num_buckets: int = MAX_BUCKETS) -> tuple[A
     return steps[indices], values[indices]
 
 
-def finite_points(rows: Sequence[Sequence[float | None]], num_columns: int = 3) -> Array:
+def finite_points(rows: Sequence[Sequence[MetricValue | None]], num_columns: int = 3) -> Array:
     """[N, columns]: step, loss, learning rate; without points that are NaN, infinite or empty."""
-    points = np.array([[np.nan if value is None else value for value in row] for row in rows], dtype=float)
+    points = np.array([[np.nan if value is None else float(value) for value in row] for row in rows], dtype=float)
     points = points.reshape(-1, num_columns)
     return np.asarray(points[np.isfinite(points).all(axis=1)])

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from storage.runs.metrics import MetricValue
 from storage.runs.run_state import SegmentRecord
 
 NOTHING = "\N{EN DASH}"
@@ -79,9 +80,9 @@ def share(fraction: float) -> str:
     return f"{100 * fraction:.1f} %"
 
 
-def score(value: float | None) -> str:
-    """A metric with four digits, or a dash."""
-    return NOTHING if value is None else f"{value:.4f}"
+def score(value: MetricValue | None) -> str:
+    """A metric with four digits, 'nan' or 'inf' where it is not finite, or a dash."""
+    return NOTHING if value is None else f"{float(value):.4f}"
 
 
 def metric_name(name: str) -> str:

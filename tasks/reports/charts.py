@@ -31,7 +31,7 @@ from tasks.pages.canvas import (
     add_grid,
     draw_svg,
 )
-from tasks.pages.words import count_of, duration, metric_name, share, shortened
+from tasks.pages.words import count_of, duration, metric_name, score, share, shortened
 
 MAX_BARS = 24
 MAX_CLASSES_WITH_SHARES = 12
@@ -78,7 +78,7 @@ def draw_roc(evaluation: Mapping[str, Any]) -> Chart | None:
     if not roc:
         return None
     auc = evaluation["metrics"].get("auc")
-    label = "" if auc is None else f"{metric_name('auc')} {auc:.4f}"
+    label = "" if auc is None else f"{metric_name('auc')} {score(auc)}"
 
     def draw(figure: Figure) -> None:
         axes = figure.subplots()

@@ -4,6 +4,7 @@ Invariant: what is drawn is what the records say. Where there is no room for all
 and the legend counts them.
 """
 
+import math
 import unicodedata
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -71,7 +72,7 @@ def draw_training(history: Mapping[str, Any], segments: Sequence[SegmentRecord])
     if not len(points):
         return None
     entries = history.get("validation", [])
-    validation = [(entry["step"], entry["metrics"]["loss"]) for entry in entries if "loss" in entry["metrics"]]
+    validation = [(entry["step"], float(entry["metrics"]["loss"])) for entry in entries if "loss" in entry["metrics"]]
     last_step = max([points[-1, 0], *(segment.last_step for segment in segments)])
     labels = place_labels(interruptions_of(segments), last_step)
     num_lanes = 1 + max((label.lane for label in labels), default=-1)
@@ -92,15 +93,19 @@ def draw_training(history: Mapping[str, Any], segments: Sequence[SegmentRecord])
 
 
 def draw_validation(history: Mapping[str, Any]) -> Chart | None:
-    """The metrics of every validation but the loss, or None before the first."""
+    """The metrics of every validation but the loss, or None before the first finite value."""
     entries = [entry for entry in history.get("validation", []) if set(entry["metrics"]) - {"loss"}]
     if not entries:
         return None
     names = [name for name in ("auc", "macro_f1", "accuracy") if name in entries[-1]["metrics"]]
     names += sorted(set(entries[-1]["metrics"]) - {"loss", *names})
-    curves = {name: [(e["step"], e["metrics"][name]) for e in entries if name in e["metrics"]] for name in names}
+    found = {name: [(e["step"], float(e["metrics"][name])) for e in entries if name in e["metrics"]] for name in names}
+    finite = {name: [point for point in curve if math.isfinite(point[1])] for name, curve in found.items()}
+    curves = {name: curve for name, curve in finite.items() if curve}
+    if not curves:
+        return None
     alt = f"{count_of(len(entries), 'validation')}. Last values: " + ", ".join(
-        f"{metric_name(name)} {curve[-1][1]:.4f}, best {max(value for _, value in curve):.4f}"
+        f"{metric_name(name)} {found[name][-1][1]:.4f}, best {max(value for _, value in curve):.4f}"
         for name, curve in curves.items()
     )
     return Chart(draw_svg(WIDTH_INCHES, 3.2, lambda figure: _draw_metrics(figure, curves)), alt + ".")

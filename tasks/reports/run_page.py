@@ -10,6 +10,7 @@ from itertools import pairwise
 from typing import Any, Literal
 
 from storage.datasets import SPLITS, DatasetManifest
+from storage.runs.metrics import describe_not_finite, find_not_finite
 from storage.runs.run_state import RunState
 from tasks.pages.render import render_page
 from tasks.pages.tables import Table
@@ -75,6 +76,7 @@ def render_report(
         target=plain(dataset.target.column),
         training=draw_training(history, state.segments),
         validation=draw_validation(history),
+        validated=bool(history.get("validation")),
         confusion=draw_confusion(evaluation) if evaluation else None,
         roc=draw_roc(evaluation) if evaluation else None,
         phases=draw_phases(state.segments),
@@ -155,7 +157,7 @@ def _rolled_back(state: RunState) -> list[str]:
 
 
 def _mishaps(state: RunState) -> list[str]:
-    return [*tell_changes(state.changes), *_rolled_back(state), *_refused(state), *_damage(state)]
+    return [*tell_changes(state.changes), *_rolled_back(state), *_refused(state), *_not_finite(state), *_damage(state)]
 
 
 def _refused(state: RunState) -> list[str]:
@@ -163,6 +165,19 @@ def _refused(state: RunState) -> list[str]:
         f"The checkpoint of step {record.checkpoint.step:,} did not pass the quality gate: {plain(record.reason)}."
         for record in state.refused[-1:]
     ]
+
+
+def _not_finite(state: RunState) -> list[str]:
+    found = state.promoted.not_finite if state.promoted else None
+    remarks = []
+    if found is not None:
+        remarks.append(
+            f"The last validation, at step {found.step:,}, gave values that are not finite numbers: "
+            f"{describe_not_finite(found.metrics)}. They never count as the best."
+        )
+    if tested := find_not_finite(state.metrics or {}):
+        remarks.append(f"The test gave values that are not finite numbers: {describe_not_finite(tested)}.")
+    return remarks
 
 
 def _damage(state: RunState) -> list[str]:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from storage.runs.run_state import RefusedRecord, ValidationFigures
-from tasks.pages.words import METRIC_WORDS
+from tasks.pages.words import METRIC_WORDS, score
 from training.configuration import GateConfig
 
 
@@ -28,15 +28,23 @@ def read_figures(state: Mapping[str, Any]) -> ValidationFigures | None:
 
 
 def find_refusal(figures: ValidationFigures | None, step: int, steps_total: int, gate: GateConfig) -> str | None:
-    """Why a checkpoint of `step` does not pass, in words, or None. What was never validated passes."""
+    """Why a checkpoint of `step` does not pass, in words, or None. What was never validated passes.
+
+    A value that is not finite passes no limit; a gate that sets none lets it pass.
+    """
     if figures is None:
         return None
-    found = f"{METRIC_WORDS.get(figures.metric, figures.metric)} {figures.value:.4f} at step {figures.step:,}"
-    if _is_too_low(figures, step, steps_total, gate):
-        return f"{found} is below checkpoint.gate.lowest_metric = {gate.lowest_metric:g}"
-    if _has_dropped(figures, gate):
-        best = f"{figures.best_value:.4f} at step {figures.best_step:,}"
-        return f"{found} is further below the best, {best}, than checkpoint.gate.largest_drop = {gate.largest_drop:g}"
+    found = f"{METRIC_WORDS.get(figures.metric, figures.metric)} {score(figures.value)} at step {figures.step:,}"
+    lowest, largest_drop = _lowest_at(step, steps_total, gate), gate.largest_drop
+    if isinstance(figures.value, str):
+        limits = [("lowest_metric", lowest), ("largest_drop", largest_drop)]
+        named = [f"checkpoint.gate.{name} = {limit:g}" for name, limit in limits if limit is not None]
+        return f"{found} is not a finite number and does not pass {' or '.join(named)}" if named else None
+    if lowest is not None and figures.value < lowest:
+        return f"{found} is below checkpoint.gate.lowest_metric = {lowest:g}"
+    if largest_drop is not None and _has_dropped(figures.value, figures.best_value, largest_drop):
+        best = f"{score(figures.best_value)} at step {figures.best_step:,}"
+        return f"{found} is further below the best, {best}, than checkpoint.gate.largest_drop = {largest_drop:g}"
     return None
 
 
@@ -50,15 +58,12 @@ def describe_end(run: str, record: RefusedRecord, refusal: str) -> str:
     )
 
 
-def _is_too_low(figures: ValidationFigures, step: int, steps_total: int, gate: GateConfig) -> bool:
+def _lowest_at(step: int, steps_total: int, gate: GateConfig) -> float | None:
+    """The lowest metric that passes at `step`; None if the gate sets no limit there."""
     from_step = steps_total if gate.lowest_from_step is None else gate.lowest_from_step
-    if gate.lowest_metric is None or step < from_step:
-        return False
-    return not figures.value >= gate.lowest_metric  # so that what is no number does not pass
+    return gate.lowest_metric if step >= from_step else None
 
 
-def _has_dropped(figures: ValidationFigures, gate: GateConfig) -> bool:
-    if gate.largest_drop is None:
-        return False
-    drop = figures.best_value - figures.value
-    return not (drop <= gate.largest_drop or math.isclose(drop, gate.largest_drop))
+def _has_dropped(value: float, best: float | None, largest_drop: float) -> bool:
+    drop = 0.0 if best is None else best - value
+    return drop > largest_drop and not math.isclose(drop, largest_drop)

@@ -5,7 +5,6 @@ before the generation that no longer names it is committed.
 """
 
 import json
-import math
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -22,7 +21,8 @@ from storage.checkpoints.strays import delete_strays
 from storage.errors import CorruptObjectError, StoreError
 from storage.objects.store import Store
 from storage.runs.manifest import Generation
-from storage.runs.run_state import CheckpointRecord, RefusedRecord, RunState, ValidationFigures
+from storage.runs.metrics import MetricValue, find_not_finite
+from storage.runs.run_state import CheckpointRecord, NotFiniteMetrics, RefusedRecord, RunState, ValidationFigures
 from storage.runs.transitions import promote, refuse, set_aside
 from tasks.configuration import RunConfig
 from tasks.places import RunPlaces
@@ -102,12 +102,19 @@ def fall_back_to_valid(places: RunPlaces) -> RunState:
     return state
 
 
-def _find_metric(found: FoundCheckpoint, state: Mapping[str, Any]) -> float | None:
+def _find_metric(found: FoundCheckpoint, state: Mapping[str, Any]) -> MetricValue | None:
     """The headline metric of the validation made at the checkpoint's step, or None if none was made there."""
     if state.get("validated_step") != found.index.step:
         return None
-    metric: float = state["history"]["validation"][-1]["metrics"][state["best"]["metric"]]
-    return metric if math.isfinite(metric) else None
+    metric: MetricValue = state["history"]["validation"][-1]["metrics"][state["best"]["metric"]]
+    return metric
+
+
+def _find_not_finite(state: Mapping[str, Any]) -> NotFiniteMetrics | None:
+    for validation in state["history"]["validation"][-1:]:
+        if metrics := find_not_finite(validation["metrics"]):
+            return NotFiniteMetrics(step=validation["step"], metrics=metrics)
+    return None
 
 
 def _describe(found: FoundCheckpoint, store: Store, state: Mapping[str, Any]) -> CheckpointRecord:
@@ -121,6 +128,7 @@ def _describe(found: FoundCheckpoint, store: Store, state: Mapping[str, Any]) ->
         fence=index.fence,
         promoted_at=time.time(),
         metric=_find_metric(found, state),
+        not_finite=_find_not_finite(state),
     )
 
 

@@ -5,6 +5,7 @@ ranks made the predictions. Loading torchmetrics takes seconds: `validation.py` 
 is something to score, so that a restart need not wait for it.
 """
 
+import math
 from typing import Any
 
 import torch
@@ -23,10 +24,16 @@ from storage.datasets import Target
 from training.model.objective import Objective
 
 MAX_ROC_POINTS = 512
+METRICS = {"multiclass": ("loss", "accuracy", "macro_f1"), "binary": ("loss", "accuracy", "macro_f1", "auc")}
 
 
 def score(logits: Tensor, labels: Tensor, target: Target, objective: Objective) -> dict[str, float]:
-    """`logits` [N, outputs] and `labels` [N] on the CPU; loss is the plain mean cross entropy."""
+    """`logits` [N, outputs] and `labels` [N] on the CPU; loss is the plain mean cross entropy.
+
+    All are NaN if a logit is: then there is no prediction, but torchmetrics would compare and sort it all the same.
+    """
+    if has_nan(logits):
+        return dict.fromkeys(METRICS[target.kind], math.nan)
     predicted = predicted_classes(logits, target)
     num_classes = len(target.classes)
     metrics = {
@@ -39,13 +46,23 @@ def score(logits: Tensor, labels: Tensor, target: Target, objective: Objective) 
     return {name: float(value) for name, value in metrics.items()}
 
 
+def has_nan(logits: Tensor) -> bool:
+    """Whether the model has no prediction for a sample."""
+    return bool(logits.isnan().any())
+
+
 def predicted_classes(logits: Tensor, target: Target) -> Tensor:
     """Index of the predicted class of each row, [N]."""
     return (logits[:, 0] > 0).long() if target.kind == "binary" else logits.argmax(dim=1)
 
 
 def describe(logits: Tensor, labels: Tensor, target: Target) -> dict[str, Any]:
-    """The tables and curves behind the numbers, JSON-able: confusion matrix, per-class scores, ROC curve."""
+    """The tables and curves behind the numbers, JSON-able: confusion matrix, per-class scores, ROC curve.
+
+    All are empty if a logit is NaN, as in `score`.
+    """
+    if has_nan(logits):
+        return {"confusion": [], "per_class": [], "roc": None}
     predicted, num_classes = predicted_classes(logits, target), len(target.classes)
     per_class = {
         "precision": multiclass_precision(predicted, labels, num_classes, average="none"),

@@ -3,11 +3,13 @@
 Invariant: it describes what was consumed, never what was read ahead, and is JSON-able.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from storage.datasets import Target
 from storage.errors import IncompatibleRunError
+from storage.runs.metrics import NotFinite, find_not_finite, metric_value
 from training.watching.curve import LossCurve
 
 STATE_FORMAT = 3
@@ -28,12 +30,19 @@ class TrainingState:
     validations: list[dict[str, Any]] = field(default_factory=list)
     best: dict[str, Any] | None = None
 
-    def record_validation(self, metrics: dict[str, float], headline: str) -> None:
-        """Note the metrics of the current step, and whether they are the best so far."""
-        self.validations.append({"step": self.step, "metrics": metrics})
+    def record_validation(self, metrics: Mapping[str, float], headline: str) -> dict[str, NotFinite]:
+        """Note the metrics of the current step, and whether they are the best so far; those that are not finite.
+
+        What is not finite is never the best. Before the first finite value the best has neither value nor step.
+        """
+        kept = {name: metric_value(number) for name, number in metrics.items()}
+        self.validations.append({"step": self.step, "metrics": kept})
         self.validated_step = self.step
-        if self.best is None or metrics[headline] > self.best["value"]:
-            self.best = {"metric": headline, "value": metrics[headline], "step": self.step}
+        best = self.best or {"metric": headline, "value": None, "step": None}
+        value = kept[headline]
+        is_better = not isinstance(value, str) and (best["value"] is None or value > best["value"])
+        self.best = best | {"value": value, "step": self.step} if is_better else best
+        return find_not_finite(kept)
 
     def state_dict(self) -> dict[str, Any]:
         return {

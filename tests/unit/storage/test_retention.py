@@ -6,12 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from storage.runs.metrics import MetricValue
 from storage.runs.retention import RetentionPolicy, find_being_read, kept_of, retain
 from storage.runs.run_state import CheckpointRecord, Holder, Lease, RunState
 from storage.runs.transitions import promote
 
 
-def checkpoint(step: int, fence: int = 2, num_bytes: int = 10, metric: float | None = None) -> CheckpointRecord:
+def checkpoint(step: int, fence: int = 2, num_bytes: int = 10, metric: MetricValue | None = None) -> CheckpointRecord:
     return CheckpointRecord(
         step=step, path=f"c/{step}-f{fence}", digest="0", weights_sha256="1", num_bytes=num_bytes, fence=fence,
         promoted_at=1.0, metric=metric,
@@ -32,8 +33,15 @@ def kept_steps(records: list[CheckpointRecord], policy: RetentionPolicy, *being_
     return [record.step for record in kept_of(retain(records, policy, being_read))]
 
 
+def test_a_metric_that_is_not_finite_is_never_one_of_the_best() -> None:
+    values: list[MetricValue] = ["inf", "nan", 0.2, 0.1]
+    records = [checkpoint(step, metric=value) for step, value in zip((50, 40, 30, 20), values, strict=True)]
+    records = [checkpoint(70), checkpoint(60), *records]
+    assert kept_steps(records, RetentionPolicy(newest=2, best=3)) == [70, 60, 30, 20]
+
+
 PLACES = st.tuples(st.integers(0, 60), st.integers(2, 4))
-METRICS = st.sampled_from([None, 0.1, 0.5, 0.5, 0.9])
+METRICS = st.sampled_from([None, "nan", 0.1, 0.5, 0.5, 0.9])
 POLICIES = st.builds(
     RetentionPolicy,
     newest=st.integers(2, 5),

@@ -18,6 +18,7 @@ from storage.objects.local_store import LocalStore
 from storage.objects.store import Store
 from storage.runs.ledger import LEDGER_SCHEMA, LedgerHeader, LedgerPart, write_ledger_part
 from storage.runs.manifest import Manifest
+from storage.runs.metrics import MetricValue
 from storage.runs.run_state import ChangeRecord
 from tasks.drills.comparison import Comparison, Kill, describe_comparison, describe_run, find_hits
 from tasks.drills.ledger_difference import LedgerDifference, compare_ledgers
@@ -66,7 +67,7 @@ def with_weights(digest: str) -> dict[str, Any]:
     return changed | {"distance": SOME_DISTANCE}
 
 
-def with_validation(index: int, loss: float | None) -> dict[str, Any]:
+def with_validation(index: int, loss: MetricValue | None) -> dict[str, Any]:
     """The interrupted run with another loss, or none, in one validation."""
     history = history_of(STEPS)
     if loss is None:
@@ -91,6 +92,8 @@ FORGED_MODEL: dict[str, dict[str, Any]] = {
     "last bit of a loss": with_validation(0, float(np.nextafter(first_loss(), 1))),
     "a validation less": with_validation(1, None),
     "a metric": with_state(metrics=METRICS | {"macro_f1": 0.8300000001}),
+    "a loss that is not finite": with_validation(0, "nan"),
+    "a metric that is not finite": with_state(metrics=METRICS | {"macro_f1": "nan"}),
     "a metric less": with_state(metrics={"loss": 0.31}),
 }
 
@@ -141,6 +144,28 @@ def test_with_fast_sums_the_drill_says_how_far_apart_the_two_are() -> None:
     assert described["distance"]["relative_l2"] == 3.21e-7
     assert described["weights_equal"] is False and described["samples_equal"] is True
     assert described["metrics"]["macro_f1"] == [0.83, 0.83]
+
+
+def test_values_that_are_not_finite_are_compared_without_a_distance() -> None:
+    diverged = compared(**with_state(metrics=METRICS | {"macro_f1": "nan"}), straight=trained("straight"))
+    assert (diverged.metrics_equal, diverged.metrics_max_difference) == (False, None)
+    (finding,) = [f for f in list_findings(diverged) if f.result != "same"]
+    assert (finding.straight, finding.interrupted) == ("0.8300", "nan")
+    assert finding.words == "not a finite number in one of them"
+    loss = compared(**with_validation(0, "inf"))
+    assert [f.words for f in list_findings(loss) if f.result != "same"] == ["not a finite number in one of them"]
+    assert "nan" in render_drill_page(PLAN, diverged, HITS, "holdfast drill")
+
+
+def test_two_runs_with_the_same_values_that_are_not_finite_hold() -> None:
+    history = history_of(STEPS)
+    history["validation"][1]["metrics"] = {"loss": "nan", "accuracy": "nan", "macro_f1": "nan"}
+    runs = [trained(name, history=history) for name in ("straight", "interrupted")]
+    runs = [replace(run, state=run.state.model_copy(update={"metrics": {"loss": "inf"}})) for run in runs]
+    comparison = compared(straight=runs[0], interrupted=runs[1])
+    assert comparison.holds and comparison.metrics_max_difference == 0
+    assert comparison.validation_loss_max_difference == 0
+    assert "nan" in render_drill_page(PLAN, comparison, HITS, "holdfast drill")
 
 
 def test_kills_that_found_the_run_over_are_not_counted() -> None:

@@ -16,6 +16,7 @@ from storage.checkpoints.strays import delete_strays
 from storage.errors import ConflictError, FencedError, QualityGateError
 from storage.objects.local_store import LocalStore
 from storage.runs.manifest import Manifest
+from storage.runs.metrics import MetricValue
 from storage.runs.run_state import RefusedRecord, RunState, SegmentRecord, ValidationFigures
 from storage.runs.transitions import end_segment, refuse
 from tasks.configuration import DataConfig, RunConfig
@@ -32,7 +33,7 @@ STEPS = 40
 AT_LEAST_25 = GateConfig(lowest_metric=0.025, lowest_from_step=0)
 
 
-def figures(value: float, best: float = 0.8, step: int = 20) -> ValidationFigures:
+def figures(value: MetricValue, best: float | None = 0.8, step: int = 20) -> ValidationFigures:
     return ValidationFigures(metric="macro_f1", value=value, step=step, best_value=best, best_step=10)
 
 
@@ -51,7 +52,10 @@ def figures(value: float, best: float = 0.8, step: int = 20) -> ValidationFigure
         (GateConfig(lowest_metric=0.7), figures(0.1), STEPS - 1, None),
         (GateConfig(lowest_metric=0.7, lowest_from_step=30), figures(0.1), 29, None),
         (GateConfig(lowest_metric=0.7, lowest_from_step=30), figures(0.1), 30, "lowest_metric = 0.7"),
-        (GateConfig(lowest_metric=0.7), figures(float("nan")), STEPS, "macro-F1 nan"),
+        (GateConfig(lowest_metric=0.7), figures("nan"), STEPS, "macro-F1 nan at step 20 is not a finite number"),
+        (GateConfig(lowest_metric=0.7), figures("nan", None), STEPS, "lowest_metric = 0.7"),
+        (GateConfig(lowest_metric=0.7), figures("nan"), STEPS - 1, None),
+        (GateConfig(), figures("nan"), STEPS, None),
         (GateConfig(largest_drop=0.1), figures(0.7), 1, None),
         (
             GateConfig(largest_drop=0.1),
@@ -60,7 +64,8 @@ def figures(value: float, best: float = 0.8, step: int = 20) -> ValidationFigure
             "further below the best, 0.8000 at step 10",
         ),
         (GateConfig(largest_drop=0.0), figures(0.8), 1, None),
-        (GateConfig(largest_drop=0.1), figures(float("nan")), 1, "largest_drop = 0.1"),
+        (GateConfig(largest_drop=0.1), figures("nan"), 1, "largest_drop = 0.1"),
+        (GateConfig(largest_drop=0.1), figures("nan", None), 1, "largest_drop = 0.1"),
     ],
 )
 def test_what_passes_and_why_the_rest_does_not(
@@ -89,6 +94,16 @@ def test_the_figures_are_those_of_the_last_validation_wherever_it_was_made() -> 
     }
     assert read_figures(state) == ValidationFigures(metric="auc", value=0.8, step=20, best_value=0.9, best_step=10)
     assert read_figures({"best": None, "history": {"validation": []}}) is None
+
+
+def test_a_validation_that_gave_no_finite_value_yet_was_made_all_the_same() -> None:
+    state = {
+        "best": {"metric": "auc", "value": None, "step": None},
+        "history": {"validation": [{"step": 10, "metrics": {"auc": "nan"}}]},
+    }
+    found = read_figures(state)
+    assert found == ValidationFigures(metric="auc", value="nan", step=10, best_value=None, best_step=None)
+    assert ValidationFigures.model_validate_json(found.model_dump_json()) == found
 
 
 def test_a_step_without_a_limit_is_a_mistake() -> None:

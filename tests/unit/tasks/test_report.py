@@ -12,11 +12,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from storage.runs.run_state import Divergence, Holder, Lease, RefusedRecord, SetAsideRecord, ValidationFigures
+from storage.runs.run_state import (
+    Divergence,
+    Holder,
+    Lease,
+    NotFiniteMetrics,
+    RefusedRecord,
+    SetAsideRecord,
+    ValidationFigures,
+)
 from tasks.pages.timeline import thin
 from tasks.pages.words import duration, shortened, size
 from tasks.reports.charts import MAX_BARS, draw_confusion, draw_roc, phase_bars
-from tasks.reports.curves import MAX_LANES, draw_training, place_labels, smooth
+from tasks.reports.curves import MAX_LANES, draw_training, draw_validation, place_labels, smooth
 from tasks.reports.run_page import judge, render_report
 from tests.helpers.finished_runs import (
     BEGAN_AT,
@@ -288,6 +296,33 @@ def test_points_that_are_no_numbers_are_left_out() -> None:
     chart = draw_training({"loss": [[10, 1.5, 1e-3], [20, float("nan"), 1e-3], [30, None, 1e-3], [40, 1.0, 1e-3]]}, [])
     assert chart is not None and "up to step 40: from 1.500 to 1.000" in chart.alt
     assert draw_training({"loss": [[10, float("inf"), 1e-3]]}, []) is None
+
+
+def test_values_that_are_not_finite_are_told_and_left_out_of_the_pictures() -> None:
+    records = interrupted_run("binary")
+    last = records.history["validation"][-1]
+    last["metrics"] = dict.fromkeys(last["metrics"], "nan")
+    assert records.state.promoted is not None and records.evaluation is not None
+    found = NotFiniteMetrics(step=last["step"], metrics={"loss": "nan", "auc": "nan"})
+    tested = dict.fromkeys(records.evaluation["metrics"], "nan")
+    state = records.state.model_copy(
+        update={"promoted": records.state.promoted.model_copy(update={"not_finite": found}), "metrics": tested}
+    )
+    evaluation = records.evaluation | {"metrics": tested, "confusion": [], "per_class": [], "roc": None}
+    page = render_report(state, records.history, evaluation, records.dataset)
+    assert f"The last validation, at step {last['step']:,}, gave values that are not finite numbers: loss = nan" in page
+    assert "The test gave values that are not finite numbers: loss = nan" in page
+    assert "predicts no class there" in page and "Not evaluated yet" not in page
+    chart = draw_validation(records.history)
+    assert chart is not None and "ROC AUC nan, best 0." in chart.alt
+
+
+def test_a_run_whose_validations_gave_no_finite_value_has_a_report() -> None:
+    records = interrupted_run()
+    for entry in records.history["validation"]:
+        entry["metrics"] = dict.fromkeys(entry["metrics"], "nan")
+    page = render_report(records.state, records.history, records.evaluation, records.dataset)
+    assert "No validation gave a finite value yet." in page and "No validation yet." not in page
 
 
 def test_smoothing_keeps_the_ends_and_a_level_curve() -> None:

@@ -1,0 +1,49 @@
+"""A validation that gives NaN: training goes on, everything is saved, the person is told, and nothing is the best."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.commands import Runner
+from tests.helpers.parquet import text_columns, write_parquet
+from tests.helpers.tiny_runs import write_tiny_configuration
+
+ROWS = 120
+# By time: the last fifth are validation and test. fp16 has no number above 65,504.
+SETTINGS = {
+    "data__numeric": '["amount"]', "data__split__by": "time", "data__split__column": "day", "train__precision": "fp16",
+    "train__ranks": 2, "validation__every_steps": 2,
+}  # fmt: skip
+
+
+@pytest.fixture
+def runner(tmp_path: Path, prefect_server: dict[str, str]) -> Runner:
+    amounts = [float(i % 7) if i < 0.8 * ROWS else 1e9 for i in range(ROWS)]
+    columns = text_columns(ROWS) | {"day": list(range(ROWS)), "amount": amounts}
+    write_parquet(tmp_path / "data" / "part-0.parquet", columns)
+    configuration = write_tiny_configuration(tmp_path, "overflow", tmp_path / "store", tmp_path / "data")
+    return Runner(configuration, {"store": tmp_path / "store", **SETTINGS}, prefect_server)
+
+
+def test_a_run_whose_validations_give_nan_is_saved_told_and_held_back_by_a_gate_alone(
+    runner: Runner, tmp_path: Path
+) -> None:
+    gated = runner.call("run", checkpoint__gate__largest_drop=0.5)
+    said = " ".join(gated.stderr.split())
+    assert gated.returncode == 2, said
+    assert "The validation at step 2 gave values that are not finite numbers: loss = nan" in said
+    assert "macro-F1 nan at step 4 is not a finite number and does not pass checkpoint.gate.largest_drop = 0.5" in said
+    assert [r["validation"]["best_value"] for r in runner.status()["refused"]] == [None] * 2
+    runner.run()
+    status = runner.status()
+    assert (status["state"], status["step"], len(status["segments"])) == ("completed", 4, 1)
+    nan = {"loss": "nan", "accuracy": "nan", "macro_f1": "nan"}
+    assert status["metrics"] == nan and status["promoted"]["metric"] == "nan"
+    assert status["promoted"]["not_finite"] == {"step": 4, "metrics": nan}
+    shown = " ".join(runner.call("status").stdout.split())
+    assert "the last validation, at step 4, was not finite: accuracy = nan, loss = nan" in shown
+    page = (tmp_path / "store/runs/overflow/report.html").read_text()
+    assert "The last validation, at step 4, gave values that are not finite numbers" in page
+    state = json.loads((Path(status["promoted"]["path"]) / "state.json").read_text())
+    assert state["best"] == {"metric": "macro_f1", "value": None, "step": None}

@@ -8,9 +8,10 @@ from storage.datasets import load_dataset
 from storage.objects.digests import canonical_json
 from storage.runs.metrics import metric_value
 from training.agreement import Agreement
+from training.building import make_model, make_objective, make_validator
 from training.model.precision import choose_precision
+from training.process_group import join_process_group
 from training.saving.restoring import load_weights
-from training.segment import join_process_group, make_model, make_objective, make_validator
 from training.specification import SegmentSpec
 from training.stopping import StopFlag, StopReason
 from training.watching.reporter import Reporter

@@ -38,17 +38,18 @@ from tests.benchmarks.other_processes import another_process, compute, write_aga
 from tests.helpers.datasets import publish_small_dataset
 from tests.helpers.processes import RankProcesses
 from tests.helpers.training import launch
+from training.building import make_model, make_objective
 from training.configuration import CheckpointConfig, DivergenceConfig, ModelConfig, TrainConfig, ValidationConfig
 from training.data.batches import BatchSource, Leaf
 from training.data.leaves import leaf_cut
 from training.data.order import SampleOrder
 from training.data.samples import SampleReader
 from training.model.precision import choose_precision
+from training.process_group import join_process_group
 from training.saving.checkpointing import Checkpointer
 from training.saving.restoring import Restorer
 from training.saving.state_tensors import StateTensors
 from training.saving.writer import CheckpointWriter, SavePart
-from training.segment import join_process_group, make_model, make_objective
 from training.specification import ResumePoint, SegmentSpec
 from training.trainer import Trainer
 from training.watching.curve import LossCurve

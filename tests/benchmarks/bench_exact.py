@@ -23,13 +23,14 @@ from tasks.corpora.generate import generate_corpus
 from tasks.data.pipeline import prepare_dataset
 from tasks.settings.reading import load_configuration
 from tests.helpers.processes import RankProcesses
+from training.building import make_model, make_objective
 from training.configuration import CheckpointConfig, ModelConfig, TrainConfig, ValidationConfig
 from training.data.batches import BatchSource
 from training.data.leaves import leaf_cut, padded_length
 from training.data.order import SampleOrder
 from training.data.samples import SampleReader
 from training.model.precision import choose_precision
-from training.segment import join_process_group, make_model, make_objective
+from training.process_group import join_process_group
 from training.specification import SegmentSpec
 from training.trainer import Trainer
 from training.world import World

@@ -1,0 +1,94 @@
+"""What a rank works with, made from the specification and the data set.
+
+Invariant: everything made here is a function of the specification, the data set and the rank; a checkpoint is taken
+over afterwards.
+"""
+
+from storage.datasets import DatasetManifest
+from storage.objects.store import Store
+from training.agreement import Agreement
+from training.configuration import ValidationConfig
+from training.data.batches import BatchSource
+from training.data.leaves import leaf_cut
+from training.data.order import SampleOrder
+from training.data.samples import SampleReader
+from training.data.seeds import seed_initial_weights
+from training.loop import Segment
+from training.model.classifier import Classifier
+from training.model.compilation import compile_model
+from training.model.objective import Objective
+from training.model.precision import Precision
+from training.saving.checkpointing import Checkpointer
+from training.saving.restoring import Restorer
+from training.specification import SegmentSpec
+from training.stopping import StopFlag
+from training.trainer import Trainer
+from training.watching.reporter import Reporter
+from training.watching.training_state import TrainingState, headline_metric
+from training.watching.validation import Validator
+from training.world import World
+
+
+def build_segment(
+    spec: SegmentSpec,
+    world: World,
+    flag: StopFlag,
+    store: Store,
+    dataset: DatasetManifest,
+    precision: Precision,
+    reporter: Reporter,
+    state: TrainingState,
+) -> tuple[Segment, BatchSource]:
+    """All that training needs, at step 0, and where its batches come from."""
+    config = spec.train
+    reader = SampleReader(store, dataset, "train")
+    order = SampleOrder(reader.num_rows, reader.group_rows, config.seed)
+    pin = precision.device.type == "cuda"
+    model = make_model(spec, dataset, precision)
+    trainer = Trainer(model, make_objective(spec, dataset, precision), config, precision, world, spec.rollbacks)
+    segment = Segment(
+        spec=spec,
+        world=world,
+        state=state,
+        trainer=trainer,
+        validator=make_validator(spec, world, store, dataset, precision, "validation", spec.validation),
+        checkpointer=Checkpointer(spec, world, store, trainer, state, reporter, reader.num_rows),
+        restorer=Restorer(store, world, trainer),
+        agreement=Agreement(world, flag),
+        reporter=reporter,
+        headline=headline_metric(dataset.target),
+    )
+    cut = leaf_cut(spec.model)
+    return segment, BatchSource(reader, order, cut, config.batch_size, config.leaves, world, pin, spec.rollbacks)
+
+
+def make_validator(
+    spec: SegmentSpec,
+    world: World,
+    store: Store,
+    dataset: DatasetManifest,
+    precision: Precision,
+    split: str,
+    config: ValidationConfig,
+) -> Validator:
+    """A validator for `split`."""
+    reader = SampleReader(store, dataset, split)
+    cut = leaf_cut(spec.model)
+    return Validator(reader, cut, dataset.target, make_objective(spec, dataset, precision), precision, config, world)
+
+
+def make_objective(spec: SegmentSpec, dataset: DatasetManifest, precision: Precision) -> Objective:
+    """The configured loss, on the device."""
+    train_config = spec.train
+    return Objective(
+        dataset.target, train_config.class_weighting, train_config.label_smoothing, train_config.batch_size
+    ).to(precision.device)
+
+
+def make_model(spec: SegmentSpec, dataset: DatasetManifest, precision: Precision) -> Classifier:
+    """The configured model with its first weights, on the device."""
+    seed_initial_weights(spec.train.seed)
+    model = Classifier(spec.model, dataset, spec.train.activation_checkpointing).to(precision.device)
+    if spec.train.compile:
+        compile_model(model, dataset, spec.train, precision)
+    return model

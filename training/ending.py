@@ -1,0 +1,95 @@
+"""The outcome record of a segment.
+
+Invariant: whoever can still speak writes an outcome: the first rank when training ends in good order, any rank that
+fails. Only a segment of which nobody lived to speak has none.
+"""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from storage.errors import ConfigurationError, IncompatibleRunError
+from storage.objects.store import Store
+from storage.runs.run_state import Divergence, Outcome
+from storage.runs.segments import OutcomeRecord, write_outcome
+from training.divergence import DivergedError
+from training.saving.checkpointing import Checkpointer
+from training.specification import SegmentSpec
+from training.stopping import StopReason
+from training.watching.reporter import Reporter
+from training.watching.training_state import TrainingState
+from training.world import World
+
+MAX_CAUSE_CHARACTERS = 2000
+
+
+class Ending:
+    """Writes how the segment ended."""
+
+    def __init__(
+        self,
+        spec: SegmentSpec,
+        world: World,
+        store: Store,
+        reporter: Reporter,
+        state: TrainingState,
+        age_seconds: float,
+    ) -> None:
+        self.first_step = 0
+        self.checkpointer: Checkpointer | None = None
+        self._spec = spec
+        self._world = world
+        self._store = store
+        self._reporter = reporter
+        self._state = state
+        self._began = time.monotonic() - age_seconds
+
+    def write(
+        self,
+        outcome: Outcome,
+        cause: str,
+        is_final: bool = False,
+        divergence: Divergence | None = None,
+        is_abandoned: bool = False,
+    ) -> None:
+        """Put the outcome record, unless another rank has spoken already."""
+        record = OutcomeRecord(
+            outcome=outcome,
+            cause=cause[:MAX_CAUSE_CHARACTERS],
+            is_final=is_final,
+            first_step=self.first_step,
+            last_step=self._state.step,
+            world_size=self._world.size,
+            seconds=round(time.monotonic() - self._began, 3),
+            phases=self._reporter.close(),
+            saves=self.checkpointer.figures if self.checkpointer else None,
+            divergence=divergence,
+            is_abandoned=is_abandoned,
+        )
+        write_outcome(self._store, self._spec.run, self._spec.fence, record)
+
+    @contextmanager
+    def failures_written(self) -> Iterator[None]:
+        """Write the outcome of a block that raises, and let it raise."""
+        try:
+            yield
+        except DivergedError as error:
+            self.write("diverged", str(error), divergence=error.evidence)
+            raise
+        except (ConfigurationError, IncompatibleRunError) as error:
+            self.write("failed", str(error), is_final=True)
+            raise
+        except Exception as error:
+            self.write("failed", f"rank {self._world.rank}: {type(error).__name__}: {error}")
+            raise
+
+
+def describe_end(reason: StopReason, spec: SegmentSpec) -> tuple[Outcome, str]:
+    """Outcome and cause of a segment that ended in good order."""
+    if reason is StopReason.NONE:
+        return "completed", ""
+    if reason is StopReason.BUDGET:
+        return "budget", f"time budget of {spec.budget_seconds:g} s"
+    if reason is StopReason.ABANDONED:
+        return "preempted", "the process that supervised the segment was killed; the ranks saved and left"
+    return "preempted", "asked to stop by a signal"

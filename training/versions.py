@@ -1,28 +1,56 @@
-"""Versions of what the numbers depend on, as they are written into every checkpoint."""
+"""What the numbers depend on besides the configuration, as it is written into every checkpoint: libraries and hardware.
+
+Invariant: a name means the same in every version of Holdfast. Names that a checkpoint does not have are not compared.
+"""
 
 import platform
-from importlib.metadata import version
+import re
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
 import torch
 
-LIBRARIES = ("torch", "numpy", "safetensors", "pyarrow")
+LIBRARIES = ("torch", "numpy", "pyarrow")
+# Earlier checkpoints name it too, but it computes nothing.
+NOT_COMPARED = {"safetensors"}
+CPU_INFO = Path("/proc/cpuinfo")
+DRIVER_INFO = Path("/proc/driver/nvidia/version")
+# The processor's features by which torch, oneDNN and MKL choose how they compute. MKL looks at the vendor as well.
+COMPUTING_FEATURE = re.compile(r"avx|amx|fma|f16c|sve|asimd|bf16|i8mm")
+# What torch was built with, as `torch.__config__.show()` says it.
+BUILT_WITH = {"mkl": r"Math Kernel Library Version (\S+)", "onednn": r"MKL-DNN (v\S+)"}
 
 
 def read_versions(device: torch.device) -> dict[str, str]:
-    """Library or device -> version or kind. CPUs differ by the vector instructions that torch uses on them."""
+    """Library, processor or device -> version or kind. CPUs differ by the vector instructions that torch uses."""
     libraries = {library: version(library) for library in LIBRARIES} | {"python": platform.python_version()}
+    libraries |= _read_triton()
     if device.type != "cuda":
-        return libraries | {"device": f"cpu {torch.backends.cpu.get_cpu_capability()}"}
-    cudnn = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
-    kernels = {"cuda": str(torch.version.cuda), "cudnn": str(cudnn)}
-    return libraries | kernels | {"device": torch.cuda.get_device_name(device)}
+        capability = f"cpu {torch.backends.cpu.get_cpu_capability()}"
+        return libraries | _read_built_with() | describe_processor(_read_text(CPU_INFO)) | {"device": capability}
+    return libraries | _read_cuda() | {"device": torch.cuda.get_device_name(device)}
+
+
+def describe_processor(cpu_info: str) -> dict[str, str]:
+    """The processor of a machine from the text of its /proc/cpuinfo: what it is, and its features that matter."""
+    fields = dict(re.findall(r"^([^:\n]+?)\s*:\s*(.*)$", cpu_info.split("\n\n")[0], re.MULTILINE))
+    kind = [fields[name] for name in ("vendor_id", "cpu family", "model", "stepping") if name in fields]
+    flags = (fields.get("flags") or fields.get("Features") or "").split()
+    features = sorted(flag for flag in flags if COMPUTING_FEATURE.search(flag))
+    return {"processor": " ".join(kind) or platform.machine(), "processor features": " ".join(features)}
+
+
+def describe_driver(driver_info: str) -> str:
+    """The version of NVIDIA's driver from the text of its /proc/driver/nvidia/version."""
+    found = re.search(r"Kernel Module.*?\s(\d+\.[\d.]+)", driver_info)
+    return found[1] if found else "unknown"
 
 
 def describe_version_changes(before: dict[str, str], now: dict[str, str]) -> str | None:
     """What is not as it was when a checkpoint was made, a line for each, and what that means; or None."""
     changes = [
         f"  {name} was {before[name]}, is {now.get(name, 'not used')} now"
-        for name in sorted(before)
+        for name in sorted(before.keys() - NOT_COMPARED)
         if now.get(name) != before[name]
     ]
     if not changes:
@@ -33,3 +61,32 @@ def describe_version_changes(before: dict[str, str], now: dict[str, str]) -> str
         + "\nThe run goes on, with the same order of samples, but the last bits of the weights may not be those of an "
         "uninterrupted run."
     )
+
+
+def _read_triton() -> dict[str, str]:
+    """torch.compile makes its kernels for GPUs with it; it comes with torch's GPU packages."""
+    try:
+        return {"triton": version("triton")}
+    except PackageNotFoundError:
+        return {}
+
+
+def _read_built_with() -> dict[str, str]:
+    built = torch.__config__.show()
+    found = {name: re.search(pattern, built) for name, pattern in BUILT_WITH.items()}
+    return {name: match[1] for name, match in found.items() if match}
+
+
+def _read_cuda() -> dict[str, str]:
+    cudnn = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
+    nccl = torch.cuda.nccl.version() if torch.distributed.is_nccl_available() else ()  # type: ignore[no-untyped-call]
+    return {
+        "cuda": str(torch.version.cuda),
+        "cudnn": str(cudnn),
+        "nccl": ".".join(map(str, nccl)) or "none",
+        "driver": describe_driver(_read_text(DRIVER_INFO)),
+    }
+
+
+def _read_text(path: Path) -> str:
+    return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""

@@ -33,6 +33,9 @@ def choose_precision(config: TrainConfig, world: World) -> Precision:
     """Pick the device and pin down everything that could change a bit. Raises `ConfigurationError`."""
     torch.set_num_threads(config.threads)
     torch.use_deterministic_algorithms(True)
+    # With them torch fills new memory, for those who read what they have not written: a pass over each buffer for
+    # nothing where every byte is written before it is read.
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     torch.backends.cudnn.benchmark = False
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False

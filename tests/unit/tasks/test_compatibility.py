@@ -27,7 +27,7 @@ from tests.helpers.runs import make_checkpoint
 from training.saving.restoring import load_weights
 from training.saving.signature import Signature, describe_differences, require_same_signature
 from training.specification import ResumePoint
-from training.versions import describe_version_changes, read_versions
+from training.versions import describe_driver, describe_processor, describe_version_changes, read_versions
 
 CONFIG = RunConfig.model_validate({"run": "run", "data": {"text": "t", "label": "l", "kind": "binary", "source": "s"}})
 README = Path(__file__).parents[3] / "tasks" / "README.md"
@@ -199,3 +199,41 @@ def test_a_changed_library_or_device_is_said_field_by_field_and_an_unchanged_one
         f"  torch was 2.12.0, is {now['torch']} now",
     ]
     assert "same order of samples" in said
+
+
+def test_a_name_that_an_older_checkpoint_does_not_have_or_that_computes_nothing_is_no_change() -> None:
+    now = read_versions(torch.device("cpu"))
+    before = {name: now[name] for name in ("torch", "numpy", "pyarrow", "python", "device")} | {"safetensors": "0.1"}
+    assert describe_version_changes(before, now) is None
+    assert "safetensors" not in now
+
+
+@pytest.mark.parametrize(
+    ("flags", "features"),
+    [
+        ("fpu sse4_2 avx avx2 f16c fma avx512f amx_tile amx_bf16", "amx_bf16 amx_tile avx avx2 avx512f f16c fma"),
+        ("fpu sse4_2", ""),
+    ],
+)
+def test_a_processor_is_told_by_its_kind_and_by_the_features_that_choose_how_it_computes(
+    flags: str, features: str
+) -> None:
+    """As Linux describes it, of the first of its cores."""
+    core = f"vendor_id\t: GenuineIntel\ncpu family\t: 6\nmodel\t\t: 143\nstepping\t: 8\nflags\t\t: {flags}"
+    found = describe_processor(f"processor\t: 0\n{core}\n\nprocessor\t: 1\n{core}\n")
+    assert found == {"processor": "GenuineIntel 6 143 8", "processor features": features}
+    assert describe_processor("")["processor features"] == ""
+    now = read_versions(torch.device("cpu"))
+    assert {"mkl", "onednn", "processor", "processor features"} <= now.keys()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5 22:23:56 UTC 2024\nGCC", "550.54.15"),
+        ("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  560.35.03  Release Build", "560.35.03"),
+        ("", "unknown"),
+    ],
+)
+def test_a_driver_is_told_by_its_version(text: str, expected: str) -> None:
+    assert describe_driver(text) == expected

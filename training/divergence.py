@@ -1,5 +1,7 @@
 """The error that says that training itself went wrong, and neither the machine nor a file did."""
 
+from torch import Tensor
+
 from storage.runs.run_state import Divergence
 
 
@@ -9,3 +11,17 @@ class DivergedError(ArithmeticError):
     def __init__(self, message: str, evidence: Divergence) -> None:
         super().__init__(message)
         self.evidence = evidence
+
+
+def require_finite(step: int, losses: Tensor, num_outside: float) -> None:
+    """Raise `DivergedError` unless the leaves' `losses` [leaves] of a step, and its gradient, are finite."""
+    if not bool(losses.isfinite().all()):
+        found = losses[~losses.isfinite()][0].item()
+        evidence = Divergence(kind="loss", step=step)
+        raise DivergedError(f"The loss became {found} at step {step}.", evidence)
+    if num_outside:
+        raise DivergedError(
+            f"At step {step} a leaf's gradient was not finite, or so large that the sum over all leaves would not be "
+            "finite in fp32.",
+            Divergence(kind="gradient", step=step),
+        )

@@ -124,7 +124,7 @@ class Optimization:
             return
         for name, parameter in self._parameters.items():
             for kind in STATE_KINDS:
-                if kind not in self.optimizer.state[parameter]:
+                if parameter.requires_grad and kind not in self.optimizer.state[parameter]:
                     raise KeyError(f"{kind}.{name}")
 
     @property

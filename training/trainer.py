@@ -14,6 +14,7 @@ from training.configuration import TrainConfig
 from training.data.batches import Leaf
 from training.data.consumption import Consumption
 from training.data.seeds import seed_everything
+from training.model.buffers import Buffers
 from training.model.objective import Objective
 from training.model.precision import Precision
 from training.optimization import Optimization
@@ -23,7 +24,7 @@ from training.world import World
 
 
 class Trainer:
-    """A model under `DistributedDataParallel` with its optimizer, and what it consumed."""
+    """A model with its optimizer, and what it consumed."""
 
     def __init__(
         self,
@@ -42,6 +43,7 @@ class Trainer:
         self._config = config
         self._objective = objective
         self._precision = precision
+        self._buffers = Buffers(model)
         self._sum = _make_sum(model, config, precision, world, self.optimization)
 
     def take_step(self, step: int, leaves: list[Leaf]) -> Tensor:
@@ -51,15 +53,21 @@ class Trainer:
         them the sum's two tallies: [leaves + 2].
         """
         losses = torch.zeros(self._config.leaves, dtype=torch.float64, device=self.device)
+        for _ in self._sum.attempts():
+            for leaf in leaves:
+                losses[leaf.index] = self._add_gradient(step, leaf, is_last=leaf is leaves[-1])
         for leaf in leaves:
-            seed_everything(self._config.seed, step, leaf.index)
-            with self._sum.leaf(is_last=leaf is leaves[-1]):
-                loss = self._loss(leaf.to(self.device))
-                self.optimization.backward(loss * self._sum.loss_factor)
-            losses[leaf.index] = loss.detach()
             self.consumption.record(step, leaf)
         self.optimization.step(step)
         return torch.cat([losses, self._sum.take_tallies().double()])
+
+    def _add_gradient(self, step: int, leaf: Leaf, is_last: bool) -> Tensor:
+        """Forward and backward of one leaf, its gradient into the sum; its loss."""
+        seed_everything(self._config.seed, step, leaf.index)
+        with self._sum.leaf(is_last), self._buffers.held():
+            loss = self._loss(leaf.to(self.device))
+            self.optimization.backward(loss * self._sum.loss_factor)
+        return loss.detach()
 
     def _loss(self, leaf: Leaf) -> Tensor:
         with self._precision.autocast():
@@ -71,8 +79,7 @@ class Trainer:
 def _make_sum(
     model: nn.Module, config: TrainConfig, precision: Precision, world: World, optimization: Optimization
 ) -> ExactSum | FastSum:
+    if config.sum == "exact":
+        return ExactSum(model, config.leaves, optimization, world)
     device = precision.device
-    device_ids = None if device.index is None else [device.index]
-    if config.sum == "fast":
-        return FastSum(model, world, device, device_ids)
-    return ExactSum(model, config.leaves, optimization, device_ids)
+    return FastSum(model, world, device, None if device.index is None else [device.index])

@@ -1,5 +1,6 @@
 """Segments of one small run in one store, on any number of ranks, and when two of them came to the same."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from storage.runs.ledger import LedgerHeader, walk_ledger
 from tests.helpers.datasets import publish_small_dataset
 from tests.helpers.training import make_spec, read_log, train_forked
 from training.specification import SegmentSpec
+from training.world import World
 
 LEAVES = 8
 STEPS = 12
@@ -34,10 +36,16 @@ class Runs:
         self.train_config = spec.train
         return spec
 
-    def train(self, ranks: int, resume: FoundCheckpoint | None = None, **train: Any) -> dict[int, FoundCheckpoint]:
-        """A segment to its end; its checkpoints by their step."""
+    def train(
+        self,
+        ranks: int,
+        resume: FoundCheckpoint | None = None,
+        target: Callable[[SegmentSpec, World], Any] | None = None,
+        **train: Any,
+    ) -> dict[int, FoundCheckpoint]:
+        """A segment to its end, by ranks that call `target`; its checkpoints by their step."""
         spec = self.next_spec(ranks, resume, **train)
-        outcome = train_forked(spec, self.store)
+        outcome = train_forked(spec, self.store, target)
         assert (outcome.outcome, outcome.world_size) == ("completed", ranks), read_log(spec)
         return self.checkpoints_of(spec)
 

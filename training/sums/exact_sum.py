@@ -1,149 +1,194 @@
-"""The exact sum of the leaves' gradients, behind DistributedDataParallel's public hooks.
+"""The exact sum of the leaves' gradients over leaves and ranks: integers in one buffer, added to in place.
 
-A rank's leaves but the last are taken from the parameters as soon as backward has made them, group by group; the last
-one comes bucket by bucket through DDP's communication hook, is added, and travels as integers while backward goes on.
-Invariant: from the first rounding on there are integers only, so neither the number of ranks, nor the order of leaves,
-nor how DDP cuts its buckets, nor the algorithm of the all-reduce reaches a bit of the result.
+When backward has made the gradients of a bucket of parameters, they are rounded and added to the bucket's part of the
+buffer; with a rank's last leaf that part travels while backward goes on. Invariant: from the rounding on there are
+integers only, and each leaf is rounded by itself, so neither the number of ranks, nor the order of leaves, nor which
+leaf uses which parameter, nor the algorithm of the all-reduce reaches a bit of the result.
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 
+from storage.errors import ConfigurationError
 from training.optimization import Optimization
-from training.sums.fixed_point import NUM_TALLIES, FixedPoint
+from training.sums.fixed_point import NUM_TALLIES, OUTSIDE, FixedPoint
+from training.world import World
 
-# Gradients of so many values are added at once: enough to keep a GPU busy, little beside the model.
-GROUP_VALUES = 1 << 22
+# Gradients of at least so many values are added, and travel, at once: 32 MiB of integers.
+BUCKET_VALUES = 1 << 22
 
 
-class _Group:
-    """Neighbouring parameters whose gradients are added together, and what their leaves add up to so far."""
+class _Bucket:
+    """Neighbouring parameters, and in `words` int64 [values + 2] what their gradients add up to, with the tallies."""
 
-    def __init__(self, parameters: list[nn.Parameter]) -> None:
+    def __init__(self, parameters: list[nn.Parameter], words: Tensor) -> None:
         self.parameters = parameters
+        self.words = words
+        self.total, self.tallies = words[:-NUM_TALLIES], words[-NUM_TALLIES:]
         self.num_waiting = len(parameters)
-        device = parameters[0].device
-        self.total = torch.zeros(sum(p.numel() for p in parameters), dtype=torch.int64, device=device)
-        self.tallies = torch.zeros(NUM_TALLIES, dtype=torch.int64, device=device)
+        self._taken: list[Tensor | None] = []
 
-    def totals(self) -> Iterator[tuple[nn.Parameter, Tensor]]:
-        """Each parameter with its part of the total."""
-        sizes = [parameter.numel() for parameter in self.parameters]
-        return zip(self.parameters, torch.split(self.total, sizes), strict=True)
+    def take_gradients(self, scratch: Tensor) -> Tensor:
+        """The gradients of one leaf, flat, in `scratch`: taken from the parameters, so the next leaf begins with none.
+
+        A parameter that the leaf did not use has the gradient zero.
+        """
+        self.num_waiting = 0
+        self._taken = [parameter.grad for parameter in self.parameters]
+        for parameter in self.parameters:
+            parameter.grad = None
+        pairs = zip(self.parameters, self._taken, strict=True)
+        flat = [p.new_zeros(p.numel()) if gradient is None else gradient.reshape(-1) for p, gradient in pairs]
+        return torch.cat(flat, out=scratch[: len(self.total)])
+
+    def give_gradients(self) -> list[Tensor]:
+        """A gradient for each parameter, of any values: those that were taken last, where there are such."""
+        for parameter, gradient in zip(self.parameters, self._taken, strict=True):
+            parameter.grad = torch.empty_like(parameter) if gradient is None else gradient
+        self._taken = []
+        return [parameter.grad for parameter in self.parameters if parameter.grad is not None]
 
 
 class ExactSum:
     """Sums the gradients of a step's leaves over leaves and ranks; `parallel` is the model to call."""
 
-    # DDP adds nothing here, so nothing has to make up for its dividing by the number of ranks.
+    # Nothing is divided by the number of ranks here, so nothing has to make up for it.
     loss_factor = 1.0
 
-    def __init__(
-        self, model: nn.Module, num_leaves: int, optimization: Optimization, device_ids: list[int] | None
-    ) -> None:
-        # Gradients are not views of DDP's buckets: where a gradient begins in memory would change when buckets are
-        # regrouped after a process's first step, and on GPUs the order in which a norm is added up changes with it.
-        self.parallel = DistributedDataParallel(model, device_ids=device_ids, gradient_as_bucket_view=False)
-        self._fixed_point = FixedPoint(num_leaves)
+    def __init__(self, model: nn.Module, num_leaves: int, optimization: Optimization, world: World) -> None:
+        self.parallel = model
+        self._usual = self._fixed_point = FixedPoint(num_leaves)
         self._optimization = optimization
-        self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        self._groups: list[_Group] = []
-        self._group_of: dict[nn.Parameter, _Group] = {}
-        self._total_of: dict[nn.Parameter, Tensor] = {}
-        self._tallies: list[Tensor] = []
-        self._sends, self._loss_scale = True, 1.0
-        self.parallel.register_comm_hook(None, self._send)
-        for parameter in self._parameters:
+        self._world = world
+        self._names = {p: name for name, p in model.named_parameters() if p.requires_grad}
+        self._words, self._buckets = _make_buckets(list(self._names))
+        self._bucket_of = {parameter: bucket for bucket in self._buckets for parameter in bucket.parameters}
+        largest_bucket = max(len(bucket.total) for bucket in self._buckets)
+        self._scratch = torch.empty(largest_bucket, device=self._words.device)
+        self._largest = torch.zeros((), device=self._words.device)
+        self._under_way: list[dist.Work] = []
+        self._num_sent, self._sends, self._loss_scale = 0, True, 1.0
+        _make_equal(model, world)
+        for parameter in self._names:
             parameter.register_post_accumulate_grad_hook(self._keep)  # type: ignore[no-untyped-call]
+
+    def attempts(self) -> Iterator[None]:
+        """Compute all leaves of a step for each value: once, and again if a gradient was outside the usual range.
+
+        The wider range follows from the largest value of all leaves, so it is the same on any number of ranks. A
+        gradient that is not finite is not tried again. Makes the CPU wait for the GPU, as a gradient scaler does. A
+        collective when a step is tried again.
+        """
+        self._begin(self._usual)
+        yield
+        if self._tallies()[OUTSIDE].item() == 0:
+            return
+        wider = self._usual.widened(self._find_largest(), self._loss_scale)
+        if wider is not None:
+            self._begin(wider)
+            yield
 
     @contextmanager
     def leaf(self, is_last: bool) -> Iterator[None]:
         """Around forward and backward of one of this rank's leaves; the sums travel with the last one."""
         self._sends, self._loss_scale = is_last, self._optimization.loss_scale
-        if not is_last and not self._groups:
-            self._make_groups()
-        with nullcontext() if is_last else self.parallel.no_sync():
-            yield
+        for bucket in self._buckets:
+            bucket.num_waiting = len(bucket.parameters)
+        yield
+        for bucket in self._buckets:
+            if bucket.num_waiting:  # for a parameter that this leaf does not use
+                self._add(bucket)
         if is_last:
-            self._forget()
+            self._receive()
 
     def take_tallies(self) -> Tensor:
         """Terms outside the range, and values that rounded to zero, of the step: int64 [2], the same on every rank.
 
         In fp16 overflow is the gradient scaler's business: it sees the NaN and skips the step.
         """
-        tallies = torch.stack(self._tallies).sum(dim=0)
-        self._tallies.clear()
+        tallies = self._tallies()
         if self._optimization.scaler.is_enabled():
-            tallies[0] = 0
+            tallies[OUTSIDE] = 0
         return tallies
 
-    def _make_groups(self) -> None:
-        """Groups of parameters in the order in which backward reaches them, about from the last to the first."""
-        waiting: list[nn.Parameter] = []
-        for parameter in reversed(self._parameters):
-            waiting.append(parameter)
-            if sum(p.numel() for p in waiting) >= GROUP_VALUES:
-                self._groups.append(_Group(waiting))
-                waiting = []
-        if waiting:
-            self._groups.append(_Group(waiting))
-        self._group_of = {parameter: group for group in self._groups for parameter in group.parameters}
-        self._total_of = {parameter: total for group in self._groups for parameter, total in group.totals()}
+    def _begin(self, fixed_point: FixedPoint) -> None:
+        self._fixed_point = fixed_point
+        self._words.zero_()
+        self._largest.zero_()
+        self._num_sent = 0
+        for parameter in self._names:
+            parameter.grad = None
+
+    def _tallies(self) -> Tensor:
+        return torch.stack([bucket.tallies for bucket in self._buckets]).sum(dim=0)
+
+    def _find_largest(self) -> float:
+        """The largest magnitude in any leaf's gradient, infinity if one is not finite. A collective."""
+        largest = self._largest.nan_to_num(nan=torch.inf, posinf=torch.inf)
+        if self._world.size > 1:
+            dist.all_reduce(largest, op=dist.ReduceOp.MAX)
+        return largest.item()
 
     def _keep(self, parameter: Tensor) -> None:
         """Hook of a parameter whose gradient of a leaf is complete."""
-        if self._sends:
-            return
-        group = self._group_of[parameter]  # type: ignore[index]
-        group.num_waiting -= 1
-        if group.num_waiting == 0:
-            group.num_waiting = len(group.parameters)
-            gradients = torch.cat([_taken_gradient(member) for member in group.parameters])
-            self._fixed_point.add_to(group.total, gradients, group.tallies, self._loss_scale)
+        bucket = self._bucket_of[parameter]  # type: ignore[index]
+        if bucket.num_waiting == 0:
+            raise _computed_in_parts(self._names[parameter])  # type: ignore[index]
+        bucket.num_waiting -= 1
+        if bucket.num_waiting == 0:
+            self._add(bucket)
 
-    def _send(self, _state: None, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:  # type: ignore[name-defined]
-        """Hook of a bucket that holds this rank's last leaf: add what was kept, and sum over ranks."""
-        gradients: Tensor = bucket.buffer()
-        words = self._words(bucket)
-        total, tallies = words[:-NUM_TALLIES], words[-NUM_TALLIES:]
-        self._fixed_point.add_to(total, gradients, tallies, self._loss_scale)
+    def _add(self, bucket: _Bucket) -> None:
+        """Add a leaf's gradients to what the bucket holds; with the last leaf all buckets that are due are sent."""
+        gradients = bucket.take_gradients(self._scratch)
+        self._fixed_point.add_to(bucket.total, gradients, bucket.tallies, self._largest, self._loss_scale)
+        while self._sends and self._num_sent < len(self._buckets) and not self._buckets[self._num_sent].num_waiting:
+            self._send(self._buckets[self._num_sent])
 
-        def read(_done: torch.futures.Future[list[Tensor]]) -> Tensor:
-            self._fixed_point.read(total, tallies, gradients, self._loss_scale)
-            self._tallies.append(tallies.clone())
-            return gradients
+    def _send(self, bucket: _Bucket) -> None:
+        """Begin to add up a bucket over ranks. All ranks send the buckets in the same order."""
+        self._num_sent += 1
+        self._fixed_point.count_outside(bucket.tallies, self._largest, self._loss_scale)
+        if self._world.size > 1:
+            work = dist.all_reduce(bucket.words, async_op=True)
+            assert work is not None
+            self._under_way.append(work)
 
-        work = dist.all_reduce(words, async_op=True)
-        assert work is not None
-        sent: torch.futures.Future[Tensor] = work.get_future().then(read)
-        return sent
-
-    def _words(self, bucket: dist.GradBucket) -> Tensor:  # type: ignore[name-defined]
-        """What the bucket's parameters add up to so far, and behind it the tallies: int64 [N + 2]."""
-        parameters, device = bucket.parameters(), bucket.buffer().device
-        tallies = torch.zeros(NUM_TALLIES, dtype=torch.int64, device=device)
-        if not self._groups:
-            return torch.zeros(bucket.buffer().numel() + NUM_TALLIES, dtype=torch.int64, device=device)
-        for group in self._groups:
-            if any(group.parameters[0] is parameter for parameter in parameters):  # each group's tallies travel once
-                tallies += group.tallies
-        return torch.cat([*(self._total_of[parameter] for parameter in parameters), tallies])
-
-    def _forget(self) -> None:
-        for group in self._groups:
-            group.total.zero_()
-            group.tallies.zero_()
+    def _receive(self) -> None:
+        """Wait for the sums, and make them the parameters' gradients."""
+        for work in self._under_way:
+            work.wait()  # on a GPU the stream waits, not the CPU
+        self._under_way.clear()
+        for bucket in self._buckets:
+            self._fixed_point.read(bucket.total, bucket.tallies, bucket.give_gradients(), self._loss_scale)
 
 
-def _taken_gradient(parameter: nn.Parameter) -> Tensor:
-    """The gradient, flat, taken from the parameter so that the next leaf begins with none."""
-    gradient = parameter.grad
-    assert gradient is not None
-    parameter.grad = None
-    return gradient.reshape(-1)
+def _make_buckets(parameters: list[nn.Parameter]) -> tuple[Tensor, list[_Bucket]]:
+    """One buffer, and buckets in it in the order in which backward reaches them, about from the last parameter on."""
+    groups: list[list[nn.Parameter]] = [[]]
+    for parameter in reversed(parameters):
+        if sum(p.numel() for p in groups[-1]) >= BUCKET_VALUES:
+            groups.append([])
+        groups[-1].append(parameter)
+    sizes = [sum(p.numel() for p in group) + NUM_TALLIES for group in groups]
+    words = torch.zeros(sum(sizes), dtype=torch.int64, device=parameters[0].device)
+    return words, [_Bucket(group, part) for group, part in zip(groups, torch.split(words, sizes), strict=True)]
+
+
+def _make_equal(model: nn.Module, world: World) -> None:
+    """Give all ranks the first one's weights: another kind of processor may draw others from the same seed."""
+    if world.size > 1:
+        for tensor in model.state_dict().values():
+            dist.broadcast(tensor.detach(), src=0)
+
+
+def _computed_in_parts(name: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"The gradient of the model's parameter {name!r} was computed in several parts within one backward pass, as "
+        "reentrant activation checkpointing does. The exact sum needs it in one part: use checkpointing with "
+        "use_reentrant=False, or set train.sum = 'fast'."
+    )

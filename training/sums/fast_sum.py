@@ -27,15 +27,29 @@ class FastSum:
             device_ids=device_ids,
             gradient_as_bucket_view=True,
             find_unused_parameters=True,
+            broadcast_buffers=False,  # none may change in training
         )
+        self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self._no_tallies = torch.zeros(NUM_TALLIES, dtype=torch.int64, device=device)
+
+    def attempts(self) -> Iterator[None]:
+        """Compute all leaves of a step for each value: once."""
+        yield
 
     @contextmanager
     def leaf(self, is_last: bool) -> Iterator[None]:
         """Around forward and backward of one of this rank's leaves; gradients travel with the last one."""
         with nullcontext() if is_last else self.parallel.no_sync():
             yield
+        if is_last:
+            self._give_zeros()
 
     def take_tallies(self) -> Tensor:
         """Nothing is counted here."""
         return self._no_tallies
+
+    def _give_zeros(self) -> None:
+        """DDP leaves a parameter that no leaf used without a gradient; it is zero, as in the exact sum."""
+        for parameter in self._parameters:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)

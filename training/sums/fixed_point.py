@@ -8,50 +8,82 @@ Long accumulators for exact sums: Kulisch, "Computer Arithmetic and Validity", 2
 allow.
 """
 
+import math
+from collections.abc import Iterable
+from typing import Optional
+
 import torch
 from torch import Tensor
 
-# A leaf's share of the gradient of a mean loss that is larger than 2^16 is no gradient that a run recovers from.
+# The usual range: an element of a leaf's gradient is at most 2^16. A step that has a larger one is computed again, with
+# a range that holds it.
 RANGE_BITS = 16
 # One bit for the sign, and one so that a sum over all leaves at the end of the range still fits.
 SUM_BITS = 62
+# A sum below 2^127 stays finite when it is rounded to fp32.
+LARGEST_SUM_BITS = 127
 # So many values at a time go through all passes: they stay in a processor's cache, or keep a GPU busy in little memory.
 CHUNK_VALUES = 1 << 16
 GPU_CHUNK_VALUES = 1 << 24
+# Terms outside the range, and values that rounded to zero.
 NUM_TALLIES = 2
-LARGEST = 2.0**RANGE_BITS
+OUTSIDE, ROUNDED_AWAY = 0, 1
 
 
 class FixedPoint:
-    """The representation for sums of at most `num_leaves` terms.
+    """The representation for sums of at most `num_leaves` terms V whose elements are at most 2^`range_bits`.
 
-    A term's elements are at most 2^16 in magnitude; its resolution is 2^-(46 - ceil(log2 leaves)): 2^-41 for 32 leaves.
-    A sum of V terms differs from their exact sum by at most V times half the resolution, and once more by the rounding
-    of the result to fp32 (2^-24 of it). A gradient above 2^-18 in magnitude (for 32 leaves) is not rounded at all.
+    The resolution is 2^-(62 - range_bits - ceil(log2 V)): 2^-41 for 32 leaves and the usual range. A sum of V terms
+    differs from their exact sum by at most V times half the resolution, and once more by the rounding of the result to
+    fp32 (2^-24 of it). In the usual range a gradient above 2^-18 in magnitude (for 32 leaves) is not rounded at all. In
+    a wider range half the resolution times V is at most V^2 2^-61 of the largest element (2^-51 for 32 leaves).
     """
 
-    def __init__(self, num_leaves: int) -> None:
-        self.fraction_bits = SUM_BITS - RANGE_BITS - (num_leaves - 1).bit_length()
+    def __init__(self, num_leaves: int, range_bits: int = RANGE_BITS) -> None:
+        self._num_leaves = num_leaves
+        self._leaf_bits = (num_leaves - 1).bit_length()
+        self.largest = 2.0**range_bits
+        self.fraction_bits = SUM_BITS - range_bits - self._leaf_bits
         self.resolution = 2.0**-self.fraction_bits
 
-    def add_to(self, total: Tensor, values: Tensor, tallies: Tensor, loss_scale: float = 1.0) -> None:
+    def widened(self, largest: float, loss_scale: float = 1.0) -> Optional["FixedPoint"]:
+        """The representation for terms whose largest element is `largest`, which is a `loss_scale` too large.
+
+        None if `largest` is not finite, or so large that the sum might not be finite in fp32.
+        """
+        if not math.isfinite(largest) or math.frexp(largest)[1] + self._leaf_bits > LARGEST_SUM_BITS:
+            return None
+        return FixedPoint(self._num_leaves, max(RANGE_BITS, math.frexp(largest / loss_scale)[1]))
+
+    def add_to(self, total: Tensor, values: Tensor, tallies: Tensor, largest: Tensor, loss_scale: float = 1.0) -> None:
         """Add `values` / `loss_scale` to `total`.
 
         `total` int64 [N] in units of the resolution; `values` fp32 [N], a power of two `loss_scale` too large, is used
-        up; `tallies` int64 [2] counts terms that are outside the range or not finite, and values that round to zero.
+        up; `tallies` int64 [2] counts values that round to zero; `largest` fp32 [] becomes the largest magnitude of
+        `values`, if it is not larger already, and NaN if one of them is.
         """
         units = 2.0**self.fraction_bits / loss_scale
-        limit = LARGEST * 2.0**self.fraction_bits
         chunk = CHUNK_VALUES if values.device.type == "cpu" else GPU_CHUNK_VALUES
         for start in range(0, len(values), chunk):
-            part = values[start : start + chunk].mul_(units)  # exact, by a power of two
-            smallest, largest = torch.aminmax(part)
-            is_outside = ~((smallest >= -limit) & (largest <= limit))  # true for NaN as well
-            num_before = torch.count_nonzero(part)
+            part = values[start : start + chunk]
+            lowest, highest = torch.aminmax(part)
+            torch.maximum(largest, torch.maximum(highest, -lowest), out=largest)
+            num_before = torch.count_nonzero(part.mul_(units))  # exact, by a power of two
             total[start : start + chunk] += part.round_().to(torch.int64)
-            tallies += torch.stack([is_outside, num_before - torch.count_nonzero(part)])
+            tallies[ROUNDED_AWAY] += num_before - torch.count_nonzero(part)
 
-    def read(self, total: Tensor, tallies: Tensor, out: Tensor, loss_scale: float = 1.0) -> None:
-        """`total` times `loss_scale` as fp32 into `out` [N], rounded once; all NaN if a term was outside the range."""
-        unit = torch.full((), self.resolution * loss_scale, device=out.device)
-        out.copy_(total).mul_(torch.where(tallies[0] > 0, torch.nan, unit))
+    def count_outside(self, tallies: Tensor, largest: Tensor, loss_scale: float = 1.0) -> None:
+        """Note in `tallies` whether `largest`, as `add_to` left it, is outside the range or not finite."""
+        tallies[OUTSIDE] = ~(largest <= self.largest * loss_scale)  # true for NaN as well
+
+    def read(self, total: Tensor, tallies: Tensor, outs: Iterable[Tensor], loss_scale: float = 1.0) -> None:
+        """`total` [N] times `loss_scale` as fp32, rounded once, into `outs` of N values together, one after the other.
+
+        All NaN if a term was outside the range.
+        """
+        unit = torch.full((), self.resolution * loss_scale, device=total.device)
+        factor = torch.where(tallies[OUTSIDE] > 0, torch.nan, unit)
+        start = 0
+        for out in outs:
+            out.copy_(total[start : start + out.numel()].view(out.shape)).mul_(factor)
+            start += out.numel()

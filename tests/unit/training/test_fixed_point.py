@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from training.sums import fixed_point
-from training.sums.fixed_point import CHUNK_VALUES, LARGEST, NUM_TALLIES, FixedPoint
+from training.sums.fixed_point import CHUNK_VALUES, NUM_TALLIES, OUTSIDE, FixedPoint
 
 NUM_LEAVES = 32
 # For 32 leaves, as the docstring of FixedPoint says.
 RESOLUTION = 2.0**-41
+LARGEST = 2.0**16
 EXACT_FROM = 2.0**-18
 
 in_range = st.floats(-LARGEST, LARGEST, width=32)
@@ -33,19 +34,21 @@ def terms_of(num_values: int) -> st.SearchStrategy[list[list[float]]]:
 class Sum:
     """What one rank holds."""
 
-    def __init__(self, num_values: int, num_leaves: int = NUM_LEAVES) -> None:
+    def __init__(self, num_values: int, num_leaves: int = NUM_LEAVES, fixed_point: FixedPoint | None = None) -> None:
         self.total = torch.zeros(num_values, dtype=torch.int64)
         self.tallies = torch.zeros(NUM_TALLIES, dtype=torch.int64)
-        self._fixed_point = FixedPoint(num_leaves)
+        self.largest = torch.zeros(())
+        self._fixed_point = FixedPoint(num_leaves) if fixed_point is None else fixed_point
 
     def add(self, term: Tensor | Sequence[float], loss_scale: float = 1.0) -> "Sum":
         scaled_term = torch.as_tensor(term, dtype=torch.float32) * loss_scale
-        self._fixed_point.add_to(self.total, scaled_term, self.tallies, loss_scale)
+        self._fixed_point.add_to(self.total, scaled_term, self.tallies, self.largest, loss_scale)
+        self._fixed_point.count_outside(self.tallies, self.largest, loss_scale)
         return self
 
     def read(self, loss_scale: float = 1.0) -> Tensor:
         out = torch.empty(len(self.total))
-        self._fixed_point.read(self.total, self.tallies, out, loss_scale)
+        self._fixed_point.read(self.total, self.tallies, [out], loss_scale)
         return out
 
 
@@ -110,7 +113,7 @@ def test_values_above_a_small_one_are_not_rounded_at_all(numbers: list[float]) -
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 3.4e38, -3.4e38, 1.00001 * LARGEST, -1.00001 * LARGEST])
 def test_what_is_outside_the_range_is_counted_and_never_read_as_a_number(bad: float) -> None:
     total = Sum(3).add([1.0, 2.0, 3.0]).add([1.0, bad, 0.0]).add([4.0, -bad, 5.0])
-    assert total.tallies.tolist() == [2, 0]
+    assert total.tallies.tolist() == [1, 0]
     assert total.read().isnan().all()
 
 
@@ -179,3 +182,55 @@ def test_one_bad_value_is_found_in_any_chunk(place: int) -> None:
     term = torch.zeros(CHUNK_VALUES + 5)
     term[place] = math.nan
     assert Sum(len(term)).add(term).tallies.tolist() == [1, 0]
+
+
+# Every gradient whose sum over all leaves is finite in fp32.
+wide = st.builds(math.ldexp, st.integers(2**23, 2**24 - 1), st.integers(-90, 127 - 24 - 5)) | values
+
+
+def widened_for(terms: Sequence[Sequence[float]], loss_scale: float = 1.0) -> FixedPoint:
+    largest = loss_scale * max(abs(value) for term in terms for value in term)
+    wider = FixedPoint(NUM_LEAVES).widened(largest, loss_scale)
+    assert wider is not None
+    return wider
+
+
+@settings(deadline=None)
+@given(st.lists(st.lists(wide | wide.map(lambda value: -value), min_size=2, max_size=2), min_size=1, max_size=32))
+def test_in_a_wider_range_the_sum_is_as_close_to_the_true_one_as_the_docstring_says(terms: list[list[float]]) -> None:
+    wider = widened_for(terms)
+    total = Sum(2, fixed_point=wider)
+    for term in terms:
+        total.add(term)
+    assert total.tallies[OUTSIDE] == 0
+    largest = max(abs(value) for term in terms for value in term)
+    for place, found in enumerate(total.read().tolist()):
+        true = sum(Fraction(term[place]) for term in terms)
+        before_rounding = len(terms) * Fraction(wider.resolution) / 2
+        assert before_rounding <= max(len(terms) * Fraction(RESOLUTION) / 2, Fraction(largest) / 2**51)
+        assert abs(Fraction(found) - true) <= before_rounding + (abs(true) + before_rounding) / 2**24
+
+
+def test_a_range_is_never_narrower_than_the_usual_one_and_holds_powers_of_two() -> None:
+    usual = FixedPoint(NUM_LEAVES)
+    for largest, range_bits in ((0.0, 16), (1.0, 16), (LARGEST / 2, 16), (LARGEST, 17), (2 * LARGEST, 18), (1e30, 100)):
+        wider = usual.widened(largest)
+        assert wider is not None and wider.largest == 2.0**range_bits
+        assert Sum(1, fixed_point=wider).add([largest]).tallies[OUTSIDE] == 0
+
+
+@pytest.mark.parametrize("largest", [math.inf, math.nan, 3.4e38, 2.0**122])
+def test_what_might_not_be_finite_as_a_sum_has_no_range(largest: float) -> None:
+    assert FixedPoint(NUM_LEAVES).widened(largest) is None
+    assert FixedPoint(NUM_LEAVES).widened(2.0**121) is not None
+
+
+def test_a_wider_range_does_not_depend_on_the_loss_scale() -> None:
+    terms = [[3e7, 1.0], [-1e6, 0.25]]
+    found = []
+    for scale in (1.0, 2.0**16, 2.0**-5):
+        total = Sum(2, fixed_point=widened_for(terms, scale))
+        for term in terms:
+            total.add(term, scale)
+        found.append(bits(total.read(scale) / scale))
+    assert found[1:] == found[:1] * 2

@@ -87,9 +87,17 @@ def test_set_chooses_another_run_by_configuration_and_by_address(
     assert read_json(command, configuration)["run"] == "first"
     assert read_json(command, configuration, "--set", "run=second")["run"] == "second"
     assert read_json(command, configuration, "--set", "train.steps=7", "--set", "run=second")["run"] == "second"
-    assert read_json(command, first) == read_json(command, configuration)
-    assert read_json(command, f"{first}/") == read_json(command, configuration)
-    assert read_json(command, first, "--set", "run=second") == read_json(command, second)
+    assert read_lasting(command, first) == read_lasting(command, configuration)
+    assert read_lasting(command, f"{first}/") == read_lasting(command, configuration)
+    assert read_lasting(command, first, "--set", "run=second") == read_lasting(command, second)
+
+
+def read_lasting(command: str, *arguments: str | Path) -> dict[str, Any]:
+    """What a command says, but for how long ago the holder's last sign of life was."""
+    said = read_json(command, *arguments)
+    if said.get("holder"):
+        said["holder"].pop("silent_seconds")
+    return said
 
 
 def test_a_run_is_found_where_its_store_was_moved_to(configuration: Path, store: LocalStore, tmp_path: Path) -> None:

@@ -323,7 +323,7 @@ def test_a_shard_that_was_changed_is_an_error_of_its_own(tmp_path: Path) -> None
     path = store.fetch(dataset_key(run.dataset.digest, "train-00001.parquet"))
     whole = path.read_bytes()
     path.write_bytes(whole[:-20])
-    with pytest.raises(CorruptObjectError, match=r"train-00001\.parquet cannot be read: .*Run `holdfast scrub`"):
+    with pytest.raises(CorruptObjectError, match=r"train-00001\.parquet cannot be read: .*Restore it from a backup"):
         audit_run(store, run.name)
 
 

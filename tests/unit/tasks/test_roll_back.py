@@ -197,6 +197,6 @@ def test_a_rollback_that_was_replaced_is_told_as_such_and_not_counted_twice(run:
 
 
 def test_going_back_into_the_spike_is_refused() -> None:
-    with pytest.raises(ValueError, match="go back into the spike; found 5"):
+    with pytest.raises(ValueError, match="go back into the spike: rollback_steps is 5"):
         configure(DivergenceConfig, {"rollback_steps": 5}, "test")
     assert DivergenceConfig(rollback_steps=5, spikes=False).rollback_steps == 5

@@ -4,7 +4,6 @@ Invariant: does nothing that a user could not do; it runs the command `holdfast`
 preempted machine gets. It deletes the store of the demonstration before, and only that: one that has its marker.
 """
 
-import os
 import shutil
 import signal
 import subprocess
@@ -16,6 +15,7 @@ from storage.errors import ConfigurationError, HoldfastError
 from storage.objects.addresses import open_store, path_of
 from storage.objects.local_store import LocalStore
 from storage.runs.manifest import Manifest
+from tasks.running.ranks import environment_of_installation
 from tasks.settings.reading import load_configuration
 from tasks.telling.terminal import console
 
@@ -84,7 +84,7 @@ def _promoted_step(manifest: Manifest) -> int:
 
 def _command(*arguments: str) -> "subprocess.Popen[bytes]":
     console.print(f"$ holdfast {' '.join(arguments)}", style="bold", soft_wrap=True)
-    return subprocess.Popen([sys.executable, "-m", "flows.cli", *arguments], env=os.environ)
+    return subprocess.Popen([sys.executable, "-m", "flows.cli", *arguments], env=environment_of_installation())
 
 
 def _say(text: str) -> None:

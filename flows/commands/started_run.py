@@ -4,7 +4,6 @@ Invariant: nothing of it outlives the block, however the block is left; and unle
 time to save and leave.
 """
 
-import os
 import re
 import signal
 import subprocess
@@ -16,7 +15,7 @@ from types import TracebackType
 from typing import Self
 
 from storage.errors import HoldfastError, SegmentFailedError
-from tasks.running.ranks import PACKAGE_ROOT, kill_tree
+from tasks.running.ranks import environment_of_installation, kill_tree
 from tasks.telling.terminal import console
 from training.stopping import follow_parent
 
@@ -38,7 +37,7 @@ class StartedRun:
             stdin=subprocess.DEVNULL,
             stdout=self._said,
             stderr=subprocess.STDOUT,
-            env=_environment(),
+            env=environment_of_installation(),
             start_new_session=True,  # Ctrl-C reaches the drill alone, which passes it on once
             preexec_fn=follow_parent,
         )
@@ -93,9 +92,3 @@ class StartedRun:
         if self._process is None:
             raise RuntimeError("the run was not started")
         return self._process
-
-
-def _environment() -> dict[str, str]:
-    """As the user's, but with this installation, not with a folder that happens to be called `flows` where they are."""
-    path = os.pathsep.join([str(PACKAGE_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    return {**os.environ, "PYTHONSAFEPATH": "1", "PYTHONPATH": path}

@@ -115,11 +115,17 @@ def wait_for_orphans(specification: Path, grace_seconds: float) -> int:
     return len(orphans)
 
 
+def environment_of_installation() -> dict[str, str]:
+    """As this process's, but a child imports this installation, not folders of the user's that have our names."""
+    path = os.pathsep.join([str(PACKAGE_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return {**os.environ, "PYTHONSAFEPATH": "1", "PYTHONPATH": path}
+
+
 def _environment(train: TrainConfig, grace_seconds: float) -> Mapping[str, str]:
     """What the numerical libraries read at load time. The number of threads decides the last bits of a sum."""
     threads = str(train.threads)
     return {
-        **os.environ,
+        **environment_of_installation(),
         "OMP_NUM_THREADS": threads,
         "MKL_NUM_THREADS": threads,
         "OMP_WAIT_POLICY": "PASSIVE",  # threads that spin while they wait take a busy machine from those they wait for
@@ -129,9 +135,6 @@ def _environment(train: TrainConfig, grace_seconds: float) -> Mapping[str, str]:
         "TORCHINDUCTOR_DETERMINISTIC": "1",  # or the compiler times alternatives and takes what was quicker that day
         "GLOO_SOCKET_IFNAME": "lo",
         "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": f"{grace_seconds:.0f}",
-        # Ranks import this installation, not a folder that happens to be called `training` where the user stands.
-        "PYTHONSAFEPATH": "1",
-        "PYTHONPATH": os.pathsep.join([str(PACKAGE_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]),
         "PYTHONUNBUFFERED": "1",
         "TORCH_DISTRIBUTED_DEBUG": "OFF",
         "TORCH_CPP_LOG_LEVEL": "ERROR",

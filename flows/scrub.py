@@ -25,7 +25,7 @@ from rich.text import Text
 from flows.deployed import describe_failure
 from storage.errors import HoldfastError
 from storage.objects.store import Store
-from storage.runs.targets import find_target
+from storage.runs.addresses import find_target
 from tasks.pages.tables import Cell, Kind, Table, show_table
 from tasks.scrub import scrub_kept, sum_up
 from tasks.scrubs.scrub import expect_bytes, scrub_store

@@ -22,7 +22,7 @@ from tasks.prepare import prepare_data
 from tasks.recover import recover
 from tasks.report import publish_report
 from tasks.segment import require_progress, train_segment
-from tasks.telling.mistakes import never_retry
+from tasks.telling.final_errors import never_retry
 from tasks.telling.server import tell_all
 
 

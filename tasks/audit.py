@@ -15,8 +15,8 @@ from storage.runs.run_state import CheckpointRecord
 from tasks.audits.verdict import audit_run
 from tasks.audits.words import render_markdown, sum_up
 from tasks.configuration import RunConfig
-from tasks.patience import Patience
 from tasks.places import RunPlaces, open_places
+from tasks.retrying import Patience
 from tasks.step import step
 from tasks.telling.alerts import AUDIT_VIOLATION, alert
 from tasks.telling.announce import announce

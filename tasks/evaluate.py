@@ -10,13 +10,13 @@ from typing import Any
 from storage.checkpoints.checkpoints import evaluation_key
 from storage.errors import ObjectMissingError, SegmentFailedError
 from storage.runs.holders import this_process
-from storage.runs.metrics import MetricValue, describe_not_finite, find_not_finite
+from storage.runs.metric_values import MetricValue, describe_not_finite, find_not_finite
 from storage.runs.run_state import RunState
 from storage.runs.transitions import record_metrics
 from tasks.configuration import RunConfig
 from tasks.pages.words import score
-from tasks.patience import Patience
 from tasks.places import RunPlaces, open_places
+from tasks.retrying import Patience
 from tasks.running.hang import HangWatch
 from tasks.running.heartbeat import Heartbeat
 from tasks.running.launch import LOG_NAME, hold_lease, make_ranks, make_specification

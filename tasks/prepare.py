@@ -20,8 +20,8 @@ from tasks.data.contract_result import find_contract_result, render_markdown
 from tasks.data.difference import describe_difference
 from tasks.data.pipeline import find_inputs, prepare_dataset
 from tasks.data.sources.files import describe_change
-from tasks.patience import Patience
 from tasks.places import RunPlaces, open_places, require_scratch
+from tasks.retrying import Patience
 from tasks.running.settle import require_dead_holder
 from tasks.step import step
 from tasks.telling.display import PreparationDisplay

@@ -11,9 +11,9 @@ from storage.runs.run_state import RunState
 from storage.runs.transitions import reconfigure
 from tasks.compatibility import describe_changes, read_stored
 from tasks.configuration import RunConfig
-from tasks.patience import Patience
 from tasks.places import RunPlaces, open_places
 from tasks.promote import promote
+from tasks.retrying import Patience
 from tasks.running.pinning import pin_if_older, require_pinned_dataset
 from tasks.running.refused import judge_again
 from tasks.running.settle import recover_run

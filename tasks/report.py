@@ -13,9 +13,9 @@ from storage.runs.run_state import RunState
 from tasks.configuration import RunConfig
 from tasks.evaluate import find_evaluation
 from tasks.pages.words import score
-from tasks.patience import Patience
 from tasks.places import RunPlaces, open_places
 from tasks.reports.run_page import render_report
+from tasks.retrying import Patience
 from tasks.step import step
 from tasks.telling.server import show
 

@@ -9,10 +9,10 @@ from storage.objects.addresses import run_address
 from storage.runs.run_state import RunState, SegmentRecord
 from storage.runs.segments import write_outcome
 from tasks.configuration import RunConfig
-from tasks.patience import Patience
 from tasks.places import open_places
 from tasks.promote import promote
 from tasks.reports.set_aside import describe_set_aside, describe_setback
+from tasks.retrying import Patience
 from tasks.running.hang import HangWatch
 from tasks.running.heartbeat import Heartbeat
 from tasks.running.launch import hold_lease, make_ranks, make_specification

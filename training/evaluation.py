@@ -6,7 +6,7 @@ Invariant: the result belongs to one checkpoint and is a function of it and of t
 from storage.checkpoints.checkpoints import evaluation_key, hash_weights
 from storage.datasets import load_dataset
 from storage.objects.digests import canonical_json
-from storage.runs.metrics import metric_value
+from storage.runs.metric_values import metric_value
 from training.agreement import Agreement
 from training.building import make_model, make_objective, make_validator
 from training.model.precision import choose_precision
@@ -14,8 +14,8 @@ from training.process_group import join_process_group
 from training.saving.restoring import load_weights
 from training.specification import SegmentSpec
 from training.stopping import StopFlag, StopReason
+from training.watching.metrics import describe, score
 from training.watching.reporter import Reporter
-from training.watching.scores import describe, score
 from training.world import World
 
 EVALUATION_FORMAT = 1

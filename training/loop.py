@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from storage.runs.metrics import NotFinite, describe_not_finite
+from storage.runs.metric_values import NotFinite, describe_not_finite
 from training.agreement import Agreement
 from training.data.batches import Leaf
 from training.optimization import learning_rate

@@ -13,7 +13,7 @@ from storage.objects.addresses import run_address
 from storage.objects.store import Store
 from storage.runs.holders import is_alive
 from storage.runs.manifest import Manifest
-from storage.runs.metrics import describe_not_finite
+from storage.runs.metric_values import describe_not_finite
 from storage.runs.run_state import CheckpointRecord, Lease, RunState, SegmentRecord
 from storage.runs.segments import find_heartbeat
 from tasks.pages.tables import MOST_ROWS, Table, show_table

@@ -25,7 +25,7 @@ def scrub(
     in training; for a schedule, see the deployment `scrub`.
     """
     from flows.scrub import render_scrub, scrub_with_display
-    from storage.runs.targets import find_target
+    from storage.runs.addresses import find_target
     from tasks.telling.messages import show_messages
 
     show_messages()

@@ -55,8 +55,8 @@ def read_configuration(path: Path, assignments: list[str]) -> "RunConfig":
 def find_run(text: str, assignments: list[str]) -> "tuple[Store, str]":
     """The run behind a configuration file or an address, after the assignments."""
     from storage.objects.addresses import open_store
+    from storage.runs.addresses import find_target
     from storage.runs.manifest import Manifest, find_runs
-    from storage.runs.targets import find_target
     from tasks.configuration import RunConfig
     from tasks.settings.reading import change_values, configure, load_configuration
 

@@ -20,7 +20,7 @@ def status(
     """Say where a run stands, or list the runs of a store."""
     from flows.commands.runs import list_runs, render_runs
     from flows.commands.status import read_status, render_status
-    from storage.runs.targets import find_target
+    from storage.runs.addresses import find_target
 
     if not assignments and not is_file(target):
         store, run = find_target(target)

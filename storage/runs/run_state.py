@@ -8,7 +8,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from storage.runs.metrics import MetricValue, NotFinite
+from storage.runs.metric_values import MetricValue, NotFinite
 
 Outcome = Literal["completed", "budget", "preempted", "diverged", "failed", "lost"]
 

@@ -11,7 +11,7 @@ from typing import Literal
 
 from storage.errors import ConflictError, RunBusyError
 from storage.runs.manifest import require_fence
-from storage.runs.metrics import MetricValue
+from storage.runs.metric_values import MetricValue
 from storage.runs.positions import end_position, learning_rate_factor
 from storage.runs.retention import RetentionPolicy, find_being_read, kept_of, retain
 from storage.runs.run_state import (

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from storage.checkpoints.tensor_files import WeightsDistance
-from storage.runs.metrics import MetricValue
+from storage.runs.metric_values import MetricValue
 from tasks.drills.ledger_difference import LedgerDifference
 from tasks.drills.records import TrainedRun
 

@@ -5,7 +5,7 @@ Invariant: a pure function of the records, and self-contained like every page of
 
 from collections.abc import Mapping, Sequence
 
-from storage.runs.metrics import MetricValue
+from storage.runs.metric_values import MetricValue
 from tasks.drills.comparison import Comparison, Kill, difference
 from tasks.drills.curves import draw_drill
 from tasks.drills.plan import DrillPlan

@@ -14,7 +14,7 @@ from storage.objects.addresses import run_address
 from storage.objects.store import Store
 from storage.runs.ledger import LedgerPart
 from storage.runs.manifest import Manifest
-from storage.runs.metrics import MetricValue
+from storage.runs.metric_values import MetricValue
 from storage.runs.run_state import RunState, SegmentRecord
 
 

@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
-from storage.runs.metrics import MetricValue
+from storage.runs.metric_values import MetricValue
 from storage.runs.run_state import SegmentRecord
 from tasks.pages.canvas import OUTCOME_COLOURS, PAPER, VERMILION
 from tasks.pages.words import interruptions_of

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from storage.runs.metrics import MetricValue
+from storage.runs.metric_values import MetricValue
 from storage.runs.run_state import SegmentRecord
 
 NOTHING = "\N{EN DASH}"

@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import Any, Literal
 
 from storage.datasets import SPLITS, DatasetManifest
-from storage.runs.metrics import describe_not_finite, find_not_finite
+from storage.runs.metric_values import describe_not_finite, find_not_finite
 from storage.runs.run_state import RunState
 from tasks.pages.render import render_page
 from tasks.pages.tables import Table

@@ -21,7 +21,7 @@ from storage.checkpoints.strays import delete_strays
 from storage.errors import CorruptObjectError, StoreError
 from storage.objects.store import Store
 from storage.runs.manifest import Generation
-from storage.runs.metrics import MetricValue, find_not_finite
+from storage.runs.metric_values import MetricValue, find_not_finite
 from storage.runs.run_state import CheckpointRecord, NotFiniteMetrics, RefusedRecord, RunState, ValidationFigures
 from storage.runs.transitions import promote, refuse, set_aside
 from tasks.configuration import RunConfig

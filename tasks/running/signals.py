@@ -39,6 +39,8 @@ def run_to_end(work: Callable[[StopRequest], _Result]) -> _Result:
                 threading.Thread(target=done.run, name="supervisor").start()
             done.wait()
         except BaseException as asked:  # noqa: BLE001 - whatever a signal raises: it is raised again below
+            if isinstance(asked, RuntimeError) and not done.has_begun:
+                raise  # no thread can be started
             done.request.exceptions.append(asked)
     if done.request.exceptions:
         raise done.request.exceptions[0]

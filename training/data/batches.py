@@ -20,7 +20,7 @@ from storage.runs.run_state import RollbackRecord
 from training.data.leaves import LeafCut, padded_length
 from training.data.order import SampleOrder
 from training.data.samples import SampleReader, Samples
-from training.dealing import deal
+from training.rank_shares import deal
 from training.world import World
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from storage.checkpoints.checkpoints import MODEL_STEM, OPTIMIZER_STEM
 from storage.checkpoints.tensor_files import TensorEntry
 from storage.checkpoints.tensor_layout import TensorFile, TensorKind, lay_out
-from training.dealing import deal
+from training.rank_shares import deal
 from training.saving.host_memory import HostMemory
 from training.trainer import Trainer
 from training.world import World

@@ -9,7 +9,7 @@ from typing import Any
 
 from storage.datasets import Target
 from storage.errors import IncompatibleRunError
-from storage.runs.metrics import NotFinite, find_not_finite, metric_value
+from storage.runs.metric_values import NotFinite, find_not_finite, metric_value
 from training.watching.curve import LossCurve
 
 STATE_FORMAT = 3

@@ -9,8 +9,8 @@ from flows.resume import load_run_configuration
 from storage.errors import ConfigurationError, RunMissingError
 from storage.objects.addresses import MAX_RUN_NAME_CHARACTERS, find_run_address, open_store, require_run_name
 from storage.objects.local_store import LocalStore
+from storage.runs.addresses import find_target
 from storage.runs.manifest import Manifest
-from storage.runs.targets import find_target
 from tests.helpers.runs import make_run
 
 

@@ -16,7 +16,7 @@ from storage.checkpoints.strays import delete_strays
 from storage.errors import ConflictError, FencedError, QualityGateError
 from storage.objects.local_store import LocalStore
 from storage.runs.manifest import Manifest
-from storage.runs.metrics import MetricValue
+from storage.runs.metric_values import MetricValue
 from storage.runs.run_state import RefusedRecord, RunState, SegmentRecord, ValidationFigures
 from storage.runs.transitions import end_segment, refuse
 from tasks.configuration import DataConfig, RunConfig

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from training.configuration import ModelConfig
 from training.data.leaves import LeafCut, leaf_cut, padded_length
-from training.dealing import deal
+from training.rank_shares import deal
 
 CUT = LeafCut(dense_length=768)
 

@@ -5,7 +5,7 @@ from itertools import product
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from training.dealing import deal
+from training.rank_shares import deal
 
 all_costs = st.lists(st.integers(1, 1000), min_size=1, max_size=7)
 

@@ -12,7 +12,7 @@ from storage.objects.local_store import LocalStore
 from storage.objects.s3.address import S3Address
 from storage.objects.s3.errors import explain
 from tasks.configuration import RetryConfig
-from tasks.patience import LONGEST_PAUSE_SECONDS, Patience, plan_pauses
+from tasks.retrying import LONGEST_PAUSE_SECONDS, Patience, plan_pauses
 from tests.unit.storage.test_s3_errors import answer
 
 CONFIG = RetryConfig(store_seconds=100)

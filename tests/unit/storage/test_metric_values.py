@@ -5,7 +5,7 @@ import json
 import pytest
 
 from storage.objects.digests import canonical_json
-from storage.runs.metrics import MetricValue, find_not_finite, metric_value
+from storage.runs.metric_values import MetricValue, find_not_finite, metric_value
 from storage.runs.run_state import CheckpointRecord, NotFiniteMetrics
 
 

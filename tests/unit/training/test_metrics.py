@@ -7,7 +7,7 @@ import torch
 
 from storage.datasets import Target
 from training.model.objective import Objective
-from training.watching.scores import describe, score
+from training.watching.metrics import describe, score
 
 CLASSES = {"multiclass": ["a", "b", "c"], "binary": ["no", "yes"]}
 

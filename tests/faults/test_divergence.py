@@ -135,7 +135,7 @@ def test_status_audit_and_report_tell_it_to_a_person(
     assert told in " ".join(runner.call("status").stdout.split())
     audit = runner.call("audit")
     assert audit.returncode == 0
-    assert "but the 192 that rollbacks left out" in " ".join(audit.stdout.split())
+    assert "except the 192 that rollbacks left out" in " ".join(audit.stdout.split())
     assert "was rolled back 1 time; the 192 samples that led there were left out" in report_of(runner)
 
 

@@ -38,7 +38,7 @@ def run_to_end(work: Callable[[StopRequest], _Result]) -> _Result:
             if not done.has_begun:  # a signal may come while the thread is being started, too
                 threading.Thread(target=done.run, name="supervisor").start()
             done.wait()
-        except BaseException as asked:  # noqa: BLE001 - whatever a signal raises: it is raised again below
+        except BaseException as asked:
             if isinstance(asked, RuntimeError) and not done.has_begun:
                 raise  # no thread can be started
             done.request.exceptions.append(asked)

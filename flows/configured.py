@@ -26,9 +26,17 @@ def require_answer(timeout_seconds: float) -> None:
     except (httpx.TransportError, httpx.InvalidURL) as failed:
         error = failed
     if isinstance(error, httpx.TransportError | httpx.InvalidURL):
-        # Its class alone: its text may quote the address.
         raise ConfigurationError(
-            f"PREFECT_API_URL is {without_secrets(str(find_api_url()))}, but no Prefect server answers there "
-            f"({type(error).__name__}). Start it, correct the address, or unset it, in the environment or in Prefect's "
+            f"PREFECT_API_URL is {without_secrets(str(find_api_url()))}, but no Prefect server answers there: "
+            f"{_describe(error)}. Start it, correct the address, or unset it, in the environment or in Prefect's "
             "profile: then the run starts a server of its own."
         ) from None
+
+
+def _describe(error: Exception) -> str:
+    """What went wrong, by the kind of the error alone: its text may quote the address."""
+    if isinstance(error, httpx.TimeoutException):
+        return "it did not answer in time"
+    if isinstance(error, httpx.ConnectError):
+        return "no connection could be made"
+    return "that is not an address" if isinstance(error, httpx.InvalidURL) else "the connection broke off"

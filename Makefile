@@ -22,7 +22,7 @@ lint: setup
 test: lint
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
-# The unit tests alone: they need nothing but files. Under a minute on two cores.
+# The unit tests alone: they need nothing but files.
 quick: setup
 	$(BIN)/python -m pytest tests/unit -n 2 --dist loadfile
 

@@ -93,7 +93,7 @@ def _run_ranks(config: RunConfig, places: RunPlaces, request: StopRequest) -> No
             is_hung = supervise(ranks, spec, watch, request, take)
         reason = watch.cause if is_hung else f"The last lines of its log:\n{_last_lines(spec)}"
         if is_hung:
-            warn(f"The evaluation stood still. {watch.cause}")
+            warn(f"The evaluation made no progress. {watch.cause}")
         settle_evaluation(config, places, lease)
     if find_evaluation(places, state) is None:
         raise SegmentFailedError(f"The evaluation ended without a result. {reason}")

@@ -111,9 +111,9 @@ def _describe_life(life: dict[str, Any]) -> str:
         return f"Held by {who}. The time of its last heartbeat is not known: an earlier version writes none."
     silence = duration(life["silent_seconds"])
     if life["state"] != "silent":
-        return f"Held by {who}; its last sign of life is {silence} old."
+        return f"Held by {who}; its last heartbeat is {silence} old."
     return (
-        f"No sign of life from {who} for {silence}: the last one was on {moment(life['last_sign_of_life_at'])}, by its "
+        f"No heartbeat from {who} for {silence}: the last one was on {moment(life['last_sign_of_life_at'])}, by its "
         f"machine's clock. If the process is gone, `holdfast run` takes the run over: it first waits up to "
         f"{SILENCE_SECONDS:.0f} s for a new heartbeat."
     )

@@ -204,7 +204,7 @@ class LocalStore:
     def _unreadable(self, key: str, error: OSError) -> StoreError:
         return _error_class(error)(
             f"Cannot read from the store {self.address}: {error.strerror or error} (at {key}). "
-            "Check its address, that its disk is well and that you may read it, then run again."
+            "Check its address, that its disk has no errors and that you may read it, then run again."
         )
 
     def _explained(self, key: str) -> "_Explained":

@@ -123,7 +123,7 @@ class SaveFigures(Record):
     """What a segment's saves cost, as the ranks measured it; sums over the completed ones."""
 
     count: int
-    stall_seconds: float = Field(description="Training stood still: the copy of the state, and waiting for it.")
+    stall_seconds: float = Field(description="Training was paused: the copy of the state, and waiting for it.")
     durable_seconds: float = Field(description="From the beginning of the copy to the index in the store.")
     num_bytes: int = Field(description="Size of the last one.")
 
@@ -132,7 +132,7 @@ class Divergence(Record):
     """The evidence that training went wrong. A spike has all of its fields, other kinds those that they know."""
 
     kind: Literal["loss", "gradient", "loss_scale", "spike"] = Field(
-        description="loss, gradient: not finite. loss_scale: fp16 overflowed whatever the scale. spike: out of line."
+        description="loss, gradient: not finite. loss_scale: fp16 overflowed whatever the scale. spike: too high."
     )
     step: int = Field(description="The step that showed it, counted from 1: so many steps were made with it.")
     value: float | None = Field(None, description="Loss, or scale, at that step; None where it is no finite number.")

@@ -35,20 +35,29 @@ HOPELESS_RESTARTS = 20.0
 class AdviceOptions(ConfigModel):
     """What a user may put in place of what the run measured, and prices."""
 
-    failures_per_day: float | None = Field(None, gt=0, le=1440, description="Crashes per day; else the run's own.")
-    stall_seconds: float | None = Field(None, gt=0, description="Training stands still for a save; else measured.")
-    durable_seconds: float | None = Field(
-        None, ge=0, description="From the end of the stall until the save counts; else measured."
+    failures_per_day: float | None = Field(
+        None, gt=0, le=1440, description="Expected crashes per day. Default: measured from this run."
     )
-    restart_seconds: float | None = Field(None, ge=0, description="From start to the first step; else measured.")
+    stall_seconds: float | None = Field(
+        None, gt=0, description="Seconds for which a save pauses training. Default: measured."
+    )
+    durable_seconds: float | None = Field(
+        None, ge=0, description="Seconds from the end of that pause until the save is in the store. Default: measured."
+    )
+    restart_seconds: float | None = Field(
+        None, ge=0, description="Seconds from a start to its first step. Default: measured."
+    )
     price_per_gb_month: float = Field(0.023, ge=0, description="Dollars for 10^9 bytes kept for a month.")
     price_per_1000_puts: float | None = Field(
         None, ge=0, description="Dollars for 1,000 PUT requests; 0.005 in a bucket and 0 in a folder if not given."
     )
     failures_per_gpu_hour: float = Field(
-        LITERATURE_PER_GPU_HOUR, gt=0, le=1, description="For other numbers of GPUs, and for a run without a crash."
+        LITERATURE_PER_GPU_HOUR,
+        gt=0,
+        le=1,
+        description="Expected crashes per GPU and hour: for other numbers of GPUs, or without a crash.",
     )
-    seed: int = Field(0, ge=0, description="Of the simulation.")
+    seed: int = Field(0, ge=0, description="Seed of the simulation.")
 
 
 @dataclass(frozen=True)

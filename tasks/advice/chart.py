@@ -159,4 +159,4 @@ def _in_words(advice: Advice) -> str:
         f"{brief(one.forecast.mean_lost_seconds)} lost at a crash"
         for one in advice.intervals
     ]
-    return f"Overhead and what a crash takes on average, by interval. {'; '.join(told)}."
+    return f"Overhead and training time that a crash costs on average, by interval. {'; '.join(told)}."

@@ -61,7 +61,7 @@ def list_assumptions(advice: Advice) -> list[str]:
         f"{advice.options.failures_per_gpu_hour:.2g} failures per GPU-hour, each of which stops the whole run"
         f"{_literature(advice)}, and no notices. The state is as large as it is now, since every GPU has all of it; "
         "stall, time to durable and restart are as measured here. Ranks share the copying, the writing and the "
-        "reading, so more of them take no longer, as long as the store keeps up.",
+        "reading, so more of them take no longer, as long as the store is fast enough.",
     ]
 
 

@@ -138,7 +138,7 @@ def write_shards(
         )
         raise CorruptObjectError(
             f"Rows were lost or doubled on the way from the database to the shards; rows found of those expected: "
-            f"{expected_and_found}. The data set was not published. Run again; if it happens again, suspect this "
+            f"{expected_and_found}. The data set was not published. Run again; if it happens again, check this "
             "machine's memory, or a version of DuckDB or PyArrow other than those in constraints.txt."
         )
     return splits

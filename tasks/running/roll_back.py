@@ -41,7 +41,7 @@ def _tell_story(config: RunConfig, segment: SegmentRecord, rollbacks: list[Rollb
     else:
         lines.append("No rollback is allowed: divergence.max_rollbacks = 0.")
     lines.append(
-        "The run stands where it stood; nothing is lost. To go on with one more rollback: "
+        "The run stays at its last promoted checkpoint; nothing is lost. To go on with one more rollback: "
         f"--set divergence.max_rollbacks={len(rollbacks) + 1}. With divergence.learning_rate_factor=0.5 beside it the "
         "steps from there on are half as large; a larger divergence.rollback_steps goes further back."
     )

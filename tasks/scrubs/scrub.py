@@ -38,8 +38,8 @@ ADVICE = {
     "again, byte for byte. By other versions it may become another data set, which its runs refuse.",
 }
 MISREAD = (
-    "Objects that were read wrong the first time and right the second time: {count}. That is no rot in the store: "
-    "suspect the memory or the network of this machine."
+    "Objects that were read wrong the first time and right the second time: {count}. So the store is not damaged: "
+    "check the memory and the network of this machine."
 )
 SET_ASIDE = "It was set aside."
 

@@ -19,4 +19,4 @@ def never_retry() -> None:
         with get_client(sync_client=True) as client:
             client.update_flow_run(flow_run.id, empirical_policy=FlowRunPolicy(retries=0, retry_delay=0))
     except httpx.HTTPError as error:
-        warn(f"Prefect's server does not answer, so the flow may be tried again in vain: {error}")
+        warn(f"Prefect's server does not answer, so it may start the flow again, which fails in the same way: {error}")

@@ -143,4 +143,4 @@ def _advice(error: Exception, address: S3Address) -> str:
         return f"There is no bucket {address.bucket!r} there. Make it, or check `store` and AWS_ENDPOINT_URL_S3."
     if is_transient(error):
         return "The server is overloaded or fails inside: see its own log if this goes on, then run again."
-    return ADVICE.get(code, "Look this code up in the server's documentation, put it right, then run again.")
+    return ADVICE.get(code, "Look this code up in the server's documentation, correct the cause, then run again.")

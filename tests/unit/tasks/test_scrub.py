@@ -141,7 +141,7 @@ def test_what_is_read_wrong_once_and_right_the_second_time_is_no_rot_but_said(
 
     result = scrub_store(WatchedStore(store.root, spoil_once))
     assert spoiled and result["ok"] and result["misread"] == 1
-    assert "suspect the memory or the network" in caplog.text
+    assert "check the memory and the network" in caplog.text
 
 
 def test_a_file_that_its_disk_cannot_read_any_more_is_rot(store: LocalStore) -> None:

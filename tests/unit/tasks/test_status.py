@@ -105,7 +105,7 @@ def test_a_run_on_another_machine_that_gives_no_sign_of_life_is_not_called_runni
     assert status["state"] == "silent"
     assert (status["holder"]["host"], status["holder"]["pid"]) == ("gpu-7", 4711)
     said = shown(status)
-    assert "No sign of life from process 4711 on gpu-7 for 3 h: the last one was on 20" in said
+    assert "No heartbeat from process 4711 on gpu-7 for 3 h: the last one was on 20" in said
     assert "by its machine's clock" in said and "`holdfast run` takes the run over" in said
 
 
@@ -113,7 +113,7 @@ def test_a_run_on_another_machine_that_gives_signs_of_life_is_running(store: Loc
     hold_elsewhere(store, 4)
     status = read_status(store, "run")
     assert status["state"] == "running"
-    assert "Held by process 4711 on gpu-7; its last sign of life is 4." in shown(status)
+    assert "Held by process 4711 on gpu-7; its last heartbeat is 4." in shown(status)
 
 
 def test_of_a_holder_that_writes_no_time_it_is_said_that_nothing_is_known(store: LocalStore) -> None:
@@ -127,4 +127,4 @@ def test_a_holder_on_this_machine_is_judged_by_its_process_alone(store: LocalSto
     fence = lease_run(make_run(store))
     write_heartbeat(store, "run", fence, Heartbeat(beat=1, step=1, written_at=time.time() - 9999))
     status = read_status(store, "run")
-    assert status["state"] == "running" and "sign of life" not in shown(status)
+    assert status["state"] == "running" and "heartbeat" not in shown(status)

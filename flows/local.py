@@ -34,11 +34,12 @@ def run_locally(config: RunConfig, command: str) -> None:
 
 def _show_result(config: RunConfig, state: RunState) -> None:
     places = open_places(config)
-    lost = sum(segment.steps_lost for segment in state.segments)
     print(f"run      {run_address(places.store, config.run)}")
     if state.promoted is not None:
         segments = f"{len(state.segments)} segment{'s' if len(state.segments) != 1 else ''}"
-        print(f"step     {state.promoted.step:,} of {state.steps_total:,} in {segments}, {lost:,} steps lost")
+        print(
+            f"step     {state.promoted.step:,} of {state.steps_total:,} in {segments}, {state.steps_lost:,} steps lost"
+        )
         print(f"weights  {state.promoted.weights_sha256}")
     if state.rollbacks:
         skipped = f"{count_of(count_skipped(state.rollbacks), 'sample')} left out"

@@ -47,8 +47,10 @@ def _read_history(places: RunPlaces, state: RunState) -> dict[str, Any]:
 
 def _summarise(places: RunPlaces, state: RunState) -> str:
     step = state.promoted.step if state.promoted else 0
-    lost = sum(segment.steps_lost for segment in state.segments)
-    rows = [("step", f"{step:,} of {state.steps_total:,}"), ("segments", f"{len(state.segments)}, {lost:,} steps lost")]
+    rows = [
+        ("step", f"{step:,} of {state.steps_total:,}"),
+        ("segments", f"{len(state.segments)}, {state.steps_lost:,} steps lost"),
+    ]
     rows += [(name, score(value)) for name, value in (state.metrics or {}).items()]
     rows += [("weights", state.promoted.weights_sha256)] if state.promoted else []
     rows += [("changed", f"{record.what} at step {record.step:,}") for record in state.changes]

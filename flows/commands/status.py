@@ -55,7 +55,7 @@ def read_status(store: Store, run: str) -> dict[str, Any]:
             {**record.model_dump(mode="json"), "description": describe_change(record)} for record in state.changes
         ],
         "refused": [record.model_dump(mode="json") for record in state.refused],
-        "steps_lost_total": sum(record.steps_lost for record in state.segments),
+        "steps_lost_total": state.steps_lost,
         "dataset_digest": state.dataset_digest,
         "metrics": state.metrics,
         "generation": head.generation,

@@ -255,6 +255,22 @@ class RunState(Record):
         return next((segment for segment in self.segments if segment.fence == fence), None)
 
     @property
+    def steps_lost(self) -> int:
+        """Steps that had, or have, to be trained again: lost with their segment, or later with a damaged checkpoint.
+
+        What a rollback left out is not among them.
+        """
+        resume_step = self.promoted.step if self.promoted else 0
+        begun_at = [segment.first_step for segment in self.segments[1:]]
+        begun_at.append(self.lease.first_step if self.lease else resume_step)
+        rolled_back = {record.fence for record in self.rollbacks}
+        lost = sum(segment.steps_lost for segment in self.segments)
+        for segment, next_step in zip(self.segments, begun_at, strict=False):
+            if segment.fence not in rolled_back:
+                lost += max(0, segment.last_step - segment.steps_lost - next_step)
+        return lost
+
+    @property
     def unanswered_divergence(self) -> SegmentRecord | None:
         """The last segment, if it diverged with evidence and the run was not rolled back for it yet."""
         last = self.segments[-1] if self.segments else None

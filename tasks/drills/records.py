@@ -49,7 +49,7 @@ class TrainedRun:
 
     @property
     def steps_lost(self) -> int:
-        return sum(segment.steps_lost for segment in self.segments)
+        return self.state.steps_lost
 
 
 def read_trained_run(store: Store, run: str, audit: Mapping[str, Any]) -> TrainedRun:

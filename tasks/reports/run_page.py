@@ -126,6 +126,7 @@ def _step(state: RunState) -> int:
 
 
 def _lost(state: RunState) -> int:
+    """With segments that were interrupted; what a damaged checkpoint took is told beside it."""
     return sum(segment.steps_lost for segment in state.segments)
 
 
@@ -215,7 +216,7 @@ def _tiles(state: RunState, evaluation: Mapping[str, Any] | None, dataset: Datas
     note = f"at step {step:,}" if metrics and step is not None else "not evaluated yet"
     tiles = [Tile(f"Test {metric_name(name)}", score(metrics.get(name)), note) for name in names]
     interruptions = interruptions_of(state.segments)
-    lost = _lost(state)
+    lost = state.steps_lost
     seconds = sum(segment.seconds for segment in state.segments)
     return [
         *tiles,

@@ -69,14 +69,17 @@ def test_a_damaged_checkpoint_that_was_set_aside_is_named_with_why_and_what_it_m
     assert rot["is_set_aside"] and meaning in rot["message"]
 
     status = read_status(store, "run")
-    assert (status["step"], status["setback"]) == (steps[0] if len(steps) > 1 else 0, meaning)
+    resume_step = steps[0] if len(steps) > 1 else 0
+    assert (status["step"], status["setback"], status["steps_lost_total"]) == (resume_step, meaning, 100 - resume_step)
     said = shown(status)
     assert "The checkpoint of step 100 was found damaged and set aside on 20" in said
     assert "state.json is missing" in said and meaning in said
 
     caplog.clear()
-    _warn_of_setback(manifest.commit("segment began", take_lease(this_process(), 1)).state)  # as every segment does
+    state = manifest.commit("segment began", take_lease(this_process(), 1)).state
+    _warn_of_setback(state)  # as every segment does
     assert "state.json is missing" in caplog.text and meaning in caplog.text
+    assert state.steps_lost == 100 - resume_step
 
 
 def test_a_run_that_is_past_what_was_set_aside_is_told_of_no_setback(store: LocalStore, tmp_path: Path) -> None:

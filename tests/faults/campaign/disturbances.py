@@ -42,7 +42,7 @@ DISTURBANCES = (
     Disturbance("SIGKILL of the flow", FaultPlan().kill_at_step(MIDDLE, rank=1, death="command")),
     Disturbance("SIGKILL of all", FaultPlan().kill_at_step(MIDDLE, rank=1, death="machine")),
     Disturbance("out of memory in a step, once", FaultPlan().out_of_memory(rank=1, step=MIDDLE)),
-    Disturbance("a rank hangs", FaultPlan().hang(rank=1, step=MIDDLE), settings={"segment__hang_seconds": 30}),
+    Disturbance("a rank hangs", FaultPlan().hang(rank=1, step=MIDDLE), settings={"segment__hang_seconds": 60}),
     Disturbance("no space left, for one file of a save", FaultPlan().disk_full(SAVED, times=1)),
     Disturbance("an I/O error in one fsync of a save", FaultPlan().failing(SYNCED, "EIO")),
     Disturbance("no space left, for one commit", FaultPlan().disk_full(PROMOTED, times=1)),

@@ -124,11 +124,12 @@ def test_what_the_ranks_said_themselves_is_taken_and_what_they_printed_is_kept(p
     (folder / "ranks.log").write_text("rank 0: out of memory\n")
     said = OutcomeRecord(
         outcome="failed", cause="out of memory", is_final=True, first_step=0, last_step=4, world_size=2, seconds=9.5,
-        phases={"train": 8.0},
+        phases={"train": 8.0}, is_abandoned=True,
     )  # fmt: skip
     write_outcome(places.store, "run", fence, said)
     (record,) = recover_run(CONFIG, places).segments
-    taken = {name: getattr(record, name) for name in ("outcome", "cause", "is_final", "last_step", "seconds", "phases")}
+    names = ("outcome", "cause", "is_final", "last_step", "seconds", "phases", "is_abandoned")
+    taken = {name: getattr(record, name) for name in names}
     assert taken == said.model_dump(include=set(taken))
     assert record.steps_lost == 4
     assert places.store.read(f"runs/run/segments/{fence:08d}/ranks.log") == b"rank 0: out of memory\n"

@@ -1,6 +1,8 @@
 """What `status` says of a run: nothing is left out that a person has to know, and nothing is said that is not known."""
 
+import inspect
 import io
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -16,10 +18,12 @@ from storage.runs.retention import RetentionPolicy
 from storage.runs.run_state import SegmentRecord
 from storage.runs.segments import Heartbeat, write_heartbeat
 from storage.runs.transitions import end_segment, promote, take_lease
+from tasks.configuration import DataConfig, RunConfig
 from tasks.reports.set_aside import describe_setback
 from tasks.scrubs.scrub import scrub_store
-from tasks.segment import _warn_of_setback
-from tests.helpers.runs import lease_run, make_checkpoint, make_run, record_of
+from tasks.segment import train_segment
+from tests.helpers.runs import BATCH_SIZE, lease_run, make_checkpoint, make_run, record_of
+from training.configuration import TrainConfig
 
 
 @pytest.fixture
@@ -49,6 +53,15 @@ def train_to(store: LocalStore, folder: Path, *steps: int) -> Manifest:
     return manifest
 
 
+def begin_segment(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the flow does, with ranks that end at once without an outcome."""
+    monkeypatch.setattr(sys, "executable", "/bin/true")
+    data = DataConfig(text="t", label="l", kind="binary")
+    config = RunConfig(run="run", store=store.address, data=data, train=TrainConfig(batch_size=BATCH_SIZE, steps=100))
+    record, _sentence = inspect.unwrap(train_segment)(config)
+    assert record.outcome == "lost"
+
+
 @pytest.mark.parametrize(
     ("steps", "meaning"),
     [
@@ -76,10 +89,9 @@ def test_a_damaged_checkpoint_that_was_set_aside_is_named_with_why_and_what_it_m
     assert "state.json is missing" in said and meaning in said
 
     caplog.clear()
-    state = manifest.commit("segment began", take_lease(this_process(), 1)).state
-    _warn_of_setback(state)  # as every segment does
+    begin_segment(store, monkeypatch)
     assert "state.json is missing" in caplog.text and meaning in caplog.text
-    assert state.steps_lost == 100 - resume_step
+    assert manifest.load_head().state.steps_lost == 100 - resume_step
 
 
 def test_a_run_that_is_past_what_was_set_aside_is_told_of_no_setback(store: LocalStore, tmp_path: Path) -> None:

@@ -54,7 +54,9 @@ def test_a_buffer_that_a_forward_pass_changes_is_named(layer: nn.Module, name: s
 def test_constants_are_buffers_like_others_and_may_be_loaded_between_steps() -> None:
     model = nn.Sequential(Counter(first_call=9), nn.LayerNorm(3))
     buffers = Buffers(model)
-    for _ in range(3):
+    for factor in (2.0, 3.0, 4.0):
+        model.load_state_dict(model.state_dict() | {"0.table": torch.tensor([factor, torch.nan])})
         with buffers.held():
-            model(torch.randn(4, 3))
-        model.load_state_dict(model.state_dict())
+            given = model[0](torch.ones(4, 3))
+        assert torch.equal(given, torch.full((4, 3), factor))
+        assert torch.equal(model.get_buffer("0.count"), torch.zeros(()))

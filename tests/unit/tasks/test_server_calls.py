@@ -1,11 +1,15 @@
 """What Prefect's server is told by calls: keys that no two names share, and nothing that fails without a server."""
 
 import re
+import uuid
 
 import pytest
+from prefect.client.schemas.objects import FlowRun
+from prefect.context import FlowRunContext
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
-from tasks.telling.server import artifact_key, tell_all
+from tasks.telling import server
+from tasks.telling.server import artifact_key, show, tell_all
 from tests.helpers.prefect_server import find_free_port
 
 
@@ -26,3 +30,14 @@ def test_a_server_that_does_not_come_back_is_said_and_no_error(caplog: pytest.Lo
     first, last = (record.message for record in caplog.records if record.name == "holdfast")
     assert first.startswith("The last word. Prefect's server does not answer.")
     assert "did not come back" in last
+
+
+def test_an_artifact_that_the_server_cannot_take_now_is_kept_and_no_error(caplog: pytest.LogCaptureFixture) -> None:
+    in_a_flow = FlowRunContext.model_construct(flow_run=FlowRun.model_construct(id=uuid.uuid4()))
+    try:
+        with in_a_flow, temporary_settings({PREFECT_API_URL: f"http://127.0.0.1:{find_free_port()}/api"}):
+            show("report-demo", "# demo")
+        assert [artifact.key for artifact in server._untold] == ["report-demo"]
+    finally:
+        server._untold.clear()
+    assert "an artifact is sent when this flow ends" in caplog.text

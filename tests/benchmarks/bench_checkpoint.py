@@ -282,7 +282,7 @@ class _Bench:
             # Until training may go on; then it is waited for, beside nothing.
             self._time(
                 f"{ASYNC} ({kind.value}, {'own buffers kept' if stager else 'default'})",
-                lambda kind=kind, stager=stager, pending=pending: pending.append(
+                lambda kind=kind, stager=stager, pending=pending: pending.append(  # type: ignore[misc]
                     async_save(
                         self._tensors(),
                         checkpoint_id=self._fresh("async"),
@@ -361,7 +361,7 @@ def _let_go_of(paths: list[Path]) -> None:
 def _ratio(measured: dict[str, Any], name: str) -> float:
     """The median of the rounds' ratios to the reference."""
     pairs = zip(measured[name], measured[REFERENCES[name]], strict=True)
-    return statistics.median(value / reference for value, reference in pairs)
+    return float(statistics.median(value / reference for value, reference in pairs))
 
 
 def _ratios(measured: dict[str, Any]) -> dict[str, float]:

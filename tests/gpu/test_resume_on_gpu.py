@@ -1,6 +1,7 @@
 """On a GPU too, a resumed segment ends with the bits of an uninterrupted one, on any number of ranks."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -18,7 +19,7 @@ def test_a_resumed_segment_on_a_gpu_ends_with_the_same_bits(ranks: int, precisio
     """Two ranks share the GPU through Gloo; the run they take up was begun by one."""
     store = LocalStore(tmp_path / "store")
     dataset = publish_small_dataset(store, tmp_path / "work")
-    train = {"device": "cuda", "precision": precision}
+    train: dict[str, Any] = {"device": "cuda", "precision": precision}
     straight = make_spec(store, dataset, tmp_path / "straight", fence=2, **train)
     assert train_to_end(straight, store).outcome == "completed", read_log(straight)
     point = checkpoint_at(store, 7, 2)

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch fin
 def test_what_is_copied_beside_training_is_the_state_at_the_step_boundary(ranks: int, tmp_path: Path) -> None:
     store = LocalStore(tmp_path / "store")
     dataset = publish_small_dataset(store, tmp_path / "work")
-    train = {"device": "cuda", "ranks": ranks, "share_gpus": ranks > 1, "steps": 200, "every_steps": 1}
+    train: dict[str, Any] = {"device": "cuda", "ranks": ranks, "share_gpus": ranks > 1, "steps": 200, "every_steps": 1}
     found = []
     for fence, background in ((2, False), (3, True)):
         spec = make_spec(store, dataset, tmp_path / f"{fence}", fence=fence, background=background, **train)

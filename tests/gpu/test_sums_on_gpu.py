@@ -23,7 +23,8 @@ def test_any_number_of_ranks_and_buckets_gives_the_same_bits_on_a_gpu(
     precision: str, slope: float, tmp_path: Path
 ) -> None:
     """Two and three ranks share the GPU through Gloo; one rank has all parameters in one bucket."""
-    runs, settings = Runs(tmp_path), {"device": "cuda", "precision": precision, "steps": 6}
+    runs = Runs(tmp_path)
+    settings: dict[str, Any] = {"device": "cuda", "precision": precision, "steps": 6}
     steep = partial(train_with_a_steep_leaf, leaf=4, slope=slope)
     expected = runs.train(1, target=steep, **settings)[6]
     for ranks in (2, 3):

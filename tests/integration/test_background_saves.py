@@ -18,7 +18,7 @@ from tests.helpers.datasets import publish_small_dataset
 from tests.helpers.processes import train_segment
 from tests.helpers.training import make_spec, read_log, train_forked
 from training.configuration import ValidationConfig
-from training.saving import writer as checkpoint_writer
+from training.saving import writer as writer_module
 from training.saving.writer import CheckpointWriter
 from training.segment import run_segment
 from training.specification import SegmentSpec
@@ -30,6 +30,8 @@ from training.watching.validation import Validator
 from training.world import World
 
 STEP_SECONDS = 0.03
+# Tests take the place of functions in it, also of one that it only imports.
+checkpoint_writer: Any = writer_module
 
 
 @pytest.fixture
@@ -61,7 +63,7 @@ def slowly(spec: SegmentSpec, world: World) -> Any:
         time.sleep(STEP_SECONDS)
         return take_step(*arguments)
 
-    Trainer.take_step = slow_step  # type: ignore[method-assign]
+    Trainer.take_step = slow_step  # type: ignore[method-assign, assignment]
     return train_segment(spec, world)
 
 
@@ -116,7 +118,7 @@ def test_from_a_damaged_checkpoint_all_ranks_go_back_to_the_next_older_one(
 def with_a_store_that_fails(spec: SegmentSpec, world: World) -> Any:
     """The second rank's files of the first checkpoint cannot be put."""
     put = checkpoint_writer.put_checkpoint_file
-    attempts = []
+    attempts: list[str] = []
 
     def failing_put(store: Any, key: str, *arguments: Any) -> Any:
         if world.rank == 1 and "/000000000005-" in key:
@@ -147,7 +149,8 @@ def test_a_save_that_fails_three_times_raises_an_alarm_and_training_goes_on(
     # What the save that failed had of the ledger is in the next one.
     assert found[20].index.files == checkpoints_of(store, waiting)[20].index.files
     first = min(found)
-    assert found[first].index.ledger is not None and found[first].index.ledger.first_step == 0
+    ledger = found[first].index.ledger
+    assert ledger is not None and ledger.first_step == 0
 
 
 def with_one_rank_that_fails_while_another_writes(spec: SegmentSpec, world: World, failing: int) -> Any:
@@ -171,7 +174,7 @@ def with_one_rank_that_fails_while_another_writes(spec: SegmentSpec, world: Worl
         return take_step(trainer, step, leaves)
 
     checkpoint_writer.put_checkpoint_file = fail_or_keep
-    Trainer.take_step = noted_step  # type: ignore[method-assign]
+    Trainer.take_step = noted_step  # type: ignore[method-assign, assignment]
     return slowly(spec, world)
 
 
@@ -209,7 +212,7 @@ def with_a_store_that_hangs(spec: SegmentSpec, world: World) -> Any:
             flag.reason = lambda: StopReason.PREEMPTED  # type: ignore[method-assign]
         return take_step(trainer, step, leaves)
 
-    Trainer.take_step = stopping_step  # type: ignore[method-assign]
+    Trainer.take_step = stopping_step  # type: ignore[method-assign, assignment]
     return run_segment(spec, world, flag)
 
 
@@ -249,8 +252,8 @@ def with_a_validation_in_the_way(spec: SegmentSpec, world: World) -> Any:
             assert writers[0].ends_well()
 
     checkpoint_writer.put_checkpoint_file = waiting_put
-    CheckpointWriter.start = noted_start  # type: ignore[method-assign]
-    Validator._windows = long_windows  # type: ignore[method-assign]
+    CheckpointWriter.start = noted_start  # type: ignore[method-assign, assignment]
+    Validator._windows = long_windows  # type: ignore[method-assign, assignment]
     return train_segment(spec, world)
 
 

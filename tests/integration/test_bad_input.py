@@ -245,7 +245,8 @@ def test_a_mistake_in_a_setting(trained: Runner, assignment: str) -> None:
     key, separator, value = assignment.partition("=")
     for command in ("run", "status"):
         # A key that the runner sets, too, is set after the arguments.
-        message = refuse(trained, command, **{key: value}) if separator else refuse(trained, command, "--set", key)
+        setting: dict[str, Any] = {key: value}
+        message = refuse(trained, command, **setting) if separator else refuse(trained, command, "--set", key)
         assert_says(message, *SETTING_MISTAKES[assignment])
 
 

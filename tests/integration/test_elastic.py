@@ -73,7 +73,7 @@ def test_killed_again_and_again_and_continued_on_other_numbers_of_ranks_it_is_th
     seed = random.SystemRandom().randrange(2**32)
     print(f"kills of seed {seed}")
     chance, runs = random.Random(seed), Runs(tmp_path)
-    train = {"steps": 36, "every_steps": 2}
+    train: dict[str, Any] = {"steps": 36, "every_steps": 2}
     expected = runs.train(1, **train)
     last, specs = None, []
     for ranks in (2, 8, 3, 1):
@@ -189,7 +189,7 @@ def train_and_note_validation(spec: SegmentSpec, world: World) -> Any:
             notes.append((leaf.rows.tolist(), list(leaf.tokens.shape)))
         return plain_forward(model, leaf)
 
-    Classifier.forward = noting_forward  # type: ignore[method-assign]
+    Classifier.forward = noting_forward  # type: ignore[method-assign, assignment]
     kept = train_segment(spec, world)
     (spec.scratch_folder / f"validation-{world.rank}.json").write_text(json.dumps(notes))
     return kept

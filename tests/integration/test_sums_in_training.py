@@ -104,7 +104,7 @@ def test_fast_and_exact_sum_the_same_gradients(ranks: int, tmp_path: Path) -> No
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_a_loss_that_is_not_finite_ends_the_segment_and_reaches_no_checkpoint(ranks: int, tmp_path: Path) -> None:
     runs = Runs(tmp_path)
-    train = {"learning_rate": 1e7, "warmup_fraction": 0.0, "log_every_steps": 50, "every_steps": 1}
+    train: dict[str, Any] = {"learning_rate": 1e7, "warmup_fraction": 0.0, "log_every_steps": 50, "every_steps": 1}
     spec = runs.next_spec(ranks, **train)
     outcome = train_forked(spec, runs.store)
     assert outcome.outcome == "diverged", read_log(spec)
@@ -131,7 +131,8 @@ def test_a_gradient_that_clipping_tames_is_the_same_step_on_any_number_of_ranks(
 ) -> None:
     """One leaf of each step is far outside the usual range, of the kept ones and of the last ones of a rank."""
     target = partial(train_with_a_steep_leaf, leaf=4, slope=slope)
-    runs, settings = Runs(tmp_path), {"steps": 6, "precision": precision, "target": target}
+    runs = Runs(tmp_path)
+    settings: dict[str, Any] = {"steps": 6, "precision": precision, "target": target}
     found = [runs.train(ranks, **settings) for ranks in (1, 2, 3)]
     for other in found[1:]:
         require_the_same(other[6], found[0][6], runs)
@@ -148,7 +149,8 @@ def require_close_to_fast(runs: Runs, exact: FoundCheckpoint, **settings: Any) -
 
 
 def test_a_rare_class_with_a_large_weight_is_trained_as_plain_ddp_trains_it(tmp_path: Path) -> None:
-    runs, settings = Runs(tmp_path), {"steps": 6, "target": train_with_a_heavy_class}
+    runs = Runs(tmp_path)
+    settings: dict[str, Any] = {"steps": 6, "target": train_with_a_heavy_class}
     found = [runs.train(ranks, **settings) for ranks in (1, 2, 3)]
     for other in found[1:]:
         require_the_same(other[6], found[0][6], runs)
@@ -171,9 +173,12 @@ def train_with_a_steep_leaf(spec: SegmentSpec, world: World, leaf: int, slope: f
 
     def steep_loss(trainer: Trainer, batch: Leaf) -> Tensor:
         loss = plain_loss(trainer, batch)
-        return loss + Steep.apply(trainer.model.head.bias[0], slope) if batch.index == leaf else loss
+        if batch.index != leaf:
+            return loss
+        steep: Tensor = Steep.apply(trainer.model.get_parameter("head.bias")[0], slope)  # type: ignore[no-untyped-call]
+        return loss + steep
 
-    Trainer._loss = steep_loss  # type: ignore[method-assign]
+    Trainer._loss = steep_loss  # type: ignore[method-assign, assignment]
     return train_segment(spec, world)
 
 
@@ -193,7 +198,8 @@ class Steep(torch.autograd.Function):
 @pytest.mark.parametrize("sum", ["exact", "fast"])
 def test_parameters_that_some_leaves_or_none_use_and_frozen_ones_are_no_obstacle(sum: str, tmp_path: Path) -> None:
     """In the exact sum no bit depends on which leaves come together on a rank; and either sum can be resumed."""
-    runs, settings = Runs(tmp_path), {"sum": sum, "target": train_with_idle_parameters}
+    runs = Runs(tmp_path)
+    settings: dict[str, Any] = {"sum": sum, "target": train_with_idle_parameters}
     straight = runs.train(3, **settings)
     resumed = runs.train(3, straight[5], **settings)
     require_the_same(resumed[12], straight[12], runs)
@@ -224,9 +230,9 @@ def train_with_idle_parameters(spec: SegmentSpec, world: World) -> Any:
 
     def forward(model: Classifier, leaf: Leaf) -> Tensor:
         logits = plain_forward(model, leaf)
-        return logits + model.seldom if leaf.index % 3 == 0 else logits
+        return logits + model.get_parameter("seldom") if leaf.index % 3 == 0 else logits
 
-    Classifier.__init__, Classifier.forward = init, forward  # type: ignore[method-assign]
+    Classifier.__init__, Classifier.forward = init, forward  # type: ignore[method-assign, assignment]
     return train_segment(spec, world)
 
 
@@ -251,7 +257,7 @@ def train_with_batch_normalisation(spec: SegmentSpec, world: World) -> Any:
         model.token_norm = norm = nn.BatchNorm1d(config.width)
         model.token_embedding.register_forward_hook(lambda _, __, out: norm(out.flatten(0, 1)).view(out.shape))
 
-    Classifier.__init__ = init  # type: ignore[method-assign]
+    Classifier.__init__ = init  # type: ignore[method-assign, assignment]
     return train_segment(spec, world)
 
 
@@ -259,7 +265,7 @@ FIRST_SCALE = 2.0**24
 
 
 def train_with_a_loss_scale_that_overflows(spec: SegmentSpec, world: World) -> Any:
-    torch.amp.GradScaler = partial(torch.amp.GradScaler, init_scale=FIRST_SCALE)  # type: ignore[misc]
+    torch.amp.GradScaler = partial(torch.amp.GradScaler, init_scale=FIRST_SCALE)  # type: ignore[misc, assignment]
     return train_segment(spec, world)
 
 

@@ -13,7 +13,7 @@ from tests.helpers.commands import Runner
 from tests.helpers.fault_plans import FaultPlan, read_fired, read_trace
 
 POISON = FaultPlan().nan(row=100)
-ROLLBACK = {"divergence__rollback_steps": 10}
+ROLLBACK: dict[str, Any] = {"divergence__rollback_steps": 10}
 
 
 def die_in_rollback(site: Site) -> Attempt:

@@ -3,9 +3,11 @@
 import random
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
 from storage.checkpoints.checkpoints import (
@@ -143,7 +145,7 @@ def test_the_hash_of_the_weights_is_over_the_tensors_and_not_over_the_file(tmp_p
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16])
 def test_one_value_that_is_not_finite_is_found_among_many(tmp_path: Path, dtype: type) -> None:
-    values = np.ones(10_000, dtype=dtype)
+    values: NDArray[Any] = np.ones(10_000, dtype=dtype)
     values[0] = np.finfo(dtype).max
     save_file({"fine": values, "numbers": np.arange(3)}, tmp_path / "file")
     assert find_non_finite(tmp_path / "file") is None

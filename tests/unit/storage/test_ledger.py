@@ -91,7 +91,8 @@ def test_a_part_comes_back_as_it_was_written(store: LocalStore, head: LedgerPart
 
 def test_duckdb_reads_a_part_as_it_stands(store: LocalStore, head: LedgerPart) -> None:
     path = fetch_ledger_part(store, head)
-    found = duckdb.sql(f"SELECT step, leaf, list_sum(rows), hex(ids_md5) FROM '{path}' ORDER BY step, leaf").fetchall()
+    query = f"SELECT step, leaf, list_sum(rows), hex(ids_md5) FROM '{path}' ORDER BY step, leaf"
+    found = duckdb.execute(query).fetchall()
     expected = [(row["step"], row["leaf"], sum(row["rows"]), row["ids_md5"]) for row in make_rows(7, 8).to_pylist()]
     assert found == [(step, leaf, total, digest.hex().upper()) for step, leaf, total, digest in expected]
 

@@ -41,7 +41,7 @@ def test_a_metric_that_is_not_finite_is_never_one_of_the_best() -> None:
 
 
 PLACES = st.tuples(st.integers(0, 60), st.integers(2, 4))
-METRICS = st.sampled_from([None, "nan", 0.1, 0.5, 0.5, 0.9])
+METRICS: st.SearchStrategy[MetricValue | None] = st.sampled_from((None, "nan", 0.1, 0.5, 0.5, 0.9))
 POLICIES = st.builds(
     RetentionPolicy,
     newest=st.integers(2, 5),

@@ -348,7 +348,7 @@ def _hashes(paths: list[Path]) -> list[str]:
 
 
 def _duckdb_types(folder: Path) -> dict[str, str]:
-    return {row[0]: row[1] for row in duckdb.sql(f"DESCRIBE SELECT * FROM '{folder}/*.parquet'").fetchall()}
+    return {row[0]: row[1] for row in duckdb.execute(f"DESCRIBE SELECT * FROM '{folder}/*.parquet'").fetchall()}
 
 
 def _interrupt_at(call: int) -> Callable[[int], None]:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
 from storage.checkpoints.tensor_files import WeightsDistance, weights_distance
@@ -199,7 +200,7 @@ def test_the_page_loads_nothing_and_runs_nothing() -> None:
 
 
 def test_a_run_too_short_for_a_curve_has_a_page() -> None:
-    short = {"history": {"loss": [], "validation": []}}
+    short: dict[str, Any] = {"history": {"loss": [], "validation": []}}
     comparison = compared(straight=trained("straight", **short), interrupted=trained("interrupted", **short))
     assert "too short for a point of the loss curve" in render_drill_page(PLAN, comparison, HITS, "")
 
@@ -245,7 +246,11 @@ def test_a_drill_takes_a_number_that_neither_of_its_runs_has(tmp_path: Path) -> 
 
 def test_the_distance_of_weights_is_that_of_all_tensors_as_one_vector(tmp_path: Path) -> None:
     random = np.random.default_rng(0)
-    ours = {"a": random.normal(size=(40, 5)).astype(np.float32), "b": np.arange(7), "c": np.array([], np.float16)}
+    ours: dict[str, NDArray[Any]] = {
+        "a": random.normal(size=(40, 5)).astype(np.float32),
+        "b": np.arange(7),
+        "c": np.array([], np.float16),
+    }
     theirs = ours | {"a": ours["a"] + np.float32(1e-3), "b": ours["b"] * 2}
     for name, tensors in (("ours", ours), ("theirs", theirs)):
         save_file(tensors, tmp_path / name)
@@ -330,7 +335,7 @@ def test_of_a_run_only_segments_that_begin_from_now_on_are_followed(tmp_path: Pa
 
     report(3, "train", 90)  # what a killed segment leaves until somebody takes up the run
     follower = RunFollower(places)
-    assert follower.read() == [] and follower.fence is None
+    assert (follower.read(), follower.fence) == ([], None)
     places.segment_scratch(7).mkdir()
     assert follower.read() == [] and (follower.fence, follower.first_step) == (7, None)
     report(7, "restore", 0)

@@ -149,9 +149,9 @@ def test_a_run_that_a_living_process_trains_is_neither_prepared_nor_taken_up(
     with living_process() as holder:
         take_lease_for(config, holder)
         before = Manifest(store_of(config), config.run).load_head()
-        for work in (lambda: prepare_work(config), lambda: recover_work(config, dataset)):
+        for work, arguments in ((prepare_work, [config]), (recover_work, [config, dataset])):
             with pytest.raises(RunBusyError, match=f"is being trained by process {holder.pid}"):
-                work()
+                work(*arguments)
         assert Manifest(store_of(config), config.run).load_head() == before
 
 

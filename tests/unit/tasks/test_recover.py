@@ -77,5 +77,5 @@ def test_a_changed_configuration_is_told_and_in_the_manifest_before_anything_is_
         state, sentence = recovered(config_of(store, steps=150), dataset)
     assert "train.steps: was 100, is 150 now" in caplog.text
     assert "step 10 of 150" in sentence
-    assert (state.steps_total, state.config["train"]["steps"], state.lease) == (150, 150, None)
+    assert (state.steps_total, RunConfig.model_validate(state.config).train.steps, state.lease) == (150, 150, None)
     assert manifest.load_head().state == state

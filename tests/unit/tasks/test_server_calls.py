@@ -33,7 +33,8 @@ def test_a_server_that_does_not_come_back_is_said_and_no_error(caplog: pytest.Lo
 
 
 def test_an_artifact_that_the_server_cannot_take_now_is_kept_and_no_error(caplog: pytest.LogCaptureFixture) -> None:
-    in_a_flow = FlowRunContext.model_construct(flow_run=FlowRun.model_construct(id=uuid.uuid4()))
+    flow_run = FlowRun(id=uuid.uuid4(), flow_id=uuid.uuid4())
+    in_a_flow = FlowRunContext.model_construct(flow_run=flow_run)  # type: ignore[call-arg]
     try:
         with in_a_flow, temporary_settings({PREFECT_API_URL: f"http://127.0.0.1:{find_free_port()}/api"}):
             show("report-demo", "# demo")

@@ -74,7 +74,12 @@ def test_an_untouched_file_is_hashed_once_and_a_touched_one_again(
     monkeypatch.setattr(sources, "SETTLED_SECONDS", 0.0)
     time.sleep(0.02)  # the file's change time, which cannot be set, must lie in the past
     hashed: list[Path] = []
-    monkeypatch.setattr(sources, "sha256_of_file", lambda path: hashed.append(path) or sha256_of_file(path))
+
+    def noted_hash(path: Path) -> str:
+        hashed.append(path)
+        return sha256_of_file(path)
+
+    monkeypatch.setattr(sources, "sha256_of_file", noted_hash)
     files = find_files(str(path))
     first = fingerprint_files(files, tmp_path)
     assert fingerprint_files(files, tmp_path) == first

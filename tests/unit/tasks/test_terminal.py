@@ -89,6 +89,15 @@ def test_a_message_is_one_whole_line_where_there_is_no_terminal(
     assert line.endswith(" end") and MARKED in line
 
 
+def test_a_connection_that_prefect_makes_again_by_itself_is_no_traceback_on_the_terminal(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, logger: logging.Logger
+) -> None:
+    monkeypatch.setattr(logging.getLogger("websockets"), "level", logging.NOTSET)  # as it was, afterwards
+    messages.show_messages()
+    logging.getLogger("websockets.client").error("keepalive ping failed", exc_info=ConnectionError("no close frame"))
+    assert caplog.text == ""
+
+
 @pytest.fixture(params=[80, 120])
 def screen(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Console:
     console = Console(file=io.StringIO(), force_terminal=True, width=request.param, height=24, highlight=False)

@@ -12,6 +12,8 @@ from training.model.buffers import Buffers
 class Counter(nn.Module):
     """Counts its calls in a buffer, from a given call on."""
 
+    table: Tensor
+
     def __init__(self, first_call: int = 1) -> None:
         super().__init__()
         self._calls, self._first_call = 0, first_call
@@ -57,6 +59,6 @@ def test_constants_are_buffers_like_others_and_may_be_loaded_between_steps() -> 
     for factor in (2.0, 3.0, 4.0):
         model.load_state_dict(model.state_dict() | {"0.table": torch.tensor([factor, torch.nan])})
         with buffers.held():
-            given = model[0](torch.ones(4, 3))
+            given = model.get_submodule("0")(torch.ones(4, 3))
         assert torch.equal(given, torch.full((4, 3), factor))
         assert torch.equal(model.get_buffer("0.count"), torch.zeros(()))

@@ -115,7 +115,7 @@ def test_the_ids_are_those_that_were_read_and_not_those_that_were_planned(reader
 def test_the_md5_is_the_one_that_duckdb_takes(ids: list[str]) -> None:
     leaf = pa.table({"position": range(len(ids)), "id": ids})  # noqa: F841 - DuckDB finds it by its name
     query = "SELECT unhex(md5(string_agg(id, chr(31) ORDER BY position))) FROM leaf"
-    assert duckdb.sql(query).fetchall() == [(md5_of_ids(ids),)]
+    assert duckdb.execute(query).fetchall() == [(md5_of_ids(ids),)]
 
 
 def test_ids_that_run_together_are_told_apart() -> None:

@@ -83,7 +83,7 @@ def test_the_sum_has_the_same_bits_in_every_order_and_on_every_number_of_ranks(
 @settings(deadline=None)
 @given(terms_of(1))
 def test_the_sum_is_as_close_to_the_true_one_as_the_docstring_says(terms: list[list[float]]) -> None:
-    true = sum(Fraction(value) for (value,) in terms)
+    true = sum((Fraction(value) for (value,) in terms), Fraction())
     found = Fraction(sum_of(terms).read().item())
     before_rounding = len(terms) * Fraction(RESOLUTION) / 2
     assert abs(found - true) <= before_rounding + (abs(true) + before_rounding) / 2**24
@@ -205,7 +205,7 @@ def test_in_a_wider_range_the_sum_is_as_close_to_the_true_one_as_the_docstring_s
     assert total.tallies[OUTSIDE] == 0
     largest = max(abs(value) for term in terms for value in term)
     for place, found in enumerate(total.read().tolist()):
-        true = sum(Fraction(term[place]) for term in terms)
+        true = sum((Fraction(term[place]) for term in terms), Fraction())
         before_rounding = len(terms) * Fraction(wider.resolution) / 2
         assert before_rounding <= max(len(terms) * Fraction(RESOLUTION) / 2, Fraction(largest) / 2**51)
         assert abs(Fraction(found) - true) <= before_rounding + (abs(true) + before_rounding) / 2**24

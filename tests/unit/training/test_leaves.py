@@ -99,7 +99,8 @@ def test_attention_costs_as_much_as_the_dense_layers_where_the_docstring_says() 
 def log_normal_lengths(count: int, seed: int) -> list[int]:
     """Median 250 tokens, as documents have, none longer than 2,048."""
     drawn = np.random.Generator(np.random.Philox(key=seed)).lognormal(np.log(250), 0.8, count)
-    return np.clip(drawn.round(), 1, 2048).astype(int).tolist()
+    lengths: list[int] = np.clip(drawn.round(), 1, 2048).astype(int).tolist()
+    return lengths
 
 
 def test_nine_of_ten_computed_tokens_are_real_on_log_normal_lengths() -> None:

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from storage.checkpoints import tensor_layout
 from storage.checkpoints.tensor_layout import TensorKind, lay_out
@@ -58,11 +58,16 @@ class RecordedCuda:
 
     def _stream(self, name: str) -> SimpleNamespace:
         event = SimpleNamespace(synchronize=lambda: self.note("wait for event"))
+
+        def record() -> SimpleNamespace:
+            self.note(name, "records event")
+            return event
+
         return SimpleNamespace(
             name=name,
             wait_stream=lambda other: self.note(name, "waits for", other.name),
             wait_event=lambda _event: self.note(name, "waits for event"),
-            record_event=lambda: self.note(name, "records event") or event,
+            record_event=record,
         )
 
     @contextmanager
@@ -111,9 +116,12 @@ def test_a_refusal_of_cuda_is_an_error_that_says_what_to_do(monkeypatch: pytest.
 def test_memory_that_is_not_page_locked_has_the_values_when_the_copy_returns(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[bool] = []
     copy = torch.Tensor.copy_
-    monkeypatch.setattr(
-        torch.Tensor, "copy_", lambda self, source, non_blocking: asked.append(non_blocking) or copy(self, source)
-    )
+
+    def noted_copy(tensor: Tensor, source: Tensor, non_blocking: bool) -> Tensor:
+        asked.append(non_blocking)
+        return copy(tensor, source)
+
+    monkeypatch.setattr(torch.Tensor, "copy_", noted_copy)
     state = state_of(nn.Linear(4, 8))
     RecordedCuda().install(monkeypatch)
     for page_locked in (False, True):

@@ -1,6 +1,7 @@
 """What Prefect's server is told by calls: keys that no two names share, and nothing that fails without a server."""
 
 import re
+import socket
 import uuid
 
 import pytest
@@ -32,13 +33,19 @@ def test_a_server_that_does_not_come_back_is_said_and_no_error(caplog: pytest.Lo
     assert "did not come back" in last
 
 
-def test_an_artifact_that_the_server_cannot_take_now_is_kept_and_no_error(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("hangs", [False, True])
+def test_an_artifact_that_the_server_cannot_take_now_is_kept_and_no_error(
+    hangs: bool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "CALL_SECONDS", 0.2)
     flow_run = FlowRun(id=uuid.uuid4(), flow_id=uuid.uuid4())
     in_a_flow = FlowRunContext.model_construct(flow_run=flow_run)  # type: ignore[call-arg]
-    try:
-        with in_a_flow, temporary_settings({PREFECT_API_URL: f"http://127.0.0.1:{find_free_port()}/api"}):
-            show("report-demo", "# demo")
-        assert [artifact.key for artifact in server._untold] == ["report-demo"]
-    finally:
-        server._untold.clear()
-    assert "an artifact is sent when this flow ends" in caplog.text
+    with socket.create_server(("127.0.0.1", 0)) as listening:  # takes a connection, and never answers
+        port = listening.getsockname()[1] if hangs else find_free_port()
+        try:
+            with in_a_flow, temporary_settings({PREFECT_API_URL: f"http://127.0.0.1:{port}/api"}):
+                show("report-demo", "# demo")
+            assert [artifact.key for artifact in server._untold] == ["report-demo"]
+        finally:
+            server._untold.clear()
+    assert f"an artifact is sent when this flow ends: {'timed out' if hangs else ''}" in caplog.text

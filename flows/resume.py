@@ -13,6 +13,7 @@ from flows.deployed import describe_failure, train_deployed, with_budget
 from storage.errors import HoldfastError
 from storage.objects.addresses import open_store, require_run_name
 from storage.runs.manifest import Manifest
+from tasks.compatibility import in_words_of_now
 from tasks.configuration import RunConfig
 from tasks.settings.reading import change_values, configure
 
@@ -51,6 +52,6 @@ def load_run_configuration(store: str, run: str, changes: dict[str, int | None])
     """
     require_run_name(run)
     opened = open_store(store)
-    values = Manifest(opened, run).load_head().state.config | {"store": opened.address}
+    values = in_words_of_now(Manifest(opened, run).load_head().state.config) | {"store": opened.address}
     assignments = [f"{field}={value}" for field, value in changes.items() if value is not None]
     return configure(RunConfig, change_values(values, assignments), f"configuration of run {run!r} in {store}")

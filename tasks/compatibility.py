@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from storage.errors import IncompatibleRunError
 from storage.runs.run_state import RunState
-from tasks.configuration import RunConfig
+from tasks.configuration import UNLIMITED, RunConfig
 
 # Sections and fields that may change between segments: where things are, how often, how long, how many ranks.
 CHANGEABLE = (
@@ -50,12 +50,21 @@ def require_compatible(state: RunState, config: RunConfig) -> None:
 def read_stored(values: dict[str, Any]) -> dict[str, Any]:
     """A stored configuration with the defaults of fields that came later. Raises `IncompatibleRunError`."""
     try:
-        return RunConfig.model_validate(values).model_dump(mode="json")
+        return RunConfig.model_validate(in_words_of_now(values)).model_dump(mode="json")
     except ValidationError as error:
         raise IncompatibleRunError(
             f"The run's stored configuration is not one that this version understands: {error.errors()[0]['loc']}. "
             "Continue it with the version of Holdfast that it was started with."
         ) from error
+
+
+def in_words_of_now(values: dict[str, Any]) -> dict[str, Any]:
+    """A stored configuration with each value written as it is today; what it means stays the same."""
+    data = values.get("data", {})
+    limit = str(data.get("memory_limit", ""))
+    if limit in ("none", "null") or limit.startswith("-"):
+        return values | {"data": data | {"memory_limit": UNLIMITED}}
+    return values
 
 
 def describe_changes(before: dict[str, Any], after: dict[str, Any], prefix: str = "") -> dict[str, str]:
@@ -66,9 +75,13 @@ def describe_changes(before: dict[str, Any], after: dict[str, Any], prefix: str 
         if isinstance(old, dict) and isinstance(new, dict):
             changes |= describe_changes(old, new, f"{field}.")
         elif old != new:
-            changes[field] = f"{field}: was {old!r}, is {new!r} now"
+            changes[field] = f"{field}: was {_shown(old)}, is {_shown(new)} now"
     return changes
 
 
 def _is_changeable(field: str) -> bool:
     return any(field == entry or field.startswith(f"{entry}.") for entry in CHANGEABLE)
+
+
+def _shown(value: Any) -> str:
+    return "not set" if value is None else repr(value)

@@ -6,7 +6,7 @@ Invariant: a `RunConfig` that was built is consistent in itself; what it says ab
 from collections import Counter
 from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from storage.objects.addresses import MAX_RUN_NAME_CHARACTERS, RUN_NAME_PATTERN
 from training.configuration import (
@@ -17,6 +17,8 @@ from training.configuration import (
     TrainConfig,
     ValidationConfig,
 )
+
+UNLIMITED = "unlimited"
 
 
 class SplitConfig(ConfigModel):
@@ -80,9 +82,17 @@ class DataConfig(ConfigModel):
     row_group_rows: int = Field(1024, ge=1, description="Rows that are read from a shard in one piece.")
     memory_limit: str = Field(
         "2GB",
-        description="Most memory that DuckDB may use while preparing; more is spilled to disk. none means "
-        "no limit: the system may then stop the preparation when memory runs out.",
+        description="Most memory that DuckDB may use while preparing and auditing, such as 512MB; more is spilled to "
+        f"disk. {UNLIMITED}: no limit; the system may then stop the process when memory runs out.",
     )
+
+    @field_validator("memory_limit")
+    @classmethod
+    def _is_a_size_or_says_that_there_is_no_limit(cls, value: str) -> str:
+        # DuckDB itself takes "none", "null" and every negative size for no limit.
+        if value != UNLIMITED and not value.strip()[:1].isdigit():
+            raise ValueError(f"must be a size like '2GB' or '512MB', or '{UNLIMITED}' for no limit")
+        return value
 
     @model_validator(mode="after")
     def _columns_make_sense(self) -> "DataConfig":

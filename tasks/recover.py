@@ -9,8 +9,8 @@ import time
 from storage.datasets import DatasetManifest, dataset_sha256
 from storage.runs.run_state import RunState
 from storage.runs.transitions import reconfigure
-from tasks.compatibility import describe_changes, read_stored
-from tasks.configuration import RunConfig
+from tasks.compatibility import describe_changes, in_words_of_now, read_stored
+from tasks.configuration import UNLIMITED, RunConfig
 from tasks.places import RunPlaces, open_places
 from tasks.promote import promote
 from tasks.retrying import Patience
@@ -60,6 +60,8 @@ def _describe(state: RunState) -> str:
 
 
 def _announce_changes(state: RunState, config: RunConfig) -> None:
+    if in_words_of_now(state.config) != state.config:
+        announce(f"The run's data.memory_limit meant no limit in earlier versions; now it is written {UNLIMITED!r}.")
     for field, text in describe_changes(read_stored(state.config), config.model_dump(mode="json")).items():
         announce(f"Configuration changed: {text}.")
         if field in ("train.ranks", "train.share_gpus") and config.train.sum == "fast" and state.promoted is not None:

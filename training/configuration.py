@@ -3,6 +3,7 @@
 Invariant: nothing here names a machine. `ranks` and `threads` say how the work is cut, not where it runs.
 """
 
+import math
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -11,6 +12,9 @@ from storage.runs.retention import RetentionPolicy
 
 # No more training than this may hang on one save, whatever a step takes.
 LONGEST_EVERY_SECONDS = 900.0
+# A run is validated so often unless it says how often, but a long one not more rarely than every so many steps.
+VALIDATIONS_BY_DEFAULT = 5
+LONGEST_VALIDATION_STEPS = 10_000
 
 
 class ConfigModel(BaseModel):
@@ -112,9 +116,19 @@ class TrainConfig(ConfigModel):
 class ValidationConfig(ConfigModel):
     """When and how the model is validated."""
 
-    every_steps: int = Field(10_000, ge=1, description="Steps between two validations; the last step has one too.")
+    every_steps: int | None = Field(
+        None,
+        ge=1,
+        description="Steps between two validations; the last step has one too. Default: a fifth of train.steps, at "
+        f"most {LONGEST_VALIDATION_STEPS:,}.",
+    )
     batch_size: int = Field(256, ge=1, description="Samples of one forward pass, on average: fewer of long texts.")
     max_samples: int | None = Field(None, ge=1, description="Use only so many samples, the first ones. Default: all.")
+
+    def is_due(self, step: int, num_steps: int) -> bool:
+        """Whether step `step`, counted from 1, of a run of `num_steps` is followed by a validation."""
+        every = self.every_steps or min(math.ceil(num_steps / VALIDATIONS_BY_DEFAULT), LONGEST_VALIDATION_STEPS)
+        return step == num_steps or (step > 0 and step % every == 0)
 
 
 class DivergenceConfig(ConfigModel):

@@ -70,9 +70,8 @@ def train(segment: Segment, batches: Iterator[list[Leaf]]) -> StopReason:
 
 
 def _validation_is_due(segment: Segment) -> bool:
-    step = segment.state.step
-    on_cadence = step > 0 and step % segment.spec.validation.every_steps == 0
-    return (on_cadence or step == segment.spec.train.steps) and segment.state.validated_step != step
+    step, spec = segment.state.step, segment.spec
+    return spec.validation.is_due(step, spec.train.steps) and segment.state.validated_step != step
 
 
 def _validate(segment: Segment) -> None:

@@ -57,6 +57,7 @@ def find_run(text: str, assignments: list[str]) -> "tuple[Store, str]":
     from storage.objects.addresses import open_store
     from storage.runs.addresses import find_target
     from storage.runs.manifest import Manifest, find_runs
+    from tasks.compatibility import in_words_of_now
     from tasks.configuration import RunConfig
     from tasks.settings.reading import change_values, configure, load_configuration
 
@@ -68,7 +69,7 @@ def find_run(text: str, assignments: list[str]) -> "tuple[Store, str]":
         raise _no_run(text, find_runs(store))
     if not assignments:
         return store, run
-    started_with = Manifest(store, run).load_head().state.config | {"store": store.address}
+    started_with = in_words_of_now(Manifest(store, run).load_head().state.config) | {"store": store.address}
     config = configure(RunConfig, change_values(started_with, assignments), f"configuration of {text}")
     return open_store(config.store), config.run
 

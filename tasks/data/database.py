@@ -11,6 +11,7 @@ from pathlib import Path
 import duckdb
 
 from storage.errors import ConfigurationError, StoreError
+from tasks.configuration import UNLIMITED
 from tasks.data.sources.columns import literal
 
 
@@ -26,11 +27,11 @@ def open_database(memory_limit: str, folder: Path) -> Iterator[duckdb.DuckDBPyCo
         connection.execute("SET disabled_optimizers = 'statistics_propagation'")
         connection.execute("SET TimeZone = 'UTC'")
         connection.execute(f"SET temp_directory = {literal(str(folder / 'spill'))}")
-        connection.execute(f"SET memory_limit = {literal(memory_limit)}")
+        connection.execute(f"SET memory_limit = {literal('none' if memory_limit == UNLIMITED else memory_limit)}")
     except duckdb.ParserException as error:
         connection.close()
         raise ConfigurationError(
-            f"data.memory_limit must be a size like '2GB' or '512MB', found {memory_limit!r}."
+            f"data.memory_limit must be a size like '2GB' or '512MB', or '{UNLIMITED}', found {memory_limit!r}."
         ) from error
     with connection:
         yield connection

@@ -296,7 +296,7 @@ def test_a_source_that_is_not_there_is_an_error(tmp_path: Path) -> None:
 
 def test_a_memory_limit_that_is_no_size_is_an_error(tmp_path: Path) -> None:
     folder, _ = two_files(tmp_path)
-    config = text_config(folder, memory_limit="two apples")
+    config = text_config(folder, memory_limit="2 apples")
     assert_fails(config, tmp_path, "data.memory_limit must be a size", error=ConfigurationError)
 
 

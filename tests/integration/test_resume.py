@@ -9,6 +9,7 @@ from storage.checkpoints.checkpoints import verify_checkpoint
 from storage.objects.local_store import LocalStore
 from tests.helpers.datasets import publish_small_dataset
 from tests.helpers.training import checkpoint_at, make_spec, read_log, read_state, train_forked, train_to_end
+from training.configuration import ValidationConfig
 
 # Dropout, metadata, a batch across two epochs and several leaves a rank are part of all of them.
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -56,3 +57,17 @@ def test_a_checkpoint_restores_everything_that_a_run_is_made_of(tmp_path: Path) 
     assert [validation["step"] for validation in state["history"]["validation"]] == [10, 20]
     assert state["best"]["metric"] == "macro_f1"
     assert state["best"]["value"] == max(v["metrics"]["macro_f1"] for v in state["history"]["validation"])
+
+
+def test_a_short_run_that_says_nothing_of_validations_has_five_also_when_it_was_interrupted(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path / "store")
+    dataset = publish_small_dataset(store, tmp_path / "work")
+    by_default = {"validation": ValidationConfig(batch_size=20)}
+    straight = make_spec(store, dataset, tmp_path / "straight", fence=2).model_copy(update=by_default)
+    assert train_forked(straight, store).outcome == "completed", read_log(straight)
+    point = checkpoint_at(store, 7, 2)
+    resumed = make_spec(store, dataset, tmp_path / "resumed", fence=3, resume=point).model_copy(update=by_default)
+    assert train_forked(resumed, store).outcome == "completed", read_log(resumed)
+    of_straight, of_resumed = (read_state(store, checkpoint_at(store, 20, fence))["history"] for fence in (2, 3))
+    assert [validation["step"] for validation in of_straight["validation"]] == [4, 8, 12, 16, 20]
+    assert of_resumed == of_straight

@@ -140,6 +140,11 @@ def test_a_configuration_cannot_be_changed_after_it_was_loaded(small: Path) -> N
         ("train.learning_rate=nan", "train.learning_rate: must be a finite number (found nan)"),
         ("train.compile=perhaps", "train.compile: must be a valid boolean (found 'perhaps')"),
         ("checkpoint.every_seconds=1000", "checkpoint.every_seconds: must be less than or equal to 900 (found 1000)"),
+        (
+            "data.memory_limit=none",
+            "data.memory_limit: must be a size like '2GB' or '512MB', or 'unlimited' for no limit (found 'none')",
+        ),
+        ("data.memory_limit=-1", "or 'unlimited' for no limit (found"),
         ("data.kind=ternary", "data.kind: must be 'multiclass' or 'binary' (found 'ternary')"),
         ("data.numeric=length", "data.numeric: must be a valid list (found 'length')"),
         ("train=5", "train: must be a section with keys of its own (found 5)"),

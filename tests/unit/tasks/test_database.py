@@ -1,0 +1,26 @@
+"""DuckDB as it is opened for a block: the memory that it may use is the one that was asked for."""
+
+from pathlib import Path
+
+import pytest
+
+from storage.errors import ConfigurationError
+from tasks.data.database import open_database
+
+
+@pytest.mark.parametrize(("limit", "shown"), [("2GB", "1.8 GiB"), ("512MB", "488.2 MiB"), ("1GiB", "1.0 GiB")])
+def test_a_size_is_the_limit(tmp_path: Path, limit: str, shown: str) -> None:
+    with open_database(limit, tmp_path) as connection:
+        assert connection.execute("SELECT current_setting('memory_limit')").fetchall() == [(shown,)]
+
+
+def test_unlimited_is_more_than_any_machine_has(tmp_path: Path) -> None:
+    with open_database("unlimited", tmp_path) as connection:
+        ((shown,),) = connection.execute("SELECT current_setting('memory_limit')").fetchall()
+    assert shown.endswith("PiB")
+
+
+@pytest.mark.parametrize("limit", ["100", "2 apples"])
+def test_what_is_no_size_is_an_error_that_shows_what_one_looks_like(tmp_path: Path, limit: str) -> None:
+    with pytest.raises(ConfigurationError, match="must be a size like '2GB'"), open_database(limit, tmp_path):
+        pass

@@ -28,6 +28,19 @@ CHANGEABLE = (
     "segment",
     "retry",
 )
+# What a new run has where its configuration says nothing, and what is kept from then on.
+NEW_RUN = {"id": None, "class_order": "natural"}
+
+
+def as_begun(config: RunConfig, state: RunState | None) -> RunConfig:
+    """The configuration in which what its file leaves open about the data is what the run was begun with.
+
+    Their defaults were others once: a run is not refused, and gets no other data, because a default changed. Without a
+    state the run is a new one.
+    """
+    begun = NEW_RUN if state is None else read_stored(state.config)["data"]
+    left_open = {name: begun[name] for name in NEW_RUN if getattr(config.data, name) is None}
+    return config.model_copy(update={"data": config.data.model_copy(update=left_open)})
 
 
 def require_compatible(state: RunState, config: RunConfig) -> None:
@@ -60,11 +73,20 @@ def read_stored(values: dict[str, Any]) -> dict[str, Any]:
 
 def in_words_of_now(values: dict[str, Any]) -> dict[str, Any]:
     """A stored configuration with each value written as it is today; what it means stays the same."""
-    data = values.get("data", {})
-    limit = str(data.get("memory_limit", ""))
-    if limit in ("none", "null") or limit.startswith("-"):
-        return values | {"data": data | {"memory_limit": UNLIMITED}}
-    return values
+    data = values.get("data")
+    if not isinstance(data, dict):
+        return values
+    # Of a version without this field, which knew one order.
+    data = {"class_order": "text"} | data
+    if has_no_limit_of_before(values):
+        data["memory_limit"] = UNLIMITED
+    return values | {"data": data}
+
+
+def has_no_limit_of_before(values: dict[str, Any]) -> bool:
+    """Whether a stored configuration sets no limit of memory, in the words that earlier versions gave to DuckDB."""
+    limit = str(values["data"].get("memory_limit", ""))
+    return limit in ("none", "null") or limit.startswith("-")
 
 
 def describe_changes(before: dict[str, Any], after: dict[str, Any], prefix: str = "") -> dict[str, str]:

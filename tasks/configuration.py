@@ -51,7 +51,11 @@ class DataConfig(ConfigModel):
         description="Parquet file, folder of Parquet files, or glob. A relative path is taken from the "
         "configuration file's folder.",
     )
-    id: str | None = Field("sample_id", description='Column with a unique id. Set it to "" to number the rows instead.')
+    id: str | None = Field(
+        None,
+        description="Column with a unique id. Default: file and row number are the id; a file or row that is inserted "
+        "then gives those after it other ids. A run keeps the column that it was begun with.",
+    )
     text: str | None = Field(None, description="Column with raw text. Give this or tokens.")
     tokens: str | None = Field(None, description="Column with lists of token ids. Give this or text.")
     attention_mask: str | None = Field(
@@ -61,8 +65,14 @@ class DataConfig(ConfigModel):
     kind: Literal["multiclass", "binary"] = Field(description="What is predicted.")
     classes: list[str] | None = Field(
         None,
-        description="All labels, in the order of the model's outputs. Default: the sorted labels of the training "
-        "split; for a binary target 0 and 1.",
+        description="All labels, in the order of the model's outputs. Default: the labels of the data, in the order "
+        "that class_order names; for a binary target 0 and 1.",
+    )
+    class_order: Literal["natural", "text"] | None = Field(
+        None,
+        description="Order of the labels where classes is not given. natural: numbers by value, also those within a "
+        "text, so level 2 comes before level 10. text: whole numbers by value, all else character by character. "
+        "Default: natural; text for a run that was begun by a version without this field.",
     )
     numeric: list[str] = Field([], description="Numeric metadata columns; missing values are imputed and flagged.")
     categorical: list[str] = Field([], description="Categorical metadata columns; missing is a category of its own.")

@@ -14,8 +14,9 @@ from storage.errors import IncompatibleRunError
 from storage.objects.addresses import check_writable
 from storage.objects.digests import digest_of
 from storage.runs.run_state import RunState
-from tasks.compatibility import require_compatible
+from tasks.compatibility import as_begun, require_compatible
 from tasks.configuration import RetryConfig, RunConfig
+from tasks.data.class_order import find_prepared, possible_inputs
 from tasks.data.contract_result import find_contract_result, render_markdown
 from tasks.data.difference import describe_difference
 from tasks.data.pipeline import find_inputs, prepare_dataset
@@ -24,6 +25,7 @@ from tasks.places import RunPlaces, open_places, require_scratch
 from tasks.retrying import Patience
 from tasks.running.settle import require_dead_holder
 from tasks.step import step
+from tasks.telling.announce import announce
 from tasks.telling.display import PreparationDisplay
 from tasks.telling.server import show
 
@@ -43,6 +45,9 @@ def prepare_data(config: RunConfig) -> tuple[DatasetManifest, str]:
 
 def _prepare(config: RunConfig, places: RunPlaces) -> DatasetManifest:
     head = places.manifest.find_head()
+    begun = as_begun(config, head.state if head else None)
+    _announce_id(config.data.id, begun.data.id, is_new=head is None)
+    config = begun
     if head is not None:
         if head.state.lease is not None:
             require_dead_holder(places, head.state.lease)
@@ -52,6 +57,14 @@ def _prepare(config: RunConfig, places: RunPlaces) -> DatasetManifest:
         dataset = prepare_dataset(config.data, places.store, places.data_scratch, display.show, _run_part)
     _show_contract(places, dataset)
     return dataset
+
+
+def _announce_id(named: str | None, column: str | None, is_new: bool) -> None:
+    """Say what identifies a row where the configuration does not."""
+    if named is None and column:
+        announce(f"data.id is not set: the run keeps the column {column!r}, with which it was begun.")
+    elif named is None and is_new:
+        announce("data.id is not set: a row's id is its file and its row number.")
 
 
 @step("prepare part", "prepare: {name}")
@@ -73,11 +86,11 @@ def _describe(dataset: DatasetManifest) -> str:
 def _require_same_data(config: RunConfig, places: RunPlaces, state: RunState) -> None:
     """Raise `IncompatibleRunError` if the source is not the one the run was started with, before it is prepared."""
     inputs = find_inputs(config.data, places.data_scratch)
-    if digest_of(inputs) == state.dataset_digest:
+    if state.dataset_digest in map(digest_of, possible_inputs(inputs, config.data)):
         return
     before = find_dataset(places.store, state.dataset_digest)
     changes = describe_change(before, inputs) if before else ["its data set is no longer in the store"]
-    now = find_dataset(places.store, digest_of(inputs))  # there if another run has it
+    now = find_prepared(places.store, inputs, config.data)  # there if another run has it
     if before is not None and now is not None:
         changes += describe_difference(before, now)
     raise IncompatibleRunError(

@@ -9,7 +9,7 @@ import time
 from storage.datasets import DatasetManifest, dataset_sha256
 from storage.runs.run_state import RunState
 from storage.runs.transitions import reconfigure
-from tasks.compatibility import describe_changes, in_words_of_now, read_stored
+from tasks.compatibility import as_begun, describe_changes, has_no_limit_of_before, read_stored
 from tasks.configuration import UNLIMITED, RunConfig
 from tasks.places import RunPlaces, open_places
 from tasks.promote import promote
@@ -29,6 +29,7 @@ def recover(config: RunConfig, dataset: DatasetManifest) -> tuple[RunState, str]
 
 def _take_up(config: RunConfig, dataset: DatasetManifest, places: RunPlaces) -> tuple[RunState, str]:
     head = places.manifest.find_head()
+    config = as_begun(config, head.state if head else None)
     if head is None:
         return places.manifest.create(_first_state(config, dataset, places)).state, "A new run: it begins at step 0."
     require_pinned_dataset(places, head.state)
@@ -60,7 +61,7 @@ def _describe(state: RunState) -> str:
 
 
 def _announce_changes(state: RunState, config: RunConfig) -> None:
-    if in_words_of_now(state.config) != state.config:
+    if has_no_limit_of_before(state.config):
         announce(f"The run's data.memory_limit meant no limit in earlier versions; now it is written {UNLIMITED!r}.")
     for field, text in describe_changes(read_stored(state.config), config.model_dump(mode="json")).items():
         announce(f"Configuration changed: {text}.")

@@ -26,13 +26,13 @@ from storage.datasets import (
     SplitRecord,
     Target,
     dataset_key,
-    find_dataset,
     publish_dataset,
 )
 from storage.errors import ConfigurationError, StoreError
 from storage.objects.digests import canonical_json, digest_of, sha256_of_file
 from storage.objects.store import Store
 from tasks.configuration import DataConfig
+from tasks.data.class_order import find_prepared, with_class_order
 from tasks.data.contract_result import CONTRACT_FILE, sum_up
 from tasks.data.database import open_database, parquet_sql
 from tasks.data.shard import ordered_sql, prepared_sql, put_again, stage_tokens, write_shards
@@ -87,8 +87,7 @@ def prepare_dataset(
     table = inspect_files(files, config)
     fingerprints = fingerprint_files(files, scratch, on_progress)
     inputs = read_inputs(config, files, fingerprints)
-    digest = digest_of(inputs)
-    published = find_dataset(store, digest)
+    published = find_prepared(store, inputs, config)
     if published is not None:
         return published
     with (
@@ -96,13 +95,13 @@ def prepare_dataset(
         open_database(config.memory_limit, folder) as connection,
         _explained(config, scratch),
     ):
-        preparation = _Preparation(config, store, folder, connection, table, digest, on_progress, run_part)
-        manifest = preparation.run(inputs, fingerprints)
+        preparation = _Preparation(config, store, folder, connection, table, inputs, on_progress, run_part)
+        manifest = preparation.run(fingerprints)
     return manifest
 
 
 def find_inputs(config: DataConfig, scratch: Path, on_progress: OnProgress | None = None) -> dict[str, Any]:
-    """The inputs a data set made now would have, for `describe_change`; `digest_of` them is its digest."""
+    """The inputs a data set made now would have, for `describe_change`, but for the order of its classes."""
     files = find_files(config.source)
     return read_inputs(config, files, fingerprint_files(files, scratch, on_progress))
 
@@ -140,7 +139,7 @@ class _Preparation:
         folder: Path,
         connection: duckdb.DuckDBPyConnection,
         table: SourceTable,
-        digest: str,
+        inputs: dict[str, Any],
         on_progress: OnProgress | None,
         run_part: RunPart,
     ) -> None:
@@ -149,14 +148,20 @@ class _Preparation:
         self.folder = folder
         self.connection = connection
         self.table = table
-        self.digest = digest
+        self.inputs = inputs
         self.on_progress = on_progress
         self.run_part = run_part
 
-    def run(self, inputs: dict[str, Any], fingerprints: list[Fingerprint]) -> DatasetManifest:
+    @property
+    def digest(self) -> str:
+        """Final once the labels are known; nothing is written before."""
+        return digest_of(self.inputs)
+
+    def run(self, fingerprints: list[Fingerprint]) -> DatasetManifest:
         self.connection.execute(f"CREATE TEMP VIEW samples AS {samples_sql(self.table, self.config)}")
         contract = self.run_part("contract", self._check)
         dealt, numeric, categorical = self.run_part("split and statistics", self._measure)
+        self.inputs = with_class_order(self.inputs, dealt.classes, self.config)
         relation = prepared_sql(self.config, dealt.classes, numeric)
         tokenizer: Tokenizer | None = None
         if self.config.text:
@@ -164,7 +169,7 @@ class _Preparation:
         splits, tokenizer_record = self.run_part("shard", lambda: self._write(relation, dealt, tokenizer))
         manifest = DatasetManifest(
             digest=self.digest,
-            inputs=inputs,
+            inputs=self.inputs,
             versions={name: version(name) for name in LIBRARIES},
             target=Target(
                 kind=self.config.kind,

@@ -10,6 +10,7 @@ import duckdb
 
 from storage.datasets import SPLITS
 from tasks.configuration import DataConfig
+from tasks.data.class_order import order_labels
 from tasks.data.sources.columns import SourceTable, broken_contract
 from tasks.data.sources.rules import label_domain
 
@@ -36,7 +37,7 @@ def deal_samples(connection: duckdb.DuckDBPyConnection, table: SourceTable, conf
         sum(count for (split_index, _), count in counts.items() if split_index == i) for i in range(len(SPLITS))
     ]
     _require_rows(num_rows, config)
-    classes = label_domain(config) or _sorted_labels({label for _, label in counts})
+    classes = label_domain(config) or order_labels({label for _, label in counts}, config)
     class_counts = [counts.get((TRAIN, name), 0) for name in classes]
     _require_classes(classes, class_counts, counts, config)
     return Dealt(classes, class_counts, num_rows)
@@ -63,14 +64,6 @@ def _time_split_sql(connection: duckdb.DuckDBPyConnection, table: SourceTable, c
         f"CASE WHEN split_key >= (SELECT split_key FROM test_from) THEN {TEST} "
         f"WHEN split_key >= (SELECT split_key FROM validation_from) THEN {VALIDATION} ELSE {TRAIN} END"
     )
-
-
-def _sorted_labels(labels: set[str]) -> list[str]:
-    """Whole numbers by value, everything else by its characters."""
-    try:
-        return sorted(labels, key=int)
-    except ValueError:
-        return sorted(labels)
 
 
 def _require_rows(num_rows: list[int], config: DataConfig) -> None:

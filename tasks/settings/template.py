@@ -23,7 +23,6 @@ START = {
     "store": "holdfast-store",
     "data": {
         "source": "path/to/data",
-        "id": "sample_id",
         "text": "text",
         "label": "label",
         "kind": "multiclass",
@@ -94,6 +93,8 @@ def _placeholder(field: FieldInfo) -> str:
     kind = next(part for part in _parts(field.annotation) if part is not types.NoneType)
     if get_origin(kind) is list:
         return '["text", "text"]'
+    if get_origin(kind) is Literal:
+        return " or ".join(map(_toml, get_args(kind)))
     return PLACEHOLDERS[kind]
 
 

@@ -39,7 +39,9 @@ def text_columns(num_rows: int, first: int = 0) -> dict[str, Any]:
 def text_config(source: Path | str, **changes: Any) -> DataConfig:
     """What fits `text_columns`, without metadata unless asked for."""
     values = {"text": "text", "label": "domain", "kind": "multiclass", "vocabulary_size": 300, "max_tokens": 64}
-    return DataConfig(source=str(source), **(values | {"row_group_rows": 16, "shard_rows": 64} | changes))
+    return DataConfig(
+        source=str(source), **(values | {"id": "sample_id", "row_group_rows": 16, "shard_rows": 64} | changes)
+    )
 
 
 def token_columns(num_rows: int, seed: int = 0) -> dict[str, Any]:
@@ -59,8 +61,8 @@ def token_columns(num_rows: int, seed: int = 0) -> dict[str, Any]:
 def token_config(source: Path | str, **changes: Any) -> DataConfig:
     """What fits `token_columns`."""
     values = {"tokens": "input_ids", "attention_mask": "attention_mask", "label": "label", "kind": "binary"}
-    sizes = {"vocabulary_size": 1000, "max_tokens": 12, "row_group_rows": 16, "shard_rows": 64}
-    return DataConfig(source=str(source), **(values | sizes | changes))
+    others = {"id": "sample_id", "vocabulary_size": 1000, "max_tokens": 12, "row_group_rows": 16, "shard_rows": 64}
+    return DataConfig(source=str(source), **(values | others | changes))
 
 
 def read_split(store: Store, manifest: DatasetManifest, split: str) -> pa.Table:

@@ -9,6 +9,7 @@ store = "STORE"
 [data]
 source = "SOURCE"
 text = "text"
+id = "sample_id"
 label = "domain"
 kind = "multiclass"
 vocabulary_size = 300

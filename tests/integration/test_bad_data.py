@@ -70,7 +70,7 @@ TEXT_MISTAKES: dict[str, tuple[Callable[[Columns], Columns], dict[str, Any], tup
         ("Column 'text' is ambiguous in part-1.parquet", "'Text'"),
     ),
     "a missing metadata column": (without("region"), {"categorical": ["region"]}, ("'region'", "data.categorical")),
-    "no column of ids": (without("sample_id"), {}, ("'sample_id' is missing", 'or to "" to number the rows')),
+    "no column of ids": (without("sample_id"), {}, ("'sample_id' is missing", "or take data.id out")),
     "text that is numbers": (
         with_column("text", list(range(NUM_ROWS))),
         {},

@@ -29,6 +29,7 @@ store = "STORE"
 [data]
 source = "SOURCE"
 text = "text"
+id = "sample_id"
 label = "domain"
 kind = "multiclass"
 classes = ["billing", "travel", "work"]

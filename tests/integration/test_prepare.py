@@ -289,7 +289,7 @@ def test_rows_without_ids_are_numbered_by_file_and_row(tmp_path: Path) -> None:
         del columns["sample_id"]
         write_parquet(tmp_path / "data" / f"{part}.parquet", columns)
     store = LocalStore(tmp_path / "store")
-    rows = read_rows(store, prepare_dataset(text_config(tmp_path / "data", id=""), store, tmp_path / "scratch"))
+    rows = read_rows(store, prepare_dataset(text_config(tmp_path / "data", id=None), store, tmp_path / "scratch"))
     assert set(rows) == {f"{part}:{row}" for part in range(2) for row in range(100)}
     assert rows["1:7"]["label"] == 107 % 3
 

@@ -40,7 +40,7 @@ FITTING = {
 # Types that may stand side by side: a reader widens them without changing a value.
 AGREEING = {"numeric": ({WHOLE, REAL, BOOLEAN},), "categorical": ({WHOLE, REAL},)}
 REWRITE = "write or copy it again, or take it out of data.source"
-NUMBERED = ', or to "" to number the rows'
+NUMBER_ROWS = "take data.id out: file and row number are the id then"
 NUM_FILES_LOOKED_AT = 16
 ROW_NUMBER_COLUMNS = {"file_index", "file_row_number"}
 
@@ -212,9 +212,9 @@ def _require_columns(file: SourceFile, schema: pa.Schema, config: DataConfig) ->
             hint = _similar(column, schema.names)
             raise broken_contract(
                 f"Column {column!r} is missing in {file.name}.",
-                f"every file has the column that {key} names{_by_default(role, config)}",
+                f"every file has the column that {key} names",
                 f"the columns {_listed(schema.names)} in {file.path}",
-                f"{hint}set {key} to a column of every file{NUMBERED if role == 'id' else ''}",
+                f"{hint}set {key} to a column of every file{f', or {NUMBER_ROWS}' if role == 'id' else ''}",
             )
         if lowered.count(column.lower()) > 1:
             raise broken_contract(
@@ -223,11 +223,6 @@ def _require_columns(file: SourceFile, schema: pa.Schema, config: DataConfig) ->
                 _listed([name for name in schema.names if name.lower() == column.lower()]),
                 "rename one of them",
             )
-
-
-def _by_default(role: str, config: DataConfig) -> str:
-    """Said to a user who did not set the key and would look for it in vain."""
-    return " by default" if role == "id" and "id" not in config.model_fields_set else ""
 
 
 def _agreed_families(files: list[SourceFile], schemas: list[pa.Schema], config: DataConfig) -> dict[str, str]:

@@ -14,7 +14,7 @@ import duckdb
 
 from storage.errors import ContractError
 from tasks.configuration import DataConfig
-from tasks.data.sources.columns import REWRITE, SourceTable, broken_contract, only_row, samples_sql
+from tasks.data.sources.columns import NUMBER_ROWS, REWRITE, SourceTable, broken_contract, only_row, samples_sql
 from tasks.data.sources.files import OnProgress
 from tasks.data.sources.rules import Rule, kept_tokens_sql, label_domain, row_rules
 
@@ -144,7 +144,7 @@ def _duplicate_ids(connection: duckdb.DuckDBPyConnection, column: str) -> Bound:
     num_ids, surplus, worst = only_row(connection, query)
     shown = ", ".join(f"{entry['id']!r} in {-entry['n']} rows" for entry in worst or [])
     found = f"{surplus:,} rows too many, for {num_ids:,} ids: {shown}"
-    remedy = 'drop the repeated rows, name a column with unique ids, or set data.id to "" to number the rows'
+    remedy = f"drop the repeated rows, name a column with unique ids, or {NUMBER_ROWS}"
     return Bound(column, "duplicate ids", "each id in one row of all files", found, surplus, 0, remedy)
 
 

@@ -26,7 +26,8 @@ FINGERPRINT_CACHE = "fingerprints.json"
 SETTLED_SECONDS = 2.0
 CACHE_SAVE_SECONDS = 10.0
 HASHING_THREADS = 4
-NOT_AN_INPUT = {"source", "memory_limit"}
+# The order of the classes is an input where it decides something: `tasks.data.class_order`.
+NOT_AN_INPUT = {"source", "memory_limit", "class_order"}
 
 OnProgress = Callable[[str, float], None]
 

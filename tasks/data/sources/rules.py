@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from storage.errors import ContractError
 from tasks.configuration import DataConfig
-from tasks.data.sources.columns import broken_contract, literal
+from tasks.data.sources.columns import NUMBER_ROWS, broken_contract, literal
 
 # Something to see: a text of spaces, controls and invisible characters is an empty one.
 VISIBLE = r"[^\s\p{Z}\p{C}]"
@@ -38,7 +38,7 @@ def label_domain(config: DataConfig) -> list[str] | None:
 
 def row_rules(config: DataConfig) -> list[Rule]:
     """Every rule that one row can break by itself, the most basic first."""
-    rules = [_not_null(config.id, "id", 'fill it, or set data.id to "" to number the rows')] if config.id else []
+    rules = [_not_null(config.id, "id", f"fill it, or {NUMBER_ROWS}")] if config.id else []
     rules += _text_rules(config.text) if config.text else []
     rules += _label_rules(config)
     for index, column in enumerate(config.numeric):

@@ -17,6 +17,7 @@ from storage.runs.holders import this_process
 from storage.runs.manifest import Manifest
 from storage.runs.run_state import Holder, RunState
 from storage.runs.transitions import take_lease
+from tasks.compatibility import as_begun
 from tasks.configuration import RunConfig
 from tasks.data.contract_result import find_contract_result
 from tasks.data.pipeline import prepare_dataset
@@ -107,7 +108,7 @@ def test_a_new_run_begins_at_step_0_with_its_configuration(config: RunConfig, da
     state, sentence = recover_work(config, dataset)
     assert state == state_of(config)
     assert (state.promoted, state.steps_total, state.dataset_digest) == (None, STEPS, dataset.digest)
-    assert state.config == config.model_dump(mode="json")
+    assert state.config == as_begun(config, None).model_dump(mode="json")
     assert sentence == "A new run: it begins at step 0."
 
 
@@ -125,7 +126,7 @@ def test_a_changed_configuration_is_in_the_manifest_before_anything_is_trained_w
     longer = changed(config, "train.steps=9", "checkpoint.every_steps=3")
     state, _ = recover_work(longer, dataset)
     assert state == state_of(config)
-    assert (state.steps_total, state.config) == (9, longer.model_dump(mode="json"))
+    assert (state.steps_total, state.config) == (9, as_begun(longer, state).model_dump(mode="json"))
 
 
 def test_a_segment_whose_process_died_is_settled_as_lost_without_what_was_not_complete(

@@ -14,6 +14,7 @@ from storage.runs.manifest import Manifest
 from storage.runs.retention import RetentionPolicy
 from storage.runs.run_state import RunState
 from storage.runs.transitions import promote
+from tasks.compatibility import as_begun
 from tasks.configuration import RunConfig
 from tasks.recover import recover
 from tests.helpers.datasets import publish_small_dataset
@@ -51,7 +52,7 @@ def test_a_new_run_begins_at_step_0_and_what_it_was_begun_with_is_in_its_manifes
     assert sentence == "A new run: it begins at step 0."
     assert Manifest(store, "run").load_head().state == state
     assert (state.run, state.dataset_digest, state.steps_total) == ("run", dataset.digest, 100)
-    assert RunConfig.model_validate(state.config) == config
+    assert state.config == as_begun(config, None).model_dump(mode="json")
     assert (state.promoted, state.lease, state.segments) == (None, None, [])
 
 
@@ -100,5 +101,5 @@ def test_a_run_that_was_begun_when_none_meant_no_limit_goes_on_without_one_and_s
     with caplog.at_level(logging.INFO, "holdfast"):
         for _ in range(2):
             state, _ = recovered(config, dataset)
-    assert state.config["data"]["memory_limit"] == "unlimited"
+    assert RunConfig.model_validate(state.config).data.memory_limit == "unlimited"
     assert caplog.text.count("now it is written 'unlimited'") == 1

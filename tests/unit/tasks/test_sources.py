@@ -161,12 +161,12 @@ def manifest_with(inputs: dict[str, object]) -> DatasetManifest:
     )
 
 
-def test_a_missing_column_that_nobody_named_is_said_to_be_the_default(tmp_path: Path) -> None:
+def test_a_table_without_an_id_column_is_taken_unless_one_is_named(tmp_path: Path) -> None:
     columns = {name: values for name, values in text_columns(4).items() if name != "sample_id"}
     write_parquet(tmp_path / "part.parquet", columns)
     values = {"source": str(tmp_path), "text": "text", "label": "domain", "kind": "multiclass"}
-    for named, words in (({}, "the column that data.id names by default\n"), ({"id": "key"}, "that data.id names\n")):
-        with pytest.raises(ContractError) as refused:
-            check_columns(find_files(str(tmp_path)), DataConfig.model_validate(values | named))
-        assert words in str(refused.value) and 'or to "" to number the rows' in str(refused.value)
+    check_columns(find_files(str(tmp_path)), DataConfig.model_validate(values))
+    with pytest.raises(ContractError, match=r"the column that data\.id names\n") as refused:
+        check_columns(find_files(str(tmp_path)), DataConfig.model_validate(values | {"id": "key"}))
+    assert "or take data.id out: file and row number are the id then" in str(refused.value)
     check_columns(find_files(str(tmp_path)), DataConfig.model_validate(values | {"id": ""}))

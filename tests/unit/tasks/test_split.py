@@ -1,6 +1,7 @@
 """Which split a row belongs to: a function of row and seed; each split and each class gets rows, or it is an error."""
 
 import datetime
+import itertools
 import math
 from collections import Counter
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ import pytest
 from storage.datasets import SPLITS
 from storage.errors import ContractError
 from tasks.configuration import DataConfig
+from tasks.data.class_order import order_labels
 from tasks.data.sources.columns import inspect_files, samples_sql
 from tasks.data.sources.files import find_files
 from tasks.data.split import Dealt, deal_samples
@@ -109,12 +111,37 @@ def test_rows_of_one_time_go_to_the_newer_side_of_a_cut_together(
     assert counts == {"test": 25, "validation": 5, "train": 70}
 
 
-@pytest.mark.parametrize(("labels", "classes"), [([10, 9, 2], ["2", "9", "10"]), (["10", "9", "b"], ["10", "9", "b"])])
-def test_classes_that_are_whole_numbers_are_in_the_order_of_numbers(
-    tmp_path: Path, connection: duckdb.DuckDBPyConnection, labels: list[Any], classes: list[str]
+@pytest.mark.parametrize(
+    ("labels", "natural", "text"),
+    [
+        ([10, 9, 2], ["2", "9", "10"], ["2", "9", "10"]),
+        (["10", "9", "b"], ["9", "10", "b"], ["10", "9", "b"]),
+        (["level 10", "level 2", "level 1"], ["level 1", "level 2", "level 10"], ["level 1", "level 10", "level 2"]),
+        (["1.5", "-2", "1.25"], ["-2", "1.25", "1.5"], ["-2", "1.25", "1.5"]),
+        (["10.5", "9.5", "-1"], ["-1", "9.5", "10.5"], ["-1", "10.5", "9.5"]),
+        (["a2b10", "a2b9", "a10"], ["a2b9", "a2b10", "a10"], ["a10", "a2b10", "a2b9"]),
+        (["nan", "inf", "2"], ["2", "inf", "nan"], ["2", "inf", "nan"]),
+        (["1", "01", "x"], ["01", "1", "x"], ["01", "1", "x"]),
+        (["9" * 5000, "8", "y"], ["8", "9" * 5000, "y"], ["8", "9" * 5000, "y"]),
+        (["spam", "Other", "ham"], ["Other", "ham", "spam"], ["Other", "ham", "spam"]),
+    ],
+)
+def test_classes_are_in_natural_order_or_in_the_order_of_before(
+    tmp_path: Path, connection: duckdb.DuckDBPyConnection, labels: list[Any], natural: list[str], text: list[str]
 ) -> None:
-    columns = {**text_columns(300), "domain": labels * 100}
-    assert dealt(connection, text_config(write_parquet(tmp_path / "a.parquet", columns))).classes == classes
+    source = write_parquet(tmp_path / "a.parquet", {**text_columns(300), "domain": labels * 100})
+    assert dealt(connection, text_config(source)).classes == natural
+    connection.execute("DROP VIEW dealt")
+    assert dealt(connection, text_config(source, class_order="text")).classes == text
+
+
+def test_labels_of_one_value_have_one_order_in_every_process() -> None:
+    labels = {"1", "01", "001", "+1"}
+    for class_order in ("natural", "text"):
+        config = text_config("source", class_order=class_order)
+        assert {tuple(order_labels(order, config)) for order in itertools.permutations(labels)} == {
+            ("+1", "001", "01", "1")
+        }
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,181 @@
+"""A run keeps the order of its classes and what identifies a row, though the defaults of both were others once."""
+
+import inspect
+import logging
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+
+from storage.datasets import DATASET_FORMAT, DatasetManifest, dataset_key, dataset_sha256
+from storage.errors import IncompatibleRunError
+from storage.objects.digests import digest_of, sha256_of_file
+from storage.objects.local_store import LocalStore
+from storage.runs.manifest import Manifest
+from storage.runs.run_state import RunState
+from tasks.configuration import DataConfig, RunConfig
+from tasks.data.pipeline import prepare_dataset, run_plainly
+from tasks.data.sources.columns import inspect_files, samples_sql
+from tasks.data.sources.files import find_files
+from tasks.places import open_places
+from tasks.prepare import prepare_data
+from tasks.recover import recover
+from tasks.settings.reading import change_values, configure, load_configuration
+from tests.helpers.parquet import read_split, text_columns, text_config, write_parquet
+from tests.helpers.tiny_runs import write_tiny_configuration
+
+prepare_work, recover_work = inspect.unwrap(prepare_data), inspect.unwrap(recover)
+AS_TEXT, NATURALLY = ["level 1", "level 10", "level 2"], ["level 1", "level 2", "level 10"]
+# What the version before wrote for what its user did not name, and what it did not know.
+BEFORE: dict[str, Any] = {"id": "sample_id", "class_order": "text"}
+
+
+@pytest.fixture(autouse=True)
+def without_prefect(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tasks.prepare._run_part", run_plainly)
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> RunConfig:
+    """Of a file that names neither; its labels have two orders."""
+    write_parquet(tmp_path / "source" / "a.parquet", {**text_columns(120), "domain": NATURALLY * 40})
+    path = write_tiny_configuration(tmp_path, "run", tmp_path / "store", tmp_path / "source")
+    path.write_text(path.read_text().replace('id = "sample_id"\n', ""))
+    return load_configuration(path)
+
+
+@pytest.fixture
+def dataset(config: RunConfig) -> DatasetManifest:
+    """As the version before prepared it."""
+    return prepared(config.data.model_copy(update=BEFORE), config)
+
+
+@pytest.fixture
+def run(config: RunConfig, dataset: DatasetManifest) -> Manifest:
+    """The run as the version before wrote it down."""
+    places = open_places(config)
+    stored = config.model_dump(mode="json")
+    stored["data"] = data_of_before(config)
+    places.manifest.create(
+        RunState(
+            run="run",
+            created_at=1.0,
+            config=stored,
+            dataset_digest=dataset.digest,
+            dataset_sha256=dataset_sha256(places.store, dataset.digest),
+            steps_total=config.train.steps,
+        )
+    )
+    return places.manifest
+
+
+def data_of_before(config: RunConfig) -> dict[str, Any]:
+    values = config.data.model_dump(mode="json") | {"id": "sample_id"}
+    del values["class_order"]
+    return values
+
+
+def prepared(data: DataConfig, config: RunConfig) -> DatasetManifest:
+    places = open_places(config)
+    return prepare_dataset(data, places.store, places.data_scratch)
+
+
+def store_of(config: RunConfig) -> LocalStore:
+    return LocalStore(Path(config.store))
+
+
+def changed(config: RunConfig, *assignments: str) -> RunConfig:
+    values = config.model_dump(mode="json", exclude_unset=True)
+    return configure(RunConfig, change_values(values, list(assignments)), "configuration")
+
+
+def num_datasets(config: RunConfig) -> int:
+    return len(list((store_of(config).root / "datasets").iterdir()))
+
+
+def test_a_data_set_of_the_version_before_is_found_under_the_digest_that_it_had(
+    config: RunConfig, dataset: DatasetManifest
+) -> None:
+    (file,) = find_files(config.data.source)
+    data = {name: value for name, value in data_of_before(config).items() if name not in ("source", "memory_limit")}
+    files = [{"name": file.name, "sha256": sha256_of_file(file.path)}]
+    assert dataset.digest == digest_of({"format": DATASET_FORMAT, "files": files, "data": data})
+    assert dataset.target.classes == AS_TEXT
+
+
+def test_a_run_that_was_begun_before_goes_on_with_its_data_set_its_order_and_its_column(
+    config: RunConfig, dataset: DatasetManifest, run: Manifest, caplog: pytest.LogCaptureFixture, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(logging.getLogger("holdfast"), "propagate", True)
+    with caplog.at_level(logging.INFO, "holdfast"):
+        for _ in range(2):
+            assert prepare_work(config)[0] == dataset
+            state, _ = recover_work(config, dataset)
+    assert "data.id is not set: the run keeps the column 'sample_id', with which it was begun." in caplog.text
+    assert "Configuration changed" not in caplog.text
+    assert (state.dataset_digest, state.config["data"]["id"]) == (dataset.digest, "sample_id")
+    assert state.config["data"]["class_order"] == "text"
+    assert num_datasets(config) == 1 and run.load_head().generation == 2
+
+
+def test_its_data_set_is_prepared_again_to_the_same_bytes_if_it_was_lost(
+    config: RunConfig, dataset: DatasetManifest, run: Manifest
+) -> None:
+    store_of(config).delete(dataset_key(dataset.digest, "dataset.json"))
+    assert prepare_work(config)[0] == dataset
+    recover_work(config, dataset)  # refuses another one than the run was begun with
+
+
+@pytest.mark.parametrize("assignment", ["data.id=text_id", "data.class_order=natural"])
+def test_another_column_or_order_than_it_was_begun_with_is_refused(
+    config: RunConfig, run: Manifest, assignment: str
+) -> None:
+    source = Path(config.data.source) / "a.parquet"
+    write_parquet(source, {**text_columns(120), "text_id": list(range(120)), "domain": NATURALLY * 40})
+    with pytest.raises(IncompatibleRunError, match=rf"{assignment.partition('=')[0]}: was '(sample_id|text)', is"):
+        prepare_work(changed(config, assignment))
+
+
+def test_a_new_run_has_its_classes_in_natural_order_and_its_rows_numbered_and_keeps_both(
+    config: RunConfig, run: Manifest, caplog: pytest.LogCaptureFixture, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(logging.getLogger("holdfast"), "propagate", True)
+    new = changed(config, "run=new")
+    with caplog.at_level(logging.INFO, "holdfast"):
+        dataset, _ = prepare_work(new)
+        state, _ = recover_work(new, dataset)
+        assert prepare_work(new)[0] == dataset
+    assert dataset.target.classes == NATURALLY
+    assert dataset.digest == digest_of(dataset.inputs) and dataset.inputs["class_order"] == "natural"
+    assert set(read_split(store_of(config), dataset, "train")["id"].to_pylist()) <= {f"0:{row}" for row in range(120)}
+    assert caplog.text.count("data.id is not set: a row's id is its file and its row number.") == 1
+    assert recover_work(new, dataset)[0] == state
+    assert num_datasets(config) == 2
+
+
+def test_labels_that_have_one_order_by_either_rule_are_not_prepared_again(config: RunConfig) -> None:
+    write_parquet(Path(config.data.source) / "a.parquet", text_columns(120))
+    before = prepared(config.data.model_copy(update=BEFORE), config)
+    new = changed(config, "run=new", "data.id=sample_id")
+    assert prepare_work(new)[0] == before
+    recover_work(new, before)
+    assert prepare_work(new)[0] == before
+    assert num_datasets(config) == 1
+    store_of(config).delete(dataset_key(before.digest, "dataset.json"))
+    assert prepare_work(new)[0] == before
+
+
+def test_the_number_of_a_row_depends_on_the_order_of_files_and_rows_alone(tmp_path: Path) -> None:
+    columns = text_columns(3000)
+    half = {name: values[:1500] for name, values in columns.items()}, {n: v[1500:] for n, v in columns.items()}
+    for folder, names, row_group_rows, threads in (("one", "ab", 1500, 1), ("far/other", "xy", 7, 4)):
+        for name, part in zip(names, half, strict=True):
+            write_parquet(tmp_path / folder / f"{name}.parquet", part, row_group_rows)
+        config = text_config(tmp_path / folder, id=None)
+        table = inspect_files(find_files(config.source), config)
+        with duckdb.connect() as connection:
+            connection.execute(f"SET threads = {threads}")
+            found = connection.execute(f"SELECT text, id FROM ({samples_sql(table, config)})").fetchall()
+        expected = {text: f"{row // 1500}:{row % 1500}" for row, text in enumerate(columns["text"])}
+        assert dict(found) == expected and len(found) == 3000

@@ -14,7 +14,6 @@ from tasks.configuration import RunConfig
 from tasks.evaluate import find_evaluation
 from tasks.pages.words import score
 from tasks.places import RunPlaces, open_places
-from tasks.reports.run_page import render_report
 from tasks.retrying import Patience
 from tasks.step import step
 from tasks.telling.server import show
@@ -32,6 +31,9 @@ def publish_report(config: RunConfig, dataset: DatasetManifest) -> tuple[RunStat
 
 
 def _write_page(places: RunPlaces, dataset: DatasetManifest) -> RunState:
+    # Matplotlib takes more than a second to load: a run need not wait for that before it begins.
+    from tasks.reports.run_page import render_report
+
     state = places.manifest.load_head().state
     page = render_report(state, _read_history(places, state), find_evaluation(places, state), dataset)
     places.store.write(places.report_key, page.encode())

@@ -105,7 +105,9 @@ def _settle_layout(figure: Figure) -> None:
 
     Its solver's last bits depend on memory addresses, and the SVG's ids are hashes over unrounded coordinates.
     """
-    figure.draw_without_rendering()
+    engine = figure.get_layout_engine()
+    assert engine is not None  # the figure was made with one
+    engine.execute(figure)
     places = [(axes, axes.get_position(original=True).bounds) for axes in figure.axes]
     figure.set_layout_engine("none")
     for axes, (left, bottom, width, height) in places:

@@ -7,6 +7,7 @@ other failure as 1; nothing that a person has to read is a traceback.
 import atexit
 import os
 import sys
+from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Annotated
 
@@ -56,17 +57,23 @@ def _common(
 
 
 def main() -> None:
-    """Run the command line and turn errors into messages and exit codes."""
+    """Run the command line of this process, and leave it."""
     exit_code = 1
     # Registered first, so called last: Prefect's local server is stopped by then.
     atexit.register(lambda: _leave(exit_code))
+    exit_code = execute(sys.argv[1:])
+
+
+def execute(arguments: Sequence[str]) -> int:
+    """Run one command, and turn errors into messages; its exit code."""
     try:
-        app(prog_name="holdfast")
+        app(list(arguments), prog_name="holdfast")
     except HoldfastError as error:
         console.print(f"Error: {error}", style="red", soft_wrap=True)
-        exit_code = 1 if isinstance(error, SegmentFailedError | LedgerViolationError) else 2
+        return 1 if isinstance(error, SegmentFailedError | LedgerViolationError) else 2
     except SystemExit as leaving:
-        exit_code = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
+        return leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
+    return 0
 
 
 def _leave(exit_code: int) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from storage.checkpoints.checkpoints import verify_checkpoint
+from storage.datasets import dataset_sha256, publish_dataset
 from storage.objects.local_store import LocalStore
 from tests.helpers.datasets import publish_small_dataset
 from tests.helpers.training import checkpoint_at, make_spec, read_log, read_state, train_forked, train_to_end
@@ -71,3 +72,15 @@ def test_a_short_run_that_says_nothing_of_validations_has_five_also_when_it_was_
     of_straight, of_resumed = (read_state(store, checkpoint_at(store, 20, fence))["history"] for fence in (2, 3))
     assert [validation["step"] for validation in of_straight["validation"]] == [4, 8, 12, 16, 20]
     assert of_resumed == of_straight
+
+
+def test_ranks_read_no_other_data_set_than_the_one_they_are_told(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path / "store")
+    dataset = publish_small_dataset(store, tmp_path / "work")
+    pinned = {"dataset_sha256": dataset_sha256(store, dataset.digest)}
+    # What a preparation of the same source by other libraries leaves.
+    publish_dataset(store, dataset.model_copy(update={"versions": {"tokenizers": "99.0"}}))
+    spec = make_spec(store, dataset, tmp_path / "segment").model_copy(update=pinned)
+    outcome = train_forked(spec, store)
+    assert (outcome.outcome, outcome.is_final) == ("failed", True), read_log(spec)
+    assert "is not the one that the run was begun with" in outcome.cause

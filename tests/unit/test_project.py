@@ -125,7 +125,7 @@ def test_what_lies_directly_in_tasks_is_a_prefect_task_or_shared_by_them() -> No
 
 def test_every_import_is_absolute_and_written_down() -> None:
     for module in ALL_MODULES:
-        for node in ast.walk(parse(module)):
+        for node in nodes(module):
             assert not (isinstance(node, ast.ImportFrom) and node.level), f"{module} imports relatively"
             assert called_name(node) not in ("__import__", "import_module"), f"{module} imports what no test can see"
 
@@ -170,9 +170,8 @@ def test_every_file_of_tests_that_a_readme_names_is_there(readme: Path) -> None:
 
 def test_nothing_is_pickled() -> None:
     for module in set(ALL_MODULES) - {COMPARED_WITH_PICKLERS}:
-        tree = parse(module)
-        assert not PICKLERS & set(imported_names(tree)), f"{module} imports a pickler"
-        calls = {dotted_call(node) for node in ast.walk(tree)}
+        assert not PICKLERS & set(imported_names(module)), f"{module} imports a pickler"
+        calls = {dotted_call(node) for node in nodes(module)}
         assert not calls & PICKLING_CALLS, f"{module} reads or writes with a function that pickles"
 
 
@@ -180,7 +179,7 @@ def imports_of(package: str) -> Iterator[tuple[Path, str]]:
     """Every import in a package, wherever it stands: the module, and the top-level name that is imported."""
     for module in MODULES:
         if module.parts[0] == package:
-            yield from ((module, name) for name in imported_names(parse(module)))
+            yield from ((module, name) for name in imported_names(module))
 
 
 @functools.cache
@@ -190,7 +189,7 @@ def imports_between_modules() -> dict[Path, set[Path]]:
 
 
 def own_imports(module: Path) -> Iterator[Path]:
-    for node in ast.walk(parse(module)):
+    for node in nodes(module):
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import | ast.ImportFrom) else []
         if isinstance(node, ast.ImportFrom):
             names = [f"{node.module}.{name}" for name in names] + [str(node.module)]
@@ -227,8 +226,8 @@ def count_lines(path: Path) -> int:
     return len(path.read_text(encoding="utf-8").splitlines()) if path.suffix in (".py", ".jinja") else 0
 
 
-def imported_names(tree: ast.Module) -> Iterator[str]:
-    for node in ast.walk(tree):
+def imported_names(module: Path) -> Iterator[str]:
+    for node in nodes(module):
         if isinstance(node, ast.Import):
             yield from (alias.name.partition(".")[0] for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -254,3 +253,8 @@ def dotted_call(node: ast.AST) -> tuple[str, str] | None:
 @functools.cache
 def parse(module: Path) -> ast.Module:
     return ast.parse((ROOT / module).read_text(encoding="utf-8"), filename=str(module))
+
+
+@functools.cache
+def nodes(module: Path) -> tuple[ast.AST, ...]:
+    return tuple(ast.walk(parse(module)))

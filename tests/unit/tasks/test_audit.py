@@ -3,10 +3,8 @@
 Forged ledgers are sealed again: hashes, chain and hashes of ids are right, so that their content alone betrays them.
 """
 
-import io
 import itertools
 import json
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
@@ -14,9 +12,7 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from rich.console import Console, RenderableType
 
-from flows.commands.audit import render_audit
 from storage.checkpoints.checkpoints import delete_checkpoint
 from storage.datasets import DatasetManifest, dataset_key
 from storage.errors import CorruptObjectError
@@ -26,9 +22,8 @@ from storage.runs.manifest import Generation, Manifest
 from storage.runs.transitions import set_aside
 from tasks.audits import comparison as audit_comparison
 from tasks.audits.verdict import audit_run
-from tests.helpers.commands import COMMAND, ROOT
 from tests.helpers.datasets import publish_small_dataset
-from tests.helpers.forged_ledgers import FORGERIES, Forged, repeat_a_sample
+from tests.helpers.forged_ledgers import FORGERIES, Forged
 from tests.helpers.ledgers import BATCH_SIZE, LEAVES, STEPS, LedgerRun, row_id
 from training.data.order import SampleOrder
 
@@ -325,31 +320,3 @@ def test_a_shard_that_was_changed_is_an_error_of_its_own(tmp_path: Path) -> None
     path.write_bytes(whole[:-20])
     with pytest.raises(CorruptObjectError, match=r"train-00001\.parquet cannot be read: .*Restore it from a backup"):
         audit_run(store, run.name)
-
-
-def test_the_command_says_it_in_words_as_json_and_by_its_exit_code(run: LedgerRun) -> None:
-    again, lost = run.rows(2, 0)[0], run.rows(5, 1)[0]
-    address = f"{run.store.address}/runs/{run.name}"
-    printed = subprocess.run([*COMMAND, "audit", address], cwd=ROOT, capture_output=True, text=True)
-    assert printed.returncode == 2 and "There is no run" in printed.stderr
-    result = audited(run)
-    told = "\n".join(_printed(render_audit(result)))
-    assert told.startswith("INTACT  Run ") and "960 samples" in told and "14 to 16" in told
-    forged = LedgerRun(run.store, run.folder, run.dataset, name=f"{run.name}-forged")
-    repeat_a_sample(forged)
-    forged.write()
-    command = [*COMMAND, "audit", f"{address}-forged", "--json"]
-    printed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert (printed.returncode, printed.stderr) == (1, "")
-    found = json.loads(printed.stdout)
-    assert found == audit_run(run.store, forged.name)
-    told = "\n".join(_printed(render_audit(found)))
-    assert told.startswith("BROKEN  Run ")
-    assert f"row {again} (id '{row_id(again)}') was used 2 times in epoch 0, at step 2 and step 5" in told
-    assert f"row {lost} (id '{row_id(lost)}') is due here and was not used in epoch 0" in told
-
-
-def _printed(shown: RenderableType) -> list[str]:
-    console = Console(width=500, record=True, file=io.StringIO())
-    console.print(shown)
-    return [line.rstrip() for line in console.export_text().splitlines()]

@@ -19,7 +19,6 @@ from tasks.recover import recover
 from tasks.running.launch import make_specification
 from tests.helpers.datasets import publish_small_dataset
 from tests.helpers.kept_runs import make_kept_run
-from tests.helpers.training import make_spec, read_log, train_forked
 
 
 @pytest.fixture
@@ -77,17 +76,6 @@ def test_a_run_of_before_goes_on_gets_its_data_set_pinned_and_says_so_once(
     make_again(store, dataset)
     with pytest.raises(IncompatibleRunError):
         inspect.unwrap(recover)(config, dataset)
-
-
-def test_ranks_read_no_other_data_set_than_the_one_they_are_told(
-    store: LocalStore, dataset: DatasetManifest, tmp_path: Path
-) -> None:
-    pinned = {"dataset_sha256": dataset_sha256(store, dataset.digest)}
-    make_again(store, dataset)
-    spec = make_spec(store, dataset, tmp_path / "segment").model_copy(update=pinned)
-    outcome = train_forked(spec, store)
-    assert (outcome.outcome, outcome.is_final) == ("failed", True), read_log(spec)
-    assert "is not the one that the run was begun with" in outcome.cause
 
 
 def test_an_audit_is_not_made_with_another_data_set(store: LocalStore, config: RunConfig, tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ def test_rows_that_were_lost_or_doubled_are_an_error_that_optimised_python_has_t
         write_shards(reader, LocalStore(tmp_path / "store"), "d" * 64, text_config("source"), tmp_path, num_rows)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(sizes=st.lists(st.integers(1, 70), min_size=3, max_size=3), batch_rows=st.integers(1, 90))
 def test_shards_hold_every_row_once_in_order_however_the_rows_arrive(
     tmp_path_factory: pytest.TempPathFactory, sizes: list[int], batch_rows: int
@@ -112,7 +112,7 @@ def test_the_order_is_a_function_of_seed_and_id_alone() -> None:
 
     def ids(seed: int, order: str, threads: int) -> list[str]:
         with duckdb.connect(config={"threads": threads}) as connection:
-            query = ordered_sql(f"{rows} FROM (SELECT i FROM range(20000) t(i) ORDER BY {order})", seed)
+            query = ordered_sql(f"{rows} FROM (SELECT i FROM range(4000) t(i) ORDER BY {order})", seed)
             return [row[1] for row in connection.execute(query).fetchall()]
 
     first = ids(0, "i", 1)
@@ -120,7 +120,7 @@ def test_the_order_is_a_function_of_seed_and_id_alone() -> None:
     assert ids(1, "i", 1) != first
     # The definition itself, without DuckDB: a later version of it must give the same order.
     assert first == sorted(first, key=lambda id_: (low_md5(f"order:0:{id_}"), id_))
-    assert set(first) == {str(i) for i in range(20000)}
+    assert set(first) == {str(i) for i in range(4000)}
 
 
 def low_md5(text: str) -> int:
@@ -151,7 +151,7 @@ def tokenizer() -> Tokenizer:
 
 
 @given(texts=st.lists(st.text(), max_size=5))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_any_text_is_encoded_without_loss_and_without_padding(tokenizer: Tokenizer, texts: list[str]) -> None:
     lists = encode_texts(tokenizer, texts).to_pylist()
     assert [tokenizer.decode(ids).removeprefix(" ") for ids in lists] == [text.removeprefix(" ") for text in texts]

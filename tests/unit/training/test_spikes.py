@@ -78,7 +78,7 @@ def with_epochs(num_steps: int, seed: int) -> Losses:
     [falling, with_heavy_tails, with_warm_up, learnt_by_heart, with_hard_batches, with_epochs],
 )
 def test_a_curve_without_divergence_raises_no_alarm(curve: Callable[[int, int], Losses]) -> None:
-    assert [found_at(curve(600, seed)) for seed in range(8)] == [None] * 8
+    assert [found_at(curve(600, seed)) for seed in range(4)] == [None] * 4
 
 
 @pytest.mark.parametrize("curve", [with_heavy_tails, with_hard_batches])
@@ -119,7 +119,7 @@ def test_spikes_can_be_switched_off() -> None:
 
 
 @given(st.lists(st.sampled_from([0.4, 0.5, 0.6, 5.0, 9.0]), min_size=40, max_size=80), st.integers(1, 80))
-@settings(deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_an_interruption_anywhere_changes_nothing_in_what_is_found_and_where(losses: list[float], cut_at: int) -> None:
     assert found_at(np.array(losses), SMALL, cut_at) == found_at(np.array(losses), SMALL)
 

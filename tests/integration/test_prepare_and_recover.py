@@ -1,6 +1,7 @@
 """The work of the tasks `prepare` and `recover`: what a run begins with or goes on from, and what is refused first."""
 
 import inspect
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -47,11 +48,21 @@ def config(tmp_path: Path, source: Path) -> RunConfig:
     return load_configuration(write_tiny_configuration(tmp_path, "run", tmp_path / "store", source))
 
 
-@pytest.fixture
-def dataset(config: RunConfig) -> DatasetManifest:
-    """Prepared by the task itself, outside of Prefect."""
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory, source: Path) -> tuple[Path, DatasetManifest]:
+    """A store with the data set, prepared as the task does it, outside of Prefect."""
+    folder = tmp_path_factory.mktemp("prepared")
+    config = load_configuration(write_tiny_configuration(folder, "run", folder / "store", source))
     places = open_places(config)
-    return prepare_dataset(config.data, places.store, places.data_scratch)
+    return folder / "store", prepare_dataset(config.data, places.store, places.data_scratch)
+
+
+@pytest.fixture
+def dataset(config: RunConfig, prepared: tuple[Path, DatasetManifest]) -> DatasetManifest:
+    """The data set, in the store of this test as well."""
+    store, dataset = prepared
+    shutil.copytree(store / "datasets", Path(config.store) / "datasets")
+    return dataset
 
 
 def changed(config: RunConfig, *assignments: str) -> RunConfig:

@@ -16,7 +16,7 @@ from storage.checkpoints.checkpoints import FoundCheckpoint
 from storage.runs.segments import find_outcome
 from tests.helpers.elastic_runs import Runs, require_the_same
 from tests.helpers.processes import RankProcesses, train_segment
-from tests.helpers.training import read_log, read_state, train_forked
+from tests.helpers.training import SMALL_MODEL, read_log, read_state, train_forked
 from training.data.batches import Leaf
 from training.data.order import SampleOrder
 from training.model.classifier import Classifier
@@ -28,7 +28,7 @@ from training.world import World
 # Dropout, metadata, batches across two epochs, accumulation, and a validation at step 10 are part of all of them.
 VARIANTS: dict[str, tuple[str, list[int], dict[str, Any]]] = {
     "multiclass, fp32": ("multiclass", [1, 2, 3, 4, 8], {}),
-    "binary, bf16": ("binary", [1, 2, 3, 4, 8], {"precision": "bf16"}),
+    "binary, bf16": ("binary", [1, 3], {"precision": "bf16"}),
     "fp16 with a gradient scaler and activation checkpointing": (
         "multiclass",
         [1, 3],
@@ -161,8 +161,8 @@ def test_a_validation_that_was_cut_off_is_made_up_for_on_another_number_of_ranks
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs g++ on a CPU")
 def test_a_compiled_model_continued_on_another_number_of_ranks_is_the_same(tmp_path: Path) -> None:
-    """The process that continues meets other shapes first."""
-    runs = Runs(tmp_path)
+    """The process that continues meets other shapes first. A second layer is compiled as the first one is."""
+    runs = Runs(tmp_path, model=SMALL_MODEL.model_copy(update={"layers": 1}))
     expected = runs.train(1, compile=True, steps=8)
     found = runs.train(2, resume=expected[5], compile=True, steps=8)
     require_the_same(found[8], expected[8], runs)
@@ -171,7 +171,7 @@ def test_a_compiled_model_continued_on_another_number_of_ranks_is_the_same(tmp_p
 def test_validation_passes_the_same_leaves_through_the_model_on_any_number_of_ranks(tmp_path: Path) -> None:
     """Small models give the same bits in leaves of any shape, large ones do not."""
     runs, seen = Runs(tmp_path), []
-    for ranks in (1, 8):
+    for ranks in (1, 3):
         spec = runs.next_spec(ranks, steps=1)
         assert train_forked(spec, runs.store, train_and_note_validation).outcome == "completed", read_log(spec)
         notes = [json.loads(path.read_text()) for path in spec.scratch_folder.glob("validation-*.json")]

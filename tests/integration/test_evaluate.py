@@ -23,7 +23,13 @@ def runner(tmp_path: Path, prefect_server: dict[str, str]) -> Runner:
     return Runner(configuration, {**settings, "segment__hang_seconds": HANG_SECONDS}, prefect_server)
 
 
-def test_a_hung_evaluation_is_made_again_and_nobody_evaluates_beside_it(runner: Runner) -> None:
+def test_an_evaluation_that_was_killed_or_hangs_is_made_again_and_nobody_evaluates_beside_it(runner: Runner) -> None:
+    process = runner.start()
+    try:
+        stop_evaluating_ranks(runner, process)
+    finally:
+        kill_everything(process)
+    assert runner.status()["state"] == "lost"
     process = runner.start()
     try:
         stop_evaluating_ranks(runner, process)
@@ -38,18 +44,6 @@ def test_a_hung_evaluation_is_made_again_and_nobody_evaluates_beside_it(runner: 
     )
     status = runner.status()
     assert (status["state"], len(status["segments"]), status["steps_lost_total"]) == ("completed", 1, 0)
-
-
-def test_an_evaluation_whose_process_was_killed_is_made_again_by_the_same_command(runner: Runner) -> None:
-    process = runner.start()
-    try:
-        stop_evaluating_ranks(runner, process)
-    finally:
-        kill_everything(process)
-    assert runner.status()["state"] == "lost"
-    runner.run()
-    status = runner.status()
-    assert (status["state"], len(status["segments"])) == ("completed", 1)
     assert processes_mentioning(str(runner.settings["store"])) == []
 
 

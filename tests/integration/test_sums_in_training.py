@@ -133,9 +133,8 @@ def test_a_gradient_that_clipping_tames_is_the_same_step_on_any_number_of_ranks(
     target = partial(train_with_a_steep_leaf, leaf=4, slope=slope)
     runs = Runs(tmp_path)
     settings: dict[str, Any] = {"steps": 6, "precision": precision, "target": target}
-    found = [runs.train(ranks, **settings) for ranks in (1, 2, 3)]
-    for other in found[1:]:
-        require_the_same(other[6], found[0][6], runs)
+    found = [runs.train(ranks, **settings) for ranks in (1, 3)]
+    require_the_same(found[1][6], found[0][6], runs)
     resumed = runs.train(2, found[0][5], **settings)
     require_the_same(resumed[6], found[0][6], runs)
     require_close_to_fast(runs, found[0][6], **settings)
@@ -151,9 +150,8 @@ def require_close_to_fast(runs: Runs, exact: FoundCheckpoint, **settings: Any) -
 def test_a_rare_class_with_a_large_weight_is_trained_as_plain_ddp_trains_it(tmp_path: Path) -> None:
     runs = Runs(tmp_path)
     settings: dict[str, Any] = {"steps": 6, "target": train_with_a_heavy_class}
-    found = [runs.train(ranks, **settings) for ranks in (1, 2, 3)]
-    for other in found[1:]:
-        require_the_same(other[6], found[0][6], runs)
+    found = [runs.train(ranks, **settings) for ranks in (1, 3)]
+    require_the_same(found[1][6], found[0][6], runs)
     require_close_to_fast(runs, found[0][6], **settings)
 
 

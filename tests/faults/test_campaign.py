@@ -15,7 +15,8 @@ NUM_BEGINNING, NUM_CONTINUING, NUM_PRUNES, NUM_FLIPS, NUM_CUTS = 1, 1, 1, 60, 20
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory, prefect_server: dict[str, str]) -> Site:
-    made = Site(tmp_path_factory.mktemp("site"), prefect_server)
+    """With one rank, which costs half; `make campaign` has two, and several ranks die in `test_interruptions.py`."""
+    made = Site(tmp_path_factory.mktemp("site"), prefect_server, ranks=1)
     made.prepare()
     return made
 

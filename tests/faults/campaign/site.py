@@ -17,11 +17,10 @@ CONFIGURATION = ROOT / "deployments/configs/demo.toml"
 STEPS = 60
 # Late enough that checkpoints were dropped before it, and early enough that most of the run is still to come.
 DEATH_STEP = STEPS // 3
-# Small, and yet with all that a run has: two ranks, validations, checkpoints that are dropped, an evaluation.
+# Small, and yet with all that a run has: validations, checkpoints that are dropped, an evaluation.
 SETTINGS = {
     "train__steps": STEPS,
     "train__batch_size": 16,
-    "train__ranks": 2,
     "model__width": 16,
     "model__layers": 1,
     "model__heads": 2,
@@ -42,6 +41,7 @@ class Site:
 
     folder: Path
     environment: dict[str, str]
+    ranks: int = 2
     reference: dict[str, Any] = field(default_factory=dict)
     _numbers: "itertools.count[int]" = field(default_factory=itertools.count)
 
@@ -56,7 +56,8 @@ class Site:
         """A run that has not begun yet; in a store of its own if one is given."""
         run = f"{name}-{next(self._numbers)}"
         places = {"data__source": self.folder / "corpus", "store": store or self.folder / "store", "run": run}
-        return Runner(CONFIGURATION, {**SETTINGS, **settings, **places}, dict(self.environment))
+        settings = {**SETTINGS, "train__ranks": self.ranks, **settings, **places}
+        return Runner(CONFIGURATION, settings, dict(self.environment))
 
     def new_folder(self, name: str) -> Path:
         """A path that nobody has taken: for a plan, a copy, scratch."""

@@ -21,10 +21,11 @@ from tests.helpers.commands import ROOT, RUN_SECONDS, Runner, kill_everything, p
 
 # Long enough that a fault aimed at the first half of a run never finds it over, also on a quicker machine.
 STEPS = 150
-KILLS = 3
+KILLS = 2
 SETTINGS = {
     "train__steps": STEPS,
     "train__batch_size": 48,
+    "train__ranks": 1,
     "model__width": 32,
     "model__layers": 1,
     "data__vocabulary_size": 600,
@@ -123,7 +124,7 @@ def test_asked_to_stop_at_any_time_and_not_a_step_is_lost(runner: Runner, uninte
     assert wait_until(lambda: bool(processes_mentioning(scratch)), process), runner.log.read_text()
     process.send_signal(signal.SIGTERM)
     assert process.wait(120) == 128 + signal.SIGTERM, runner.log.read_text()
-    for number, step in ((signal.SIGTERM, 20), (signal.SIGINT, 50), (signal.SIGKILL, 80)):
+    for number, step in ((signal.SIGTERM, 20), (signal.SIGINT, 45), (signal.SIGKILL, 70)):
         process = runner.start()
         assert runner.wait_for_step(process, step), runner.log.read_text()
         process.send_signal(number)
@@ -136,7 +137,7 @@ def test_asked_to_stop_at_any_time_and_not_a_step_is_lost(runner: Runner, uninte
     causes = [segment["cause"] for segment in status["segments"][1:4]]
     assert causes[:2] == ["asked to stop by a signal"] * 2
     assert causes[2].startswith("the process that supervised the segment was killed")
-    for segment, step in zip(status["segments"][1:4], (20, 50, 80), strict=True):
+    for segment, step in zip(status["segments"][1:4], (20, 45, 70), strict=True):
         assert segment["last_step"] >= step
     assert_same_model(status, uninterrupted)
 
@@ -144,7 +145,7 @@ def test_asked_to_stop_at_any_time_and_not_a_step_is_lost(runner: Runner, uninte
 def test_one_rank_is_killed_and_the_flow_goes_on_by_itself_while_a_second_command_is_refused(
     runner: Runner, uninterrupted: dict[str, Any]
 ) -> None:
-    process = runner.start()
+    process = runner.start(train__ranks=2)
     assert runner.wait_for_step(process, 40), runner.log.read_text()
     ranks = [pid for pid in processes_mentioning("training.worker") if is_rank(pid, runner)]
     assert len(ranks) == 2
@@ -183,7 +184,7 @@ def test_a_time_budget_cuts_the_run_and_damaged_checkpoints_are_set_aside(
 ) -> None:
     """Stopped when it has made enough segments and checkpoints: a slow machine would make many segments of a second."""
     manifest = manifest_of(runner)
-    process = runner.start(segment__seconds=1)
+    process = runner.start(segment__seconds=1, train__ranks=2)
     assert wait_until(lambda: has_cut_and_kept(manifest), process), runner.log.read_text()
     process.send_signal(signal.SIGTERM)
     process.wait(120)

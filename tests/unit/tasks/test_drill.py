@@ -118,7 +118,12 @@ def test_a_forged_difference_turns_the_verdict(name: str) -> None:
     comparison = compared(**(FORGED_SAMPLES | FORGED_MODEL)[name])
     assert not comparison.holds
     assert "different" in {finding.result for finding in list_findings(comparison)}
-    page = render_drill_page(PLAN, comparison, HITS, "holdfast drill")
+    verdict = judge_drill(PLAN, comparison, HITS)
+    assert verdict.badge == "Different" and "is not the same as the run without interruptions." in verdict.headline
+
+
+def test_the_page_has_the_verdict_on_a_forged_difference() -> None:
+    page = render_drill_page(PLAN, compared(**FORGED_MODEL["weights"]), HITS, "holdfast drill")
     assert "Different" in page and "bit for bit" not in page
 
 

@@ -3,7 +3,7 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup test quick one lint demo bench-exact bench-checkpoint campaign clean
+.PHONY: setup test all-tests quick one lint demo bench-exact bench-checkpoint campaign clean
 
 setup: $(VENV)/.installed
 
@@ -18,9 +18,13 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# Two files at a time: most tests wait for processes that they have started. The order stays, the longest are first.
-test: lint
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+# ruff and mypy run beside the tests, and these three files at a time: most tests wait for processes that they have
+# started. The order stays, the longest are first.
+test: setup
+	$(MAKE) --jobs=2 lint all-tests
+
+all-tests: setup
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 # The unit tests alone: they need nothing but files.
 quick: setup

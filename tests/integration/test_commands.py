@@ -40,7 +40,7 @@ steps = 100
 # As long as paths are on real machines: no terminal is wide enough for it.
 DEEP = "a-folder-with-a-long-name/another-folder-with-a-long-name/and-one-more/store"
 # They need no process of their own to say what they say.
-READ_ONLY = ("status", "verify", "audit", "advise", "--help")
+READ_ONLY = ("status", "verify", "audit", "advise")
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def configuration(tmp_path: Path, store: LocalStore) -> Path:
 
 def holdfast(*arguments: object) -> "subprocess.CompletedProcess[str]":
     """What a command prints and its exit code; of those that only read, made in this process."""
-    if arguments[0] not in READ_ONLY:
+    if arguments[0] not in READ_ONLY and "--help" not in arguments:
         return in_a_process(*arguments)
     line, stdout, stderr = [*map(str, arguments)], io.StringIO(), io.StringIO()
     with redirect_stdout(stdout), redirect_stderr(stderr), patch.dict(os.environ, COLUMNS="80"):
@@ -274,7 +274,7 @@ def test_the_console_script_and_the_module_are_one_command() -> None:
 
 @pytest.mark.parametrize("command", ["corpus", "run", "status", "verify", "scrub", "prune", "audit", "advise", "drill"])
 def test_help_fits_the_terminal_and_tells_of_set(command: str) -> None:
-    help_text = in_a_process(command, "--help").stdout
+    help_text = holdfast(command, "--help").stdout
     assert "--set KEY=VALUE" in help_text
     assert max(map(len, help_text.splitlines())) <= 80
 

@@ -1,7 +1,9 @@
 """A mistake in the configuration or in a column is said before anything is started or loaded that takes seconds."""
 
+import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -21,16 +23,19 @@ kind = "multiclass"
 # Nothing answers there: who asks Prefect's server first never comes to the mistake.
 NO_SERVER = "http://127.0.0.1:9/api"
 HEAVY = {"prefect", "torch", "great_expectations", "duckdb", "tokenizers", "matplotlib", "pandas", "boto3", "httpx"}
-# Runs a command in this process and prints what it raised, and which of the heavy libraries were imported by then.
+# Runs commands in one process and prints what each raised, and which of the heavy libraries were imported at the end.
 SCRIPT = """
-import sys
+import json, sys
 from flows.cli import app
 from storage.errors import HoldfastError
-try:
-    app(sys.argv[2:], standalone_mode=False)
-except HoldfastError as error:
-    print(error)
-print("imported:", *sorted(set(sys.argv[1].split(",")) & set(sys.modules)))
+heavy, *commands = json.loads(sys.argv[1])
+for command in commands:
+    try:
+        app(command, standalone_mode=False)
+    except (HoldfastError, SystemExit) as error:
+        print(error)
+    print("end of command")
+print("imported:", *sorted(set(heavy) & set(sys.modules)))
 """
 MISTAKES = {
     "train.stepz=5": "train.stepz: there is no such key",
@@ -52,23 +57,30 @@ def configuration(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("command", ["run", "drill"])
-@pytest.mark.parametrize("assignment", MISTAKES)
-def test_a_mistake_is_said_before_a_library_is_imported_or_a_server_asked(
-    configuration: Path, command: str, assignment: str
-) -> None:
+def call(commands: Sequence[Sequence[str]], heavy: set[str], folder: Path) -> tuple[list[str], list[str], str]:
+    """What each command said on stdout, the heavy libraries that were imported, and what they said on stderr."""
     result = subprocess.run(
-        [sys.executable, "-c", SCRIPT, ",".join(HEAVY), command, str(configuration), "--set", assignment],
+        [sys.executable, "-c", SCRIPT, json.dumps([sorted(heavy), *commands])],
         env={"PYTHONPATH": str(ROOT), "PREFECT_API_URL": NO_SERVER, "PATH": "/usr/bin:/bin"},
-        cwd=configuration.parent,
+        cwd=folder,
         capture_output=True,
         text=True,
         timeout=120,
     )
-    said, _, imported = result.stdout.rpartition("imported:")
-    assert MISTAKES[assignment] in said, result.stdout + result.stderr
-    assert imported.split() == []
-    assert result.stderr.startswith(f"Reading the configuration {configuration}.\n")
+    *said, rest = result.stdout.split("end of command\n")
+    assert (result.returncode, len(said)) == (0, len(commands)), result.stdout + result.stderr
+    return said, rest.removeprefix("imported:").split(), result.stderr
+
+
+@pytest.mark.parametrize("command", ["run", "drill"])
+def test_a_mistake_is_said_before_a_library_is_imported_or_a_server_asked(configuration: Path, command: str) -> None:
+    commands = [(command, str(configuration), "--set", assignment) for assignment in MISTAKES]
+    said, imported, stderr = call(commands, HEAVY, configuration.parent)
+    for expected, found in zip(MISTAKES.values(), said, strict=True):
+        assert expected in found
+    assert imported == []
+    assert stderr.startswith(f"Reading the configuration {configuration}.\n")
+    assert stderr.splitlines().count(f"Reading the configuration {configuration}.") == len(commands)
 
 
 def test_the_first_line_is_said_before_the_configuration_is_read(tmp_path: Path) -> None:
@@ -79,16 +91,7 @@ def test_the_first_line_is_said_before_the_configuration_is_read(tmp_path: Path)
     assert second.startswith(f"Error: Cannot read the configuration {path}")
 
 
-def test_help_loads_no_library_that_takes_seconds() -> None:
-    script = SCRIPT.replace("except HoldfastError as error:", "except (HoldfastError, SystemExit) as error:")
-    for arguments in (["--help"], ["-h"], ["run", "-h"], ["--version"]):
-        result = subprocess.run(
-            [sys.executable, "-c", script, ",".join(HEAVY | {"pyarrow"}), *arguments],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
-        assert (result.returncode, result.stderr) == (0, "")
-        assert result.stdout.endswith("imported:\n")
-        assert result.stdout.startswith("holdfast 0." if arguments == ["--version"] else "Usage: ")
+def test_help_loads_no_library_that_takes_seconds(tmp_path: Path) -> None:
+    said, imported, stderr = call([["--help"], ["-h"], ["run", "-h"], ["--version"]], HEAVY | {"pyarrow"}, tmp_path)
+    assert (imported, stderr) == ([], "")
+    assert all(text.startswith("Usage: ") for text in said[:3]) and said[3].startswith("holdfast 0.")

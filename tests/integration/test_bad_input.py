@@ -1,24 +1,38 @@
 """Every mistake of the user's ends in one message that says what to do, at once, and leaves everything as it was."""
 
+import inspect
+import io
 import os
 import re
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 
+from flows.cli import execute
+from storage.errors import HoldfastError
 from storage.objects.digests import sha256_of_file
-from storage.objects.local_store import LocalStore
-from storage.runs.manifest import Manifest
-from tests.helpers.commands import COMMAND, ROOT, Runner
+from storage.runs.retention import RetentionPolicy
+from storage.runs.run_state import SegmentRecord
+from storage.runs.transitions import end_segment, promote
+from tasks.data.pipeline import prepare_dataset
+from tasks.places import open_places
+from tasks.prepare import prepare_data
+from tasks.recover import recover
+from tasks.settings.reading import load_configuration
+from tests.helpers.commands import COMMAND, Runner
 from tests.helpers.parquet import text_columns, write_parquet
 from tests.helpers.prefect_server import find_free_port
+from tests.helpers.runs import lease_run, make_checkpoint, record_of
 
 NUM_ROWS = 120
+STEPS = 4
 # Longer than `Runner.call` waits for a command: a mistake that is tried again is one that never comes back.
 RETRY_SECONDS = 3600
 
@@ -45,7 +59,7 @@ heads = 2
 feedforward = 32
 
 [train]
-steps = 4
+steps = {STEPS}
 batch_size = 12
 
 [checkpoint]
@@ -64,6 +78,8 @@ ERROR = re.compile(
 
 Columns = dict[str, Any]
 
+prepare_work, recover_work = inspect.unwrap(prepare_data), inspect.unwrap(recover)
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -78,12 +94,20 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def trained(folder: Path, prefect_server: dict[str, str]) -> Runner:
-    """A run that is complete; the mistakes are made beside it and on it."""
-    settings = {"run": "trained", "store": folder / "store"}
-    runner = Runner(folder / "run.toml", settings, prefect_server)
-    runner.run()
-    return runner
+def trained(folder: Path, prefect_server: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Runner:
+    """A run whose last step is promoted; the mistakes are made beside it and on it."""
+    config = load_configuration(folder / "run.toml")
+    places = open_places(config)
+    recover_work(config, prepare_dataset(config.data, places.store, places.data_scratch))
+    fence = lease_run(places.manifest)
+    checkpoint = make_checkpoint(places.store, tmp_path_factory.mktemp("files"), STEPS, fence, run="trained")
+    places.manifest.commit("promoted", promote(record_of(checkpoint), RetentionPolicy(newest=1)))
+    ended = SegmentRecord(
+        fence=fence, outcome="completed", cause="", first_step=0, last_step=STEPS, world_size=1, started_at=0.0,
+        seconds=0.0, steps_lost=0, phases={},
+    )  # fmt: skip
+    places.manifest.commit("ended", end_segment(ended))
+    return Runner(folder / "run.toml", {"run": "trained", "store": folder / "store"}, prefect_server)
 
 
 @pytest.fixture
@@ -99,21 +123,55 @@ def source_file(folder: Path) -> Iterator[Path]:
 def refuse(trained: Runner, command: str, *arguments: str, given: Path | None = None, **settings: Any) -> str:
     """The one message with which a command is refused, after which everything is as it was before.
 
-    What is `given` stands in place of the configuration file, without the run's settings.
+    What is `given` stands in place of the configuration file, without the run's settings. What is refused before any
+    Prefect is started needs no process of its own.
     """
-    folder = trained.configuration.parent
     runner = trained if given is None else Runner(given, {}, trained.environment)
-    before = contents_of(folder)
-    result = runner.call(command, *arguments, **settings)
+    with nothing_changed(trained):
+        return message_of(call_here(runner.line(command, *arguments, **settings)[len(COMMAND) :]))
+
+
+def refuse_in_a_process(trained: Runner, **settings: Any) -> str:
+    """As `refuse`, for `holdfast run` as a user starts it."""
+    with nothing_changed(trained):
+        return message_of(trained.call("run", **settings))
+
+
+def refuse_to_prepare(trained: Runner, **settings: Any) -> str:
+    """As `refuse`, by the first task of the flow, without Prefect, which tells one refusal as it tells another."""
+    line = trained.line("run", **settings)
+    with nothing_changed(trained), pytest.raises(HoldfastError) as refused:
+        prepare_work(load_configuration(trained.configuration, line[line.index("--set") + 1 :: 2]))
+    return str(refused.value)
+
+
+def call_here(line: list[str]) -> "subprocess.CompletedProcess[str]":
+    """A command in this process: what it prints, and the exit code that it would leave with."""
+    stdout, stderr = io.StringIO(), io.StringIO()
+    with redirect_stdout(stdout), redirect_stderr(stderr):
+        exit_code = execute(line)
+    return subprocess.CompletedProcess(line, exit_code, stdout.getvalue(), stderr.getvalue())
+
+
+def message_of(result: "subprocess.CompletedProcess[str]") -> str:
     assert result.returncode == 2, result.stderr
     assert result.stdout == ""
     said = ERROR.fullmatch(result.stderr)
     assert said is not None, result.stderr
     assert result.stderr.count("Error") == 1, result.stderr
     assert "Traceback" not in result.stderr
+    return said["message"]
+
+
+@contextmanager
+def nothing_changed(trained: Runner) -> Iterator[None]:
+    """What the user has is the same after the block, no file of a preparation is left, and no run more is there."""
+    folder = trained.configuration.parent
+    before = contents_of(folder)
+    yield
     assert contents_of(folder) == before
     assert list((folder / "store").glob(".tmp/scratch/data/prepare-*")) == []
-    return said["message"]
+    assert [path.name for path in (folder / "store" / "runs").iterdir()] == ["trained"]
 
 
 def contents_of(folder: Path) -> dict[str, str]:
@@ -169,7 +227,9 @@ def test_a_mistake_in_the_data(trained: Runner, tmp_path: Path, mistake: str) ->
     write, expected = DATA_MISTAKES[mistake]
     write_parquet(tmp_path / "data" / "part-0.parquet", text_columns(NUM_ROWS))
     write(tmp_path / "data" / "part-1.parquet", text_columns(NUM_ROWS, first=NUM_ROWS))
-    message = refuse(trained, "run", run="new", data__source=tmp_path / "data")
+    # The values are looked at by the flow, the rest before it.
+    refused = refuse_in_a_process if mistake == "an id twice" else partial(refuse, command="run")
+    message = refused(trained, run="new", data__source=tmp_path / "data")
     assert_says(message, *expected, "expected:", "found:", "what to do:", "Nothing was written to the store.")
 
 
@@ -178,29 +238,29 @@ def test_a_source_that_is_not_there(trained: Runner, folder: Path) -> None:
     assert_says(message, f"data.source: {folder / 'dada'} does not exist", "There is data.", "Set data.source to")
 
 
-@pytest.mark.parametrize("place", ["file/store", "/proc/store"])
-def test_a_store_that_cannot_be_written(trained: Runner, folder: Path, place: str) -> None:
+def test_a_store_that_cannot_be_written(trained: Runner, folder: Path) -> None:
     """Behind a file, and on a file system without room for it: root, too, cannot write there."""
-    message = refuse(trained, "run", run="new", store=folder / place)
-    assert_says(message, f"Cannot write to the store {folder / place}", "Check that its folder", "then run again")
+    for place, refused in (("file/store", refuse_in_a_process), ("/proc/store", refuse_to_prepare)):
+        message = refused(trained, run="new", store=folder / place)
+        assert_says(message, f"Cannot write to the store {folder / place}", "Check that its folder", "then run again")
 
 
 def test_a_scratch_folder_that_cannot_be_written(trained: Runner, folder: Path) -> None:
     """Said before a run is begun, also where the data set is there already and is not prepared again."""
-    message = refuse(trained, "run", run="new", scratch=folder / "file/scratch")
+    message = refuse_to_prepare(trained, run="new", scratch=folder / "file/scratch")
     assert_says(message, f"Cannot write working files in {folder / 'file/scratch'}", "or set scratch to another one")
 
 
 def test_a_prefect_server_that_is_not_there(trained: Runner) -> None:
     address = f"http://127.0.0.1:{find_free_port()}/api"
-    message = refuse(replace(trained, environment={**trained.environment, "PREFECT_API_URL": address}), "run")
+    message = refuse_in_a_process(replace(trained, environment={**trained.environment, "PREFECT_API_URL": address}))
     assert_says(message, f"PREFECT_API_URL is {address}", "no Prefect server answers there", "or unset it")
     assert_says(message, "no connection could be made")
 
 
 def test_a_changed_file_when_a_run_is_to_go_on(trained: Runner, source_file: Path) -> None:
     with_value("text", "another text")(source_file, text_columns(NUM_ROWS, first=NUM_ROWS))
-    message = refuse(trained, "run", train__steps=8)
+    message = refuse_to_prepare(trained, train__steps=8)
     assert_says(message, "The data of run 'trained' changed", "part-1.parquet: content changed")
     assert_says(message, "Restore the data", "or give another run name")
 
@@ -210,7 +270,7 @@ def test_a_row_more_and_a_file_more_when_a_run_is_to_go_on(trained: Runner, sour
     pq.write_table(pq.read_table(source_file).slice(0, 1), added)
     write_parquet(source_file, text_columns(NUM_ROWS + 1, first=NUM_ROWS))
     try:
-        message = refuse(trained, "run", train__steps=8)
+        message = refuse_to_prepare(trained, train__steps=8)
     finally:
         added.unlink()
     assert_says(message, "The data of run 'trained' changed", "Restore the data")
@@ -218,7 +278,8 @@ def test_a_row_more_and_a_file_more_when_a_run_is_to_go_on(trained: Runner, sour
 
 
 def test_a_changed_configuration_when_a_run_is_to_go_on(trained: Runner) -> None:
-    message = refuse(trained, "run", model__width=32, train__learning_rate=0.1, data__max_tokens=128, train__steps=8)
+    changes = {"model__width": 32, "train__learning_rate": 0.1, "data__max_tokens": 128, "train__steps": 8}
+    message = refuse_in_a_process(trained, **changes)
     assert_says(message, "Run 'trained' was started with another configuration", "model.width: was 16, is 32 now")
     assert_says(message, "train.learning_rate: was 0.001, is 0.1 now", "data.max_tokens: was 64, is 128 now")
     assert_says(message, "Restore these to go on", "or give another run name")
@@ -226,7 +287,7 @@ def test_a_changed_configuration_when_a_run_is_to_go_on(trained: Runner) -> None
 
 
 def test_fewer_steps_than_were_made(trained: Runner) -> None:
-    message = refuse(trained, "run", train__steps=3)
+    message = refuse_to_prepare(trained, train__steps=3)
     assert_says(message, "Run 'trained' has already made 4 steps", "train.steps = 3 is below that", "Give more steps")
 
 
@@ -300,9 +361,7 @@ def test_an_argument_that_means_no_run(trained: Runner, folder: Path, command: s
 def test_a_command_that_is_not_complete_or_has_too_much(trained: Runner, arguments: list[str]) -> None:
     given = [str(trained.configuration) if argument == "CONFIG" else argument for argument in arguments]
     for command in ("run", "status", "verify"):
-        result = subprocess.run(
-            [*COMMAND, command, *given], env=dict(trained.environment), cwd=ROOT, capture_output=True, text=True
-        )
+        result = call_here([command, *given])
         assert (result.returncode, result.stdout) == (2, "")
         assert_says(result.stderr, f"Usage: holdfast {command}", f"Try 'holdfast {command} -h'", "\nError: ")
         assert "Traceback" not in result.stderr
@@ -321,11 +380,3 @@ def test_a_corpus_with_a_setting_that_is_not_there(trained: Runner, tmp_path: Pa
     message = refuse(trained, "corpus", "--job", "policy", "--rows", "8", given=given, seeds=3)
     assert_says(message, "The configuration of the corpus is wrong", "seeds: there is no such key; did you mean seed?")
     assert not given.exists()
-
-
-def test_after_all_mistakes_the_run_stands_where_it_stood(trained: Runner, folder: Path) -> None:
-    before = Manifest(LocalStore(folder / "store"), "trained").load_head()
-    trained.run()
-    assert Manifest(LocalStore(folder / "store"), "trained").load_head() == before
-    assert before.state.is_complete
-    assert [path.name for path in (folder / "store" / "runs").iterdir()] == ["trained"]

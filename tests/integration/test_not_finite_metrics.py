@@ -13,7 +13,7 @@ ROWS = 120
 # By time: the last fifth are validation and test. fp16 has no number above 65,504.
 SETTINGS = {
     "data__numeric": '["amount"]', "data__split__by": "time", "data__split__column": "day", "train__precision": "fp16",
-    "train__ranks": 2, "validation__every_steps": 2,
+    "validation__every_steps": 2,
 }  # fmt: skip
 
 
@@ -26,16 +26,14 @@ def runner(tmp_path: Path, prefect_server: dict[str, str]) -> Runner:
     return Runner(configuration, {"store": tmp_path / "store", **SETTINGS}, prefect_server)
 
 
-def test_a_run_whose_validations_give_nan_is_saved_told_and_held_back_by_a_gate_alone(
+def test_a_run_whose_validations_give_nan_is_saved_told_and_promoted_without_a_gate(
     runner: Runner, tmp_path: Path
 ) -> None:
-    gated = runner.call("run", checkpoint__gate__largest_drop=0.5)
-    said = " ".join(gated.stderr.split())
-    assert gated.returncode == 2, said
+    """On one rank: what is NaN on one of several is gathered as any value is. Gates: `unit/tasks/test_gate.py`."""
+    result = runner.call("run")
+    assert result.returncode == 0, result.stdout + result.stderr
+    said = " ".join(result.stderr.split())
     assert "The validation at step 2 gave values that are not finite numbers: loss = nan" in said
-    assert "macro-F1 nan at step 4 is not a finite number and does not pass checkpoint.gate.largest_drop = 0.5" in said
-    assert [r["validation"]["best_value"] for r in runner.status()["refused"]] == [None] * 2
-    runner.run()
     status = runner.status()
     assert (status["state"], status["step"], len(status["segments"])) == ("completed", 4, 1)
     nan = {"loss": "nan", "accuracy": "nan", "macro_f1": "nan"}

@@ -1,10 +1,13 @@
-"""The deployments on a real local server, their flow runs in a real worker: what an operator gets."""
+"""The deployments on a real local server, their flow runs in a real worker: what an operator gets.
+
+Holdfast is installed from its wheel, and the folders that are deployed from and worked in have packages `flows`,
+`tasks`, ... of their own.
+"""
 
 import contextlib
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -22,12 +25,13 @@ from tasks.corpora.generate import generate_corpus
 from tests.helpers.commands import ROOT, processes_mentioning
 from tests.helpers.kept_runs import make_kept_run
 from tests.helpers.prefect_server import running
+from tests.helpers.wheels import build_wheel, install_wheel, without_python_path, write_own_packages
 
-PREFECT = [sys.executable, "-m", "prefect", "--no-prompt"]
 WAIT_SECONDS = 150.0
-POLL_SECONDS = 0.1
+POLL_SECONDS = 0.5
 ATTEMPTS = 20
-# Comes to its end in no test: the time budget is what stops it, or a smaller number of steps.
+ENDED = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
+# Comes to its end in no test: a signal or the time budget is what stops it, or a smaller number of steps.
 ENDLESS = 1_000_000
 CONFIGURATION = f"""
 run = "tiny"
@@ -56,7 +60,7 @@ batch_size = 8
 leaves = 2
 
 [checkpoint]
-every_steps = 100
+every_steps = 400
 
 [validation]
 every_steps = {ENDLESS}
@@ -90,7 +94,7 @@ class Operator:
     def run(self, name: str, **parameters: Any) -> dict[str, Any]:
         """Ask for a flow run and wait for its final state."""
         flow_run = self.submit(name, **parameters)
-        self.wait(lambda: self.states(flow_run)[-1]["type"] in ("COMPLETED", "FAILED", "CRASHED", "CANCELLED"))
+        self.wait(lambda: self.states(flow_run)[-1]["type"] in ENDED)
         return dict(self._request("GET", f"/flow_runs/{flow_run}"))
 
     def cancel(self, flow_run: str) -> None:
@@ -122,9 +126,15 @@ class Operator:
         found = self._request("POST", "/flow_runs/filter", json=planned)
         return sorted(datetime.fromisoformat(run["expected_start_time"]) for run in found if run["auto_scheduled"])
 
-    def state(self, run: str = "tiny") -> RunState:
+    def state(self) -> RunState:
         """Where the run stands, by its manifest."""
-        return Manifest(LocalStore(self.folder / "store"), run).load_head().state
+        return Manifest(LocalStore(self.folder / "store"), "tiny").load_head().state
+
+    def segment_has_saved(self, number: int) -> bool:
+        """Whether this segment of the run is the one in training, and a checkpoint of its own is promoted."""
+        segments, promoted = (state := self.state()).segments, state.promoted
+        fence = segments[-1].fence if segments else 0
+        return len(segments) == number - 1 and promoted is not None and promoted.fence > fence
 
     def wait(self, condition: Callable[[], bool]) -> None:
         """Wait until something is so."""
@@ -152,34 +162,61 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("operator")
     (folder / "tiny.toml").write_text(CONFIGURATION)
     generate_corpus(folder / "corpus", "policy", 600)
+    write_own_packages(folder)
     return folder
 
 
 @pytest.fixture(scope="module")
-def operator(folder: Path, prefect_server: dict[str, str]) -> Iterator[Operator]:
+def prefect(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """The command `prefect` where the wheel is installed. With `-m` the current folder is the first to be searched."""
+    programs = install_wheel(build_wheel(tmp_path_factory.mktemp("wheel")), tmp_path_factory.mktemp("environment"))
+    return [str(programs / "python"), "-m", "prefect", "--no-prompt"]
+
+
+@pytest.fixture(scope="module")
+def environment(prefect_server: dict[str, str]) -> dict[str, str]:
+    return without_python_path(prefect_server)
+
+
+@pytest.fixture(scope="module")
+def operator(folder: Path, prefect: list[str], environment: dict[str, str]) -> Iterator[Operator]:
     """All deployments deployed, by the commands of the README."""
     for command in (
         ["work-pool", "create", "holdfast", "--type", "process"],
         ["deploy", "--all", "--prefect-file", str(ROOT / "deployments/prefect.yaml")],
     ):
-        result = subprocess.run([*PREFECT, *command], cwd=folder, env=prefect_server, capture_output=True, text=True)
+        result = subprocess.run([*prefect, *command], cwd=folder, env=environment, capture_output=True, text=True)
         assert result.returncode == 0, result.stdout + result.stderr
-    with httpx.Client(base_url=prefect_server["PREFECT_API_URL"], trust_env=False, timeout=30) as api:
+    with httpx.Client(base_url=environment["PREFECT_API_URL"], trust_env=False, timeout=30) as api:
         yield Operator(api, folder, folder / "worker.log")
 
 
 @pytest.fixture(scope="module")
-def worked(operator: Operator, prefect_server: dict[str, str]) -> Iterator[Operator]:
+def worked(operator: Operator, prefect: list[str], environment: dict[str, str]) -> Iterator[Operator]:
     """A worker is there, in another folder than the one deployed from; schedules rest, lest a tick falls in."""
     for deployment in (operator.deployment("scheduled/train"), operator.deployment("scrub/scrub")):
         for schedule in deployment["schedules"]:
             operator.pause(deployment["id"], schedule["id"])
-    command = [*PREFECT, "worker", "start", "--pool", "holdfast", "--type", "process", "--limit", "2"]
-    environment = prefect_server | {"PREFECT_WORKER_QUERY_SECONDS": "1"}
+    command = [*prefect, "worker", "start", "--pool", "holdfast", "--type", "process", "--limit", "2"]
     elsewhere = operator.folder / "elsewhere"
-    elsewhere.mkdir()
-    with running(command, environment, operator.worker_log, elsewhere):
+    write_own_packages(elsewhere)
+    with running(command, environment | {"PREFECT_WORKER_QUERY_SECONDS": "1"}, operator.worker_log, elsewhere):
         yield operator
+
+
+@pytest.fixture(scope="module")
+def cancelled(worked: Operator) -> str:
+    """A flow run whose ranks were killed at once, then when they had got on, and that was then cancelled."""
+    flow_run = worked.submit("scheduled/train", configuration="tiny.toml")
+    ranks = str(worked.folder / "store/.tmp/scratch/runs/tiny")
+    worked.wait(lambda: bool(processes_mentioning(ranks)))
+    kill_all(ranks)
+    worked.wait(lambda: worked.segment_has_saved(2))
+    kill_all(ranks)
+    worked.wait(lambda: worked.segment_has_saved(3))
+    worked.cancel(flow_run)
+    worked.wait(lambda: worked.states(flow_run)[-1]["type"] in ENDED)
+    return flow_run
 
 
 def test_all_are_deployed_to_the_pool_without_a_limit_whose_loss_would_end_training(operator: Operator) -> None:
@@ -236,21 +273,46 @@ def test_a_wrong_value_is_refused_by_the_form(operator: Operator) -> None:
     assert "steps" in response.text
 
 
+def test_a_segment_killed_at_once_is_tried_again_and_one_that_had_got_on_is_followed_by_the_next(
+    worked: Operator, cancelled: str
+) -> None:
+    at_once, later, followed = worked.state().segments[:3]
+    assert (at_once.outcome, later.outcome, followed.outcome) == ("lost", "lost", "preempted")
+    assert at_once.last_step == later.first_step == 0
+    assert 0 < followed.first_step < followed.last_step
+    names = [state["name"] for state in worked.states(worked.find_training(cancelled))]
+    assert names[:4] == ["Pending", "Running", "AwaitingRetry", "Running"]
+    assert names.count("AwaitingRetry") == 1
+
+
+def test_a_cancelled_flow_run_saves_and_ends_as_cancelled_and_the_next_one_goes_on(
+    worked: Operator, cancelled: str
+) -> None:
+    for name in (cancelled, worked.find_training(cancelled)):
+        assert worked.states(name)[-1]["type"] == "CANCELLED", worked.worker_log.read_text()
+    state = worked.state()
+    segment = state.segments[2]
+    assert (segment.outcome, segment.cause, segment.steps_lost) == ("preempted", "asked to stop by a signal", 0)
+    assert state.lease is None and state.promoted is not None and state.promoted.step == segment.last_step
+
+
+@pytest.mark.usefixtures("cancelled")
 def test_train_stops_at_its_time_budget_and_resume_goes_on_to_the_end(worked: Operator) -> None:
-    first = worked.run("scheduled/train", configuration="tiny.toml", segment_seconds=4)
+    before = worked.state()
+    first = worked.run("scheduled/train", configuration="tiny.toml", segment_seconds=2)
     assert first["state"]["type"] == "COMPLETED", worked.worker_log.read_text()
     state = worked.state()
-    assert [segment.outcome for segment in state.segments] == ["budget"]
-    assert state.promoted is not None
-    assert 0 < state.promoted.step < ENDLESS
+    assert before.promoted is not None and state.promoted is not None
+    assert [segment.outcome for segment in state.segments[len(before.segments) :]] == ["budget"]
+    assert state.segments[-1].first_step == before.promoted.step < state.promoted.step < ENDLESS
     assert first["state"]["message"] == f"tiny: budget, step {state.promoted.step:,} of {ENDLESS:,}"
 
     steps = state.promoted.step + 40
     second = worked.run("resume/resume", store="store", run="tiny", steps=steps)
     assert second["state"]["type"] == "COMPLETED", worked.worker_log.read_text()
     ended = worked.state()
-    assert [segment.outcome for segment in ended.segments] == ["budget", "completed"]
-    assert ended.segments[1].first_step == state.promoted.step == ended.segments[0].last_step
+    assert [segment.outcome for segment in ended.segments[len(before.segments) :]] == ["budget", "completed"]
+    assert ended.segments[-1].first_step == state.promoted.step == ended.segments[-2].last_step
     assert ended.is_complete
     assert second["state"]["message"] == f"tiny: completed, step {steps:,} of {steps:,}"
 
@@ -266,40 +328,6 @@ def test_what_a_person_has_to_put_right_is_not_tried_again(worked: Operator) -> 
     assert "no_such_column" in failed["state"]["message"]
     names = [state["name"] for state in worked.states(worked.find_training(failed["id"]))]
     assert names == ["Pending", "Running", "Failed"]
-
-
-def test_a_segment_killed_at_once_is_tried_again_and_one_that_had_got_on_is_followed_by_the_next(
-    worked: Operator,
-) -> None:
-    steps = 1600
-    assignments = ["run=killed", f"train.steps={steps}"]
-    flow_run = worked.submit("scheduled/train", configuration="tiny.toml", assignments=assignments)
-    ranks = worked.folder / "store/.tmp/scratch/runs/killed"
-    worked.wait(lambda: bool(processes_mentioning(str(ranks))))
-    kill_all(str(ranks))
-    worked.wait(lambda: any(ranks.glob("*/progress.jsonl")) and worked.state("killed").promoted is not None)
-    kill_all(str(ranks))
-    worked.wait(lambda: worked.states(flow_run)[-1]["type"] in ("COMPLETED", "FAILED", "CRASHED"))
-    at_once, later, completed = worked.state("killed").segments
-    assert (at_once.outcome, later.outcome, completed.outcome) == ("lost", "lost", "completed")
-    assert at_once.last_step == later.first_step == 0
-    assert 0 < completed.first_step < completed.last_step == steps
-    names = [state["name"] for state in worked.states(worked.find_training(flow_run))]
-    assert names == ["Pending", "Running", "AwaitingRetry", "Running", "Completed"]
-
-
-def test_a_cancelled_flow_run_saves_and_ends_as_cancelled_and_the_next_one_goes_on(worked: Operator) -> None:
-    flow_run = worked.submit("scheduled/train", configuration="tiny.toml", assignments=["run=cancelled"])
-    ranks = worked.folder / "store/.tmp/scratch/runs/cancelled"
-    worked.wait(lambda: any(ranks.glob("*/progress.jsonl")) and worked.state("cancelled").promoted is not None)
-    worked.cancel(flow_run)
-    worked.wait(lambda: worked.states(flow_run)[-1]["type"] in ("CANCELLED", "COMPLETED", "FAILED", "CRASHED"))
-    for name in (flow_run, worked.find_training(flow_run)):
-        assert worked.states(name)[-1]["type"] == "CANCELLED", worked.worker_log.read_text()
-    state = worked.state("cancelled")
-    (segment,) = state.segments
-    assert (segment.outcome, segment.cause, segment.steps_lost) == ("preempted", "asked to stop by a signal", 0)
-    assert state.lease is None and state.promoted is not None and state.promoted.step == segment.last_step
 
 
 def test_a_scrub_that_finds_rot_fails_and_tells_the_server_and_the_next_one_finds_all_sound(

@@ -1,0 +1,53 @@
+"""Holdfast as a user has it: a wheel, installed into an environment in which no path leads to the project's folder."""
+
+import shutil
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Mapping
+from pathlib import Path
+
+from tests.helpers.commands import ROOT
+
+NAMES = ("flows", "tasks", "training", "storage")
+PACKAGES = ("holdfast_entry", *NAMES)
+
+
+def build_wheel(folder: Path) -> Path:
+    """The wheel, built from a copy: a `build` folder of an earlier day must not get into it, nor one be left here."""
+    source = folder / "source"
+    source.mkdir()
+    for name in (*PACKAGES, "tests", "deployments"):
+        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__", ".*"))
+    for name in ("pyproject.toml", "README.md"):
+        shutil.copy(ROOT / name, source / name)
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(source)]
+    built = subprocess.run(command, capture_output=True, text=True)
+    assert built.returncode == 0, built.stdout[-2000:] + built.stderr[-2000:]
+    (path,) = folder.glob("*.whl")
+    return path
+
+
+def install_wheel(wheel: Path, folder: Path) -> Path:
+    """The folder of the programs of an environment with the wheel, and with the libraries of this one."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
+    python = folder / "bin" / "python"
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", str(python)]
+    subprocess.run([*pip, "install", "--no-deps", "--no-index", "--quiet", str(wheel)], check=True)
+    site_packages = Path(sysconfig.get_path("purelib", vars={"base": str(folder), "platbase": str(folder)}))
+    # A folder named here is searched for packages alone: what makes this project editable in it has no effect.
+    (site_packages / "libraries.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    return python.parent
+
+
+def write_own_packages(folder: Path) -> None:
+    """Put into a user's folder something else under each of our names."""
+    for name in NAMES[:-1]:
+        (folder / name).mkdir(parents=True)
+        (folder / name / "__init__.py").write_text("OWNER = 'somebody else'\n")
+    (folder / f"{NAMES[-1]}.py").write_text("OWNER = 'somebody else'\n")
+
+
+def without_python_path(environment: Mapping[str, str]) -> dict[str, str]:
+    """An environment in which Python finds what is installed, and nothing of the project's folder."""
+    return {name: value for name, value in environment.items() if name not in ("PYTHONPATH", "PYTHONSAFEPATH")}

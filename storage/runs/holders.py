@@ -30,13 +30,18 @@ def process_age_seconds() -> float:
 
 def is_alive(holder: Holder) -> bool | None:
     """Whether the holder's process lives; None if it ran where this process cannot see it."""
-    if holder.place != _place():
+    if not is_visible(holder):
         return None
     try:
         is_same = _start_ticks(holder.pid) == holder.start_ticks
         return is_same and bool(psutil.Process(holder.pid).status() != psutil.STATUS_ZOMBIE)
     except (FileNotFoundError, ProcessLookupError, psutil.NoSuchProcess):
         return False
+
+
+def is_visible(holder: Holder) -> bool:
+    """Whether the holder's process, and those that it started, would be seen from here if they live."""
+    return holder.place == _place()
 
 
 def _place() -> str:

@@ -20,6 +20,7 @@ from training.configuration import TrainConfig
 from training.stopping import follow_parent
 
 POLL_SECONDS = 0.2
+KILLED_SECONDS = 10.0
 PACKAGE_ROOT = Path(__file__).parents[2]
 
 
@@ -108,11 +109,30 @@ def wait_for_orphans(specification: Path, grace_seconds: float) -> int:
     Ranks whose launcher was killed get SIGTERM from the kernel and may be saving right now: what they save counts.
     """
     orphans = [p for p in psutil.process_iter(["cmdline"]) if str(specification) in (p.info["cmdline"] or [])]
-    _, alive = psutil.wait_procs(orphans, timeout=grace_seconds)
-    for process in alive:
+    for process in _still_running(orphans, grace_seconds):
         kill_tree(process.pid)
-    psutil.wait_procs(alive)
+    # One that the kernel holds, in a driver or a file system, ends when it comes back, and does nothing before that.
+    _still_running(orphans, KILLED_SECONDS)
     return len(orphans)
+
+
+def _still_running(processes: list[psutil.Process], seconds: float) -> list[psutil.Process]:
+    """Those that still run after so many seconds; as soon as none does, none.
+
+    A zombie has ended. Whether it ever vanishes is its parent's business: the first process of a container often
+    never asks for it.
+    """
+    deadline = time.monotonic() + seconds
+    while (running := [process for process in processes if _is_running(process)]) and time.monotonic() < deadline:
+        time.sleep(POLL_SECONDS)
+    return running
+
+
+def _is_running(process: psutil.Process) -> bool:
+    try:
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
 
 
 def environment_of_installation() -> dict[str, str]:

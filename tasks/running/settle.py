@@ -10,7 +10,7 @@ import time
 
 from storage.checkpoints.checkpoints import find_complete_checkpoints
 from storage.errors import ConflictError, RunBusyError
-from storage.runs.holders import is_alive, this_process
+from storage.runs.holders import is_alive, is_visible, this_process
 from storage.runs.run_state import Holder, Lease, RunState, SegmentRecord
 from storage.runs.segments import OutcomeRecord, find_heartbeat, find_outcome, segment_path
 from storage.runs.transitions import end_evaluation, end_segment
@@ -104,7 +104,9 @@ def settle_evaluation(config: RunConfig, places: RunPlaces, lease: Lease) -> Non
 
 
 def _wait_for_ranks(config: RunConfig, places: RunPlaces, lease: Lease) -> None:
-    """Those whose launcher was killed may be saving right now."""
+    """Those whose launcher was killed may be saving right now. On another machine there is nothing to wait for."""
+    if not is_visible(lease.holder):
+        return
     if wait_for_orphans(find_folder(places, lease) / SPECIFICATION_NAME, config.segment.grace_seconds):
         announce("Ranks of a process before were still running: waited until they saved a checkpoint and exited.")
 

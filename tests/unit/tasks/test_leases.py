@@ -4,6 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 from storage.errors import RunBusyError
@@ -52,6 +53,46 @@ def test_orphaned_ranks_are_found_after_scratch_was_changed(places: RunPlaces, t
             orphan.kill()
     assert not specification.parent.exists()
     assert places.store.read(f"{segment_path('run', lease.fence)}/{LOG_NAME}") == b"what the ranks said"
+
+
+# A process that works on the specification, and a parent that never asks how it ended.
+CARELESS_PARENT = """
+import subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", sys.argv[1]])
+print(child.pid, flush=True)
+time.sleep(600)
+"""
+
+
+def test_an_orphan_that_was_killed_is_not_waited_for_where_its_parent_leaves_it_a_zombie(places: RunPlaces) -> None:
+    lease = hold(places)
+    specification = find_folder(places, lease) / SPECIFICATION_NAME
+    command = [sys.executable, "-c", CARELESS_PARENT.replace("sys.argv[1]", repr(str(specification)))]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
+        try:
+            assert parent.stdout is not None
+            orphan = psutil.Process(int(parent.stdout.readline()))
+            assert settle_segment(CONFIG, places, lease).outcome == "lost"
+            assert orphan.status() == psutil.STATUS_ZOMBIE
+        finally:
+            parent.kill()
+
+
+def test_processes_on_this_machine_are_not_those_of_a_holder_on_another_one(places: RunPlaces) -> None:
+    lease = hold(places)
+    elsewhere = lease.model_copy(update={"holder": lease.holder.model_copy(update={"place": "another boot"})})
+    command = [
+        sys.executable,
+        "-c",
+        "import time; time.sleep(600)",
+        str(find_folder(places, lease) / SPECIFICATION_NAME),
+    ]
+    with subprocess.Popen(command) as alike:
+        try:
+            assert settle_segment(CONFIG, places, elsewhere).outcome == "lost"
+            assert alike.poll() is None
+        finally:
+            alike.kill()
 
 
 def test_a_lease_of_before_is_looked_for_where_the_configuration_says(places: RunPlaces) -> None:

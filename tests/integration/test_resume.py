@@ -9,7 +9,7 @@ from storage.checkpoints.checkpoints import verify_checkpoint
 from storage.datasets import dataset_sha256, publish_dataset
 from storage.objects.local_store import LocalStore
 from tests.helpers.datasets import publish_small_dataset
-from tests.helpers.training import checkpoint_at, make_spec, read_log, read_state, train_forked, train_to_end
+from tests.helpers.training import checkpoint_at, make_spec, read_log, read_state, train_forked
 from training.configuration import ValidationConfig
 
 # Dropout, metadata, a batch across two epochs and several leaves a rank are part of all of them.
@@ -48,7 +48,7 @@ def test_a_checkpoint_restores_everything_that_a_run_is_made_of(tmp_path: Path) 
     store = LocalStore(tmp_path / "store")
     dataset = publish_small_dataset(store, tmp_path / "work")
     spec = make_spec(store, dataset, tmp_path / "segment", precision="fp16")
-    assert train_to_end(spec, store).outcome == "completed", read_log(spec)
+    assert train_forked(spec, store).outcome == "completed", read_log(spec)
     index = checkpoint_at(store, 20, 2).index
     assert index.configuration == spec.model_dump(mode="json", include={"model", "train"})
     state = read_state(store, checkpoint_at(store, 20, 2))

@@ -21,7 +21,6 @@ from tests.helpers.commands import ROOT, RUN_SECONDS, Runner, kill_everything, p
 
 # Long enough that a fault aimed at the first half of a run never finds it over, also on a quicker machine.
 STEPS = 150
-KILLS = 2
 SETTINGS = {
     "train__steps": STEPS,
     "train__batch_size": 48,
@@ -93,20 +92,19 @@ def assert_same_model(status: dict[str, Any], expected: dict[str, Any]) -> None:
     assert sum(end - first for segment in audit["segments"] for first, end in [segment["counted"] or (0, 0)]) == STEPS
 
 
-def test_killed_at_random_moments_on_any_number_of_ranks(runner: Runner, uninterrupted: dict[str, Any]) -> None:
+def test_killed_at_a_random_moment_on_any_number_of_ranks(runner: Runner, uninterrupted: dict[str, Any]) -> None:
+    """One kill: again and again is in `integration/test_elastic.py`, and in `make campaign` at full size."""
     seed = random.randrange(2**32)
-    print(f"random moments of seed {seed}")  # shown when the test fails
+    print(f"random moment of seed {seed}")  # shown when the test fails
     generator = random.Random(seed)
-    targets = sorted(generator.randrange(1, STEPS // 2) for _ in range(KILLS))
-    for target in targets:
-        process = runner.start(train__ranks=generator.choice([1, 2, 3]))
-        assert runner.wait_for_step(process, target), runner.log.read_text()
-        with_delay(generator.uniform(0, 0.1), process)
-        kill_everything(process)
+    process = runner.start(train__ranks=generator.choice([1, 2, 3]))
+    assert runner.wait_for_step(process, generator.randrange(1, STEPS // 2)), runner.log.read_text()
+    with_delay(generator.uniform(0, 0.1), process)
+    kill_everything(process)
     runner.run()
     status = runner.status()
     assert_same_model(status, uninterrupted)
-    assert [segment["outcome"] for segment in status["segments"]] == ["lost"] * KILLS + ["completed"]
+    assert [segment["outcome"] for segment in status["segments"]] == ["lost", "completed"]
 
 
 def with_delay(seconds: float, process: "subprocess.Popen[bytes]") -> None:
@@ -118,13 +116,13 @@ def with_delay(seconds: float, process: "subprocess.Popen[bytes]") -> None:
 
 
 def test_asked_to_stop_at_any_time_and_not_a_step_is_lost(runner: Runner, uninterrupted: dict[str, Any]) -> None:
-    """By SIGTERM before the ranks have begun, by SIGTERM and Ctrl-C in training, and when the flow alone is killed."""
+    """By Ctrl-C before the ranks have begun, by SIGTERM in training, and when the flow alone is killed."""
     process = runner.start()
     scratch = f"/runs/{runner.settings['run']}/"
     assert wait_until(lambda: bool(processes_mentioning(scratch)), process), runner.log.read_text()
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(120) == 128 + signal.SIGTERM, runner.log.read_text()
-    for number, step in ((signal.SIGTERM, 20), (signal.SIGINT, 45), (signal.SIGKILL, 70)):
+    process.send_signal(signal.SIGINT)
+    assert process.wait(120) == 128 + signal.SIGINT, runner.log.read_text()
+    for number, step in ((signal.SIGTERM, 20), (signal.SIGKILL, 45)):
         process = runner.start()
         assert runner.wait_for_step(process, step), runner.log.read_text()
         process.send_signal(number)
@@ -132,12 +130,12 @@ def test_asked_to_stop_at_any_time_and_not_a_step_is_lost(runner: Runner, uninte
         assert "Traceback" not in runner.log.read_text()
     runner.run()
     status = runner.status()
-    assert [segment["outcome"] for segment in status["segments"][1:]] == ["preempted"] * 3 + ["completed"]
+    assert [segment["outcome"] for segment in status["segments"][1:]] == ["preempted"] * 2 + ["completed"]
     assert status["steps_lost_total"] == 0
-    causes = [segment["cause"] for segment in status["segments"][1:4]]
-    assert causes[:2] == ["asked to stop by a signal"] * 2
-    assert causes[2].startswith("the process that supervised the segment was killed")
-    for segment, step in zip(status["segments"][1:4], (20, 45, 70), strict=True):
+    causes = [segment["cause"] for segment in status["segments"][1:3]]
+    assert causes[0] == "asked to stop by a signal"
+    assert causes[1].startswith("the process that supervised the segment was killed")
+    for segment, step in zip(status["segments"][1:3], (20, 45), strict=True):
         assert segment["last_step"] >= step
     assert_same_model(status, uninterrupted)
 
@@ -184,7 +182,7 @@ def test_a_time_budget_cuts_the_run_and_damaged_checkpoints_are_set_aside(
 ) -> None:
     """Stopped when it has made enough segments and checkpoints: a slow machine would make many segments of a second."""
     manifest = manifest_of(runner)
-    process = runner.start(segment__seconds=1, train__ranks=2)
+    process = runner.start(segment__seconds=1)
     assert wait_until(lambda: has_cut_and_kept(manifest), process), runner.log.read_text()
     process.send_signal(signal.SIGTERM)
     process.wait(120)

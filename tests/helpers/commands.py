@@ -95,13 +95,13 @@ class Runner:
         return [*COMMAND, command, str(self.configuration), *arguments, *assignments]
 
 
-def wait_until(condition: Callable[[], bool], process: "subprocess.Popen[bytes]") -> bool:
-    """Wait for a condition; False if the process ended before it held."""
+def wait_until(condition: Callable[[], bool], process: "subprocess.Popen[bytes] | None" = None) -> bool:
+    """Wait for a condition; False if the process, where one is given, ended before it held."""
     deadline = time.monotonic() + RUN_SECONDS
     while time.monotonic() < deadline:
         if condition():
             return True
-        if process.poll() is not None:
+        if process is not None and process.poll() is not None:
             return False
         time.sleep(POLL_SECONDS)
     raise TimeoutError(f"nothing happened within {RUN_SECONDS:.0f} s")

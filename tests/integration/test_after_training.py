@@ -6,8 +6,6 @@ One run serves both: which of the tests comes first makes no difference.
 import os
 import signal
 import subprocess
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +17,6 @@ from storage.objects.local_store import LocalStore
 from storage.runs.manifest import Manifest
 from storage.runs.run_state import CheckpointRecord
 from tests.helpers.commands import (
-    POLL_SECONDS,
     RUN_SECONDS,
     Runner,
     kill_everything,
@@ -100,8 +97,9 @@ def test_a_ledger_that_proves_nothing_is_an_alert_and_a_failed_flow_run(
     flow_run = sorted(read(api, "flow_runs"), key=lambda run: str(run["start_time"]))[-1]
     assert flow_run["state"]["type"] == "FAILED"
     wanted = {("audit", "FAILED"), ("report", "COMPLETED")}
-    wait_to_see(lambda: steps_of(api, flow_run) >= wanted)
-    wait_to_see(lambda: alerts(api) == [f"holdfast.{store.address}/runs/{RUN}"])
+    # The server puts what it hears of steps and events into its database some time later.
+    wait_until(lambda: steps_of(api, flow_run) >= wanted)
+    wait_until(lambda: alerts(api) == [f"holdfast.{store.address}/runs/{RUN}"])
 
     part.write_bytes(content)
     audited.run()
@@ -158,11 +156,3 @@ def alerts(api: str) -> list[str]:
     wanted = {"filter": {"event": {"name": ["holdfast.audit-violation"]}}}
     response = httpx.post(f"{api}/events/filter", json=wanted, timeout=30, trust_env=False)
     return [event["resource"]["prefect.resource.id"] for event in response.json()["events"]]
-
-
-def wait_to_see(condition: Callable[[], bool]) -> None:
-    """The server puts what it hears of steps and events into its database some time later."""
-    deadline = time.monotonic() + RUN_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, "the server never showed it"
-        time.sleep(POLL_SECONDS)

@@ -70,11 +70,22 @@ def follow_parent() -> None:
 
 
 def _find_forebears() -> tuple[int, int]:
-    """This process's parent, the launcher, and the launcher's own parent, the supervisor; 0 for what is gone."""
+    """This process's parent, the launcher, and the launcher's own parent, the supervisor; 0 for what is gone.
+
+    Linux sends the signal when the thread that started a child ends. The process's other threads may need longer, and
+    until the last one has ended it still is the parent: its first thread is a zombie already.
+    """
     launcher = os.getppid()
+    is_launcher_alive, supervisor = _read_process(launcher)
+    is_supervisor_alive, _ = _read_process(supervisor)
+    return launcher if is_launcher_alive else 0, supervisor if is_supervisor_alive else 0
+
+
+def _read_process(pid: int) -> tuple[bool, int]:
+    """Whether its first thread lives, and its parent."""
     try:
         # The process's name stands in parentheses and may hold anything; state and parent follow it: proc_pid_stat(5).
-        after_name = Path(f"/proc/{launcher}/stat").read_text().rpartition(")")[2].split()
+        state, parent = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:2]
     except OSError:
-        return launcher, 0
-    return launcher, int(after_name[1])
+        return False, 0
+    return state not in ("Z", "X"), int(parent)

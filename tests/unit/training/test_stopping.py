@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[3]
 # A supervisor that launches a launcher that launches a rank, with the very ties that the real ones have.
 FAMILY = """
-import os, signal, subprocess, sys, time
+import ctypes, os, platform, signal, subprocess, sys, threading, time
 from training.stopping import StopFlag, StopReason, follow_parent
 
 role, rest = sys.argv[1], sys.argv[2:]
@@ -27,6 +27,10 @@ else:
     younger = ["launcher", str(os.getpid())] if role == "supervisor" else ["rank", *rest, str(os.getpid())]
     child = subprocess.Popen([sys.executable, __file__, *younger], preexec_fn=follow_parent)
     signal.signal(signal.SIGTERM, lambda number, _frame: child.send_signal(number))
+    # SIGUSR1 ends the first thread alone: so a process looks that was killed and has not ended all its threads yet.
+    threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
+    exit_thread = {"x86_64": 60, "aarch64": 93}[platform.machine()]
+    signal.signal(signal.SIGUSR1, lambda number, _frame: ctypes.CDLL(None).syscall(exit_thread, 0))
     child.wait()
 """
 
@@ -38,6 +42,7 @@ else:
         ("launcher", signal.SIGTERM, "PREEMPTED"),
         ("supervisor", signal.SIGKILL, "ABANDONED"),
         ("launcher", signal.SIGKILL, "ABANDONED"),
+        ("supervisor", signal.SIGUSR1, "ABANDONED"),
     ],
 )
 def test_a_notice_and_a_killed_supervisor_are_told_apart(
@@ -51,4 +56,7 @@ def test_a_notice_and_a_killed_supervisor_are_told_apart(
         assert supervisor.stdout is not None
         pids = dict(zip(("supervisor", "launcher"), map(int, supervisor.stdout.readline().split()), strict=True))
         os.kill(pids[struck], number)
-        assert supervisor.stdout.readline().strip() == taken_for
+        try:
+            assert supervisor.stdout.readline().strip() == taken_for
+        finally:
+            supervisor.kill()

@@ -16,7 +16,7 @@ from tests.faults.campaign.site import DEATH_STEP, STEPS, Site
 from tests.helpers.commands import ROOT, Runner, kill_everything, wait_until
 from tests.helpers.fault_plans import FaultPlan, read_fired
 
-REFUSALS = ("is being trained by", "was taken up by", "was started by another process", "The lease of run")
+REFUSALS = ("is being trained by", "was just taken over by", "was started by another process", "The lease of run")
 LEAVING_SECONDS = 90.0
 
 
@@ -71,7 +71,7 @@ def a_zombie_comes_back(site: Site) -> Attempt:
         kill_everything(first)
         kill_everything(second)
     said = (site.folder / "zombie.log").read_text()
-    is_told = first_code == 2 and "is over" in said and "Traceback" not in said
+    is_told = first_code == 2 and "has ended" in said and "Traceback" not in said
     problem = None if is_told and second_code == 0 else f"exit codes {first_code}, {second_code}: {said[-800:]}"
     problem = problem or continue_to_end(site, zombie)
     return Attempt(

@@ -265,7 +265,7 @@ class RunState(Record):
         begun_at.append(self.lease.first_step if self.lease else resume_step)
         rolled_back = {record.fence for record in self.rollbacks}
         lost = sum(segment.steps_lost for segment in self.segments)
-        for segment, next_step in zip(self.segments, begun_at, strict=False):
+        for segment, next_step in zip(self.segments, begun_at, strict=False):  # a run without a segment lost nothing
             if segment.fence not in rolled_back:
                 lost += max(0, segment.last_step - segment.steps_lost - next_step)
         return lost

@@ -11,8 +11,7 @@ from storage.checkpoints.checkpoints import FoundCheckpoint, find_complete_check
 from storage.objects.local_store import LocalStore
 from storage.runs.ledger import LedgerHeader, walk_ledger
 from tests.helpers.datasets import publish_small_dataset
-from tests.helpers.training import SMALL_MODEL, make_spec, read_log, train_forked
-from training.configuration import ModelConfig
+from tests.helpers.training import make_spec, read_log, train_forked
 from training.specification import SegmentSpec
 from training.world import World
 
@@ -23,10 +22,9 @@ STEPS = 12
 class Runs:
     """Segments of one run in one store, each under the next fence."""
 
-    def __init__(self, folder: Path, kind: str = "multiclass", model: ModelConfig = SMALL_MODEL) -> None:
+    def __init__(self, folder: Path, kind: str = "multiclass") -> None:
         self.store = LocalStore(folder / "store")
         self._folder = folder
-        self._model = model
         self.dataset = publish_small_dataset(self.store, folder / "work", rows=100, kind=kind)
         self._fence = 1
 
@@ -36,7 +34,7 @@ class Runs:
         folder = self._folder / f"segment-{self._fence}"
         spec = make_spec(self.store, self.dataset, folder, self._fence, resume, ranks=ranks, **settings)
         self.train_config = spec.train
-        return spec.model_copy(update={"model": self._model})
+        return spec
 
     def train(
         self,

@@ -4,12 +4,15 @@ import random
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from storage.datasets import DatasetManifest, dataset_key
 from storage.objects.store import Store
 from tasks.configuration import DataConfig
+from tasks.data.sources.columns import SourceTable, inspect_files, samples_sql
+from tasks.data.sources.files import find_files
 
 CLASSES = ("billing", "travel", "work")
 WORDS = {"billing": "pay the card bill", "travel": "book a flight to oslo", "work": "plan my next meeting"}
@@ -63,6 +66,13 @@ def token_config(source: Path | str, **changes: Any) -> DataConfig:
     values = {"tokens": "input_ids", "attention_mask": "attention_mask", "label": "label", "kind": "binary"}
     others = {"id": "sample_id", "vocabulary_size": 1000, "max_tokens": 12, "row_group_rows": 16, "shard_rows": 64}
     return DataConfig(source=str(source), **(values | others | changes))
+
+
+def open_samples(connection: duckdb.DuckDBPyConnection, config: DataConfig) -> SourceTable:
+    """The files that a configuration names, as the view `samples` that the contract and the split are asked of."""
+    table = inspect_files(find_files(config.source), config)
+    connection.execute(f"CREATE OR REPLACE TEMP VIEW samples AS {samples_sql(table, config)}")
+    return table
 
 
 def read_split(store: Store, manifest: DatasetManifest, split: str) -> pa.Table:

@@ -11,11 +11,10 @@ import pytest
 from storage.errors import ContractError
 from tasks.configuration import DataConfig
 from tasks.data.sources import contract
-from tasks.data.sources.columns import SourceTable, inspect_files, samples_sql
+from tasks.data.sources.columns import SourceTable
 from tasks.data.sources.contract import check_contract
-from tasks.data.sources.files import find_files
 from tasks.data.sources.rules import label_domain, row_rules
-from tests.helpers.parquet import text_columns, text_config, token_columns, token_config, write_parquet
+from tests.helpers.parquet import open_samples, text_columns, text_config, token_columns, token_config, write_parquet
 
 
 @pytest.fixture
@@ -26,8 +25,7 @@ def connection() -> Iterator[duckdb.DuckDBPyConnection]:
 
 def checked(connection: duckdb.DuckDBPyConnection, config: DataConfig) -> SourceTable:
     """Check the files that a configuration names; the table, if they keep the contract."""
-    table = inspect_files(find_files(config.source), config)
-    connection.execute(f"CREATE OR REPLACE TEMP VIEW samples AS {samples_sql(table, config)}")
+    table = open_samples(connection, config)
     check_contract(connection, table, config)
     return table
 

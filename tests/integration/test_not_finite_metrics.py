@@ -13,7 +13,7 @@ ROWS = 120
 # By time: the last fifth are validation and test. fp16 has no number above 65,504.
 SETTINGS = {
     "data__numeric": '["amount"]', "data__split__by": "time", "data__split__column": "day", "train__precision": "fp16",
-    "validation__every_steps": 2,
+    "train__ranks": 2, "validation__every_steps": 2,
 }  # fmt: skip
 
 
@@ -29,7 +29,7 @@ def runner(tmp_path: Path, prefect_server: dict[str, str]) -> Runner:
 def test_a_run_whose_validations_give_nan_is_saved_told_and_promoted_without_a_gate(
     runner: Runner, tmp_path: Path
 ) -> None:
-    """On one rank: what is NaN on one of several is gathered as any value is. Gates: `unit/tasks/test_gate.py`."""
+    """On two ranks: what one of them writes must not stop the other. Gates: `unit/tasks/test_gate.py`."""
     result = runner.call("run")
     assert result.returncode == 0, result.stdout + result.stderr
     said = " ".join(result.stderr.split())

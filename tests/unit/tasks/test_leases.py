@@ -1,5 +1,6 @@
 """The lease of a segment or an evaluation: whoever comes next finds it, and settles it once however often."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -55,10 +56,11 @@ def test_orphaned_ranks_are_found_after_scratch_was_changed(places: RunPlaces, t
     assert places.store.read(f"{segment_path('run', lease.fence)}/{LOG_NAME}") == b"what the ranks said"
 
 
-# A process that works on the specification, and a parent that never asks how it ended.
+# A process that works on the specification, and a parent that never asks how it ended. The parent has the path from its
+# environment: with it among its arguments it would be taken for an orphan too.
 CARELESS_PARENT = """
-import subprocess, sys, time
-child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", sys.argv[1]])
+import os, subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", os.environ["SPECIFICATION"]])
 print(child.pid, flush=True)
 time.sleep(600)
 """
@@ -67,8 +69,8 @@ time.sleep(600)
 def test_an_orphan_that_was_killed_is_not_waited_for_where_its_parent_leaves_it_a_zombie(places: RunPlaces) -> None:
     lease = hold(places)
     specification = find_folder(places, lease) / SPECIFICATION_NAME
-    command = [sys.executable, "-c", CARELESS_PARENT.replace("sys.argv[1]", repr(str(specification)))]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
+    command, environment = [sys.executable, "-c", CARELESS_PARENT], {**os.environ, "SPECIFICATION": str(specification)}
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as parent:
         try:
             assert parent.stdout is not None
             orphan = psutil.Process(int(parent.stdout.readline()))

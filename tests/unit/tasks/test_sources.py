@@ -86,7 +86,7 @@ def test_an_untouched_file_is_hashed_once_and_a_touched_one_again(
     assert len(hashed) == 1
     write_parquet(path, text_columns(2, first=5))
     set_age(path, 3600)
-    time.sleep(0.02)
+    time.sleep(0.02)  # as above
     assert fingerprint_files(files, tmp_path)[0].sha256 == sha256_of_file(path) != first[0].sha256
     assert len(hashed) == 2
 

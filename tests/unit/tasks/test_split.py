@@ -16,10 +16,8 @@ from storage.datasets import SPLITS
 from storage.errors import ContractError
 from tasks.configuration import DataConfig
 from tasks.data.class_order import order_labels
-from tasks.data.sources.columns import inspect_files, samples_sql
-from tasks.data.sources.files import find_files
 from tasks.data.split import Dealt, deal_samples
-from tests.helpers.parquet import text_columns, text_config, write_parquet
+from tests.helpers.parquet import open_samples, text_columns, text_config, write_parquet
 
 BEGIN = datetime.datetime(2026, 1, 1)
 
@@ -31,9 +29,7 @@ def connection() -> Iterator[duckdb.DuckDBPyConnection]:
 
 
 def dealt(connection: duckdb.DuckDBPyConnection, config: DataConfig) -> Dealt:
-    table = inspect_files(find_files(config.source), config)
-    connection.execute(f"CREATE OR REPLACE TEMP VIEW samples AS {samples_sql(table, config)}")
-    return deal_samples(connection, table, config)
+    return deal_samples(connection, open_samples(connection, config), config)
 
 
 def splits_by_id(connection: duckdb.DuckDBPyConnection, config: DataConfig) -> dict[str, str]:

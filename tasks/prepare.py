@@ -1,7 +1,7 @@
 """Task `prepare`: the data set of the configured source, made if it is not there yet.
 
-Invariant: a run whose data or configuration changed is refused before anything is written, and so is one that a living
-process holds.
+Invariant: a run whose data or configuration changed is refused before anything is written, and so is one whose holder
+is seen to live.
 """
 
 from collections.abc import Callable
@@ -23,7 +23,7 @@ from tasks.data.pipeline import find_inputs, prepare_dataset
 from tasks.data.sources.files import describe_change
 from tasks.places import RunPlaces, open_places, require_scratch
 from tasks.retrying import Patience
-from tasks.running.settle import require_dead_holder
+from tasks.running.settle import require_no_living_holder_here
 from tasks.step import step
 from tasks.telling.announce import announce
 from tasks.telling.display import PreparationDisplay
@@ -50,7 +50,8 @@ def _prepare(config: RunConfig, places: RunPlaces) -> DatasetManifest:
     config = begun
     if head is not None:
         if head.state.lease is not None:
-            require_dead_holder(places, head.state.lease)
+            # Whether one on another machine lives takes a minute to tell: `recover` does, once.
+            require_no_living_holder_here(places, head.state.lease)
         require_compatible(head.state, config)
         _require_same_data(config, places, head.state)
     with PreparationDisplay() as display:

@@ -11,7 +11,7 @@ import time
 from storage.checkpoints.checkpoints import find_complete_checkpoints
 from storage.errors import ConflictError, RunBusyError
 from storage.runs.holders import is_alive, is_visible, this_process
-from storage.runs.run_state import Holder, Lease, RunState, SegmentRecord
+from storage.runs.run_state import Lease, RunState, SegmentRecord
 from storage.runs.segments import OutcomeRecord, find_heartbeat, find_outcome, segment_path
 from storage.runs.transitions import end_evaluation, end_segment
 from tasks.configuration import RunConfig
@@ -52,22 +52,31 @@ def recover_run(config: RunConfig, places: RunPlaces, promote: Promote = promote
 
 
 def require_dead_holder(places: RunPlaces, lease: Lease) -> None:
-    """Raise `RunBusyError` if the process that holds the lease lives."""
-    holder, doing = lease.holder, "trained" if lease.work == "train" else "evaluated"
-    if _is_this_process(holder):
-        return  # an earlier attempt of this very flow, which is over
-    alive = is_alive(holder)
-    if alive is None:
-        announce(
-            f"The run's lease is held by a process on {holder.host}: waiting up to {SILENCE_SECONDS:.0f} s "
-            "for a new heartbeat."
-        )
-        alive = _heart_beats(places, lease.fence)
-    if alive:
-        raise RunBusyError(
-            f"Run {places.manifest.run!r} is being {doing} by process {holder.pid} on {holder.host}. "
-            "Wait until it ends, or stop it with SIGTERM: it saves a checkpoint and exits. Then run this command again."
-        )
+    """Raise `RunBusyError` if the holder of the lease lives; one that cannot be seen is watched for a while."""
+    require_no_living_holder_here(places, lease)
+    if is_alive(lease.holder) is not None:
+        return
+    announce(
+        f"The run's lease is held by a process on {lease.holder.host}: waiting up to {SILENCE_SECONDS:.0f} s "
+        "for a new heartbeat."
+    )
+    if _heart_beats(places, lease.fence):
+        raise _busy(places, lease)
+
+
+def require_no_living_holder_here(places: RunPlaces, lease: Lease) -> None:
+    """Raise `RunBusyError` if the holder of the lease is seen to live; nothing is waited for."""
+    # What an earlier attempt of this very flow held is over.
+    if lease.holder != this_process() and is_alive(lease.holder):
+        raise _busy(places, lease)
+
+
+def _busy(places: RunPlaces, lease: Lease) -> RunBusyError:
+    doing = "trained" if lease.work == "train" else "evaluated"
+    return RunBusyError(
+        f"Run {places.manifest.run!r} is being {doing} by process {lease.holder.pid} on {lease.holder.host}. "
+        "Wait until it ends, or stop it with SIGTERM: it saves a checkpoint and exits. Then run this command again."
+    )
 
 
 def settle_segment(
@@ -154,10 +163,6 @@ def _last_step_seen(places: RunPlaces, lease: Lease) -> int:
             except ValueError:
                 continue  # the line that the kill cut off
     return max(steps)
-
-
-def _is_this_process(holder: Holder) -> bool:
-    return holder == this_process()
 
 
 def _heart_beats(places: RunPlaces, fence: int) -> bool:

@@ -25,6 +25,7 @@ from tasks.data.pipeline import prepare_dataset
 from tasks.places import open_places
 from tasks.prepare import prepare_data
 from tasks.recover import recover
+from tasks.running import settle
 from tasks.settings.reading import change_values, configure, load_configuration
 from tests.helpers.parquet import text_columns, write_parquet
 from tests.helpers.runs import make_checkpoint
@@ -165,6 +166,18 @@ def test_a_run_that_a_living_process_trains_is_neither_prepared_nor_taken_up(
             with pytest.raises(RunBusyError, match=f"is being trained by process {holder.pid}"):
                 work(*arguments)
         assert Manifest(store_of(config), config.run).load_head() == before
+
+
+def test_a_holder_on_another_machine_is_waited_for_once(
+    config: RunConfig, dataset: DatasetManifest, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(settle, "SILENCE_SECONDS", 0.2)
+    monkeypatch.setattr(settle, "WATCH_SECONDS", 0.01)
+    recover_work(config, dataset)
+    fence = take_lease_for(config, Holder(host="another-host", place="another place", pid=1, start_ticks=1))
+    prepare_work(config)
+    assert recover_work(config, dataset)[0].segments[-1].fence == fence
+    assert caplog.text.count("held by a process on another-host") == 1
 
 
 def test_an_earlier_attempt_of_the_same_process_holds_nothing_up(config: RunConfig, dataset: DatasetManifest) -> None:

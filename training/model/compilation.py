@@ -20,6 +20,7 @@ from training.model.precision import Precision
 
 def compile_model(model: Classifier, dataset: DatasetManifest, config: TrainConfig, precision: Precision) -> None:
     """Compile forward and backward of `model`, on the device already, for leaves of any shape."""
+    torch.use_deterministic_algorithms(True)  # tells the compiler too, which `choose_precision` does not load
     model.compile()
     for num_samples in (max(2, config.batch_size // config.leaves), 1):  # one sample is a shape of its own
         leaf = _example(dataset, num_samples, precision.device)

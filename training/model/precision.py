@@ -32,7 +32,8 @@ class Precision:
 def choose_precision(config: TrainConfig, world: World) -> Precision:
     """Pick the device and pin down everything that could change a bit. Raises `ConfigurationError`."""
     torch.set_num_threads(config.threads)
-    torch.use_deterministic_algorithms(True)
+    # As `use_deterministic_algorithms(True)` does, but without loading the compiler, which takes two seconds.
+    torch.set_deterministic_debug_mode("error")
     # With them torch fills new memory, for those who read what they have not written: a pass over each buffer for
     # nothing where every byte is written before it is read.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]

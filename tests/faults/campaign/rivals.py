@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
+
 from tests.faults.campaign.disturbances import continue_to_end
 from tests.faults.campaign.results import Attempt
 from tests.faults.campaign.site import DEATH_STEP, STEPS, Site
@@ -17,6 +19,8 @@ from tests.helpers.commands import ROOT, Runner, kill_everything, wait_until
 from tests.helpers.fault_plans import FaultPlan, read_fired
 
 REFUSALS = ("is being trained by", "was just taken over by", "was started by another process", "The lease of run")
+# When it promotes a checkpoint, or when its ranks are done and it takes the run up again.
+TOLD_IT_IS_OVER = ("has ended", "is being trained by", "is being evaluated by")
 LEAVING_SECONDS = 90.0
 
 
@@ -54,7 +58,7 @@ def a_zombie_comes_back(site: Site) -> Attempt:
     here, there = site.new_folder("here"), site.new_folder("there")
     with FaultPlan().hang(rank=0, step=DEATH_STEP).injected(zombie, here):
         first = _start(zombie, site.folder / "zombie.log")
-        was_met = wait_until(lambda: bool(read_fired(here)), first)
+        was_met = wait_until(lambda: _stands_still(here), first)
     _send_all(here, signal.SIGSTOP)
     scratch = site.new_folder("scratch")
     heir = Runner(zombie.configuration, {**zombie.settings, "scratch": scratch}, zombie.environment)
@@ -62,7 +66,7 @@ def a_zombie_comes_back(site: Site) -> Attempt:
     try:
         with plan.injected(heir, there):
             second = _start(heir, site.folder / "heir.log")
-            was_met &= wait_until(lambda: any(mark["fault"] == 1 for mark in read_fired(there)), second)
+            was_met &= wait_until(lambda: _stands_still(there, fault=1), second)
         _send_all(here, signal.SIGCONT)  # both are at work now, and the first one does not know that it is over
         first_code = first.wait(240)
         _send_all(there, signal.SIGCONT)
@@ -71,7 +75,7 @@ def a_zombie_comes_back(site: Site) -> Attempt:
         kill_everything(first)
         kill_everything(second)
     said = (site.folder / "zombie.log").read_text()
-    is_told = first_code == 2 and "has ended" in said and "Traceback" not in said
+    is_told = first_code == 2 and any(words in said for words in TOLD_IT_IS_OVER) and "Traceback" not in said
     problem = None if is_told and second_code == 0 else f"exit codes {first_code}, {second_code}: {said[-800:]}"
     problem = problem or continue_to_end(site, zombie)
     return Attempt(
@@ -114,6 +118,12 @@ def _start(runner: Runner, log: Path) -> "subprocess.Popen[bytes]":
             runner.line("run"), env=dict(runner.environment), cwd=ROOT, stdin=subprocess.DEVNULL, stdout=output,
             stderr=subprocess.STDOUT, start_new_session=True,
         )  # fmt: skip
+
+
+def _stands_still(folder: Path, fault: int = 0) -> bool:
+    """Whether a rank has met this fault of the plan in `folder`, and has stopped since: its mark comes before."""
+    marks = [mark for mark in read_fired(folder) if mark["fault"] == fault]
+    return any(psutil.Process(mark["pid"]).status() == psutil.STATUS_STOPPED for mark in marks)
 
 
 def _send_all(folder: Path, number: signal.Signals) -> None:

@@ -38,26 +38,26 @@ class Catalogue:
         self._say = say
 
     def entries(self) -> Iterator[Entry]:
-        """All of them: what a command meets, what its files meet, each moment of a kill, the network."""
+        """All of them; those that find most come first: each moment of a kill, the network, rivals, the rest."""
         site, generator = self._site, self._generator
-        for disturbance in disturbances.DISTURBANCES:
-            yield Entry(disturbance.name, partial(disturbances.meet, site, disturbance))
-        for name, attempt in rivals.RIVALRIES.items():
-            yield Entry(name, partial(attempt, site))
-        yield Entry("a bit flips", partial(damage.flip_bits, site, generator, NUM_FLIPS))
-        yield Entry("a file is cut short", partial(damage.cut_short, site, generator, NUM_CUTS))
-        yield Entry("power cut at every operation of a prune", self._kill_prunes)
         yield Entry("power cut at every operation: beginning", self._kill_beginnings)
+        for phase in PHASES:
+            yield Entry(f"power cut at every operation: {phase}", partial(self._kill_in, phase))
         yield Entry(
             "NaN in a step, and power cut at every operation of the rollback", partial(poison.die_in_rollback, site)
         )
-        for phase in PHASES:
-            yield Entry(f"power cut at every operation: {phase}", partial(self._kill_in, phase))
+        for failure, when in ((Failure.STRUCK_BEFORE, "before"), (Failure.STRUCK_AFTER, "after")):
+            yield Entry(f"SIGKILL of all {when} every request", partial(self._die_at_requests, failure))
         for fault in network.NETWORK_FAULTS:
             yield Entry(fault.name, partial(self._meet_network, fault))
         yield Entry("the bucket vanishes for a minute", lambda: network.vanish(site, self._bucket))
-        for failure, when in ((Failure.STRUCK_BEFORE, "before"), (Failure.STRUCK_AFTER, "after")):
-            yield Entry(f"SIGKILL of all {when} every request", partial(self._die_at_requests, failure))
+        for name, attempt in rivals.RIVALRIES.items():
+            yield Entry(name, partial(attempt, site))
+        for disturbance in disturbances.DISTURBANCES:
+            yield Entry(disturbance.name, partial(disturbances.meet, site, disturbance))
+        yield Entry("power cut at every operation of a prune", self._kill_prunes)
+        yield Entry("a bit flips", partial(damage.flip_bits, site, generator, NUM_FLIPS))
+        yield Entry("a file is cut short", partial(damage.cut_short, site, generator, NUM_CUTS))
 
     @cached_property
     def _points(self) -> tuple[list[Point], list[Point]]:

@@ -4,9 +4,9 @@ Invariant: a `RunConfig` that was built is consistent in itself; what it says ab
 """
 
 from collections import Counter
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer, model_validator
 
 from storage.objects.addresses import MAX_RUN_NAME_CHARACTERS, RUN_NAME_PATTERN
 from training.configuration import (
@@ -21,25 +21,97 @@ from training.configuration import (
 UNLIMITED = "unlimited"
 
 
+# What a column that names splits usually says, in any case of letters. "eval" is not here: to some it is the
+# validation, to others the test.
+USUAL_SPLIT_NAMES = {
+    "train": ("train", "training"),
+    "validation": ("validation", "validate", "valid", "val", "dev", "development"),
+    "test": ("test", "testing"),
+}
+
+
 class SplitConfig(ConfigModel):
     """How samples are dealt to training, validation and test. Always a pure function of the row."""
 
-    by: Literal["id", "column", "time"] = Field(
+    by: Literal["id", "column", "time", "given"] = Field(
         "id",
         description="id: by the hash of the id. column: by the hash of a column's value, so that all rows of one "
-        "value stay together (shard_id). time: the newest rows are test, those before them validation (created_at).",
+        "value stay together (shard_id). time: the newest rows are test, those before them validation (created_at). "
+        "given: a column says of each row which split it belongs to; the fractions are not used then.",
     )
-    column: str | None = Field(None, description="The column for by = column and by = time.")
+    column: str | None = Field(None, description="The column for by = column, by = time and by = given.")
     validation_fraction: float = Field(0.1, gt=0, lt=0.5, description="Share of the rows used for validation.")
     test_fraction: float = Field(0.1, gt=0, lt=0.5, description="Share of the rows used for the final test.")
+    train_values: list[str] | None = Field(
+        None,
+        min_length=1,
+        description="For by = given: the values of the column that mean training, exactly as they are in the data. "
+        "Default: train and training, in upper or lower case.",
+    )
+    validation_values: list[str] | None = Field(
+        None,
+        min_length=1,
+        description="For by = given: the values that mean validation. Default: validation, validate, valid, val, dev "
+        "and development, in upper or lower case.",
+    )
+    test_values: list[str] | None = Field(
+        None,
+        min_length=1,
+        description="For by = given: the values that mean test. Default: test and testing, in upper or lower case.",
+    )
+
+    def values_of(self, split: str) -> list[str] | None:
+        """The values of the column that were said to mean a split; None for its usual names."""
+        values: list[str] | None = getattr(self, f"{split}_values")
+        return values
+
+    @model_serializer(mode="wrap")
+    def _only_what_decides(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Without what is not used: so a data set and a run of a version without `given` are written as they were."""
+        unused = [f"{split}_values" for split in USUAL_SPLIT_NAMES if self.values_of(split) is None]
+        if self.by == "given":
+            unused += ["validation_fraction", "test_fraction"]
+        return {name: value for name, value in write(self).items() if name not in unused}
 
     @model_validator(mode="after")
     def _column_is_named(self) -> "SplitConfig":
         if (self.by == "id") != (self.column is None):
             raise ValueError(
-                "column is needed for by = 'column' and by = 'time', and not allowed with by = 'id': "
+                "column is needed for by = 'column', by = 'time' and by = 'given', and not allowed with by = 'id': "
                 f"{self.told('by', 'column')}"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _fractions_or_values(self) -> "SplitConfig":
+        fractions = [name for name in ("validation_fraction", "test_fraction") if name in self.model_fields_set]
+        if self.by == "given" and fractions:
+            raise ValueError(
+                f"with by = 'given' the column alone decides, but {self.told(*fractions)}. Take "
+                f"{' and '.join(fractions)} out, or set by to 'id', 'column' or 'time'"
+            )
+        values = [f"{split}_values" for split in USUAL_SPLIT_NAMES if self.values_of(split) is not None]
+        if self.by != "given" and values:
+            raise ValueError(
+                f"{' and '.join(values)} can be set with by = 'given' only: {self.told('by')}. Set by to 'given', or "
+                f"take {'it' if len(values) == 1 else 'them'} out"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _each_value_means_one_split(self) -> "SplitConfig":
+        said = [(value, split) for split in USUAL_SPLIT_NAMES for value in self.values_of(split) or []]
+        usual = {
+            name: split for split, names in USUAL_SPLIT_NAMES.items() for name in names if not self.values_of(split)
+        }
+        meant: dict[str, str] = {}
+        for value, split in said:
+            other = usual.get(value.strip().lower(), meant.setdefault(value, split))
+            if other != split:
+                raise ValueError(
+                    f"{value!r} would mean both {other} and {split}. Set {other}_values and {split}_values so that "
+                    "each value is in one of them"
+                )
         return self
 
 

@@ -1,7 +1,8 @@
 """Which split a row belongs to: training, validation or test.
 
-Invariant: the answer depends on the row, the seed and, for a split by time, on the times of all rows; never on the
-order of rows or files, the number of threads or DuckDB's version (MD5 stays what it is, `hash()` may not).
+Invariant: the answer depends on the row, the seed and, for a split by time, on the times of all rows; where a column of
+the row names its split, on this alone. It never depends on the order of rows or files, the number of threads or
+DuckDB's version (MD5 stays what it is, `hash()` may not).
 """
 
 from dataclasses import dataclass
@@ -12,10 +13,11 @@ from storage.datasets import SPLITS
 from tasks.configuration import DataConfig
 from tasks.data.class_order import order_labels
 from tasks.data.sources.columns import SourceTable, broken_contract
-from tasks.data.sources.rules import label_domain
+from tasks.data.sources.rules import given_split_sql, label_domain
 
 TRAIN, VALIDATION, TEST = (SPLITS.index(name) for name in ("train", "validation", "test"))
 HASH_VALUES = 2**64
+NUM_VALUES_SHOWN = 10
 
 
 @dataclass(frozen=True)
@@ -29,18 +31,24 @@ class Dealt:
 
 def deal_samples(connection: duckdb.DuckDBPyConnection, table: SourceTable, config: DataConfig) -> Dealt:
     """Make the view `dealt` (`samples` and an integer `split`). Raises `ContractError` for a split without rows."""
-    split = _time_split_sql(connection, table, config) if config.split.by == "time" else _hash_split_sql(config)
+    split = _split_sql(connection, table, config)
     connection.execute(f"CREATE TEMP VIEW dealt AS SELECT *, {split} AS split FROM samples")
     found = connection.execute("SELECT split, label, count(*) FROM dealt GROUP BY ALL").fetchall()
     counts = {(int(split_index), str(label)): int(count) for split_index, label, count in found}
     num_rows = [
         sum(count for (split_index, _), count in counts.items() if split_index == i) for i in range(len(SPLITS))
     ]
-    _require_rows(num_rows, config)
+    _require_rows(num_rows, connection, config)
     classes = label_domain(config) or order_labels({label for _, label in counts}, config)
     class_counts = [counts.get((TRAIN, name), 0) for name in classes]
     _require_classes(classes, class_counts, counts, config)
     return Dealt(classes, class_counts, num_rows)
+
+
+def _split_sql(connection: duckdb.DuckDBPyConnection, table: SourceTable, config: DataConfig) -> str:
+    if config.split.by == "time":
+        return _time_split_sql(connection, table, config)
+    return given_split_sql(config) if config.split.by == "given" else _hash_split_sql(config)
 
 
 def _hash_split_sql(config: DataConfig) -> str:
@@ -66,17 +74,31 @@ def _time_split_sql(connection: duckdb.DuckDBPyConnection, table: SourceTable, c
     )
 
 
-def _require_rows(num_rows: list[int], config: DataConfig) -> None:
+def _require_rows(num_rows: list[int], connection: duckdb.DuckDBPyConnection, config: DataConfig) -> None:
     empty = [name for name, count in zip(SPLITS, num_rows, strict=True) if count == 0]
     if not empty:
         return
     found = ", ".join(f"{name} {count:,}" for name, count in zip(SPLITS, num_rows, strict=True))
+    if config.split.by == "given":
+        where = f"as column {config.split.column!r} says: {_values_found(connection)}"
+        remedy = (
+            f"add rows of the {' and the '.join(empty)} split, correct data.split.train_values, validation_values and "
+            'test_values, or let Holdfast split the rows (data.split.by = "id")'
+        )
+    else:
+        where = f"split by {config.split.column or config.id or 'row number'!s}"
+        remedy = "give more rows, change the fractions in data.split, or split by another column"
     raise broken_contract(
-        f"The {' and the '.join(empty)} split would be empty.",
-        "rows in each split",
-        f"{found} (split by {config.split.column or config.id or 'row number'!s})",
-        "give more rows, change the fractions in data.split, or split by another column",
+        f"The {' and the '.join(empty)} split would be empty.", "rows in each split", f"{found} ({where})", remedy
     )
+
+
+def _values_found(connection: duckdb.DuckDBPyConnection) -> str:
+    """The values of the column that names the splits, the most frequent first, each with its rows."""
+    query = "SELECT CAST(split_key AS VARCHAR) AS value, count(*) AS n FROM samples GROUP BY 1 ORDER BY n DESC, value"
+    values = connection.execute(f"{query} LIMIT {NUM_VALUES_SHOWN + 1}").fetchall()
+    shown = ", ".join(f"{value!r} in {count:,} rows" for value, count in values[:NUM_VALUES_SHOWN])
+    return shown + (" and others" if len(values) > NUM_VALUES_SHOWN else "")
 
 
 def _require_classes(

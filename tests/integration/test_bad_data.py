@@ -152,6 +152,36 @@ TEXT_MISTAKES: dict[str, tuple[Callable[[Columns], Columns], dict[str, Any], tup
         {"split": {"by": "time", "column": "created_at"}},
         ("'created_at' in part-1.parquet has the wrong type", "convert it to numbers or timestamps"),
     ),
+    "a value that names no split": (
+        with_column("part", ["train", "dev", "test", "eval"] * (NUM_ROWS // 4)),
+        {"split": {"by": "given", "column": "part"}},
+        (
+            "Column 'part' breaks the contract: names no split",
+            "train (train, training), validation (validation, validate, valid, val, dev, development), test (test, ",
+            "30 of 240 rows: part-1.parquet has 30 (row 3, id 's00123' has 'eval'",
+            "data.split.train_values",
+        ),
+    ),
+    "a usual name where others were said": (
+        with_column("part", ["train", "dev", "test", "holdout"] * (NUM_ROWS // 4)),
+        {"split": {"by": "given", "column": "part", "test_values": ["holdout"]}},
+        ("names no split", "test (holdout)", "has 'test'"),
+    ),
+    "no split in a row": (
+        with_column("part", pa.array([None, "dev", "test", "train"] * (NUM_ROWS // 4))),
+        {"split": {"by": "given", "column": "part"}},
+        ("Column 'part' breaks the contract: missing", "30 of 240 rows", "row 0, id 's00120'"),
+    ),
+    "a split that no row names": (
+        with_column("part", ["train"] * NUM_ROWS),
+        {"split": {"by": "given", "column": "part", "test_values": ["holdout"]}},
+        ("The validation and the test split would be empty", "'train' in 240 rows", "data.split.train_values"),
+    ),
+    "splits that are real numbers": (
+        with_column("part", [0.5] * NUM_ROWS),
+        {"split": {"by": "given", "column": "part"}},
+        ("'part' in part-1.parquet has the wrong type", "text or whole numbers", "data.split.column by given"),
+    ),
     "one class only": (with_column("domain", ["work"] * NUM_ROWS), {"source": "part-1.parquet"}, ("one class only",)),
     "a class without training rows": (
         lambda columns: columns,
@@ -164,8 +194,9 @@ TEXT_MISTAKES: dict[str, tuple[Callable[[Columns], Columns], dict[str, Any], tup
 @pytest.mark.parametrize("mistake", TEXT_MISTAKES)
 def test_a_mistake_in_text_data_is_one_clear_error(tmp_path: Path, mistake: str) -> None:
     change, options, expected = TEXT_MISTAKES[mistake]
-    first = text_columns(NUM_ROWS) | {"created_at": [datetime(2026, 1, 2)] * NUM_ROWS}
-    second = change(text_columns(NUM_ROWS, first=NUM_ROWS) | {"created_at": [datetime(2026, 1, 1)] * NUM_ROWS})
+    first = text_columns(NUM_ROWS) | {"created_at": [datetime(2026, 1, 2)] * NUM_ROWS, "part": ["train"] * NUM_ROWS}
+    more = {"created_at": [datetime(2026, 1, 1)] * NUM_ROWS, "part": ["train"] * NUM_ROWS}
+    second = change(text_columns(NUM_ROWS, first=NUM_ROWS) | more)
     write_parquet(tmp_path / "data" / "part-0.parquet", first)
     write_parquet(tmp_path / "data" / "part-1.parquet", second)
     source = tmp_path / "data" / options.get("source", "")

@@ -154,6 +154,31 @@ def test_a_new_run_has_its_classes_in_natural_order_and_its_rows_numbered_and_ke
     assert num_datasets(config) == 2
 
 
+def test_a_run_goes_on_with_the_split_that_it_was_given_and_with_no_other(config: RunConfig) -> None:
+    source = Path(config.data.source) / "a.parquet"
+    parts = ["train"] * 80 + ["dev", "test"] * 20
+    write_parquet(source, {**text_columns(120), "domain": NATURALLY * 40, "part": parts})
+    given = configure(
+        RunConfig, config.model_dump(mode="json") | {"run": "given", "data": data_given(config)}, "configuration"
+    )
+    dataset, _ = prepare_work(given)
+    assert {name: split.num_rows for name, split in dataset.splits.items()} == {
+        "train": 80,
+        "validation": 20,
+        "test": 20,
+    }
+    state, _ = recover_work(given, dataset)
+    assert prepare_work(given)[0] == dataset and recover_work(given, dataset)[0] == state
+    with pytest.raises(IncompatibleRunError) as caught:
+        prepare_work(changed(given, 'data.split={by = "id"}'))
+    assert "data.split.by: was 'given', is 'id' now" in str(caught.value)
+    assert "data.split.column: was 'part', is not set now" in str(caught.value)
+
+
+def data_given(config: RunConfig) -> dict[str, Any]:
+    return config.data.model_dump(mode="json") | {"split": {"by": "given", "column": "part"}}
+
+
 def test_labels_that_have_one_order_by_either_rule_are_not_prepared_again(config: RunConfig) -> None:
     write_parquet(Path(config.data.source) / "a.parquet", text_columns(120))
     before = prepared(config.data.model_copy(update=BEFORE), config)

@@ -36,6 +36,7 @@ FITTING = {
     "categorical": (TEXT, WHOLE, REAL, BOOLEAN),
     "split.column by column": (TEXT, WHOLE, BOOLEAN, *TIMES),
     "split.column by time": (*TIMES, WHOLE),
+    "split.column by given": (TEXT, WHOLE),
 }
 # Types that may stand side by side: a reader widens them without changing a value.
 AGREEING = {"numeric": ({WHOLE, REAL, BOOLEAN},), "categorical": ({WHOLE, REAL},)}

@@ -6,8 +6,9 @@ rules stand in the order in which a person would want to hear of them.
 
 from dataclasses import dataclass
 
+from storage.datasets import SPLITS
 from storage.errors import ContractError
-from tasks.configuration import DataConfig
+from tasks.configuration import USUAL_SPLIT_NAMES, DataConfig
 from tasks.data.sources.columns import NUMBER_ROWS, broken_contract, literal
 
 # Something to see: a text of spaces, controls and invisible characters is an empty one.
@@ -48,7 +49,20 @@ def row_rules(config: DataConfig) -> list[Rule]:
     if config.split.column is not None:
         remedy = 'fill it, or split by id (data.split.by = "id")'
         rules.append(_not_null(config.split.column, "split_key", remedy))
+        rules += [_names_a_split(config, config.split.column)] if config.split.by == "given" else []
     return list({rule.name: rule for rule in rules}.values())  # the split's column may be the label's
+
+
+def given_split_sql(config: DataConfig) -> str:
+    """SQL of the index of the split that a row's value names; null where it names none."""
+    cases = []
+    for index, split in enumerate(SPLITS):
+        values = config.split.values_of(split)
+        value = "CAST(split_key AS VARCHAR)"
+        if values is None:
+            value, values = f"lower(trim({value}))", list(USUAL_SPLIT_NAMES[split])
+        cases.append(f"WHEN {value} IN ({', '.join(map(literal, values))}) THEN {index}")
+    return f"CASE {' '.join(cases)} END"
 
 
 def kept_tokens_sql(config: DataConfig) -> str:
@@ -70,6 +84,18 @@ def too_long(config: DataConfig, found: str) -> ContractError:
 
 def _not_null(column: str, name: str, remedy: str) -> Rule:
     return Rule(column, "missing", "a value in every row", f"{name} IS NULL", f"{name}::VARCHAR", remedy)
+
+
+def _names_a_split(config: DataConfig, column: str) -> Rule:
+    meant = [f"{split} ({', '.join(config.split.values_of(split) or USUAL_SPLIT_NAMES[split])})" for split in SPLITS]
+    return Rule(
+        column,
+        "names no split",
+        f"a value that means {', '.join(meant)}",
+        f"split_key IS NOT NULL AND {given_split_sql(config)} IS NULL",
+        "split_key",
+        "correct these values, or say what they mean in data.split.train_values, validation_values or test_values",
+    )
 
 
 def _text_rules(column: str) -> list[Rule]:

@@ -116,6 +116,23 @@ def test_two_assignments_that_only_make_sense_together_are_taken_together(small:
     assert (split.by, split.column) == ("time", "created_at")
 
 
+def test_a_split_that_is_given_is_written_without_fractions_and_read_again_as_it_was(small: Path) -> None:
+    assignments = ["data.split.by=given", "data.split.column=part", "data.split.test_values=[8, 9]"]
+    config = load_configuration(small, assignments)
+    written = config.model_dump(mode="json")
+    assert written["data"]["split"] == {"by": "given", "column": "part", "test_values": ["8", "9"]}
+    assert RunConfig.model_validate(written) == config == RunConfig.model_validate_json(config.model_dump_json())
+
+
+def test_a_split_that_holdfast_makes_is_written_as_versions_without_given_wrote_it(small: Path) -> None:
+    assert load_configuration(small).model_dump(mode="json")["data"]["split"] == {
+        "by": "id",
+        "column": None,
+        "validation_fraction": 0.1,
+        "test_fraction": 0.1,
+    }
+
+
 def test_set_leaves_the_file_as_it_is(small: Path) -> None:
     load_configuration(small, ["train.steps=500"])
     assert small.read_text() == SMALL
@@ -157,6 +174,24 @@ def test_a_configuration_cannot_be_changed_after_it_was_loaded(small: Path) -> N
         ("data.shard_rows=1000", "row_group_rows: shard_rows is 1000 and row_group_rows is 1024 (the default)"),
         ("data.split.by=column", "data.split: column is needed for by = 'column'"),
         ("data.split.column=shard_id", "by is 'id' (the default) and column is 'shard_id'"),
+        ("data.split.by=given", "data.split: column is needed for by = 'column', by = 'time' and by = 'given'"),
+        (
+            'data.split={by = "given", column = "part", test_fraction = 0.1}',
+            "data.split: with by = 'given' the column alone decides, but test_fraction is 0.1. Take test_fraction out",
+        ),
+        (
+            'data.split.test_values=["eval"]',
+            "data.split: test_values can be set with by = 'given' only: by is 'id' (the default)",
+        ),
+        ('data.split={by = "given", column = "part", test_values = []}', "data.split.test_values: "),
+        (
+            'data.split={by = "given", column = "part", test_values = ["DEV"]}',
+            "data.split: 'DEV' would mean both validation and test. Set validation_values and test_values so that",
+        ),
+        (
+            'data.split={by = "given", column = "part", train_values = ["a"], test_values = ["a"]}',
+            "data.split: 'a' would mean both train and test",
+        ),
         (
             "train.ranks=8",
             "train: ranks must be at most leaves: ranks is 8 and leaves is 4 (the default). Set ranks to at most 4",

@@ -16,6 +16,7 @@ from storage.datasets import SPLITS
 from storage.errors import ContractError
 from tasks.configuration import DataConfig
 from tasks.data.class_order import order_labels
+from tasks.data.sources.contract import check_contract
 from tasks.data.split import Dealt, deal_samples
 from tests.helpers.parquet import open_samples, text_columns, text_config, write_parquet
 
@@ -105,6 +106,55 @@ def test_rows_of_one_time_go_to_the_newer_side_of_a_cut_together(
     source = write_parquet(tmp_path / "a.parquet", {**text_columns(100), "at": times})
     counts = Counter(splits_by_id(connection, text_config(source, split=split)).values())
     assert counts == {"test": 25, "validation": 5, "train": 70}
+
+
+def given(column: list[Any], **options: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The columns of a table whose column `part` names the split of each row, and the configuration that says so."""
+    return {**text_columns(len(column)), "part": column}, {"by": "given", "column": "part", **options}
+
+
+@pytest.mark.parametrize(
+    ("names", "options"),
+    [
+        (["train", "validation", "test"], {}),
+        (["Training", "VAL", " test "], {}),
+        (["TRAIN", "dev", "testing"], {}),
+        (["train", "dev", "eval"], {"test_values": ["eval"]}),
+        (["train", "eval", "test"], {"validation_values": ["eval"]}),
+        ([0, 8, 9], {"train_values": [*range(8)], "validation_values": [8], "test_values": [9]}),
+        (["T", "t", "x"], {"train_values": ["T"], "validation_values": ["t"], "test_values": ["x"]}),
+    ],
+)
+def test_a_column_says_which_split_a_row_belongs_to(
+    tmp_path: Path, connection: duckdb.DuckDBPyConnection, names: list[Any], options: dict[str, Any]
+) -> None:
+    columns, split = given([names[0 if i % 10 < 7 else i % 2 + 1] for i in range(90)], **options)
+    config = text_config(write_parquet(tmp_path / "a.parquet", columns), split=split)
+    check_contract(connection, open_samples(connection, config), config)
+    found = splits_by_id(connection, config)
+    assert found == {f"s{i:05d}": "train" if i % 10 < 7 else SPLITS[i % 2 + 1] for i in range(90)}
+
+
+def test_neither_seed_nor_the_other_rows_change_a_split_that_is_given(
+    tmp_path: Path, connection: duckdb.DuckDBPyConnection
+) -> None:
+    columns, split = given(["train", "train", "dev", "dev", "test", "train"] * 10)
+    write_parquet(tmp_path / "all" / "b.parquet", {name: values[::-1] for name, values in columns.items()})
+    few = text_config(write_parquet(tmp_path / "a.parquet", {n: v[:30] for n, v in columns.items()}), split=split)
+    every = splits_by_id(connection, text_config(tmp_path / "all", split=split, seed=7))
+    assert splits_by_id(connection, few).items() <= every.items() and len(every) == 60
+
+
+def test_a_split_that_no_row_names_is_an_error_with_the_values_that_there_are(
+    tmp_path: Path, connection: duckdb.DuckDBPyConnection
+) -> None:
+    columns, split = given(["train"] * 60 + ["test"] * 30)
+    with pytest.raises(ContractError) as caught:
+        dealt(connection, text_config(write_parquet(tmp_path / "a.parquet", columns), split=split))
+    message = str(caught.value)
+    assert message.startswith("The validation split would be empty.")
+    counts = "train 60, validation 0, test 30 (as column 'part' says: 'train' in 60 rows, 'test' in 30 rows)"
+    assert counts in message and "data.split.train_values" in message
 
 
 @pytest.mark.parametrize(

@@ -120,8 +120,11 @@ class DataConfig(ConfigModel):
 
     source: str = Field(
         "",
-        description="Parquet file, folder of Parquet files, or glob. A relative path is taken from the "
-        "configuration file's folder.",
+        description="A file, a folder of files, or a glob; all files have one format, which their names say: Parquet "
+        "(.parquet), CSV (.csv), TSV (.tsv), JSON Lines (.jsonl, .ndjson), these also compressed (.gz), or Arrow IPC "
+        "and Feather (.arrow, .feather). CSV and TSV have a header, are UTF-8, and an empty field, quoted or not, is "
+        "a missing value. In JSON Lines null, NaN in a metadata column and an absent key are missing values. A "
+        "relative path is taken from the configuration file's folder.",
     )
     id: str | None = Field(
         None,

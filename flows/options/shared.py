@@ -42,7 +42,7 @@ def read_configuration(path: Path, assignments: list[str]) -> "RunConfig":
 
     config = load_configuration(path, assignments)
     from storage.objects.addresses import open_store
-    from tasks.data.sources.columns import check_columns
+    from tasks.data.readers.check import check_columns
     from tasks.data.sources.files import find_files
 
     open_store(config.store)

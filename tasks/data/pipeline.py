@@ -1,4 +1,4 @@
-"""The user's Parquet files into a published data set: check, deal, learn, tokenise, shuffle, publish.
+"""The user's files into a published data set: check, deal, learn, tokenise, shuffle, publish.
 
 Invariant: a data set is published under the digest of its inputs once all its files are in the store, and the same
 inputs are never prepared twice. Before the data have passed every check, nothing is written to the store.
@@ -35,17 +35,21 @@ from tasks.configuration import DataConfig
 from tasks.data.class_order import find_prepared, with_class_order
 from tasks.data.contract_result import CONTRACT_FILE, sum_up
 from tasks.data.database import open_database, parquet_sql
+from tasks.data.readers.check import check_columns
+from tasks.data.readers.conversion import convert_files
 from tasks.data.shard import ordered_sql, prepared_sql, put_again, stage_tokens, write_shards
 from tasks.data.sources.columns import SourceTable, inspect_files, samples_sql
 from tasks.data.sources.contract import check_contract
 from tasks.data.sources.files import (
     Fingerprint,
     OnProgress,
+    SourceFile,
     ensure_unchanged,
     find_files,
     fingerprint_files,
     read_inputs,
 )
+from tasks.data.sources.formats import PARQUET, format_of
 from tasks.data.split import HASH_VALUES, TRAIN, Dealt, deal_samples
 from tasks.data.statistics import measure_categorical, measure_numeric
 from tasks.data.tokenizer import texts_of, train_tokenizer
@@ -79,12 +83,16 @@ def prepare_dataset(
 ) -> DatasetManifest:
     """The published data set for this configuration and these files: the one that is there, or a new one.
 
-    `on_progress` is told a phase (fingerprint, check, tokenise, shard) and the share of it that is done; `run_part`
-    runs the parts, one after the other. Raises
-    `ConfigurationError` or `ContractError` for what the user can put right, `StoreError` for a full disk or store.
+    `on_progress` is told a phase (fingerprint, read, check, tokenise, shard; read only where the files are not Parquet)
+    and the share of it that is done; `run_part` runs the parts, one after the other. Raises `ConfigurationError` or
+    `ContractError` for what the user can put right, `StoreError` for a full disk or store.
     """
     files = find_files(config.source)
-    table = inspect_files(files, config)
+    table: SourceTable | None = None
+    if format_of(files[0].name) == PARQUET:
+        table = inspect_files(files, config)
+    else:
+        check_columns(files, config)
     fingerprints = fingerprint_files(files, scratch, on_progress)
     inputs = read_inputs(config, files, fingerprints)
     published = find_prepared(store, inputs, config)
@@ -95,9 +103,19 @@ def prepare_dataset(
         open_database(config.memory_limit, folder) as connection,
         _explained(config, scratch),
     ):
+        if table is None:
+            table = run_part("read", lambda: _convert(files, config, folder, on_progress))
         preparation = _Preparation(config, store, folder, connection, table, inputs, on_progress, run_part)
         manifest = preparation.run(fingerprints)
     return manifest
+
+
+def _convert(
+    files: list[SourceFile], config: DataConfig, folder: Path, on_progress: OnProgress | None
+) -> tuple[SourceTable, str]:
+    """The rows of files that are not Parquet, as Parquet that lives as long as the working folder."""
+    table = inspect_files(convert_files(files, config, folder / "source", on_progress), config)
+    return table, f"{table.num_rows_total:,} rows in {count_of(len(files), 'file')}."
 
 
 def find_inputs(config: DataConfig, scratch: Path, on_progress: OnProgress | None = None) -> dict[str, Any]:

@@ -12,7 +12,8 @@ import duckdb
 from storage.datasets import SPLITS
 from tasks.configuration import DataConfig
 from tasks.data.class_order import order_labels
-from tasks.data.sources.columns import SourceTable, broken_contract
+from tasks.data.sources.columns import SourceTable
+from tasks.data.sources.messages import broken_contract
 from tasks.data.sources.rules import given_split_sql, label_domain
 
 TRAIN, VALIDATION, TEST = (SPLITS.index(name) for name in ("train", "validation", "test"))

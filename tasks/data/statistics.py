@@ -10,7 +10,8 @@ import duckdb
 
 from storage.datasets import FIRST_VOCABULARY_INDEX, CategoricalColumn, NumericColumn
 from tasks.configuration import DataConfig
-from tasks.data.sources.columns import broken_contract, only_row
+from tasks.data.sources.columns import only_row
+from tasks.data.sources.messages import broken_contract
 from tasks.data.split import TRAIN
 
 MAX_CATEGORIES = 1000

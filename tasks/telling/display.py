@@ -31,6 +31,7 @@ PHASES = {"start": "starting", "restore": "restoring", "train": "training", "val
 BEFORE_STEPS = ("start", "restore")
 PREPARATION_PHASES = {
     "fingerprint": "hashing the source files",
+    "read": "reading the source files",
     "check": "checking the contract",
     "tokenise": "tokenising",
     "shard": "writing shards",

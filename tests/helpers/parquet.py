@@ -1,11 +1,16 @@
-"""Small Parquet files as a user would bring them, and the configuration that goes with them."""
+"""Small Parquet files, and files of other formats, as a user would bring them, and the configuration for them."""
 
+import gzip
+import json
+import math
 import random
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import duckdb
 import pyarrow as pa
+import pyarrow.feather as feather
 import pyarrow.parquet as pq
 
 from storage.datasets import DatasetManifest, dataset_key
@@ -23,6 +28,36 @@ def write_parquet(path: Path, columns: dict[str, Any], row_group_rows: int | Non
     path.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(pa.table(columns), path, row_group_size=row_group_rows)
     return path
+
+
+def write_table(path: Path, columns: dict[str, Any]) -> Path:
+    """Write columns in the format that the file's name says, as a careful user's program does."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    kind = path.name.removesuffix(".gz").rpartition(".")[2]
+    table = pa.table(columns)
+    if kind == "parquet":
+        return write_parquet(path, columns)
+    if kind in ("arrow", "feather"):
+        feather.write_feather(table, path, compression="lz4", chunksize=50)
+        return path
+    rows = table.to_pylist()
+    if kind in ("jsonl", "ndjson"):
+        lines = [json.dumps(row, default=datetime.isoformat) for row in rows]
+    else:
+        separator = {"csv": ",", "tsv": "\t"}[kind]
+        header = separator.join(map(_csv_field, table.column_names))
+        lines = [header, *(separator.join(_csv_field(value) for value in row.values()) for row in rows)]
+    content = "".join(f"{line}\n" for line in lines).encode()
+    path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
+    return path
+
+
+def _csv_field(value: Any) -> str:
+    """Quoted where it has to be; a missing value is empty."""
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return ""
+    text = json.dumps(value) if isinstance(value, list) else str(value)
+    return '"' + text.replace('"', '""') + '"' if any(mark in text for mark in '",\t\n\r') else text
 
 
 def text_columns(num_rows: int, first: int = 0) -> dict[str, Any]:

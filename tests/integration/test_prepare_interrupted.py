@@ -17,7 +17,7 @@ from storage.objects.local_store import LocalStore
 from tasks.configuration import DataConfig
 from tasks.data import pipeline as prepare
 from tasks.data.pipeline import prepare_dataset
-from tests.helpers.parquet import text_columns, text_config, write_parquet
+from tests.helpers.parquet import text_columns, text_config, write_parquet, write_table
 
 METADATA: dict[str, Any] = {"numeric": ["length", "score"], "categorical": ["region"]}
 
@@ -94,6 +94,30 @@ def test_a_killed_preparation_leaves_nothing_visible_and_its_working_files_are_r
     assert [path.name for path in scratch.iterdir()] == ["fingerprints.json"]
 
 
+def read_and_die(config: str, store: str, scratch: str) -> None:
+    """Run in a process of its own: it is killed without warning when it has read the first of two files."""
+
+    def die(phase: str, _share: float) -> None:
+        if phase == "read":
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    prepare_dataset(DataConfig.model_validate_json(config), LocalStore(Path(store)), Path(scratch), die)
+
+
+def test_files_that_a_killed_preparation_had_read_are_removed_and_read_again(tmp_path: Path) -> None:
+    for part in range(2):
+        write_table(tmp_path / "data" / f"{part}.csv", text_columns(200, first=200 * part))
+    config, scratch, store = text_config(tmp_path / "data"), tmp_path / "scratch", LocalStore(tmp_path / "store")
+    code = "import sys; from tests.integration import test_prepare_interrupted as t; t.read_and_die(*sys.argv[1:])"
+    command = [sys.executable, "-c", code, config.model_dump_json(), store.address, str(scratch)]
+    assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
+    (left,) = scratch.glob("prepare-*/source/*.parquet")
+    assert left.stat().st_size > 0 and not list(store.list_keys("datasets/"))
+    undisturbed = prepare_dataset(config, LocalStore(tmp_path / "other"), tmp_path / "other scratch")
+    assert prepare_dataset(config, store, scratch) == undisturbed
+    assert [path.name for path in scratch.iterdir()] == ["fingerprints.json"]
+
+
 def test_working_files_of_a_living_preparation_are_left_alone(tmp_path: Path) -> None:
     with prepare.working_folder(tmp_path) as first:
         (first / "shard").write_bytes(b"x")
@@ -103,8 +127,9 @@ def test_working_files_of_a_living_preparation_are_left_alone(tmp_path: Path) ->
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_source_that_changes_under_way_is_not_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = write_parquet(tmp_path / "a.parquet", text_columns(200))
+@pytest.mark.parametrize("kind", ["parquet", "csv"])
+def test_a_source_that_changes_under_way_is_not_published(tmp_path: Path, kind: str) -> None:
+    source = write_table(tmp_path / f"a.{kind}", text_columns(200))
     store = LocalStore(tmp_path / "store")
 
     def touch(phase: str, _share: float) -> None:

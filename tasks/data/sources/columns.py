@@ -16,6 +16,8 @@ import pyarrow.parquet as pq
 from storage.errors import ContractError
 from tasks.configuration import DataConfig
 from tasks.data.sources.files import SourceFile
+from tasks.data.sources.formats import SUFFIXES
+from tasks.data.sources.messages import REWRITE, broken_contract
 
 if TYPE_CHECKING:
     import duckdb  # takes longer to import than a mistake in a column takes to be found
@@ -40,9 +42,8 @@ FITTING = {
 }
 # Types that may stand side by side: a reader widens them without changing a value.
 AGREEING = {"numeric": ({WHOLE, REAL, BOOLEAN},), "categorical": ({WHOLE, REAL},)}
-REWRITE = "write or copy it again, or take it out of data.source"
 NUMBER_ROWS = "take data.id out: file and row number are the id then"
-NUM_FILES_LOOKED_AT = 16
+NOT_PARQUET = f"something that is not Parquet, whose name does not end with {', '.join(SUFFIXES)}"
 ROW_NUMBER_COLUMNS = {"file_index", "file_row_number"}
 
 
@@ -60,14 +61,11 @@ class SourceTable:
         return sum(self.num_rows)
 
 
-def broken_contract(problem: str, expected: str, found: str, remedy: str) -> ContractError:
-    """The one form of a message about the user's data."""
-    lines = (problem, f"  expected: {expected}", f"  found: {found}", f"  what to do: {remedy}")
-    return ContractError("\n".join((*lines, "Nothing was written to the store.")))
-
-
 def inspect_files(files: list[SourceFile], config: DataConfig) -> SourceTable:
-    """Read every file's footer. Raises `ContractError` for a damaged file, a missing column or a type that is wrong."""
+    """Read the footer of every file, which is Parquet or was made Parquet.
+
+    Raises `ContractError` for a damaged file, a missing column or a type that is wrong.
+    """
     footers = [_read_footer(file) for file in files]
     num_rows = [footer.num_rows for footer in footers]
     schemas = [footer.schema.to_arrow_schema() for footer in footers]
@@ -75,21 +73,46 @@ def inspect_files(files: list[SourceFile], config: DataConfig) -> SourceTable:
         raise broken_contract(
             f"There are no rows in {_listed([file.name for file in files])}.",
             "at least one row in the data",
-            f"{len(files)} Parquet files with 0 rows",
+            f"{len(files):,} files with 0 rows",
             "check what wrote these files, or correct data.source",
         )
-    families = _agreed_families(files, schemas, config)
+    families = require_fitting(files, schemas, config)
     names = {name.lower() for schema in schemas for name in schema.names}
     return SourceTable(files, num_rows, families, has_row_numbers=not names & ROW_NUMBER_COLUMNS)
 
 
-def check_columns(files: list[SourceFile], config: DataConfig) -> None:
-    """Raise `ContractError` for a column that is missing or of a wrong type in the first few files.
+def read_parquet_schema(file: SourceFile) -> pa.Schema:
+    """The columns of a Parquet file and their types."""
+    return _read_footer(file).schema.to_arrow_schema()
 
-    Quick however many files there are; `inspect_files` looks at all of them.
-    """
-    looked_at = files[:NUM_FILES_LOOKED_AT]
-    _agreed_families(looked_at, [_read_footer(file).schema.to_arrow_schema() for file in looked_at], config)
+
+def require_columns(file: SourceFile, names: Sequence[str], config: DataConfig) -> None:
+    """Raise `ContractError` unless each column that the configuration names is there once."""
+    lowered = [name.lower() for name in names]
+    for column, role in named_columns(config):
+        key = f"data.{role.split()[0]}"
+        if column not in names:
+            hint = _similar(column, names)
+            raise broken_contract(
+                f"Column {column!r} is missing in {file.name}.",
+                f"every file has the column that {key} names",
+                f"the columns {_listed(names)} in {file.path}",
+                f"{hint}set {key} to a column of every file{f', or {NUMBER_ROWS}' if role == 'id' else ''}",
+            )
+        if lowered.count(column.lower()) > 1:
+            raise broken_contract(
+                f"Column {column!r} is ambiguous in {file.name}.",
+                "names of columns differ in more than upper and lower case",
+                _listed([name for name in names if name.lower() == column.lower()]),
+                "rename one of them",
+            )
+
+
+def require_fitting(files: list[SourceFile], schemas: list[pa.Schema], config: DataConfig) -> dict[str, str]:
+    """The kind of type of every named column. Raises `ContractError` where one is missing or does not fit."""
+    for file, schema in zip(files, schemas, strict=True):
+        require_columns(file, schema.names, config)
+    return {column: _agreed_family(column, role, files, schemas) for column, role in named_columns(config)}
 
 
 def named_columns(config: DataConfig) -> list[tuple[str, str]]:
@@ -143,7 +166,7 @@ def literal(text: str) -> str:
 
 def _files_sql(files: Sequence[SourceFile]) -> str:
     # DuckDB takes every path for a pattern, and folders called key=value for columns.
-    paths = ", ".join(literal(glob.escape(str(file.path))) for file in files)
+    paths = ", ".join(literal(glob.escape(str(file.readable))) for file in files)
     return f"read_parquet([{paths}], union_by_name = true, hive_partitioning = false)"
 
 
@@ -185,10 +208,10 @@ def _read_footer(file: SourceFile) -> pq.FileMetaData:
     try:
         if file.path.stat().st_size == 0:
             raise broken_contract(f"The file {file.path} is empty.", expected, "0 bytes", REWRITE)
-        return pq.read_metadata(file.path)
+        return pq.read_metadata(file.readable)
     except (pa.ArrowException, OSError) as error:
         begins_right = _first_bytes(file) == b"PAR1"
-        found = "a Parquet file that was cut off or damaged" if begins_right else "something that is not Parquet"
+        found = "a Parquet file that was cut off or damaged" if begins_right else NOT_PARQUET
         raise broken_contract(
             f"The file {file.path} cannot be read.",
             expected,
@@ -203,34 +226,6 @@ def _first_bytes(file: SourceFile) -> bytes:
             return opened.read(4)
     except OSError:
         return b""
-
-
-def _require_columns(file: SourceFile, schema: pa.Schema, config: DataConfig) -> None:
-    lowered = [name.lower() for name in schema.names]
-    for column, role in named_columns(config):
-        key = f"data.{role.split()[0]}"
-        if column not in schema.names:
-            hint = _similar(column, schema.names)
-            raise broken_contract(
-                f"Column {column!r} is missing in {file.name}.",
-                f"every file has the column that {key} names",
-                f"the columns {_listed(schema.names)} in {file.path}",
-                f"{hint}set {key} to a column of every file{f', or {NUMBER_ROWS}' if role == 'id' else ''}",
-            )
-        if lowered.count(column.lower()) > 1:
-            raise broken_contract(
-                f"Column {column!r} is ambiguous in {file.name}.",
-                "names of columns differ in more than upper and lower case",
-                _listed([name for name in schema.names if name.lower() == column.lower()]),
-                "rename one of them",
-            )
-
-
-def _agreed_families(files: list[SourceFile], schemas: list[pa.Schema], config: DataConfig) -> dict[str, str]:
-    """The kind of type of every named column."""
-    for file, schema in zip(files, schemas, strict=True):
-        _require_columns(file, schema, config)
-    return {column: _agreed_family(column, role, files, schemas) for column, role in named_columns(config)}
 
 
 def _agreed_family(column: str, role: str, files: list[SourceFile], schemas: list[pa.Schema]) -> str:

@@ -1,4 +1,4 @@
-"""The user's Parquet files: which ones they are, what their bytes are, and what changed since they were last looked at.
+"""The user's files: which ones they are, what their bytes are, and what changed since they were last looked at.
 
 Invariant: a fingerprint is the SHA-256 of a file's content. One from the cache is used only if the file's size, times
 and inode are what they were, and if the file had been left alone for a while when it was hashed.
@@ -21,7 +21,9 @@ from storage.errors import ConfigurationError, ContractError
 from storage.objects.addresses import path_of
 from storage.objects.digests import canonical_json, sha256_of_file
 from tasks.configuration import DataConfig
+from tasks.data.sources.formats import FORMATS, SUFFIXES, is_data, require_one_format
 
+A_SOURCE = f"file ({FORMATS}), a folder of such files, or a glob"
 FINGERPRINT_CACHE = "fingerprints.json"
 SETTLED_SECONDS = 2.0
 CACHE_SAVE_SECONDS = 10.0
@@ -34,10 +36,19 @@ OnProgress = Callable[[str, float], None]
 
 @dataclass(frozen=True)
 class SourceFile:
-    """One Parquet file of the user's. `name` is relative to the source: it is what messages and the digest have."""
+    """One file of the user's. `name` is relative to the source: it is what messages and the digest have.
+
+    `parquet` has the rows of a file of another format.
+    """
 
     path: Path
     name: str
+    parquet: Path | None = None
+
+    @property
+    def readable(self) -> Path:
+        """The Parquet file that has the rows: the user's own, where it is one."""
+        return self.parquet or self.path
 
 
 @dataclass(frozen=True)
@@ -49,12 +60,13 @@ class Fingerprint:
 
 
 def find_files(source: str) -> list[SourceFile]:
-    """The files a source names, sorted by name: one file, a folder's `*.parquet`, or the matches of a glob.
+    """The files a source names, sorted by name: one file, a folder's files of a known format, or a glob's matches.
 
-    A path that exists is taken as it is, so a folder may have `[` or `*` in its name.
+    A path that exists is taken as it is, so a folder may have `[` or `*` in its name. Raises `ConfigurationError` if
+    there are none, or files of more than one format.
     """
     if not source:
-        raise ConfigurationError("data.source is not set. Set it to a Parquet file, a folder of them, or a glob.")
+        raise ConfigurationError(f"data.source is not set. Set it to a {A_SOURCE}.")
     if "://" in source:
         raise ConfigurationError(
             f"data.source must be a file, a folder or a glob on this machine, found {source!r}. "
@@ -63,10 +75,11 @@ def find_files(source: str) -> list[SourceFile]:
     path = path_of(source).absolute()
     if path.is_file():
         return [SourceFile(path, path.name)]
-    folder, paths = (path, _parquet_in(path)) if path.is_dir() else _matches(path)
+    folder, paths = (path, _data_in(path)) if path.is_dir() else _matches(path)
     files = [SourceFile(found, found.relative_to(folder).as_posix()) for found in paths]
     if not files:
         raise ConfigurationError(_nothing_found(source, path))
+    require_one_format(source, sorted(file.name for file in files))
     return sorted(files, key=lambda file: file.name)
 
 
@@ -165,9 +178,9 @@ def _stat(path: Path) -> list[int]:
     return [found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino]
 
 
-def _parquet_in(folder: Path) -> list[Path]:
-    """All `*.parquet` below, but what writers leave aside: `_metadata`, `_temporary/`, hidden files."""
-    found = (path for path in folder.rglob("*.parquet") if path.is_file())
+def _data_in(folder: Path) -> list[Path]:
+    """All files of a known format below, but what writers leave aside: `_metadata`, `_temporary/`, hidden files."""
+    found = (path for path in folder.rglob("*") if is_data(path.name) and path.is_file())
     return [path for path in found if not any(part[0] in "._" for part in path.relative_to(folder).parts)]
 
 
@@ -183,13 +196,16 @@ def _matches(pattern: Path) -> tuple[Path, list[Path]]:
 
 def _nothing_found(source: str, path: Path) -> str:
     if path.is_dir():
-        return f"data.source: the folder {path} has no *.parquet files. Name the folder, file or glob that has them."
+        return (
+            f"data.source: the folder {path} has no *.parquet files, nor others of a known format "
+            f"({', '.join(SUFFIXES)}). Name the folder, file or glob that has them."
+        )
     if glob.has_magic(source):
         return f"data.source: no file matches {path}. Correct the pattern; ** also looks into folders below."
     siblings = [found.name for found in path.parent.iterdir()] if path.parent.is_dir() else []
     close = get_close_matches(path.name, siblings, n=3)
     hint = f" There is {', '.join(close)}." if close else ""
-    return f"data.source: {path} does not exist.{hint} Set data.source to a Parquet file, a folder of them, or a glob."
+    return f"data.source: {path} does not exist.{hint} Set data.source to a {A_SOURCE}."
 
 
 def _hashes(inputs: dict[str, Any]) -> dict[str, str]:

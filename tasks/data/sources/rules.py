@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from storage.datasets import SPLITS
 from storage.errors import ContractError
 from tasks.configuration import USUAL_SPLIT_NAMES, DataConfig
-from tasks.data.sources.columns import NUMBER_ROWS, broken_contract, literal
+from tasks.data.sources.columns import NUMBER_ROWS, literal
+from tasks.data.sources.messages import broken_contract
 
 # Something to see: a text of spaces, controls and invisible characters is an empty one.
 VISIBLE = r"[^\s\p{Z}\p{C}]"

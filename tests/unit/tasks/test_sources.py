@@ -10,8 +10,8 @@ from storage.datasets import DatasetManifest, SplitRecord, Target
 from storage.errors import ConfigurationError, ContractError
 from storage.objects.digests import sha256_of_file
 from tasks.configuration import DataConfig
+from tasks.data.readers.check import check_columns
 from tasks.data.sources import files as sources
-from tasks.data.sources.columns import check_columns
 from tasks.data.sources.files import describe_change, ensure_unchanged, find_files, fingerprint_files, read_inputs
 from tests.helpers.parquet import text_columns, text_config, write_parquet
 
@@ -40,6 +40,16 @@ def test_what_other_programs_leave_beside_the_data_is_not_read(tmp_path: Path) -
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(b"")
     assert names(tmp_path) == ["a.parquet"]
+
+
+def test_the_names_of_files_say_their_format_in_upper_and_lower_case(tmp_path: Path) -> None:
+    for name in ("a.CSV", "deep/b.csv.gz", ".hidden.csv", "_temporary/c.csv", "notes.txt", "d.json", "e.csv.bak"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"id\n")
+    assert names(tmp_path) == ["a.CSV", "deep/b.csv.gz"]
+    (tmp_path / "f.jsonl").write_bytes(b"{}")
+    with pytest.raises(ConfigurationError, match=r"has 2 CSV \(a\.CSV\), 1 JSON Lines \(f\.jsonl\)\..*/\*\.csv\), or"):
+        names(tmp_path)
 
 
 def test_a_folder_with_the_characters_of_a_pattern_in_its_name_is_taken_as_it_is(tmp_path: Path) -> None:

@@ -1,0 +1,28 @@
+"""A first look at the columns of a source, before anything takes long.
+
+Invariant: what it refuses the preparation would refuse too; the preparation looks at all files.
+"""
+
+from tasks.configuration import DataConfig
+from tasks.data.readers.arrow_files import read_arrow_schema
+from tasks.data.readers.lines import read_header
+from tasks.data.sources.columns import read_parquet_schema, require_columns, require_fitting
+from tasks.data.sources.files import SourceFile
+from tasks.data.sources.formats import ARROW, CSV, JSON_LINES, TSV, format_of
+
+NUM_FILES_LOOKED_AT = 16
+
+
+def check_columns(files: list[SourceFile], config: DataConfig) -> None:
+    """Raise `ContractError` for a column that is missing or of a wrong type in the first few files.
+
+    Of CSV and TSV only the names are known before all values were read, of JSON Lines not even these.
+    """
+    looked_at = files[:NUM_FILES_LOOKED_AT]
+    kind = format_of(files[0].name)
+    if kind in (CSV, TSV):
+        for file in looked_at:
+            require_columns(file, read_header(file), config)
+    elif kind != JSON_LINES:
+        read = read_arrow_schema if kind == ARROW else read_parquet_schema
+        require_fitting(looked_at, [read(file) for file in looked_at], config)

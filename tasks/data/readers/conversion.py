@@ -1,0 +1,158 @@
+"""Source files of other formats as Parquet files in a working folder: the columns that the configuration names.
+
+Invariant: row n of such a file is row n of the user's, and it is a file of this one preparation: nothing looks for it
+later. Every value was read before the first error about values is raised, so that it can say how many there are.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from storage.errors import ContractError
+from tasks.configuration import DataConfig
+from tasks.data.readers.arrow_files import open_arrow_file, read_arrow_schema
+from tasks.data.readers.lines import CsvRows, JsonRows, open_lines
+from tasks.data.readers.values import Meaning, meanings_of
+from tasks.data.sources.columns import named_columns, require_columns, require_fitting
+from tasks.data.sources.files import OnProgress, SourceFile
+from tasks.data.sources.formats import ARROW, JSON_LINES, format_of
+from tasks.data.sources.messages import broken_contract
+
+BATCH_ROWS = 16_384
+BATCH_BYTES = 8 * 1024**2
+NUM_EXAMPLES = 3
+COMPRESSION = "zstd"
+
+
+def convert_files(
+    files: list[SourceFile], config: DataConfig, folder: Path, on_progress: OnProgress | None = None
+) -> list[SourceFile]:
+    """The files, each with a Parquet file of its rows in `folder`. Raises `ContractError` for what cannot be read."""
+    folder.mkdir()
+    progress = _Progress(files, on_progress)
+    converted = [SourceFile(file.path, file.name, folder / f"{index}.parquet") for index, file in enumerate(files)]
+    if format_of(files[0].name) == ARROW:
+        require_fitting(files, [read_arrow_schema(file) for file in files], config)
+        for file in converted:
+            _convert_arrow(file, config)
+            progress.done(file)
+        return converted
+    meanings = meanings_of(config, format_of(files[0].name) == JSON_LINES)
+    for file in converted:
+        _convert_lines(file, meanings, config, progress)
+        progress.done(file)
+    return converted
+
+
+class _Progress:
+    """The share of all bytes that is done."""
+
+    def __init__(self, files: list[SourceFile], on_progress: OnProgress | None) -> None:
+        self.on_progress = on_progress
+        self.num_bytes_total = max(1, sum(file.path.stat().st_size for file in files))
+        self.num_bytes_done = 0
+
+    def show(self, num_bytes_of_file: int) -> None:
+        if self.on_progress is not None:
+            self.on_progress("read", min(1.0, (self.num_bytes_done + num_bytes_of_file) / self.num_bytes_total))
+
+    def done(self, file: SourceFile) -> None:
+        self.num_bytes_done += file.path.stat().st_size
+        self.show(0)
+
+
+def _convert_arrow(file: SourceFile, config: DataConfig) -> None:
+    columns = list(dict.fromkeys(column for column, _ in named_columns(config)))
+    with open_arrow_file(file) as (schema, batches):
+        places = [schema.get_field_index(column) for column in columns]
+        chosen = pa.schema([schema.field(place) for place in places])
+        with pq.ParquetWriter(file.readable, chosen, compression=COMPRESSION) as writer:
+            cut = (pa.record_batch([batch.column(place) for place in places], schema=chosen) for batch in batches)
+            for gathered in _gather(cut):
+                writer.write_table(pa.Table.from_batches(gathered, chosen), row_group_size=BATCH_ROWS)
+
+
+def _gather(batches: Iterator[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
+    """Batches in lists of about the size of a row group: some programs write batches of a few rows."""
+    gathered: list[pa.RecordBatch] = []
+    num_rows = num_bytes = 0
+    for batch in batches:
+        gathered.append(batch)
+        num_rows, num_bytes = num_rows + batch.num_rows, num_bytes + batch.nbytes
+        if num_rows >= BATCH_ROWS or num_bytes > BATCH_BYTES:
+            yield gathered
+            gathered, num_rows, num_bytes = [], 0, 0
+    if gathered:
+        yield gathered
+
+
+@dataclass
+class _Column:
+    """The values of a column since the last batch, and what did not fit in the whole file."""
+
+    meaning: Meaning
+    values: list[Any] = field(default_factory=list)
+    num_wrong: int = 0
+    examples: list[str] = field(default_factory=list)
+
+    def append(self, value: Any, line: int) -> None:
+        try:
+            self.values.append(None if value is None else self.meaning.parse(value))
+        except ValueError:
+            self.values.append(None)
+            self.num_wrong += 1
+            if len(self.examples) < NUM_EXAMPLES:
+                self.examples.append(f"line {line:,} has {_shown(value)}")
+
+    def take(self) -> pa.Array:
+        values, self.values = self.values, []
+        return pa.array(values, self.meaning.data_type)
+
+
+def _convert_lines(file: SourceFile, meanings: list[Meaning], config: DataConfig, progress: _Progress) -> None:
+    columns = [_Column(meaning) for meaning in meanings]
+    names = [meaning.column for meaning in meanings]
+    schema = pa.schema([pa.field(meaning.column, meaning.data_type) for meaning in meanings])
+    num_rows = num_bytes = 0
+    with open_lines(file) as lines, pq.ParquetWriter(file.readable, schema, compression=COMPRESSION) as writer:
+        is_json = format_of(file.name) == JSON_LINES
+        rows: CsvRows | JsonRows = JsonRows(lines) if is_json else CsvRows(lines)
+        if not is_json:
+            require_columns(file, rows.names, config)
+        for line, values in rows.read(names):
+            num_rows += 1
+            for column, value in zip(columns, values, strict=True):
+                column.append(value, line)
+            if num_rows % BATCH_ROWS == 0 or lines.num_bytes - num_bytes > BATCH_BYTES:
+                num_bytes = lines.num_bytes
+                _write(writer, schema, columns)
+                progress.show(lines.position)
+        _write(writer, schema, columns)
+        if is_json and num_rows:
+            require_columns(file, rows.names, config)
+    wrong = [_wrong_values(file, column, num_rows) for column in columns if column.num_wrong]
+    if wrong:
+        raise wrong[0]
+
+
+def _write(writer: pq.ParquetWriter, schema: pa.Schema, columns: list[_Column]) -> None:
+    writer.write_batch(pa.record_batch([column.take() for column in columns], schema=schema))
+
+
+def _wrong_values(file: SourceFile, column: _Column, num_rows: int) -> ContractError:
+    missing = "leave out the key, or write null" if format_of(file.name) == JSON_LINES else "leave the field empty"
+    return broken_contract(
+        f"Column {column.meaning.column!r} in {file.name} has values of the wrong kind.",
+        f"{column.meaning.expected}, for {column.meaning.role}",
+        f"{column.num_wrong:,} of {num_rows:,} rows of {file.path}: {'; '.join(column.examples)}",
+        f"correct these values; where a value is missing, {missing}",
+    )
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:60]}..."

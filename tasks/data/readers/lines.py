@@ -1,0 +1,177 @@
+"""CSV, TSV and JSON Lines, row by row.
+
+Invariant: no row is dropped, mended or guessed. A line that is not what it must be is one error with file and line, and
+neither a line nor a field is read beyond a limit, so that an opened quote does not take all memory.
+"""
+
+import contextlib
+import csv
+import gzip
+import json
+import zlib
+from collections.abc import Iterator
+from typing import IO, Any
+
+from storage.errors import ContractError
+from tasks.data.sources.files import SourceFile
+from tasks.data.sources.formats import CSV, TSV, format_of, is_compressed
+from tasks.data.sources.messages import REWRITE, broken_contract
+
+DELIMITERS = {CSV: ",", TSV: "\t"}
+LONGEST_LINE_BYTES = 64 * 1024**2
+NUM_NAMES_KEPT = 1000
+
+# The line in which a row begins, and its values in the order of the columns that were asked for.
+Row = tuple[int, list[Any]]
+
+
+class Lines:
+    """An iterator over the lines of a file as text. `number` is that of the line read last, from 1."""
+
+    def __init__(self, file: SourceFile, raw: IO[bytes], opened: IO[bytes] | gzip.GzipFile) -> None:
+        self.file = file
+        self.raw = raw
+        self.opened = opened
+        self.number = 0
+        self.num_bytes = 0
+
+    @property
+    def position(self) -> int:
+        """How many bytes of the file, compressed or not, were read."""
+        return self.raw.tell()
+
+    def __iter__(self) -> Iterator[str]:
+        return self
+
+    def __next__(self) -> str:
+        try:
+            line = self.opened.readline(LONGEST_LINE_BYTES + 1)
+        except (OSError, EOFError, zlib.error) as error:
+            raise _unreadable(self.file, error) from error
+        if not line:
+            raise StopIteration
+        self.number += 1
+        self.num_bytes += len(line)
+        if len(line) > LONGEST_LINE_BYTES:
+            raise broken_line(self.file, self.number, f"at most {LONGEST_LINE_BYTES:,} bytes in a line", "more")
+        try:
+            return line.decode("utf-8-sig" if self.number == 1 else "utf-8")
+        except UnicodeDecodeError as error:
+            found = f"the byte 0x{line[error.start]:02x} at position {error.start + 1} of the line"
+            raise broken_line(self.file, self.number, "text in UTF-8", found) from error
+
+
+@contextlib.contextmanager
+def open_lines(file: SourceFile) -> Iterator[Lines]:
+    """The lines of a file, which may be compressed."""
+    try:
+        raw = file.path.open("rb")
+    except OSError as error:
+        raise _unreadable(file, error) from error
+    with raw:
+        if file.path.stat().st_size == 0:
+            raise broken_contract(f"The file {file.path} is empty.", "at least a line", "0 bytes", REWRITE)
+        if is_compressed(file.name):
+            with gzip.GzipFile(fileobj=raw) as opened:
+                yield Lines(file, raw, opened)
+        else:
+            yield Lines(file, raw, raw)
+
+
+def read_header(file: SourceFile) -> list[str]:
+    """The names of the columns of a CSV or TSV file."""
+    with open_lines(file) as lines:
+        return CsvRows(lines).names
+
+
+class CsvRows:
+    """The rows of a CSV or TSV file; an empty field is None. `names` are the names of all its columns."""
+
+    def __init__(self, lines: Lines) -> None:
+        self.lines = lines
+        self.records = _records(lines)
+        self.names = _header(self.records, lines.file)
+
+    def read(self, columns: list[str]) -> Iterator[Row]:
+        """The values of these columns, which must be there, of every row."""
+        num_fields, places = len(self.names), [self.names.index(column) for column in columns]
+        for line, record in self.records:
+            if len(record) != num_fields:
+                found = f"{len(record)} values"
+                raise broken_line(self.lines.file, line, f"{num_fields} values, as many as the header has", found)
+            yield line, [record[place] or None for place in places]
+
+
+class JsonRows:
+    """The rows of a file with a JSON object in each line. `names` are the keys that were met, not more than enough."""
+
+    def __init__(self, lines: Lines) -> None:
+        self.lines = lines
+        self.names: list[str] = []
+
+    def read(self, columns: list[str]) -> Iterator[Row]:
+        """The values of these keys of every object; a key that is absent is None."""
+        unseen = set(columns)
+        for text in self.lines:
+            if not text.strip():
+                continue
+            row = self._parse(text)
+            if unseen:
+                unseen.difference_update(row)
+                self.names += [name for name in row if name not in self.names][: NUM_NAMES_KEPT - len(self.names)]
+            yield self.lines.number, [row.get(column) for column in columns]
+
+    def _parse(self, text: str) -> dict[str, Any]:
+        line = self.lines.number
+        expected = "a JSON object in each line"
+        try:
+            row = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise broken_line(self.lines.file, line, expected, f"what is not JSON ({error}): {_start(text)}") from error
+        if not isinstance(row, dict):
+            raise broken_line(self.lines.file, line, expected, _start(text))
+        return row
+
+
+def broken_line(file: SourceFile, line: int, expected: str, found: str) -> ContractError:
+    """The error for a line that cannot be read."""
+    return broken_contract(
+        f"The file {file.path} is broken in line {line:,}.",
+        expected,
+        found,
+        "correct this line, or write the file again",
+    )
+
+
+def _header(records: Iterator[tuple[int, list[str]]], file: SourceFile) -> list[str]:
+    for _, names in records:
+        return names
+    expected = "the names of the columns in the first line"
+    raise broken_contract(f"The file {file.path} has no header.", expected, "blank lines only", REWRITE)
+
+
+def _records(lines: Lines) -> Iterator[tuple[int, list[str]]]:
+    """The records of a file, which may go over several lines, with the line in which each begins; blank lines aside."""
+    # The module has one limit for the whole process.
+    csv.field_size_limit(LONGEST_LINE_BYTES)
+    reader = csv.reader(lines, delimiter=DELIMITERS[format_of(lines.file.name)], strict=True)
+    while True:
+        line = lines.number + 1
+        try:
+            record = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            expected = "fields with every quote closed, and a quote within quotes written twice"
+            over = f", in a row that goes on to line {lines.number:,}" if lines.number > line else ""
+            raise broken_line(lines.file, line, expected, f"{error}{over}") from error
+        if record:
+            yield line, record
+
+
+def _unreadable(file: SourceFile, error: Exception) -> ContractError:
+    return broken_contract(f"The file {file.path} cannot be read to its end.", "a complete file", str(error), REWRITE)
+
+
+def _start(text: str) -> str:
+    return repr(text.strip()[:60])

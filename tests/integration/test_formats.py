@@ -261,8 +261,13 @@ BROKEN_LINES: dict[str, tuple[str, bytes, tuple[str, ...]]] = {
         ("broken in line 2", "a JSON object in each line", """'{"sample_id": "b", "te'"""),
     ),
     "no object": ("jsonl", b'["a", "b"]\n', ("broken in line 1", "a JSON object in each line", """'["a", "b"]'""")),
-    "one object over many lines": ("jsonl", b'{\n"sample_id": "a"\n}\n', ("broken in line 1", "not JSON")),
-    "objects in objects without end": ("jsonl", b'{"a":' * 100_000, ("broken in line 1", "not JSON")),
+    "one object over many lines": ("jsonl", b'{\n"sample_id": "a"\n}\n', ("broken in line 1", "what cannot be read")),
+    "objects in objects without end": ("jsonl", b'{"a":' * 100_000, ("broken in line 1", "what cannot be read")),
+    "a key twice in a line": (
+        "jsonl",
+        b'{"sample_id": "a", "text": "b", "domain": "c", "text": "d"}\n',
+        ("broken in line 1", "the key 'text' is there twice"),
+    ),
     "a key that no line has": (
         "jsonl",
         b'{"sample_id": "a", "texts": "b", "domain": "c"}\n',

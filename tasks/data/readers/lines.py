@@ -125,12 +125,22 @@ class JsonRows:
         line = self.lines.number
         expected = "a JSON object in each line"
         try:
-            row = json.loads(text)
+            row = json.loads(text, object_pairs_hook=_with_each_key_once)
         except (ValueError, RecursionError) as error:
-            raise broken_line(self.lines.file, line, expected, f"what is not JSON ({error}): {_start(text)}") from error
+            raise broken_line(
+                self.lines.file, line, expected, f"what cannot be read ({error}): {_start(text)}"
+            ) from error
         if not isinstance(row, dict):
             raise broken_line(self.lines.file, line, expected, _start(text))
         return row
+
+
+def _with_each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"the key {next(name for name in names if names.count(name) > 1)!r} is there twice")
+    return found
 
 
 def broken_line(file: SourceFile, line: int, expected: str, found: str) -> ContractError:

@@ -125,4 +125,4 @@ def test_a_fault_that_did_not_take_place_is_as_bad_as_one_that_ended_badly() -> 
         Result("d", 0, 0, "equal", 1),
     ]
     assert [result.is_bad for result in results] == [False, True, True, True]
-    assert "bad=3" in sum_up(results) and "| a/b c |" in render_table(results)
+    assert "bad=3 seconds=7" in sum_up(results, 7.4) and "| a/b c |" in render_table(results)

@@ -1,6 +1,6 @@
-"""`make campaign`: every fault of the catalogue, one after the other, and a table of how they ended.
+"""`make campaign`: every fault of the catalogue, two at a time, and a table of how they ended.
 
-    python -m tests.faults.campaign --out FOLDER [--only WORDS ...] [--seed N]
+    python -m tests.faults.campaign --out FOLDER [--only WORDS ...] [--seed N] [--jobs N]
 
 Exit code 0 if every fault took place and none ended badly. The last line is `name=value` pairs for programs. The
 folder has the table, the same as JSON, and what the runs left.
@@ -10,10 +10,13 @@ import argparse
 import random
 import sys
 import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack
 from pathlib import Path
+from queue import SimpleQueue
 
-from tests.faults.campaign.catalogue import Catalogue, Entry
+from tests.faults.campaign.catalogue import Catalogue
 from tests.faults.campaign.results import Attempt, Result, sum_up, write_results
 from tests.faults.campaign.site import Site
 from tests.helpers.prefect_server import running_prefect_server
@@ -24,35 +27,59 @@ def main() -> int:
     options = _read_options()
     seed = random.randrange(2**32) if options.seed is None else options.seed
     print(f"seed {seed}")
+    began = time.monotonic()
     results: list[Result] = []
     prefect = options.out / "prefect"
     prefect.mkdir(parents=True)
     with running_prefect_server(prefect) as environment, ExitStack() as resources:
-        site = Site(options.out, environment)
-        site.prepare()
-        for entry in Catalogue(site, random.Random(seed), resources, _say).entries():
-            if not options.only or any(words.lower() in entry.name.lower() for words in options.only):
-                results.append(_try(entry))
-                write_results(results, options.out)
+        # Each job has a site with a store of its own: what a power cut takes at one is not missed at another.
+        sites = [Site(options.out / f"site-{number}", environment) for number in range(1, options.jobs + 1)]
+        catalogues = [Catalogue(site, random.Random(seed), resources, _say) for site in sites]
+        names = [entry.name for entry in catalogues[0].entries() if _is_wanted(entry.name, options.only)]
+        for result in _try_all(names, catalogues):
+            results.append(result)
+            results.sort(key=lambda result: names.index(result.fault))
+            write_results(results, options.out)
     _say("")
-    print(f"table {write_results(results, options.out)}")
-    print(sum_up(results))
+    print(f"table {options.out / 'campaign.md'}")
+    print(sum_up(results, time.monotonic() - began))
     return int(not results or any(result.is_bad for result in results))
 
 
-def _try(entry: Entry) -> Result:
-    _say(entry.name)
+def _try_all(names: Sequence[str], catalogues: Sequence[Catalogue]) -> Iterator[Result]:
+    """Try the entries of these names, as many at a time as there are catalogues; yield what became of each."""
+    free: SimpleQueue[Catalogue] = SimpleQueue()
+    for catalogue in catalogues:
+        free.put(catalogue)
+
+    def try_where_free(name: str) -> Result:
+        catalogue = free.get()
+        try:
+            return _try(catalogue, name)
+        finally:
+            free.put(catalogue)
+
+    pool = ThreadPoolExecutor(len(catalogues))
+    try:
+        for tried in as_completed([pool.submit(try_where_free, name) for name in names]):
+            yield tried.result()
+    finally:
+        pool.shutdown(cancel_futures=True)  # after Ctrl-C nothing else is begun
+
+
+def _try(catalogue: Catalogue, name: str) -> Result:
+    _say(name)
     began = time.monotonic()
     try:
-        attempt = entry.attempt()
-    except Exception as error:  # noqa: BLE001 - a campaign of half an hour goes on, and says so in its table
+        attempt = catalogue.attempt(name)
+    except Exception as error:  # noqa: BLE001 - a campaign of hours goes on, and says so in its table
         attempt = Attempt(1, 0, "bad", f"{type(error).__name__}: {error}")
-    result = Result(entry.name, attempt.points, attempt.fired, attempt.verdict, time.monotonic() - began, attempt.note)
+    result = Result(name, attempt.points, attempt.fired, attempt.verdict, time.monotonic() - began, attempt.note)
     mark = "BAD  " if result.is_bad else "ok   "
     _say("")
-    print(f"{mark}{result.seconds:5.0f} s  {result.fired} of {result.points}  {result.verdict:<11}  {entry.name}")
+    print(f"{mark}{result.seconds:5.0f} s  {result.fired} of {result.points}  {result.verdict:<11}  {name}", flush=True)
     if result.is_bad:
-        print(f"      {result.note}")
+        print(f"      {result.note}", flush=True)
     return result
 
 
@@ -62,11 +89,16 @@ def _say(text: str) -> None:
         print(f"\r\033[K{text[:110]}", end="", flush=True)
 
 
+def _is_wanted(name: str, only: Sequence[str] | None) -> bool:
+    return not only or any(words.lower() in name.lower() for words in only)
+
+
 def _read_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make campaign", description="Cause every fault and see how it ends.")
     parser.add_argument("--out", type=Path, required=True, help="folder to make; it must not be there yet")
     parser.add_argument("--only", nargs="+", metavar="WORDS", help="faults with any of these in their name")
     parser.add_argument("--seed", type=int, help="decides which bits flip; drawn if not given")
+    parser.add_argument("--jobs", type=int, default=2, help="faults that are caused at a time (default 2)")
     options = parser.parse_args()
     options.out = options.out.absolute()
     if options.out.exists():

@@ -59,6 +59,12 @@ class Catalogue:
         yield Entry("a bit flips", partial(damage.flip_bits, site, generator, NUM_FLIPS))
         yield Entry("a file is cut short", partial(damage.cut_short, site, generator, NUM_CUTS))
 
+    def attempt(self, name: str) -> Attempt:
+        """Do what the entry of this name is; the first one prepares the site."""
+        if not self._site.reference:
+            self._site.prepare()
+        return next(entry for entry in self.entries() if entry.name == name).attempt()
+
     @cached_property
     def _points(self) -> tuple[list[Point], list[Point]]:
         return chains.trace_points(self._site)

@@ -57,8 +57,8 @@ def render_table(results: Sequence[Result]) -> str:
     )
 
 
-def sum_up(results: Sequence[Result]) -> str:
-    """The last line, for programs."""
+def sum_up(results: Sequence[Result], seconds: float) -> str:
+    """The last line, for programs; `seconds` is what all of it took, with several faults at a time."""
     figures = {
         "faults": len(results),
         "points": sum(result.points for result in results),
@@ -66,7 +66,7 @@ def sum_up(results: Sequence[Result]) -> str:
         "equal": sum(result.verdict == "equal" for result in results),
         "clear_errors": sum(result.verdict == "clear error" for result in results),
         "bad": sum(result.is_bad for result in results),
-        "seconds": round(sum(result.seconds for result in results)),
+        "seconds": round(seconds),
     }
     return " ".join(f"{name}={value}" for name, value in figures.items())
 

@@ -105,9 +105,8 @@ def test_a_data_set_of_the_version_before_is_found_under_the_digest_that_it_had(
 
 
 def test_a_run_that_was_begun_before_goes_on_with_its_data_set_its_order_and_its_column(
-    config: RunConfig, dataset: DatasetManifest, run: Manifest, caplog: pytest.LogCaptureFixture, monkeypatch: Any
+    config: RunConfig, dataset: DatasetManifest, run: Manifest, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(logging.getLogger("holdfast"), "propagate", True)
     with caplog.at_level(logging.INFO, "holdfast"):
         for _ in range(2):
             assert prepare_work(config)[0] == dataset
@@ -138,9 +137,8 @@ def test_another_column_or_order_than_it_was_begun_with_is_refused(
 
 
 def test_a_new_run_has_its_classes_in_natural_order_and_its_rows_numbered_and_keeps_both(
-    config: RunConfig, run: Manifest, caplog: pytest.LogCaptureFixture, monkeypatch: Any
+    config: RunConfig, run: Manifest, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(logging.getLogger("holdfast"), "propagate", True)
     new = changed(config, "run=new")
     with caplog.at_level(logging.INFO, "holdfast"):
         dataset, _ = prepare_work(new)

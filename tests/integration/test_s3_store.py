@@ -47,7 +47,6 @@ def proxy(server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
     profile = tmp_path / "aws.ini"
     profile.write_text("[default]\nread_timeout = 1\nconnect_timeout = 1\n")
     monkeypatch.setattr(s3_connection, "FIRST_PAUSE_SECONDS", 0.01)
-    monkeypatch.setattr(logging.getLogger("holdfast"), "propagate", True)  # as it is before a command shows messages
     with running_proxy(server) as proxy:
         use_s3(monkeypatch, proxy.endpoint, AWS_CONFIG_FILE=str(profile))
         yield proxy

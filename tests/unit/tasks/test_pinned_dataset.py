@@ -61,9 +61,7 @@ def test_a_run_of_before_goes_on_gets_its_data_set_pinned_and_says_so_once(
     dataset: DatasetManifest,
     config: RunConfig,
     caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("tasks.telling.announce._logger.propagate", True)
     manifest = Manifest(store, "run")
     values = {"created_at": 1.0, "dataset_digest": dataset.digest, "steps_total": config.train.steps}
     first = manifest.create(RunState(run="run", config=config.model_dump(mode="json"), **values))

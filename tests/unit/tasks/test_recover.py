@@ -67,10 +67,8 @@ def test_a_changed_configuration_is_told_and_in_the_manifest_before_anything_is_
     store: LocalStore,
     dataset: DatasetManifest,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(logging.getLogger("holdfast"), "propagate", True)  # as it is before a command shows messages
     recovered(config_of(store), dataset)
     manifest = Manifest(store, "run")
     kept = record_of(make_checkpoint(store, tmp_path / "files", 10, lease_run(manifest)))
@@ -87,11 +85,9 @@ def test_a_changed_configuration_is_told_and_in_the_manifest_before_anything_is_
 def test_a_run_that_was_begun_when_none_meant_no_limit_goes_on_without_one_and_says_so(
     store: LocalStore,
     dataset: DatasetManifest,
-    monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     limit: str,
 ) -> None:
-    monkeypatch.setattr(logging.getLogger("holdfast"), "propagate", True)
     stored = config_of(store).model_dump(mode="json")
     stored["data"]["memory_limit"] = limit
     values = {"created_at": 1.0, "dataset_digest": dataset.digest, "steps_total": 100}

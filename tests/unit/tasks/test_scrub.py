@@ -136,7 +136,6 @@ def test_a_checkpoint_that_training_deletes_while_it_is_read_is_no_rot(store: Lo
 def test_what_is_read_wrong_once_and_right_the_second_time_is_no_rot_but_said(
     store: LocalStore, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tasks.telling.announce._logger.propagate", True)
     spoiled: list[str] = []
 
     def spoil_once(key: str, piece: bytes) -> bytes:
@@ -221,7 +220,6 @@ def test_a_limit_on_the_bandwidth_is_kept(store: LocalStore, monkeypatch: pytest
 def test_an_alert_warns_and_does_not_wait_for_a_server_that_does_not_answer(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tasks.telling.announce._logger.propagate", True)
     has_returned = threading.Event()
     seen: list[bool] = []
 

@@ -73,7 +73,6 @@ def test_a_damaged_checkpoint_that_was_set_aside_is_named_with_why_and_what_it_m
     store: LocalStore, tmp_path: Path, steps: tuple[int, ...], meaning: str,
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr("tasks.telling.announce._logger.propagate", True)
     manifest = train_to(store, tmp_path, *steps)
     newest = manifest.load_head().state.kept[0]
     assert read_status(store, "run")["setback"] is None

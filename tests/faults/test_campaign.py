@@ -10,7 +10,7 @@ from tests.faults.campaign.points import Point
 from tests.faults.campaign.results import Attempt
 from tests.faults.campaign.site import Site
 
-NUM_BEGINNING, NUM_CONTINUING, NUM_PRUNES, NUM_FLIPS, NUM_CUTS = 1, 1, 1, 60, 20
+NUM_POINTS, NUM_PRUNES, NUM_FLIPS, NUM_CUTS = 1, 1, 60, 20
 
 
 @pytest.fixture(scope="module")
@@ -34,10 +34,14 @@ def test_a_machine_that_dies_at_any_operation_costs_nothing(site: Site, generato
     for wanted in ("index.json", "promoted step N", "model.safetensors"):
         assert any(point.moment.operation == "link" and wanted in point.moment.place for point in continuing)
     assert {point.phase for point in continuing} >= {"save", "commit", "deletion", "restore", "validation"}
-    drawn = _draw(generator, beginning, NUM_BEGINNING), _draw(generator, continuing, NUM_CONTINUING)
-    chain = chains.kill_at_each(site, *drawn, death="power")
+    drawn = _draw(generator, [*beginning, *continuing], NUM_POINTS)
+    is_later = [point in continuing for point in drawn]
+    parts = [
+        [point for point, later in zip(drawn, is_later, strict=True) if later == wanted] for wanted in (False, True)
+    ]
+    chain = chains.kill_at_each(site, *parts, death="power")
     assert chain.problems == [] and chain.never_met == []
-    assert [point.signature for point in chain.killed] == [point.signature for points in drawn for point in points]
+    assert [point.signature for point in chain.killed] == [point.signature for point in drawn]
 
 
 def test_a_prune_that_is_cut_off_is_finished_by_the_next_one(site: Site, generator: random.Random) -> None:

@@ -27,6 +27,7 @@ def make_spec(
     budget_seconds: float | None = None,
     every_steps: int = 7,
     background: bool = False,
+    model: ModelConfig = SMALL_MODEL,
     **train: Any,
 ) -> SegmentSpec:
     """A segment of 20 steps, six leaves a step, with a checkpoint every `every_steps`.
@@ -43,7 +44,7 @@ def make_spec(
         fence=fence,
         dataset_digest=dataset.digest,
         resume=ResumePoint(path=resume.path, digest=resume.digest, step=resume.index.step) if resume else None,
-        model=SMALL_MODEL,
+        model=model,
         train=TrainConfig(**settings),
         validation=ValidationConfig(every_steps=10, batch_size=20),
         checkpoint=CheckpointConfig(every_steps=every_steps, background=background),

@@ -1,7 +1,7 @@
 """Sources that are not Parquet: the same rows make the same samples. Mistakes: `test_broken_formats.py`."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from functools import partial
@@ -26,7 +26,8 @@ from tests.helpers.parquet import (
     write_table,
 )
 
-SUFFIXES = ["csv", "csv.gz", "tsv", "jsonl", "ndjson.gz", "feather", "arrow"]
+FORMATS = ("csv", "jsonl", "feather")
+SUFFIXES = (*FORMATS, "csv.gz", "tsv", "ndjson.gz", "arrow")
 METADATA: dict[str, Any] = {"numeric": ["length", "score"], "categorical": ["region"]}
 NUM_ROWS = 300
 Columns = dict[str, Any]
@@ -42,15 +43,17 @@ def content(manifest: DatasetManifest) -> dict[str, Any]:
     return manifest.model_dump(exclude={"digest", "inputs", "versions", "contract"})
 
 
-def assert_same_samples(make_config: Callable[[Path], DataConfig], parts: list[Columns], root: Path, kind: str) -> None:
-    """The data sets of these parts, written in a format and as Parquet, have the same content."""
-    manifests = []
-    for suffix in ("parquet", kind):
+def assert_same_samples(
+    make_config: Callable[[Path], DataConfig], parts: list[Columns], root: Path, kinds: Sequence[str] = FORMATS
+) -> None:
+    """The data sets of these parts, written as Parquet and in each of these formats, have the same content."""
+    manifests = {}
+    for suffix in ("parquet", *kinds):
         for index, columns in enumerate(parts):
             write_table(root / suffix / "data" / f"part-{index}.{suffix}", columns)
-        manifests.append(prepared(make_config(root / suffix / "data"), root / suffix)[1])
-    assert content(manifests[0]) == content(manifests[1])
-    assert manifests[0].digest != manifests[1].digest
+        manifests[suffix] = prepared(make_config(root / suffix / "data"), root / suffix)[1]
+        assert content(manifests[suffix]) == content(manifests["parquet"]), suffix
+    assert len({manifest.digest for manifest in manifests.values()}) == len(manifests)
 
 
 def odd_texts(num_rows: int) -> list[str]:
@@ -68,37 +71,33 @@ def odd_texts(num_rows: int) -> list[str]:
     return [f"{odd[i % len(odd)]} {i}" if i % 3 else odd[i % len(odd)] for i in range(num_rows)]
 
 
-@pytest.mark.parametrize("kind", SUFFIXES)
-@pytest.mark.parametrize("id_column", ["sample_id", None])
-def test_the_same_rows_give_the_same_samples_in_every_format(tmp_path: Path, kind: str, id_column: str | None) -> None:
+@pytest.mark.parametrize(("id_column", "kinds"), [("sample_id", SUFFIXES), (None, FORMATS)])
+def test_the_same_rows_give_the_same_samples_in_every_format(
+    tmp_path: Path, id_column: str | None, kinds: tuple[str, ...]
+) -> None:
     parts = [text_columns(NUM_ROWS // 3, first=i * NUM_ROWS // 3) for i in range(3)]
     parts[1]["text"] = odd_texts(NUM_ROWS // 3)
     # What Parquet has as nulls in the whole of a file is there in the others too.
     parts[2]["length"] = pa.nulls(NUM_ROWS // 3, pa.int64())
     changes = METADATA | {"id": id_column, "max_missing_fraction": 0.5}
-    assert_same_samples(lambda source: text_config(source, **changes), parts, tmp_path, kind)
+    assert_same_samples(lambda source: text_config(source, **changes), parts, tmp_path, kinds)
 
 
-@pytest.mark.parametrize("kind", SUFFIXES)
-def test_token_lists_masks_and_boolean_labels_are_the_same_in_every_format(tmp_path: Path, kind: str) -> None:
+def test_token_lists_masks_and_boolean_labels_are_the_same_in_every_format(tmp_path: Path) -> None:
     split = {"by": "column", "column": "shard_id"}
-    assert_same_samples(lambda source: token_config(source, split=split), [token_columns(200)], tmp_path, kind)
+    assert_same_samples(lambda source: token_config(source, split=split), [token_columns(200)], tmp_path)
 
 
-@pytest.mark.parametrize("kind", ["csv", "jsonl", "feather"])
 @pytest.mark.parametrize("zone", [None, UTC])
-def test_a_split_by_time_is_the_same_in_every_format(tmp_path: Path, kind: str, zone: Any) -> None:
+def test_a_split_by_time_is_the_same_in_every_format(tmp_path: Path, zone: Any) -> None:
     begin = datetime(2026, 1, 1, tzinfo=zone)
     times = [begin + timedelta(hours=i * 37 % NUM_ROWS, microseconds=i) for i in range(NUM_ROWS)]
     split = {"by": "time", "column": "at"}
     parts = [{**text_columns(NUM_ROWS), "at": times}]
-    assert_same_samples(lambda source: text_config(source, split=split), parts, tmp_path, kind)
+    assert_same_samples(lambda source: text_config(source, split=split), parts, tmp_path)
 
 
-@pytest.mark.parametrize("kind", ["csv", "jsonl", "feather"])
-def test_a_split_that_is_given_and_one_by_whole_numbers_of_time_are_the_same_in_every_format(
-    tmp_path: Path, kind: str
-) -> None:
+def test_a_split_that_is_given_and_one_by_whole_numbers_of_time_are_the_same_in_every_format(tmp_path: Path) -> None:
     columns = {
         **text_columns(NUM_ROWS),
         "part": [("train", "train", "dev", "test")[i // 3 % 4] for i in range(NUM_ROWS)],
@@ -113,7 +112,7 @@ def test_a_split_that_is_given_and_one_by_whole_numbers_of_time_are_the_same_in_
     ]
     for index, split in enumerate(splits):
         make_config = partial(text_config, split=split)
-        assert_same_samples(make_config, [columns], tmp_path / str(index), kind)
+        assert_same_samples(make_config, [columns], tmp_path / str(index))
 
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl"])
@@ -140,7 +139,7 @@ def test_every_type_of_arrow_that_a_parquet_file_may_have_is_taken(tmp_path: Pat
         "day": pa.array([date(2026, 1, 1) + timedelta(days=i) for i in range(200)], pa.date32()),
     }
     changes = METADATA | {"numeric": ["length", "score", "half"], "split": {"by": "time", "column": "day"}}
-    assert_same_samples(partial(text_config, **changes), [columns], tmp_path, "feather")
+    assert_same_samples(partial(text_config, **changes), [columns], tmp_path, ["feather"])
 
 
 def test_the_digest_is_over_the_bytes_of_the_source_and_the_same_rows_are_prepared_once(

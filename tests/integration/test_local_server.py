@@ -2,12 +2,14 @@
 
 import signal
 import time
+from pathlib import Path
 
 import httpx
 import psutil
 import pytest
 
 from flows.server import configured_server
+from tests.helpers.prefect_server import put_empty_database
 
 pytestmark = pytest.mark.server
 
@@ -27,10 +29,11 @@ def answers(api: str) -> bool:
 
 
 def test_a_local_server_that_dies_is_started_again_where_it_was_and_ends_with_its_block(
-    monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    put_empty_database(tmp_path)
     monkeypatch.delenv("PREFECT_API_URL", raising=False)
-    monkeypatch.setenv("PREFECT_HOME", str(tmp_path_factory.mktemp("home")))
+    monkeypatch.setenv("PREFECT_HOME", str(tmp_path))
     with configured_server() as server:
         assert server is not None
         server.wait()

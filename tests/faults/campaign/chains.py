@@ -30,10 +30,11 @@ class Chain:
 
 def trace_points(site: Site) -> tuple[list[Point], list[Point]]:
     """Points that only a command has that begins a run, and those of one that takes up a run that was killed."""
-    runner = site.new_run("traced")
+    site.dead = site.new_run("dead")
     first, second = site.new_folder("traced"), site.new_folder("traced")
-    with FaultPlan().traced().kill_at_step(DEATH_STEP, rank=0, death="machine").injected(runner, first):
-        runner.call("run")
+    with FaultPlan().traced().kill_at_step(DEATH_STEP, rank=0, death="machine").injected(site.dead, first):
+        site.dead.call("run")
+    runner = site.new_dead_run()
     with FaultPlan().traced().injected(runner, second):
         runner.run()
     assert len(read_fired(first)) == 1, "the command that begins a run was not killed on its way"
@@ -53,18 +54,16 @@ def kill_at_each(
     """Die once at each of these points, and continue every run to its end."""
     chain, tries = Chain(), Counter[tuple[object, ...]]()
     first, later = deque(beginning), deque(continuing)
+    backstop = FaultPlan().kill_at_step(DEATH_STEP, rank=0, death="machine")
     while first or later:
-        runner = site.new_run("killed")
-        num_left = len(first) + len(later)
-        backstop = FaultPlan().kill_at_step(DEATH_STEP, rank=0, death="machine")
-        while first and _dies_at_next(site, runner, first, backstop, death, chain, on_point):
+        if first:
+            left, runner, plan = first, site.new_run("killed"), backstop
+        else:
+            left, runner, plan = later, site.new_dead_run(), FaultPlan()
+        num_left = len(left)
+        while left and _dies_at_next(site, runner, left, plan, death, chain, on_point):
             pass
-        if not first:
-            site.leave_dead(runner)
-            while later and _dies_at_next(site, runner, later, FaultPlan(), death, chain, on_point):
-                pass
-        if len(first) + len(later) == num_left:
-            left = first or later
+        if len(left) == num_left:
             tries[left[0].signature] += 1
             if tries[left[0].signature] == MAX_TRIES:
                 chain.never_met.append(left.popleft())

@@ -43,6 +43,7 @@ class Site:
     environment: dict[str, str]
     ranks: int = 2
     reference: dict[str, Any] = field(default_factory=dict)
+    dead: Runner | None = None
     _numbers: "itertools.count[int]" = field(default_factory=itertools.count)
 
     def prepare(self) -> None:
@@ -69,11 +70,22 @@ class Site:
         with plan.injected(runner, self.new_folder("left")):
             runner.call("run")
 
+    def new_dead_run(self) -> Runner:
+        """A run as `leave_dead` leaves it, copied to a store of its own; it is trained once."""
+        if self.dead is None:
+            self.dead = self.new_run("dead")
+            self.leave_dead(self.dead)
+        return self._copy(self.dead)
+
     def copy_undisturbed(self) -> Runner:
         """The undisturbed run in a store of its own, to be damaged or pruned."""
-        run, copy = self.reference["run"], self.new_folder("copy")
+        return self._copy(Runner(CONFIGURATION, {"store": self.folder / "store", "run": self.reference["run"]}))
+
+    def _copy(self, runner: Runner) -> Runner:
+        """The run with its data set, copied to a store of its own."""
+        run, copy = runner.settings["run"], self.new_folder("copy")
         for kind in (f"runs/{run}", "datasets"):
-            shutil.copytree(self.folder / "store" / kind, copy / kind)
+            shutil.copytree(Path(runner.settings["store"]) / kind, copy / kind)
         copied = self.new_run("copied", copy)
         copied.settings["run"] = run
         return copied

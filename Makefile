@@ -3,7 +3,7 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup test all-tests quick one lint demo bench-exact bench-checkpoint campaign clean
+.PHONY: setup test all-tests quick slow one lint demo bench-exact bench-checkpoint campaign clean
 
 setup: $(VENV)/.installed
 
@@ -18,17 +18,21 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# ruff and mypy run beside the tests, and these three files at a time: most tests wait for processes that they have
+# ruff and mypy run beside the tests, and these four files at a time: most tests wait for processes that they have
 # started. The order stays, the longest are first.
 test: setup
 	$(MAKE) --jobs=2 lint all-tests
 
 all-tests: setup
-	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder -m "not slow"
 
 # The unit tests alone: they need nothing but files.
 quick: setup
 	$(BIN)/python -m pytest tests/unit -n 2 --dist loadfile
+
+# What `make test` leaves out: minutes for one option. Before a release, with the campaign.
+slow: setup
+	$(BIN)/python -m pytest -m slow
 
 # One test, by a file, by `file::test`, or by a part of its name: `make one T=tests/unit/storage/test_ledger.py`, `make one
 # T=flipped_byte`.

@@ -182,6 +182,7 @@ def assert_same(status: dict[str, Any], expected: dict[str, Any]) -> None:
     audited(status)
 
 
+@pytest.mark.slow
 def test_a_loss_that_leaps_and_stays_up_is_answered_with_a_lower_learning_rate(
     make_runner: MakeRunner, row_at: Callable[[int], int], tmp_path: Path
 ) -> None:

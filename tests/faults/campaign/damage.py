@@ -1,7 +1,8 @@
 """Bits that flip and files that are cut short, anywhere in a run that is kept.
 
 Invariant: what is damaged is a file that the run still needs: the head of its manifest, a checkpoint that is kept, a
-part of the ledger. `find_damage` asks the functions behind `holdfast verify` and `holdfast audit`, nothing else.
+part of the ledger that counts. A part whose save was given up for the last one proves nothing, and is left alone.
+`find_damage` asks the functions behind `holdfast verify` and `holdfast audit`, nothing else.
 """
 
 import random
@@ -9,8 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from flows.commands.verify import verify_run
+from storage.checkpoints.checkpoints import load_checkpoint
 from storage.errors import HoldfastError
 from storage.objects.local_store import LocalStore
+from storage.runs.ledger import walk_ledger
 from storage.runs.manifest import Manifest
 from tasks.audits.verdict import audit_run
 from tests.faults.campaign.results import Attempt
@@ -34,7 +37,9 @@ def needed_files(store: LocalStore, run: str) -> list[Path]:
     folder = store.root / "runs" / run
     generation = folder / "manifest" / f"{head.generation:012d}.json"
     checkpoints = [path for record in head.state.kept for path in (store.root / record.path).iterdir()]
-    return [generation, *sorted(checkpoints), *sorted((folder / "ledger").iterdir())]
+    newest = head.state.kept[0]
+    ledger = walk_ledger(store, load_checkpoint(store, newest.path, newest.digest).index.ledger)
+    return [generation, *sorted(checkpoints), *sorted(store.root / part.key for part, _, _ in ledger)]
 
 
 def find_damage(store: LocalStore, run: str) -> str | None:

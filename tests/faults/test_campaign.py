@@ -35,11 +35,8 @@ def test_a_machine_that_dies_at_any_operation_costs_nothing(site: Site, generato
         assert any(point.moment.operation == "link" and wanted in point.moment.place for point in continuing)
     assert {point.phase for point in continuing} >= {"save", "commit", "deletion", "restore", "validation"}
     drawn = _draw(generator, [*beginning, *continuing], NUM_POINTS)
-    is_later = [point in continuing for point in drawn]
-    parts = [
-        [point for point, later in zip(drawn, is_later, strict=True) if later == wanted] for wanted in (False, True)
-    ]
-    chain = chains.kill_at_each(site, *parts, death="power")
+    first, later = ([point for point in drawn if point in points] for points in (beginning, continuing))
+    chain = chains.kill_at_each(site, first, later, death="power")
     assert chain.problems == [] and chain.never_met == []
     assert [point.signature for point in chain.killed] == [point.signature for point in drawn]
 

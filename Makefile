@@ -3,12 +3,12 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup test all-tests quick slow one lint demo bench-exact bench-checkpoint campaign clean
+.PHONY: setup test fast-tests quick slow one lint demo bench-exact bench-checkpoint campaign clean
 
 setup: $(VENV)/.installed
 
 # pip and not another installer: torch==2.13.0 is then the CPU build where only that is to be had, without CUDA packages.
-# It would compile on one core; some packages have files that are no Python, which is why that line may fail.
+# It would compile modules to bytecode on one core; some packages have files that are no Python, which is why that line may fail.
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[dev]'
@@ -23,9 +23,9 @@ lint: setup
 # ruff and mypy run beside the tests, and these four files at a time: most tests wait for processes that they have
 # started. The order stays, the longest are first.
 test: setup
-	$(MAKE) --jobs=2 lint all-tests
+	$(MAKE) --jobs=2 lint fast-tests
 
-all-tests: setup
+fast-tests: setup
 	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder -m "not slow"
 
 # The unit tests alone: they need nothing but files.

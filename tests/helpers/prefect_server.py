@@ -1,7 +1,7 @@
 """A real local Prefect server with a database of its own, for as long as a block of a test.
 
 Invariant: nothing of it outlives the block, however the block is left, nor the test process if that is killed. What
-stays on the machine is an empty database: to make its tables takes Prefect three times as long as to start.
+stays on the machine is an empty database, kept because Prefect starts three times as long where it has to make one.
 """
 
 import fcntl
@@ -116,7 +116,7 @@ def _wait_until_healthy(server: "subprocess.Popen[bytes]", api: str, log: Path) 
             with urllib.request.urlopen(f"{api}/health", timeout=5):
                 return
         except (urllib.error.URLError, OSError):
-            time.sleep(POLL_SECONDS)
+            time.sleep(POLL_SECONDS)  # it tells nobody when it begins to listen
     raise RuntimeError(f"The Prefect server did not start within {START_SECONDS:.0f} s:\n{log.read_text()[-4000:]}")
 
 

@@ -42,7 +42,7 @@ def test_a_local_server_that_dies_is_started_again_where_it_was_and_ends_with_it
         deadline = time.monotonic() + WAIT_SECONDS
         while not answers(server.api_url):
             assert time.monotonic() < deadline
-            time.sleep(0.1)
+            time.sleep(0.1)  # it tells nobody when it begins to listen
         second = find_child()
         assert second.pid != first.pid
     assert not second.is_running()

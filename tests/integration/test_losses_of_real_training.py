@@ -12,7 +12,7 @@ def test_training_that_goes_well_raises_no_alarm(tmp_path: Path) -> None:
     """From the first weights to losses next to nothing, at a bold learning rate."""
     store = LocalStore(tmp_path / "store")
     dataset = publish_small_dataset(store, tmp_path / "rows", kind="binary")
-    spec = make_spec(store, dataset, tmp_path / "segment", steps=150, every_steps=150, learning_rate=3e-2)
+    spec = make_spec(store, dataset, tmp_path / "segment", steps=250, every_steps=250, learning_rate=3e-2)
     nervous = DivergenceConfig(spike_sigmas=DivergenceConfig().spike_sigmas / 2)
     outcome = train_forked(spec.model_copy(update={"divergence": nervous}), store)
     assert outcome.outcome == "completed", read_log(spec)

@@ -1,1 +1,1 @@
-"""What runs under torchrun, and the pure functions it is made of."""
+"""What runs in each rank, and the pure functions it is made of."""

@@ -29,7 +29,7 @@ def evaluate(spec: SegmentSpec, world: World, flag: StopFlag) -> None:
     reporter = Reporter(spec.progress_file, world, spec.train.batch_size)
     reporter.step = spec.resume.step
     precision = choose_precision(spec.train, world)
-    join_process_group(spec.train, precision)
+    join_process_group(spec.train, precision, world)
     dataset = load_dataset(store, spec.dataset_digest, spec.dataset_sha256)
     model = make_model(spec, dataset, precision)
     found = load_weights(store, spec.resume, model)

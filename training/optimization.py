@@ -1,7 +1,7 @@
 """AdamW, its learning rate as a pure function of the step, and mixed precision.
 
-AdamW: Loshchilov and Hutter, "Decoupled Weight Decay Regularization", ICLR 2019. Invariant: the schedule has no state;
-the optimizer's state is kept under the parameters' names, not under positions that a change of the model would shift.
+Invariant: the schedule has no state; the optimizer's state is kept under the parameters' names, not under positions
+that a change of the model would shift.
 """
 
 import math
@@ -13,13 +13,12 @@ from torch import Tensor, nn
 
 from storage.runs.positions import learning_rate_factor
 from storage.runs.run_state import Divergence, RollbackRecord
+from training.adamw import STATE_KINDS, AdamW
 from training.configuration import TrainConfig
 from training.divergence import DivergedError
 
 # So small only after fifty steps that all overflowed.
 SMALLEST_LOSS_SCALE = 2.0**-34
-# What AdamW knows of each parameter: the count of its steps, and the two moments.
-STATE_KINDS = ("step", "exp_avg", "exp_avg_sq")
 
 
 def learning_rate(config: TrainConfig, step: int, rollbacks: Sequence[RollbackRecord] = ()) -> float:
@@ -53,14 +52,8 @@ class Optimization:
         self._parameters = dict(model.named_parameters())
         matrices = [p for p in self._parameters.values() if p.ndim >= 2]
         vectors = [p for p in self._parameters.values() if p.ndim < 2]
-        self.optimizer = torch.optim.AdamW(
-            [
-                {"params": matrices, "weight_decay": config.weight_decay},
-                {"params": vectors, "weight_decay": 0.0},
-            ],
-            lr=config.learning_rate,
-            betas=(config.adam_beta1, config.adam_beta2),
-        )
+        betas = (config.adam_beta1, config.adam_beta2)
+        self.optimizer = AdamW([(matrices, config.weight_decay), (vectors, 0.0)], betas)
         self.scaler = torch.amp.GradScaler(device.type, enabled=config.precision == "fp16")
         # What gradients are multiplied by until `step` divides them again: a power of two, 1 unless in fp16.
         self.loss_scale = self._read_loss_scale()
@@ -71,13 +64,13 @@ class Optimization:
 
     def step(self, step: int) -> None:
         """Clip the accumulated gradients, change the weights, forget the gradients. fp16 overflow skips the change."""
-        self.scaler.unscale_(self.optimizer)
+        optimizer: Any = self.optimizer  # the scaler asks for its groups and its step alone
+        self.scaler.unscale_(optimizer)
         nn.utils.clip_grad_norm_(self._parameters.values(), self._config.clip_norm)
-        for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate(self._config, step, self._rollbacks)
-        self.scaler.step(self.optimizer)
+        self.optimizer.learning_rate = learning_rate(self._config, step, self._rollbacks)
+        self.scaler.step(optimizer)
         self.scaler.update()
-        self.optimizer.zero_grad(set_to_none=True)
+        self.optimizer.zero_grad()
         self.loss_scale = self._read_loss_scale()
 
     @property

@@ -9,14 +9,19 @@ import torch.distributed as dist
 
 from training.configuration import TrainConfig
 from training.model.precision import Precision
+from training.world import World
 
 # Ranks wait for each other while they load their libraries, and at the end while one of them writes the last save.
 COLLECTIVE_TIMEOUT = timedelta(minutes=30)
 
 
-def join_process_group(config: TrainConfig, precision: Precision) -> None:
-    """Meet the other ranks. NCCL refuses two ranks on one GPU, Gloo does not."""
+def join_process_group(config: TrainConfig, precision: Precision, world: World) -> None:
+    """Meet the other ranks. NCCL refuses two ranks on one GPU, Gloo does not. One rank alone has nobody to meet."""
     backend = "gloo"
     if precision.device.type == "cuda":
         backend = "cpu:gloo,cuda:gloo" if config.share_gpus else "cpu:gloo,cuda:nccl"
+    if world.size == 1:
+        own = dist.HashStore()  # type: ignore[attr-defined]
+        dist.init_process_group(backend, timeout=COLLECTIVE_TIMEOUT, store=own, rank=0, world_size=1)
+        return
     dist.init_process_group(backend, timeout=COLLECTIVE_TIMEOUT)

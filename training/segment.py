@@ -31,7 +31,7 @@ def run_segment(spec: SegmentSpec, world: World, flag: StopFlag) -> Segment:
     ending = Ending(spec, world, store, reporter, state, age_seconds)
     with ending.failures_written():
         precision = choose_precision(spec.train, world)
-        join_process_group(spec.train, precision)
+        join_process_group(spec.train, precision, world)
         dataset = load_dataset(store, spec.dataset_digest, spec.dataset_sha256)
         segment, source = build_segment(spec, world, flag, store, dataset, precision, reporter, state)
         if spec.resume is not None:

@@ -12,6 +12,8 @@ from enum import IntEnum
 from pathlib import Path
 from types import FrameType
 
+# Names the process that supervises the ranks to them; one that it launched itself has nobody in between.
+SUPERVISOR_VARIABLE = "HOLDFAST_SUPERVISOR"
 PR_SET_PDEATHSIG = 1  # prctl(2)
 # Loaded with this module: between a fork and an exec, where `follow_parent` is called, loading could dead-lock.
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -32,7 +34,7 @@ class StopFlag:
     def __init__(self) -> None:
         self._deadline: float | None = None
         self._signal: int | None = None
-        self._forebears: tuple[int, int] | None = None
+        self._forebears: list[int] | None = None
         self._signal_reason: StopReason | None = None
 
     def listen(self) -> None:
@@ -69,16 +71,22 @@ def follow_parent() -> None:
     _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
 
 
-def _find_forebears() -> tuple[int, int]:
-    """This process's parent, the launcher, and the launcher's own parent, the supervisor; 0 for what is gone.
+def _find_forebears() -> list[int]:
+    """This process's parent, its parent and so on up to the supervisor, but only as far as all of them live.
 
     Linux sends the signal when the thread that started a child ends. The process's other threads may need longer, and
     until the last one has ended it still is the parent: its first thread is a zombie already.
     """
-    launcher = os.getppid()
-    is_launcher_alive, supervisor = _read_process(launcher)
-    is_supervisor_alive, _ = _read_process(supervisor)
-    return launcher if is_launcher_alive else 0, supervisor if is_supervisor_alive else 0
+    pid = os.getppid()
+    supervisor = int(os.environ.get(SUPERVISOR_VARIABLE, pid))
+    living = []
+    while True:
+        is_alive, parent = _read_process(pid)
+        if is_alive:
+            living.append(pid)
+        if pid == supervisor or not is_alive:
+            return living
+        pid = parent
 
 
 def _read_process(pid: int) -> tuple[bool, int]:

@@ -1,4 +1,4 @@
-"""Entry point of a rank: `torchrun ... -m training.worker SPECIFICATION`.
+"""Entry point of a rank: `torchrun ... -m training.worker SPECIFICATION`, or without torchrun where it is the only one.
 
 Invariant: a request to stop is heard from the first moment on, before the heavy libraries are loaded; and the process
 ends by leaving, never by taking itself apart. Taking a Gloo process group apart joins its thread while holding Python's

@@ -18,5 +18,5 @@ class World:
 
 
 def read_world() -> World:
-    """The world as torchrun describes it in the environment. For entry points alone."""
+    """The world as the launcher describes it in the environment, by torchrun's names. For entry points alone."""
     return World(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), int(os.environ["LOCAL_RANK"]))

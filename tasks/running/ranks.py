@@ -1,4 +1,4 @@
-"""The processes of a segment: torchrun and its ranks, from launch to the last one's end.
+"""The processes of a segment: torchrun and its ranks, or one rank alone, from launch to the last one's end.
 
 Invariant: no rank outlives the block that launched it, however the block is left; and each rank is asked to leave in
 good order, and given the time for it, before it is killed.
@@ -17,24 +17,26 @@ from typing import Self
 import psutil
 
 from training.configuration import TrainConfig
-from training.stopping import follow_parent
+from training.stopping import SUPERVISOR_VARIABLE, follow_parent
 
 POLL_SECONDS = 0.2
 KILLED_SECONDS = 10.0
+# What torchrun would say to the only rank.
+ALONE = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
 PACKAGE_ROOT = Path(__file__).parents[2]
 
 
 class Ranks:
-    """Works on a specification file under torchrun, with as many ranks as `train` says. A context manager."""
+    """Works on a specification file, with as many ranks as `train` says. A context manager.
+
+    Several ranks run under torchrun. One alone is launched without: it has nobody to meet, and torchrun would spend
+    seconds on loading torch only to start it.
+    """
 
     def __init__(self, specification: Path, log: Path, train: TrainConfig, grace_seconds: float) -> None:
         self._grace_seconds = grace_seconds
         self._stop_deadline: float | None = None
-        self._command = [
-            *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1"),
-            f"--nproc-per-node={train.ranks}",
-            *("-m", "training.worker", str(specification)),
-        ]
+        self._command = _command(specification, train.ranks)
         self._log = log
         self._environment = _environment(train, grace_seconds)
         self._process: subprocess.Popen[bytes] | None = None
@@ -87,6 +89,14 @@ class Ranks:
         if self._process is None:
             raise RuntimeError("the ranks were not launched")
         return self._process
+
+
+def _command(specification: Path, ranks: int) -> list[str]:
+    worker = ["-m", "training.worker", str(specification)]
+    if ranks == 1:
+        return [sys.executable, "-u", *worker]
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1", f"--nproc-per-node={ranks}"]
+    return [sys.executable, *torchrun, *worker]
 
 
 def kill_tree(pid: int) -> None:
@@ -158,4 +168,6 @@ def _environment(train: TrainConfig, grace_seconds: float) -> Mapping[str, str]:
         "PYTHONUNBUFFERED": "1",
         "TORCH_DISTRIBUTED_DEBUG": "OFF",
         "TORCH_CPP_LOG_LEVEL": "ERROR",
+        SUPERVISOR_VARIABLE: str(os.getpid()),
+        **(ALONE if train.ranks == 1 else {}),
     }

@@ -150,7 +150,7 @@ class _Bench:
         self.seconds: dict[str, list[float]] = {}
         self._spec, self._world = spec, world
         self._precision = choose_precision(spec.train, world)
-        join_process_group(spec.train, self._precision)
+        join_process_group(spec.train, self._precision, world)
         self._store = spec.open_store()
         self._dataset = load_dataset(self._store, spec.dataset_digest)
         self._trainer = self._make_trainer()

@@ -122,7 +122,7 @@ def _measure(
 def _time_both(spec: SegmentSpec, world: World) -> object:
     """One rank: take the same steps with both sums in turn; the first rank writes what it measured."""
     precision = choose_precision(spec.train, world)
-    join_process_group(spec.train, precision)
+    join_process_group(spec.train, precision, world)
     store = spec.open_store()
     dataset = load_dataset(store, spec.dataset_digest)
     trainers = {mode: _make_trainer(spec, dataset, world, mode) for mode in ("exact", "fast")}

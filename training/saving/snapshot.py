@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import torch
 
 from storage.checkpoints.tensor_layout import TensorFile
+from training.adamw import AdamW
 from training.saving.state_tensors import HostFile, StateTensors, share_of
 from training.world import World
 
@@ -21,7 +22,7 @@ NUM_COPIERS = 2
 class Snapshot:
     """Host buffers for the files that this rank writes."""
 
-    def __init__(self, world: World, device: torch.device, optimizer: torch.optim.Optimizer) -> None:
+    def __init__(self, world: World, device: torch.device, optimizer: AdamW) -> None:
         self._world = world
         self._device = device
         self._files: list[TensorFile] = []
@@ -30,7 +31,7 @@ class Snapshot:
         self._stream = torch.cuda.Stream(device) if self._on_gpu else None  # type: ignore[no-untyped-call]
         self._copied: torch.cuda.Event | None = None
         if self._on_gpu:
-            optimizer.register_step_pre_hook(lambda *_: self._hold_back_changes())
+            optimizer.before_step = self._hold_back_changes
 
     @property
     def is_prepared(self) -> bool:

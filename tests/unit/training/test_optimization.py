@@ -1,12 +1,15 @@
 """The optimizer's state goes out and comes back under the names of the parameters; overflow without end is noticed."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from torch import nn
 
 from storage.runs.run_state import Divergence
 from training.configuration import TrainConfig
-from training.optimization import Optimization
+from training.optimization import Optimization, learning_rate
 
 CPU = torch.device("cpu")
 
@@ -66,3 +69,47 @@ def test_in_fp16_steps_that_all_overflow_are_noticed_and_one_is_not() -> None:
     error = optimization.exhausted(52)
     assert str(error).startswith("At step 52 the gradient was not finite, as in all of the last steps")
     assert error.evidence == Divergence(kind="loss_scale", step=52, value=optimization.loss_scale)
+
+
+@pytest.mark.parametrize("clip_norm", [1e-3, 1e9])
+def test_weights_and_moments_have_the_bits_that_torchs_own_class_gives_them(clip_norm: float) -> None:
+    torch.manual_seed(0)
+    model, reference = nn.Linear(30, 20), nn.Linear(30, 20)
+    reference.load_state_dict(model.state_dict())
+    config = TrainConfig(steps=10, clip_norm=clip_norm)
+    optimization = Optimization(model, config, CPU)
+    groups = [
+        {"params": [reference.weight], "weight_decay": config.weight_decay},
+        {"params": [reference.bias], "weight_decay": 0.0},
+    ]
+    torchs = torch.optim.AdamW(groups, betas=(config.adam_beta1, config.adam_beta2))
+    for step in range(6):
+        data = torch.randn(5, 30)
+        optimization.backward(model(data).square().sum())
+        reference(data).square().sum().backward()
+        if step == 3:  # a parameter without a gradient stays as it is
+            model.bias.grad = reference.bias.grad = None
+        optimization.step(step)
+        nn.utils.clip_grad_norm_(reference.parameters(), clip_norm)
+        for group in torchs.param_groups:
+            group["lr"] = learning_rate(config, step)
+        torchs.step()
+        torchs.zero_grad()
+    assert torch.equal(model.weight, reference.weight) and torch.equal(model.bias, reference.bias)
+    for name, parameter in reference.named_parameters():
+        for kind, tensor in torchs.state[parameter].items():
+            assert torch.equal(optimization.tensors()[f"{kind}.{name}"], tensor)
+
+
+def test_a_step_loads_none_of_the_compiler_for_which_each_start_would_wait() -> None:
+    program = """
+import sys, torch
+from training.configuration import TrainConfig
+from training.optimization import Optimization
+model = torch.nn.Linear(3, 2)
+optimization = Optimization(model, TrainConfig(), torch.device("cpu"))
+optimization.backward(model(torch.ones(2, 3)).sum())
+optimization.step(0)
+sys.exit("torch._dynamo" in sys.modules)
+"""
+    assert subprocess.run([sys.executable, "-c", program]).returncode == 0

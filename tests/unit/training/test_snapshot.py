@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from storage.checkpoints import tensor_layout
 from storage.checkpoints.tensor_layout import TensorKind, lay_out
 from storage.objects.direct_io import BLOCK_BYTES
+from training.adamw import AdamW
 from training.saving.host_memory import HostMemory
 from training.saving.snapshot import Snapshot
 from training.saving.state_tensors import HostFile, StateTensors
@@ -89,8 +90,9 @@ def state_of(model: nn.Module) -> StateTensors:
     return StateTensors(cast(Trainer, SimpleNamespace(model=model, optimization=optimization)))
 
 
-def snapshot_of(model: nn.Module, device: torch.device) -> tuple[Snapshot, torch.optim.Optimizer]:
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+def snapshot_of(model: nn.Module, device: torch.device) -> tuple[Snapshot, AdamW]:
+    optimizer = AdamW([(list(model.parameters()), 0.0)], betas=(0.9, 0.999))
+    optimizer.learning_rate = 0.5
     return Snapshot(WORLD, device, optimizer), optimizer
 
 

@@ -9,23 +9,25 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[3]
-# A supervisor that launches a launcher that launches a rank, with the very ties that the real ones have.
+# Each launches the next one, the last is a rank, with the very ties that the real ones have.
 FAMILY = """
 import ctypes, os, platform, signal, subprocess, sys, threading, time
-from training.stopping import StopFlag, StopReason, follow_parent
+from training.stopping import SUPERVISOR_VARIABLE, StopFlag, StopReason, follow_parent
 
-role, rest = sys.argv[1], sys.argv[2:]
+(role, *younger), pids = sys.argv[1].split(","), sys.argv[2:]
+if role == "supervisor":
+    os.environ[SUPERVISOR_VARIABLE] = str(os.getpid())
 if role == "rank":
     flag = StopFlag()
     flag.listen()
     follow_parent()
-    print(*rest, flush=True)
+    print(*pids, flush=True)
     while flag.reason() is StopReason.NONE:
         time.sleep(0.001)
     print(flag.reason().name, flush=True)
 else:
-    younger = ["launcher", str(os.getpid())] if role == "supervisor" else ["rank", *rest, str(os.getpid())]
-    child = subprocess.Popen([sys.executable, __file__, *younger], preexec_fn=follow_parent)
+    command = [sys.executable, __file__, ",".join(younger), *pids, str(os.getpid())]
+    child = subprocess.Popen(command, preexec_fn=follow_parent)
     signal.signal(signal.SIGTERM, lambda number, _frame: child.send_signal(number))
     # SIGUSR1 ends the first thread alone: so a process looks that was killed and has not ended all its threads yet.
     threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
@@ -36,27 +38,34 @@ else:
 
 
 @pytest.mark.parametrize(
-    ("struck", "number", "taken_for"),
+    ("family", "struck", "number", "taken_for"),
     [
-        ("supervisor", signal.SIGTERM, "PREEMPTED"),
-        ("launcher", signal.SIGTERM, "PREEMPTED"),
-        ("supervisor", signal.SIGKILL, "ABANDONED"),
-        ("launcher", signal.SIGKILL, "ABANDONED"),
-        ("supervisor", signal.SIGUSR1, "ABANDONED"),
+        ("shell,supervisor,launcher,rank", "supervisor", signal.SIGTERM, "PREEMPTED"),
+        ("shell,supervisor,launcher,rank", "launcher", signal.SIGTERM, "PREEMPTED"),
+        ("shell,supervisor,launcher,rank", "supervisor", signal.SIGKILL, "ABANDONED"),
+        ("shell,supervisor,launcher,rank", "launcher", signal.SIGKILL, "ABANDONED"),
+        ("shell,supervisor,launcher,rank", "supervisor", signal.SIGUSR1, "ABANDONED"),
+        ("shell,supervisor,rank", "supervisor", signal.SIGTERM, "PREEMPTED"),
+        ("shell,supervisor,rank", "supervisor", signal.SIGKILL, "ABANDONED"),
+        ("shell,supervisor,rank", "supervisor", signal.SIGUSR1, "ABANDONED"),
+        # Its supervisor hears of it and asks it to stop, as it would for any other reason.
+        ("shell,supervisor,rank", "shell", signal.SIGKILL, "PREEMPTED"),
+        ("shell,supervisor,launcher,rank", "shell", signal.SIGKILL, "PREEMPTED"),
     ],
 )
 def test_a_notice_and_a_killed_supervisor_are_told_apart(
-    struck: str, number: signal.Signals, taken_for: str, tmp_path: Path
+    family: str, struck: str, number: signal.Signals, taken_for: str, tmp_path: Path
 ) -> None:
     script = tmp_path / "family.py"
     script.write_text(FAMILY)
-    command = [sys.executable, str(script), "supervisor"]
+    command = [sys.executable, str(script), family]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as supervisor:
-        assert supervisor.stdout is not None
-        pids = dict(zip(("supervisor", "launcher"), map(int, supervisor.stdout.readline().split()), strict=True))
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as first:
+        assert first.stdout is not None
+        *roles, _rank = family.split(",")
+        pids = dict(zip(roles, map(int, first.stdout.readline().split()), strict=True))
         os.kill(pids[struck], number)
         try:
-            assert supervisor.stdout.readline().strip() == taken_for
+            assert first.stdout.readline().strip() == taken_for
         finally:
-            supervisor.kill()
+            first.kill()

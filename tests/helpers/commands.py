@@ -12,6 +12,8 @@ from typing import Any
 
 import psutil
 
+from flows.commands.status import read_status
+from storage.objects.local_store import LocalStore
 from tasks.running.ranks import kill_tree
 
 COMMAND = [sys.executable, "-m", "flows.cli"]
@@ -61,11 +63,10 @@ class Runner:
             )
 
     def status(self) -> dict[str, Any]:
-        """`holdfast status --json`."""
-        result = self.call("status", "--json")
-        assert result.returncode == 0, result.stderr
-        status: dict[str, Any] = json.loads(result.stdout)
-        return status
+        """What `holdfast status --json` prints of a run in a folder, without starting a process for it."""
+        status = read_status(LocalStore(Path(self.settings["store"])), str(self.settings["run"]))
+        read: dict[str, Any] = json.loads(json.dumps(status))
+        return read
 
     @property
     def log(self) -> Path:

@@ -1,4 +1,7 @@
-"""A sample of the fault campaign, drawn anew each time; `make campaign` does all of it."""
+"""A sample of the fault campaign, drawn anew each time; `make campaign` does all of it.
+
+In `make test` are those that train nothing: a prune, and damage to a run that is kept.
+"""
 
 import random
 from collections.abc import Callable
@@ -28,6 +31,7 @@ def generator() -> random.Random:
     return random.Random(seed)
 
 
+@pytest.mark.slow
 def test_a_machine_that_dies_at_any_operation_costs_nothing(site: Site, generator: random.Random) -> None:
     beginning, continuing = chains.trace_points(site)
     # That these are found shows that the trace sees what decides: a save's files, its index, a commit, a deletion.

@@ -139,6 +139,7 @@ def test_status_audit_and_report_tell_it_to_a_person(
     assert "was rolled back 1 time; the 192 samples that led there were left out" in report_of(runner)
 
 
+@pytest.mark.slow
 def test_given_up_then_killed_before_it_could_answer_and_on_other_ranks_it_comes_to_the_same_model(
     undisturbed: tuple[dict[str, Any], str], make_runner: MakeRunner, poison: FaultPlan, tmp_path: Path
 ) -> None:

@@ -1,12 +1,16 @@
-"""A run that is interrupted and continued by the same command ends as one that nothing interrupted."""
+"""A run that is interrupted in every way and continued by the same command ends as one that nothing interrupted.
+
+One run serves all: the fixture `interrupted` is what happens to it, the tests are what was promised of each of it. Each
+way alone, again and again, is in `make campaign`.
+"""
 
 import contextlib
 import os
 import random
-import re
 import signal
 import subprocess
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +19,14 @@ import pytest
 from storage.objects.addresses import find_run_address
 from storage.objects.local_store import LocalStore
 from storage.runs.manifest import Manifest
+from storage.runs.run_state import RunState
 from tasks.audits.verdict import audit_run
 from tasks.corpora.generate import generate_corpus
 from tests.helpers.commands import ROOT, RUN_SECONDS, Runner, kill_everything, processes_mentioning, wait_until
 
 # Long enough that a fault aimed at the first half of a run never finds it over, also on a quicker machine.
 STEPS = 150
+FLOW_KILLED_STEP, ASKED_TO_STOP_STEP = 20, 45
 SETTINGS = {
     "train__steps": STEPS,
     "train__batch_size": 48,
@@ -35,11 +41,19 @@ SETTINGS = {
 }
 
 
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("corpus") / "policy"
-    generate_corpus(folder, "policy", 2500)
-    return folder
+@dataclass
+class Interrupted:
+    """A run, and what its commands answered while it was interrupted."""
+
+    runner: Runner
+    generator: random.Random
+    exit_codes: dict[str, int] = field(default_factory=dict)
+    said_when_asked_to_stop: str = ""
+    damaged_steps: list[int] = field(default_factory=list)
+    verified: "subprocess.CompletedProcess[str] | None" = None
+    holder: int = 0
+    refused: "subprocess.CompletedProcess[str] | None" = None
+    status: dict[str, Any] = field(default_factory=dict)
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +62,9 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def settings(corpus: Path, store: Path) -> dict[str, Any]:
+def settings(tmp_path_factory: pytest.TempPathFactory, store: Path) -> dict[str, Any]:
+    corpus = tmp_path_factory.mktemp("corpus") / "policy"
+    generate_corpus(corpus, "policy", 2500)
     return {"data__source": corpus, "store": store, **SETTINGS}
 
 
@@ -59,105 +75,95 @@ def uninterrupted(settings: dict[str, Any], prefect_server: dict[str, str]) -> d
     return runner.status()
 
 
-@pytest.fixture
-def runner(
-    request: pytest.FixtureRequest, settings: dict[str, Any], prefect_server: dict[str, str]
-) -> Iterator[Runner]:
-    made = make_runner(settings, prefect_server, re.sub(r"\W+", "-", request.node.name.removeprefix("test_"))[:60])
-    yield made
-    for pid in processes_mentioning(f"run={made.settings['run']}"):
-        kill_everything_by_pid(pid)
+@pytest.fixture(scope="module")
+def interrupted(settings: dict[str, Any], prefect_server: dict[str, str]) -> Iterator[Interrupted]:
+    seed = random.randrange(2**32)
+    print(f"random moment of seed {seed}")  # shown when a test fails
+    run = Interrupted(make_runner(settings, prefect_server, "interrupted"), random.Random(seed))
+    try:
+        interrupt_before_the_ranks_have_begun(run)
+        kill_the_flow_alone(run)
+        ask_to_stop_in_training(run)
+        damage_the_newest_checkpoints(run)
+        kill_everything_at_a_random_moment(run)
+        kill_one_rank_while_a_second_command_asks(run)
+        run.status = run.runner.status()
+        yield run
+    finally:
+        for pid in processes_mentioning("run=interrupted"):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
 
 def make_runner(settings: dict[str, Any], environment: dict[str, str], run: str) -> Runner:
     return Runner(ROOT / "deployments/configs/demo.toml", {**settings, "run": run}, environment)
 
 
-def kill_everything_by_pid(pid: int) -> None:
-    try:
-        os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return
-
-
-def assert_same_model(status: dict[str, Any], expected: dict[str, Any]) -> None:
-    assert status["state"] == "completed"
-    assert status["promoted"]["weights_sha256"] == expected["promoted"]["weights_sha256"]
-    assert status["metrics"] == expected["metrics"]
-    assert status["dataset_digest"] == expected["dataset_digest"]
-    address = find_run_address(status["address"])
-    assert address is not None
-    audit = audit_run(*address)
-    assert audit["ok"] and audit["steps"] == STEPS, audit["violations"]
-    assert sum(end - first for segment in audit["segments"] for first, end in [segment["counted"] or (0, 0)]) == STEPS
-
-
-def test_killed_at_a_random_moment_on_any_number_of_ranks(runner: Runner, uninterrupted: dict[str, Any]) -> None:
-    """One kill: again and again is in `integration/test_elastic.py`, and in `make campaign` at full size."""
-    seed = random.randrange(2**32)
-    print(f"random moment of seed {seed}")  # shown when the test fails
-    generator = random.Random(seed)
-    process = runner.start(train__ranks=generator.choice([1, 2, 3]))
-    assert runner.wait_for_step(process, generator.randrange(1, STEPS // 2)), runner.log.read_text()
-    with_delay(generator.uniform(0, 0.1), process)
-    kill_everything(process)
-    runner.run()
-    status = runner.status()
-    assert_same_model(status, uninterrupted)
-    assert [segment["outcome"] for segment in status["segments"]] == ["lost", "completed"]
-
-
-def with_delay(seconds: float, process: "subprocess.Popen[bytes]") -> None:
-    """Let the command go on for a moment."""
-    try:
-        process.wait(seconds)
-    except subprocess.TimeoutExpired:
-        return
-
-
-def test_asked_to_stop_at_any_time_and_not_a_step_is_lost(runner: Runner, uninterrupted: dict[str, Any]) -> None:
-    """By Ctrl-C before the ranks have begun, by SIGTERM in training, and when the flow alone is killed."""
-    process = runner.start()
-    scratch = f"/runs/{runner.settings['run']}/"
-    assert wait_until(lambda: bool(processes_mentioning(scratch)), process), runner.log.read_text()
+def interrupt_before_the_ranks_have_begun(run: Interrupted) -> None:
+    process = run.runner.start()
+    assert wait_until(lambda: bool(processes_mentioning("/runs/interrupted/")), process), run.runner.log.read_text()
     process.send_signal(signal.SIGINT)
-    assert process.wait(120) == 128 + signal.SIGINT, runner.log.read_text()
-    for number, step in ((signal.SIGTERM, 20), (signal.SIGKILL, 45)):
-        process = runner.start()
-        assert runner.wait_for_step(process, step), runner.log.read_text()
-        process.send_signal(number)
-        assert process.wait(120) == (-number if number == signal.SIGKILL else 128 + number), runner.log.read_text()
-        assert "Traceback" not in runner.log.read_text()
-    runner.run()
-    status = runner.status()
-    assert [segment["outcome"] for segment in status["segments"][1:]] == ["preempted"] * 2 + ["completed"]
-    assert status["steps_lost_total"] == 0
-    causes = [segment["cause"] for segment in status["segments"][1:3]]
-    assert causes[0] == "asked to stop by a signal"
-    assert causes[1].startswith("the process that supervised the segment was killed")
-    for segment, step in zip(status["segments"][1:3], (20, 45), strict=True):
-        assert segment["last_step"] >= step
-    assert_same_model(status, uninterrupted)
+    run.exit_codes["Ctrl-C"] = process.wait(120)
 
 
-def test_one_rank_is_killed_and_the_flow_goes_on_by_itself_while_a_second_command_is_refused(
-    runner: Runner, uninterrupted: dict[str, Any]
-) -> None:
-    process = runner.start(train__ranks=2)
-    assert runner.wait_for_step(process, 40), runner.log.read_text()
-    ranks = [pid for pid in processes_mentioning("training.worker") if is_rank(pid, runner)]
+def kill_the_flow_alone(run: Interrupted) -> None:
+    process = start_up_to(run, FLOW_KILLED_STEP)
+    process.kill()
+    run.exit_codes["flow killed"] = process.wait(120)
+
+
+def ask_to_stop_in_training(run: Interrupted) -> None:
+    process = start_up_to(run, ASKED_TO_STOP_STEP)
+    process.terminate()
+    run.exit_codes["SIGTERM"] = process.wait(120)
+    run.said_when_asked_to_stop = run.runner.log.read_text()
+
+
+def damage_the_newest_checkpoints(run: Interrupted) -> None:
+    kept = state_of(run).kept
+    assert len(kept) >= 3  # so that one is left to go on from
+    for record, name in zip(kept, ("model.safetensors", "index.json"), strict=False):
+        flip_a_byte(Path(run.runner.settings["store"]) / record.path / name)
+        run.damaged_steps.append(record.step)
+    run.verified = run.runner.call("verify")
+
+
+def state_of(run: Interrupted) -> RunState:
+    return Manifest(LocalStore(Path(run.runner.settings["store"])), "interrupted").load_head().state
+
+
+def flip_a_byte(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def kill_everything_at_a_random_moment(run: Interrupted) -> None:
+    """On any number of ranks, when the damaged checkpoints are set aside, in the first half of the run."""
+    process = run.runner.start(train__ranks=run.generator.choice([1, 2, 3]))
+    assert wait_until(lambda: len(state_of(run).set_aside) == 2, process), run.runner.log.read_text()
+    step = run.generator.randrange(max(run.damaged_steps), STEPS // 2)
+    assert run.runner.wait_for_step(process, step), run.runner.log.read_text()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(run.generator.uniform(0, 0.1))  # the command goes on for a moment
+    kill_everything(process)
+
+
+def kill_one_rank_while_a_second_command_asks(run: Interrupted) -> None:
+    process = start_up_to(run, 1, train__ranks=2)
+    ranks = [pid for pid in processes_mentioning("training.worker") if is_rank(pid)]
     assert len(ranks) == 2
     with stopped(ranks):  # so that the first command cannot be done before the second one looks
-        second = runner.call("run")
+        run.holder, run.refused = process.pid, run.runner.call("run")
         os.kill(ranks[1], signal.SIGKILL)
-    assert second.returncode == 2
-    assert f"is being trained by process {process.pid}" in second.stderr
-    assert "Traceback" not in second.stderr
-    assert process.wait(RUN_SECONDS) == 0, runner.log.read_text()
-    status = runner.status()
-    outcomes = [segment["outcome"] for segment in status["segments"]]
-    assert outcomes[-1] == "completed" and outcomes[0] in ("failed", "lost")
-    assert_same_model(status, uninterrupted)
+    run.exit_codes["rank killed"] = process.wait(RUN_SECONDS)
+
+
+def start_up_to(run: Interrupted, step: int, **settings: Any) -> "subprocess.Popen[bytes]":
+    """The command, when its ranks have reported this step."""
+    process = run.runner.start(**settings)
+    assert run.runner.wait_for_step(process, step), run.runner.log.read_text()
+    return process
 
 
 @contextlib.contextmanager
@@ -172,64 +178,85 @@ def stopped(pids: list[int]) -> Iterator[None]:
             os.kill(pid, signal.SIGCONT)
 
 
-def is_rank(pid: int, runner: Runner) -> bool:
+def is_rank(pid: int) -> bool:
     line = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-    return b"torch.distributed.run" not in line and str(runner.settings["run"]) in str(line)
+    return b"torch.distributed.run" not in line and "/runs/interrupted/" in str(line)
 
 
-def test_a_time_budget_cuts_the_run_and_damaged_checkpoints_are_set_aside(
-    runner: Runner, uninterrupted: dict[str, Any]
+def test_interrupted_in_every_way_it_ends_with_the_same_model(
+    interrupted: Interrupted, uninterrupted: dict[str, Any]
 ) -> None:
-    """Stopped when it has made enough segments and checkpoints: a slow machine would make many segments of a second."""
-    manifest = manifest_of(runner)
-    process = runner.start(segment__seconds=1)
-    assert wait_until(lambda: has_cut_and_kept(manifest), process), runner.log.read_text()
-    process.send_signal(signal.SIGTERM)
-    process.wait(120)
-    status = runner.status()
-    outcomes = [segment["outcome"] for segment in status["segments"]]
-    # Asked to stop while torchrun was loaded, the last one had nobody who could have written how it ended.
-    assert outcomes[0] == "budget" and set(outcomes) <= {"budget", "preempted", "lost"}
-    assert status["steps_lost_total"] == 0
-    state = manifest.load_head().state
-    for record, name in zip(state.kept, ("model.safetensors", "index.json"), strict=False):
-        flip_a_byte(Path(runner.settings["store"]) / record.path / name)
-    verification = runner.call("verify")
-    assert verification.returncode == 1
-    assert verification.stdout.count("DAMAGED") == 2
-    runner.run()
-    status = runner.status()
-    assert {record["step"] for record in status["set_aside"]} >= {record.step for record in state.kept[:2]}
-    assert_same_model(status, uninterrupted)
-    assert runner.call("verify").returncode == 0
+    status = interrupted.status
+    assert status["state"] == "completed"
+    assert status["promoted"]["weights_sha256"] == uninterrupted["promoted"]["weights_sha256"]
+    assert status["metrics"] == uninterrupted["metrics"]
+    assert status["dataset_digest"] == uninterrupted["dataset_digest"]
     assert isinstance(status["kept"][0]["metric"], float)  # the last step is always validated
+    address = find_run_address(status["address"])
+    assert address is not None
+    audit = audit_run(*address)
+    assert audit["ok"] and audit["steps"] == STEPS, audit["violations"]
+    assert sum(end - first for segment in audit["segments"] for first, end in [segment["counted"] or (0, 0)]) == STEPS
 
 
-def has_cut_and_kept(manifest: Manifest) -> bool:
-    """Whether a segment has ended, and enough checkpoints are kept for two to be damaged."""
-    head = manifest.find_head()
-    return head is not None and bool(head.state.segments) and len(head.state.kept) >= 3
+def test_asked_to_stop_at_any_time_not_a_step_is_lost(interrupted: Interrupted) -> None:
+    """By Ctrl-C before the ranks have begun, and by SIGTERM in training."""
+    assert interrupted.exit_codes["Ctrl-C"] == 128 + signal.SIGINT
+    assert interrupted.exit_codes["SIGTERM"] == 128 + signal.SIGTERM
+    assert "Traceback" not in interrupted.said_when_asked_to_stop
+    before, _, asked = interrupted.status["segments"][:3]
+    assert (before["last_step"], before["steps_lost"]) == (0, 0)
+    assert (asked["outcome"], asked["cause"]) == ("preempted", "asked to stop by a signal")
+    assert asked["last_step"] >= ASKED_TO_STOP_STEP and asked["steps_lost"] == 0
 
 
-def manifest_of(runner: Runner) -> Manifest:
-    return Manifest(LocalStore(Path(runner.settings["store"])), str(runner.settings["run"]))
+def test_ranks_whose_flow_alone_is_killed_save_by_themselves_and_not_a_step_is_lost(interrupted: Interrupted) -> None:
+    assert interrupted.exit_codes["flow killed"] == -signal.SIGKILL
+    _, left, following = interrupted.status["segments"][:3]
+    assert left["outcome"] == "preempted"
+    assert left["cause"].startswith("the process that supervised the segment was killed")
+    assert left["last_step"] >= FLOW_KILLED_STEP and left["steps_lost"] == 0
+    assert following["first_step"] == left["last_step"]
 
 
-def flip_a_byte(path: Path) -> None:
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(data)
+def test_damaged_checkpoints_are_named_and_set_aside(interrupted: Interrupted) -> None:
+    assert interrupted.verified is not None
+    assert interrupted.verified.returncode == 1
+    assert interrupted.verified.stdout.count("DAMAGED") == 2
+    assert {record["step"] for record in interrupted.status["set_aside"]} == set(interrupted.damaged_steps)
+    assert interrupted.status["segments"][3]["first_step"] < min(interrupted.damaged_steps)
+    assert interrupted.runner.call("verify").returncode == 0
 
 
-def test_a_completed_run_is_left_as_it_is(uninterrupted: dict[str, Any], runner: Runner) -> None:
-    done = make_runner(runner.settings, dict(runner.environment), "uninterrupted")
+def test_killed_at_a_random_moment_it_is_lost_and_the_next_command_goes_on(interrupted: Interrupted) -> None:
+    killed, following = interrupted.status["segments"][3:5]
+    assert killed["outcome"] == "lost"
+    assert following["first_step"] == killed["last_step"] - killed["steps_lost"]
+
+
+def test_one_rank_is_killed_and_the_flow_goes_on_by_itself_while_a_second_command_is_refused(
+    interrupted: Interrupted,
+) -> None:
+    assert interrupted.refused is not None
+    assert interrupted.refused.returncode == 2
+    assert f"is being trained by process {interrupted.holder}" in interrupted.refused.stderr
+    assert "Traceback" not in interrupted.refused.stderr
+    assert interrupted.exit_codes["rank killed"] == 0, interrupted.runner.log.read_text()
+    outcomes = [segment["outcome"] for segment in interrupted.status["segments"][4:]]
+    assert outcomes[0] in ("failed", "lost") and outcomes[1:] == ["completed"]
+
+
+def test_a_completed_run_is_left_as_it_is(
+    uninterrupted: dict[str, Any], settings: dict[str, Any], prefect_server: dict[str, str]
+) -> None:
+    done = make_runner(settings, prefect_server, "uninterrupted")
     done.run()
     status = done.status()
     assert status["segments"] == uninterrupted["segments"]
     assert status["generation"] == uninterrupted["generation"]
 
 
-def test_nothing_is_left_running(uninterrupted: dict[str, Any], store: Path) -> None:
+def test_nothing_is_left_running(uninterrupted: dict[str, Any], interrupted: Interrupted, store: Path) -> None:
     assert processes_mentioning(str(store)) == []
     scratch = store / ".tmp" / "scratch" / "runs" / "uninterrupted"
     assert list(scratch.glob("*")) == []

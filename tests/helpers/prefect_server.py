@@ -22,6 +22,7 @@ from pathlib import Path
 
 import psutil
 
+from storage.objects.private_folder import make_private_folder
 from tasks.running.ranks import kill_tree
 from training.stopping import follow_parent
 
@@ -75,7 +76,7 @@ def running(
 def put_empty_database(home: Path) -> None:
     """Copy a database with Prefect's tables and nothing in them to `home`. Who comes first on a machine makes it."""
     folder = Path(tempfile.gettempdir()) / f"holdfast-tests-{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
+    make_private_folder(folder, "TMPDIR")
     kept = folder / f"prefect-{version('prefect')}.db"
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -100,6 +100,8 @@ def _read_options() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, help="decides which bits flip; drawn if not given")
     parser.add_argument("--jobs", type=int, default=2, help="faults that are caused at a time (default 2)")
     options = parser.parse_args()
+    if options.jobs < 1:
+        parser.error(f"--jobs {options.jobs}: expected 1 or more.")
     options.out = options.out.absolute()
     if options.out.exists():
         parser.error(f"--out {options.out}: it is there already. Name a new folder, or remove this one.")

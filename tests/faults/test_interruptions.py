@@ -107,7 +107,8 @@ def interrupt_before_the_ranks_have_begun(run: Interrupted) -> None:
 
 
 def kill_the_flow_alone(run: Interrupted) -> None:
-    process = start_up_to(run, FLOW_KILLED_STEP)
+    """On two ranks, which torchrun launches; one rank alone is launched by the flow itself."""
+    process = start_up_to(run, FLOW_KILLED_STEP, train__ranks=2)
     process.kill()
     run.exit_codes["flow killed"] = process.wait(120)
 

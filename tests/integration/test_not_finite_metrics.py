@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from flows.commands.status import render_status
 from tests.helpers.commands import Runner
 from tests.helpers.parquet import text_columns, write_parquet
+from tests.helpers.terminals import shown
 from tests.helpers.tiny_runs import write_tiny_configuration
 
 ROWS = 120
@@ -23,7 +25,7 @@ def runner(tmp_path: Path, prefect_server: dict[str, str]) -> Runner:
     columns = text_columns(ROWS) | {"day": list(range(ROWS)), "amount": amounts}
     write_parquet(tmp_path / "data" / "part-0.parquet", columns)
     configuration = write_tiny_configuration(tmp_path, "overflow", tmp_path / "store", tmp_path / "data")
-    return Runner(configuration, {"store": tmp_path / "store", **SETTINGS}, prefect_server)
+    return Runner(configuration, {"run": "overflow", "store": tmp_path / "store", **SETTINGS}, prefect_server)
 
 
 def test_a_run_whose_validations_give_nan_is_saved_told_and_promoted_without_a_gate(
@@ -39,8 +41,8 @@ def test_a_run_whose_validations_give_nan_is_saved_told_and_promoted_without_a_g
     nan = {"loss": "nan", "accuracy": "nan", "macro_f1": "nan"}
     assert status["metrics"] == nan and status["promoted"]["metric"] == "nan"
     assert status["promoted"]["not_finite"] == {"step": 4, "metrics": nan}
-    shown = " ".join(runner.call("status").stdout.split())
-    assert "the last validation, at step 4, was not finite: accuracy = nan, loss = nan" in shown
+    told = " ".join(shown(render_status(status)).split())
+    assert "the last validation, at step 4, was not finite: accuracy = nan, loss = nan" in told
     page = (tmp_path / "store/runs/overflow/report.html").read_text()
     assert "The last validation, at step 4, gave values that are not finite numbers" in page
     state = json.loads((Path(status["promoted"]["path"]) / "state.json").read_text())

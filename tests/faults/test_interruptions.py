@@ -24,6 +24,9 @@ from tasks.audits.verdict import audit_run
 from tasks.corpora.generate import generate_corpus
 from tests.helpers.commands import ROOT, RUN_SECONDS, Runner, kill_everything, processes_mentioning, wait_until
 
+# The first test waits for both runs and all that happens to them: nine commands, where others start one to three.
+pytestmark = pytest.mark.timeout(2700)
+
 # Long enough that a fault aimed at the first half of a run never finds it over, also on a quicker machine.
 STEPS = 150
 FLOW_KILLED_STEP, ASKED_TO_STOP_STEP = 20, 45

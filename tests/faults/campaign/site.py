@@ -71,10 +71,21 @@ class Site:
             runner.call("run")
 
     def new_dead_run(self) -> Runner:
-        """A run as `leave_dead` leaves it, copied to a store of its own; it is trained once."""
+        """A run as `leave_dead` leaves it, copied to a store of its own; it is trained once.
+
+        Its manifest names the place where its ranks had their files, whoever has a copy of it: what they left there is
+        put back for each one.
+        """
         if self.dead is None:
             self.dead = self.new_run("dead")
             self.leave_dead(self.dead)
+        place = Path(self.dead.settings["store"]) / ".tmp/scratch/runs" / self.dead.settings["run"]
+        kept = self.folder / "left" / self.dead.settings["run"]
+        if kept.exists():
+            shutil.rmtree(place, ignore_errors=True)
+            shutil.copytree(kept, place)
+        else:
+            shutil.copytree(place, kept)
         return self._copy(self.dead)
 
     def copy_undisturbed(self) -> Runner:

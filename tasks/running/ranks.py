@@ -134,7 +134,7 @@ def _still_running(processes: list[psutil.Process], seconds: float) -> list[psut
     """
     deadline = time.monotonic() + seconds
     while (running := [process for process in processes if _is_running(process)]) and time.monotonic() < deadline:
-        time.sleep(POLL_SECONDS)
+        time.sleep(POLL_SECONDS)  # they are no children of this process; psutil.wait_procs would wait for zombies too
     return running
 
 

@@ -104,7 +104,7 @@ def wait_until(condition: Callable[[], bool], process: "subprocess.Popen[bytes] 
             return True
         if process is not None and process.poll() is not None:
             return False
-        time.sleep(POLL_SECONDS)
+        time.sleep(POLL_SECONDS)  # it may be of files, processes, a server: none of them calls back
     raise TimeoutError(f"nothing happened within {RUN_SECONDS:.0f} s")
 
 

@@ -35,7 +35,7 @@ def test_nothing_is_left_of_a_server_whose_process_was_killed(ceph_endpoint: str
         os.kill(owner.pid, signal.SIGKILL)
     deadline = time.monotonic() + LONGEST_TO_FOLLOW_SECONDS
     while processes_mentioning(f"{tmp_path}/ceph.conf") and time.monotonic() < deadline:
-        time.sleep(0.05)
+        time.sleep(0.05)  # they are no children of this process, so their end is told to nobody here
     assert processes_mentioning(f"{tmp_path}/ceph.conf") == []
 
 

@@ -143,7 +143,7 @@ class Operator:
             if time.monotonic() > deadline:
                 log = self.worker_log.read_text()[-4000:] if self.worker_log.exists() else "(no worker was started)"
                 raise TimeoutError(f"not within {WAIT_SECONDS:.0f} s:\n{log}")
-            time.sleep(POLL_SECONDS)
+            time.sleep(POLL_SECONDS)  # what is waited for stands in a store or on the server, which are asked again
 
     def _request(self, method: str, url: str, **content: Any) -> Any:
         """The server says 503 while its database is locked; Prefect's own clients ask again too."""
@@ -151,7 +151,7 @@ class Operator:
             response = self.api.request(method, url, **content)
             if response.status_code != httpx.codes.SERVICE_UNAVAILABLE:
                 break
-            time.sleep(POLL_SECONDS)
+            time.sleep(POLL_SECONDS)  # until the lock is gone
         assert response.is_success, response.text
         return response.json() if response.content else None
 

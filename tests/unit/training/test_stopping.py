@@ -23,7 +23,7 @@ if role == "rank":
     follow_parent()
     print(*pids, flush=True)
     while flag.reason() is StopReason.NONE:
-        time.sleep(0.001)
+        time.sleep(0.001)  # a step: between two of them a rank looks at the flag
     print(flag.reason().name, flush=True)
 else:
     command = [sys.executable, __file__, ",".join(younger), *pids, str(os.getpid())]

@@ -20,7 +20,7 @@ from tasks.data.class_order import find_prepared, possible_inputs
 from tasks.data.contract_result import find_contract_result, render_markdown
 from tasks.data.difference import describe_difference
 from tasks.data.pipeline import find_inputs, prepare_dataset
-from tasks.data.sources.files import describe_change
+from tasks.data.sources.fingerprints import describe_change
 from tasks.places import RunPlaces, open_places, require_scratch
 from tasks.retrying import Patience
 from tasks.running.settle import require_no_living_holder_here

@@ -4,6 +4,7 @@ Invariant: equal values give equal bytes, on every machine and in every version 
 """
 
 import hashlib
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -28,10 +29,15 @@ def sha256_of_file(path: Path) -> str:
 
     In pieces much larger than those of `hashlib.file_digest`: a checkpoint that was just written comes from the device.
     """
-    digest, piece = hashlib.sha256(), memoryview(bytearray(PIECE_BYTES))
     with path.open("rb", buffering=0) as file:
-        while count := file.readinto(piece):
-            digest.update(piece[:count])
+        return sha256_of_stream(file)
+
+
+def sha256_of_stream(file: io.RawIOBase | io.BufferedReader) -> str:
+    """SHA-256 of what is left to read of an open file."""
+    digest, piece = hashlib.sha256(), memoryview(bytearray(PIECE_BYTES))
+    while count := file.readinto(piece):
+        digest.update(piece[:count])
     return digest.hexdigest()
 
 

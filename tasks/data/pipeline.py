@@ -37,19 +37,14 @@ from tasks.data.contract_result import CONTRACT_FILE, sum_up
 from tasks.data.database import open_database, parquet_sql
 from tasks.data.readers.check import check_columns
 from tasks.data.readers.conversion import convert_files
+from tasks.data.readers.fetching import fetch_columns
 from tasks.data.shard import ordered_sql, prepared_sql, put_again, stage_tokens, write_shards
 from tasks.data.sources.columns import SourceTable, inspect_files, samples_sql
 from tasks.data.sources.contract import check_contract
-from tasks.data.sources.files import (
-    Fingerprint,
-    OnProgress,
-    SourceFile,
-    ensure_unchanged,
-    find_files,
-    fingerprint_files,
-    read_inputs,
-)
+from tasks.data.sources.files import find_files
+from tasks.data.sources.fingerprints import OnProgress, ensure_unchanged, fingerprint_files, read_inputs
 from tasks.data.sources.formats import PARQUET, format_of
+from tasks.data.sources.source_file import SourceFile
 from tasks.data.split import HASH_VALUES, TRAIN, Dealt, deal_samples
 from tasks.data.statistics import measure_categorical, measure_numeric
 from tasks.data.tokenizer import texts_of, train_tokenizer
@@ -83,9 +78,10 @@ def prepare_dataset(
 ) -> DatasetManifest:
     """The published data set for this configuration and these files: the one that is there, or a new one.
 
-    `on_progress` is told a phase (fingerprint, read, check, tokenise, shard; read only where the files are not Parquet)
-    and the share of it that is done; `run_part` runs the parts, one after the other. Raises `ConfigurationError` or
-    `ContractError` for what the user can put right, `StoreError` for a full disk or store.
+    `on_progress` is told a phase (fingerprint, read, check, tokenise, shard; read only where the files are not Parquet
+    or are in a bucket) and the share of it that is done; `run_part` runs the parts, one after the other. Raises
+    `ConfigurationError` or `ContractError` for what the user can put right, `StoreError` for a full disk or store, or a
+    bucket that cannot be read.
     """
     files = find_files(config.source)
     table: SourceTable | None = None
@@ -93,8 +89,7 @@ def prepare_dataset(
         table = inspect_files(files, config)
     else:
         check_columns(files, config)
-    fingerprints = fingerprint_files(files, scratch, on_progress)
-    inputs = read_inputs(config, files, fingerprints)
+    inputs = read_inputs(config, files, fingerprint_files(files, scratch, on_progress))
     published = find_prepared(store, inputs, config)
     if published is not None:
         return published
@@ -103,18 +98,19 @@ def prepare_dataset(
         open_database(config.memory_limit, folder) as connection,
         _explained(config, scratch),
     ):
-        if table is None:
-            table = run_part("read", lambda: _convert(files, config, folder, on_progress))
+        if table is None or any(file.parquet is None for file in files):
+            table = run_part("read", lambda: _read(files, config, folder, on_progress))
         preparation = _Preparation(config, store, folder, connection, table, inputs, on_progress, run_part)
-        manifest = preparation.run(fingerprints)
+        manifest = preparation.run()
     return manifest
 
 
-def _convert(
+def _read(
     files: list[SourceFile], config: DataConfig, folder: Path, on_progress: OnProgress | None
 ) -> tuple[SourceTable, str]:
-    """The rows of files that are not Parquet, as Parquet that lives as long as the working folder."""
-    table = inspect_files(convert_files(files, config, folder / "source", on_progress), config)
+    """The rows of files that DuckDB does not read where they are, as Parquet that lives as long as the folder."""
+    bring = fetch_columns if format_of(files[0].name) == PARQUET else convert_files
+    table = inspect_files(bring(files, config, folder / "source", on_progress), config)
     return table, f"{table.num_rows_total:,} rows in {count_of(len(files), 'file')}."
 
 
@@ -175,7 +171,7 @@ class _Preparation:
         """Final once the labels are known; nothing is written before."""
         return digest_of(self.inputs)
 
-    def run(self, fingerprints: list[Fingerprint]) -> DatasetManifest:
+    def run(self) -> DatasetManifest:
         self.connection.execute(f"CREATE TEMP VIEW samples AS {samples_sql(self.table, self.config)}")
         contract = self.run_part("contract", self._check)
         dealt, numeric, categorical = self.run_part("split and statistics", self._measure)
@@ -204,7 +200,7 @@ class _Preparation:
             tokenizer=tokenizer_record,
             contract=self._put_json(CONTRACT_FILE, contract),
         )
-        ensure_unchanged(self.table.files, fingerprints)
+        ensure_unchanged(self.table.files)
         self._publish(manifest)
         return manifest
 

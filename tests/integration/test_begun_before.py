@@ -99,7 +99,7 @@ def test_a_data_set_of_the_version_before_is_found_under_the_digest_that_it_had(
 ) -> None:
     (file,) = find_files(config.data.source)
     data = {name: value for name, value in data_of_before(config).items() if name not in ("source", "memory_limit")}
-    files = [{"name": file.name, "sha256": sha256_of_file(file.path)}]
+    files = [{"name": file.name, "sha256": sha256_of_file(Path(file.place))}]
     assert dataset.digest == digest_of({"format": DATASET_FORMAT, "files": files, "data": data})
     assert dataset.target.classes == AS_TEXT
 

@@ -19,7 +19,7 @@ from storage.objects.local_store import LocalStore
 from tasks.data import pipeline as prepare
 from tasks.data.pipeline import find_inputs, prepare_dataset
 from tasks.data.shard import SHARD_SCHEMA
-from tasks.data.sources.files import describe_change
+from tasks.data.sources.fingerprints import describe_change
 from tasks.data.tokenizer import PADDING_INDEX, load_tokenizer
 from tests.helpers.parquet import (
     read_rows,

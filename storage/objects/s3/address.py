@@ -1,4 +1,4 @@
-"""The address `s3://bucket/prefix` of a store in a bucket.
+"""The address `s3://bucket/prefix` of a store in a bucket, and that of a bucket which has a user's own files.
 
 Invariant: it names a bucket and a prefix and nothing else. Endpoint, region and credentials are the environment's, so
 an address can be printed and written down, and means the same object from every machine.
@@ -6,20 +6,34 @@ an address can be printed and written down, and means the same object from every
 
 import re
 from dataclasses import dataclass
+from typing import ClassVar
 
 from storage.errors import ConfigurationError
 from storage.objects.keys import split_key
 
 SCHEME = "s3"
 BUCKET_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{2,254}")
+ELSEWHERE = (
+    "Endpoint, region and credentials do not belong into it: boto3 takes them from AWS_ENDPOINT_URL_S3, "
+    "AWS_DEFAULT_REGION, AWS_PROFILE and the like."
+)
 
 
 @dataclass(frozen=True)
 class S3Address:
-    """A bucket, and the prefix under which the store's keys stand: empty, or parts joined by `/`."""
+    """A bucket, and the prefix under which the store's keys stand: empty, or parts joined by `/`.
+
+    For messages: what it is the address of, the setting that has it, and what its credentials must be allowed to do.
+    """
 
     bucket: str
     prefix: str
+    role: ClassVar[str] = "the store"
+    setting: ClassVar[str] = "store"
+    permissions: ClassVar[str] = (
+        "s3:ListBucket and s3:ListBucketMultipartUploads on the bucket, and s3:GetObject, s3:PutObject, "
+        "s3:DeleteObject and s3:AbortMultipartUpload on the prefix"
+    )
 
     def __str__(self) -> str:
         return f"{SCHEME}://{self.bucket}/{self.prefix}".rstrip("/")
@@ -33,15 +47,40 @@ class S3Address:
         return self.full_prefix("/".join(split_key(key)))
 
 
+@dataclass(frozen=True)
+class SourceBucket(S3Address):
+    """A bucket that is only read: its keys are what other programs made them, also where a store's could not be."""
+
+    prefix: str = ""
+    role: ClassVar[str] = "the source"
+    setting: ClassVar[str] = "data.source"
+    permissions: ClassVar[str] = "s3:ListBucket on the bucket and s3:GetObject on its objects"
+
+    def full_key(self, key: str) -> str:
+        """The key itself."""
+        return key
+
+
+def parse_source_address(text: str) -> tuple[SourceBucket, str]:
+    """The bucket that a user typed, and what stands after it: a key, the beginning of keys, or a pattern of keys.
+
+    Raises `ConfigurationError`.
+    """
+    bucket, _, rest = text.removeprefix(f"{SCHEME}://").partition("/")
+    if not BUCKET_PATTERN.fullmatch(bucket):
+        raise ConfigurationError(
+            f"data.source = {without_secrets(text)!r} is not an address of the form s3://bucket/prefix/. {ELSEWHERE}"
+        )
+    return SourceBucket(bucket), rest
+
+
 def parse_s3_address(text: str) -> S3Address:
     """The address that a user typed. Raises `ConfigurationError`."""
     bucket, _, prefix = text.removeprefix(f"{SCHEME}://").partition("/")
     prefix = prefix.rstrip("/")
     if not BUCKET_PATTERN.fullmatch(bucket) or not _is_prefix(prefix):
         raise ConfigurationError(
-            f"store = {without_secrets(text)!r} is not an address of the form s3://bucket/prefix. Endpoint, region and "
-            "credentials do not belong into it: boto3 takes them from AWS_ENDPOINT_URL_S3, AWS_DEFAULT_REGION, "
-            "AWS_PROFILE and the like."
+            f"store = {without_secrets(text)!r} is not an address of the form s3://bucket/prefix. {ELSEWHERE}"
         )
     return S3Address(bucket, prefix)
 

@@ -1,4 +1,4 @@
-"""Requests to S3 for one store, and the one place where they are made again.
+"""Requests to S3 for one store or source, and the one place where they are made again.
 
 Every request that may be repeated goes through `request`: bounded, jittered, logged as attempt i of n; boto3's own
 retries are off. A put that may happen only once goes through `put_once`. Invariant: whether such a put was ours is
@@ -12,9 +12,9 @@ import logging
 import random
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, NoReturn, TypeVar
 
 import botocore.session
@@ -42,6 +42,8 @@ CONNECT_TIMEOUT_SECONDS = 10.0
 READ_TIMEOUT_SECONDS = 60.0
 MAX_CONNECTIONS = 32
 PUT_ID = "holdfast-put"
+# How a listing of objects goes on, for `S3Connection.pages`.
+NEXT_OBJECTS = {"ContinuationToken": "NextContinuationToken"}
 
 _logger = logging.getLogger("holdfast")
 _Result = TypeVar("_Result")
@@ -57,7 +59,7 @@ class StoredObject:
 
 
 class S3Connection:
-    """A boto3 client for one store. Threads may share it."""
+    """A boto3 client for one store or source. Threads may share it."""
 
     def __init__(self, client: Any, address: S3Address, attempts: int, sends_md5: bool) -> None:
         self.client = client
@@ -101,6 +103,17 @@ class S3Connection:
             return StoredObject(answer["ContentLength"], answer["ETag"], answer["Metadata"].get(PUT_ID))
 
         return self.request("HeadObject", key, head)
+
+    def pages(self, operation: str, prefix: str, markers: dict[str, str], **more: str) -> Iterator[dict[str, Any]]:
+        """The pages of a listing. `markers` says which arguments go on from which fields of the page before."""
+        send, name = getattr(self.client, operation), operation.title().replace("_", "")
+        arguments = {"Bucket": self.address.bucket, "Prefix": self.address.full_prefix(prefix), **more}
+        while True:
+            page: dict[str, Any] = self.request(name, prefix, partial(send, **arguments))
+            yield page
+            if not page.get("IsTruncated"):
+                return
+            arguments |= {argument: page[field] for argument, field in markers.items() if page.get(field)}
 
     def put_once(self, name: str, key: str, put_id: str, put: Callable[[], object]) -> None:
         """`put`, which puts the object under a condition and with `put_id`. Raises `ObjectExistsError`.
@@ -168,7 +181,7 @@ def connect(address: S3Address) -> S3Connection:
         raise explain(error, address, "", "its endpoint") from None
     except (BotoCoreError, ValueError) as error:
         raise ConfigurationError(
-            f"store = '{address}': boto3 cannot be set up from the environment and the profile: "
+            f"{address.setting} = '{address}': boto3 cannot be set up from the environment and the profile: "
             f"{without_secrets(str(error))} Check the variables that begin with AWS_, and the files in ~/.aws."
         ) from error
     sends_md5 = client.meta.config.request_checksum_calculation == "when_required"

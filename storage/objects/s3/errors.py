@@ -35,10 +35,7 @@ TRANSIENT_STATUS = {408, 429, 500, 502, 503, 504}
 TRANSIENT_CODES = {"RequestTimeout", "RequestTimeoutException", "SlowDown", "Throttling", "ThrottlingException"}
 EXISTING_STATUS = {409, 412}
 
-ACCESS_ADVICE = (
-    "its credentials need s3:ListBucket and s3:ListBucketMultipartUploads on the bucket, and s3:GetObject, "
-    "s3:PutObject, s3:DeleteObject and s3:AbortMultipartUpload on the prefix"
-)
+ACCESS_REFUSED = {"AccessDenied", "403"}
 CREDENTIAL_ADVICE = (
     "Give boto3 credentials in one of its ordinary ways: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE, or "
     "a role of the machine. Then run again."
@@ -49,7 +46,6 @@ CHECKSUM_ADVICE = (
 )
 REGION_ADVICE = "The bucket is in another region, or the server expects another one: set AWS_DEFAULT_REGION to it."
 _CREDENTIALS_REFUSED = f"The server does not accept the credentials. {CREDENTIAL_ADVICE}"
-_ACCESS_REFUSED = f"Access was refused: {ACCESS_ADVICE}. Grant them, then run again."
 _FULL = "The server has no space left for this bucket or user. Make room, then run again."
 ADVICE = {
     "InvalidAccessKeyId": _CREDENTIALS_REFUSED,
@@ -57,8 +53,6 @@ ADVICE = {
     "InvalidToken": _CREDENTIALS_REFUSED,
     "ExpiredToken": _CREDENTIALS_REFUSED,
     "TokenRefreshRequired": _CREDENTIALS_REFUSED,
-    "AccessDenied": _ACCESS_REFUSED,
-    "403": _ACCESS_REFUSED,
     "RequestTimeTooSkewed": "This machine's clock is wrong by more than the server allows. Set it, then run again.",
     "PermanentRedirect": REGION_ADVICE,
     "301": REGION_ADVICE,
@@ -92,6 +86,11 @@ def says_missing(error: Exception) -> bool:
     return isinstance(error, ClientError) and code_of(error) in ("NoSuchKey", "404", "NotFound")
 
 
+def says_beyond_end(error: Exception) -> bool:
+    """Whether an object has no byte where one was asked for: it is shorter than it was."""
+    return isinstance(error, ClientError) and status_of(error) == 416
+
+
 def says_upload_is_over(error: Exception) -> bool:
     """Whether a multipart upload is not under way any more: completed or aborted."""
     return isinstance(error, ClientError) and code_of(error) == "NoSuchUpload"
@@ -101,7 +100,7 @@ def explain(error: Exception, address: S3Address, key: str, endpoint: str) -> Ho
     """The error to raise in place of S3's own. `key` is the store's key, or a prefix."""
     if says_missing(error):
         return ObjectMissingError(f"{address}/{key} is missing.")
-    where = f"the store {address} at {endpoint}"
+    where = f"{address.role} {address} at {endpoint}"
     if isinstance(error, CREDENTIAL_ERRORS):
         return StoreError(f"No credentials for {where} ({brief(error)}). {CREDENTIAL_ADVICE}")
     if isinstance(error, botocore_errors.FlexibleChecksumError):
@@ -140,7 +139,10 @@ def code_of(error: ClientError) -> str:
 def _advice(error: Exception, address: S3Address) -> str:
     code = code_of(error) if isinstance(error, ClientError) else ""
     if code == "NoSuchBucket":
-        return f"There is no bucket {address.bucket!r} there. Make it, or check `store` and AWS_ENDPOINT_URL_S3."
+        there_is = f"There is no bucket {address.bucket!r} there."
+        return f"{there_is} Make it, or check `{address.setting}` and AWS_ENDPOINT_URL_S3."
+    if code in ACCESS_REFUSED:
+        return f"Access was refused: its credentials need {address.permissions}. Grant them, then run again."
     if is_transient(error):
         return "The server is overloaded or fails inside: see its own log if this goes on, then run again."
     return ADVICE.get(code, "Look this code up in the server's documentation, correct the cause, then run again.")

@@ -16,14 +16,12 @@ import hashlib
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 from storage.errors import ObjectMissingError, StoreError
 from storage.objects.download_cache import DownloadCache, default_cache_folder
 from storage.objects.s3.address import parse_s3_address
-from storage.objects.s3.connection import S3Connection, StoredObject, connect, new_put_id
+from storage.objects.s3.connection import NEXT_OBJECTS, S3Connection, StoredObject, connect, new_put_id
 from storage.objects.s3.errors import S3_FAILURES, says_upload_is_over
 from storage.objects.s3.transfers import download, put_bytes, read_object, read_pieces, upload_file
 
@@ -94,7 +92,7 @@ class S3Store:
     def list_keys(self, prefix: str) -> Iterator[str]:
         full_prefix = self._s3.address.full_prefix(prefix)
         start = len(full_prefix) - len(prefix)
-        pages = self._pages("list_objects_v2", prefix, {"ContinuationToken": "NextContinuationToken"})
+        pages = self._s3.pages("list_objects_v2", prefix, NEXT_OBJECTS)
         keys = [entry["Key"][start:] for page in pages for entry in page.get("Contents", [])]
         # A console makes an empty object with a slash at its end for each folder. Sorted, since not every server does.
         yield from sorted(key for key in keys if key and not key.endswith("/"))
@@ -109,7 +107,7 @@ class S3Store:
         oldest = datetime.now(UTC) - SWEEP_AGE
         markers = {"KeyMarker": "NextKeyMarker", "UploadIdMarker": "NextUploadIdMarker"}
         for prefix in SWEPT_PREFIXES:
-            for page in self._pages("list_multipart_uploads", prefix, markers):
+            for page in self._s3.pages("list_multipart_uploads", prefix, markers):
                 for upload in page.get("Uploads", []):
                     if upload["Initiated"] < oldest:
                         self._abort(upload["Key"], upload["UploadId"], prefix)
@@ -124,17 +122,6 @@ class S3Store:
         server = self._s3.client.meta.endpoint_url
         version = f"{server}\n{self.address}\n{key}\n{found.etag}\n{found.num_bytes}\n{found.put_id}"
         return f"{hashlib.sha256(version.encode()).hexdigest()[:32]}-{key.rpartition('/')[2][-100:]}"
-
-    def _pages(self, operation: str, prefix: str, markers: dict[str, str]) -> Iterator[dict[str, Any]]:
-        """A listing's pages. `markers` says which arguments go on from which fields of the page before."""
-        send, name = getattr(self._s3.client, operation), operation.title().replace("_", "")
-        arguments = {"Bucket": self._s3.address.bucket, "Prefix": self._s3.address.full_prefix(prefix)}
-        while True:
-            page: dict[str, Any] = self._s3.request(name, prefix, partial(send, **arguments))
-            yield page
-            if not page.get("IsTruncated"):
-                return
-            arguments |= {argument: page[field] for argument, field in markers.items() if page.get(field)}
 
     def _abort(self, full_key: str, upload_id: str, prefix: str) -> None:
         def abort() -> None:

@@ -10,18 +10,22 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
+from botocore.exceptions import ClientError
+
 from storage.errors import ObjectMissingError, StoreError
 from storage.objects.s3.connection import PUT_ID, S3Connection, StoredObject, new_put_id
-from storage.objects.s3.errors import S3_FAILURES, brief
+from storage.objects.s3.errors import S3_FAILURES, brief, says_beyond_end, says_missing
 
 # Up to here one request does it. Some servers honour a condition there and ignore it for uploads in parts.
 MULTIPART_BYTES = 64 << 20
 PIECE_BYTES = 16 << 20
 MAX_PARTS = 10_000
 NUM_STREAMS = 8
+NUM_STREAMS_OF_RANGES = 4  # of each file of a source: several are read at a time
 
 _logger = logging.getLogger("holdfast")
 _Item = TypeVar("_Item")
@@ -84,12 +88,7 @@ def read_object(s3: S3Connection, key: str) -> bytes:
 def download(s3: S3Connection, key: str, found: StoredObject, file: BinaryIO) -> None:
     """Read the version of an object that was found into a file on local disk."""
 
-    def place(start: int, data: bytes) -> None:
-        while data:  # on a disk that is nearly full a write may be cut short without an error
-            num_written = os.pwrite(file.fileno(), data, start)
-            data, start = data[num_written:], start + num_written
-
-    _read_pieces(s3, key, found, place)
+    _read_pieces(s3, key, found, partial(_write_at, file))
 
 
 def read_pieces(s3: S3Connection, key: str) -> Iterator[bytes]:
@@ -101,29 +100,59 @@ def read_pieces(s3: S3Connection, key: str) -> Iterator[bytes]:
     if found is None:
         raise ObjectMissingError(f"{s3.address}/{key} is missing.")
     for start in range(0, found.num_bytes, PIECE_BYTES):
-        yield _request_piece(s3, key, found, start)
+        yield read_range(s3, key, found, start, min(start + PIECE_BYTES, found.num_bytes))
+
+
+def read_range(s3: S3Connection, key: str, found: StoredObject, start: int, end: int) -> bytes:
+    """The bytes from `start` up to `end` of the version of the object that was found, in one request.
+
+    Raises `StoreError` if there is another version now, `ObjectMissingError` if there is none.
+    """
+    target = s3.target(key)
+    return s3.request("GetObject", key, lambda: _read_range(s3, target, found, start, end))
+
+
+def download_ranges(
+    s3: S3Connection, key: str, found: StoredObject, ranges: Iterable[tuple[int, int]], file: BinaryIO
+) -> None:
+    """Read parts of the version of an object that was found, each to the place in the file that it has in the object.
+
+    A range is its first byte and the one after its last; one of a few MiB takes one request.
+    """
+    _in_parallel(
+        lambda part: _write_at(file, part[0], read_range(s3, key, found, *part)), ranges, NUM_STREAMS_OF_RANGES
+    )
 
 
 def _read_pieces(s3: S3Connection, key: str, found: StoredObject, place: Callable[[int, bytes], None]) -> None:
     def read(start: int) -> None:
-        place(start, _request_piece(s3, key, found, start))
+        place(start, read_range(s3, key, found, start, min(start + PIECE_BYTES, found.num_bytes)))
 
     _in_parallel(read, range(0, found.num_bytes, PIECE_BYTES))
 
 
-def _request_piece(s3: S3Connection, key: str, found: StoredObject, start: int) -> bytes:
-    """The piece that begins at byte `start`, of the version of the object that was found."""
-    target, end = s3.target(key), min(start + PIECE_BYTES, found.num_bytes)
-    return s3.request("GetObject", key, lambda: _read_piece(s3, target, found, start, end))
+def _write_at(file: BinaryIO, start: int, data: bytes) -> None:
+    while data:  # on a disk that is nearly full a write may be cut short without an error
+        num_written = os.pwrite(file.fileno(), data, start)
+        data, start = data[num_written:], start + num_written
 
 
-def _read_piece(s3: S3Connection, target: dict[str, str], found: StoredObject, start: int, end: int) -> bytes:
-    answer = s3.client.get_object(**target, Range=f"bytes={start}-{end - 1}")
-    data: bytes = answer["Body"].read()
+def _read_range(s3: S3Connection, target: dict[str, str], found: StoredObject, start: int, end: int) -> bytes:
     name = f"s3://{target['Bucket']}/{target['Key']}"
+    replaced = StoreError(f"{name} was replaced while it was read. Run again when no other program writes to it.")
+    try:
+        answer = s3.client.get_object(**target, Range=f"bytes={start}-{end - 1}")
+    except ClientError as error:
+        if says_beyond_end(error):
+            raise replaced from error
+        if says_missing(error):
+            raise ObjectMissingError(f"{name} was deleted while it was read.") from error
+        raise
     # Compared here, since older servers refuse every condition with a quoted ETag.
     if answer["ETag"] != found.etag:
-        raise StoreError(f"{name} was replaced while it was read. Run again.")
+        answer["Body"].close()
+        raise replaced
+    data: bytes = answer["Body"].read()
     if len(data) != end - start:
         raise StoreError(f"{name}: the server was asked for {end - start} bytes of it and sent {len(data)}.")
     return data
@@ -204,9 +233,11 @@ class _MultipartUpload:
             )
 
 
-def _in_parallel(work: Callable[[_Item], _Result], items: Iterable[_Item]) -> list[_Result]:
+def _in_parallel(
+    work: Callable[[_Item], _Result], items: Iterable[_Item], num_streams: int = NUM_STREAMS
+) -> list[_Result]:
     """`work` for all items, several at a time, in their order; the first failure ends it."""
-    with ThreadPoolExecutor(NUM_STREAMS, thread_name_prefix="s3") as pool:
+    with ThreadPoolExecutor(num_streams, thread_name_prefix="s3") as pool:
         futures = [pool.submit(work, item) for item in items]
         try:
             return [future.result() for future in futures]

@@ -5,26 +5,33 @@ trusts the offsets in it.
 """
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import pyarrow as pa
 
 from storage.errors import ContractError
-from tasks.data.sources.files import SourceFile
 from tasks.data.sources.messages import REWRITE, broken_contract
+from tasks.data.sources.source_file import SourceFile
 
 MAGIC = b"ARROW1"
 BEGINS_A_STREAM = b"\xff\xff\xff\xff"
 
 
 @contextlib.contextmanager
-def open_arrow_file(file: SourceFile) -> Iterator[tuple[pa.Schema, Iterator[pa.RecordBatch]]]:
-    """The columns of a file and its batches. Raises `ContractError` for a damaged file."""
+def open_arrow_file(
+    file: SourceFile, columns: Collection[str] = ()
+) -> Iterator[tuple[pa.Schema, Iterator[pa.RecordBatch]]]:
+    """The columns of a file, or these of them, in its own order, and the batches of these. No other is read.
+
+    Raises `ContractError` for a damaged file.
+    """
     with contextlib.ExitStack() as stack:
         try:
-            # Not mapped into memory: a file that another program cuts off would end this process.
-            source = stack.enter_context(pa.OSFile(str(file.path)))
+            source = stack.enter_context(file.open())
             reader = pa.ipc.open_file(source)
+            if columns:
+                chosen = [place for place, name in enumerate(reader.schema.names) if name in columns]
+                reader = pa.ipc.open_file(source, options=pa.ipc.IpcReadOptions(included_fields=chosen))
         except (pa.ArrowException, OSError) as error:
             raise _unreadable(file, error) from error
         yield reader.schema, _batches(reader, file)
@@ -47,22 +54,22 @@ def _batches(reader: pa.RecordBatchFileReader, file: SourceFile) -> Iterator[pa.
 
 
 def _unreadable(file: SourceFile, error: Exception) -> ContractError:
-    with contextlib.suppress(OSError), file.path.open("rb") as opened:
+    with contextlib.suppress(OSError), file.open() as opened:
         first = opened.read(len(MAGIC))
         if not first:
-            return broken_contract(f"The file {file.path} is empty.", "a complete Arrow file", "0 bytes", REWRITE)
+            return broken_contract(f"The file {file.place} is empty.", "a complete Arrow file", "0 bytes", REWRITE)
         if first.startswith(BEGINS_A_STREAM):
             return broken_contract(
-                f"The file {file.path} cannot be read.",
+                f"The file {file.place} cannot be read.",
                 "an Arrow IPC file, which has a footer that shows that it is complete",
                 "an Arrow stream",
                 "write it as an IPC file (pyarrow.ipc.new_file), as Feather or as Parquet",
             )
         if first == MAGIC:
             found = f"an Arrow file that was cut off or damaged ({_first_line(error)})"
-            return broken_contract(f"The file {file.path} cannot be read.", "a complete Arrow file", found, REWRITE)
+            return broken_contract(f"The file {file.place} cannot be read.", "a complete Arrow file", found, REWRITE)
     found = f"something that is not an Arrow IPC file ({_first_line(error)})"
-    return broken_contract(f"The file {file.path} cannot be read.", "a complete Arrow file", found, REWRITE)
+    return broken_contract(f"The file {file.place} cannot be read.", "a complete Arrow file", found, REWRITE)
 
 
 def _first_line(error: Exception) -> str:

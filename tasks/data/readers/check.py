@@ -6,9 +6,9 @@ Invariant: what it refuses the preparation would refuse too; the preparation loo
 from tasks.configuration import DataConfig
 from tasks.data.readers.arrow_files import read_arrow_schema
 from tasks.data.readers.lines import read_header
-from tasks.data.sources.columns import read_parquet_schema, require_columns, require_fitting
-from tasks.data.sources.files import SourceFile
+from tasks.data.sources.columns import read_each, read_parquet_schema, require_columns, require_fitting
 from tasks.data.sources.formats import ARROW, CSV, JSON_LINES, TSV, format_of
+from tasks.data.sources.source_file import SourceFile
 
 NUM_FILES_LOOKED_AT = 16
 
@@ -21,8 +21,8 @@ def check_columns(files: list[SourceFile], config: DataConfig) -> None:
     looked_at = files[:NUM_FILES_LOOKED_AT]
     kind = format_of(files[0].name)
     if kind in (CSV, TSV):
-        for file in looked_at:
-            require_columns(file, read_header(file), config)
+        for file, names in zip(looked_at, read_each(read_header, looked_at), strict=True):
+            require_columns(file, names, config)
     elif kind != JSON_LINES:
         read = read_arrow_schema if kind == ARROW else read_parquet_schema
-        require_fitting(looked_at, [read(file) for file in looked_at], config)
+        require_fitting(looked_at, read_each(read, looked_at), config)

@@ -5,7 +5,7 @@ later. Every value was read before the first error about values is raised, so th
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,11 @@ from tasks.configuration import DataConfig
 from tasks.data.readers.arrow_files import open_arrow_file, read_arrow_schema
 from tasks.data.readers.lines import CsvRows, JsonRows, open_lines
 from tasks.data.readers.values import Meaning, meanings_of
-from tasks.data.sources.columns import named_columns, require_columns, require_fitting
-from tasks.data.sources.files import OnProgress, SourceFile
+from tasks.data.sources.columns import named_columns, read_each, require_columns, require_fitting
+from tasks.data.sources.fingerprints import OnProgress
 from tasks.data.sources.formats import ARROW, JSON_LINES, format_of
 from tasks.data.sources.messages import broken_contract
+from tasks.data.sources.source_file import SourceFile
 
 BATCH_ROWS = 16_384
 BATCH_BYTES = 8 * 1024**2
@@ -34,9 +35,9 @@ def convert_files(
     """The files, each with a Parquet file of its rows in `folder`. Raises `ContractError` for what cannot be read."""
     folder.mkdir()
     progress = _Progress(files, on_progress)
-    converted = [SourceFile(file.path, file.name, folder / f"{index}.parquet") for index, file in enumerate(files)]
+    converted = [replace(file, parquet=folder / f"{index}.parquet") for index, file in enumerate(files)]
     if format_of(files[0].name) == ARROW:
-        require_fitting(files, [read_arrow_schema(file) for file in files], config)
+        require_fitting(files, read_each(read_arrow_schema, files), config)
         for file in converted:
             _convert_arrow(file, config)
             progress.done(file)
@@ -53,7 +54,7 @@ class _Progress:
 
     def __init__(self, files: list[SourceFile], on_progress: OnProgress | None) -> None:
         self.on_progress = on_progress
-        self.num_bytes_total = max(1, sum(file.path.stat().st_size for file in files))
+        self.num_bytes_total = max(1, sum(file.num_bytes for file in files))
         self.num_bytes_done = 0
 
     def show(self, num_bytes_of_file: int) -> None:
@@ -61,19 +62,17 @@ class _Progress:
             self.on_progress("read", min(1.0, (self.num_bytes_done + num_bytes_of_file) / self.num_bytes_total))
 
     def done(self, file: SourceFile) -> None:
-        self.num_bytes_done += file.path.stat().st_size
+        self.num_bytes_done += file.num_bytes
         self.show(0)
 
 
 def _convert_arrow(file: SourceFile, config: DataConfig) -> None:
-    columns = list(dict.fromkeys(column for column, _ in named_columns(config)))
-    with open_arrow_file(file) as (schema, batches):
-        places = [schema.get_field_index(column) for column in columns]
-        chosen = pa.schema([schema.field(place) for place in places])
-        with pq.ParquetWriter(file.readable, chosen, compression=COMPRESSION) as writer:
-            cut = (pa.record_batch([batch.column(place) for place in places], schema=chosen) for batch in batches)
-            for gathered in _gather(cut):
-                writer.write_table(pa.Table.from_batches(gathered, chosen), row_group_size=BATCH_ROWS)
+    with (
+        open_arrow_file(file, {column for column, _ in named_columns(config)}) as (schema, batches),
+        pq.ParquetWriter(file.rows, schema, compression=COMPRESSION) as writer,
+    ):
+        for gathered in _gather(batches):
+            writer.write_table(pa.Table.from_batches(gathered, schema), row_group_size=BATCH_ROWS)
 
 
 def _gather(batches: Iterator[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
@@ -118,7 +117,7 @@ def _convert_lines(file: SourceFile, meanings: list[Meaning], config: DataConfig
     names = [meaning.column for meaning in meanings]
     schema = pa.schema([pa.field(meaning.column, meaning.data_type) for meaning in meanings])
     num_rows = num_bytes = 0
-    with open_lines(file) as lines, pq.ParquetWriter(file.readable, schema, compression=COMPRESSION) as writer:
+    with open_lines(file) as lines, pq.ParquetWriter(file.rows, schema, compression=COMPRESSION) as writer:
         is_json = format_of(file.name) == JSON_LINES
         rows: CsvRows | JsonRows = JsonRows(lines) if is_json else CsvRows(lines)
         if not is_json:
@@ -148,7 +147,7 @@ def _wrong_values(file: SourceFile, column: _Column, num_rows: int) -> ContractE
     return broken_contract(
         f"Column {column.meaning.column!r} in {file.name} has values of the wrong kind.",
         f"{column.meaning.expected}, for {column.meaning.role}",
-        f"{column.num_wrong:,} of {num_rows:,} rows of {file.path}: {'; '.join(column.examples)}",
+        f"{column.num_wrong:,} of {num_rows:,} rows of {file.place}: {'; '.join(column.examples)}",
         f"correct these values; where a value is missing, {missing}",
     )
 

@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from typing import IO, Any
 
 from storage.errors import ContractError
-from tasks.data.sources.files import SourceFile
 from tasks.data.sources.formats import CSV, TSV, format_of, is_compressed
 from tasks.data.sources.messages import REWRITE, broken_contract
+from tasks.data.sources.source_file import SourceFile
 
 DELIMITERS = {CSV: ",", TSV: "\t"}
 LONGEST_LINE_BYTES = 64 * 1024**2
@@ -65,12 +65,12 @@ class Lines:
 def open_lines(file: SourceFile) -> Iterator[Lines]:
     """The lines of a file, which may be compressed."""
     try:
-        raw = file.path.open("rb")
+        raw = file.stream()
     except OSError as error:
         raise _unreadable(file, error) from error
     with raw:
-        if file.path.stat().st_size == 0:
-            raise broken_contract(f"The file {file.path} is empty.", "at least a line", "0 bytes", REWRITE)
+        if file.num_bytes == 0:
+            raise broken_contract(f"The file {file.place} is empty.", "at least a line", "0 bytes", REWRITE)
         if is_compressed(file.name):
             with gzip.GzipFile(fileobj=raw) as opened:
                 yield Lines(file, raw, opened)
@@ -146,7 +146,7 @@ def _with_each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def broken_line(file: SourceFile, line: int, expected: str, found: str) -> ContractError:
     """The error for a line that cannot be read."""
     return broken_contract(
-        f"The file {file.path} is broken in line {line:,}.",
+        f"The file {file.place} is broken in line {line:,}.",
         expected,
         found,
         "correct this line, or write the file again",
@@ -157,7 +157,7 @@ def _header(records: Iterator[tuple[int, list[str]]], file: SourceFile) -> list[
     for _, names in records:
         return names
     expected = "the names of the columns in the first line"
-    raise broken_contract(f"The file {file.path} has no header.", expected, "blank lines only", REWRITE)
+    raise broken_contract(f"The file {file.place} has no header.", expected, "blank lines only", REWRITE)
 
 
 def _records(lines: Lines) -> Iterator[tuple[int, list[str]]]:
@@ -180,7 +180,7 @@ def _records(lines: Lines) -> Iterator[tuple[int, list[str]]]:
 
 
 def _unreadable(file: SourceFile, error: Exception) -> ContractError:
-    return broken_contract(f"The file {file.path} cannot be read to its end.", "a complete file", str(error), REWRITE)
+    return broken_contract(f"The file {file.place} cannot be read to its end.", "a complete file", str(error), REWRITE)
 
 
 def _start(text: str) -> str:

@@ -5,19 +5,20 @@ the other files. DuckDB's union by name would fill a column that a file lacks wi
 """
 
 import glob
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from storage.errors import ContractError
 from tasks.configuration import DataConfig
-from tasks.data.sources.files import SourceFile
 from tasks.data.sources.formats import SUFFIXES
 from tasks.data.sources.messages import REWRITE, broken_contract
+from tasks.data.sources.source_file import SourceFile
 
 if TYPE_CHECKING:
     import duckdb  # takes longer to import than a mistake in a column takes to be found
@@ -45,6 +46,8 @@ AGREEING = {"numeric": ({WHOLE, REAL, BOOLEAN},), "categorical": ({WHOLE, REAL},
 NUMBER_ROWS = "take data.id out: file and row number are the id then"
 NOT_PARQUET = f"something that is not Parquet, whose name does not end with {', '.join(SUFFIXES)}"
 ROW_NUMBER_COLUMNS = {"file_index", "file_row_number"}
+READING_THREADS = 8
+_Read = TypeVar("_Read")
 
 
 @dataclass(frozen=True)
@@ -66,7 +69,7 @@ def inspect_files(files: list[SourceFile], config: DataConfig) -> SourceTable:
 
     Raises `ContractError` for a damaged file, a missing column or a type that is wrong.
     """
-    footers = [_read_footer(file) for file in files]
+    footers = read_each(_read_footer, files)
     num_rows = [footer.num_rows for footer in footers]
     schemas = [footer.schema.to_arrow_schema() for footer in footers]
     if sum(num_rows) == 0:
@@ -86,6 +89,16 @@ def read_parquet_schema(file: SourceFile) -> pa.Schema:
     return _read_footer(file).schema.to_arrow_schema()
 
 
+def read_each(read: Callable[[SourceFile], _Read], files: list[SourceFile]) -> list[_Read]:
+    """What `read` finds in each file, several at a time; what it raises for the first file that is wrong is raised."""
+    with ThreadPoolExecutor(READING_THREADS, thread_name_prefix="read") as pool:
+        try:
+            return list(pool.map(read, files))
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
 def require_columns(file: SourceFile, names: Sequence[str], config: DataConfig) -> None:
     """Raise `ContractError` unless each column that the configuration names is there once."""
     lowered = [name.lower() for name in names]
@@ -96,7 +109,7 @@ def require_columns(file: SourceFile, names: Sequence[str], config: DataConfig) 
             raise broken_contract(
                 f"Column {column!r} is missing in {file.name}.",
                 f"every file has the column that {key} names",
-                f"the columns {_listed(names)} in {file.path}",
+                f"the columns {_listed(names)} in {file.place}",
                 f"{hint}set {key} to a column of every file{f', or {NUMBER_ROWS}' if role == 'id' else ''}",
             )
         if lowered.count(column.lower()) > 1:
@@ -166,7 +179,7 @@ def literal(text: str) -> str:
 
 def _files_sql(files: Sequence[SourceFile]) -> str:
     # DuckDB takes every path for a pattern, and folders called key=value for columns.
-    paths = ", ".join(literal(glob.escape(str(file.readable))) for file in files)
+    paths = ", ".join(literal(glob.escape(str(file.rows))) for file in files)
     return f"read_parquet([{paths}], union_by_name = true, hive_partitioning = false)"
 
 
@@ -205,15 +218,18 @@ def _category_sql(column: str, family: str) -> str:
 
 def _read_footer(file: SourceFile) -> pq.FileMetaData:
     expected = "a complete Parquet file"
+    if file.num_bytes == 0:
+        raise broken_contract(f"The file {file.place} is empty.", expected, "0 bytes", REWRITE)
     try:
-        if file.path.stat().st_size == 0:
-            raise broken_contract(f"The file {file.path} is empty.", expected, "0 bytes", REWRITE)
-        return pq.read_metadata(file.readable)
+        if file.parquet is not None:
+            return pq.read_metadata(file.parquet)
+        with file.open() as opened:
+            return pq.read_metadata(opened)
     except (pa.ArrowException, OSError) as error:
         begins_right = _first_bytes(file) == b"PAR1"
         found = "a Parquet file that was cut off or damaged" if begins_right else NOT_PARQUET
         raise broken_contract(
-            f"The file {file.path} cannot be read.",
+            f"The file {file.place} cannot be read.",
             expected,
             f"{found} ({str(error).partition(chr(10))[0]})",
             REWRITE,
@@ -222,8 +238,8 @@ def _read_footer(file: SourceFile) -> pq.FileMetaData:
 
 def _first_bytes(file: SourceFile) -> bytes:
     try:
-        with file.path.open("rb") as opened:
-            return opened.read(4)
+        with file.open() as opened:
+            return bytes(opened.read(4))
     except OSError:
         return b""
 
@@ -257,7 +273,7 @@ def _wrong_type(column: str, role: str, file: SourceFile, found: pa.DataType, fa
     return broken_contract(
         f"Column {column!r} in {file.name} has the wrong type.",
         f"{' or '.join(FITTING[role])}, for data.{role}",
-        f"{found} in {file.path}",
+        f"{found} in {file.place}",
         f"write the column with such a type, or name another one in data.{role.split()[0]}{hint}",
     )
 

@@ -15,7 +15,7 @@ import duckdb
 from storage.errors import ContractError
 from tasks.configuration import DataConfig
 from tasks.data.sources.columns import NUMBER_ROWS, SourceTable, only_row, samples_sql
-from tasks.data.sources.files import OnProgress
+from tasks.data.sources.fingerprints import OnProgress
 from tasks.data.sources.messages import REWRITE, broken_contract
 from tasks.data.sources.rules import Rule, kept_tokens_sql, label_domain, row_rules
 
@@ -113,9 +113,9 @@ def _measure_files(
             raise
         except duckdb.Error as error:
             raise broken_contract(
-                f"The file {file.path} cannot be read to its end.",
+                f"The file {file.place} cannot be read to its end.",
                 "a complete Parquet file",
-                str(error).partition("\n")[0],
+                str(error).partition("\n")[0].replace(str(file.rows), file.place),
                 REWRITE,
             ) from error
         measured.append((file_index, *row))

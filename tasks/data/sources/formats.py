@@ -24,6 +24,7 @@ SUFFIXES = {
 }
 KNOWN_SUFFIXES = (PARQUET_SUFFIX, *SUFFIXES)
 FORMATS = "Parquet, CSV, TSV, JSON Lines or Arrow/Feather"
+A_SOURCE = f"file ({FORMATS}), a folder of such files, or a glob, on this machine or in a bucket (s3://bucket/prefix/)"
 
 
 def format_of(name: str) -> str:
@@ -31,9 +32,14 @@ def format_of(name: str) -> str:
     return _known_format(name) or PARQUET
 
 
-def is_data(name: str) -> bool:
-    """Whether a file that lies in a source folder is one of its files, by its name."""
-    return name.endswith(PARQUET_SUFFIX) or _known_format(name) is not None
+def is_in_source(name: str) -> bool:
+    """Whether a file in a source folder is one of its files, by its name relative to the folder, with `/`.
+
+    What writers leave aside is not: `_metadata`, `_temporary/`, hidden files.
+    """
+    parts = name.split("/")
+    is_data = parts[-1].endswith(PARQUET_SUFFIX) or _known_format(parts[-1]) is not None
+    return is_data and not any(part.startswith((".", "_")) for part in parts)
 
 
 def is_compressed(name: str) -> bool:

@@ -1,5 +1,6 @@
 """Finding the user's files, knowing their bytes again, and saying what changed."""
 
+import io
 import os
 import time
 from pathlib import Path
@@ -8,11 +9,12 @@ import pytest
 
 from storage.datasets import DatasetManifest, SplitRecord, Target
 from storage.errors import ConfigurationError, ContractError
-from storage.objects.digests import sha256_of_file
+from storage.objects.digests import sha256_of_file, sha256_of_stream
 from tasks.configuration import DataConfig
 from tasks.data.readers.check import check_columns
-from tasks.data.sources import files as sources
-from tasks.data.sources.files import describe_change, ensure_unchanged, find_files, fingerprint_files, read_inputs
+from tasks.data.sources import fingerprints as sources
+from tasks.data.sources.files import find_files
+from tasks.data.sources.fingerprints import describe_change, ensure_unchanged, fingerprint_files, read_inputs
 from tests.helpers.parquet import text_columns, text_config, write_parquet
 
 
@@ -65,10 +67,11 @@ def test_a_source_that_is_not_there_is_an_error_that_names_a_similar_file(tmp_pa
         find_files(str(tmp_path / "intent.parquet"))
 
 
-@pytest.mark.parametrize("source", ["", "s3://bucket/data", "nothing-*.parquet"])
+@pytest.mark.parametrize("source", ["", "ftp://host/data", "s3://user:secret@bucket/data", "nothing-*.parquet"])
 def test_a_source_that_names_no_files_is_an_error(source: str) -> None:
-    with pytest.raises(ConfigurationError, match=r"data\.source"):
+    with pytest.raises(ConfigurationError, match=r"data\.source") as raised:
         find_files(source)
+    assert "secret" not in str(raised.value)
 
 
 def test_a_folder_without_parquet_is_an_error(tmp_path: Path) -> None:
@@ -83,21 +86,20 @@ def test_an_untouched_file_is_hashed_once_and_a_touched_one_again(
     set_age(path, 3600)
     monkeypatch.setattr(sources, "SETTLED_SECONDS", 0.0)
     time.sleep(0.02)  # the file's change time, which cannot be set, must lie in the past
-    hashed: list[Path] = []
+    hashed: list[str] = []
 
-    def noted_hash(path: Path) -> str:
-        hashed.append(path)
-        return sha256_of_file(path)
+    def noted_hash(file: io.BufferedReader) -> str:
+        hashed.append(sha256_of_stream(file))
+        return hashed[-1]
 
-    monkeypatch.setattr(sources, "sha256_of_file", noted_hash)
-    files = find_files(str(path))
-    first = fingerprint_files(files, tmp_path)
-    assert fingerprint_files(files, tmp_path) == first
+    monkeypatch.setattr(sources, "sha256_of_stream", noted_hash)
+    first = fingerprint_files(find_files(str(path)), tmp_path)
+    assert fingerprint_files(find_files(str(path)), tmp_path) == first
     assert len(hashed) == 1
     write_parquet(path, text_columns(2, first=5))
     set_age(path, 3600)
     time.sleep(0.02)  # as above
-    assert fingerprint_files(files, tmp_path)[0].sha256 == sha256_of_file(path) != first[0].sha256
+    assert fingerprint_files(find_files(str(path)), tmp_path) == [sha256_of_file(path)] != first
     assert len(hashed) == 2
 
 
@@ -115,17 +117,17 @@ def test_a_file_written_just_now_is_not_trusted_to_the_cache(tmp_path: Path) -> 
 def test_a_damaged_cache_counts_as_empty(tmp_path: Path) -> None:
     path = write_parquet(tmp_path / "data" / "a.parquet", text_columns(2))
     (tmp_path / sources.FINGERPRINT_CACHE).write_bytes(b'{"half a')
-    assert fingerprint_files(find_files(str(path)), tmp_path)[0].sha256 == sha256_of_file(path)
+    assert fingerprint_files(find_files(str(path)), tmp_path) == [sha256_of_file(path)]
 
 
 def test_a_file_changed_under_way_is_noticed(tmp_path: Path) -> None:
     path = write_parquet(tmp_path / "a.parquet", text_columns(2))
     files = find_files(str(path))
-    fingerprints = fingerprint_files(files, tmp_path)
-    ensure_unchanged(files, fingerprints)
+    fingerprint_files(files, tmp_path)
+    ensure_unchanged(files)
     write_parquet(path, text_columns(3))
     with pytest.raises(ContractError, match=r"a\.parquet was changed while it was being prepared"):
-        ensure_unchanged(files, fingerprints)
+        ensure_unchanged(files)
 
 
 def test_a_change_is_told_file_by_file_and_field_by_field(tmp_path: Path) -> None:

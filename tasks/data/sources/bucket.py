@@ -1,0 +1,142 @@
+"""Source files in a bucket: which ones an address names, and how they are read.
+
+Invariant: an address names the same files, with the same names, as the path of a folder with the same files would; and
+all that is read of an object is of the version that was listed: each answer says which version it is from.
+"""
+
+import fnmatch
+import glob
+import io
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from storage.errors import ConfigurationError
+from storage.objects.s3.address import parse_source_address
+from storage.objects.s3.connection import NEXT_OBJECTS, S3Connection, StoredObject, connect
+from storage.objects.s3.reader import open_object, open_stream
+from storage.objects.s3.transfers import download_ranges
+from tasks.data.sources.formats import A_SOURCE, SUFFIXES, is_in_source
+from tasks.data.sources.parquet_ranges import needed_ranges
+from tasks.data.sources.source_file import SourceFile
+
+WILDCARDS = "*?["
+
+
+@dataclass(frozen=True, kw_only=True)
+class BucketFile(SourceFile):
+    """One version of an object."""
+
+    s3: S3Connection
+    key: str
+    found: StoredObject
+
+    @property
+    def touched_at(self) -> float:
+        return 0.0  # an ETag is of the content
+
+    def open(self) -> pa.NativeFile:
+        return pa.PythonFile(open_object(self.s3, self.key, self.found), mode="r")
+
+    def stream(self) -> io.BufferedReader:
+        return open_stream(self.s3, self.key, self.found)
+
+    def bring(self, columns: set[str], path: Path) -> SourceFile:
+        """A file of the same size with the bytes of these columns in their places, and holes elsewhere."""
+        with self.open() as opened:
+            footer = pq.read_metadata(opened)
+        with path.open("xb") as file:
+            file.truncate(self.num_bytes)
+            download_ranges(self.s3, self.key, self.found, needed_ranges(footer, columns, self.num_bytes), file)
+        return replace(self, parquet=path)
+
+    def is_as_listed(self) -> bool:
+        return True  # all reading compares
+
+
+def find_in_bucket(source: str) -> list[BucketFile]:
+    """The files that an address names, in no particular order: those below a prefix, an object, or a pattern's matches.
+
+    What is there is taken as it is, so a prefix may have `[` or `*` in it. Raises `ConfigurationError` if there are
+    none, `StoreError` if the bucket cannot be listed.
+    """
+    address, typed = parse_source_address(source)
+    s3 = connect(address)
+    folder = typed if not typed or typed.endswith("/") else f"{typed}/"
+    below = list(_list(s3, folder, folder))
+    if below:
+        files = [file for file in below if is_in_source(file.name)]
+    elif typed != folder and (found := s3.find(typed)) is not None:
+        return [_file(s3, typed, typed.rpartition("/")[2], found)]
+    else:
+        files = list(_matches(s3, typed.rstrip("/"))) if glob.has_magic(typed) else []
+    if not files:
+        raise ConfigurationError(_nothing_found(s3, typed, folder, is_folder=bool(below)))
+    return files
+
+
+def _list(s3: S3Connection, prefix: str, folder: str) -> Iterator[BucketFile]:
+    """The objects whose keys begin with `prefix`, with their names in `folder`."""
+    for page in s3.pages("list_objects_v2", prefix, NEXT_OBJECTS):
+        for entry in page.get("Contents", []):
+            # A console makes an empty object with a slash at its end for each folder.
+            if not entry["Key"].endswith("/"):
+                found = StoredObject(entry["Size"], entry["ETag"])
+                yield _file(s3, entry["Key"], entry["Key"].removeprefix(folder), found)
+
+
+def _file(s3: S3Connection, key: str, name: str, found: StoredObject) -> BucketFile:
+    place, identity = f"{s3.address}/{key}", (found.num_bytes, found.etag)
+    return BucketFile(name=name, place=place, num_bytes=found.num_bytes, identity=identity, s3=s3, key=key, found=found)
+
+
+def _matches(s3: S3Connection, pattern: str) -> Iterator[BucketFile]:
+    """The objects that match, with their names below the first part of the pattern that has a wildcard."""
+    parts = pattern.split("/")
+    first = next(index for index, part in enumerate(parts) if glob.has_magic(part))
+    folder = "".join(f"{part}/" for part in parts[:first])
+    start = parts[first][: min(parts[first].find(mark) for mark in WILDCARDS if mark in parts[first])]
+    for file in _list(s3, folder + start, folder):
+        if is_match(file.name.split("/"), parts[first:]):
+            yield file
+
+
+def is_match(parts: Sequence[str], pattern: Sequence[str]) -> bool:
+    """Whether a path matches as `glob.glob` would have it: `**` is any number of folders, none of them hidden."""
+    if not pattern:
+        return not parts
+    if pattern[0] == "**":
+        if len(pattern) > 1 and is_match(parts, pattern[1:]):
+            return True
+        if not parts or parts[0].startswith("."):
+            return False
+        return is_match(parts[1:], pattern) or len(parts) == len(pattern) == 1
+    if not parts or (parts[0].startswith(".") and not pattern[0].startswith(".")):
+        return False
+    return fnmatch.fnmatchcase(parts[0], pattern[0]) and is_match(parts[1:], pattern[1:])
+
+
+def _nothing_found(s3: S3Connection, typed: str, folder: str, is_folder: bool) -> str:
+    if is_folder or not typed:
+        return (
+            f"data.source: {s3.address}/{folder} has no *.parquet files, nor others of a known format "
+            f"({', '.join(SUFFIXES)}). Name the prefix, object or glob that has them."
+        )
+    place = f"{s3.address}/{typed}"
+    if glob.has_magic(typed):
+        return f"data.source: no object matches {place}. Correct the pattern; ** also looks into folders below."
+    close = get_close_matches(typed.rstrip("/"), _beside(s3, typed.rstrip("/")), n=3)
+    hint = f" There is {', '.join(f'{s3.address}/{name}' for name in close)}." if close else ""
+    return f"data.source: there is nothing at {place}.{hint} Set data.source to a {A_SOURCE}."
+
+
+def _beside(s3: S3Connection, key: str) -> list[str]:
+    """What is in the same folder, as far as the first page of a listing goes."""
+    folder = key[: key.rfind("/") + 1]
+    page = next(s3.pages("list_objects_v2", folder, NEXT_OBJECTS, Delimiter="/"))
+    folders = [entry["Prefix"].rstrip("/") for entry in page.get("CommonPrefixes", [])]
+    return folders + [entry["Key"] for entry in page.get("Contents", [])]

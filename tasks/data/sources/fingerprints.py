@@ -1,0 +1,139 @@
+"""The bytes of the user's files, and what changed since they were last looked at.
+
+Invariant: a fingerprint is the SHA-256 of a file's content. One from the cache is used only if the file's identity is
+what it was, and if the file had been left alone for a while when it was hashed.
+"""
+
+import contextlib
+import json
+import os
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from storage.datasets import DATASET_FORMAT, DatasetManifest
+from storage.errors import ContractError
+from storage.objects.digests import canonical_json, sha256_of_stream
+from tasks.configuration import DataConfig
+from tasks.data.sources.source_file import SourceFile, cannot_read
+
+FINGERPRINT_CACHE = "fingerprints.json"
+SETTLED_SECONDS = 2.0
+CACHE_SAVE_SECONDS = 10.0
+HASHING_THREADS = 4
+# The order of the classes is an input where it decides something: `tasks.data.class_order`.
+NOT_AN_INPUT = {"source", "memory_limit", "class_order"}
+
+OnProgress = Callable[[str, float], None]
+
+
+def fingerprint_files(files: list[SourceFile], scratch: Path, on_progress: OnProgress | None = None) -> list[str]:
+    """Hash every file, several at a time; those that were hashed before and have not been touched are not read."""
+    cache = _FingerprintCache(scratch / FINGERPRINT_CACHE)
+    fingerprints = []
+    try:
+        with ThreadPoolExecutor(min(HASHING_THREADS, os.cpu_count() or 1)) as pool:
+            for num_done, fingerprint in enumerate(pool.map(cache.fingerprint, files), start=1):
+                fingerprints.append(fingerprint)
+                cache.save_now_and_then()
+                if on_progress is not None:
+                    on_progress("fingerprint", num_done / len(files))
+    finally:
+        cache.save()
+    return fingerprints
+
+
+def ensure_unchanged(files: list[SourceFile]) -> None:
+    """Raise `ContractError` if a file was touched since it was listed: the digest would not be the data's."""
+    for file in files:
+        if not file.is_as_listed():
+            raise ContractError(
+                f"The file {file.place} was changed while it was being prepared. Nothing was published. "
+                "Run again when no program writes to it any more."
+            )
+
+
+def read_inputs(config: DataConfig, files: list[SourceFile], fingerprints: list[str]) -> dict[str, Any]:
+    """What a data set's digest is taken over: content of the files and all that decides what becomes of them."""
+    return {
+        "format": DATASET_FORMAT,
+        "files": [{"name": file.name, "sha256": sha256} for file, sha256 in zip(files, fingerprints, strict=True)],
+        "data": config.model_dump(mode="json", exclude=NOT_AN_INPUT),
+    }
+
+
+def describe_change(old: DatasetManifest, new_inputs: dict[str, Any]) -> list[str]:
+    """How the inputs of a data set differ from those of an earlier one, file by file and field by field, in words."""
+    changes = _file_changes(_hashes(old.inputs), _hashes(new_inputs))
+    before, now = (_flat(inputs.get("data")) for inputs in (old.inputs, new_inputs))
+    before["format"], now["format"] = old.inputs.get("format"), new_inputs.get("format")
+    for key in sorted(before.keys() | now.keys()):
+        if before.get(key) != now.get(key):
+            changes.append(f"{key}: {_shown(before.get(key))} -> {_shown(now.get(key))}")
+    return changes
+
+
+class _FingerprintCache:
+    """Fingerprints by place, kept as JSON. Losing it costs time only, so an unreadable one counts as empty."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.known: dict[str, list[Any]] = {}
+        self.saved_at = time.monotonic()
+        with contextlib.suppress(OSError, ValueError):
+            loaded = json.loads(path.read_bytes())
+            self.known = loaded if isinstance(loaded, dict) else {}
+
+    def fingerprint(self, file: SourceFile) -> str:
+        entry = self.known.get(file.place)
+        if isinstance(entry, list) and entry[:-1] == list(file.identity):
+            return str(entry[-1])
+        started = time.time()
+        try:
+            with file.stream() as opened:
+                sha256 = sha256_of_stream(opened)
+        except OSError as error:
+            raise cannot_read(file.place, error) from error
+        # A file touched just now may yet change unseen.
+        if file.touched_at < started - SETTLED_SECONDS:
+            self.known[file.place] = [*file.identity, sha256]
+        return sha256
+
+    def save_now_and_then(self) -> None:
+        if time.monotonic() - self.saved_at > CACHE_SAVE_SECONDS:
+            self.save()
+
+    def save(self) -> None:
+        self.saved_at = time.monotonic()
+        with contextlib.suppress(OSError):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            temporary = self.path.with_name(f"{self.path.name}.{os.getpid()}")
+            temporary.write_bytes(canonical_json(dict(self.known)))
+            temporary.replace(self.path)
+
+
+def _hashes(inputs: dict[str, Any]) -> dict[str, str]:
+    return {str(file["name"]): str(file["sha256"]) for file in inputs.get("files", [])}
+
+
+def _file_changes(before: dict[str, str], now: dict[str, str]) -> list[str]:
+    changes = [
+        f"file {name}: content changed" for name in sorted(before.keys() & now.keys()) if before[name] != now[name]
+    ]
+    gone = {sha256: name for name, sha256 in before.items() if name not in now}
+    for name in sorted(now.keys() - before.keys()):
+        old_name = gone.pop(now[name], None)
+        changes.append(f"file {old_name}: now called {name}" if old_name else f"file {name}: new")
+    return changes + [f"file {name}: gone" for name in sorted(gone.values())]
+
+
+def _flat(value: Any, prefix: str = "data") -> dict[str, Any]:
+    if not isinstance(value, dict):
+        return {prefix: value}
+    return {key: leaf for name, part in value.items() for key, leaf in _flat(part, f"{prefix}.{name}").items()}
+
+
+def _shown(value: Any) -> str:
+    return "not set" if value is None else json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,76 @@
+"""Which bytes of a Parquet file are needed for some of its columns.
+
+Invariant: only what the footer states to be a chunk of another column is left out: footer, page indexes, bloom filters
+and whatever else a writer put between the chunks is all there. Who reads these columns finds every byte in its place.
+"""
+
+from collections.abc import Iterable, Iterator
+
+import pyarrow.parquet as pq
+
+Range = tuple[int, int]
+
+# A request takes as long as some ten or hundred KiB: a hole that is smaller is fetched too.
+SMALLEST_HOLE_BYTES = 64 << 10
+LARGEST_RANGE_BYTES = 8 << 20
+
+
+def needed_ranges(footer: pq.FileMetaData, columns: set[str], num_bytes: int) -> list[Range]:
+    """The first byte of each range and the one after its last, in order, none longer than 8 MiB."""
+    chunks = list(_chunks(footer))
+    if any(chunk.file_path for _, chunk in chunks):
+        return list(_cut([(0, num_bytes)]))  # its places are those in another file
+    needed = [_range_of(chunk) for names, chunk in chunks if names & columns or not names]
+    unread = _merged(_range_of(chunk) for names, chunk in chunks if names and not names & columns)
+    holes = [(start, end) for start, end in unread if end - start >= SMALLEST_HOLE_BYTES]
+    kept = [*needed, *_without(holes, num_bytes)]
+    return list(_cut(_merged((max(0, start), min(end, num_bytes)) for start, end in kept)))
+
+
+def _chunks(footer: pq.FileMetaData) -> Iterator[tuple[set[str], pq.ColumnChunkMetaData]]:
+    """Every chunk with the names of the columns that it may be of: lists have chunks below their own name."""
+    names = _names_of_leaves(footer)
+    for group_index in range(footer.num_row_groups):
+        group = footer.row_group(group_index)
+        yield from ((names[index], group.column(index)) for index in range(group.num_columns))
+
+
+def _names_of_leaves(footer: pq.FileMetaData) -> list[set[str]]:
+    """For each leaf of the schema the columns that it may belong to: more than one where names have dots."""
+    columns = footer.schema.to_arrow_schema().names
+    paths = [f"{footer.schema.column(index).path}." for index in range(len(footer.schema))]
+    return [{column for column in columns if path.startswith(f"{column}.")} for path in paths]
+
+
+def _range_of(chunk: pq.ColumnChunkMetaData) -> Range:
+    # Some writers say 0 where there is no dictionary.
+    starts = [start for start in (chunk.dictionary_page_offset, chunk.data_page_offset) if start]
+    return (min(starts), min(starts) + chunk.total_compressed_size) if starts else (0, 0)
+
+
+def _merged(ranges: Iterable[Range]) -> list[Range]:
+    """Ranges in order that neither touch nor overlap."""
+    merged: list[Range] = []
+    for start, end in sorted(ranges):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+        elif start < end:
+            merged.append((start, end))
+    return merged
+
+
+def _without(holes: list[Range], num_bytes: int) -> Iterator[Range]:
+    """What is left of the file without these."""
+    start = 0
+    for hole_start, hole_end in holes:
+        if start < hole_start:
+            yield start, hole_start
+        start = hole_end
+    if start < num_bytes:
+        yield start, num_bytes
+
+
+def _cut(ranges: Iterable[Range]) -> Iterator[Range]:
+    for start, end in ranges:
+        for first in range(start, end, LARGEST_RANGE_BYTES):
+            yield first, min(first + LARGEST_RANGE_BYTES, end)

@@ -60,7 +60,8 @@ def _matches(pattern: Path) -> tuple[Path, list[Path]]:
     if all(plain):
         return pattern.parent, []
     folder = Path(*pattern.parts[: plain.index(False)])
-    found = [Path(match) for match in glob.glob(str(pattern), recursive=True)]  # noqa: PTH207 - ** as in a shell
+    # ** as in a shell; where there are two of them, some files would be found twice.
+    found = dict.fromkeys(map(Path, glob.iglob(str(pattern), recursive=True)))  # noqa: PTH207
     return folder, [path for path in found if path.is_file()]
 
 

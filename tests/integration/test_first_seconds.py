@@ -3,13 +3,15 @@
 import json
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import boto3
 import pytest
 
 from tests.helpers.commands import COMMAND, ROOT
 from tests.helpers.parquet import text_columns, write_parquet
+from tests.helpers.s3_server import BUCKET, running_s3_server, s3_environment, use_s3
 
 CONFIGURATION = """
 run = "new"
@@ -57,11 +59,19 @@ def configuration(tmp_path: Path) -> Path:
     return path
 
 
-def call(commands: Sequence[Sequence[str]], heavy: set[str], folder: Path) -> tuple[list[str], list[str], str]:
+@pytest.fixture(scope="module")
+def s3_endpoint() -> Iterator[str]:
+    with running_s3_server() as endpoint:
+        yield endpoint
+
+
+def call(
+    commands: Sequence[Sequence[str]], heavy: set[str], folder: Path, environment: dict[str, str] | None = None
+) -> tuple[list[str], list[str], str]:
     """What each command said on stdout, the heavy libraries that were imported, and what they said on stderr."""
     result = subprocess.run(
         [sys.executable, "-c", SCRIPT, json.dumps([sorted(heavy), *commands])],
-        env={"PYTHONPATH": str(ROOT), "PREFECT_API_URL": NO_SERVER, "PATH": "/usr/bin:/bin"},
+        env={"PYTHONPATH": str(ROOT), "PREFECT_API_URL": NO_SERVER, "PATH": "/usr/bin:/bin", **(environment or {})},
         cwd=folder,
         capture_output=True,
         text=True,
@@ -81,6 +91,29 @@ def test_a_mistake_is_said_before_a_library_is_imported_or_a_server_asked(config
     assert imported == []
     assert stderr.startswith(f"Reading the configuration {configuration}.\n")
     assert stderr.splitlines().count(f"Reading the configuration {configuration}.") == len(commands)
+
+
+def test_a_mistake_in_a_bucket_is_said_before_more_is_imported_than_it_needs(
+    configuration: Path, s3_endpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_s3(monkeypatch, s3_endpoint)
+    client = boto3.session.Session(region_name="us-east-1").client("s3")
+    for path in (configuration.parent / "data").iterdir():
+        client.upload_file(str(path), BUCKET, f"some/data/{path.name}")
+    place = f"s3://{BUCKET}/some"
+    mistakes = {
+        (f"{place}/data/", "dominion"): "Column 'dominion' is missing in part-0.parquet",
+        (f"{place}/**/*.parquet", "length"): f"found: double in {place}/data/part-0.parquet",
+        (f"{place}/date", "domain"): f"there is nothing at {place}/date. There is {place}/data.",
+    }
+    commands = [
+        ("run", str(configuration), "--set", f"data.source={source}", "--set", f"data.label={label}")
+        for source, label in mistakes
+    ]
+    said, imported, _ = call(commands, HEAVY, configuration.parent, s3_environment(s3_endpoint))
+    for expected, found in zip(mistakes.values(), said, strict=True):
+        assert expected in found
+    assert imported == ["boto3"]
 
 
 def test_the_first_line_is_said_before_the_configuration_is_read(tmp_path: Path) -> None:

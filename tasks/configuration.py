@@ -120,11 +120,13 @@ class DataConfig(ConfigModel):
 
     source: str = Field(
         "",
-        description="A file, a folder of files, or a glob; all files have one format, which their names say: Parquet "
-        "(.parquet), CSV (.csv), TSV (.tsv), JSON Lines (.jsonl, .ndjson), these also compressed (.gz), or Arrow IPC "
-        "and Feather (.arrow, .feather). CSV and TSV have a header, are UTF-8, and an empty field, quoted or not, is "
-        "a missing value. In JSON Lines null, NaN in a metadata column and an absent key are missing values. A "
-        "relative path is taken from the configuration file's folder.",
+        description="A file, a folder of files, or a glob, on this machine or in a bucket: s3://bucket/prefix/, "
+        "s3://bucket/data/**/*.parquet; boto3's environment and profile say which server and credentials. All files "
+        "have one format, which their names say: Parquet (.parquet), CSV (.csv), TSV (.tsv), JSON Lines (.jsonl, "
+        ".ndjson), these also compressed (.gz), or Arrow IPC and Feather (.arrow, .feather). CSV and TSV have a "
+        "header, are UTF-8, and an empty field, quoted or not, is a missing value. In JSON Lines null, NaN in a "
+        "metadata column and an absent key are missing values. A relative path is taken from the configuration file's "
+        "folder.",
     )
     id: str | None = Field(
         None,

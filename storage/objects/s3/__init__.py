@@ -1,1 +1,1 @@
-"""The `Store` protocol over a prefix of an S3 bucket: requests, transfers, and what failures mean."""
+"""Requests to an S3 bucket, what failures mean, transfers; the `Store` protocol over a prefix; a source's objects as files."""

@@ -1,4 +1,4 @@
-"""Source files of formats other than Parquet: read row by row or batch by batch, and made Parquet for all that follows.
+"""Source files that are not Parquet on this machine: fetched, or read row by row, and made that for all that follows.
 
 Nothing in here writes to the store.
 """

@@ -1,1 +1,1 @@
-"""Requests to an S3 bucket, what failures mean, transfers; the `Store` protocol over a prefix; a source's objects as files."""
+"""A bucket: requests, what failures mean, transfers, objects read as files; the `Store` protocol over a prefix."""

@@ -104,10 +104,10 @@ class S3Connection:
 
         return self.request("HeadObject", key, head)
 
-    def pages(self, operation: str, prefix: str, markers: dict[str, str], **more: str) -> Iterator[dict[str, Any]]:
+    def pages(self, operation: str, prefix: str, markers: dict[str, str], **more: Any) -> Iterator[dict[str, Any]]:
         """The pages of a listing. `markers` says which arguments go on from which fields of the page before."""
         send, name = getattr(self.client, operation), operation.title().replace("_", "")
-        arguments = {"Bucket": self.address.bucket, "Prefix": self.address.full_prefix(prefix), **more}
+        arguments: dict[str, Any] = {"Bucket": self.address.bucket, "Prefix": self.address.full_prefix(prefix), **more}
         while True:
             page: dict[str, Any] = self.request(name, prefix, partial(send, **arguments))
             yield page

@@ -17,6 +17,8 @@ from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_ba
 from werkzeug.serving import WSGIRequestHandler, make_server
 
 from storage.objects.addresses import open_store
+from storage.objects.s3.address import SourceBucket
+from storage.objects.s3.connection import StoredObject, connect
 from storage.objects.s3.store import S3Store
 
 BUCKET = "holdfast-tests"
@@ -68,6 +70,21 @@ def open_s3_store(folder: Path) -> S3Store:
     store = open_store(f"s3://{BUCKET}/{uuid.uuid4().hex}/prefix", cache=folder / "cache")
     assert isinstance(store, S3Store)
     return store
+
+
+def put_object(key: str, data: bytes) -> StoredObject:
+    """Put or replace an object of the bucket, as another program would; the version that it is then."""
+    answer = connect(SourceBucket(BUCKET)).client.put_object(Bucket=BUCKET, Key=key, Body=data)
+    return StoredObject(len(data), answer["ETag"])
+
+
+def upload_folder(folder: Path) -> str:
+    """The address of a prefix of its own that has the files of a folder, for a source."""
+    prefix = f"{uuid.uuid4().hex}/data"
+    for path in folder.rglob("*"):
+        if path.is_file():
+            put_object(f"{prefix}/{path.relative_to(folder).as_posix()}", path.read_bytes())
+    return f"s3://{BUCKET}/{prefix}/"
 
 
 def make_bucket(endpoint: str) -> None:

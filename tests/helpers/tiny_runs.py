@@ -32,7 +32,7 @@ every_steps = 2
 """
 
 
-def write_tiny_configuration(folder: Path, name: str, store: str | Path, source: Path) -> Path:
+def write_tiny_configuration(folder: Path, name: str, store: str | Path, source: str | Path) -> Path:
     """A configuration file in `folder`; data such as `text_columns` gives fit it."""
     path = folder / "run.toml"
     path.write_text(CONFIGURATION.replace("NAME", name).replace("STORE", str(store)).replace("SOURCE", str(source)))

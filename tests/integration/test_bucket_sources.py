@@ -19,7 +19,7 @@ from storage.objects.local_store import LocalStore
 from storage.objects.s3 import connection as s3_connection
 from storage.objects.s3 import reader
 from storage.objects.s3.address import SourceBucket
-from storage.objects.s3.connection import S3Connection, StoredObject, connect
+from storage.objects.s3.connection import S3Connection, connect
 from storage.objects.s3.reader import open_object, open_stream
 from tasks.configuration import DataConfig
 from tasks.data.pipeline import prepare_dataset
@@ -29,7 +29,7 @@ from tasks.data.readers.fetching import fetch_columns
 from tasks.data.sources.files import find_files
 from tests.helpers.faulty_proxy import Failure, FaultyProxy, running_proxy
 from tests.helpers.parquet import text_columns, text_config, token_columns, token_config, write_parquet, write_table
-from tests.helpers.s3_server import BUCKET, CREDENTIALS, running_s3_server, use_s3
+from tests.helpers.s3_server import BUCKET, CREDENTIALS, put_object, running_s3_server, upload_folder, use_s3
 
 NUM_ROWS = 300
 METADATA: dict[str, Any] = {"numeric": ["length", "score"], "categorical": ["region"]}
@@ -57,20 +57,6 @@ def bucket() -> S3Connection:
     return connect(SourceBucket(BUCKET))
 
 
-def put(key: str, data: bytes) -> StoredObject:
-    answer = bucket().client.put_object(Bucket=BUCKET, Key=key, Body=data)
-    return StoredObject(len(data), answer["ETag"])
-
-
-def upload(folder: Path) -> str:
-    """The address of a prefix of its own that has the files of a folder."""
-    prefix = f"{uuid.uuid4().hex}/data"
-    for path in folder.rglob("*"):
-        if path.is_file():
-            put(f"{prefix}/{path.relative_to(folder).as_posix()}", path.read_bytes())
-    return f"s3://{BUCKET}/{prefix}/"
-
-
 def prepared(config: DataConfig, folder: Path) -> tuple[DatasetManifest, dict[str, bytes]]:
     """The data set, and every object of the store that it was published in."""
     store = LocalStore(folder / "store")
@@ -93,7 +79,7 @@ def write_parts(folder: Path, kind: str) -> Path:
 
 def assert_same_from_a_bucket(make_config: Callable[[str], DataConfig], folder: Path, root: Path) -> None:
     in_folder = prepared(make_config(str(folder)), root / "from-folder")
-    in_bucket = prepared(make_config(upload(folder)), root / "from-bucket")
+    in_bucket = prepared(make_config(upload_folder(folder)), root / "from-bucket")
     assert in_bucket == in_folder
 
 
@@ -157,8 +143,8 @@ def test_an_address_names_the_files_that_the_same_path_names(proxy: FaultyProxy,
     for name in TREE:
         (tmp_path / "data" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "data" / name).write_bytes(b"some bytes")
-    address = upload(tmp_path / "data")
-    put(f"{address.removeprefix(f's3://{BUCKET}/')}ab/", b"")  # as a console makes a folder
+    address = upload_folder(tmp_path / "data")
+    put_object(f"{address.removeprefix(f's3://{BUCKET}/')}ab/", b"")  # as a console makes a folder
     found = {pattern: names(f"{tmp_path}/data/{pattern}") for pattern in PATTERNS}
     assert {pattern: names(address + pattern) for pattern in found} == found
     assert found["[x]/*.parquet"] == ["*.parquet"] and found["*/*.parquet"] is not None and found["no"] is None
@@ -176,7 +162,7 @@ def names(source: str) -> list[str] | None:
 def test_a_listing_of_many_pages_is_whole(proxy: FaultyProxy, monkeypatch: pytest.MonkeyPatch) -> None:
     prefix = uuid.uuid4().hex
     for number in range(7):
-        put(f"{prefix}/{number}.parquet", b"")
+        put_object(f"{prefix}/{number}.parquet", b"")
     pages = S3Connection.pages
     monkeypatch.setattr(S3Connection, "pages", lambda *given, **more: pages(*given, **more, MaxKeys=2))
     assert names(f"s3://{BUCKET}/{prefix}") == [f"{number}.parquet" for number in range(7)]
@@ -210,7 +196,7 @@ def test_of_parquet_the_columns_that_are_needed_are_fetched_once_and_hardly_more
     proxy: FaultyProxy, tmp_path: Path
 ) -> None:
     path = write_parquet(tmp_path / "data" / "a.parquet", wide_columns(), WIDE_GROUP)
-    config = text_config(upload(tmp_path / "data"), label="label", id=None)
+    config = text_config(upload_folder(tmp_path / "data"), label="label", id=None)
     files = find_files(config.source)
     brought = fetch_columns(files, config, tmp_path / "brought")
     footer = pq.read_metadata(path)
@@ -234,7 +220,7 @@ def test_of_arrow_files_the_columns_that_are_needed_are_fetched_and_hardly_more(
     table = pa.table(wide_columns())
     with pa.ipc.new_file(path, table.schema) as writer:
         writer.write_table(table, max_chunksize=WIDE_GROUP)
-    (file,) = find_files(upload(tmp_path / "data"))
+    (file,) = find_files(upload_folder(tmp_path / "data"))
     with open_arrow_file(file, {"text", "label"}) as (schema, batches):
         found = pa.Table.from_batches(list(batches), schema)
     assert found == table.select(["text", "label"])
@@ -245,7 +231,7 @@ def test_of_arrow_files_the_columns_that_are_needed_are_fetched_and_hardly_more(
 def test_a_look_at_the_columns_fetches_little_of_a_large_file(proxy: FaultyProxy, tmp_path: Path) -> None:
     for kind in ("parquet", "csv", "arrow"):
         path = write_table(tmp_path / kind / f"a.{kind}", wide_columns())
-        config = text_config(upload(path.parent), label="label", id=None)
+        config = text_config(upload_folder(path.parent), label="label", id=None)
         check_columns(find_files(config.source), config)
         assert sum(fetched_bytes(proxy, f"a.{kind}")) <= 128 << 10
         assert path.stat().st_size > 4 << 20
@@ -256,7 +242,7 @@ def test_a_file_in_a_bucket_reads_like_one_on_disk_wherever_it_is_read(
 ) -> None:
     monkeypatch.setattr(reader, "MOST_BYTES", 3 << 17)
     data = random.Random(1).randbytes(3_000_000)
-    found = put("seek.bin", data)
+    found = put_object("seek.bin", data)
     generator = random.Random(2)
     with open_object(bucket(), "seek.bin", found) as file:
         for _ in range(200):
@@ -278,12 +264,12 @@ def test_an_object_that_is_replaced_under_way_is_one_clear_error(
     proxy: FaultyProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     folder = write_parts(tmp_path / "data", kind)
-    address = upload(folder)
+    address = upload_folder(folder)
     changed = f"{address}z.{kind}"
 
     def replace(phase: str, share: float) -> None:
         if phase == "fingerprint" and share == 1.0:
-            put(changed.removeprefix(f"s3://{BUCKET}/"), (folder / f"z.{kind}").read_bytes() + b"\n")
+            put_object(changed.removeprefix(f"s3://{BUCKET}/"), (folder / f"z.{kind}").read_bytes() + b"\n")
 
     with pytest.raises(StoreError) as caught:
         prepare_dataset(text_config(address), LocalStore(tmp_path / "store"), tmp_path / "scratch", replace)
@@ -294,8 +280,8 @@ def test_an_object_that_is_replaced_under_way_is_one_clear_error(
 
 
 def test_an_object_that_is_cut_off_or_deleted_under_way_is_one_clear_error(proxy: FaultyProxy) -> None:
-    found = put("gone.bin", b"x" * 300_000)
-    put("gone.bin", b"x")
+    found = put_object("gone.bin", b"x" * 300_000)
+    put_object("gone.bin", b"x")
     with open_object(bucket(), "gone.bin", found) as file, pytest.raises(StoreError, match=r"gone\.bin was replaced"):
         file.seek(200_000)
         file.read(10)
@@ -307,7 +293,7 @@ def test_an_object_that_is_cut_off_or_deleted_under_way_is_one_clear_error(proxy
 @pytest.mark.parametrize("failure", [Failure.SLOW_DOWN, Failure.RESET, Failure.CUT])
 def test_a_request_that_fails_is_made_again(proxy: FaultyProxy, tmp_path: Path, failure: Failure) -> None:
     folder = write_parts(tmp_path / "data", "parquet")
-    address = upload(folder)
+    address = upload_folder(folder)
     listing = proxy.fail(failure, "GET", "list-type=2")
     objects = proxy.fail(failure, "GET", "z.parquet", times=3)
     manifest, _ = prepared(text_config(address), tmp_path / "from-bucket")
@@ -316,7 +302,7 @@ def test_a_request_that_fails_is_made_again(proxy: FaultyProxy, tmp_path: Path, 
 
 
 def test_a_file_whose_hash_is_known_is_not_fetched_again(proxy: FaultyProxy, tmp_path: Path) -> None:
-    config = text_config(upload(write_parts(tmp_path / "data", "csv")))
+    config = text_config(upload_folder(write_parts(tmp_path / "data", "csv")))
     first = prepared(config, tmp_path)
     asked = len(proxy.requests)
     assert prepared(config, tmp_path) == first
@@ -333,14 +319,14 @@ def broken_source(source: str, error: type[Exception] = ConfigurationError) -> s
 
 def test_an_address_that_names_nothing_is_an_error_that_says_what_is_there(proxy: FaultyProxy) -> None:
     prefix = uuid.uuid4().hex
-    put(f"{prefix}/intents/notes.txt", b"")
+    put_object(f"{prefix}/intents/notes.txt", b"")
     place = f"s3://{BUCKET}/{prefix}"
     assert f"{place}/intents/ has no *.parquet files, nor others" in broken_source(f"{place}/intents/")
     assert f"there is nothing at {place}/intent. There is {place}/intents. Set" in broken_source(f"{place}/intent")
     assert f"no object matches {place}/*/*.parquet. Correct the pattern" in broken_source(f"{place}/*/*.parquet")
     assert f"there is nothing at s3://{BUCKET}/{prefix}x/." in broken_source(f"{place}x/")
-    put(f"{prefix}/mixed/a.csv", b"")
-    put(f"{prefix}/mixed/a.jsonl", b"")
+    put_object(f"{prefix}/mixed/a.csv", b"")
+    put_object(f"{prefix}/mixed/a.jsonl", b"")
     assert "has 1 CSV (a.csv), 1 JSON Lines (a.jsonl)" in broken_source(f"{place}/mixed")
 
 
@@ -380,8 +366,8 @@ MISTAKES: dict[str, tuple[str, bytes, str]] = {
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_file_that_cannot_be_read_is_named_by_its_address(proxy: FaultyProxy, tmp_path: Path, mistake: str) -> None:
     name, content, expected = MISTAKES[mistake]
-    address = upload(write_parquet(tmp_path / "data" / "a.parquet", text_columns(20)).parent)
-    put(f"{address.removeprefix(f's3://{BUCKET}/')}{name}", content)
+    address = upload_folder(write_parquet(tmp_path / "data" / "a.parquet", text_columns(20)).parent)
+    put_object(f"{address.removeprefix(f's3://{BUCKET}/')}{name}", content)
     with pytest.raises(ContractError) as caught:
         prepared(text_config(address), tmp_path)
     assert f"{address}{name}" in str(caught.value) and expected in str(caught.value)
@@ -392,7 +378,7 @@ def test_damage_in_the_middle_of_a_file_is_told_with_its_address_alone(proxy: Fa
     content = bytearray(path.read_bytes())
     content[4:600] = bytes(596)
     path.write_bytes(content)
-    address = upload(path.parent)
+    address = upload_folder(path.parent)
     with pytest.raises(ContractError) as caught:
         prepared(text_config(address), tmp_path)
     assert f"The file {address}a.parquet cannot be read to its end" in str(caught.value)
@@ -402,6 +388,6 @@ def test_damage_in_the_middle_of_a_file_is_told_with_its_address_alone(proxy: Fa
 def test_a_broken_line_is_told_with_address_and_number(proxy: FaultyProxy, tmp_path: Path) -> None:
     path = write_table(tmp_path / "data" / "a.csv", text_columns(200))
     path.write_bytes(path.read_bytes() + b"a,b\n")
-    address = upload(path.parent)
+    address = upload_folder(path.parent)
     with pytest.raises(ContractError, match=rf"The file {address}a\.csv is broken in line 202"):
         prepared(text_config(address), tmp_path)

@@ -6,12 +6,11 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import boto3
 import pytest
 
 from tests.helpers.commands import COMMAND, ROOT
 from tests.helpers.parquet import text_columns, write_parquet
-from tests.helpers.s3_server import BUCKET, running_s3_server, s3_environment, use_s3
+from tests.helpers.s3_server import running_s3_server, s3_environment, upload_folder, use_s3
 
 CONFIGURATION = """
 run = "new"
@@ -97,10 +96,7 @@ def test_a_mistake_in_a_bucket_is_said_before_more_is_imported_than_it_needs(
     configuration: Path, s3_endpoint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     use_s3(monkeypatch, s3_endpoint)
-    client = boto3.session.Session(region_name="us-east-1").client("s3")
-    for path in (configuration.parent / "data").iterdir():
-        client.upload_file(str(path), BUCKET, f"some/data/{path.name}")
-    place = f"s3://{BUCKET}/some"
+    place = upload_folder(configuration.parent / "data").removesuffix("/data/")
     mistakes = {
         (f"{place}/data/", "dominion"): "Column 'dominion' is missing in part-0.parquet",
         (f"{place}/**/*.parquet", "length"): f"found: double in {place}/data/part-0.parquet",

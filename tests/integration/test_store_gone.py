@@ -16,7 +16,7 @@ from tests.helpers.ceph_server import find_missing_programs
 from tests.helpers.commands import ROOT, RUN_SECONDS, Runner, kill_everything, wait_until
 from tests.helpers.faulty_proxy import FaultyProxy, running_proxy
 from tests.helpers.parquet import text_columns, write_parquet
-from tests.helpers.s3_server import BUCKET, running_s3_server, s3_environment
+from tests.helpers.s3_server import BUCKET, running_s3_server, s3_environment, upload_folder, use_s3
 from tests.helpers.tiny_runs import write_tiny_configuration
 
 # What is under way, and the request of which it is the first.
@@ -67,10 +67,13 @@ def over(server: str, prefect_server: dict[str, str], tmp_path_factory: pytest.T
 
 
 def make_runner(folder: Path, environment: dict[str, str], proxy: FaultyProxy) -> Runner:
-    """A run in the bucket behind the proxy, whose requests are made once: it is not they that wait."""
+    """A run with its store and its source in the bucket behind the proxy, whose requests are made once: it is not they that wait."""
     store = f"s3://{BUCKET}/{uuid.uuid4().hex}/prefix"
     write_parquet(folder / "data" / "part-0.parquet", text_columns(120))
-    configuration = write_tiny_configuration(folder, "patient", store, folder / "data")
+    with pytest.MonkeyPatch.context() as patch:
+        use_s3(patch, proxy.endpoint)
+        source = upload_folder(folder / "data")
+    configuration = write_tiny_configuration(folder, "patient", store, source)
     # What is downloaded goes below TMPDIR.
     environment = environment | s3_environment(proxy.endpoint, AWS_MAX_ATTEMPTS="1") | {"TMPDIR": str(folder)}
     return Runner(configuration, {"scratch": folder / "scratch"}, environment)

@@ -6,6 +6,7 @@ Invariant: equal values give equal bytes, on every machine and in every version 
 import hashlib
 import io
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -33,11 +34,14 @@ def sha256_of_file(path: Path) -> str:
         return sha256_of_stream(file)
 
 
-def sha256_of_stream(file: io.RawIOBase | io.BufferedReader) -> str:
-    """SHA-256 of what is left to read of an open file."""
+def sha256_of_stream(
+    file: io.RawIOBase | io.BufferedReader, note: Callable[[int], object] = lambda num_bytes: None
+) -> str:
+    """SHA-256 of what is left to read of an open file. `note` is told the bytes of each piece."""
     digest, piece = hashlib.sha256(), memoryview(bytearray(PIECE_BYTES))
     while count := file.readinto(piece):
         digest.update(piece[:count])
+        note(count)
     return digest.hexdigest()
 
 

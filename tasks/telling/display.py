@@ -26,6 +26,7 @@ from tasks.telling.terminal import console
 from training.watching.reporter import Report
 
 SECONDS_BETWEEN_LINES = 30.0
+SECONDS_WITHOUT_A_LINE = 5.0
 
 PHASES = {"start": "starting", "restore": "restoring", "train": "training", "validate": "validating", "save": "saving"}
 BEFORE_STEPS = ("start", "restore")
@@ -102,6 +103,8 @@ class PreparationDisplay:
 
     def __init__(self) -> None:
         self._phase: str | None = None
+        self._announced: set[str] = set()
+        self._begun = time.monotonic()
         self._progress = Progress(*_bar_columns(), console=console, disable=not console.is_terminal, transient=True)
         self._bar = self._progress.add_task(PREPARATION_PHASES["fingerprint"], total=1.0)
 
@@ -118,10 +121,13 @@ class PreparationDisplay:
         """Take over one report."""
         if phase == self._phase:
             self._progress.update(self._bar, completed=share)
-            return
-        self._phase = phase
-        self._progress.reset(self._bar, total=1.0, description=PREPARATION_PHASES[phase])
-        if phase != "fingerprint":  # that is done on every start, and mostly from memory
+        else:
+            self._phase = phase
+            self._progress.reset(self._bar, total=1.0, description=PREPARATION_PHASES[phase])
+        # Hashing is done on every start, and mostly from memory: it is a line only if it takes long.
+        is_brief = phase == "fingerprint" and (share == 1.0 or time.monotonic() - self._begun < SECONDS_WITHOUT_A_LINE)
+        if phase not in self._announced and not is_brief:
+            self._announced.add(phase)
             announce(f"Preparing the data: {PREPARATION_PHASES[phase]}.")
 
 

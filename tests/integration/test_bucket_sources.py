@@ -3,6 +3,8 @@
 Servers differ in what they answer: what matters most is tried on moto and on Ceph.
 """
 
+import errno
+import os
 import random
 import uuid
 from collections.abc import Callable, Iterator
@@ -299,6 +301,19 @@ def test_a_request_that_fails_is_made_again(proxy: FaultyProxy, tmp_path: Path, 
     manifest, _ = prepared(text_config(address), tmp_path / "from-bucket")
     assert (listing.fired, objects.fired) == (1, 3)
     assert manifest == prepared(text_config(folder), tmp_path / "from-folder")[0]
+
+
+def test_a_disk_that_is_full_is_told_with_the_folder(
+    proxy: FaultyProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "pwrite", fail)
+    address = upload_folder(write_parts(tmp_path / "data", "parquet"))
+    with pytest.raises(StoreError, match=r"Cannot write working files in .*/scratch: No space left on device"):
+        prepared(text_config(address), tmp_path)
+    assert not list((tmp_path / "scratch").glob("prepare-*"))
 
 
 def test_a_file_whose_hash_is_known_is_not_fetched_again(proxy: FaultyProxy, tmp_path: Path) -> None:

@@ -5,8 +5,10 @@ what it was, and if the file had been left alone for a while when it was hashed.
 """
 
 import contextlib
+import contextvars
 import json
 import os
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -32,16 +34,22 @@ OnProgress = Callable[[str, float], None]
 def fingerprint_files(files: list[SourceFile], scratch: Path, on_progress: OnProgress | None = None) -> list[str]:
     """Hash every file, several at a time; those that were hashed before and have not been touched are not read."""
     cache = _FingerprintCache(scratch / FINGERPRINT_CACHE)
+    progress = _Progress(files, on_progress)
     fingerprints = []
-    try:
-        with ThreadPoolExecutor(min(HASHING_THREADS, os.cpu_count() or 1)) as pool:
-            for num_done, fingerprint in enumerate(pool.map(cache.fingerprint, files), start=1):
+    with ThreadPoolExecutor(min(HASHING_THREADS, os.cpu_count() or 1)) as pool:
+        try:
+            # What a thread says of its progress belongs to the flow run in which it was started.
+            contexts = [contextvars.copy_context() for _ in files]
+            hashing = pool.map(lambda context, file: context.run(cache.fingerprint, file, progress), contexts, files)
+            for fingerprint in hashing:
                 fingerprints.append(fingerprint)
                 cache.save_now_and_then()
-                if on_progress is not None:
-                    on_progress("fingerprint", num_done / len(files))
-    finally:
-        cache.save()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+        finally:
+            cache.save()
+    progress.finish()
     return fingerprints
 
 
@@ -75,6 +83,29 @@ def describe_change(old: DatasetManifest, new_inputs: dict[str, Any]) -> list[st
     return changes
 
 
+class _Progress:
+    """The share of all bytes that is hashed, told from several threads one after the other."""
+
+    def __init__(self, files: list[SourceFile], on_progress: OnProgress | None) -> None:
+        self.num_bytes_total = max(1, sum(file.num_bytes for file in files))
+        self.num_bytes_done = 0
+        self.on_progress = on_progress
+        self.lock = threading.Lock()
+
+    def note(self, num_bytes: int) -> None:
+        with self.lock:
+            self.num_bytes_done += num_bytes
+            self._tell(min(1.0, self.num_bytes_done / self.num_bytes_total))  # a file may have grown
+
+    def finish(self) -> None:
+        """All is hashed, also where a file has become shorter."""
+        self._tell(1.0)
+
+    def _tell(self, share: float) -> None:
+        if self.on_progress is not None:
+            self.on_progress("fingerprint", share)
+
+
 class _FingerprintCache:
     """Fingerprints by place, kept as JSON. Losing it costs time only, so an unreadable one counts as empty."""
 
@@ -86,14 +117,15 @@ class _FingerprintCache:
             loaded = json.loads(path.read_bytes())
             self.known = loaded if isinstance(loaded, dict) else {}
 
-    def fingerprint(self, file: SourceFile) -> str:
+    def fingerprint(self, file: SourceFile, progress: "_Progress") -> str:
         entry = self.known.get(file.place)
         if isinstance(entry, list) and entry[:-1] == list(file.identity):
+            progress.note(file.num_bytes)
             return str(entry[-1])
         started = time.time()
         try:
             with file.stream() as opened:
-                sha256 = sha256_of_stream(opened)
+                sha256 = sha256_of_stream(opened, progress.note)
         except OSError as error:
             raise cannot_read(file.place, error) from error
         # A file touched just now may yet change unseen.

@@ -8,7 +8,7 @@ from botocore import exceptions as botocore_errors
 from botocore.exceptions import ClientError
 
 from storage.errors import ConfigurationError, CorruptObjectError, ObjectMissingError
-from storage.objects.s3.address import S3Address, parse_s3_address
+from storage.objects.s3.address import S3Address, SourceBucket, parse_s3_address
 from storage.objects.s3.errors import explain, is_transient, says_existing
 
 ADDRESS = S3Address("bucket", "some/prefix")
@@ -40,6 +40,16 @@ def test_an_answer_says_what_to_do_and_nothing_of_the_servers_own_text(status: i
     message = str(explain(answer(status, code), ADDRESS, "key", "http://server"))
     assert MESSAGES[status, code] in message
     assert "the-secret" not in message
+
+
+def test_a_source_is_told_by_its_own_name_and_what_it_needs() -> None:
+    def told(status: int, code: str) -> str:
+        return str(explain(answer(status, code), SourceBucket("bucket"), "some//key", "http://server"))
+
+    refused = told(403, "AccessDenied")
+    assert refused.startswith("Cannot use the source s3://bucket at http://server: 403 AccessDenied (at some//key).")
+    assert "its credentials need s3:ListBucket on the bucket and s3:GetObject on its objects. Grant" in refused
+    assert "check `data.source` and AWS_ENDPOINT_URL_S3" in told(404, "NoSuchBucket")
 
 
 def test_what_is_missing_and_what_is_damaged_are_errors_of_their_own() -> None:

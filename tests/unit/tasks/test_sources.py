@@ -3,6 +3,7 @@
 import io
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -88,8 +89,8 @@ def test_an_untouched_file_is_hashed_once_and_a_touched_one_again(
     time.sleep(0.02)  # the file's change time, which cannot be set, must lie in the past
     hashed: list[str] = []
 
-    def noted_hash(file: io.BufferedReader) -> str:
-        hashed.append(sha256_of_stream(file))
+    def noted_hash(file: io.BufferedReader, note: Callable[[int], object]) -> str:
+        hashed.append(sha256_of_stream(file, note))
         return hashed[-1]
 
     monkeypatch.setattr(sources, "sha256_of_stream", noted_hash)

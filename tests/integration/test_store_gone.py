@@ -67,7 +67,7 @@ def over(server: str, prefect_server: dict[str, str], tmp_path_factory: pytest.T
 
 
 def make_runner(folder: Path, environment: dict[str, str], proxy: FaultyProxy) -> Runner:
-    """A run with its store and its source in the bucket behind the proxy, whose requests are made once: it is not they that wait."""
+    """A run whose store and source are in the bucket behind the proxy, and whose requests are made once."""
     store = f"s3://{BUCKET}/{uuid.uuid4().hex}/prefix"
     write_parquet(folder / "data" / "part-0.parquet", text_columns(120))
     with pytest.MonkeyPatch.context() as patch:

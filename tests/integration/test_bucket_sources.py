@@ -258,7 +258,7 @@ def test_a_file_in_a_bucket_reads_like_one_on_disk_wherever_it_is_read(
     with open_stream(bucket(), "seek.bin", found) as stream:
         assert stream.read() == data
     sizes = fetched_bytes(proxy, "seek.bin")[-(len(proxy.requests) - asked) :]
-    assert sum(sizes) == len(data) and sizes[0] == reader.FIRST_BYTES and sizes.count(reader.MOST_BYTES) == 7
+    assert sum(sizes) == len(data) and (sizes.count(reader.FIRST_BYTES), sizes.count(reader.MOST_BYTES)) == (1, 7)
 
 
 @pytest.mark.parametrize("kind", ["parquet", "csv", "feather"])

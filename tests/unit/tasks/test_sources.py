@@ -35,6 +35,7 @@ def test_a_file_a_folder_and_a_glob_are_found_in_the_order_of_their_names(tmp_pa
     assert names(tmp_path) == ["a.parquet", "b.parquet", "deep/c.parquet"]
     assert names(tmp_path / "*.parquet") == ["a.parquet", "b.parquet"]
     assert names(tmp_path / "**" / "*.parquet") == ["a.parquet", "b.parquet", "deep/c.parquet"]
+    assert names(tmp_path / "**" / "**" / "*.parquet") == ["a.parquet", "b.parquet", "deep/c.parquet"]  # each once
 
 
 def test_what_other_programs_leave_beside_the_data_is_not_read(tmp_path: Path) -> None:

@@ -21,8 +21,7 @@ from training.stopping import StopFlag, follow_parent
 from training.world import World
 
 _CONTEXT = multiprocessing.get_context("forkserver")
-# What torch and pyarrow would load in every rank when they are first used, a second of computing each time.
-_CONTEXT.set_forkserver_preload(["tests.helpers.processes", "training.watching.metrics", "torch._inductor", "pandas"])
+_CONTEXT.set_forkserver_preload(["tests.helpers.processes", "training.watching.metrics"])
 LONGEST_SECONDS = 600
 SECONDS_TO_FOLLOW = 10
 

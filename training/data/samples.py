@@ -8,6 +8,7 @@ from bisect import bisect_right
 from collections import OrderedDict
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -45,10 +46,10 @@ class _RowGroup:
     def __init__(self, table: pa.Table, num_numeric: int, num_categorical: int) -> None:
         num_rows = table.num_rows
         tokens = table.column("tokens").combine_chunks()
-        self.ids = table.column("id").to_numpy()
-        self.labels = table.column("label").to_numpy().astype(np.int64)
-        self.offsets = tokens.offsets.to_numpy()
-        self.flat_tokens = tokens.values.to_numpy()
+        self.ids: list[str] = table.column("id").to_pylist()
+        self.labels = _values(table.column("label").combine_chunks()).astype(np.int64)
+        self.offsets = _values(tokens.offsets)
+        self.flat_tokens = _values(tokens.values)
         values = _flat(table, "numeric").reshape(num_rows, num_numeric)
         missing = _flat(table, "missing").reshape(num_rows, num_numeric)
         self.numeric = np.concatenate([values, missing], axis=1).astype(np.float32)
@@ -117,6 +118,10 @@ class SampleReader:
             ) from error
 
 
-def _flat(table: pa.Table, column: str) -> NDArray[np.float32]:
-    values: NDArray[np.float32] = table.column(column).combine_chunks().flatten().to_numpy()
-    return values
+def _flat(table: pa.Table, column: str) -> NDArray[Any]:
+    return _values(table.column(column).combine_chunks().flatten())
+
+
+def _values(array: pa.Array) -> NDArray[Any]:
+    """The values of an array without nulls, not copied. Arrow's own `to_numpy` would load pandas, in every rank."""
+    return np.from_dlpack(array)

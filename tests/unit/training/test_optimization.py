@@ -1,8 +1,5 @@
 """The optimizer's state goes out and comes back under the names of the parameters; overflow without end is noticed."""
 
-import subprocess
-import sys
-
 import pytest
 import torch
 from torch import nn
@@ -99,17 +96,3 @@ def test_weights_and_moments_have_the_bits_that_torchs_own_class_gives_them(clip
     for name, parameter in reference.named_parameters():
         for kind, tensor in torchs.state[parameter].items():
             assert torch.equal(optimization.tensors()[f"{kind}.{name}"], tensor)
-
-
-def test_a_step_loads_none_of_the_compiler_for_which_each_start_would_wait() -> None:
-    program = """
-import sys, torch
-from training.configuration import TrainConfig
-from training.optimization import Optimization
-model = torch.nn.Linear(3, 2)
-optimization = Optimization(model, TrainConfig(), torch.device("cpu"))
-optimization.backward(model(torch.ones(2, 3)).sum())
-optimization.step(0)
-sys.exit("torch._dynamo" in sys.modules)
-"""
-    assert subprocess.run([sys.executable, "-c", program]).returncode == 0

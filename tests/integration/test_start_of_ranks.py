@@ -1,0 +1,29 @@
+"""How ranks are started, and what each of them loads: every restart waits for it."""
+
+from pathlib import Path
+
+import pytest
+
+from storage.objects.local_store import LocalStore
+from tests.helpers.datasets import publish_small_dataset
+from tests.helpers.training import make_spec, read_log, train_to_end
+
+# Each takes a second of computing or two, and training uses nothing of it: torch's compiler, and Arrow's data frames.
+NOT_LOADED = {"torch._dynamo", "torch._inductor", "pandas"}
+
+
+@pytest.mark.parametrize(("ranks", "has_launcher"), [(1, False), (2, True)])
+def test_a_rank_loads_nothing_that_it_does_not_use_and_one_alone_has_no_launcher(
+    ranks: int, has_launcher: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPROFILEIMPORTTIME", "1")  # python(1): every module that is loaded is named on stderr
+    store = LocalStore(tmp_path / "store")
+    dataset = publish_small_dataset(store, tmp_path / "work", rows=100)
+    spec = make_spec(store, dataset, tmp_path / "segment", ranks=ranks, steps=12)
+    assert train_to_end(spec, store).outcome == "completed"
+    loaded = {
+        line.rpartition("|")[2].strip() for line in read_log(spec).splitlines() if line.startswith("import time:")
+    }
+    assert "torchmetrics" in loaded  # it validated, too
+    assert not loaded & NOT_LOADED
+    assert ("torch.distributed.launcher" in loaded) == has_launcher

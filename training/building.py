@@ -11,7 +11,7 @@ from training.configuration import ValidationConfig
 from training.data.batches import BatchSource
 from training.data.leaves import leaf_cut
 from training.data.order import SampleOrder
-from training.data.samples import SampleReader
+from training.data.reading import SampleReader
 from training.data.seeds import seed_initial_weights
 from training.loop import Segment
 from training.model.classifier import Classifier
@@ -41,7 +41,7 @@ def build_segment(
 ) -> tuple[Segment, BatchSource]:
     """All that training needs, at step 0, and where its batches come from."""
     config = spec.train
-    reader = SampleReader(store, dataset, "train")
+    reader = SampleReader(store, dataset, "train", spec.samples_folder, looks_ahead=True)
     order = SampleOrder(reader.num_rows, reader.group_rows, config.seed)
     pin = precision.device.type == "cuda"
     model = make_model(spec, dataset, precision)
@@ -72,7 +72,7 @@ def make_validator(
     config: ValidationConfig,
 ) -> Validator:
     """A validator for `split`."""
-    reader = SampleReader(store, dataset, split)
+    reader = SampleReader(store, dataset, split, spec.samples_folder)
     cut = leaf_cut(spec.model)
     return Validator(reader, cut, dataset.target, make_objective(spec, dataset, precision), precision, config, world)
 

@@ -58,6 +58,11 @@ class SegmentSpec(ConfigModel):
         return Path(self.scratch)
 
     @property
+    def samples_folder(self) -> Path:
+        """Where the ranks of this machine keep decoded samples for each other."""
+        return self.scratch_folder / "samples"
+
+    @property
     def progress_file(self) -> Path:
         """Where the first rank reports, for the process that launched it."""
         return self.scratch_folder / "progress.jsonl"

@@ -43,7 +43,7 @@ from training.configuration import CheckpointConfig, DivergenceConfig, ModelConf
 from training.data.batches import BatchSource, Leaf
 from training.data.leaves import leaf_cut
 from training.data.order import SampleOrder
-from training.data.samples import SampleReader
+from training.data.reading import SampleReader
 from training.model.precision import choose_precision
 from training.process_group import join_process_group
 from training.saving.checkpointing import Checkpointer
@@ -155,7 +155,7 @@ class _Bench:
         self._dataset = load_dataset(self._store, spec.dataset_digest)
         self._trainer = self._make_trainer()
         self._state = TrainingState(LossCurve(world, 10, DivergenceConfig()))
-        reader = SampleReader(self._store, self._dataset, "train")
+        reader = SampleReader(self._store, self._dataset, "train", spec.samples_folder)
         self._checkpointer = Checkpointer(
             spec, world, self._store, self._trainer, self._state,
             Reporter(spec.progress_file, world, BATCH_SIZE), reader.num_rows,

@@ -28,7 +28,7 @@ from training.configuration import CheckpointConfig, ModelConfig, TrainConfig, V
 from training.data.batches import BatchSource
 from training.data.leaves import leaf_cut, padded_length
 from training.data.order import SampleOrder
-from training.data.samples import SampleReader
+from training.data.reading import SampleReader
 from training.model.precision import choose_precision
 from training.process_group import join_process_group
 from training.specification import SegmentSpec
@@ -80,12 +80,12 @@ def _prepare(folder: Path) -> tuple[RunConfig, DatasetManifest]:
 
 def _padding_efficiency(store: LocalStore, dataset: DatasetManifest, config: RunConfig) -> float:
     """Real tokens over computed tokens of the first steps, with the batch size and the leaves of quality.toml."""
-    reader = SampleReader(store, dataset, "train")
+    reader = SampleReader(store, dataset, "train", store.root / ".tmp" / "samples")
     order = SampleOrder(reader.num_rows, reader.group_rows, config.train.seed)
     cut = leaf_cut(config.model)
     real = computed = 0
     for step in range(PADDING_STEPS):
-        lengths = reader.read(order.rows(step * config.train.batch_size, config.train.batch_size)).lengths
+        lengths = reader.read(order, step * config.train.batch_size, config.train.batch_size).lengths
         real += int(lengths.sum())
         leaves = cut.cut(lengths, config.train.leaves)
         computed += sum(len(leaf) * padded_length(int(lengths[leaf].max())) for leaf in leaves)
@@ -126,7 +126,7 @@ def _time_both(spec: SegmentSpec, world: World) -> object:
     store = spec.open_store()
     dataset = load_dataset(store, spec.dataset_digest)
     trainers = {mode: _make_trainer(spec, dataset, world, mode) for mode in ("exact", "fast")}
-    reader = SampleReader(store, dataset, "train")
+    reader = SampleReader(store, dataset, "train", spec.samples_folder)
     order = SampleOrder(reader.num_rows, reader.group_rows, 0)
     source = BatchSource(reader, order, leaf_cut(spec.model), BATCH_SIZE, LEAVES, world, pin=False)
     seconds: dict[str, list[float]] = {"exact": [], "fast": []}

@@ -4,6 +4,7 @@ Invariant: parts are written and chained by the code that training uses, so that
 """
 
 import hashlib
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,8 +27,8 @@ from tests.helpers.datasets import GROUP_ROWS
 from tests.helpers.parquet import text_config
 from tests.helpers.runs import record_of
 from training.data.leaves import leaf_cut
-from training.data.order import SampleOrder
-from training.data.samples import SampleReader
+from training.data.order import RowOrder, SampleOrder
+from training.data.reading import SampleReader
 
 STEPS, BATCH_SIZE, LEAVES, SEED = 40, 24, 5, 11
 # Of each segment: the steps of its promoted checkpoints, the last step it came to, its outcome, its ranks.
@@ -80,12 +81,14 @@ class LedgerRun:
         """The leaves of all steps, by the pure functions; with the samples left out that a rollback leaves out."""
         resume_step = DIVERGED_STEP - ROLLBACK_STEPS
         left_out = ROLLBACK_STEPS * BATCH_SIZE if is_rolled_back else 0
-        reader = SampleReader(self.store, self.dataset, "train")
-        order, cut = SampleOrder(reader.num_rows, GROUP_ROWS, self.seed), leaf_cut(self.config.model)
+        with tempfile.TemporaryDirectory() as folder:
+            reader = SampleReader(self.store, self.dataset, "train", Path(folder))
+            lengths = reader.read(RowOrder(reader.num_rows, GROUP_ROWS), 0, reader.num_rows).lengths
+        order, cut = SampleOrder(len(lengths), GROUP_ROWS, self.seed), leaf_cut(self.config.model)
         leaves = []
         for step in range(STEPS):
             rows = order.rows(step * BATCH_SIZE + (left_out if step >= resume_step else 0), BATCH_SIZE)
-            positions = cut.cut(reader.read(rows).lengths, LEAVES)
+            positions = cut.cut(lengths[rows], LEAVES)
             leaves += [{"step": step, "leaf": i, "rows": rows[leaf].tolist()} for i, leaf in enumerate(positions)]
         return leaves
 

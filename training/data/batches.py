@@ -18,8 +18,9 @@ from torch import Tensor
 from storage.runs.positions import first_position
 from storage.runs.run_state import RollbackRecord
 from training.data.leaves import LeafCut, padded_length
-from training.data.order import SampleOrder
-from training.data.samples import SampleReader, Samples
+from training.data.order import Order
+from training.data.reading import SampleReader
+from training.data.samples import Samples
 from training.rank_shares import deal
 from training.world import World
 
@@ -30,8 +31,8 @@ class Leaf:
 
     index: int
     rows: NDArray[np.int64]  # [B] indices in the split
-    ids: NDArray[np.object_]  # [B] text, as read beside the tokens
-    tokens: Tensor  # [B, T] int64, 0 is padding
+    ids: bytes  # UTF-8, joined by the ledger's separator, as read beside the tokens
+    tokens: Tensor  # [B, T] int32, 0 is padding
     lengths: Tensor  # [B] int64
     numeric: Tensor  # [B, 2K] float32
     categorical: Tensor  # [B, C] int64
@@ -51,29 +52,26 @@ class Leaf:
         return Leaf(self.index, self.rows, self.ids, *pinned)
 
 
-def make_leaf(samples: Samples, positions: NDArray[np.int64], index: int) -> Leaf:
-    """Pad some samples of a batch to one shape."""
-    rows = [samples.tokens[position] for position in positions.tolist()]
-    tokens = np.zeros((len(rows), padded_length(max(len(row) for row in rows))), dtype=np.int64)
-    for padded, row in zip(tokens, rows, strict=True):
-        padded[: len(row)] = row
+def make_leaf(samples: Samples, index: int) -> Leaf:
+    """Pad samples to one shape."""
     return Leaf(
         index=index,
-        rows=samples.rows[positions],
-        ids=samples.ids[positions],
-        tokens=torch.from_numpy(tokens),
-        lengths=torch.tensor([len(row) for row in rows]),
-        numeric=torch.from_numpy(samples.numeric[positions]),
-        categorical=torch.from_numpy(samples.categorical[positions]),
-        labels=torch.from_numpy(samples.labels[positions]),
+        rows=samples.rows,
+        ids=samples.joined_ids(),
+        tokens=torch.from_numpy(samples.padded_tokens(padded_length(int(samples.lengths.max())))),
+        lengths=torch.from_numpy(samples.lengths),
+        numeric=torch.from_numpy(samples.numeric),
+        categorical=torch.from_numpy(samples.categorical),
+        labels=torch.from_numpy(samples.labels),
     )
 
 
-def own_leaves(samples: Samples, cut: LeafCut, num_leaves: int, world: World) -> list[tuple[int, NDArray[np.int64]]]:
-    """This rank's leaves of a batch: their indices in it, and the positions of their samples."""
+def own_leaves(samples: Samples, cut: LeafCut, num_leaves: int, world: World) -> Iterator[Leaf]:
+    """This rank's leaves of a batch. Of the samples of other leaves nothing is read but their lengths."""
     leaves = cut.cut(samples.lengths, num_leaves)
     costs = [cut.cost(len(leaf), int(samples.lengths[leaf].max())) for leaf in leaves]
-    return [(index, leaves[index]) for index in deal(costs, world.size)[world.rank]]
+    for index in deal(costs, world.size)[world.rank]:
+        yield make_leaf(samples.at(leaves[index]), index)
 
 
 class BatchSource:
@@ -82,7 +80,7 @@ class BatchSource:
     def __init__(
         self,
         reader: SampleReader,
-        order: SampleOrder,
+        order: Order,
         cut: LeafCut,
         batch_size: int,
         num_leaves: int,
@@ -105,10 +103,9 @@ class BatchSource:
         Further on in the order by what rollbacks have left out until then.
         """
         position = first_position(step, self.batch_size, self._rollbacks)
-        samples = self._reader.read(self._order.rows(position, self.batch_size))
-        mine = own_leaves(samples, self._cut, self._num_leaves, self._world)
-        leaves = [make_leaf(samples, positions, index) for index, positions in mine]
-        return [leaf.pinned() for leaf in leaves] if self._pin else leaves
+        samples = self._reader.read(self._order, position, self.batch_size)
+        leaves = own_leaves(samples, self._cut, self._num_leaves, self._world)
+        return [leaf.pinned() if self._pin else leaf for leaf in leaves]
 
     def read_ahead(self, first_step: int, end_step: int, depth: int) -> Iterator[list[Leaf]]:
         """The leaves of steps [first_step, end_step), at most `depth` steps read ahead in one thread."""

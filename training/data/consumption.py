@@ -13,7 +13,7 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor
 
-from storage.runs.ledger import ID_SEPARATOR, LEDGER_SCHEMA
+from storage.runs.ledger import LEDGER_SCHEMA
 from training.data.batches import Leaf
 from training.world import World
 
@@ -31,7 +31,7 @@ class Consumption:
 
     def record(self, step: int, leaf: Leaf) -> None:
         """Note a leaf that the model has consumed."""
-        digest = np.frombuffer(md5_of_ids(leaf.ids.tolist()), dtype=np.int64)
+        digest = np.frombuffer(md5_of_ids(leaf.ids), dtype=np.int64)
         self._heads.append(np.array([step, leaf.index, len(leaf.rows), *digest]))
         self._rows.append(leaf.rows)
 
@@ -60,9 +60,9 @@ class Consumption:
         return torch.cat(kept).numpy() if kept else np.empty(0, dtype=np.int64)
 
 
-def md5_of_ids(ids: list[str]) -> bytes:
-    """What the ledger knows of the ids of a leaf's samples, in their order."""
-    return hashlib.md5(ID_SEPARATOR.join(ids).encode(), usedforsecurity=False).digest()
+def md5_of_ids(joined: bytes) -> bytes:
+    """What the ledger knows of the ids of a leaf's samples, joined in their order."""
+    return hashlib.md5(joined, usedforsecurity=False).digest()
 
 
 def _make_table(heads: NDArray[np.int64], rows: NDArray[np.int64]) -> pa.Table:

@@ -32,7 +32,8 @@ class LeafCut:
         leaves take about as long as each other. At most as many leaves as samples.
         """
         longest_first = np.argsort(lengths, kind="stable")[::-1]
-        costs = [self.cost(1, length) for length in lengths[longest_first].tolist()]
+        padded = -(-np.maximum(1, lengths[longest_first]) // PADDING_MULTIPLE) * PADDING_MULTIPLE
+        costs: list[int] = (padded * (self.dense_length + padded)).tolist()
         ends = _cut_costs(costs, min(num_leaves, len(costs)))
         leaves = [longest_first[start:end][::-1] for start, end in zip([0, *ends], ends, strict=False)]
         return leaves[::-1]

@@ -6,7 +6,10 @@ row group is read once. Invariant: the rows at the positions of one epoch are a 
 sorts by random bits, so nothing here depends on a version of NumPy.
 """
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +17,66 @@ from numpy.typing import NDArray
 from training.data.random_bits import random_bits
 
 WINDOW_GROUPS = 16
+
+
+class Window(NamedTuple):
+    """Samples that are read together."""
+
+    epoch: int
+    number: int
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Samples [start, stop) of a window, which follow each other in the order."""
+
+    window: Window
+    start: int
+    stop: int
+
+
+class Order(Protocol):
+    """An order of a split's rows, in windows of whole row groups. `name` tells it from others of the same split."""
+
+    @property
+    def name(self) -> str: ...
+
+    def stretches(self, cursor: int, count: int) -> Iterator[Stretch]:
+        """Where the samples [cursor, cursor + count) stand."""
+
+    def window_rows(self, window: Window) -> NDArray[np.int64]:
+        """The rows of a window, in the order."""
+
+    def window_after(self, window: Window) -> Window:
+        """The one that follows."""
+
+
+class RowOrder:
+    """The rows as they stand in the shards, once: for what is looked at and not trained on."""
+
+    name = "stored"
+
+    def __init__(self, num_rows: int, group_rows: int) -> None:
+        self.num_rows = num_rows
+        self._window_size = WINDOW_GROUPS * group_rows
+
+    def stretches(self, cursor: int, count: int) -> Iterator[Stretch]:
+        """As in `Order`."""
+        end = cursor + count
+        while cursor < end:
+            index, start = divmod(cursor, self._window_size)
+            stop = min(self._window_size, start + end - cursor)
+            yield Stretch(Window(0, index), start, stop)
+            cursor += stop - start
+
+    def window_rows(self, window: Window) -> NDArray[np.int64]:
+        """As in `Order`."""
+        first = window.number * self._window_size
+        return np.arange(first, min(first + self._window_size, self.num_rows))
+
+    def window_after(self, window: Window) -> Window:
+        """As in `Order`; after the last window comes the first one."""
+        return Window(0, (window.number + 1) % -(-self.num_rows // self._window_size))
 
 
 class SampleOrder:
@@ -26,25 +89,45 @@ class SampleOrder:
         self.group_rows = group_rows
         self.seed = seed
         self.num_groups = -(-num_rows // group_rows)
+        self.name = f"shuffled-{seed}"
 
     def rows(self, cursor: int, count: int) -> NDArray[np.int64]:
         """Row indices of the samples [cursor, cursor + count) of the run; epochs follow each other without a gap."""
-        parts = []
-        while count > 0:
+        found = self.stretches(cursor, count)
+        parts = [self.window_rows(stretch.window)[stretch.start : stretch.stop] for stretch in found]
+        return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
+
+    def stretches(self, cursor: int, count: int) -> Iterator[Stretch]:
+        """As in `Order`; epochs follow each other without a gap."""
+        end = cursor + count
+        while cursor < end:
             epoch, position = divmod(cursor, self.num_rows)
             window = self._window_at(epoch, position)
-            start = position - self._window_start(epoch, window)
-            part = self._window_rows(epoch, window)[start : start + count]
-            parts.append(part)
-            cursor += len(part)
-            count -= len(part)
-        return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
+            first = self._window_start(epoch, window)
+            size = self._window_end(epoch, window) - first
+            start = position - first
+            stop = min(size, start + end - cursor)
+            yield Stretch(Window(int(epoch), int(window)), int(start), int(stop))
+            cursor += stop - start
+
+    def window_rows(self, window: Window) -> NDArray[np.int64]:
+        """As in `Order`: shuffled."""
+        return _shuffled_window(self.num_rows, self.group_rows, self.num_groups, self.seed, *window)
+
+    def window_after(self, window: Window) -> Window:
+        """As in `Order`; after the last one of an epoch comes the first of the next epoch."""
+        is_last = (window.number + 1) * WINDOW_GROUPS >= self.num_groups
+        return Window(window.epoch + 1, 0) if is_last else Window(window.epoch, window.number + 1)
 
     def _window_start(self, epoch: int, window: int) -> int:
         """Position in the epoch of the window's first row. Only the window with the short row group is shorter."""
         start = window * WINDOW_GROUPS * self.group_rows
         short_window = _group_positions(self.num_groups, self.seed, epoch)[self.num_groups - 1] // WINDOW_GROUPS
         return start - (self._missing_rows if short_window < window else 0)
+
+    def _window_end(self, epoch: int, window: int) -> int:
+        is_last = (window + 1) * WINDOW_GROUPS >= self.num_groups
+        return self.num_rows if is_last else self._window_start(epoch, window + 1)
 
     @property
     def _missing_rows(self) -> int:
@@ -55,9 +138,6 @@ class SampleOrder:
         # The short window moves all later ones forward by less than one row group: at most one window further.
         is_last = (window + 1) * WINDOW_GROUPS >= self.num_groups
         return window if is_last or position < self._window_start(epoch, window + 1) else window + 1
-
-    def _window_rows(self, epoch: int, window: int) -> NDArray[np.int64]:
-        return _shuffled_window(self.num_rows, self.group_rows, self.num_groups, self.seed, epoch, window)
 
 
 @lru_cache(maxsize=8)

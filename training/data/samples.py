@@ -1,121 +1,139 @@
-"""Rows of one split of a prepared data set, read by their index.
+"""Samples as arrays: what is read from shards, and what leaves are made of.
 
-Invariant: holds no position; a row's content depends on its index alone. Row groups are decoded whole and a bounded
-number of them is remembered, since the order of samples stays within a window of row groups for a while.
+Invariant: all that is known of a sample stands at one place of arrays, and no sample is a Python object. Tokens and ids
+are pieces of one long array each, and a piece may be anywhere in it: choosing and reordering samples moves neither.
 """
 
-from bisect import bisect_right
-from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from storage.datasets import DatasetManifest, dataset_key
-from storage.errors import CorruptObjectError
-from storage.objects.store import Store
-from training.data.order import WINDOW_GROUPS
-
-# A batch may straddle two windows, and the next batch is read ahead.
-CACHED_GROUPS = 2 * WINDOW_GROUPS + 1
+from storage.runs.ledger import ID_SEPARATOR
+from training.data.leaves import padded_length
 
 
 @dataclass(frozen=True)
 class Samples:
-    """Some rows, not yet padded. N rows, K numeric and C categorical columns."""
+    """N samples, not padded; K numeric and C categorical columns."""
 
     rows: NDArray[np.int64]  # [N] indices in the split
-    ids: NDArray[np.object_]  # [N] text
     labels: NDArray[np.int64]  # [N]
-    tokens: list[NDArray[np.int32]]  # N arrays of differing lengths
+    lengths: NDArray[np.int64]  # [N] numbers of tokens
+    starts: NDArray[np.int64]  # [N] where their tokens begin in `tokens`
     numeric: NDArray[np.float32]  # [N, 2K]: values, then is-missing flags
     categorical: NDArray[np.int64]  # [N, C]
+    id_starts: NDArray[np.int64]  # [N] where their ids begin in `ids`
+    id_lengths: NDArray[np.int64]  # [N] in bytes, with the separator that follows each id
+    tokens: NDArray[Any]  # of all samples, and behind the last so many zeros that the longest can be padded
+    ids: NDArray[np.uint8]  # UTF-8
 
-    @property
-    def lengths(self) -> NDArray[np.int64]:
-        return np.fromiter((len(row) for row in self.tokens), dtype=np.int64, count=len(self.tokens))
+    def __len__(self) -> int:
+        return len(self.rows)
 
-
-class _RowGroup:
-    """One decoded row group; token rows are slices of one flat array."""
-
-    def __init__(self, table: pa.Table, num_numeric: int, num_categorical: int) -> None:
-        num_rows = table.num_rows
-        tokens = table.column("tokens").combine_chunks()
-        self.ids: list[str] = table.column("id").to_pylist()
-        self.labels = _values(table.column("label").combine_chunks()).astype(np.int64)
-        self.offsets = _values(tokens.offsets)
-        self.flat_tokens = _values(tokens.values)
-        values = _flat(table, "numeric").reshape(num_rows, num_numeric)
-        missing = _flat(table, "missing").reshape(num_rows, num_numeric)
-        self.numeric = np.concatenate([values, missing], axis=1).astype(np.float32)
-        self.categorical = _flat(table, "categorical").reshape(num_rows, num_categorical).astype(np.int64)
-
-    def tokens(self, row: int) -> NDArray[np.int32]:
-        tokens: NDArray[np.int32] = self.flat_tokens[self.offsets[row] : self.offsets[row + 1]]
-        return tokens
-
-
-class SampleReader:
-    """Reads rows of `split`. Not for use by several threads at once."""
-
-    def __init__(self, store: Store, dataset: DatasetManifest, split: str) -> None:
-        record = dataset.splits[split]
-        self.num_rows = record.num_rows
-        self.group_rows = dataset.row_group_rows
-        self._num_numeric = len(dataset.numeric)
-        self._num_categorical = len(dataset.categorical)
-        self._store = store
-        self._keys = [dataset_key(dataset.digest, shard.name) for shard in record.shards]
-        self._shard_starts = [0, *accumulate(shard.num_rows for shard in record.shards)]
-        self._groups: OrderedDict[int, _RowGroup] = OrderedDict()
-
-    def read(self, rows: NDArray[np.int64]) -> Samples:
-        """The samples at these row indices, in this order."""
-        places = [self._place(row) for row in rows.tolist()]
+    def at(self, places: slice | NDArray[np.int64]) -> "Samples":
+        """The samples at these places, in this order."""
         return Samples(
-            rows=rows,
-            ids=np.array([group.ids[row] for group, row in places], dtype=object),
-            labels=np.array([group.labels[row] for group, row in places], dtype=np.int64),
-            tokens=[group.tokens(row) for group, row in places],
-            numeric=np.stack([group.numeric[row] for group, row in places]),
-            categorical=np.stack([group.categorical[row] for group, row in places]),
+            rows=self.rows[places],
+            labels=self.labels[places],
+            lengths=self.lengths[places],
+            starts=self.starts[places],
+            numeric=self.numeric[places],
+            categorical=self.categorical[places],
+            id_starts=self.id_starts[places],
+            id_lengths=self.id_lengths[places],
+            tokens=self.tokens,
+            ids=self.ids,
         )
 
-    def _place(self, row: int) -> tuple[_RowGroup, int]:
-        group, row_in_group = divmod(row, self.group_rows)
-        return self._load_group(group), row_in_group
+    def padded_tokens(self, width: int) -> NDArray[np.int32]:
+        """Their tokens, [N, width], with zeros behind each sample's."""
+        # Row i of this view are the tokens from the i-th on: it overlaps itself, and is not copied.
+        size, shape = self.tokens.itemsize, (len(self.tokens) - width + 1, width)
+        pieces = np.ndarray(shape, self.tokens.dtype, self.tokens, strides=(size, size))[self.starts]
+        padded: NDArray[np.int32] = np.multiply(pieces, np.arange(width) < self.lengths[:, None], dtype=np.int32)
+        return padded
 
-    def _load_group(self, group: int) -> _RowGroup:
-        found = self._groups.get(group)
-        if found is None:
-            found = self._groups[group] = self._decode(group)
-            if len(self._groups) > CACHED_GROUPS:
-                self._groups.popitem(last=False)
-        else:
-            self._groups.move_to_end(group)
-        return found
+    def joined_ids(self) -> bytes:
+        """Their ids, UTF-8, joined by the ledger's separator."""
+        return _gather(self.ids, self.id_starts, self.id_lengths)[:-1].tobytes()
 
-    def _decode(self, group: int) -> _RowGroup:
-        first_row = group * self.group_rows
-        shard = bisect_right(self._shard_starts, first_row) - 1
-        group_in_shard = (first_row - self._shard_starts[shard]) // self.group_rows
-        path = self._store.fetch(self._keys[shard])
-        try:
-            with pq.ParquetFile(path, page_checksum_verification=True) as file:
-                table = file.read_row_group(group_in_shard, use_threads=False)
-            return _RowGroup(table, self._num_numeric, self._num_categorical)
-        except (OSError, pa.ArrowException, ValueError, LookupError, AttributeError) as error:
-            raise CorruptObjectError(
-                f"Row group {group_in_shard} of {path} cannot be read: {error}. Run `holdfast scrub` with the store's "
-                f"address {self._store.address}: it reads what the store has, and says whether the data set is damaged "
-                "and what to do. If it is not, this machine's copy of the file, its disk or its memory is: use another "
-                "machine, or set scratch, or TMPDIR, to a folder on another disk."
-            ) from error
+    def compact(self) -> "Samples":
+        """A copy whose tokens and ids are those of these samples alone, to be joined with others."""
+        return Samples(
+            self.rows, self.labels, self.lengths, _starts(self.lengths), self.numeric, self.categorical,
+            _starts(self.id_lengths), self.id_lengths,
+            _gather(self.tokens, self.starts, self.lengths),
+            _gather(self.ids, self.id_starts, self.id_lengths),
+        )  # fmt: skip
+
+
+def join(parts: Sequence[Samples]) -> Samples:
+    """All samples of the parts, one after the other."""
+    token_shifts = _starts(np.array([len(part.tokens) for part in parts]))
+    id_shifts = _starts(np.array([len(part.ids) for part in parts]))
+    room = padded_length(max(int(part.lengths.max(initial=0)) for part in parts))
+    return Samples(
+        rows=np.concatenate([part.rows for part in parts]),
+        labels=np.concatenate([part.labels for part in parts]),
+        lengths=np.concatenate([part.lengths for part in parts]),
+        starts=np.concatenate([part.starts + shift for part, shift in zip(parts, token_shifts, strict=True)]),
+        numeric=np.concatenate([part.numeric for part in parts]),
+        categorical=np.concatenate([part.categorical for part in parts]),
+        id_starts=np.concatenate([part.id_starts + shift for part, shift in zip(parts, id_shifts, strict=True)]),
+        id_lengths=np.concatenate([part.id_lengths for part in parts]),
+        tokens=np.concatenate([*(part.tokens for part in parts), np.zeros(room, dtype=parts[0].tokens.dtype)]),
+        ids=np.concatenate([part.ids for part in parts]),
+    )
+
+
+def samples_of(table: pa.Table, first_row: int, num_numeric: int, num_categorical: int, token_type: Any) -> Samples:
+    """The samples of a row group as it stands in a shard, to be joined with others.
+
+    Raises what Arrow and NumPy raise for one that is damaged.
+    """
+    num_rows = table.num_rows
+    tokens = table.column("tokens").combine_chunks()
+    offsets = _values(tokens.offsets).astype(np.int64)
+    lengths = np.diff(offsets)
+    ids, id_lengths = _with_separators(table.column("id").combine_chunks())
+    values = _flat(table, "numeric").reshape(num_rows, num_numeric)
+    missing = _flat(table, "missing").reshape(num_rows, num_numeric)
+    return Samples(
+        rows=np.arange(first_row, first_row + num_rows),
+        labels=_values(table.column("label").combine_chunks()).astype(np.int64),
+        lengths=lengths,
+        starts=offsets[:-1],
+        numeric=np.concatenate([values, missing], axis=1).astype(np.float32),
+        categorical=_flat(table, "categorical").reshape(num_rows, num_categorical).astype(np.int64),
+        id_starts=_starts(id_lengths),
+        id_lengths=id_lengths,
+        tokens=_values(tokens.values).astype(token_type),
+        ids=ids,
+    )
+
+
+def _with_separators(ids: pa.StringArray) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """Bytes of all ids, a separator behind each, and the number of bytes of each with it."""
+    _, offset_buffer, data = ids.buffers()
+    offsets = np.frombuffer(offset_buffer, dtype=np.int32)[ids.offset : ids.offset + len(ids) + 1].astype(np.int64)
+    text = np.frombuffer(data, dtype=np.uint8) if data is not None else np.empty(0, dtype=np.uint8)
+    ends = offsets[1:] - offsets[0]
+    return np.insert(text[offsets[0] : offsets[-1]], ends, ord(ID_SEPARATOR)), np.diff(offsets) + 1
+
+
+def _starts(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    starts: NDArray[np.int64] = np.cumsum(lengths) - lengths
+    return starts
+
+
+def _gather(values: NDArray[Any], starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[Any]:
+    """The pieces of `values` that begin at `starts`, one after the other."""
+    pieces: NDArray[Any] = values[np.arange(lengths.sum()) + np.repeat(starts - _starts(lengths), lengths)]
+    return pieces
 
 
 def _flat(table: pa.Table, column: str) -> NDArray[Any]:

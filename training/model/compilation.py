@@ -43,8 +43,8 @@ def _example(dataset: DatasetManifest, num_samples: int, device: torch.device) -
     leaf = Leaf(
         index=0,
         rows=np.arange(num_samples),
-        ids=np.array([""] * num_samples, dtype=object),
-        tokens=torch.zeros(num_samples, length, dtype=torch.int64),
+        ids=b"",
+        tokens=torch.zeros(num_samples, length, dtype=torch.int32),
         lengths=torch.full((num_samples,), length),
         numeric=torch.zeros(num_samples, 2 * len(dataset.numeric)),
         categorical=torch.zeros(num_samples, len(dataset.categorical), dtype=torch.int64),

@@ -6,16 +6,16 @@ the same on any number of ranks.
 
 from collections.abc import Callable, Iterator
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
 from storage.datasets import Target
 from training.configuration import ValidationConfig
-from training.data.batches import Leaf, make_leaf, own_leaves
+from training.data.batches import Leaf, own_leaves
 from training.data.leaves import LeafCut
-from training.data.samples import SampleReader
+from training.data.order import RowOrder
+from training.data.reading import SampleReader
 from training.model.objective import Objective
 from training.model.precision import Precision
 from training.world import World
@@ -39,6 +39,7 @@ class Validator:
     ) -> None:
         self.num_samples = min(reader.num_rows, config.max_samples or reader.num_rows)
         self._reader = reader
+        self._order = RowOrder(reader.num_rows, reader.group_rows)
         self._cut = cut
         self._target = target
         self._objective = objective
@@ -90,6 +91,5 @@ class Validator:
         """This rank's leaves of each window."""
         window_rows = self._batch_size * WINDOW_PASSES
         for start in range(0, self.num_samples, window_rows):
-            samples = self._reader.read(np.arange(start, min(start + window_rows, self.num_samples)))
-            mine = own_leaves(samples, self._cut, -(-len(samples.labels) // self._batch_size), self._world)
-            yield [make_leaf(samples, positions, index) for index, positions in mine]
+            samples = self._reader.read(self._order, start, min(window_rows, self.num_samples - start))
+            yield list(own_leaves(samples, self._cut, -(-len(samples) // self._batch_size), self._world))

@@ -1,5 +1,6 @@
 """What the model sees: every sample where the order says, on any number of ranks, with padding that changes nothing."""
 
+import uuid
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,12 +11,14 @@ import torch
 from storage.datasets import DatasetManifest
 from storage.errors import CorruptObjectError
 from storage.objects.local_store import LocalStore
+from storage.runs.ledger import ID_SEPARATOR
 from tests.helpers.datasets import publish_small_dataset
 from training.configuration import ModelConfig
 from training.data.batches import BatchSource
 from training.data.leaves import PADDING_MULTIPLE, leaf_cut
-from training.data.order import SampleOrder
-from training.data.samples import SampleReader
+from training.data.order import RowOrder, SampleOrder
+from training.data.reading import SampleReader
+from training.data.samples import Samples
 from training.model.classifier import Classifier
 from training.world import World
 
@@ -34,9 +37,28 @@ def dataset(store: LocalStore, tmp_path: Path) -> DatasetManifest:
     return publish_small_dataset(store, tmp_path / "work", rows=300)
 
 
+def make_reader(store: LocalStore, dataset: DatasetManifest) -> SampleReader:
+    """With a folder of its own, as on a machine of its own."""
+    return SampleReader(store, dataset, "train", store.root / "samples" / uuid.uuid4().hex)
+
+
+def order_of(reader: SampleReader) -> SampleOrder:
+    return SampleOrder(reader.num_rows, reader.group_rows, seed=4)
+
+
+def ids_of(samples: Samples) -> list[str]:
+    return samples.joined_ids().decode().split(ID_SEPARATOR)
+
+
+def tokens_of(samples: Samples) -> list[list[int]]:
+    """Of each sample, without padding."""
+    rows = samples.padded_tokens(24)
+    return [row[:length] for row, length in zip(rows.tolist(), samples.lengths.tolist(), strict=True)]
+
+
 def make_source(store: LocalStore, dataset: DatasetManifest, world: World) -> BatchSource:
-    reader = SampleReader(store, dataset, "train")
-    order = SampleOrder(reader.num_rows, reader.group_rows, seed=4)
+    reader = make_reader(store, dataset)
+    order = order_of(reader)
     return BatchSource(reader, order, leaf_cut(MODEL), BATCH_SIZE, NUM_LEAVES, world, pin=False)
 
 
@@ -57,12 +79,13 @@ def test_the_ranks_together_see_the_same_leaves_on_any_number_of_ranks(
 
 
 def test_a_leaf_says_which_samples_it_is_made_of(store: LocalStore, dataset: DatasetManifest) -> None:
-    source, reader = make_source(store, dataset, World(0, 1, 0)), SampleReader(store, dataset, "train")
-    for leaf in source.leaves(12):
-        expected = reader.read(leaf.rows)
-        assert leaf.ids.tolist() == expected.ids.tolist()
-        for tokens, length, row in zip(leaf.tokens.tolist(), leaf.lengths.tolist(), expected.tokens, strict=True):
-            assert tokens[:length] == row.tolist()
+    reader = make_reader(store, dataset)
+    stored = reader.read(RowOrder(reader.num_rows, reader.group_rows), 0, reader.num_rows)
+    for leaf in make_source(store, dataset, World(0, 1, 0)).leaves(12):
+        expected = stored.at(leaf.rows)
+        assert leaf.ids == expected.joined_ids()
+        for tokens, length, row in zip(leaf.tokens.tolist(), leaf.lengths.tolist(), tokens_of(expected), strict=True):
+            assert tokens[:length] == row
             assert not any(tokens[length:])
 
 
@@ -74,20 +97,25 @@ def test_the_leaves_of_a_step_are_made_of_the_samples_that_are_due(store: LocalS
 
 
 def test_an_epoch_of_batches_has_every_sample_once(store: LocalStore, dataset: DatasetManifest) -> None:
-    reader = SampleReader(store, dataset, "train")
-    order = SampleOrder(reader.num_rows, reader.group_rows, seed=4)
-    ids = [sample for step in range(10) for sample in reader.read(order.rows(step * 30, 30)).ids.tolist()]
+    reader = make_reader(store, dataset)
+    order = order_of(reader)
+    ids = [sample for step in range(10) for sample in ids_of(reader.read(order, step * 30, 30))]
     assert sorted(ids) == sorted(f"train-{row}" for row in range(300))
 
 
 def test_a_row_is_the_same_whichever_way_it_is_reached(store: LocalStore, dataset: DatasetManifest) -> None:
-    in_order = SampleReader(store, dataset, "train").read(np.arange(300))
-    shuffled = np.random.Generator(np.random.Philox(key=1)).permutation(300)
-    jumping = SampleReader(store, dataset, "train").read(shuffled)
-    for place, row in enumerate(shuffled.tolist()):
-        assert jumping.ids[place] == in_order.ids[row] == f"train-{row}"
-        assert np.array_equal(jumping.tokens[place], in_order.tokens[row])
-        assert np.array_equal(jumping.categorical[place], in_order.categorical[row])
+    reader = make_reader(store, dataset)
+    stored = reader.read(RowOrder(300, reader.group_rows), 0, 300)
+    other = make_reader(store, dataset)
+    for cursor, count in ((0, 24), (250, 120), (17, 1), (0, 300)):  # the second one straddles windows and two epochs
+        found = other.read(order_of(other), cursor, count)
+        expected = stored.at(found.rows)
+        assert found.rows.tolist() == order_of(other).rows(cursor, count).tolist()
+        assert ids_of(found) == ids_of(expected) == [f"train-{row}" for row in found.rows.tolist()]
+        assert tokens_of(found) == tokens_of(expected)
+        assert np.array_equal(found.labels, expected.labels)
+        assert np.array_equal(found.numeric, expected.numeric)
+        assert np.array_equal(found.categorical, expected.categorical)
 
 
 def test_reading_ahead_gives_what_reading_gives(store: LocalStore, dataset: DatasetManifest) -> None:
@@ -121,22 +149,27 @@ def test_a_text_without_any_token_gives_finite_logits(store: LocalStore, dataset
 
 def test_no_flipped_bit_of_a_shard_is_trained_on(store: LocalStore, dataset: DatasetManifest) -> None:
     """Most are noticed; one in a place that nothing reads changes nothing."""
-    rows = np.arange(64)
-    expected = SampleReader(store, dataset, "train").read(rows)
+    expected = read_stored(store, dataset)
     path = store.fetch(f"datasets/{dataset.digest}/{dataset.splits['train'].shards[0].name}")
     original = path.read_bytes()
     noticed = 0
     for position in range(0, len(original), 23):
         path.write_bytes(original[:position] + bytes([original[position] ^ 4]) + original[position + 1 :])
         try:
-            found = SampleReader(store, dataset, "train").read(rows)
+            found = read_stored(store, dataset)
         except CorruptObjectError:
             noticed += 1
             continue
-        assert found.ids.tolist() == expected.ids.tolist()
-        assert all(np.array_equal(mine, theirs) for mine, theirs in zip(found.tokens, expected.tokens, strict=True))
+        assert ids_of(found) == ids_of(expected)
+        assert tokens_of(found) == tokens_of(expected)
         assert np.array_equal(found.labels, expected.labels)
         assert np.array_equal(found.numeric, expected.numeric)
         assert np.array_equal(found.categorical, expected.categorical)
     path.write_bytes(original)
     assert noticed > 50
+
+
+def read_stored(store: LocalStore, dataset: DatasetManifest) -> Samples:
+    """The first shard's rows as they stand there."""
+    reader = make_reader(store, dataset)
+    return reader.read(RowOrder(reader.num_rows, reader.group_rows), 0, 64)

@@ -1,6 +1,7 @@
 """What the ledger is told: the samples that the model consumed, under their rows and the MD5 of their ids."""
 
 import hashlib
+from dataclasses import replace
 from pathlib import Path
 
 import duckdb
@@ -10,14 +11,14 @@ import pytest
 
 from storage.datasets import DatasetManifest
 from storage.objects.local_store import LocalStore
-from storage.runs.ledger import LEDGER_SCHEMA
+from storage.runs.ledger import ID_SEPARATOR, LEDGER_SCHEMA
 from tests.helpers.datasets import publish_small_dataset
 from training.configuration import ModelConfig
 from training.data.batches import BatchSource, Leaf, make_leaf
 from training.data.consumption import Consumption, md5_of_ids
 from training.data.leaves import leaf_cut
-from training.data.order import SampleOrder
-from training.data.samples import SampleReader
+from training.data.order import RowOrder, SampleOrder
+from training.data.reading import SampleReader
 from training.world import World
 
 ALONE = World(0, 1, 0)
@@ -37,12 +38,13 @@ def dataset(store: LocalStore, tmp_path: Path) -> DatasetManifest:
 
 
 @pytest.fixture
-def reader(store: LocalStore, dataset: DatasetManifest) -> SampleReader:
-    return SampleReader(store, dataset, "train")
+def reader(store: LocalStore, dataset: DatasetManifest, tmp_path: Path) -> SampleReader:
+    return SampleReader(store, dataset, "train", tmp_path / "samples")
 
 
 def leaf_of(reader: SampleReader, rows: list[int], index: int) -> Leaf:
-    return make_leaf(reader.read(np.array(rows)), np.arange(len(rows)), index)
+    stored = reader.read(RowOrder(reader.num_rows, reader.group_rows), 0, reader.num_rows)
+    return make_leaf(stored.at(np.array(rows)), index)
 
 
 def md5_of_rows(rows: list[int]) -> bytes:
@@ -96,7 +98,7 @@ def test_the_rows_are_those_that_order_and_cut_give(reader: SampleReader) -> Non
     found = collected(consumption).to_pylist()
     for step in (0, 4, 5):
         rows = order.rows(step * BATCH_SIZE, BATCH_SIZE)
-        positions = CUT.cut(reader.read(rows).lengths, NUM_LEAVES)
+        positions = CUT.cut(reader.read(order, step * BATCH_SIZE, BATCH_SIZE).lengths, NUM_LEAVES)
         assert [row["rows"] for row in found if row["step"] == step] == [rows[places].tolist() for places in positions]
 
 
@@ -104,8 +106,7 @@ def test_the_ids_are_those_that_were_read_and_not_those_that_were_planned(reader
     """A row that gives another sample than it should, as from a data set that was changed, cannot hide."""
     consumption = Consumption(ALONE)
     leaf = leaf_of(reader, [1, 2], 0)
-    leaf.ids[1] = "train-77"
-    consumption.record(0, leaf)
+    consumption.record(0, replace(leaf, ids=leaf.ids.replace(b"train-2", b"train-77")))
     (row,) = collected(consumption).to_pylist()
     assert row["rows"] == [1, 2]
     assert row["ids_md5"] == md5_of_rows([1, 77])
@@ -115,8 +116,9 @@ def test_the_ids_are_those_that_were_read_and_not_those_that_were_planned(reader
 def test_the_md5_is_the_one_that_duckdb_takes(ids: list[str]) -> None:
     leaf = pa.table({"position": range(len(ids)), "id": ids})  # noqa: F841 - DuckDB finds it by its name
     query = "SELECT unhex(md5(string_agg(id, chr(31) ORDER BY position))) FROM leaf"
-    assert duckdb.execute(query).fetchall() == [(md5_of_ids(ids),)]
+    assert duckdb.execute(query).fetchall() == [(md5_of_ids(ID_SEPARATOR.join(ids).encode()),)]
 
 
 def test_ids_that_run_together_are_told_apart() -> None:
-    assert len({md5_of_ids(ids) for ids in (["ab", "c"], ["a", "bc"], ["abc"], ["c", "ab"], ["abc", ""])}) == 5
+    joined = [ID_SEPARATOR.join(ids) for ids in (["ab", "c"], ["a", "bc"], ["abc"], ["c", "ab"], ["abc", ""])]
+    assert len({md5_of_ids(ids.encode()) for ids in joined}) == 5

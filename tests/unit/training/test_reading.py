@@ -1,0 +1,122 @@
+"""Windows of samples on local disk: decoded once for all ranks of a machine, and removed when they are done with."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.lib.format import open_memmap
+from numpy.typing import NDArray
+
+from storage.datasets import DatasetManifest
+from storage.errors import StoreError
+from storage.objects.local_store import LocalStore
+from tests.helpers.commands import wait_until
+from tests.helpers.datasets import GROUP_ROWS, publish_small_dataset
+from training.data.order import WINDOW_GROUPS, SampleOrder
+from training.data.reading import KEPT_WINDOWS, SampleReader
+from training.data.samples import Samples
+
+ROWS = 5 * WINDOW_GROUPS * GROUP_ROWS + 7
+NUM_WINDOWS = 6
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> LocalStore:
+    return LocalStore(tmp_path / "store")
+
+
+@pytest.fixture
+def dataset(store: LocalStore, tmp_path: Path) -> DatasetManifest:
+    return publish_small_dataset(store, tmp_path / "work", rows=ROWS)
+
+
+@pytest.fixture
+def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The first row of each window that is decoded, by whichever reader."""
+    found: list[int] = []
+    decode = SampleReader._decode
+
+    def decode_and_tell(reader: SampleReader, rows: NDArray[np.int64]) -> Samples:
+        found.append(int(rows[0]))
+        return decode(reader, rows)
+
+    monkeypatch.setattr(SampleReader, "_decode", decode_and_tell)
+    return found
+
+
+def read_epoch(reader: SampleReader, order: SampleOrder, batch_size: int = 100) -> list[int]:
+    """The rows of the first epoch, as they are read."""
+    starts = range(0, ROWS, batch_size)
+    return [row for start in starts for row in reader.read(order, start, min(batch_size, ROWS - start)).rows.tolist()]
+
+
+def test_a_window_is_decoded_once_for_all_ranks_of_a_machine(
+    store: LocalStore, dataset: DatasetManifest, tmp_path: Path, decoded: list[int]
+) -> None:
+    readers = [SampleReader(store, dataset, "train", tmp_path / "samples") for _ in range(4)]
+    order = SampleOrder(ROWS, GROUP_ROWS, seed=4)
+    for start in range(0, ROWS, 100):
+        count = min(100, ROWS - start)
+        rows = [reader.read(order, start, count).rows.tolist() for reader in readers]
+        assert rows == [order.rows(start, count).tolist()] * 4
+    assert len(decoded) == NUM_WINDOWS
+
+
+def test_windows_that_are_done_with_are_removed_and_a_slower_rank_decodes_them_again(
+    store: LocalStore, dataset: DatasetManifest, tmp_path: Path, decoded: list[int]
+) -> None:
+    folder, order = tmp_path / "samples", SampleOrder(ROWS, GROUP_ROWS, seed=4)
+    slow, fast = (SampleReader(store, dataset, "train", folder) for _ in range(2))
+    before = slow.read(order, 0, 50)
+    assert read_epoch(fast, order) == order.rows(0, ROWS).tolist()
+    assert len([path for path in folder.iterdir() if path.is_dir()]) == KEPT_WINDOWS
+    assert before.rows.tolist() == order.rows(0, 50).tolist()  # what is mapped stays
+    assert read_epoch(slow, order) == order.rows(0, ROWS).tolist()
+    assert NUM_WINDOWS < len(decoded) < 2 * NUM_WINDOWS
+
+
+def test_another_order_in_the_same_folder_is_not_mixed_up_with_it(
+    store: LocalStore, dataset: DatasetManifest, tmp_path: Path
+) -> None:
+    for seed in (4, 5):
+        reader, order = SampleReader(store, dataset, "train", tmp_path / "samples"), SampleOrder(ROWS, GROUP_ROWS, seed)
+        assert reader.read(order, 0, 50).rows.tolist() == order.rows(0, 50).tolist()
+
+
+def test_the_next_window_is_decoded_while_this_one_is_read(
+    store: LocalStore, dataset: DatasetManifest, tmp_path: Path, decoded: list[int]
+) -> None:
+    order = SampleOrder(ROWS, GROUP_ROWS, seed=4)
+    reader = SampleReader(store, dataset, "train", tmp_path / "samples", looks_ahead=True)
+    reader.read(order, 0, 1)
+    assert wait_until(lambda: len(decoded) == 2)
+    first_rows = [int(order.window_rows(stretch.window)[0]) for stretch in order.stretches(0, ROWS)]
+    assert decoded == first_rows[:2]
+
+
+def test_a_window_that_was_being_written_when_the_machine_died_is_not_taken_for_one(
+    store: LocalStore, dataset: DatasetManifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order = SampleOrder(ROWS, GROUP_ROWS, seed=4)
+    calls = iter(range(5))
+
+    def dies(path: Path, **how: Any) -> Any:
+        if next(calls) == 4:
+            raise KeyboardInterrupt
+        return open_memmap(path, **how)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("training.data.reading.open_memmap", dies)
+        SampleReader(store, dataset, "train", tmp_path / "samples").read(order, 0, 50)
+    found = SampleReader(store, dataset, "train", tmp_path / "samples").read(order, 0, 50)
+    assert found.rows.tolist() == order.rows(0, 50).tolist()
+
+
+def test_a_folder_that_cannot_be_written_is_one_clear_error(
+    store: LocalStore, dataset: DatasetManifest, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    reader = SampleReader(store, dataset, "train", tmp_path / "file" / "samples")
+    with pytest.raises(StoreError, match=r"^Cannot keep decoded samples in .*: Not a directory\. Check that the disk"):
+        reader.read(SampleOrder(ROWS, GROUP_ROWS, seed=4), 0, 1)

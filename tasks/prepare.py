@@ -9,18 +9,13 @@ from typing import Any
 
 from prefect.runtime import flow_run
 
-from storage.datasets import SPLITS, DatasetManifest, find_dataset
-from storage.errors import IncompatibleRunError
+from storage.datasets import SPLITS, DatasetManifest
 from storage.objects.addresses import check_writable
-from storage.objects.digests import digest_of
-from storage.runs.run_state import RunState
 from tasks.compatibility import as_begun, require_compatible
 from tasks.configuration import RetryConfig, RunConfig
-from tasks.data.class_order import find_prepared, possible_inputs
+from tasks.data.begun_source import require_same_source
 from tasks.data.contract_result import find_contract_result, render_markdown
-from tasks.data.difference import describe_difference
-from tasks.data.pipeline import find_inputs, prepare_dataset
-from tasks.data.sources.fingerprints import describe_change
+from tasks.data.pipeline import prepare_dataset
 from tasks.places import RunPlaces, open_places, require_scratch
 from tasks.retrying import Patience
 from tasks.running.settle import require_no_living_holder_here
@@ -53,9 +48,10 @@ def _prepare(config: RunConfig, places: RunPlaces) -> DatasetManifest:
             # Whether one on another machine lives takes a minute to tell: `recover` does, once.
             require_no_living_holder_here(places, head.state.lease)
         require_compatible(head.state, config)
-        _require_same_data(config, places, head.state)
     with PreparationDisplay() as display:
-        dataset = prepare_dataset(config.data, places.store, places.data_scratch, display.show, _run_part)
+        dataset = require_same_source(config.data, places, head.state, display.show) if head is not None else None
+        if dataset is None:
+            dataset = prepare_dataset(config.data, places.store, places.data_scratch, display.show, _run_part)
     _show_contract(places, dataset)
     return dataset
 
@@ -82,20 +78,3 @@ def _show_contract(places: RunPlaces, dataset: DatasetManifest) -> None:
 def _describe(dataset: DatasetManifest) -> str:
     rows = ", ".join(f"{dataset.splits[name].num_rows:,} {name}" for name in SPLITS)
     return f"Data set {dataset.digest[:12]}: {rows} samples."
-
-
-def _require_same_data(config: RunConfig, places: RunPlaces, state: RunState) -> None:
-    """Raise `IncompatibleRunError` if the source is not the one the run was started with, before it is prepared."""
-    inputs = find_inputs(config.data, places.data_scratch)
-    if state.dataset_digest in map(digest_of, possible_inputs(inputs, config.data)):
-        return
-    before = find_dataset(places.store, state.dataset_digest)
-    changes = describe_change(before, inputs) if before else ["its data set is no longer in the store"]
-    now = find_prepared(places.store, inputs, config.data)  # there if another run has it
-    if before is not None and now is not None:
-        changes += describe_difference(before, now)
-    raise IncompatibleRunError(
-        f"The data of run {state.run!r} changed since it was started:\n"
-        + "\n".join(f"  {change}" for change in changes)
-        + "\nRestore the data to go on with the run, or give another run name to start a new one."
-    )

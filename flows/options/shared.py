@@ -35,17 +35,23 @@ RunArgument = Annotated[
 def read_configuration(path: Path, assignments: list[str]) -> "RunConfig":
     """The configuration, after a look at the source's columns. Raises `ConfigurationError` or `ContractError`.
 
-    Says what it does: a person sees a line at once, and a mistake before any library is loaded that takes seconds.
+    Says what it does: a person sees a line at once, and a mistake before any library is loaded that takes seconds. A
+    run that was begun has its data set, and may need no source any more: of it only the configuration is compared.
     """
     say(f"Reading the configuration {path}.")
     from tasks.settings.reading import load_configuration
 
     config = load_configuration(path, assignments)
     from storage.objects.addresses import open_store
+    from storage.runs.manifest import Manifest
+    from tasks.compatibility import as_begun, require_compatible
     from tasks.data.readers.check import check_columns
     from tasks.data.sources.files import find_files
 
-    open_store(config.store)
+    head = Manifest(open_store(config.store), config.run).find_head()
+    if head is not None:
+        require_compatible(head.state, as_begun(config, head.state))
+        return config
     files = find_files(config.data.source)
     say(f"Checking the columns of {config.data.source}.")
     check_columns(files, config.data)

@@ -8,6 +8,7 @@ import contextlib
 import errno
 import fcntl
 import shutil
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from importlib.metadata import version
@@ -44,6 +45,7 @@ from tasks.data.sources.contract import check_contract
 from tasks.data.sources.files import find_files
 from tasks.data.sources.fingerprints import OnProgress, ensure_unchanged, fingerprint_files, read_inputs
 from tasks.data.sources.formats import PARQUET, format_of
+from tasks.data.sources.identities import identities_of, keep_identities
 from tasks.data.sources.source_file import SourceFile
 from tasks.data.split import HASH_VALUES, TRAIN, Dealt, deal_samples
 from tasks.data.statistics import measure_categorical, measure_numeric
@@ -83,15 +85,19 @@ def prepare_dataset(
     `ConfigurationError` or `ContractError` for what the user can put right, `StoreError` for a full disk or store, or a
     bucket that cannot be read.
     """
+    listed_at = time.time()
     files = find_files(config.source)
     table: SourceTable | None = None
     if format_of(files[0].name) == PARQUET:
         table = inspect_files(files, config)
     else:
         check_columns(files, config)
-    inputs = read_inputs(config, files, fingerprint_files(files, scratch, on_progress))
+    fingerprints = fingerprint_files(files, scratch, on_progress)
+    identities = identities_of(files, fingerprints, listed_at)
+    inputs = read_inputs(config, files, fingerprints)
     published = find_prepared(store, inputs, config)
     if published is not None:
+        keep_identities(store, published.digest, identities)
         return published
     with (
         working_folder(scratch) as folder,
@@ -102,6 +108,7 @@ def prepare_dataset(
             table = run_part("read", lambda: _read(files, config, folder, on_progress))
         preparation = _Preparation(config, store, folder, connection, table, inputs, on_progress, run_part)
         manifest = preparation.run()
+    keep_identities(store, manifest.digest, identities)
     return manifest
 
 
@@ -112,12 +119,6 @@ def _read(
     bring = fetch_columns if format_of(files[0].name) == PARQUET else convert_files
     table = inspect_files(bring(files, config, folder / "source", on_progress), config)
     return table, f"{table.num_rows_total:,} rows in {count_of(len(files), 'file')}."
-
-
-def find_inputs(config: DataConfig, scratch: Path, on_progress: OnProgress | None = None) -> dict[str, Any]:
-    """The inputs a data set made now would have, for `describe_change`, but for the order of its classes."""
-    files = find_files(config.source)
-    return read_inputs(config, files, fingerprint_files(files, scratch, on_progress))
 
 
 @contextlib.contextmanager

@@ -36,8 +36,16 @@ class BucketFile(SourceFile):
     found: StoredObject
 
     @property
-    def touched_at(self) -> float:
+    def listed_as(self) -> tuple[int | str, ...]:
+        return self.identity
+
+    @property
+    def changed_at(self) -> float:
         return 0.0  # an ETag is of the content
+
+    @property
+    def touched_at(self) -> float:
+        return 0.0
 
     def open(self) -> pa.NativeFile:
         return pa.PythonFile(open_object(self.s3, self.key, self.found), mode="r")

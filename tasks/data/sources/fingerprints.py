@@ -19,10 +19,10 @@ from storage.datasets import DATASET_FORMAT, DatasetManifest
 from storage.errors import ContractError
 from storage.objects.digests import canonical_json, sha256_of_stream
 from tasks.configuration import DataConfig
-from tasks.data.sources.source_file import SourceFile, cannot_read
+from tasks.data.sources.identities import Identities
+from tasks.data.sources.source_file import SETTLED_SECONDS, SourceFile, cannot_read
 
 FINGERPRINT_CACHE = "fingerprints.json"
-SETTLED_SECONDS = 2.0
 CACHE_SAVE_SECONDS = 10.0
 HASHING_THREADS = 4
 # The order of the classes is an input where it decides something: `tasks.data.class_order`.
@@ -31,9 +31,14 @@ NOT_AN_INPUT = {"source", "memory_limit", "class_order"}
 OnProgress = Callable[[str, float], None]
 
 
-def fingerprint_files(files: list[SourceFile], scratch: Path, on_progress: OnProgress | None = None) -> list[str]:
-    """Hash every file, several at a time; those that were hashed before and have not been touched are not read."""
-    cache = _FingerprintCache(scratch / FINGERPRINT_CACHE)
+def fingerprint_files(
+    files: list[SourceFile], scratch: Path, on_progress: OnProgress | None = None, identities: Identities | None = None
+) -> list[str]:
+    """Hash every file, several at a time; those that were hashed before and have not been touched are not read.
+
+    `identities` are those of files that were hashed on another machine.
+    """
+    cache = _FingerprintCache(scratch / FINGERPRINT_CACHE, identities or {})
     progress = _Progress(files, on_progress)
     fingerprints = []
     with ThreadPoolExecutor(min(HASHING_THREADS, os.cpu_count() or 1)) as pool:
@@ -109,8 +114,9 @@ class _Progress:
 class _FingerprintCache:
     """Fingerprints by place, kept as JSON. Losing it costs time only, so an unreadable one counts as empty."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, identities: Identities) -> None:
         self.path = path
+        self.identities = identities
         self.known: dict[str, list[Any]] = {}
         self.saved_at = time.monotonic()
         with contextlib.suppress(OSError, ValueError):
@@ -118,20 +124,27 @@ class _FingerprintCache:
             self.known = loaded if isinstance(loaded, dict) else {}
 
     def fingerprint(self, file: SourceFile, progress: "_Progress") -> str:
-        entry = self.known.get(file.place)
-        if isinstance(entry, list) and entry[:-1] == list(file.identity):
+        found = self._find(file)
+        if found is not None:
             progress.note(file.num_bytes)
-            return str(entry[-1])
+            return found
         started = time.time()
         try:
             with file.stream() as opened:
                 sha256 = sha256_of_stream(opened, progress.note)
         except OSError as error:
             raise cannot_read(file.place, error) from error
-        # A file touched just now may yet change unseen.
-        if file.touched_at < started - SETTLED_SECONDS:
-            self.known[file.place] = [*file.identity, sha256]
+        # A file touched just now may yet change unseen: it is hashed again the next time.
+        is_settled = file.touched_at < started - SETTLED_SECONDS
+        self.known[file.place] = [*(file.identity if is_settled else ()), sha256]
         return sha256
+
+    def _find(self, file: SourceFile) -> str | None:
+        """What is known of a file that was not touched. This machine knows best: it sees more than a listing tells."""
+        entry, listed_as = self.known.get(file.place), list(file.identity)
+        if not isinstance(entry, list):
+            entry, listed_as = self.identities.get(file.place, []), list(file.listed_as)
+        return str(entry[-1]) if entry[:-1] == listed_as else None
 
     def save_now_and_then(self) -> None:
         if time.monotonic() - self.saved_at > CACHE_SAVE_SECONDS:

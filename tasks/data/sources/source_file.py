@@ -14,6 +14,9 @@ import pyarrow as pa
 from storage.errors import ConfigurationError
 from tasks.data.sources.formats import PARQUET, format_of
 
+# A file that was touched so shortly before may be written again within one tick of its clock.
+SETTLED_SECONDS = 2.0
+
 
 @dataclass(frozen=True, kw_only=True)
 class SourceFile(ABC):
@@ -35,6 +38,16 @@ class SourceFile(ABC):
         """`parquet`, which must be there by now."""
         assert self.parquet is not None, f"{self.name} was not brought to this machine"
         return self.parquet
+
+    @property
+    @abstractmethod
+    def listed_as(self) -> tuple[int | str, ...]:
+        """The part of `identity` that is the same on every machine which sees this file."""
+
+    @property
+    @abstractmethod
+    def changed_at(self) -> float:
+        """As `touched_at`, by what `listed_as` can tell."""
 
     @property
     @abstractmethod
@@ -63,6 +76,14 @@ class LocalFile(SourceFile):
     """A file on this machine, or on a file system that it mounts."""
 
     path: Path
+
+    @property
+    def listed_as(self) -> tuple[int | str, ...]:
+        return self.identity[:2]  # size and time of the last change
+
+    @property
+    def changed_at(self) -> float:
+        return int(self.identity[1]) / 1e9
 
     @property
     def touched_at(self) -> float:

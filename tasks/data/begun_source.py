@@ -1,0 +1,58 @@
+"""The source of a run that was begun: whether it still is what the run's data set was made of, where that can be told.
+
+Invariant: a run reads its data set and no source, so a source that is gone ends no run; one that was changed does.
+"""
+
+import time
+
+from storage.datasets import DatasetManifest, find_dataset
+from storage.errors import ConfigurationError, ContractError, IncompatibleRunError, StoreError
+from storage.objects.digests import digest_of
+from storage.runs.run_state import RunState
+from tasks.configuration import DataConfig
+from tasks.data.class_order import find_prepared, possible_inputs
+from tasks.data.difference import describe_difference
+from tasks.data.sources.files import find_files
+from tasks.data.sources.fingerprints import OnProgress, describe_change, fingerprint_files, read_inputs
+from tasks.data.sources.identities import find_identities, identities_of, keep_identities
+from tasks.places import RunPlaces
+from tasks.telling.announce import warn
+
+
+def require_same_source(
+    config: DataConfig, places: RunPlaces, state: RunState, on_progress: OnProgress | None = None
+) -> DatasetManifest | None:
+    """The run's data set, or None if it is not in the store any more and has to be made again.
+
+    Of files that a listing shows as they were nothing is read. Raises `IncompatibleRunError` if the source was changed,
+    before anything is written.
+    """
+    dataset = find_dataset(places.store, state.dataset_digest, state.dataset_sha256)
+    digest = state.dataset_digest
+    identities, listed_at = find_identities(places.store, digest), time.time()
+    try:
+        files = find_files(config.source)
+        fingerprints = fingerprint_files(files, places.data_scratch, on_progress, identities)
+    except (ConfigurationError, ContractError, StoreError) as error:
+        if dataset is None:
+            raise
+        warn(
+            "The source cannot be read, so whether it was changed is not known. The run does not need it: its data "
+            f"set {digest[:12]} is in the store. {error}"
+        )
+        return dataset
+    inputs = read_inputs(config, files, fingerprints)
+    if digest not in map(digest_of, possible_inputs(inputs, config)):
+        before = dataset or find_dataset(places.store, digest)
+        changes = describe_change(before, inputs) if before else ["its data set is no longer in the store"]
+        now = find_prepared(places.store, inputs, config)  # there if another run has it
+        if before is not None and now is not None:
+            changes += describe_difference(before, now)
+        raise IncompatibleRunError(
+            f"The data of run {state.run!r} changed since it was started:\n"
+            + "\n".join(f"  {change}" for change in changes)
+            + "\nRestore the data to go on with the run, or give another run name to start a new one."
+        )
+    if dataset is not None:
+        keep_identities(places.store, digest, identities_of(files, fingerprints, listed_at))
+    return dataset

@@ -1,0 +1,47 @@
+"""What the files of a data set's source looked like when they were hashed, kept in the store beside all data sets.
+
+So a machine that has never seen the source tells by one listing which files are as they were, and reads none of them.
+Invariant: it decides only whether a file is hashed again. Losing it costs time, and another source of the same data set
+takes its place.
+"""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from storage.errors import ObjectMissingError
+from storage.objects.digests import canonical_json
+from storage.objects.store import Store
+from tasks.data.sources.source_file import SETTLED_SECONDS, SourceFile
+
+# By the place of a file: what a listing says of it, and then its SHA-256.
+Identities = dict[str, list[Any]]
+
+
+def find_identities(store: Store, digest: str) -> Identities:
+    """What is kept for the source of the data set with this digest; empty if nothing is, or nothing readable."""
+    try:
+        found = json.loads(store.read(_key(digest)))
+    except (ObjectMissingError, ValueError):
+        return {}
+    entries = found.items() if isinstance(found, dict) else ()
+    return {place: entry for place, entry in entries if isinstance(entry, list)}
+
+
+def identities_of(files: Sequence[SourceFile], fingerprints: Sequence[str], listed_at: float) -> Identities:
+    """Of files that were listed at this Unix time, and hashed afterwards. One touched just before may change unseen."""
+    return {
+        file.place: [*file.listed_as, sha256]
+        for file, sha256 in zip(files, fingerprints, strict=True)
+        if file.changed_at < listed_at - SETTLED_SECONDS
+    }
+
+
+def keep_identities(store: Store, digest: str, identities: Identities) -> None:
+    """Keep them, unless they are there already."""
+    if identities != find_identities(store, digest):
+        store.write(_key(digest), canonical_json(dict(identities)))
+
+
+def _key(digest: str) -> str:
+    return f"sources/{digest}.json"

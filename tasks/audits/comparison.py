@@ -13,7 +13,7 @@ from tasks.audits.content import EpochCount, LedgerContent
 from tasks.audits.expectation import Expectation
 from tasks.audits.steps import Deviation, Facts, compare_step, describe_step
 from tasks.audits.violations import MAX_NAMED, Violation, name_sample
-from tasks.data.sources.fingerprints import OnProgress
+from tasks.data.progress import OnProgress
 
 # What is looked at in one piece: a few hundred MB.
 SPAN_SAMPLES = 1_000_000

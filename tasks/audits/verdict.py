@@ -31,7 +31,7 @@ from tasks.audits.violations import MAX_NAMED, Violation
 from tasks.compatibility import read_stored
 from tasks.configuration import RunConfig
 from tasks.data.database import explained_errors, open_database
-from tasks.data.sources.fingerprints import OnProgress
+from tasks.data.progress import OnProgress
 
 
 def audit_run(store: Store, run: str, on_progress: OnProgress | None = None) -> dict[str, Any]:

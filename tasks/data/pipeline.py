@@ -36,6 +36,9 @@ from tasks.configuration import DataConfig
 from tasks.data.class_order import find_prepared, with_class_order
 from tasks.data.contract_result import CONTRACT_FILE, sum_up
 from tasks.data.database import open_database, parquet_sql
+from tasks.data.identity.fingerprints import ensure_unchanged, fingerprint_files, read_inputs
+from tasks.data.identity.identities import identities_of, keep_identities
+from tasks.data.progress import OnProgress
 from tasks.data.readers.check import check_columns
 from tasks.data.readers.conversion import convert_files
 from tasks.data.readers.fetching import fetch_columns
@@ -43,9 +46,7 @@ from tasks.data.shard import ordered_sql, prepared_sql, put_again, stage_tokens,
 from tasks.data.sources.columns import SourceTable, inspect_files, samples_sql
 from tasks.data.sources.contract import check_contract
 from tasks.data.sources.files import find_files
-from tasks.data.sources.fingerprints import OnProgress, ensure_unchanged, fingerprint_files, read_inputs
 from tasks.data.sources.formats import PARQUET, format_of
-from tasks.data.sources.identities import identities_of, keep_identities
 from tasks.data.sources.source_file import SourceFile
 from tasks.data.split import HASH_VALUES, TRAIN, Dealt, deal_samples
 from tasks.data.statistics import measure_categorical, measure_numeric

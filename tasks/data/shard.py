@@ -19,8 +19,8 @@ from storage.errors import CorruptObjectError, ObjectExistsError
 from storage.objects.digests import sha256_of_file
 from storage.objects.store import Store
 from tasks.configuration import DataConfig
+from tasks.data.progress import OnProgress
 from tasks.data.sources.columns import literal
-from tasks.data.sources.fingerprints import OnProgress
 from tasks.data.sources.rules import kept_tokens_sql, too_long
 from tasks.data.tokenizer import encode_texts
 

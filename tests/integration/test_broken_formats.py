@@ -13,11 +13,12 @@ from storage.datasets import DatasetManifest
 from storage.errors import ConfigurationError, ContractError
 from storage.objects.local_store import LocalStore
 from tasks.configuration import DataConfig
-from tasks.data.pipeline import find_inputs, prepare_dataset
+from tasks.data.pipeline import prepare_dataset
 from tasks.data.readers import conversion, lines
 from tasks.data.readers.check import check_columns
 from tasks.data.sources.files import find_files
 from tests.helpers.parquet import (
+    inputs_of,
     text_columns,
     text_config,
     token_config,
@@ -239,11 +240,11 @@ def test_a_source_of_two_formats_is_refused(tmp_path: Path) -> None:
 def test_what_a_glob_for_the_parquet_files_finds_is_the_data_set_that_the_folder_was(tmp_path: Path) -> None:
     folder = tmp_path / "data"
     write_parquet(folder / "deep" / "part-0.parquet", text_columns(90))
-    of_folder = find_inputs(text_config(folder), tmp_path)
+    of_folder = inputs_of(text_config(folder), tmp_path)
     (folder / "notes.csv").write_text("a,b\n")
     with pytest.raises(ConfigurationError, match=r"FOLDER/\*\*/\*\.parquet"):
         find_files(str(folder))
-    assert find_inputs(text_config(folder / "**" / "*.parquet"), tmp_path) == of_folder
+    assert inputs_of(text_config(folder / "**" / "*.parquet"), tmp_path) == of_folder
 
 
 @pytest.mark.parametrize("kind", ["csv", "feather"])

@@ -15,9 +15,10 @@ from storage.datasets import DatasetManifest
 from storage.objects.digests import digest_of, sha256_of_file
 from storage.objects.local_store import LocalStore
 from tasks.configuration import DataConfig
-from tasks.data.pipeline import find_inputs, prepare_dataset
+from tasks.data.pipeline import prepare_dataset
 from tasks.data.readers import conversion
 from tests.helpers.parquet import (
+    inputs_of,
     read_rows,
     text_columns,
     text_config,
@@ -149,7 +150,7 @@ def test_the_digest_is_over_the_bytes_of_the_source_and_the_same_rows_are_prepar
     config = text_config(source)
     store, manifest = prepared(config, tmp_path)
     assert manifest.inputs["files"] == [{"name": "a.csv", "sha256": sha256_of_file(source)}]
-    assert digest_of(find_inputs(config, tmp_path)) == manifest.digest
+    assert digest_of(inputs_of(config, tmp_path)) == manifest.digest
     monkeypatch.setattr("tasks.data.pipeline.convert_files", lambda *_: pytest.fail("read again"))
     assert prepare_dataset(config, store, tmp_path / "scratch") == manifest
 

@@ -17,11 +17,12 @@ from storage.errors import IncompatibleRunError
 from storage.objects.digests import digest_of, sha256_of_file
 from storage.objects.local_store import LocalStore
 from tasks.data import pipeline as prepare
-from tasks.data.pipeline import find_inputs, prepare_dataset
+from tasks.data.identity.fingerprints import describe_change
+from tasks.data.pipeline import prepare_dataset
 from tasks.data.shard import SHARD_SCHEMA
-from tasks.data.sources.fingerprints import describe_change
 from tasks.data.tokenizer import PADDING_INDEX, load_tokenizer
 from tests.helpers.parquet import (
+    inputs_of,
     read_rows,
     read_split,
     text_columns,
@@ -153,8 +154,8 @@ def test_the_same_inputs_are_never_prepared_twice(
     monkeypatch.setattr(prepare, "check_contract", lambda *_: pytest.fail("prepared again"))
     config = text_config(source, **METADATA)
     assert prepare_dataset(config.model_copy(update={"memory_limit": "1GB"}), store, tmp_path) == manifest
-    assert digest_of(find_inputs(config, tmp_path)) == manifest.digest
-    assert describe_change(manifest, find_inputs(config, tmp_path)) == []
+    assert digest_of(inputs_of(config, tmp_path)) == manifest.digest
+    assert describe_change(manifest, inputs_of(config, tmp_path)) == []
 
 
 @pytest.mark.parametrize("other", [DATASET_FORMAT - 1, DATASET_FORMAT + 1])

@@ -64,7 +64,7 @@ def _note(monkeypatch: pytest.MonkeyPatch, kind: type[SourceFile], method: str, 
 
 def begin(config: RunConfig) -> DatasetManifest:
     """Prepare the data, and begin the run."""
-    dataset, _ = prepare_work(config)
+    dataset: DatasetManifest = prepare_work(config)[0]
     state = RunState(
         run=config.run,
         created_at=1.0,

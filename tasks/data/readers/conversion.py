@@ -14,11 +14,11 @@ import pyarrow.parquet as pq
 
 from storage.errors import ContractError
 from tasks.configuration import DataConfig
+from tasks.data.progress import OnProgress
 from tasks.data.readers.arrow_files import open_arrow_file, read_arrow_schema
 from tasks.data.readers.lines import CsvRows, JsonRows, open_lines
 from tasks.data.readers.values import Meaning, meanings_of
 from tasks.data.sources.columns import named_columns, read_each, require_columns, require_fitting
-from tasks.data.sources.fingerprints import OnProgress
 from tasks.data.sources.formats import ARROW, JSON_LINES, format_of
 from tasks.data.sources.messages import broken_contract
 from tasks.data.sources.source_file import SourceFile

@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tasks.configuration import DataConfig
+from tasks.data.progress import OnProgress
 from tasks.data.sources.columns import named_columns
-from tasks.data.sources.fingerprints import OnProgress
 from tasks.data.sources.source_file import SourceFile
 
 NUM_FILES_AT_A_TIME = 4

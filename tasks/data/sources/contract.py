@@ -14,8 +14,8 @@ import duckdb
 
 from storage.errors import ContractError
 from tasks.configuration import DataConfig
+from tasks.data.progress import OnProgress
 from tasks.data.sources.columns import NUMBER_ROWS, SourceTable, only_row, samples_sql
-from tasks.data.sources.fingerprints import OnProgress
 from tasks.data.sources.messages import REWRITE, broken_contract
 from tasks.data.sources.rules import Rule, kept_tokens_sql, label_domain, row_rules
 

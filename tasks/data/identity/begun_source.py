@@ -12,9 +12,10 @@ from storage.runs.run_state import RunState
 from tasks.configuration import DataConfig
 from tasks.data.class_order import find_prepared, possible_inputs
 from tasks.data.difference import describe_difference
+from tasks.data.identity.fingerprints import describe_change, fingerprint_files, read_inputs
+from tasks.data.identity.identities import find_identities, identities_of, keep_identities
+from tasks.data.progress import OnProgress
 from tasks.data.sources.files import find_files
-from tasks.data.sources.fingerprints import OnProgress, describe_change, fingerprint_files, read_inputs
-from tasks.data.sources.identities import find_identities, identities_of, keep_identities
 from tasks.places import RunPlaces
 from tasks.telling.announce import warn
 

@@ -10,7 +10,6 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,8 @@ from storage.datasets import DATASET_FORMAT, DatasetManifest
 from storage.errors import ContractError
 from storage.objects.digests import canonical_json, sha256_of_stream
 from tasks.configuration import DataConfig
-from tasks.data.sources.identities import Identities
+from tasks.data.identity.identities import Identities
+from tasks.data.progress import OnProgress
 from tasks.data.sources.source_file import SETTLED_SECONDS, SourceFile, cannot_read
 
 FINGERPRINT_CACHE = "fingerprints.json"
@@ -27,8 +27,6 @@ CACHE_SAVE_SECONDS = 10.0
 HASHING_THREADS = 4
 # The order of the classes is an input where it decides something: `tasks.data.class_order`.
 NOT_AN_INPUT = {"source", "memory_limit", "class_order"}
-
-OnProgress = Callable[[str, float], None]
 
 
 def fingerprint_files(

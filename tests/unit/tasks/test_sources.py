@@ -12,9 +12,9 @@ from storage.datasets import DatasetManifest, SplitRecord, Target
 from storage.errors import ConfigurationError, ContractError
 from storage.objects.digests import sha256_of_file, sha256_of_stream
 from tasks.configuration import DataConfig
+from tasks.data.identity import fingerprints as sources
 from tasks.data.identity.fingerprints import describe_change, ensure_unchanged, fingerprint_files, read_inputs
 from tasks.data.readers.check import check_columns
-from tasks.data.identity import fingerprints as sources
 from tasks.data.sources.files import find_files
 from tests.helpers.parquet import text_columns, text_config, write_parquet
 

@@ -63,6 +63,7 @@ class Ending:
             seconds=round(time.monotonic() - self._began, 3),
             phases=self._reporter.close(),
             saves=self.checkpointer.figures if self.checkpointer else None,
+            throughput=self._reporter.throughput(),
             divergence=divergence,
             is_abandoned=is_abandoned,
         )

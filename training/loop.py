@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from storage.runs.metric_values import NotFinite, describe_not_finite
 from training.agreement import Agreement
-from training.data.batches import Leaf
+from training.data.batches import Batch
 from training.optimization import learning_rate
 from training.saving.checkpointing import Checkpointer
 from training.saving.restoring import Restorer
@@ -46,7 +46,7 @@ class Segment:
     has_noted_rounding: bool = False
 
 
-def train(segment: Segment, batches: Iterator[list[Leaf]]) -> StopReason:
+def train(segment: Segment, batches: Iterator[Batch]) -> StopReason:
     """Train until the run is complete (`NONE`) or all ranks agree on a reason to stop; the state is saved then."""
     state, config = segment.state, segment.spec.train
     while True:
@@ -60,13 +60,15 @@ def train(segment: Segment, batches: Iterator[list[Leaf]]) -> StopReason:
         segment.checkpointer.advance(decision.writing)
         if decision.save:
             _save_when_possible(segment)
-        figures = segment.trainer.take_step(state.step, next(batches))
+        with segment.reporter.waiting_for_input():
+            batch = next(batches)
+        figures = segment.trainer.take_step(state.step, batch.leaves)
         state.curve.record(state.step + 1, figures, learning_rate(config, state.step, segment.spec.rollbacks))
         state.step += 1
         if segment.trainer.optimization.is_exhausted:
             state.curve.collect(state.step)  # what went wrong before counts first, whenever it is looked at
             raise segment.trainer.optimization.exhausted(state.step)
-        segment.reporter.stepped(state.step, state.curve.last)
+        segment.reporter.stepped(state.step, state.curve.last, batch.num_tokens)
 
 
 def _validation_is_due(segment: Segment) -> bool:

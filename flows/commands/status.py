@@ -14,7 +14,7 @@ from storage.objects.store import Store
 from storage.runs.holders import is_alive
 from storage.runs.manifest import Manifest
 from storage.runs.metric_values import describe_not_finite
-from storage.runs.run_state import CheckpointRecord, Lease, RunState, SegmentRecord
+from storage.runs.run_state import CheckpointRecord, Lease, RunState, SegmentRecord, Throughput
 from storage.runs.segments import find_heartbeat
 from tasks.pages.tables import MOST_ROWS, Table, show_table
 from tasks.pages.words import duration, moment, score
@@ -44,9 +44,7 @@ def read_status(store: Store, run: str) -> dict[str, Any]:
             for record, words in zip(state.set_aside, describe_set_aside(state), strict=True)
         ],
         "setback": describe_setback(state) if state.lease is None else None,
-        "segments": [
-            {"state": "ended", **record.model_dump(mode="json", exclude={"phases"})} for record in state.segments
-        ],
+        "segments": [_describe_segment(record) for record in state.segments],
         "rollbacks": [
             {**record.model_dump(mode="json"), "description": words}
             for record, words in zip(state.rollbacks, describe_rollbacks(state.rollbacks), strict=True)
@@ -154,6 +152,13 @@ def render_status(status: dict[str, Any]) -> RenderableType:
     return Group(*lines, *([show_table(_list_segments(status["segments"]), MOST_ROWS)] if status["segments"] else []))
 
 
+def _describe_segment(record: SegmentRecord) -> dict[str, Any]:
+    """What it measured stands beside what it did; None of one that measured nothing."""
+    unknown = dict.fromkeys(Throughput.model_fields)
+    measured = record.throughput.model_dump() if record.throughput else unknown
+    return {"state": "ended", **record.model_dump(mode="json", exclude={"phases", "throughput"}), **measured}
+
+
 def _describe_checkpoint(store: Store, record: CheckpointRecord) -> dict[str, Any]:
     return {
         "step": record.step,
@@ -168,6 +173,12 @@ def _describe_checkpoint(store: Store, record: CheckpointRecord) -> dict[str, An
 
 
 def _list_segments(described: list[dict[str, Any]]) -> Table:
-    known = SegmentRecord.model_fields.keys()
-    records = [{"phases": {}, **{name: one[name] for name in one.keys() & known}} for one in described]
-    return segments_table([SegmentRecord.model_validate(record) for record in records])
+    return segments_table([_read_segment(one) for one in described])
+
+
+def _read_segment(described: dict[str, Any]) -> SegmentRecord:
+    """What `_describe_segment` described."""
+    known = {name: described[name] for name in described.keys() & SegmentRecord.model_fields.keys()}
+    measured = {name: described[name] for name in Throughput.model_fields}
+    throughput = None if None in measured.values() else measured
+    return SegmentRecord.model_validate({"phases": {}, "throughput": throughput, **known})

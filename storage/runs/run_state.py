@@ -128,6 +128,14 @@ class SaveFigures(Record):
     num_bytes: int = Field(description="Size of the last one.")
 
 
+class Throughput(Record):
+    """How fast the steps of a segment were made, over the time that it trained."""
+
+    samples_per_second: float
+    tokens_per_second: float = Field(description="Real ones, without padding.")
+    input_wait_fraction: float = Field(description="Share of the time for which the first rank waited for samples.")
+
+
 class Divergence(Record):
     """The evidence that training went wrong. A spike has all of its fields, other kinds those that they know."""
 
@@ -183,6 +191,9 @@ class SegmentRecord(Record):
     phases: dict[str, float] = Field(description="Seconds per phase: start, restore, train, validate, save.")
     saves: SaveFigures | None = Field(
         None, exclude_if=lambda value: value is None, description="None if no outcome was recorded."
+    )
+    throughput: Throughput | None = Field(
+        None, exclude_if=lambda value: value is None, description="None if no step was made, or no outcome recorded."
     )
     divergence: Divergence | None = Field(
         None, exclude_if=lambda value: value is None, description="Of a segment that diverged."

@@ -10,7 +10,7 @@ from storage.errors import ObjectExistsError, ObjectMissingError
 from storage.objects.addresses import RUNS_FOLDER
 from storage.objects.digests import canonical_json
 from storage.objects.store import Store
-from storage.runs.run_state import Divergence, Outcome, Record, SaveFigures
+from storage.runs.run_state import Divergence, Outcome, Record, SaveFigures, Throughput
 
 
 class OutcomeRecord(Record):
@@ -27,6 +27,7 @@ class OutcomeRecord(Record):
     seconds: float
     phases: dict[str, float] = Field(description="Seconds per phase.")
     saves: SaveFigures | None = None
+    throughput: Throughput | None = None
     divergence: Divergence | None = None
     is_abandoned: bool = Field(False, description="As in the manifest's record of the segment.")
 

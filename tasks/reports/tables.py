@@ -21,7 +21,8 @@ def segments_table(segments: Sequence[SegmentRecord]) -> Table:
     """Oldest first."""
     columns: list[tuple[str, Kind]] = [
         ("#", "number"), ("Fence", "number"), ("Outcome", "outcome"), ("Meaning", "text"), ("Steps", "number"),
-        ("Lost", "number"), ("Ranks", "number"), ("Started", "date"), ("Time", "number"), ("Cause", "text"),
+        ("Lost", "number"), ("Ranks", "number"), ("Started", "date"), ("Time", "number"), ("Samples/s", "number"),
+        ("Waiting for data", "number"), ("Cause", "text"),
     ]  # fmt: skip
     rows = [
         [
@@ -34,11 +35,13 @@ def segments_table(segments: Sequence[SegmentRecord]) -> Table:
             Cell(f"{segment.world_size:,}"),
             Cell(moment(segment.started_at)),
             Cell(duration(segment.seconds)),
+            Cell(f"{segment.throughput.samples_per_second:,.0f}" if segment.throughput else NOTHING),
+            Cell(f"{segment.throughput.input_wait_fraction:.1%}" if segment.throughput else NOTHING),
             Cell(shortened(segment.cause, MAX_CAUSE_CHARACTERS) or NOTHING),
         ]
         for index, segment in enumerate(segments, start=1)
     ]
-    return Table(columns, rows, wide=("#", "Meaning", "Started"))
+    return Table(columns, rows, wide=("#", "Meaning", "Started", "Samples/s", "Waiting for data"))
 
 
 def checkpoints_table(kept: Sequence[CheckpointRecord]) -> Table:

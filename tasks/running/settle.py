@@ -145,6 +145,7 @@ def _describe_segment(
         is_final=outcome.is_final if outcome else False,
         phases=outcome.phases if outcome else {},
         saves=outcome.saves if outcome else None,
+        throughput=outcome.throughput if outcome else None,
         divergence=outcome.divergence if outcome else None,
         planned_steps=lease.planned_steps,
         is_abandoned=outcome.is_abandoned if outcome else False,

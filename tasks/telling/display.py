@@ -20,6 +20,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
+from storage.runs.run_state import Throughput
 from tasks.configuration import RunConfig
 from tasks.telling.announce import announce
 from tasks.telling.terminal import console
@@ -39,16 +40,17 @@ PREPARATION_PHASES = {
 }
 
 
-class TwoLineProgress(Progress):
-    """A bar, and the figures of the task in a line of their own: no terminal is too narrow for both.
+class ProgressWithFigures(Progress):
+    """A bar, and the figures of the task in lines of their own: no terminal is too narrow for all of them.
 
-    The cursor stays behind the short line, where the ^C that the terminal adds to it begins no third one.
+    The cursor stays behind the last, short line, where the ^C that the terminal adds to it begins no new one.
     """
 
     def get_renderables(self) -> Iterator[RenderableType]:
         yield self.make_tasks_table(self.tasks)
         for task in self.tasks:
-            yield Text(task.fields["figures"], no_wrap=True, overflow="ellipsis")
+            for line in task.fields["lines"]:
+                yield Text(line, no_wrap=True, overflow="ellipsis")
 
 
 class SegmentDisplay:
@@ -58,11 +60,11 @@ class SegmentDisplay:
         self._total = config.train.steps
         self._next_line = time.monotonic() + SECONDS_BETWEEN_LINES
         self._saved = f"saved at step {first_step:,}" if first_step else "nothing saved yet"
-        self._figures = ""
+        self._figures = self._speed = ""
         self._has_begun = False
-        self._progress = TwoLineProgress(*_bar_columns(), console=console, disable=not console.is_terminal,
+        self._progress = ProgressWithFigures(*_bar_columns(), console=console, disable=not console.is_terminal,
                                          transient=True)  # fmt: skip
-        self._bar = self._progress.add_task(PHASES["start"], total=self._total, completed=first_step, figures="")
+        self._bar = self._progress.add_task(PHASES["start"], total=self._total, completed=first_step, lines=[])
 
     def __enter__(self) -> Self:
         self._progress.start()
@@ -83,19 +85,20 @@ class SegmentDisplay:
             # The time left is estimated from the steps that are made, not from those that were restored.
             self._has_begun = True
             self._progress.reset(self._bar, total=self._total, completed=report.step, description=phase)
-        self._figures = _describe_figures(report, self._total)
-        self._progress.update(self._bar, description=phase, completed=report.step, figures=self._line())
+        self._figures, self._speed = _describe_figures(report, self._total), _describe_speed(report.throughput)
+        self._progress.update(self._bar, description=phase, completed=report.step, lines=self._lines())
         if not console.is_terminal and time.monotonic() >= self._next_line:
             self._next_line = time.monotonic() + SECONDS_BETWEEN_LINES
-            announce(f"{phase}: {self._line()}")
+            announce(f"{phase}: {', '.join(self._lines())}")
 
     def promoted(self, step: int) -> None:
         """A checkpoint was validated and promoted."""
         self._saved = f"saved at step {step:,}"
-        self._progress.update(self._bar, figures=self._line())
+        self._progress.update(self._bar, lines=self._lines())
 
-    def _line(self) -> str:
-        return ", ".join(filter(None, (self._figures, self._saved)))
+    def _lines(self) -> list[str]:
+        figures = ", ".join(filter(None, (self._figures, self._saved)))
+        return [line for line in (figures, self._speed) if line]
 
 
 class PreparationDisplay:
@@ -143,7 +146,16 @@ def _bar_columns() -> tuple[ProgressColumn, ...]:
 
 
 def _describe_figures(report: Report, total: int) -> str:
-    """'step 1,200 of 5,000, loss 0.4321, 2,400 samples/s': what is known of it."""
+    """'step 1,200 of 5,000, loss 0.4321': what is known of it."""
     loss = "" if report.loss is None else f"loss {report.loss:.4f}"
-    rate = "" if report.samples_per_second is None else f"{report.samples_per_second:,.0f} samples/s"
-    return ", ".join(filter(None, (f"step {report.step:,} of {total:,}", loss, rate)))
+    return ", ".join(filter(None, (f"step {report.step:,} of {total:,}", loss)))
+
+
+def _describe_speed(measured: Throughput | None) -> str:
+    """'2,400 samples/s, 804,000 tokens/s, 0.3% of the time waiting for data', or nothing before it is known."""
+    if measured is None:
+        return ""
+    return (
+        f"{measured.samples_per_second:,.0f} samples/s, {measured.tokens_per_second:,.0f} tokens/s, "
+        f"{measured.input_wait_fraction:.1%} of the time waiting for data"
+    )

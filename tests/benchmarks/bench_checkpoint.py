@@ -162,7 +162,7 @@ class _Bench:
         )  # fmt: skip
         order = SampleOrder(reader.num_rows, reader.group_rows, 0)
         source = BatchSource(reader, order, leaf_cut(spec.model), BATCH_SIZE, LEAVES, world, pin=False)
-        self._leaves: list[Leaf] = source.leaves(0)
+        self._leaves: list[Leaf] = source.batch(0).leaves
         self._peers = spec.scratch_folder / "peers"
         kept = StagingOptions(
             use_pinned_memory=False, use_shared_memory=True, use_async_staging=False, use_non_blocking_copy=False

@@ -130,7 +130,7 @@ def _time_both(spec: SegmentSpec, world: World) -> object:
     order = SampleOrder(reader.num_rows, reader.group_rows, 0)
     source = BatchSource(reader, order, leaf_cut(spec.model), BATCH_SIZE, LEAVES, world, pin=False)
     seconds: dict[str, list[float]] = {"exact": [], "fast": []}
-    leaves = source.leaves(0)
+    leaves = source.batch(0).leaves
     for pair in range(1 + PAIRS):  # the first one warms up
         for mode in ("exact", "fast") if pair % 2 else ("fast", "exact"):
             dist.barrier()

@@ -52,6 +52,14 @@ class Leaf:
         return Leaf(self.index, self.rows, self.ids, *pinned)
 
 
+@dataclass(frozen=True)
+class Batch:
+    """What one rank gets of a step's samples."""
+
+    leaves: list[Leaf]
+    num_tokens: int  # of all samples of the step, whichever rank has them; without padding
+
+
 def make_leaf(samples: Samples, index: int) -> Leaf:
     """Pad samples to one shape."""
     return Leaf(
@@ -97,7 +105,7 @@ class BatchSource:
         self._world = world
         self._pin = pin
 
-    def leaves(self, step: int) -> list[Leaf]:
+    def batch(self, step: int) -> Batch:
         """This rank's leaves of the batch at `step`: samples [step * G, (step + 1) * G) of the run.
 
         Further on in the order by what rollbacks have left out until then.
@@ -105,18 +113,18 @@ class BatchSource:
         position = first_position(step, self.batch_size, self._rollbacks)
         samples = self._reader.read(self._order, position, self.batch_size)
         leaves = own_leaves(samples, self._cut, self._num_leaves, self._world)
-        return [leaf.pinned() if self._pin else leaf for leaf in leaves]
+        return Batch([leaf.pinned() if self._pin else leaf for leaf in leaves], int(samples.lengths.sum()))
 
-    def read_ahead(self, first_step: int, end_step: int, depth: int) -> Iterator[list[Leaf]]:
-        """The leaves of steps [first_step, end_step), at most `depth` steps read ahead in one thread."""
+    def read_ahead(self, first_step: int, end_step: int, depth: int) -> Iterator[Batch]:
+        """The batches of steps [first_step, end_step), at most `depth` steps read ahead in one thread."""
         steps = iter(range(first_step, end_step))
         # A new thread is on GPU 0, where page-locking would take memory for a context that this rank does not need.
         on_same_gpu = partial(torch.cuda.set_device, torch.cuda.current_device()) if self._pin else None
         pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="read-ahead", initializer=on_same_gpu)
         try:
-            pending: deque[Future[list[Leaf]]] = deque()
+            pending: deque[Future[Batch]] = deque()
             for step in steps:
-                pending.append(pool.submit(self.leaves, step))
+                pending.append(pool.submit(self.batch, step))
                 if len(pending) > depth:
                     yield pending.popleft().result()
             while pending:

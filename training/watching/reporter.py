@@ -8,10 +8,13 @@ import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import copy
+from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import BaseModel
 
+from storage.runs.run_state import Throughput
 from training.world import World
 
 SECONDS_BETWEEN_REPORTS = 0.5
@@ -31,10 +34,30 @@ class Report(BaseModel):
     phase: str
     step: int
     loss: float | None = None
-    samples_per_second: float | None = None
+    throughput: Throughput | None = None
     checkpoint: CheckpointReport | None = None
     note: str | None = None
     alarm: str | None = None
+
+
+@dataclass
+class _Work:
+    """What was done since the ranks began."""
+
+    steps: int = 0
+    tokens: int = 0
+    waited_seconds: float = 0.0
+
+    def throughput_since(self, before: "_Work", seconds: float, batch_size: int) -> Throughput | None:
+        """Of what came after `before`, in so many seconds; None if no step did."""
+        steps = self.steps - before.steps
+        if steps == 0 or seconds <= 0:
+            return None
+        return Throughput(
+            samples_per_second=round(steps * batch_size / seconds, 3),
+            tokens_per_second=round((self.tokens - before.tokens) / seconds, 3),
+            input_wait_fraction=round(min(1.0, (self.waited_seconds - before.waited_seconds) / seconds), 6),
+        )
 
 
 class Reporter:
@@ -50,31 +73,44 @@ class Reporter:
         self._phase = "start"
         self._phase_began = time.monotonic() - age_seconds
         self._last_report = 0.0
-        self._rate: float | None = None
-        self._rate_from = (0, self._phase_began)
+        self._work = _Work()
+        self._throughput: Throughput | None = None
+        self._measured_from = (_Work(), self._phase_began)
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
         """Count the time of the block to `name`; afterwards the phase of before goes on."""
         before = self._enter(name)
-        self._rate_from = (self.step, time.monotonic())  # a step that was restored was not made in this time
+        self._measured_from = (copy(self._work), time.monotonic())
         self._report()
         try:
             yield
         finally:
             self._enter(before)
-            self._rate_from = (self.step, time.monotonic())
+            self._measured_from = (copy(self._work), time.monotonic())
 
-    def stepped(self, step: int, loss: float | None) -> None:
-        """`step` steps are done; `loss` is the last point of the loss curve."""
+    @contextmanager
+    def waiting_for_input(self) -> Iterator[None]:
+        """Count the time of the block as time in which there are no samples to train on."""
+        began = time.monotonic()
+        yield
+        self._work.waited_seconds += time.monotonic() - began
+
+    def stepped(self, step: int, loss: float | None, num_tokens: int) -> None:
+        """`step` steps are done, the last one with so many tokens; `loss` is the last point of the loss curve."""
         self.step, self.loss = step, loss
+        self._work.steps += 1
+        self._work.tokens += num_tokens
         now = time.monotonic()
         if now - self._last_report >= SECONDS_BETWEEN_REPORTS:
-            from_step, from_time = self._rate_from
-            if step > from_step:
-                self._rate = (step - from_step) * self._batch_size / (now - from_time)
-            self._rate_from = (step, now)
+            before, since = self._measured_from
+            self._throughput = self._work.throughput_since(before, now - since, self._batch_size)
+            self._measured_from = (copy(self._work), now)
             self._report()
+
+    def throughput(self) -> Throughput | None:
+        """Of all steps that were made here, over the time of training that has ended; None if none was."""
+        return self._work.throughput_since(_Work(), self.seconds.get("train", 0.0), self._batch_size)
 
     def alive(self) -> None:
         """Whoever watches should know that something goes on, though no step is made."""
@@ -123,7 +159,7 @@ class Reporter:
             phase=self._phase,
             step=self.step,
             loss=self.loss,
-            samples_per_second=self._rate,
+            throughput=self._throughput,
             checkpoint=checkpoint,
             note=note,
             alarm=alarm,

@@ -12,7 +12,7 @@ from rich.text import Text
 from flows.commands.runs import list_runs, render_runs
 from flows.commands.status import read_status, render_status
 from storage.objects.local_store import LocalStore
-from storage.runs.run_state import RunState, SegmentRecord
+from storage.runs.run_state import RunState, SegmentRecord, Throughput
 from tasks.configuration import DataConfig, RunConfig
 from tasks.pages.tables import MOST_ROWS, Cell, Table, show_table
 from tasks.telling import display, messages, terminal
@@ -110,12 +110,14 @@ def test_the_bar_has_room_and_the_figures_are_whole(screen: Console) -> None:
     config = RunConfig(run="r", data=DataConfig(text="t", label="l", kind="binary"), train=train)
     with display.SegmentDisplay(config, 123_000) as shown_segment:
         shown_segment.show(Report(phase="restore", step=0))
-        shown_segment.show(Report(phase="train", step=123_456, loss=0.12345, samples_per_second=12_995.0))
+        measured = Throughput(samples_per_second=12_995.2, tokens_per_second=4_351_325.0, input_wait_fraction=0.0312)
+        shown_segment.show(Report(phase="train", step=123_456, loss=0.12345, throughput=measured))
         shown_segment.promoted(123_400)
-        bar, figures = _lines(shown_segment, screen)
+        bar, figures, speed = _lines(shown_segment, screen)
     assert "training" in bar and "12%" in bar and bar.rstrip().endswith("left")
     assert bar.count("━") + bar.count("╸") + bar.count("╺") >= 30
-    assert figures == "step 123,456 of 1,000,000, loss 0.1235, 12,995 samples/s, saved at step 123,400"
+    assert figures == "step 123,456 of 1,000,000, loss 0.1235, saved at step 123,400"
+    assert speed == "12,995 samples/s, 4,351,325 tokens/s, 3.1% of the time waiting for data"
 
 
 def _lines(shown_segment: display.SegmentDisplay, screen: Console) -> list[str]:
@@ -134,12 +136,19 @@ def test_the_rate_after_a_resume_counts_the_steps_that_were_made(
         pass
     reporter.step = 5000  # what was restored
     with reporter.phase("train"):
-        reporter.stepped(5001, 0.5)
-        reporter.stepped(5002, 0.5)
+        for step in (5001, 5002):
+            with reporter.waiting_for_input():
+                pass  # takes one second by this clock
+            reporter.stepped(step, 0.5, num_tokens=300)
     reporter.close()
     lines = (tmp_path / "progress.jsonl").read_text().splitlines()
-    rates = [report.samples_per_second for report in map(Report.model_validate_json, lines)]
-    assert max(rate for rate in rates if rate is not None) <= 10
+    measured = [report.throughput for report in map(Report.model_validate_json, lines) if report.throughput is not None]
+    assert measured and all(one.samples_per_second <= 10 for one in measured)
+    assert all(one.tokens_per_second == 30 * one.samples_per_second for one in measured)
+    assert all(0 < one.input_wait_fraction < 1 for one in measured)
+    whole = reporter.throughput()
+    assert whole is not None and whole.input_wait_fraction == pytest.approx(2 / reporter.seconds["train"])
+    assert whole.samples_per_second == pytest.approx(20 / reporter.seconds["train"], abs=0.001)
 
 
 def test_a_segment_record_that_was_printed_as_json_is_read_back_for_the_table(tmp_path: Path) -> None:

@@ -69,8 +69,8 @@ def test_the_ranks_together_see_the_same_leaves_on_any_number_of_ranks(
     alone = make_source(store, dataset, World(0, 1, 0))
     ranks = [make_source(store, dataset, World(rank, size, rank)) for rank in range(size)]
     for step in (0, 1, 12, 13):  # step 12 straddles two epochs
-        together = sorted((leaf for source in ranks for leaf in source.leaves(step)), key=lambda leaf: leaf.index)
-        expected = alone.leaves(step)
+        together = sorted((leaf for source in ranks for leaf in source.batch(step).leaves), key=lambda leaf: leaf.index)
+        expected = alone.batch(step).leaves
         assert [leaf.index for leaf in together] == list(range(NUM_LEAVES))
         for mine, theirs in zip(together, expected, strict=True):
             assert torch.equal(mine.tokens, theirs.tokens)  # shapes as well
@@ -81,7 +81,7 @@ def test_the_ranks_together_see_the_same_leaves_on_any_number_of_ranks(
 def test_a_leaf_says_which_samples_it_is_made_of(store: LocalStore, dataset: DatasetManifest) -> None:
     reader = make_reader(store, dataset)
     stored = reader.read(RowOrder(reader.num_rows, reader.group_rows), 0, reader.num_rows)
-    for leaf in make_source(store, dataset, World(0, 1, 0)).leaves(12):
+    for leaf in make_source(store, dataset, World(0, 1, 0)).batch(12).leaves:
         expected = stored.at(leaf.rows)
         assert leaf.ids == expected.joined_ids()
         for tokens, length, row in zip(leaf.tokens.tolist(), leaf.lengths.tolist(), tokens_of(expected), strict=True):
@@ -92,7 +92,7 @@ def test_a_leaf_says_which_samples_it_is_made_of(store: LocalStore, dataset: Dat
 def test_the_leaves_of_a_step_are_made_of_the_samples_that_are_due(store: LocalStore, dataset: DatasetManifest) -> None:
     source, order = make_source(store, dataset, World(0, 1, 0)), SampleOrder(300, dataset.row_group_rows, seed=4)
     for step in (0, 12, 13):
-        rows = np.concatenate([leaf.rows for leaf in source.leaves(step)])
+        rows = np.concatenate([leaf.rows for leaf in source.batch(step).leaves])
         assert sorted(rows.tolist()) == sorted(order.rows(step * BATCH_SIZE, BATCH_SIZE).tolist())
 
 
@@ -122,15 +122,15 @@ def test_reading_ahead_gives_what_reading_gives(store: LocalStore, dataset: Data
     source = make_source(store, dataset, World(0, 1, 0))
     ahead = list(source.read_ahead(3, 9, depth=4))
     assert len(ahead) == 6
-    for step, leaves in zip(range(3, 9), ahead, strict=True):
-        for mine, theirs in zip(leaves, source.leaves(step), strict=True):
+    for step, batch in zip(range(3, 9), ahead, strict=True):
+        for mine, theirs in zip(batch.leaves, source.batch(step).leaves, strict=True):
             assert torch.equal(mine.tokens, theirs.tokens)
 
 
 def test_padding_does_not_reach_the_logits(store: LocalStore, dataset: DatasetManifest) -> None:
     torch.manual_seed(0)
     model = Classifier(MODEL, dataset, False).eval()
-    leaf = make_source(store, dataset, World(0, 1, 0)).leaves(0)[0]
+    leaf = make_source(store, dataset, World(0, 1, 0)).batch(0).leaves[0]
     wider = torch.nn.functional.pad(leaf.tokens, (0, PADDING_MULTIPLE))
     wider[:, -PADDING_MULTIPLE:] = 7  # whatever stands there
     padded = replace(leaf, tokens=wider)
@@ -140,7 +140,7 @@ def test_padding_does_not_reach_the_logits(store: LocalStore, dataset: DatasetMa
 
 def test_a_text_without_any_token_gives_finite_logits(store: LocalStore, dataset: DatasetManifest) -> None:
     model = Classifier(MODEL, dataset, False)
-    leaf = make_source(store, dataset, World(0, 1, 0)).leaves(0)[0]
+    leaf = make_source(store, dataset, World(0, 1, 0)).batch(0).leaves[0]
     logits = model(replace(leaf, lengths=torch.zeros_like(leaf.lengths)))
     logits.sum().backward()
     assert logits.isfinite().all()

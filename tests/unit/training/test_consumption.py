@@ -82,8 +82,8 @@ def test_what_was_read_ahead_and_not_trained_on_is_not_collected(reader: SampleR
     consumption = Consumption(ALONE)
     order = SampleOrder(reader.num_rows, reader.group_rows, seed=4)
     source = BatchSource(reader, order, CUT, BATCH_SIZE, NUM_LEAVES, ALONE, pin=False)
-    for step, leaves in zip(range(2), source.read_ahead(0, 10, depth=4), strict=False):
-        for leaf in leaves:
+    for step, batch in zip(range(2), source.read_ahead(0, 10, depth=4), strict=False):
+        for leaf in batch.leaves:
             consumption.record(step, leaf)
     assert set(collected(consumption).column("step").to_pylist()) == {0, 1}
 
@@ -93,7 +93,7 @@ def test_the_rows_are_those_that_order_and_cut_give(reader: SampleReader) -> Non
     source = BatchSource(reader, order, CUT, BATCH_SIZE, NUM_LEAVES, ALONE, pin=False)
     consumption = Consumption(ALONE)
     for step in (0, 4, 5):  # step 4 straddles two epochs
-        for leaf in source.leaves(step):
+        for leaf in source.batch(step).leaves:
             consumption.record(step, leaf)
     found = collected(consumption).to_pylist()
     for step in (0, 4, 5):

@@ -21,7 +21,8 @@ from training.stopping import StopFlag, follow_parent
 from training.world import World
 
 _CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["tests.helpers.processes", "training.watching.metrics"])
+# DDP and activation checkpointing load torch's compiler in every rank, a second of computing each time.
+_CONTEXT.set_forkserver_preload(["tests.helpers.processes", "training.watching.metrics", "torch._dynamo"])
 LONGEST_SECONDS = 600
 SECONDS_TO_FOLLOW = 10
 

@@ -64,7 +64,7 @@ def prepared(config: DataConfig, folder: Path) -> tuple[DatasetManifest, dict[st
     store = LocalStore(folder / "store")
     manifest = prepare_dataset(config, store, folder / "scratch")
     assert not list((folder / "scratch").glob("prepare-*"))
-    return manifest, {key: store.read(key) for key in store.list_keys("")}
+    return manifest, {key: store.read(key) for key in store.list_keys("datasets/")}
 
 
 def write_parts(folder: Path, kind: str) -> Path:

@@ -21,6 +21,7 @@ SYNCED = Moment("rank", "fsync", ".tmp/", nth=5)
 PROMOTED = Moment("command", "link", "promoted step", nth=2)
 FULL, READ_ONLY = "No space left on device", "Read-only file system"
 ONCE = {"retry__attempts": 0}  # what stays as it is need not be met four times
+LONE = {"train__ranks": 1}  # without torchrun; its run must end as the undisturbed one of several ranks
 
 
 @dataclass(frozen=True)
@@ -41,8 +42,12 @@ DISTURBANCES = (
     Disturbance("SIGKILL of torchrun", FaultPlan().kill_at_step(MIDDLE, rank=1, death="launcher")),
     Disturbance("SIGKILL of the flow", FaultPlan().kill_at_step(MIDDLE, rank=1, death="command")),
     Disturbance("SIGKILL of all", FaultPlan().kill_at_step(MIDDLE, rank=1, death="machine")),
+    Disturbance("SIGKILL of a lone rank", FaultPlan().kill_at_step(MIDDLE), settings=LONE),
+    Disturbance("SIGKILL of the flow of a lone rank", FaultPlan().kill_at_step(MIDDLE, death="command"), settings=LONE),
+    Disturbance("SIGKILL of all of a lone rank", FaultPlan().kill_at_step(MIDDLE, death="machine"), settings=LONE),
     Disturbance("out of memory in a step, once", FaultPlan().out_of_memory(rank=1, step=MIDDLE)),
     Disturbance("a rank hangs", FaultPlan().hang(rank=1, step=MIDDLE), settings={"segment__hang_seconds": 60}),
+    Disturbance("a lone rank hangs", FaultPlan().hang(0, MIDDLE), settings={**LONE, "segment__hang_seconds": 60}),
     Disturbance("no space left, for one file of a save", FaultPlan().disk_full(SAVED, times=1)),
     Disturbance("an I/O error in one fsync of a save", FaultPlan().failing(SYNCED, "EIO")),
     Disturbance("no space left, for one commit", FaultPlan().disk_full(PROMOTED, times=1)),

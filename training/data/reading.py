@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from numpy.lib.format import open_memmap
+from numpy.lib.format import header_data_from_array_1_0, open_memmap, write_array_header_1_0
 from numpy.typing import NDArray
 
 from storage.datasets import DatasetManifest, dataset_key
@@ -124,7 +124,10 @@ def _save(samples: Samples, path: Path) -> None:
     part = path.with_name(f".{path.name}-{uuid.uuid4().hex}")
     part.mkdir()
     for name, array in vars(samples).items():
-        open_memmap(part / f"{name}.npy", mode="w+", dtype=array.dtype, shape=array.shape)[...] = array
+        # Not through a map: a disk without space would end the process by SIGBUS instead of an error.
+        with (part / f"{name}.npy").open("xb") as file:
+            write_array_header_1_0(file, header_data_from_array_1_0(array))
+            file.write(np.ascontiguousarray(array).data)
     part.rename(path)
 
 

@@ -1,11 +1,12 @@
 """Windows of samples on local disk: decoded once for all ranks of a machine, and removed when they are done with."""
 
+import resource
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import pytest
-from numpy.lib.format import open_memmap
+from numpy.lib.format import write_array_header_1_0
 from numpy.typing import NDArray
 
 from storage.datasets import DatasetManifest
@@ -101,15 +102,30 @@ def test_a_window_that_was_being_written_when_the_machine_died_is_not_taken_for_
     order = SampleOrder(ROWS, GROUP_ROWS, seed=4)
     calls = iter(range(5))
 
-    def dies(path: Path, **how: Any) -> Any:
+    def dies(file: BinaryIO, header: Any) -> None:
         if next(calls) == 4:
             raise KeyboardInterrupt
-        return open_memmap(path, **how)
+        write_array_header_1_0(file, header)
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr("training.data.reading.open_memmap", dies)
+        patch.setattr("training.data.reading.write_array_header_1_0", dies)
         SampleReader(store, dataset, "train", tmp_path / "samples").read(order, 0, 50)
     found = SampleReader(store, dataset, "train", tmp_path / "samples").read(order, 0, 50)
+    assert found.rows.tolist() == order.rows(0, 50).tolist()
+
+
+def test_a_disk_without_space_is_one_clear_error(store: LocalStore, dataset: DatasetManifest, tmp_path: Path) -> None:
+    order, folder = SampleOrder(ROWS, GROUP_ROWS, seed=4), tmp_path / "samples"
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1024, limit[1]))  # a full disk refuses in the same place
+    try:
+        with pytest.raises(
+            StoreError, match=r"^Cannot keep decoded samples in .*: File too large\. Check that the disk"
+        ):
+            SampleReader(store, dataset, "train", folder).read(order, 0, 50)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    found = SampleReader(store, dataset, "train", folder).read(order, 0, 50)
     assert found.rows.tolist() == order.rows(0, 50).tolist()
 
 

@@ -98,6 +98,18 @@ def test_of_files_that_are_as_they_were_another_machine_reads_nothing(
     assert read == []
 
 
+def test_damaged_identities_are_not_believed(config: RunConfig, source: Path, tmp_path: Path, read: list[str]) -> None:
+    settle(source)
+    dataset = begin(config)
+    kept = tmp_path / "store" / "sources" / f"{dataset.digest}.json"
+    before = kept.read_text()
+    kept.write_text(before.replace("part-1", "part-7"))
+    read.clear()
+    assert prepare_work(elsewhere(config, tmp_path))[0] == dataset
+    assert set(read) == {"part-0.parquet", "part-1.parquet", "part-2.parquet"}
+    assert kept.read_text() == before
+
+
 def test_only_files_that_look_changed_are_hashed_and_a_real_change_is_refused(
     config: RunConfig, source: Path, tmp_path: Path, read: list[str]
 ) -> None:

@@ -10,22 +10,24 @@ from collections.abc import Sequence
 from typing import Any
 
 from storage.errors import ObjectMissingError
-from storage.objects.digests import canonical_json
+from storage.objects.digests import canonical_json, digest_of, is_sealed
 from storage.objects.store import Store
 from tasks.data.sources.source_file import SETTLED_SECONDS, SourceFile
 
 # By the place of a file: what a listing says of it, and then its SHA-256.
 Identities = dict[str, list[Any]]
+SEAL_FIELD = "seal"
 
 
 def find_identities(store: Store, digest: str) -> Identities:
     """What is kept for the source of the data set with this digest; empty if nothing is, or nothing readable."""
     try:
-        found = json.loads(store.read(_key(digest)))
-    except (ObjectMissingError, ValueError):
+        found = store.read(_key(digest))
+    except ObjectMissingError:
         return {}
-    entries = found.items() if isinstance(found, dict) else ()
-    return {place: entry for place, entry in entries if isinstance(entry, list)}
+    # A damaged one would call the source changed, and end the run.
+    files: Identities = json.loads(found)["files"] if is_sealed(found, SEAL_FIELD) else {}
+    return files
 
 
 def identities_of(files: Sequence[SourceFile], fingerprints: Sequence[str], listed_at: float) -> Identities:
@@ -40,7 +42,8 @@ def identities_of(files: Sequence[SourceFile], fingerprints: Sequence[str], list
 def keep_identities(store: Store, digest: str, identities: Identities) -> None:
     """Keep them, unless they are there already."""
     if identities != find_identities(store, digest):
-        store.write(_key(digest), canonical_json(dict(identities)))
+        content = {"files": dict(identities)}
+        store.write(_key(digest), canonical_json(content | {SEAL_FIELD: digest_of(content)}))
 
 
 def _key(digest: str) -> str:

@@ -6,16 +6,22 @@ Invariant: what is started for the session is stopped with it.
 import os
 import signal
 import sys
+import tempfile
 from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.helpers.prefect_server import running_prefect_server
+from tests.helpers.prefect_server import running_prefect_server, starting_prefect_server, wait_until_healthy
 
 # Who asks for one of these fixtures needs what the marker says; a store that is a parameter brings its marker itself.
 NEEDED_BY_FIXTURE = {"prefect_server": "server", "s3_endpoint": "server", "ceph_endpoint": "ceph"}
 SERVER_MARKERS = set(NEEDED_BY_FIXTURE.values())
 EXIT_STATUS = pytest.StashKey[int]()
+SHARED_SERVER = pytest.StashKey[dict[str, str]]()
+RESOURCES = pytest.StashKey[ExitStack]()
 # In the background of a script Ctrl-C is ignored, and all that is started there inherits that. Some tests press it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -33,11 +39,29 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             raise pytest.UsageError(f"{item.nodeid} needs a server: it belongs into tests/integration.")
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """In the process that starts the workers of xdist: they use one Prefect server, where each would start its own."""
+    config: pytest.Config = node.config
+    if all("tests/unit" in argument for argument in config.args):
+        return
+    if SHARED_SERVER not in config.stash:
+        resources = config.stash[RESOURCES] = ExitStack()
+        folder = Path(resources.enter_context(tempfile.TemporaryDirectory(prefix="prefect-")))
+        config.stash[SHARED_SERVER] = resources.enter_context(starting_prefect_server(folder))
+    node.workerinput["prefect_server"] = config.stash[SHARED_SERVER]
+
+
 @pytest.fixture(scope="session")
-def prefect_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """The environment for subprocesses that are to use the session's one real Prefect server."""
-    with running_prefect_server(tmp_path_factory.mktemp("prefect")) as environment:
-        yield environment
+def prefect_server(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """The environment for subprocesses that are to use the one real Prefect server of all tests."""
+    shared: dict[str, str] | None = getattr(pytestconfig, "workerinput", {}).get("prefect_server")
+    if shared is None:
+        with running_prefect_server(tmp_path_factory.mktemp("prefect")) as environment:
+            yield environment
+    else:
+        wait_until_healthy(shared)
+        yield shared
 
 
 @pytest.fixture(scope="session")
@@ -63,6 +87,8 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
     A worker of xdist's has said its last words by then.
     """
+    if RESOURCES in config.stash:
+        config.stash[RESOURCES].close()
     if EXIT_STATUS in config.stash:
         sys.stdout.flush()
         sys.stderr.flush()

@@ -30,6 +30,7 @@ START_SECONDS = 120.0
 STOP_SECONDS = 15.0
 POLL_SECONDS = 0.2
 DATABASE = "prefect.db"  # where Prefect looks for it in its home
+LOG = "server.log"  # there too
 # What the server does every few seconds and no test needs; together nearly half of what it costs while nobody asks.
 UNUSED_SERVICES = ("FOREMAN", "LATE_RUNS", "PAUSE_EXPIRATIONS", "REPOSSESSOR", "TRIGGERS")
 
@@ -40,6 +41,14 @@ def running_prefect_server(folder: Path, port: int | None = None) -> Iterator[di
 
     On the same port and with the same folder it is the server that was there before, started again.
     """
+    with starting_prefect_server(folder, port) as environment:
+        wait_until_healthy(environment)
+        yield environment
+
+
+@contextmanager
+def starting_prefect_server(folder: Path, port: int | None = None) -> Iterator[dict[str, str]]:
+    """As `running_prefect_server`, and the server may not answer yet: see `wait_until_healthy`."""
     port = port or find_free_port()
     if not (folder / DATABASE).exists():
         put_empty_database(folder)
@@ -55,9 +64,21 @@ def running_prefect_server(folder: Path, port: int | None = None) -> Iterator[di
         **{f"PREFECT_SERVER_SERVICES_{name}_ENABLED": "false" for name in UNUSED_SERVICES},
     }
     command = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)]
-    with running(command, environment, folder / "server.log", folder) as server:
-        _wait_until_healthy(server, environment["PREFECT_API_URL"], folder / "server.log")
+    with running(command, environment, folder / LOG, folder):
         yield environment
+
+
+def wait_until_healthy(environment: Mapping[str, str]) -> None:
+    """Wait until the server of this environment answers."""
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline:
+        try:
+            with urllib.request.urlopen(f"{environment['PREFECT_API_URL']}/health", timeout=5):
+                return
+        except (urllib.error.URLError, OSError):
+            time.sleep(POLL_SECONDS)  # it tells nobody when it begins to listen
+    said = (Path(environment["PREFECT_HOME"]) / LOG).read_text()[-4000:]
+    raise RuntimeError(f"The Prefect server did not start within {START_SECONDS:.0f} s:\n{said}")
 
 
 @contextmanager
@@ -111,17 +132,6 @@ def find_free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
-
-
-def _wait_until_healthy(server: "subprocess.Popen[bytes]", api: str, log: Path) -> None:
-    deadline = time.monotonic() + START_SECONDS
-    while server.poll() is None and time.monotonic() < deadline:
-        try:
-            with urllib.request.urlopen(f"{api}/health", timeout=5):
-                return
-        except (urllib.error.URLError, OSError):
-            time.sleep(POLL_SECONDS)  # it tells nobody when it begins to listen
-    raise RuntimeError(f"The Prefect server did not start within {START_SECONDS:.0f} s:\n{log.read_text()[-4000:]}")
 
 
 def _stop(process: "subprocess.Popen[bytes]") -> None:

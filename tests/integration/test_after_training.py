@@ -93,12 +93,13 @@ def test_a_ledger_that_proves_nothing_is_an_alert_and_a_failed_flow_run(
     assert failed.returncode == 1
     assert "The ledger of run 'audited.Run' has" in words(failed.stderr)
     assert not proof.exists()
-    flow_run = sorted(read(api, "flow_runs"), key=lambda run: str(run["start_time"]))[-1]
+    of_this_run = {"flow_runs": {"name": {"any_": [RUN]}}}
+    flow_run = sorted(read(api, "flow_runs", **of_this_run), key=lambda run: str(run["start_time"]))[-1]
     assert flow_run["state"]["type"] == "FAILED"
     wanted = {("audit", "FAILED"), ("report", "COMPLETED")}
     # The server puts what it hears of steps and events into its database some time later.
     wait_until(lambda: steps_of(api, flow_run) >= wanted)
-    wait_until(lambda: alerts(api) == [f"holdfast.{store.address}/runs/{RUN}"])
+    wait_until(lambda: alerts(api, store) == [f"holdfast.{store.address}/runs/{RUN}"])
 
 
 def stop_evaluating_ranks(runner: Runner, process: "subprocess.Popen[bytes]") -> None:
@@ -146,8 +147,9 @@ def steps_of(api: str, flow_run: dict[str, Any]) -> set[tuple[str, str]]:
     return {(step["name"], step["state"]["type"]) for step in found}
 
 
-def alerts(api: str) -> list[str]:
-    """What the audits' alerts are about."""
+def alerts(api: str, store: LocalStore) -> list[str]:
+    """What the audits' alerts are about, of all that concern this store."""
     wanted = {"filter": {"event": {"name": ["holdfast.audit-violation"]}}}
     response = httpx.post(f"{api}/events/filter", json=wanted, timeout=30, trust_env=False)
-    return [event["resource"]["prefect.resource.id"] for event in response.json()["events"]]
+    about = [str(event["resource"]["prefect.resource.id"]) for event in response.json()["events"]]
+    return [resource for resource in about if resource.startswith(f"holdfast.{store.address}/")]

@@ -113,9 +113,10 @@ class Operator:
         (found,) = self._request("POST", "/flow_runs/filter", json=parents)
         return str(found["id"])
 
-    def events(self, name: str) -> list[dict[str, Any]]:
-        """The events of this name that the server has heard of."""
-        return list(self._request("POST", "/events/filter", json={"filter": {"event": {"name": [name]}}})["events"])
+    def events(self, name: str, resource: str) -> list[dict[str, Any]]:
+        """The events of this name, about this, that the server has heard of."""
+        wanted = {"event": {"name": [name]}, "resource": {"id": [resource]}}
+        return list(self._request("POST", "/events/filter", json={"filter": wanted})["events"])
 
     def scheduled_times(self, name: str) -> list[datetime]:
         """When the flow runs begin that the server itself has planned."""
@@ -341,9 +342,9 @@ def test_a_scrub_that_finds_rot_fails_and_tells_the_server_and_the_next_one_find
     failed = worked.run("scrub/scrub", address=store.address)
     assert failed["state"]["type"] == "FAILED"
     assert f"{newest.path}/model.safetensors was changed" in failed["state"]["message"]
-    worked.wait(lambda: bool(worked.events("holdfast.rot")))
-    (event,) = worked.events("holdfast.rot")
-    assert event["resource"]["prefect.resource.id"] == f"holdfast.{store.address}/{newest.path}"
+    rotten = f"holdfast.{store.address}/{newest.path}"
+    worked.wait(lambda: bool(worked.events("holdfast.rot", rotten)))
+    (event,) = worked.events("holdfast.rot", rotten)
     assert event["payload"].items() >= {"run": "run", "kind": "checkpoint", "step": 30, "is_set_aside": True}.items()
     assert f"prefect.flow-run.{failed['id']}" in [related["prefect.resource.id"] for related in event["related"]]
 

@@ -1,6 +1,7 @@
 """Which bytes of a Parquet file are fetched: all that the columns need, whoever wrote the file, and little more."""
 
 import random
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from tasks.data.sources.parquet_ranges import needed_ranges
 NUM_ROWS = 20_000
 
 
+@cache
 def columns() -> dict[str, Any]:
     generator = random.Random(0)
     return {
@@ -45,10 +47,11 @@ def by_duckdb(path: Path) -> None:
         connection.execute(f"COPY (SELECT * FROM given) TO '{path}' (FORMAT parquet, ROW_GROUP_SIZE 6144)")
 
 
-@pytest.fixture(params=[by_arrow, by_arrow_without_dictionaries, by_duckdb])
-def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    request.param(tmp_path / "whole.parquet")
-    return tmp_path / "whole.parquet"
+@pytest.fixture(scope="module", params=[by_arrow, by_arrow_without_dictionaries, by_duckdb])
+def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    whole = tmp_path_factory.mktemp("file") / "whole.parquet"
+    request.param(whole)
+    return whole
 
 
 def with_holes(path: Path, names: set[str]) -> tuple[Path, int]:

@@ -11,8 +11,10 @@ from typing import Any
 
 from tests.helpers.fault_plans import Moment
 
-# The writes that try a store before a run begins, and the copy of the source's fingerprint: nothing is lost with them.
-FLEETING = (".tmp/scratch/data", "probe")
+# The writes that try a store before a run begins, the copy of the source's fingerprint, and samples that a segment's
+# ranks decode for each other, whichever of them comes first: nothing is lost with them.
+SCRATCH = ".tmp/scratch"
+FLEETING = (f"{SCRATCH}/data", f"{SCRATCH}/runs/RUN/N/samples", f"{SCRATCH}/runs/RUN/evaluation-N/samples", "probe")
 # Reports that are due by the clock: a quick command comes to none. Those of phases and checkpoints are points.
 TIMED = ("stepped > _report", "alive > _report")
 # What is read here decides how a run goes on; a kill at any other read is one between two writes.
@@ -35,7 +37,7 @@ class Point:
         """What makes two operations of two traces the same point."""
         moment = self.moment
         what = (moment.role, moment.rank, moment.thread, moment.operation, moment.place, moment.caller)
-        is_alike = moment.operation == "read" or moment.place.startswith(".tmp/scratch")
+        is_alike = moment.operation == "read" or moment.place.startswith(SCRATCH)
         is_anybodys = moment.role == "rank" and moment.rank is None
         return what if is_alike or is_anybodys else (*what, self.subject, self.occurrence)
 
@@ -117,7 +119,7 @@ def _subject_of(transaction: list[dict[str, Any]]) -> str:
 
 
 def _is_temporary(place: str) -> bool:
-    return place == ".tmp" or (place.startswith(".tmp/") and not place.startswith(".tmp/scratch"))
+    return place == ".tmp" or (place.startswith(".tmp/") and not place.startswith(SCRATCH))
 
 
 def phase_of(role: str, operation: str, place: str, subject: str) -> str:

@@ -20,13 +20,13 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# ruff and mypy run beside the tests, and these four files at a time: most tests wait for processes that they have
+# ruff and mypy run beside the tests, and these six files at a time: most tests wait for processes that they have
 # started. The order stays, the longest are first.
 test: setup
 	$(MAKE) --jobs=2 lint fast-tests
 
 fast-tests: setup
-	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder -m "not slow"
+	$(BIN)/python -m pytest -n 6 --dist loadfile --no-loadscope-reorder -m "not slow"
 
 # The unit tests alone: they need nothing but files.
 quick: setup

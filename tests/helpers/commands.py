@@ -63,9 +63,13 @@ class Runner:
             )
 
     def status(self) -> dict[str, Any]:
-        """What `holdfast status --json` prints of a run in a folder, without starting a process for it."""
-        status = read_status(LocalStore(Path(self.settings["store"])), str(self.settings["run"]))
-        read: dict[str, Any] = json.loads(json.dumps(status))
+        """What `holdfast status --json` prints. Of a run in a folder no process is started for it."""
+        store = str(self.settings["store"])
+        if store.startswith("s3://"):  # which server it is on stands in the command's environment alone
+            text = self.call("status", "--json").stdout
+        else:
+            text = json.dumps(read_status(LocalStore(Path(store)), str(self.settings["run"])))
+        read: dict[str, Any] = json.loads(text)
         return read
 
     @property

@@ -1,17 +1,20 @@
 """The command `holdfast` as a user runs it: real processes, from outside."""
 
+import io
 import json
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import psutil
 
+from flows.cli import execute
 from flows.commands.status import read_status
 from storage.objects.local_store import LocalStore
 from tasks.running.ranks import kill_tree
@@ -98,6 +101,15 @@ class Runner:
         values = {**self.settings, **settings}
         assignments = [part for key, value in values.items() for part in ("--set", f"{_dotted(key)}={value}")]
         return [*COMMAND, command, str(self.configuration), *arguments, *assignments]
+
+
+def call_here(arguments: Sequence[object]) -> "subprocess.CompletedProcess[str]":
+    """A command in this process, where it needs none of its own: what it prints, and its exit code."""
+    line = [str(argument) for argument in arguments]
+    stdout, stderr = io.StringIO(), io.StringIO()
+    with redirect_stdout(stdout), redirect_stderr(stderr):
+        exit_code = execute(line)
+    return subprocess.CompletedProcess(line, exit_code, stdout.getvalue(), stderr.getvalue())
 
 
 def wait_until(condition: Callable[[], bool], process: "subprocess.Popen[bytes] | None" = None) -> bool:

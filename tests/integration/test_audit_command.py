@@ -10,7 +10,7 @@ from rich.console import Console, RenderableType
 from flows.commands.audit import render_audit
 from storage.objects.local_store import LocalStore
 from tasks.audits.verdict import audit_run
-from tests.helpers.commands import COMMAND, ROOT
+from tests.helpers.commands import COMMAND, ROOT, call_here
 from tests.helpers.datasets import publish_small_dataset
 from tests.helpers.forged_ledgers import repeat_a_sample
 from tests.helpers.ledgers import LedgerRun, row_id
@@ -21,7 +21,7 @@ def test_the_command_says_it_in_words_as_json_and_by_its_exit_code(tmp_path: Pat
     run = LedgerRun(store, tmp_path, publish_small_dataset(store, tmp_path / "rows", 300))
     again, lost = run.rows(2, 0)[0], run.rows(5, 1)[0]
     address = f"{run.store.address}/runs/{run.name}"
-    printed = subprocess.run([*COMMAND, "audit", address], cwd=ROOT, capture_output=True, text=True)
+    printed = call_here(["audit", address])
     assert printed.returncode == 2 and "There is no run" in printed.stderr
     result = audit_run(run.write().store, run.name)
     told = "\n".join(_printed(render_audit(result)))

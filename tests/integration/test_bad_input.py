@@ -1,12 +1,11 @@
 """Every mistake of the user's ends in one message that says what to do, at once, and leaves everything as it was."""
 
 import inspect
-import io
 import os
 import re
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,7 +14,6 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from flows.cli import execute
 from storage.errors import HoldfastError
 from storage.objects.digests import sha256_of_file
 from storage.runs.retention import RetentionPolicy
@@ -26,7 +24,7 @@ from tasks.places import open_places
 from tasks.prepare import prepare_data
 from tasks.recover import recover
 from tasks.settings.reading import load_configuration
-from tests.helpers.commands import COMMAND, Runner
+from tests.helpers.commands import COMMAND, Runner, call_here
 from tests.helpers.parquet import text_columns, write_parquet
 from tests.helpers.prefect_server import find_free_port
 from tests.helpers.runs import lease_run, make_checkpoint, record_of
@@ -143,14 +141,6 @@ def refuse_to_prepare(trained: Runner, **settings: Any) -> str:
     with nothing_changed(trained), pytest.raises(HoldfastError) as refused:
         prepare_work(load_configuration(trained.configuration, line[line.index("--set") + 1 :: 2]))
     return str(refused.value)
-
-
-def call_here(line: list[str]) -> "subprocess.CompletedProcess[str]":
-    """A command in this process: what it prints, and the exit code that it would leave with."""
-    stdout, stderr = io.StringIO(), io.StringIO()
-    with redirect_stdout(stdout), redirect_stderr(stderr):
-        exit_code = execute(line)
-    return subprocess.CompletedProcess(line, exit_code, stdout.getvalue(), stderr.getvalue())
 
 
 def message_of(result: "subprocess.CompletedProcess[str]") -> str:

@@ -1,27 +1,24 @@
 """The commands that read: what they print, for people and as JSON, and that `--set` works on every one of them."""
 
-import io
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
-from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import pytest
 
-from flows.cli import execute
 from storage.objects.local_store import LocalStore
 from storage.runs.manifest import Manifest
 from storage.runs.retention import RetentionPolicy
 from storage.runs.run_state import RunState
 from storage.runs.transitions import promote
 from tasks.settings.reading import load_configuration
-from tests.helpers.commands import COMMAND, ROOT
+from tests.helpers.commands import COMMAND, ROOT, call_here
 from tests.helpers.finished_runs import measured_run
 from tests.helpers.runs import lease_run, make_checkpoint, record_of
 
@@ -66,11 +63,9 @@ def configuration(tmp_path: Path, store: LocalStore) -> Path:
 
 
 def holdfast(*arguments: object) -> "subprocess.CompletedProcess[str]":
-    """What a command prints and its exit code, in this process: these need none of their own."""
-    line, stdout, stderr = [*map(str, arguments)], io.StringIO(), io.StringIO()
-    with redirect_stdout(stdout), redirect_stderr(stderr), patch.dict(os.environ, COLUMNS="80"):
-        exit_code = execute(line)
-    return subprocess.CompletedProcess(line, exit_code, stdout.getvalue(), stderr.getvalue())
+    """As `call_here`, on a narrow terminal."""
+    with patch.dict(os.environ, COLUMNS="80"):
+        return call_here(arguments)
 
 
 def in_a_process(*arguments: object, command: tuple[str, ...] = tuple(COMMAND)) -> "subprocess.CompletedProcess[str]":

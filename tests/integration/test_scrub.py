@@ -12,7 +12,7 @@ import pytest
 from storage.objects.local_store import LocalStore
 from storage.objects.store import Store
 from storage.runs.manifest import Manifest
-from tests.helpers.commands import COMMAND, ROOT
+from tests.helpers.commands import COMMAND, ROOT, call_here
 from tests.helpers.kept_runs import make_kept_run
 from tests.helpers.s3_server import open_s3_store, running_s3_server, s3_environment, use_s3
 
@@ -35,6 +35,9 @@ class Kept:
     environment: dict[str, str]
 
     def scrub(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
+        return call_here(["scrub", *arguments])
+
+    def scrub_in_a_process(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
         return subprocess.run(
             [*COMMAND, "scrub", *arguments],
             env={**os.environ, "COLUMNS": "100", **self.environment},
@@ -94,7 +97,7 @@ def test_rot_is_told_with_its_file_and_set_aside_and_the_exit_code_says_it(kept:
     state = Manifest(kept.store, "run").load_head().state
     assert [record.step for record in state.kept] == [20, 10]
 
-    again = kept.scrub(f"{kept.store.address}/runs/run")
+    again = kept.scrub_in_a_process(f"{kept.store.address}/runs/run")
     assert again.returncode == 0, again.stderr
     assert again.stdout.startswith("SOUND  1 run, 2 checkpoints, ")
     assert f"\n{kept.store.address}\n" in again.stdout

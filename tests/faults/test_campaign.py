@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.faults.campaign import chains, damage, prune_kills
+from tests.faults.campaign import chains, damage, network, prune_kills
 from tests.faults.campaign.points import Point
 from tests.faults.campaign.results import Attempt
 from tests.faults.campaign.site import Site
@@ -43,6 +43,13 @@ def test_a_machine_that_dies_at_any_operation_costs_nothing(site: Site, generato
     chain = chains.kill_at_each(site, first, later, death="power")
     assert chain.problems == [] and chain.never_met == []
     assert [point.signature for point in chain.killed] == [point.signature for point in drawn]
+
+
+@pytest.mark.slow
+def test_a_run_over_a_bucket_that_fails_for_a_moment_is_as_if_nothing_had_been(site: Site) -> None:
+    with network.running_bucket(site) as bucket:
+        attempt = network.meet(site, bucket, network.NETWORK_FAULTS[0])
+    assert (attempt.fired, attempt.verdict) == (1, "equal"), attempt.note
 
 
 def test_a_prune_that_is_cut_off_is_finished_by_the_next_one(site: Site, generator: random.Random) -> None:

@@ -116,6 +116,14 @@ def test_the_points_are_the_operations_of_a_trace_each_kind_once(tmp_path: Path)
     assert operations == ["open", "write", "fsync", "link", "fsync", "unlink"]
 
 
+def test_what_a_killed_command_was_putting_is_no_point(tmp_path: Path) -> None:
+    put(FaultPlan().traced().kill(Moment(operation="fsync", place=".tmp/", nth=2)), tmp_path)
+    trace = read_trace(tmp_path / "plan")
+    subjects = {point.subject for point in find_points(trace)}
+    assert subjects == {"runs/RUN/object-0", ""}  # of the second, a file was written that had no name yet
+    assert {point.subject for point in find_points(trace, was_killed=True)} == {"runs/RUN/object-0"}
+
+
 def test_a_fault_that_did_not_take_place_is_as_bad_as_one_that_ended_badly() -> None:
     good = Result("a", 2, 2, "equal", 1.0)
     results = [

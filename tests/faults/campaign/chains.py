@@ -40,7 +40,8 @@ def trace_points(site: Site) -> tuple[list[Point], list[Point]]:
     assert len(read_fired(first)) == 1, "the command that begins a run was not killed on its way"
     continuing = find_points(read_trace(second))
     known = {point.signature for point in continuing}
-    beginning = [point for point in find_points(read_trace(first)) if point.signature not in known]
+    begun = find_points(read_trace(first), was_killed=True)
+    beginning = [point for point in begun if point.signature not in known]
     return beginning, continuing
 
 

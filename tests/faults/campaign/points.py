@@ -47,8 +47,12 @@ class Point:
         return f"{who}: {self.moment.operation} {self.moment.place}{about} ({self.moment.caller})"
 
 
-def find_points(trace: Iterable[dict[str, Any]]) -> list[Point]:
-    """The points of a traced command, in the order in which it came to them."""
+def find_points(trace: Iterable[dict[str, Any]], was_killed: bool = False) -> list[Point]:
+    """The points of a traced command, in the order in which it came to them.
+
+    A command that was killed may have been putting objects then: which ones, the trace does not know, so that these
+    operations would be taken for others than those of a command that puts the same. They are left out.
+    """
     points: dict[tuple[object, ...], Point] = {}
     counts: Counter[tuple[object, ...]] = Counter()
     found = []
@@ -56,7 +60,8 @@ def find_points(trace: Iterable[dict[str, Any]]) -> list[Point]:
         for transaction in _transactions(entries):
             found += _points_of(transaction, counts)
     for _, point in sorted(found, key=lambda pair: pair[0]):
-        points.setdefault(point.signature, point)
+        if not (was_killed and _is_of_unknown_object(point)):
+            points.setdefault(point.signature, point)
     return list(points.values())
 
 
@@ -81,6 +86,10 @@ def _points_of(transaction: list[dict[str, Any]], counts: Counter[tuple[object, 
             phase = phase_of(role, operation, place, subject)
             found.append((entry["at_ns"], Point(moment, subject, within[key], phase)))
     return found
+
+
+def _is_of_unknown_object(point: Point) -> bool:
+    return not point.subject and not point.moment.place.startswith(SCRATCH)
 
 
 def _is_above(folder: str, subject: str) -> bool:

@@ -65,9 +65,28 @@ def prefect_server(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPat
 
 
 @pytest.fixture(scope="session")
+def s3_endpoint() -> Iterator[str]:
+    """The session's one S3 server in this process."""
+    # Seconds to import: other tests need not wait for it.
+    from tests.helpers.s3_server import running_s3_server
+
+    with running_s3_server() as endpoint:
+        yield endpoint
+
+
+@pytest.fixture
+def s3_proxy(s3_endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A `FaultyProxy` before that server, which boto3 takes for it."""
+    from tests.helpers.s3_server import running_hurried_proxy
+
+    with running_hurried_proxy(s3_endpoint, tmp_path, monkeypatch, timeout_seconds=5) as proxy:
+        yield proxy
+
+
+@pytest.fixture(scope="session")
 def ceph_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The session's one real S3 server; who asks for it is skipped where it is not installed."""
-    # What it takes from the S3 tests takes seconds to import: other tests need not wait for it.
+    # As above: who needs no server need not wait for this.
     from tests.helpers.ceph_server import PACKAGES, find_missing_programs, running_ceph_server
 
     missing = find_missing_programs()

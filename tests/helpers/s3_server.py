@@ -17,9 +17,11 @@ from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_ba
 from werkzeug.serving import WSGIRequestHandler, make_server
 
 from storage.objects.addresses import open_store
+from storage.objects.s3 import connection as s3_connection
 from storage.objects.s3.address import SourceBucket
 from storage.objects.s3.connection import StoredObject, connect
 from storage.objects.s3.store import S3Store
+from tests.helpers.faulty_proxy import FaultyProxy, running_proxy
 
 BUCKET = "holdfast-tests"
 # Another server to use in moto's place, with the credentials that its user has. `ceph_server` starts one by itself.
@@ -63,6 +65,19 @@ def use_s3(patch: pytest.MonkeyPatch, endpoint: str, **more: str) -> None:
         patch.delenv(name)
     for name, value in s3_environment(endpoint, **more).items():
         patch.setenv(name, value)
+
+
+@contextmanager
+def running_hurried_proxy(
+    endpoint: str, folder: Path, patch: pytest.MonkeyPatch, timeout_seconds: int
+) -> Iterator[FaultyProxy]:
+    """A proxy that boto3 takes for the server, for a client that waits so long and hardly to ask again."""
+    profile = folder / "aws.ini"
+    profile.write_text(f"[default]\nread_timeout = {timeout_seconds}\nconnect_timeout = {timeout_seconds}\n")
+    patch.setattr(s3_connection, "FIRST_PAUSE_SECONDS", 0.01)
+    with running_proxy(endpoint) as proxy:
+        use_s3(patch, proxy.endpoint, AWS_CONFIG_FILE=str(profile))
+        yield proxy
 
 
 def open_s3_store(folder: Path) -> S3Store:

@@ -1,4 +1,4 @@
-"""A run that goes on with something else than it was begun with: another gate, more steps, other ranks.
+"""A run that goes on with something else than it was begun with: another gate, more steps.
 
 One run serves all. What a gate refuses or lets pass is in `unit/tasks/test_gate.py`, what counts as a change in
 `unit/tasks/test_changes.py`.
@@ -24,7 +24,7 @@ def runner(tmp_path_factory: pytest.TempPathFactory, prefect_server: dict[str, s
     write_parquet(folder / "data" / "part-0.parquet", text_columns(120))
     store = folder / "store"
     configuration = write_tiny_configuration(folder, "changed", store, folder / "data")
-    return Runner(configuration, {"run": "changed", "store": store, "train__sum": "fast"}, prefect_server)
+    return Runner(configuration, {"run": "changed", "store": store}, prefect_server)
 
 
 @pytest.fixture(scope="module")
@@ -64,15 +64,12 @@ def test_with_another_gate_it_is_taken_as_it_is(refused: dict[str, Any], accepte
     assert accepted["refused"] == []
 
 
-def test_a_complete_run_that_is_extended_on_other_ranks_promises_no_more_than_it_can(
-    runner: Runner, accepted: dict[str, Any]
-) -> None:
+def test_a_complete_run_that_is_extended_promises_no_more_than_it_can(runner: Runner, accepted: dict[str, Any]) -> None:
     assert accepted["changes"] == []
-    result = runner.call("run", train__steps=6, train__ranks=2)
+    result = runner.call("run", train__steps=6)
     assert result.returncode == 0, result.stdout + result.stderr
-    assert "changed  2 times while under way" in result.stdout
-    expected = (("train.steps", "4", "6"), ("train.ranks", "1", "2"))
-    for change, fields in zip(runner.status()["changes"], expected, strict=True):
-        assert (change["step"], change["what"], change["before"], change["now"]) == (4, *fields)
+    assert "changed  1 time while under way" in result.stdout
+    (change,) = runner.status()["changes"]
+    assert (change["step"], change["what"], change["before"], change["now"]) == (4, "train.steps", "4", "6")
     page = report_of(runner)
     assert PROMISE not in page and "train.steps was 4 up to step 4 and 6 from there on" in page

@@ -3,14 +3,14 @@
 import json
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from tests.helpers.commands import COMMAND, ROOT
 from tests.helpers.parquet import text_columns, write_parquet
-from tests.helpers.s3_server import running_s3_server, s3_environment, upload_folder, use_s3
+from tests.helpers.s3_server import s3_environment, upload_folder, use_s3
 
 CONFIGURATION = """
 run = "new"
@@ -56,12 +56,6 @@ def configuration(tmp_path: Path) -> Path:
     path = tmp_path / "run.toml"
     path.write_text(CONFIGURATION)
     return path
-
-
-@pytest.fixture(scope="module")
-def s3_endpoint() -> Iterator[str]:
-    with running_s3_server() as endpoint:
-        yield endpoint
 
 
 def call(

@@ -15,13 +15,12 @@ import pytest
 
 from storage.errors import ConfigurationError, ConflictError, ObjectExistsError, ObjectMissingError, StoreError
 from storage.objects.addresses import check_writable, open_store
-from storage.objects.s3 import connection as s3_connection
 from storage.objects.s3 import store as s3_store
 from storage.objects.s3 import transfers as s3_transfers
 from storage.objects.s3.store import S3Store
-from tests.helpers.faulty_proxy import Failure, FaultyProxy, running_proxy
+from tests.helpers.faulty_proxy import Failure, FaultyProxy
 from tests.helpers.runs import make_run
-from tests.helpers.s3_server import BUCKET, CREDENTIALS, open_s3_store, running_s3_server, use_s3
+from tests.helpers.s3_server import BUCKET, CREDENTIALS, open_s3_store, running_hurried_proxy
 
 MIB = 1 << 20
 # The server has done what it was asked for, and we cannot know.
@@ -33,22 +32,14 @@ UNDONE = [Failure.SLOW_DOWN, Failure.RESET, Failure.CONFLICT]
 @pytest.fixture(
     scope="module", params=[pytest.param("s3", marks=pytest.mark.server), pytest.param("ceph", marks=pytest.mark.ceph)]
 )
-def server(request: pytest.FixtureRequest) -> Iterator[str]:
-    if request.param == "ceph":
-        yield request.getfixturevalue("ceph_endpoint")
-        return
-    with running_s3_server() as endpoint:
-        yield endpoint
+def server(request: pytest.FixtureRequest) -> str:
+    return str(request.getfixturevalue(f"{request.param}_endpoint"))
 
 
 @pytest.fixture
 def proxy(server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyProxy]:
     """A proxy that boto3 takes for the server, for a client that is in a hurry."""
-    profile = tmp_path / "aws.ini"
-    profile.write_text("[default]\nread_timeout = 1\nconnect_timeout = 1\n")
-    monkeypatch.setattr(s3_connection, "FIRST_PAUSE_SECONDS", 0.01)
-    with running_proxy(server) as proxy:
-        use_s3(monkeypatch, proxy.endpoint, AWS_CONFIG_FILE=str(profile))
+    with running_hurried_proxy(server, tmp_path, monkeypatch, timeout_seconds=1) as proxy:
         yield proxy
 
 

@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from storage.objects.store import Store
 from storage.runs.manifest import Manifest
 from tests.helpers.commands import COMMAND, ROOT, call_here
 from tests.helpers.kept_runs import make_kept_run
-from tests.helpers.s3_server import open_s3_store, running_s3_server, s3_environment, use_s3
+from tests.helpers.s3_server import open_s3_store, s3_environment, use_s3
 
 CONFIGURATION = """
 run = "run"
@@ -55,12 +54,6 @@ class Kept:
 def unfolded(text: str) -> str:
     """Without the spaces and line ends that a narrow terminal puts in."""
     return "".join(text.split())
-
-
-@pytest.fixture(scope="module")
-def s3_endpoint() -> Iterator[str]:
-    with running_s3_server() as endpoint:
-        yield endpoint
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ The store in a bucket is tried on moto, or on the server that HOLDFAST_TEST_S3_E
 
 import random
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,7 +16,7 @@ from storage.objects.addresses import check_writable, find_run_address, open_sto
 from storage.objects.local_store import LocalStore
 from storage.objects.s3 import transfers as s3_transfers
 from storage.objects.store import Store
-from tests.helpers.s3_server import open_s3_store, running_s3_server, use_s3
+from tests.helpers.s3_server import open_s3_store, use_s3
 
 MIB = 1 << 20
 STORES: dict[str, Callable[[Path], Store]] = {
@@ -27,12 +27,6 @@ STORES: dict[str, Callable[[Path], Store]] = {
 # The fixtures with the servers that stores in a bucket need, and the markers of these.
 ENDPOINTS = {"s3": "s3_endpoint", "ceph": "ceph_endpoint"}
 MARKS = {"s3": (pytest.mark.server,), "ceph": (pytest.mark.ceph,)}
-
-
-@pytest.fixture(scope="module")
-def s3_endpoint() -> Iterator[str]:
-    with running_s3_server() as endpoint:
-        yield endpoint
 
 
 @pytest.fixture(params=[pytest.param(name, marks=MARKS.get(name, ())) for name in STORES])

@@ -16,7 +16,7 @@ from tests.helpers.ceph_server import find_missing_programs
 from tests.helpers.commands import ROOT, RUN_SECONDS, Runner, kill_everything, wait_until
 from tests.helpers.faulty_proxy import FaultyProxy, running_proxy
 from tests.helpers.parquet import text_columns, write_parquet
-from tests.helpers.s3_server import BUCKET, running_s3_server, s3_environment, upload_folder, use_s3
+from tests.helpers.s3_server import BUCKET, s3_environment, upload_folder, use_s3
 from tests.helpers.tiny_runs import write_tiny_configuration
 
 # What is under way, and the request of which it is the first.
@@ -37,12 +37,8 @@ class Over:
 
 
 @pytest.fixture(scope="module")
-def server(request: pytest.FixtureRequest) -> Iterator[str]:
-    if not find_missing_programs():
-        yield request.getfixturevalue("ceph_endpoint")
-        return
-    with running_s3_server() as endpoint:
-        yield endpoint
+def server(request: pytest.FixtureRequest) -> str:
+    return str(request.getfixturevalue("s3_endpoint" if find_missing_programs() else "ceph_endpoint"))
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,8 @@
 PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
+# The tests start hundreds of processes. Each would compile our modules again where the environment has this set.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: setup test fast-tests quick slow one lint demo bench-exact bench-checkpoint campaign clean
 

@@ -1,30 +1,42 @@
 """A run that goes on with something else than it was begun with: another gate, more steps.
 
-One run serves all. What a gate refuses or lets pass is in `unit/tasks/test_gate.py`, what counts as a change in
-`unit/tasks/test_changes.py`.
+One run serves all, and its validations give NaN: it is saved, told, and not promoted as best. What a gate refuses or
+lets pass is in `unit/tasks/test_gate.py`, what counts as a change in `unit/tasks/test_changes.py`.
 """
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from flows.commands.status import render_status
 from tests.helpers.commands import Runner
 from tests.helpers.parquet import text_columns, write_parquet
+from tests.helpers.terminals import shown
 from tests.helpers.tiny_runs import write_tiny_configuration
 
 PROMISE = "The model is the one that an uninterrupted run makes"
 # No metric comes near it.
 TOO_MUCH = {"checkpoint__gate__lowest_metric": 2}
+ROWS = 120
+# By time: the last fifth are validation and test. fp16 has no number above 65,504.
+SETTINGS = {
+    "data__numeric": '["amount"]', "data__split__by": "time", "data__split__column": "day", "train__precision": "fp16",
+    "validation__every_steps": 2,
+}  # fmt: skip
+NAN = {"loss": "nan", "accuracy": "nan", "macro_f1": "nan"}
 
 
 @pytest.fixture(scope="module")
 def runner(tmp_path_factory: pytest.TempPathFactory, prefect_server: dict[str, str]) -> Runner:
     folder = tmp_path_factory.mktemp("changed")
-    write_parquet(folder / "data" / "part-0.parquet", text_columns(120))
+    amounts = [float(i % 7) if i < 0.8 * ROWS else 1e9 for i in range(ROWS)]
+    columns = text_columns(ROWS) | {"day": list(range(ROWS)), "amount": amounts}
+    write_parquet(folder / "data" / "part-0.parquet", columns)
     store = folder / "store"
     configuration = write_tiny_configuration(folder, "changed", store, folder / "data")
-    return Runner(configuration, {"run": "changed", "store": store}, prefect_server)
+    return Runner(configuration, {"run": "changed", "store": store, **SETTINGS}, prefect_server)
 
 
 @pytest.fixture(scope="module")
@@ -34,8 +46,9 @@ def refused(runner: Runner) -> dict[str, Any]:
     said = " ".join(result.stderr.split())
     assert result.returncode == 2, said
     assert "Error: Run 'changed' reached its last step, 4, but its model did not pass the quality gate" in said
-    assert "is below checkpoint.gate.lowest_metric = 2" in said and "change checkpoint.gate" in said
+    assert "macro-F1 nan at step 4 is not a finite number" in said and "change checkpoint.gate" in said
     assert "and is not promoted" in said
+    assert "The validation at step 2 gave values that are not finite numbers: loss = nan" in said
     page = report_of(runner)
     assert "did not pass the quality gate: " in page and "change checkpoint.gate" in page
     return runner.status()
@@ -62,6 +75,18 @@ def test_with_another_gate_it_is_taken_as_it_is(refused: dict[str, Any], accepte
     assert (accepted["state"], len(accepted["segments"]), accepted["steps_lost_total"]) == ("completed", 1, 0)
     assert accepted["promoted"]["weights_sha256"] == refused["refused"][0]["checkpoint"]["weights_sha256"]
     assert accepted["refused"] == []
+
+
+def test_validations_that_give_nan_are_saved_told_and_promoted_without_a_gate(
+    runner: Runner, accepted: dict[str, Any]
+) -> None:
+    assert accepted["metrics"] == NAN and accepted["promoted"]["metric"] == "nan"
+    assert accepted["promoted"]["not_finite"] == {"step": 4, "metrics": NAN}
+    told = " ".join(shown(render_status(accepted)).split())
+    assert "the last validation, at step 4, was not finite: accuracy = nan, loss = nan" in told
+    assert "The last validation, at step 4, gave values that are not finite numbers" in report_of(runner)
+    state = json.loads((Path(accepted["promoted"]["path"]) / "state.json").read_text())
+    assert state["best"] == {"metric": "macro_f1", "value": None, "step": None}
 
 
 def test_a_complete_run_that_is_extended_promises_no_more_than_it_can(runner: Runner, accepted: dict[str, Any]) -> None:

@@ -332,9 +332,7 @@ def test_what_a_person_has_to_put_right_is_not_tried_again(worked: Operator) -> 
     assert names == ["Pending", "Running", "Failed"]
 
 
-def test_a_scrub_that_finds_rot_fails_and_tells_the_server_and_the_next_one_finds_all_sound(
-    worked: Operator, tmp_path: Path
-) -> None:
+def test_a_scrub_that_finds_rot_fails_and_tells_the_server(worked: Operator, tmp_path: Path) -> None:
     store = LocalStore(tmp_path / "kept")
     newest = make_kept_run(store, tmp_path).load_head().state.kept[0]
     model = store.root / newest.path / "model.safetensors"
@@ -347,10 +345,6 @@ def test_a_scrub_that_finds_rot_fails_and_tells_the_server_and_the_next_one_find
     (event,) = worked.events("holdfast.rot", rotten)
     assert event["payload"].items() >= {"run": "run", "kind": "checkpoint", "step": 30, "is_set_aside": True}.items()
     assert f"prefect.flow-run.{failed['id']}" in [related["prefect.resource.id"] for related in event["related"]]
-
-    sound = worked.run("scrub/scrub", address=f"{store.address}/runs/run", megabytes_per_second=100)
-    assert sound["state"]["type"] == "COMPLETED"
-    assert "2 checkpoints" in sound["state"]["message"] and "as they were written" in sound["state"]["message"]
 
 
 def kill_all(text: str) -> None:

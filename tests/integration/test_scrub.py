@@ -93,6 +93,7 @@ def test_rot_is_told_with_its_file_and_set_aside_and_the_exit_code_says_it(kept:
     again = kept.scrub_in_a_process(f"{kept.store.address}/runs/run")
     assert again.returncode == 0, again.stderr
     assert again.stdout.startswith("SOUND  1 run, 2 checkpoints, ")
+    assert "all as they were written" in again.stdout
     assert f"\n{kept.store.address}\n" in again.stdout
 
 

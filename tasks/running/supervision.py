@@ -29,4 +29,6 @@ def supervise(
         for report in new:
             watch.heard(report.step)
             on_report(report)
+    for report in reports.read():  # the last ones, which they wrote while they left
+        on_report(report)
     return False

@@ -48,6 +48,7 @@ def refused(runner: Runner) -> dict[str, Any]:
     assert "Error: Run 'changed' reached its last step, 4, but its model did not pass the quality gate" in said
     assert "macro-F1 nan at step 4 is not a finite number" in said and "change checkpoint.gate" in said
     assert "and is not promoted" in said
+    assert "The validation at step 2 gave values that are not finite numbers: loss = nan" in said
     page = report_of(runner)
     assert "did not pass the quality gate: " in page and "change checkpoint.gate" in page
     return runner.status()

@@ -1,0 +1,35 @@
+"""What ranks report is passed on whole, also what they wrote in their last moment."""
+
+from pathlib import Path
+
+from storage.objects.local_store import LocalStore
+from tasks.running.hang import HangWatch
+from tasks.running.ranks import Ranks
+from tasks.running.signals import StopRequest
+from tasks.running.supervision import supervise
+from tests.helpers.datasets import publish_small_dataset
+from tests.helpers.training import make_spec
+from training.specification import SegmentSpec
+from training.watching.reporter import Report
+
+REPORTED = [Report(phase="train", step=1), Report(phase="train", step=2, note="said at last", alarm="not saved")]
+
+
+class _BriefRanks(Ranks):
+    """Ranks that report, and have ended before anybody looks at them."""
+
+    def __init__(self, spec: SegmentSpec) -> None:
+        super().__init__(spec.scratch_folder / "segment.json", spec.scratch_folder / "ranks.log", spec.train, 30)
+        self._progress = spec.progress_file
+
+    def is_running(self, wait_seconds: float) -> bool:
+        self._progress.write_text("".join(f"{report.model_dump_json()}\n" for report in REPORTED), encoding="utf-8")
+        return False
+
+
+def test_what_ranks_reported_before_they_ended_is_passed_on(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path / "store")
+    spec = make_spec(store, publish_small_dataset(store, tmp_path / "work", rows=100), tmp_path / "segment")
+    passed_on: list[Report] = []
+    assert not supervise(_BriefRanks(spec), spec, HangWatch(60), StopRequest(), passed_on.append)
+    assert passed_on == REPORTED

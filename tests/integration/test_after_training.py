@@ -24,6 +24,7 @@ from tests.helpers.commands import (
     wait_until,
 )
 from tests.helpers.parquet import text_columns, write_parquet
+from tests.helpers.prefect_server import ANSWER_SECONDS
 from tests.helpers.tiny_runs import write_tiny_configuration
 
 RUN = "audited.Run"  # no artifact key as it is
@@ -137,7 +138,7 @@ def words(text: str) -> str:
 
 
 def read(api: str, what: str, **criteria: Any) -> list[dict[str, Any]]:
-    response = httpx.post(f"{api}/{what}/filter", json=criteria, timeout=30, trust_env=False)
+    response = httpx.post(f"{api}/{what}/filter", json=criteria, timeout=ANSWER_SECONDS, trust_env=False)
     assert response.is_success, response.text
     return list(response.json())
 
@@ -150,6 +151,6 @@ def steps_of(api: str, flow_run: dict[str, Any]) -> set[tuple[str, str]]:
 def alerts(api: str, store: LocalStore) -> list[str]:
     """What the audits' alerts are about, of all that concern this store."""
     wanted = {"filter": {"event": {"name": ["holdfast.audit-violation"]}}}
-    response = httpx.post(f"{api}/events/filter", json=wanted, timeout=30, trust_env=False)
+    response = httpx.post(f"{api}/events/filter", json=wanted, timeout=ANSWER_SECONDS, trust_env=False)
     about = [str(event["resource"]["prefect.resource.id"]) for event in response.json()["events"]]
     return [resource for resource in about if resource.startswith(f"holdfast.{store.address}/")]

@@ -24,7 +24,7 @@ from storage.runs.run_state import RunState
 from tasks.corpora.generate import generate_corpus
 from tests.helpers.commands import ROOT, processes_mentioning
 from tests.helpers.kept_runs import make_kept_run
-from tests.helpers.prefect_server import running
+from tests.helpers.prefect_server import ANSWER_SECONDS, running
 from tests.helpers.wheels import build_wheel, install_wheel, without_python_path, write_own_packages
 
 WAIT_SECONDS = 150.0
@@ -188,7 +188,7 @@ def operator(folder: Path, prefect: list[str], environment: dict[str, str]) -> I
     ):
         result = subprocess.run([*prefect, *command], cwd=folder, env=environment, capture_output=True, text=True)
         assert result.returncode == 0, result.stdout + result.stderr
-    with httpx.Client(base_url=environment["PREFECT_API_URL"], trust_env=False, timeout=30) as api:
+    with httpx.Client(base_url=environment["PREFECT_API_URL"], trust_env=False, timeout=ANSWER_SECONDS) as api:
         yield Operator(api, folder, folder / "worker.log")
 
 

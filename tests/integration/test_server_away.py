@@ -16,7 +16,7 @@ from storage.runs.manifest import Manifest
 from storage.runs.run_state import RunState
 from tests.helpers.commands import Runner, kill_everything, wait_until
 from tests.helpers.parquet import text_columns, write_parquet
-from tests.helpers.prefect_server import find_free_port, running_prefect_server
+from tests.helpers.prefect_server import ANSWER_SECONDS, find_free_port, running_prefect_server
 from tests.helpers.tiny_runs import write_tiny_configuration
 
 pytestmark = pytest.mark.server
@@ -87,7 +87,7 @@ def promoted_step(store: LocalStore) -> int:
 
 
 def read(api: str, what: str) -> list[dict[str, Any]]:
-    response = httpx.post(f"{api}/{what}/filter", json={}, timeout=30, trust_env=False)
+    response = httpx.post(f"{api}/{what}/filter", json={}, timeout=ANSWER_SECONDS, trust_env=False)
     assert response.is_success, response.text
     return list(json.loads(response.text))
 

@@ -58,7 +58,10 @@ def _first_line(error: Exception) -> str:
     return str(error).partition("\n")[0]
 
 
-def parquet_sql(paths: Sequence[Path]) -> str:
-    """SQL of the rows of these files and nothing else: characters that mean something in a pattern are escaped."""
+def parquet_sql(paths: Sequence[Path], by_name: bool = False) -> str:
+    """SQL of the rows of these files and nothing else: characters that mean something in a pattern are escaped.
+
+    With `by_name` a column may have more than one type, which are brought together.
+    """
     listed = ", ".join(literal(glob.escape(str(path))) for path in paths)
-    return f"read_parquet([{listed}], hive_partitioning = false)"
+    return f"read_parquet([{listed}], hive_partitioning = false, union_by_name = {str(by_name).lower()})"

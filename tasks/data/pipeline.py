@@ -1,7 +1,8 @@
 """The user's files into a published data set: check, deal, learn, tokenise, shuffle, publish.
 
+Each part is cut into units of work (`units`), which may be done by many processes.
 Invariant: a data set is published under the digest of its inputs once all its files are in the store, and the same
-inputs are never prepared twice. Before the data have passed every check, nothing is written to the store.
+inputs are never prepared twice. Before the data have passed every check, no file of the data set is written.
 """
 
 import contextlib
@@ -11,9 +12,10 @@ import shutil
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import duckdb
 from tokenizers import Tokenizer
@@ -35,28 +37,37 @@ from storage.objects.store import Store
 from tasks.configuration import DataConfig
 from tasks.data.class_order import find_prepared, with_class_order
 from tasks.data.contract_result import CONTRACT_FILE, sum_up
-from tasks.data.database import open_database, parquet_sql
+from tasks.data.database import open_database
 from tasks.data.identity.fingerprints import ensure_unchanged, fingerprint_files, read_inputs
 from tasks.data.identity.identities import identities_of, keep_identities
 from tasks.data.progress import OnProgress
 from tasks.data.readers.check import check_columns
-from tasks.data.readers.conversion import convert_files
-from tasks.data.readers.fetching import fetch_columns
-from tasks.data.shard import ordered_sql, prepared_sql, put_again, stage_tokens, write_shards
-from tasks.data.sources.columns import SourceTable, inspect_files, samples_sql
+from tasks.data.readers.conversion import require_readable
+from tasks.data.sources.columns import SourceTable, inspect_files
 from tasks.data.sources.contract import check_contract
 from tasks.data.sources.files import find_files
 from tasks.data.sources.formats import PARQUET, format_of
 from tasks.data.sources.source_file import SourceFile
-from tasks.data.split import HASH_VALUES, TRAIN, Dealt, deal_samples
+from tasks.data.split import TRAIN, Dealt, deal_samples
 from tasks.data.statistics import measure_categorical, measure_numeric
-from tasks.data.tokenizer import texts_of, train_tokenizer
+from tasks.data.tokenizer import TOKENIZER_FILE, load_tokenizer, train_tokenizer
+from tasks.data.units.area import Area, FolderArea, Record, StoreArea, put_again, remove_area
+from tasks.data.units.checking import measured_in, open_extract
+from tasks.data.units.dealing import DealSettings, bits_of_buckets, require_short_enough
+from tasks.data.units.pieces import bytes_of_piece, cut
+from tasks.data.units.place import PLAN, Address, Place, plan_record, read_files, settings_name
+from tasks.data.units.records import find_records, read_records
+from tasks.data.units.sharding import require_all_rows, rows_in, shards_of, splits_in
+from tasks.data.units.texts import read_texts, texts_settings
+from tasks.data.units.work import RunUnits, do_unit, run_one_by_one
 from tasks.pages.words import count_of, size
 from tasks.places import scratch_error
 
-TOKENIZER_TEXTS = 200_000
-TOKENIZER_FILE = "tokenizer.json"
-BATCH_ROWS = 4096
+# What is smaller than this is prepared in this process, and nothing of it is kept for a second attempt.
+SMALL_SOURCE_BYTES = 64 << 20
+# Counted up whenever units leave something else: what an earlier version kept is not used then.
+UNITS_FORMAT = 1
+LEARNED = "learned"
 Value = TypeVar("Value")
 LIBRARIES = ("duckdb", "pyarrow", "tokenizers", "great-expectations", "numpy")
 
@@ -78,11 +89,14 @@ def prepare_dataset(
     scratch: Path,
     on_progress: OnProgress | None = None,
     run_part: RunPart = run_plainly,
+    run_units: RunUnits = run_one_by_one,
+    cache: Path | None = None,
 ) -> DatasetManifest:
     """The published data set for this configuration and these files: the one that is there, or a new one.
 
-    `on_progress` is told a phase (fingerprint, read, check, tokenise, shard; read only where the files are not Parquet
-    or are in a bucket) and the share of it that is done; `run_part` runs the parts, one after the other. Raises
+    `on_progress` is told a phase (fingerprint, read, check, tokenise, shard; read only where the files are not
+    Parquet) and the share of it that is done; `run_part` runs the parts, one after the other, and `run_units` the units
+    of a part where there is much to do. `cache` is where processes elsewhere keep copies of what is in a bucket. Raises
     `ConfigurationError` or `ContractError` for what the user can put right, `StoreError` for a full disk or store, or a
     bucket that cannot be read.
     """
@@ -100,26 +114,12 @@ def prepare_dataset(
     if published is not None:
         keep_identities(store, published.digest, identities)
         return published
-    with (
-        working_folder(scratch) as folder,
-        open_database(config.memory_limit, folder) as connection,
-        _explained(config, scratch),
-    ):
-        if table is None or any(file.parquet is None for file in files):
-            table = run_part("read", lambda: _read(files, config, folder, on_progress))
-        preparation = _Preparation(config, store, folder, connection, table, inputs, on_progress, run_part)
-        manifest = preparation.run()
+    with working_folder(scratch) as folder, _explained(config, scratch):
+        place, address = _open(config, store, scratch, folder, inputs, files, cache)
+        place = replace(place, on_progress=on_progress)
+        manifest = _Preparation(place, address, inputs, on_progress, run_part, run_units).run(table)
     keep_identities(store, manifest.digest, identities)
     return manifest
-
-
-def _read(
-    files: list[SourceFile], config: DataConfig, folder: Path, on_progress: OnProgress | None
-) -> tuple[SourceTable, str]:
-    """The rows of files that DuckDB does not read where they are, as Parquet that lives as long as the folder."""
-    bring = fetch_columns if format_of(files[0].name) == PARQUET else convert_files
-    table = inspect_files(bring(files, config, folder / "source", on_progress), config)
-    return table, f"{table.num_rows_total:,} rows in {count_of(len(files), 'file')}."
 
 
 @contextlib.contextmanager
@@ -145,48 +145,75 @@ def working_folder(scratch: Path) -> Iterator[Path]:
             folder.with_suffix(".lock").unlink(missing_ok=True)
 
 
+def _open(
+    config: DataConfig,
+    store: Store,
+    scratch: Path,
+    folder: Path,
+    inputs: Record,
+    files: list[SourceFile],
+    cache: Path | None,
+) -> tuple[Place, Address | None]:
+    """Where units find what they need, and, unless the source is small, the address at which any process finds it."""
+    if sum(file.num_bytes for file in files) < SMALL_SOURCE_BYTES:
+        return Place(config, store, FolderArea(folder / "units"), folder, folder / "source", files), None
+    decides = {"inputs": inputs, "versions": _versions(), "format": UNITS_FORMAT, "piece": bytes_of_piece(config)}
+    address = Address(config.model_dump_json(), store.address, cache, digest_of(decides), scratch)
+    return Place(config, store, StoreArea(store, address.area), folder, address.brought, files), address
+
+
+def _versions() -> dict[str, str]:
+    return {name: version(name) for name in LIBRARIES}
+
+
 class _Preparation:
-    """One data set under way: what its steps share."""
+    """One data set under way: what its parts share.
+
+    With an `address` what units leave is kept in the store, and any process may do them.
+    """
 
     def __init__(
         self,
-        config: DataConfig,
-        store: Store,
-        folder: Path,
-        connection: duckdb.DuckDBPyConnection,
-        table: SourceTable,
-        inputs: dict[str, Any],
+        place: Place,
+        address: Address | None,
+        inputs: Record,
         on_progress: OnProgress | None,
         run_part: RunPart,
+        run_units: RunUnits,
     ) -> None:
-        self.config = config
-        self.store = store
-        self.folder = folder
-        self.connection = connection
-        self.table = table
+        self.place = place
+        self.address = address
+        self.config = place.config
         self.inputs = inputs
         self.on_progress = on_progress
         self.run_part = run_part
+        self.run_units = run_units
+        self.num_bytes = 0
 
     @property
     def digest(self) -> str:
-        """Final once the labels are known; nothing is written before."""
+        """Final once the labels are known; no file of the data set is written before."""
         return digest_of(self.inputs)
 
-    def run(self) -> DatasetManifest:
-        self.connection.execute(f"CREATE TEMP VIEW samples AS {samples_sql(self.table, self.config)}")
-        contract = self.run_part("contract", self._check)
-        dealt, numeric, categorical = self.run_part("split and statistics", self._measure)
+    @property
+    def area(self) -> Area:
+        return self.place.area
+
+    def run(self, table: SourceTable | None) -> DatasetManifest:
+        if table is None:
+            table = self.run_part("read", self._read)
+        self._cut(table)
+        contract, dealt, numeric, categorical = self._look_at_all_rows()
         self.inputs = with_class_order(self.inputs, dealt.classes, self.config)
-        relation = prepared_sql(self.config, dealt.classes, numeric)
         tokenizer: Tokenizer | None = None
         if self.config.text:
-            relation, tokenizer = self.run_part("tokenise", lambda: self._tokenise(relation, dealt))
-        splits, tokenizer_record = self.run_part("shard", lambda: self._write(relation, dealt, tokenizer))
+            tokenizer = self.run_part("tokenise", lambda: self._learn_tokens(dealt))
+        bits = self.run_part("deal", lambda: self._deal(dealt, numeric, categorical))
+        splits = self.run_part("shard", lambda: self._write(dealt, bits))
         manifest = DatasetManifest(
             digest=self.digest,
             inputs=self.inputs,
-            versions={name: version(name) for name in LIBRARIES},
+            versions=_versions(),
             target=Target(
                 kind=self.config.kind,
                 column=self.config.label,
@@ -199,82 +226,129 @@ class _Preparation:
             numeric=numeric,
             categorical=categorical,
             splits=splits,
-            tokenizer=tokenizer_record,
+            tokenizer=self._put(TOKENIZER_FILE, self.area.fetch(TOKENIZER_FILE)) if tokenizer is not None else None,
             contract=self._put_json(CONTRACT_FILE, contract),
         )
-        ensure_unchanged(self.table.files)
+        ensure_unchanged(self.place.files)
         self._publish(manifest)
         return manifest
 
-    def _check(self) -> tuple[dict[str, Any], str]:
-        result = check_contract(self.connection, self.table, self.config, self.on_progress)
+    def _read(self) -> tuple[SourceTable, str]:
+        """The rows of files of another format than Parquet, as Parquet."""
+        files = self.place.files
+        require_readable(files, self.config)
+        self._do("read", len(files), "read")
+        table = inspect_files(read_files(self.area, files), self.config)
+        return table, f"{table.num_rows_total:,} rows in {count_of(len(files), 'file')}."
+
+    def _cut(self, table: SourceTable) -> None:
+        pieces, self.num_bytes = cut(table, self.config)
+        self.place = replace(self.place, table=table, pieces=tuple(pieces))
+        self.area.keep(PLAN, plan_record(table, pieces), {})
+
+    def _look_at_all_rows(
+        self,
+    ) -> tuple[Record, Dealt, list[NumericColumn], list[CategoricalColumn]]:
+        """What the contract finds, how the rows are dealt to splits, and the statistics of the training split."""
+        limit = self.config.memory_limit
+        with open_database(limit, self.place.folder) as connection:
+            contract = self.run_part("contract", lambda: self._check(connection))
+            return contract, *self.run_part("split and statistics", lambda: self._measure(connection))
+
+    def _check(self, connection: duckdb.DuckDBPyConnection) -> tuple[Record, str]:
+        measured = measured_in(self._do("check", len(self.place.pieces), "check"))
+        open_extract(connection, self.area, len(self.place.pieces))
+        result = check_contract(connection, self.place.rows_of, self.config, measured)
+        self.num_text_bytes = sum(found.num_text_bytes for found in measured)
         return result, sum_up(result)
 
-    def _measure(self) -> tuple[tuple[Dealt, list[NumericColumn], list[CategoricalColumn]], str]:
-        dealt = deal_samples(self.connection, self.table, self.config)
-        numeric = measure_numeric(self.connection, self.config)
-        categorical = measure_categorical(self.connection, self.config)
+    def _measure(
+        self, connection: duckdb.DuckDBPyConnection
+    ) -> tuple[tuple[Dealt, list[NumericColumn], list[CategoricalColumn]], str]:
+        dealt = deal_samples(connection, self.place.rows_of, self.config)
+        numeric = measure_numeric(connection, self.config)
+        categorical = measure_categorical(connection, self.config)
         rows = ", ".join(f"{count:,} {name}" for name, count in zip(SPLITS, dealt.num_rows, strict=True))
         return (dealt, numeric, categorical), f"Samples: {rows}; {len(dealt.classes)} classes."
 
-    def _tokenise(self, relation: str, dealt: Dealt) -> tuple[tuple[str, Tokenizer], str]:
-        tokenizer = self._train_tokenizer(dealt)
-        staged = self._stage(relation, tokenizer)
-        return (
-            staged,
-            tokenizer,
-        ), f"{tokenizer.get_vocab_size():,} tokens, learned on the training split."
+    def _learn_tokens(self, dealt: Dealt) -> tuple[Tokenizer, str]:
+        if self.area.find(LEARNED) is None:
+            bytes_per_text = self.num_text_bytes / self.place.rows_of.num_rows_total
+            self._share("texts", texts_settings(dealt.split_sql, dealt.num_rows[TRAIN], bytes_per_text))
+            self._do("texts", len(self.place.pieces), "learn")
+            texts = read_texts(self.area, len(self.place.pieces))
+            path = self.place.folder / TOKENIZER_FILE
+            train_tokenizer(texts, self.config.vocabulary_size).save(str(path))
+            self.area.keep(LEARNED, {}, {TOKENIZER_FILE: path})
+        tokenizer = load_tokenizer(self.area.fetch(TOKENIZER_FILE))
+        return tokenizer, f"{tokenizer.get_vocab_size():,} tokens, learned on the training split."
 
-    def _train_tokenizer(self, dealt: Dealt) -> Tokenizer:
-        """Learn from the training texts, or from those of them whose id has a small hash where there are many."""
-        share = min(1.0, TOKENIZER_TEXTS / dealt.num_rows[TRAIN])
-        chosen = f"md5_number_lower('tokenizer:{self.config.seed}:' || id) <= {int(share * (HASH_VALUES - 1))}"
-        query = f"SELECT text FROM dealt WHERE split = {TRAIN} AND {chosen}"
-        reader = self.connection.sql(query).to_arrow_reader(BATCH_ROWS)
-        return train_tokenizer(texts_of(reader), self.config.vocabulary_size)
+    def _deal(
+        self, dealt: Dealt, numeric: list[NumericColumn], categorical: list[CategoricalColumn]
+    ) -> tuple[list[int], str]:
+        num_rows = self.place.rows_of.num_rows_total
+        bits = bits_of_buckets(dealt, self.config, self.num_bytes / num_rows, bytes_of_piece(self.config))
+        settings = DealSettings(dealt.split_sql, dealt.classes, numeric, categorical, bits)
+        self._share("deal", settings.as_record())
+        records = self._do("deal", len(self.place.pieces), "tokenise" if self.config.text else "deal")
+        require_short_enough(records, num_rows, self.config)
+        require_all_rows(rows_in(records, bits), dealt.num_rows)
+        return bits, f"{num_rows:,} rows in {count_of(sum(1 << n for n in bits), 'bucket')}."
 
-    def _stage(self, relation: str, tokenizer: Tokenizer) -> str:
-        path = self.folder / "staged.parquet"
-        stage_tokens(
-            self.connection, relation, tokenizer, self.config, path, self.table.num_rows_total, self.on_progress
-        )
-        return f"SELECT * FROM {parquet_sql([path])}"
-
-    def _write(
-        self, relation: str, dealt: Dealt, tokenizer: Tokenizer | None
-    ) -> tuple[tuple[dict[str, SplitRecord], FileRecord | None], str]:
-        reader = self.connection.sql(ordered_sql(relation, self.config.seed)).to_arrow_reader(BATCH_ROWS)
-        splits = write_shards(
-            reader, self.store, self.digest, self.config, self.folder, dealt.num_rows, self.on_progress
-        )
+    def _write(self, dealt: Dealt, bits: list[int]) -> tuple[dict[str, SplitRecord], str]:
+        shared = {"digest": self.digest, "num_rows": dealt.num_rows, "bucket_bits": bits}
+        self._share("shard", shared | {"num_pieces": len(self.place.pieces)})
+        records = self._do("shard", len(shards_of(dealt.num_rows, self.config)), "shard")
+        splits = splits_in(records, dealt.num_rows, self.config)
         files = [shard for split in splits.values() for shard in split.shards]
-        written = f"{count_of(len(files), 'shard')} with {size(sum(file.num_bytes for file in files))}."
-        return (splits, self._put_tokenizer(tokenizer) if tokenizer is not None else None), written
+        return splits, f"{count_of(len(files), 'shard')} with {size(sum(file.num_bytes for file in files))}."
 
-    def _put_tokenizer(self, tokenizer: Tokenizer) -> FileRecord:
-        path = self.folder / TOKENIZER_FILE
-        tokenizer.save(str(path))
-        sha256 = sha256_of_file(path)
-        put_again(self.store, path, dataset_key(self.digest, TOKENIZER_FILE), sha256)
-        return FileRecord(name=TOKENIZER_FILE, num_rows=0, num_bytes=path.stat().st_size, sha256=sha256)
+    def _share(self, stage: str, settings: Record) -> None:
+        self.area.keep(settings_name(stage), settings, {})
 
-    def _put_json(self, name: str, content: dict[str, Any]) -> FileRecord:
-        path = self.folder / name
+    def _do(self, stage: str, num_units: int, phase: str) -> list[Record]:
+        """Do those units of a stage that are not done; the records of all."""
+        todo = [index for index, found in enumerate(find_records(self.area, stage, num_units)) if found is None]
+        num_done = num_units - len(todo)
+
+        def note() -> None:
+            nonlocal num_done
+            num_done += 1
+            if self.on_progress is not None:
+                self.on_progress(phase, num_done / num_units)
+
+        if self.address is not None:
+            self.run_units(self.address, stage, todo, note)
+        else:
+            for index in todo:
+                do_unit(self.place, stage, index)
+                note()
+        return read_records(self.area, stage, num_units)
+
+    def _put_json(self, name: str, content: Record) -> FileRecord:
+        path = self.place.folder / name
         path.write_bytes(canonical_json(content))
+        return self._put(name, path)
+
+    def _put(self, name: str, path: Path) -> FileRecord:
+        """Put a file of the data set that has no rows."""
         sha256 = sha256_of_file(path)
-        num_bytes = path.stat().st_size
-        put_again(self.store, path, dataset_key(self.digest, name), sha256)
-        return FileRecord(name=name, num_rows=0, num_bytes=num_bytes, sha256=sha256)
+        put_again(self.place.store, path, dataset_key(self.digest, name), sha256)
+        return FileRecord(name=name, num_rows=0, num_bytes=path.stat().st_size, sha256=sha256)
 
     def _publish(self, manifest: DatasetManifest) -> None:
         """Publish, after what an interrupted preparation with other libraries may have left is gone."""
+        store = self.place.store
         shards = [shard for split in manifest.splits.values() for shard in split.shards]
         files = ("dataset.json", TOKENIZER_FILE, CONTRACT_FILE, *(shard.name for shard in shards))
         named = {dataset_key(self.digest, name) for name in files}
-        for key in list(self.store.list_keys(dataset_key(self.digest))):
+        for key in list(store.list_keys(dataset_key(self.digest))):
             if key not in named:
-                self.store.delete(key)
-        publish_dataset(self.store, manifest)
+                store.delete(key)
+        publish_dataset(store, manifest)
+        if self.address is not None:
+            remove_area(store, self.address.area)
+            shutil.rmtree(self.place.brought, ignore_errors=True)
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ import duckdb
 from storage.datasets import SPLITS
 from tasks.configuration import DataConfig
 from tasks.data.class_order import order_labels
-from tasks.data.sources.columns import SourceTable
+from tasks.data.sources.columns import SourceTable, literal, only_row
 from tasks.data.sources.messages import broken_contract
 from tasks.data.sources.rules import given_split_sql, label_domain
 
@@ -23,16 +23,22 @@ NUM_VALUES_SHOWN = 10
 
 @dataclass(frozen=True)
 class Dealt:
-    """What the splits hold: the classes in order, the rows of each in the training split, the rows of each split."""
+    """What the splits hold: the classes in order, the rows of each in the training split, the rows of each split.
+
+    `split_sql` is SQL of the index of a row's split over the columns of `samples`.
+    """
 
     classes: list[str]
     class_counts: list[int]
     num_rows: list[int]
+    split_sql: str
 
 
 def deal_samples(connection: duckdb.DuckDBPyConnection, table: SourceTable, config: DataConfig) -> Dealt:
     """Make the view `dealt` (`samples` and an integer `split`). Raises `ContractError` for a split without rows."""
-    split = _split_sql(connection, table, config)
+    split = split_sql(config)
+    if split is None:
+        split = _time_split_sql(connection, table, config)
     connection.execute(f"CREATE TEMP VIEW dealt AS SELECT *, {split} AS split FROM samples")
     found = connection.execute("SELECT split, label, count(*) FROM dealt GROUP BY ALL").fetchall()
     counts = {(int(split_index), str(label)): int(count) for split_index, label, count in found}
@@ -43,12 +49,13 @@ def deal_samples(connection: duckdb.DuckDBPyConnection, table: SourceTable, conf
     classes = label_domain(config) or order_labels({label for _, label in counts}, config)
     class_counts = [counts.get((TRAIN, name), 0) for name in classes]
     _require_classes(classes, class_counts, counts, config)
-    return Dealt(classes, class_counts, num_rows)
+    return Dealt(classes, class_counts, num_rows, split)
 
 
-def _split_sql(connection: duckdb.DuckDBPyConnection, table: SourceTable, config: DataConfig) -> str:
+def split_sql(config: DataConfig) -> str | None:
+    """SQL of the index of a row's split, where it depends on the row alone; None for a split by time."""
     if config.split.by == "time":
-        return _time_split_sql(connection, table, config)
+        return None
     return given_split_sql(config) if config.split.by == "given" else _hash_split_sql(config)
 
 
@@ -64,15 +71,22 @@ def _time_split_sql(connection: duckdb.DuckDBPyConnection, table: SourceTable, c
     """Exact quantiles. Rows of one time stay together: they all go to the newer side of a cut."""
     num_test = round(table.num_rows_total * config.split.test_fraction)
     num_newer = num_test + round(table.num_rows_total * config.split.validation_fraction)
-    for name, num_behind in (("test_from", num_test), ("validation_from", num_newer)):
-        offset = min(table.num_rows_total - num_behind, table.num_rows_total - 1)
-        connection.execute(
-            f"CREATE TEMP TABLE {name} AS SELECT split_key FROM samples ORDER BY split_key LIMIT 1 OFFSET {offset}"
-        )
+    test_from, validation_from = (_time_at(connection, table, n) for n in (num_test, num_newer))
     return (
-        f"CASE WHEN split_key >= (SELECT split_key FROM test_from) THEN {TEST} "
-        f"WHEN split_key >= (SELECT split_key FROM validation_from) THEN {VALIDATION} ELSE {TRAIN} END"
+        f"CASE WHEN split_key >= {test_from} THEN {TEST} "
+        f"WHEN split_key >= {validation_from} THEN {VALIDATION} ELSE {TRAIN} END"
     )
+
+
+def _time_at(connection: duckdb.DuckDBPyConnection, table: SourceTable, num_behind: int) -> str:
+    """SQL of the time of the row that has so many newer ones behind it, counting itself."""
+    offset = min(table.num_rows_total - num_behind, table.num_rows_total - 1)
+    text, kind = only_row(
+        connection,
+        "SELECT CAST(split_key AS VARCHAR), typeof(split_key) "
+        f"FROM (SELECT split_key FROM samples ORDER BY split_key LIMIT 1 OFFSET {offset})",
+    )
+    return f"CAST({literal(text)} AS {kind})"
 
 
 def _require_rows(num_rows: list[int], connection: duckdb.DuckDBPyConnection, config: DataConfig) -> None:

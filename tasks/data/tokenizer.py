@@ -5,16 +5,20 @@ and no text contains it, not even one that spells its name.
 """
 
 import os
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable
 from itertools import chain
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
+TOKENIZER_FILE = "tokenizer.json"
 PADDING = "[PAD]"
 PADDING_INDEX = 0
+END_OF_A_WORD = re.compile(r"\S(?= )")
 
 # Said aloud, because the library otherwise warns, and stops using its threads, once the process has forked.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
@@ -51,7 +55,18 @@ def encode_texts(tokenizer: Tokenizer, texts: list[str]) -> pa.ListArray:
     return pa.ListArray.from_arrays(pa.array(offsets), pa.array(values))
 
 
-def texts_of(reader: pa.RecordBatchReader) -> Iterator[str]:
-    """The texts of a reader's only column, a batch at a time."""
-    for batch in reader:
-        yield from batch.column(0).to_pylist()
+def shortened(tokenizer: Tokenizer, texts: list[str], max_tokens: int) -> pa.ListArray:
+    """The first `max_tokens` tokens of each text; of a text that is far longer only the beginning is encoded."""
+    most = max_tokens * max(map(len, tokenizer.get_vocab()))
+    tokens = encode_texts(tokenizer, [_beginning(text, most) for text in texts])
+    return pc.list_slice(tokens, 0, max_tokens)
+
+
+def _beginning(text: str, num_characters: int) -> str:
+    """The text up to the first end of a word behind so many characters.
+
+    A token never reaches over the end of a word, so the tokens up to there are those that the whole text begins with;
+    and no token of byte-level BPE has more characters than there are in its name.
+    """
+    found = END_OF_A_WORD.search(text, num_characters) if len(text) > num_characters else None
+    return text[: found.end()] if found else text

@@ -35,7 +35,9 @@ PREPARATION_PHASES = {
     "fingerprint": "hashing the source files",
     "read": "reading the source files",
     "check": "checking the contract",
+    "learn": "choosing texts for the tokenizer",
     "tokenise": "tokenising",
+    "deal": "dealing the rows",
     "shard": "writing shards",
 }
 

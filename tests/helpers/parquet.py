@@ -17,8 +17,9 @@ from storage.datasets import DatasetManifest, dataset_key
 from storage.objects.store import Store
 from tasks.configuration import DataConfig
 from tasks.data.identity.fingerprints import fingerprint_files, read_inputs
-from tasks.data.sources.columns import SourceTable, inspect_files, samples_sql
+from tasks.data.sources.columns import SourceTable, Stretch, inspect_files, samples_sql
 from tasks.data.sources.files import find_files
+from tasks.data.sources.measured import Measured, measure
 
 CLASSES = ("billing", "travel", "work")
 WORDS = {"billing": "pay the card bill", "travel": "book a flight to oslo", "work": "plan my next meeting"}
@@ -109,6 +110,17 @@ def open_samples(connection: duckdb.DuckDBPyConnection, config: DataConfig) -> S
     table = inspect_files(find_files(config.source), config)
     connection.execute(f"CREATE OR REPLACE TEMP VIEW samples AS {samples_sql(table, config)}")
     return table
+
+
+def measure_samples(
+    connection: duckdb.DuckDBPyConnection, table: SourceTable, config: DataConfig
+) -> list[Measured]:
+    """What is found in each file, and the sample of all rows as the table `sampled`."""
+    found = [
+        measure(connection, table, config, Stretch(index, 0, num_rows)) for index, num_rows in enumerate(table.num_rows)
+    ]
+    connection.register("sampled", pa.concat_tables(sample for _, sample in found))
+    return [measured for measured, _ in found]
 
 
 def read_split(store: Store, manifest: DatasetManifest, split: str) -> pa.Table:

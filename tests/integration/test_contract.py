@@ -14,7 +14,7 @@ from tasks.data.sources import contract
 from tasks.data.sources.columns import SourceTable
 from tasks.data.sources.contract import check_contract
 from tasks.data.sources.rules import label_domain, row_rules
-from tests.helpers.parquet import open_samples, text_columns, text_config, token_columns, token_config, write_parquet
+from tests.helpers.parquet import measure_samples, open_samples, text_columns, text_config, token_columns, token_config, write_parquet
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def connection() -> Iterator[duckdb.DuckDBPyConnection]:
 def checked(connection: duckdb.DuckDBPyConnection, config: DataConfig) -> SourceTable:
     """Check the files that a configuration names; the table, if they keep the contract."""
     table = open_samples(connection, config)
-    check_contract(connection, table, config)
+    check_contract(connection, table, config, measure_samples(connection, table, config))
     return table
 
 

@@ -151,7 +151,7 @@ def test_the_digest_is_over_the_bytes_of_the_source_and_the_same_rows_are_prepar
     store, manifest = prepared(config, tmp_path)
     assert manifest.inputs["files"] == [{"name": "a.csv", "sha256": sha256_of_file(source)}]
     assert digest_of(inputs_of(config, tmp_path)) == manifest.digest
-    monkeypatch.setattr("tasks.data.pipeline.convert_files", lambda *_: pytest.fail("read again"))
+    monkeypatch.setattr("tasks.data.units.reading.convert_file", lambda *_: pytest.fail("read again"))
     assert prepare_dataset(config, store, tmp_path / "scratch") == manifest
 
 
@@ -192,6 +192,6 @@ def test_a_source_that_is_read_row_by_row_is_told_with_its_progress(
     told: list[tuple[str, float]] = []
     config = text_config(write_table(tmp_path / "a.csv", text_columns(NUM_ROWS)))
     prepare_dataset(config, LocalStore(tmp_path / "store"), tmp_path / "scratch", lambda *report: told.append(report))
-    assert list(dict.fromkeys(phase for phase, _ in told)) == ["fingerprint", "read", "check", "tokenise", "shard"]
+    assert list(dict.fromkeys(phase for phase, _ in told)) == ["fingerprint", "read", "check", "learn", "tokenise", "shard"]
     shares = [share for phase, share in told if phase == "read"]
     assert shares == sorted(shares) and shares[-1] == 1.0 and len(shares) == 4

@@ -336,8 +336,8 @@ def test_progress_is_told_phase_by_phase_up_to_the_whole(source: Path, tmp_path:
     prepare_dataset(
         text_config(source), LocalStore(tmp_path / "store"), tmp_path, lambda phase, share: told.append((phase, share))
     )
-    assert list(dict.fromkeys(phase for phase, _ in told)) == ["fingerprint", "check", "tokenise", "shard"]
-    for phase in ("fingerprint", "check", "tokenise", "shard"):
+    assert list(dict.fromkeys(phase for phase, _ in told)) == ["fingerprint", "check", "learn", "tokenise", "shard"]
+    for phase in ("fingerprint", "check", "learn", "tokenise", "shard"):
         shares = [share for name, share in told if name == phase]
         assert shares == sorted(shares)
         assert shares[-1] == 1.0

@@ -111,7 +111,7 @@ def test_files_that_a_killed_preparation_had_read_are_removed_and_read_again(tmp
     code = "import sys; from tests.integration import test_prepare_interrupted as t; t.read_and_die(*sys.argv[1:])"
     command = [sys.executable, "-c", code, config.model_dump_json(), store.address, str(scratch)]
     assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
-    (left,) = scratch.glob("prepare-*/source/*.parquet")
+    (left,) = scratch.glob("prepare-*/units/*.parquet")
     assert left.stat().st_size > 0 and not list(store.list_keys("datasets/"))
     undisturbed = prepare_dataset(config, LocalStore(tmp_path / "other"), tmp_path / "other scratch")
     assert prepare_dataset(config, store, scratch) == undisturbed

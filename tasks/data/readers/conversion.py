@@ -4,7 +4,7 @@ Invariant: row n of such a file is row n of the user's, and it is a file of this
 later. Every value was read before the first error about values is raised, so that it can say how many there are.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,6 @@ import pyarrow.parquet as pq
 
 from storage.errors import ContractError
 from tasks.configuration import DataConfig
-from tasks.data.progress import OnProgress
 from tasks.data.readers.arrow_files import open_arrow_file, read_arrow_schema
 from tasks.data.readers.lines import CsvRows, JsonRows, open_lines
 from tasks.data.readers.values import Meaning, meanings_of
@@ -29,41 +28,26 @@ NUM_EXAMPLES = 3
 COMPRESSION = "zstd"
 
 
-def convert_files(
-    files: list[SourceFile], config: DataConfig, folder: Path, on_progress: OnProgress | None = None
-) -> list[SourceFile]:
-    """The files, each with a Parquet file of its rows in `folder`. Raises `ContractError` for what cannot be read."""
-    folder.mkdir()
-    progress = _Progress(files, on_progress)
-    converted = [replace(file, parquet=folder / f"{index}.parquet") for index, file in enumerate(files)]
+def require_readable(files: list[SourceFile], config: DataConfig) -> None:
+    """Raise `ContractError` if Arrow files differ, or do not fit, in their columns: their schemas tell at once."""
     if format_of(files[0].name) == ARROW:
         require_fitting(files, read_each(read_arrow_schema, files), config)
-        for file in converted:
-            _convert_arrow(file, config)
-            progress.done(file)
-        return converted
-    meanings = meanings_of(config, format_of(files[0].name) == JSON_LINES)
-    for file in converted:
-        _convert_lines(file, meanings, config, progress)
-        progress.done(file)
+
+
+def convert_file(
+    file: SourceFile, config: DataConfig, path: Path, on_position: Callable[[int], None] = lambda _: None
+) -> SourceFile:
+    """The file with its rows as Parquet at `path`. Raises `ContractError` for what cannot be read.
+
+    `on_position` is told up to which byte the file is read.
+    """
+    converted = replace(file, parquet=path)
+    if format_of(file.name) == ARROW:
+        _convert_arrow(converted, config)
+    else:
+        meanings = meanings_of(config, format_of(file.name) == JSON_LINES)
+        _convert_lines(converted, meanings, config, on_position)
     return converted
-
-
-class _Progress:
-    """The share of all bytes that is done."""
-
-    def __init__(self, files: list[SourceFile], on_progress: OnProgress | None) -> None:
-        self.on_progress = on_progress
-        self.num_bytes_total = max(1, sum(file.num_bytes for file in files))
-        self.num_bytes_done = 0
-
-    def show(self, num_bytes_of_file: int) -> None:
-        if self.on_progress is not None:
-            self.on_progress("read", min(1.0, (self.num_bytes_done + num_bytes_of_file) / self.num_bytes_total))
-
-    def done(self, file: SourceFile) -> None:
-        self.num_bytes_done += file.num_bytes
-        self.show(0)
 
 
 def _convert_arrow(file: SourceFile, config: DataConfig) -> None:
@@ -112,7 +96,9 @@ class _Column:
         return pa.array(values, self.meaning.data_type)
 
 
-def _convert_lines(file: SourceFile, meanings: list[Meaning], config: DataConfig, progress: _Progress) -> None:
+def _convert_lines(
+    file: SourceFile, meanings: list[Meaning], config: DataConfig, on_position: Callable[[int], None]
+) -> None:
     columns = [_Column(meaning) for meaning in meanings]
     names = [meaning.column for meaning in meanings]
     schema = pa.schema([pa.field(meaning.column, meaning.data_type) for meaning in meanings])
@@ -129,7 +115,7 @@ def _convert_lines(file: SourceFile, meanings: list[Meaning], config: DataConfig
             if num_rows % BATCH_ROWS == 0 or lines.num_bytes - num_bytes > BATCH_BYTES:
                 num_bytes = lines.num_bytes
                 _write(writer, schema, columns)
-                progress.show(lines.position)
+                on_position(lines.position)
         _write(writer, schema, columns)
         if is_json and num_rows:
             require_columns(file, rows.names, config)

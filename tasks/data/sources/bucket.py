@@ -53,13 +53,13 @@ class BucketFile(SourceFile):
     def stream(self) -> io.BufferedReader:
         return open_stream(self.s3, self.key, self.found)
 
-    def bring(self, columns: set[str], path: Path) -> SourceFile:
+    def bring(self, columns: set[str], path: Path, rows: range | None = None) -> SourceFile:
         """A file of the same size with the bytes of these columns in their places, and holes elsewhere."""
         with self.open() as opened:
             footer = pq.read_metadata(opened)
         with path.open("xb") as file:
             file.truncate(self.num_bytes)
-            download_ranges(self.s3, self.key, self.found, needed_ranges(footer, columns, self.num_bytes), file)
+            download_ranges(self.s3, self.key, self.found, needed_ranges(footer, columns, self.num_bytes, rows), file)
         return replace(self, parquet=path)
 
     def is_as_listed(self) -> bool:

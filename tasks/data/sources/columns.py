@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -52,16 +52,28 @@ _Read = TypeVar("_Read")
 
 @dataclass(frozen=True)
 class SourceTable:
-    """The files as one table. `families` has the kind of type of every named column."""
+    """The files as one table. `families` has the kind of type of every named column.
+
+    `split_type` is DuckDB's type of the column that splits the rows, where the files do not have one type of it.
+    """
 
     files: list[SourceFile]
     num_rows: list[int]
     families: dict[str, str]
     has_row_numbers: bool
+    split_type: str | None = None
 
     @property
     def num_rows_total(self) -> int:
         return sum(self.num_rows)
+
+
+class Stretch(NamedTuple):
+    """Rows [start, stop) of a file."""
+
+    file_index: int
+    start: int
+    stop: int
 
 
 def inspect_files(files: list[SourceFile], config: DataConfig) -> SourceTable:
@@ -69,7 +81,7 @@ def inspect_files(files: list[SourceFile], config: DataConfig) -> SourceTable:
 
     Raises `ContractError` for a damaged file, a missing column or a type that is wrong.
     """
-    footers = read_each(_read_footer, files)
+    footers = read_each(read_footer, files)
     num_rows = [footer.num_rows for footer in footers]
     schemas = [footer.schema.to_arrow_schema() for footer in footers]
     if sum(num_rows) == 0:
@@ -81,12 +93,13 @@ def inspect_files(files: list[SourceFile], config: DataConfig) -> SourceTable:
         )
     families = require_fitting(files, schemas, config)
     names = {name.lower() for schema in schemas for name in schema.names}
-    return SourceTable(files, num_rows, families, has_row_numbers=not names & ROW_NUMBER_COLUMNS)
+    split_type = _common_type(config.split.column, schemas) if config.split.column is not None else None
+    return SourceTable(files, num_rows, families, not names & ROW_NUMBER_COLUMNS, split_type)
 
 
 def read_parquet_schema(file: SourceFile) -> pa.Schema:
     """The columns of a Parquet file and their types."""
-    return _read_footer(file).schema.to_arrow_schema()
+    return read_footer(file).schema.to_arrow_schema()
 
 
 def read_each(read: Callable[[SourceFile], _Read], files: list[SourceFile]) -> list[_Read]:
@@ -139,26 +152,32 @@ def named_columns(config: DataConfig) -> list[tuple[str, str]]:
     return columns
 
 
-def samples_sql(table: SourceTable, config: DataConfig, file_index: int | None = None) -> str:
-    """SQL of all rows, or one file's, in the one form that everything else reads.
+def samples_sql(table: SourceTable, config: DataConfig, stretch: Stretch | None = None) -> str:
+    """SQL of all rows, or those of a stretch, in the one form that everything else reads.
 
     Columns: `id`, `label`, `text` or (`tokens`, `mask`), `split_key`, `n0`... (DOUBLE, missing is null) and `c0`...
     (VARCHAR, missing is null); `source_row` is its number in its file, null where the user's columns hide it.
     """
     row = "file_row_number" if table.has_row_numbers else "NULL::BIGINT"
+    file_index = None if stretch is None else stretch.file_index
     expressions = {"id": _id_sql(table, config, file_index), "source_row": row, "label": _label_sql(table, config)}
     for name, column in (("text", config.text), ("tokens", config.tokens), ("mask", config.attention_mask)):
         if column is not None:
             expressions[name] = f"CAST({identifier(column)} AS {'VARCHAR' if name == 'text' else 'BIGINT[]'})"
-    expressions["split_key"] = identifier(config.split.column) if config.split.column is not None else "NULL"
+    expressions["split_key"] = _split_key_sql(table, config)
     for index, column in enumerate(config.numeric):
         number = f"CAST({identifier(column)} AS DOUBLE)"
         expressions[f"n{index}"] = f"CASE WHEN isnan({number}) THEN NULL ELSE {number} END"
     for index, column in enumerate(config.categorical):
         expressions[f"c{index}"] = _category_sql(identifier(column), table.families[column])
-    files = table.files if file_index is None else [table.files[file_index]]
     selected = ", ".join(f"{expression} AS {name}" for name, expression in expressions.items())
-    return f"SELECT {selected} FROM {_files_sql(files)}"
+    if stretch is None:
+        return f"SELECT {selected} FROM {_files_sql(table.files)}"
+    rows = f"SELECT {selected} FROM {_files_sql([table.files[stretch.file_index]])}"
+    if (stretch.start, stretch.stop) == (0, table.num_rows[stretch.file_index]):
+        return rows
+    # DuckDB reads no row group in which there is none of these rows.
+    return f"{rows} WHERE file_row_number >= {stretch.start} AND file_row_number < {stretch.stop}"
 
 
 def only_row(connection: "duckdb.DuckDBPyConnection", query: str) -> tuple[Any, ...]:
@@ -175,6 +194,29 @@ def identifier(name: str) -> str:
 def literal(text: str) -> str:
     """A text as SQL."""
     return "'" + text.replace("'", "''") + "'"
+
+
+def _split_key_sql(table: SourceTable, config: DataConfig) -> str:
+    if config.split.column is None:
+        return "NULL"
+    column = identifier(config.split.column)
+    return column if table.split_type is None else f"CAST({column} AS {table.split_type})"
+
+
+def _common_type(column: str, schemas: Sequence[pa.Schema]) -> str | None:
+    """DuckDB's type of a column of all files together; None where it has one type in all of them."""
+    types = list(dict.fromkeys(schema.field(column).type for schema in schemas))
+    if len(types) == 1:
+        return None
+    import duckdb
+
+    with duckdb.connect() as connection:
+        for index, found in enumerate(types):
+            connection.register(f"file{index}", pa.table({"value": pa.array([], found)}))
+        union = " UNION ALL ".join(f"SELECT value FROM file{index}" for index in range(len(types)))
+        common = str(connection.sql(union).types[0])
+    # Of signed and unsigned numbers of 64 bits; Parquet has no such type, but this one, with the same values and texts.
+    return "DECIMAL(38, 0)" if common == "HUGEINT" else common
 
 
 def _files_sql(files: Sequence[SourceFile]) -> str:
@@ -216,7 +258,7 @@ def _category_sql(column: str, family: str) -> str:
     )
 
 
-def _read_footer(file: SourceFile) -> pq.FileMetaData:
+def read_footer(file: SourceFile) -> pq.FileMetaData:
     expected = "a complete Parquet file"
     if file.num_bytes == 0:
         raise broken_contract(f"The file {file.place} is empty.", expected, "0 bytes", REWRITE)

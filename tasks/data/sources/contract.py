@@ -1,7 +1,7 @@
 """The contract that the user's data must keep before anything is made of them, held by Great Expectations.
 
-DuckDB measures: how many rows of each file break each rule, and what only all files together can tell. Great
-Expectations judges these small tables, and a sample of the rows themselves as a second look.
+DuckDB measures: how many rows of each file break each rule (`measured`), and what only all files together can tell.
+Great Expectations judges these small tables, and a sample of the rows themselves as a second look.
 Invariant: every row of every file was measured against every rule, and the first broken rule in order is the error.
 """
 
@@ -14,10 +14,10 @@ import duckdb
 
 from storage.errors import ContractError
 from tasks.configuration import DataConfig
-from tasks.data.progress import OnProgress
-from tasks.data.sources.columns import NUMBER_ROWS, SourceTable, only_row, samples_sql
-from tasks.data.sources.messages import REWRITE, broken_contract
-from tasks.data.sources.rules import Rule, kept_tokens_sql, label_domain, row_rules
+from tasks.data.sources.columns import NUMBER_ROWS, SourceTable, only_row
+from tasks.data.sources.measured import SAMPLE_ROWS, Measured, add_up
+from tasks.data.sources.messages import broken_contract
+from tasks.data.sources.rules import Rule, label_domain, row_rules
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,7 +28,6 @@ BETWEEN, LENGTHS = "ExpectColumnValuesToBeBetween", "ExpectColumnValueLengthsToB
 NOT_NULL, IN_SET = "ExpectColumnValuesToNotBeNull", "ExpectColumnValuesToBeInSet"
 NONE = {"min_value": 0, "max_value": 0}
 
-SAMPLE_ROWS = 100_000
 NUM_EXAMPLES = 3
 NUM_FILES_SHOWN = 5
 
@@ -70,20 +69,23 @@ class Judgement:
 
 
 def check_contract(
-    connection: duckdb.DuckDBPyConnection, table: SourceTable, config: DataConfig, on_progress: OnProgress | None = None
+    connection: duckdb.DuckDBPyConnection, table: SourceTable, config: DataConfig, measured: Sequence[Measured]
 ) -> dict[str, Any]:
-    """All results, JSON-able and the same for the same data. The view `samples` must be there.
+    """All results, JSON-able and the same for the same data.
 
-    Raises `ContractError` for the first rule that the data break.
+    `measured` is what was found in all stretches of all files, in their order. The views `samples`, the extract of all
+    rows, and `sampled`, the sample of them, must be there. Raises `ContractError` for the first rule that the data
+    break.
     """
     rules = row_rules(config)
-    measured = _measure_files(connection, table, config, rules, on_progress)
-    counts = _frame(measured, ["file_index", "rows", *(rule.name for rule in rules)])
+    of_each_file = add_up(measured, rules)
+    rows = [(file.file_index, file.num_rows, *file.counts) for file in of_each_file]
+    counts = _frame(rows, ["file_index", "rows", *(rule.name for rule in rules)])
     of_files = _judge(counts, [(BETWEEN, rule.name, NONE) for rule in rules], "file_index")
     if of_files.failures:
-        raise _row_error(connection, table, config, rules, of_files.failures)
+        raise _row_error(table, rules, of_each_file, of_files.failures)
     of_all = _check_bounds(_measure_bounds(connection, table, config))
-    of_sample = _check_sample(connection, table, config)
+    of_sample = _check_sample(connection, config)
     return {
         "great_expectations": version("great-expectations"),
         "rows": table.num_rows_total,
@@ -94,34 +96,6 @@ def check_contract(
             {"batch": "a sample of the rows", "results": of_sample},
         ],
     }
-
-
-def _measure_files(
-    connection: duckdb.DuckDBPyConnection,
-    table: SourceTable,
-    config: DataConfig,
-    rules: Sequence[Rule],
-    on_progress: OnProgress | None,
-) -> list[tuple[int, ...]]:
-    """Per file: its index, its rows, and how many of them break each rule."""
-    counts = ", ".join(["count(*)", *(f"count(*) FILTER (WHERE {rule.broken})" for rule in rules)])
-    measured = []
-    for file_index, file in enumerate(table.files):
-        try:
-            row = only_row(connection, f"SELECT {counts} FROM ({samples_sql(table, config, file_index)})")
-        except duckdb.OutOfMemoryException:
-            raise
-        except duckdb.Error as error:
-            raise broken_contract(
-                f"The file {file.place} cannot be read to its end.",
-                "a complete Parquet file",
-                str(error).partition("\n")[0].replace(str(file.rows), file.place),
-                REWRITE,
-            ) from error
-        measured.append((file_index, *row))
-        if on_progress is not None:
-            on_progress("check", (file_index + 1) / len(table.files))
-    return measured
 
 
 def _measure_bounds(connection: duckdb.DuckDBPyConnection, table: SourceTable, config: DataConfig) -> list[Bound]:
@@ -175,16 +149,10 @@ def _check_bounds(bounds: list[Bound]) -> list[dict[str, Any]]:
     return judged.results
 
 
-def _check_sample(
-    connection: duckdb.DuckDBPyConnection, table: SourceTable, config: DataConfig
-) -> list[dict[str, Any]]:
-    """Let Great Expectations look at rows themselves: a second pair of eyes on what the SQL above has counted."""
+def _check_sample(connection: duckdb.DuckDBPyConnection, config: DataConfig) -> list[dict[str, Any]]:
+    """Let Great Expectations look at rows themselves: a second pair of eyes on what the SQL has counted."""
     columns = {"id": config.id or "id", "label": config.label}
-    share = min(1.0, SAMPLE_ROWS / table.num_rows_total)
-    chosen = f"md5_number_lower(id) <= {int(share * (2**64 - 1))}"
-    body = "left(text, 1000)" if config.text else f"len({kept_tokens_sql(config)})"
-    query = f"SELECT id, label, {body} AS body FROM samples WHERE {chosen} LIMIT {SAMPLE_ROWS}"
-    batch = connection.execute(query).df()
+    batch = connection.execute(f"SELECT id, label, body FROM sampled LIMIT {SAMPLE_ROWS}").df()
     asked: list[Question] = [(NOT_NULL, name, {}) for name in ("id", "label", "body")]
     domain = label_domain(config)
     if domain is not None:
@@ -204,19 +172,13 @@ def _check_sample(
 
 
 def _row_error(
-    connection: duckdb.DuckDBPyConnection,
-    table: SourceTable,
-    config: DataConfig,
-    rules: list[Rule],
-    failures: list[Failure],
+    table: SourceTable, rules: list[Rule], of_each_file: Sequence[Measured], failures: list[Failure]
 ) -> ContractError:
     first = failures[0]
     rule = rules[first.index]
     counts = {int(row["file_index"]): int(row[rule.name]) for row in first.rows}
-    shown = [
-        f"{table.files[i].name} has {counts[i]:,} ({_examples(connection, table, config, rule, i)})"
-        for i in sorted(counts)[:NUM_FILES_SHOWN]
-    ]
+    examples = {file.file_index: "; ".join(file.examples[first.index]) for file in of_each_file}
+    shown = [f"{table.files[i].name} has {counts[i]:,} ({examples[i]})" for i in sorted(counts)[:NUM_FILES_SHOWN]]
     more = f"; and {len(counts) - len(shown)} more files" if len(counts) > len(shown) else ""
     return broken_contract(
         f"Column {rule.column!r} breaks the contract: {rule.problem}.",
@@ -224,20 +186,6 @@ def _row_error(
         f"{sum(counts.values()):,} of {table.num_rows_total:,} rows: {'; '.join(shown)}{more}",
         rule.remedy + _others([rules[failure.index].name for failure in failures[1:]]),
     )
-
-
-def _examples(
-    connection: duckdb.DuckDBPyConnection, table: SourceTable, config: DataConfig, rule: Rule, file_index: int
-) -> str:
-    query = (
-        f"SELECT source_row, id, left(({rule.shown})::VARCHAR, 60) FROM ({samples_sql(table, config, file_index)}) "
-        f"WHERE {rule.broken} LIMIT {NUM_EXAMPLES}"
-    )
-    examples = []
-    for row, id_, value in connection.execute(query).fetchall():
-        where = [f"row {row}"] * (row is not None) + [f"id {id_!r}"] * bool(config.id and id_ is not None)
-        examples.append(" ".join([", ".join(where)] + [f"has {value!r}"] * (value is not None)))
-    return "; ".join(examples)
 
 
 def _others(names: list[str]) -> str:

@@ -15,27 +15,36 @@ SMALLEST_HOLE_BYTES = 64 << 10
 LARGEST_RANGE_BYTES = 8 << 20
 
 
-def needed_ranges(footer: pq.FileMetaData, columns: set[str], num_bytes: int) -> list[Range]:
-    """The first byte of each range and the one after its last, in order, none longer than 8 MiB."""
-    chunks = list(_chunks(footer))
-    if any(chunk.file_path for _, chunk in chunks):
+def needed_ranges(footer: pq.FileMetaData, columns: set[str], num_bytes: int, rows: range | None = None) -> list[Range]:
+    """The first byte of each range and the one after its last, in order, none longer than 8 MiB.
+
+    With `rows`, of the row groups that have one of them, and what is beside all row groups.
+    """
+    chunks = list(_chunks(footer, rows))
+    if any(chunk.file_path for _, chunk, _ in chunks):
         return list(_cut([(0, num_bytes)]))  # its places are those in another file
-    needed = [_range_of(chunk) for names, chunk in chunks if names & columns or not names]
-    unread = _merged(_range_of(chunk) for names, chunk in chunks if names and not names & columns)
+    needed = [_range_of(chunk) for names, chunk, is_in in chunks if is_in and (names & columns or not names)]
+    unread = _merged(_range_of(chunk) for names, chunk, is_in in chunks if not is_in or (names and not names & columns))
     holes = [(start, end) for start, end in unread if end - start >= SMALLEST_HOLE_BYTES]
     kept = [*needed, *_without(holes, num_bytes)]
     return list(_cut(_merged((max(0, start), min(end, num_bytes)) for start, end in kept)))
 
 
-def _chunks(footer: pq.FileMetaData) -> Iterator[tuple[set[str], pq.ColumnChunkMetaData]]:
-    """Every chunk with the names of the columns that it may be of: lists have chunks below their own name."""
-    names = _names_of_leaves(footer)
+def _chunks(footer: pq.FileMetaData, rows: range | None) -> Iterator[tuple[set[str], pq.ColumnChunkMetaData, bool]]:
+    """Every chunk with the names of the columns that it may be of, and whether its row group has one of the rows.
+
+    Lists have chunks below their own name.
+    """
+    names, first = columns_of_leaves(footer), 0
     for group_index in range(footer.num_row_groups):
         group = footer.row_group(group_index)
-        yield from ((names[index], group.column(index)) for index in range(group.num_columns))
+        end = first + group.num_rows
+        is_in = rows is None or (first < rows.stop and rows.start < end)
+        yield from ((names[index], group.column(index), is_in) for index in range(group.num_columns))
+        first = end
 
 
-def _names_of_leaves(footer: pq.FileMetaData) -> list[set[str]]:
+def columns_of_leaves(footer: pq.FileMetaData) -> list[set[str]]:
     """For each leaf of the schema the columns that it may belong to: more than one where names have dots."""
     columns = footer.schema.to_arrow_schema().names
     paths = [f"{footer.schema.column(index).path}." for index in range(len(footer.schema))]

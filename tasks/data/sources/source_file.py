@@ -63,8 +63,8 @@ class SourceFile(ABC):
         """The file, to be read from its beginning to its end. Raises what `open` raises."""
 
     @abstractmethod
-    def bring(self, columns: set[str], path: Path) -> "SourceFile":
-        """This Parquet file with its rows on this machine, for which a file may be made at `path`."""
+    def bring(self, columns: set[str], path: Path, rows: range | None = None) -> "SourceFile":
+        """This Parquet file with all or these of its rows on this machine, for which a file may be made at `path`."""
 
     @abstractmethod
     def is_as_listed(self) -> bool:
@@ -97,7 +97,7 @@ class LocalFile(SourceFile):
     def stream(self) -> io.BufferedReader:
         return self.path.open("rb")
 
-    def bring(self, columns: set[str], path: Path) -> SourceFile:
+    def bring(self, columns: set[str], path: Path, rows: range | None = None) -> SourceFile:
         return self
 
     def is_as_listed(self) -> bool:

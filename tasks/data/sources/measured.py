@@ -1,0 +1,98 @@
+"""How many rows of a stretch break each rule of the contract, with examples, and the sample of its rows.
+
+Invariant: what is measured of stretches adds up to what would be measured of the whole file, wherever it is cut.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+import duckdb
+import pyarrow as pa
+
+from tasks.configuration import DataConfig
+from tasks.data.sources.columns import SourceTable, Stretch, only_row, samples_sql
+from tasks.data.sources.messages import REWRITE, broken_contract
+from tasks.data.sources.rules import Rule, kept_tokens_sql, row_rules
+
+SAMPLE_ROWS = 100_000
+NUM_EXAMPLES = 3
+SAMPLE_SCHEMA = pa.schema([("id", pa.string()), ("label", pa.string()), ("body", pa.string())])
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What was found in some rows of a file; `counts` and `examples` are by rule, in the order of `row_rules`."""
+
+    file_index: int
+    num_rows: int
+    num_text_bytes: int  # 0 for token input
+    counts: list[int]
+    examples: list[list[str]]
+
+
+def measure(
+    connection: duckdb.DuckDBPyConnection, table: SourceTable, config: DataConfig, stretch: Stretch
+) -> tuple[Measured, pa.Table]:
+    """Measure a stretch; what was found, and those of its rows that are in the sample.
+
+    The sample has `id`, `label` and `body`: the text's beginning, or the number of tokens. Raises `ContractError` for a
+    file that cannot be read to its end.
+    """
+    rules, rows = row_rules(config), samples_sql(table, config, stretch)
+    # The sample's size is right on average: a row is in it or not by the hash of its id alone.
+    share = min(1.0, SAMPLE_ROWS / table.num_rows_total)
+    chosen = f"md5_number_lower(id) <= {int(share * (2**64 - 1))}"
+    body = "left(text, 1000)" if config.text else f"len({kept_tokens_sql(config)})"
+    figures = [
+        "count(*)",
+        "coalesce(sum(strlen(text)), 0)::BIGINT" if config.text else "0",
+        f"list({{'id': id, 'label': label, 'body': {body}}}) FILTER (WHERE {chosen})",
+        *(f"count(*) FILTER (WHERE {rule.broken})" for rule in rules),
+    ]
+    try:
+        num_rows, num_text_bytes, sample, *counts = only_row(connection, f"SELECT {', '.join(figures)} FROM ({rows})")
+        examples = [
+            _examples(connection, rows, rule, config) if n else [] for rule, n in zip(rules, counts, strict=True)
+        ]
+    except duckdb.OutOfMemoryException:
+        raise
+    except duckdb.Error as error:
+        file = table.files[stretch.file_index]
+        raise broken_contract(
+            f"The file {file.place} cannot be read to its end.",
+            "a complete Parquet file",
+            str(error).partition("\n")[0].replace(str(file.rows), file.place),
+            REWRITE,
+        ) from error
+    return Measured(stretch.file_index, num_rows, num_text_bytes, counts, examples), _table(sample or [], config)
+
+
+def add_up(measured: Sequence[Measured], rules: Sequence[Rule]) -> list[Measured]:
+    """What was found in each file, of what was found in its stretches, which stand in order."""
+    return [_add_up(index, list(parts), len(rules)) for index, parts in groupby(measured, lambda part: part.file_index)]
+
+
+def _add_up(file_index: int, parts: list[Measured], num_rules: int) -> Measured:
+    return Measured(
+        file_index,
+        sum(part.num_rows for part in parts),
+        sum(part.num_text_bytes for part in parts),
+        [sum(part.counts[i] for part in parts) for i in range(num_rules)],
+        [[shown for part in parts for shown in part.examples[i]][:NUM_EXAMPLES] for i in range(num_rules)],
+    )
+
+
+def _examples(connection: duckdb.DuckDBPyConnection, rows: str, rule: Rule, config: DataConfig) -> list[str]:
+    shown = f"left(({rule.shown})::VARCHAR, 60)"
+    query = f"SELECT source_row, id, {shown} FROM ({rows}) WHERE {rule.broken} LIMIT {NUM_EXAMPLES}"
+    examples = []
+    for row, id_, value in connection.execute(query).fetchall():
+        where = [f"row {row}"] * (row is not None) + [f"id {id_!r}"] * bool(config.id and id_ is not None)
+        examples.append(" ".join([", ".join(where)] + [f"has {value!r}"] * (value is not None)))
+    return examples
+
+
+def _table(sample: list[dict[str, object]], config: DataConfig) -> pa.Table:
+    kind = pa.string() if config.text else pa.int64()
+    return pa.Table.from_pylist(sample, SAMPLE_SCHEMA.set(2, pa.field("body", kind)))

@@ -1,0 +1,130 @@
+"""Where the results of units are kept until the data set is published: a record each, and the files beside it.
+
+Invariant: files first, then the record, which is sealed and has the hash of nothing that is not there: a unit with a
+record is done, whoever did it, on whatever machine. One that was killed left at most files that nothing names.
+"""
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from storage.errors import ObjectExistsError, ObjectMissingError
+from storage.objects.digests import canonical_json, digest_of, is_sealed, sha256_of_file
+from storage.objects.store import Store
+
+AREAS_FOLDER = "preparations"
+SEAL_FIELD = "seal"
+Record = dict[str, Any]
+
+
+class Area(Protocol):
+    """Records by name, and files."""
+
+    def __hash__(self) -> int: ...
+
+    def find(self, name: str) -> Record | None:
+        """The record, or None."""
+
+    def keep(self, name: str, record: Record, files: Mapping[str, Path]) -> None:
+        """Keep finished files under these names, and then the record."""
+
+    def fetch(self, name: str) -> Path:
+        """A file that was kept, on this machine, to be read only."""
+
+    def read_range(self, name: str, start: int, end: int) -> bytes:
+        """The bytes [start, end) of a file that was kept."""
+
+    def address_of(self, name: str) -> str:
+        """Where a person finds it."""
+
+
+class FolderArea:
+    """On this machine, for as long as one preparation: where little is to be done, nothing is kept for the next one."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._records: dict[str, Record] = {}
+        folder.mkdir()
+
+    def find(self, name: str) -> Record | None:
+        return self._records.get(name)
+
+    def keep(self, name: str, record: Record, files: Mapping[str, Path]) -> None:
+        for file_name, path in files.items():
+            shutil.move(path, self._folder / file_name)
+        self._records[name] = record
+
+    def fetch(self, name: str) -> Path:
+        return self._folder / name
+
+    def read_range(self, name: str, start: int, end: int) -> bytes:
+        return _read_range(self.fetch(name), start, end)
+
+    def address_of(self, name: str) -> str:
+        return str(self.fetch(name))
+
+
+class StoreArea:
+    """In the store, under a key of its own."""
+
+    def __init__(self, store: Store, key: str) -> None:
+        self.store = store
+        self.key = key
+
+    def find(self, name: str) -> Record | None:
+        try:
+            found = self.store.read(self._key_of(f"{name}.json"))
+        except ObjectMissingError:
+            return None
+        # A damaged one counts as none: the unit is done again.
+        if not is_sealed(found, SEAL_FIELD):
+            return None
+        record: Record = json.loads(found)
+        del record[SEAL_FIELD]
+        return record
+
+    def keep(self, name: str, record: Record, files: Mapping[str, Path]) -> None:
+        for file_name, path in files.items():
+            put_again(self.store, path, self._key_of(file_name), sha256_of_file(path))
+            path.unlink()
+        self.store.write(self._key_of(f"{name}.json"), canonical_json(record | {SEAL_FIELD: digest_of(record)}))
+
+    def fetch(self, name: str) -> Path:
+        return self.store.fetch(self._key_of(name))
+
+    def read_range(self, name: str, start: int, end: int) -> bytes:
+        return _read_range(self.fetch(name), start, end)
+
+    def address_of(self, name: str) -> str:
+        return f"{self.store.address}/{self._key_of(name)}"
+
+    def _key_of(self, name: str) -> str:
+        return f"{AREAS_FOLDER}/{self.key}/{name}"
+
+
+def remove_area(store: Store, key: str) -> None:
+    """Remove what a preparation kept."""
+    for name in list(store.list_keys(f"{AREAS_FOLDER}/{key}/")):
+        store.delete(name)
+
+
+def put_again(store: Store, path: Path, key: str, sha256: str) -> None:
+    """Put a file where an interrupted preparation may have left one: an equal one stays, any other is replaced.
+
+    Nothing is deleted that is right, so two preparations of the same data set at the same time do not disturb each
+    other.
+    """
+    try:
+        store.put_file(path, key)
+    except ObjectExistsError:
+        if sha256_of_file(store.fetch(key)) != sha256:
+            store.delete(key)
+            store.put_file(path, key)
+
+
+def _read_range(path: Path, start: int, end: int) -> bytes:
+    with path.open("rb") as file:
+        file.seek(start)
+        return file.read(end - start)

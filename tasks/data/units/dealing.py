@@ -1,0 +1,182 @@
+"""The unit `deal`: the rows of a piece as training will see them, dealt into buckets by their place in the order.
+
+A row's place is the MD5 of the seed and its id. A bucket has the rows of one split whose places begin alike, so all
+rows of a bucket stand in the order before all rows of the next one.
+Invariant: the file that is left has one part for each bucket, in their order, each with the CRC-32 that its record
+states; what is in a part is sorted.
+"""
+
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from tokenizers import Tokenizer
+
+from storage.datasets import FIRST_VOCABULARY_INDEX, CategoricalColumn, NumericColumn
+from tasks.configuration import DataConfig
+from tasks.data.rows import prepared_sql
+from tasks.data.sources.rules import too_long
+from tasks.data.split import Dealt
+from tasks.data.tokenizer import TOKENIZER_FILE, encode_texts, load_tokenizer, shortened
+from tasks.data.units.area import Record
+from tasks.data.units.place import Place
+
+BATCH_ROWS = 4096
+NUM_EXAMPLES = 3
+PLACE_BITS = 64
+# A shard is written from several buckets: at its two ends it needs part of one, which is read twice.
+BUCKETS_IN_A_SHARD = 8
+COMPRESSION = "lz4"
+
+
+@dataclass(frozen=True)
+class DealSettings:
+    """What the units share."""
+
+    split_sql: str
+    classes: list[str]
+    numeric: list[NumericColumn]
+    categorical: list[CategoricalColumn]
+    bucket_bits: list[int]  # of each split: its buckets are the values of so many first bits of a place
+
+    def as_record(self) -> Record:
+        """JSON-able."""
+        columns = {name: [column.model_dump() for column in getattr(self, name)] for name in ("numeric", "categorical")}
+        return {"split_sql": self.split_sql, "classes": self.classes, "bucket_bits": self.bucket_bits} | columns
+
+    @classmethod
+    def from_record(cls, record: Record) -> "DealSettings":
+        """As `as_record` gave it."""
+        return cls(
+            record["split_sql"],
+            record["classes"],
+            [NumericColumn.model_validate(column) for column in record["numeric"]],
+            [CategoricalColumn.model_validate(column) for column in record["categorical"]],
+            record["bucket_bits"],
+        )
+
+
+def bits_of_buckets(dealt: Dealt, config: DataConfig, bytes_per_row: float, bucket_bytes: int) -> list[int]:
+    """For each split how many bits of a place say in which bucket it is, so that a bucket fits into memory."""
+    largest = max(1.0, min(config.shard_rows / BUCKETS_IN_A_SHARD, bucket_bytes / max(1.0, bytes_per_row)))
+    return [max(0, int(np.ceil(np.log2(max(1, num_rows) / largest)))) for num_rows in dealt.num_rows]
+
+
+def deal(place: Place, index: int, folder: Path) -> tuple[Record, dict[str, Path]]:
+    """Deal the rows of a piece."""
+    settings = DealSettings.from_record(place.settings("deal"))
+    tokenizer = load_tokenizer(place.area.fetch(TOKENIZER_FILE)) if place.config.text else None
+    with place.database() as connection:
+        connection.execute(
+            f"CREATE TEMP VIEW dealt AS SELECT *, {settings.split_sql} AS split FROM ({place.piece_sql(index)})"
+        )
+        _register_vocabularies(connection, settings.categorical)
+        order = f"md5_number_lower('order:{place.config.seed}:' || id) AS place"
+        query = f"SELECT *, {order} FROM ({prepared_sql(place.config, settings.classes, settings.numeric)})"
+        reader = connection.sql(query).to_arrow_reader(BATCH_ROWS)
+        rows, too_long_rows = _read(reader, tokenizer, place.config)
+    path = folder / "parts"
+    record: Record = {"too_long": too_long_rows, "parts": write_parts(rows, settings.bucket_bits, path)}
+    return record, {parts_name(index): path}
+
+
+def parts_name(index: int) -> str:
+    """The name of the file with a piece's parts."""
+    return f"deal-{index:06d}.parts"
+
+
+def require_short_enough(records: list[Record], num_rows: int, config: DataConfig) -> None:
+    """Raise `ContractError` if a piece had rows that are too long."""
+    num_long = sum(record["too_long"]["rows"] for record in records)
+    if num_long:
+        examples = [shown for record in records for shown in record["too_long"]["examples"]][:NUM_EXAMPLES]
+        raise too_long(config, f"{num_long:,} of {num_rows:,} rows are longer: {', '.join(examples)}")
+
+
+def write_parts(rows: pa.Table, bucket_bits: list[int], path: Path) -> dict[str, list[int]]:
+    """Write sorted rows, a part for each bucket that has any: its number, rows, tokens, end in the file and CRC-32.
+
+    Buckets are numbered through all splits.
+    """
+    parts: dict[str, list[int]] = {"bucket": [], "rows": [], "tokens": [], "end": [], "crc": []}
+    with path.open("xb") as file:
+        for bucket, part in _parts(sort_rows(rows), bucket_bits):
+            data = _as_bytes(part)
+            file.write(data)
+            num_tokens = pc.sum(pc.list_value_length(part.column("tokens"))).as_py()
+            for name, value in zip(parts, (bucket, len(part), num_tokens, file.tell(), zlib.crc32(data)), strict=True):
+                parts[name].append(value)
+    return parts
+
+
+def sort_rows(rows: pa.Table) -> pa.Table:
+    """Rows in their order; the id decides where two hashes meet."""
+    order = pc.sort_indices(rows, sort_keys=[(name, "ascending") for name in ("split", "place", "id")])
+    return rows.combine_chunks().take(order)
+
+
+def _parts(rows: pa.Table, bucket_bits: list[int]) -> Iterator[tuple[int, pa.Table]]:
+    splits, places = (rows.column(name).to_numpy() for name in ("split", "place"))
+    first_bucket = 0
+    for split, bits in enumerate(bucket_bits):
+        start, stop = np.searchsorted(splits, [split, split + 1]).tolist()
+        # A number may not be shifted by all of its bits.
+        buckets = places[start:stop] >> np.uint64(PLACE_BITS - bits) if bits else np.zeros(stop - start, np.uint64)
+        edges = np.searchsorted(buckets, np.arange((1 << bits) + 1, dtype=np.uint64)).tolist()
+        for bucket, (begin, end) in enumerate(pairwise(edges)):
+            if begin < end:
+                yield first_bucket + bucket, rows.slice(start + begin, end - begin)
+        first_bucket += 1 << bits
+
+
+def _as_bytes(part: pa.Table) -> pa.Buffer:
+    sink = pa.BufferOutputStream()
+    options = pa.ipc.IpcWriteOptions(compression=COMPRESSION)
+    with pa.ipc.new_stream(sink, part.schema, options=options) as writer:
+        writer.write_table(part)
+    return sink.getvalue()
+
+
+def _register_vocabularies(connection: duckdb.DuckDBPyConnection, columns: list[CategoricalColumn]) -> None:
+    for i, column in enumerate(columns):
+        indices = pa.array(range(FIRST_VOCABULARY_INDEX, FIRST_VOCABULARY_INDEX + len(column.vocabulary)), pa.int32())
+        connection.register(
+            f"vocabulary{i}", pa.table({"value": pa.array(column.vocabulary, pa.string()), "index": indices})
+        )
+
+
+def _read(
+    reader: pa.RecordBatchReader, tokenizer: Tokenizer | None, config: DataConfig
+) -> tuple[pa.Table, dict[str, object]]:
+    """All rows, with tokens in place of text, and those that have too many of them."""
+    if tokenizer is None:
+        return reader.read_all(), {"rows": 0, "examples": []}
+    text_index = reader.schema.get_field_index("text")
+    schema = reader.schema.set(text_index, pa.field("tokens", pa.list_(pa.int32())))
+    batches: list[pa.RecordBatch] = []
+    num_long, examples = 0, list[str]()
+    for batch in reader:
+        texts = batch.column(text_index).to_pylist()
+        if config.too_long == "truncate":
+            tokens = shortened(tokenizer, texts, config.max_tokens)
+        else:
+            tokens = encode_texts(tokenizer, texts)
+            long_rows = _long_rows(batch, tokens, config.max_tokens)
+            num_long += len(long_rows)
+            examples += long_rows[: NUM_EXAMPLES - len(examples)]
+        columns = [tokens if i == text_index else column for i, column in enumerate(batch.columns)]
+        batches.append(pa.record_batch(columns, schema=schema))
+    return pa.Table.from_batches(batches, schema), {"rows": num_long, "examples": examples}
+
+
+def _long_rows(batch: pa.RecordBatch, tokens: pa.ListArray, max_tokens: int) -> list[str]:
+    lengths = pc.list_value_length(tokens)
+    long = pc.indices_nonzero(pc.greater(lengths, max_tokens)).to_pylist()
+    ids = batch.column("id")
+    return [f"id {ids[i].as_py()!r} has {lengths[i].as_py():,} tokens" for i in long]

@@ -1,0 +1,20 @@
+"""The unit `read`: a file that is not Parquet is made that, once for all that follows."""
+
+from pathlib import Path
+
+from tasks.data.readers.conversion import convert_file
+from tasks.data.units.area import Record
+from tasks.data.units.place import Place, read_name
+
+
+def read(place: Place, index: int, folder: Path) -> tuple[Record, dict[str, Path]]:
+    """Read a file. Raises `ContractError` for what cannot be read."""
+    num_bytes = [max(1, file.num_bytes) for file in place.files]
+
+    def show(position: int) -> None:
+        if place.on_progress is not None:
+            place.on_progress("read", min(1.0, (sum(num_bytes[:index]) + position) / sum(num_bytes)))
+
+    path = folder / read_name(index)
+    convert_file(place.files[index], place.config, path, show)
+    return {}, {read_name(index): path}

@@ -1,0 +1,153 @@
+"""The unit `shard`: one shard, written from the parts of the buckets in which its rows are.
+
+Invariant: which rows a shard has, and their order, follow from the order of all rows; neither pieces nor buckets show
+in its bytes.
+"""
+
+import zlib
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from storage.datasets import SPLITS, FileRecord, SplitRecord, dataset_key
+from storage.errors import CorruptObjectError, ObjectMissingError
+from storage.objects.digests import sha256_of_file
+from tasks.configuration import DataConfig
+from tasks.data.shard import ShardFile, row_groups
+from tasks.data.units.area import Area, Record, put_again
+from tasks.data.units.dealing import parts_name, sort_rows
+from tasks.data.units.place import Place
+from tasks.data.units.records import read_records, unit_name
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The parts of all pieces, by piece and bucket; where a piece has no row of a bucket, a part without bytes."""
+
+    rows: NDArray[np.int64]
+    starts: NDArray[np.int64]
+    ends: NDArray[np.int64]
+    crcs: NDArray[np.int64]
+
+
+def shards_of(num_rows: list[int], config: DataConfig) -> list[tuple[int, int, int]]:
+    """Every shard: its split, its number in it, and its rows."""
+    return [
+        (split, number, min(config.shard_rows, count - first))
+        for split, count in enumerate(num_rows)
+        for number, first in enumerate(range(0, count, config.shard_rows))
+    ]
+
+
+def write_shard(place: Place, index: int, folder: Path) -> tuple[Record, dict[str, Path]]:
+    """Write a shard and put it into the store."""
+    settings = place.settings("shard")
+    split, number, num_rows = shards_of(settings["num_rows"], place.config)[index]
+    name = f"{SPLITS[split]}-{number:05d}.parquet"
+    first = number * place.config.shard_rows
+    rows = _rows(place, settings, split, first, first + num_rows)
+    path = folder / name
+    with ShardFile(path) as shard:
+        for group in row_groups(rows, place.config.row_group_rows):
+            shard.write(group)
+    sha256, num_bytes = sha256_of_file(path), path.stat().st_size
+    put_again(place.store, path, dataset_key(settings["digest"], name), sha256)
+    path.unlink()
+    record = FileRecord(name=name, num_rows=shard.num_rows, num_bytes=num_bytes, sha256=sha256)
+    return {"shard": record.model_dump(), "num_tokens": shard.num_tokens}, {}
+
+
+def splits_in(records: list[Record], num_rows: list[int], config: DataConfig) -> dict[str, SplitRecord]:
+    """The splits of the data set. Raises `CorruptObjectError` if rows were lost or doubled."""
+    shards: dict[str, list[FileRecord]] = {name: [] for name in SPLITS}
+    num_tokens = dict.fromkeys(SPLITS, 0)
+    for (split, _, _), record in zip(shards_of(num_rows, config), records, strict=True):
+        shards[SPLITS[split]].append(FileRecord.model_validate(record["shard"]))
+        num_tokens[SPLITS[split]] += record["num_tokens"]
+    splits = {
+        name: SplitRecord(
+            num_rows=sum(shard.num_rows for shard in shards[name]), num_tokens=num_tokens[name], shards=shards[name]
+        )
+        for name in SPLITS
+    }
+    require_all_rows([splits[name].num_rows for name in SPLITS], num_rows)
+    return splits
+
+
+def require_all_rows(found: list[int], expected: list[int]) -> None:
+    """Raise `CorruptObjectError` unless each split has its rows."""
+    if found == expected:
+        return
+    expected_and_found = ", ".join(
+        f"{name} {there:,} of {wanted:,}" for name, there, wanted in zip(SPLITS, found, expected, strict=True)
+    )
+    raise CorruptObjectError(
+        f"Rows were lost or doubled on the way from the source to the shards; rows found of those expected: "
+        f"{expected_and_found}. The data set was not published. Run again; if it happens again, check this "
+        "machine's memory, or a version of DuckDB or PyArrow other than those in constraints.txt."
+    )
+
+
+def rows_in(records: list[Record], bucket_bits: list[int]) -> list[int]:
+    """How many rows of each split were dealt."""
+    firsts = np.cumsum([0, *(1 << bits for bits in bucket_bits)])
+    found = np.zeros(firsts[-1], dtype=np.int64)
+    for record in records:
+        np.add.at(found, record["parts"]["bucket"], record["parts"]["rows"])
+    return [int(found[start:end].sum()) for start, end in pairwise(firsts.tolist())]
+
+
+def _rows(place: Place, settings: Record, split: int, first: int, stop: int) -> Iterator[pa.Table]:
+    """The rows [first, stop) of a split, in order, a bucket at a time."""
+    parts = _parts(place.area, settings["num_pieces"], tuple(settings["bucket_bits"]))
+    first_bucket = sum(1 << bits for bits in settings["bucket_bits"][:split])
+    num_buckets = 1 << settings["bucket_bits"][split]
+    starts = [0, *np.cumsum(parts.rows[:, first_bucket : first_bucket + num_buckets].sum(axis=0)).tolist()]
+    for bucket in range(bisect_right(starts, first) - 1, num_buckets):
+        start, end = starts[bucket], starts[bucket + 1]
+        if start >= stop:
+            return
+        if start < end:
+            rows = sort_rows(_read_bucket(place.area, parts, first_bucket + bucket))
+            yield rows.slice(max(first, start) - start, min(stop, end) - max(first, start))
+
+
+def _read_bucket(area: Area, parts: Parts, bucket: int) -> pa.Table:
+    return pa.concat_tables(
+        _read_part(area, parts, piece, bucket) for piece in np.flatnonzero(parts.rows[:, bucket]).tolist()
+    )
+
+
+def _read_part(area: Area, parts: Parts, piece: int, bucket: int) -> pa.Table:
+    name = parts_name(piece)
+    try:
+        data = area.read_range(name, int(parts.starts[piece, bucket]), int(parts.ends[piece, bucket]))
+    except ObjectMissingError:
+        data = b""
+    if zlib.crc32(data) != parts.crcs[piece, bucket]:
+        raise CorruptObjectError(
+            f"What was prepared of the source is damaged: {area.address_of(name)} is not what was written there. "
+            f"Nothing was published. Delete {area.address_of(unit_name('deal', piece))}.json and run again: this part "
+            "is then prepared again from the source, and nothing else."
+        )
+    with pa.ipc.open_stream(data) as reader:
+        return reader.read_all()
+
+
+@lru_cache(maxsize=1)
+def _parts(area: Area, num_pieces: int, bucket_bits: tuple[int, ...]) -> Parts:
+    shape = (num_pieces, sum(1 << bits for bits in bucket_bits))
+    rows, starts, ends, crcs = (np.zeros(shape, dtype=np.int64) for _ in range(4))
+    for piece, record in enumerate(read_records(area, "deal", num_pieces)):
+        found = record["parts"]
+        at = piece, np.asarray(found["bucket"], dtype=np.int64)
+        rows[at], ends[at], crcs[at] = found["rows"], found["end"], found["crc"]
+        starts[at] = [0, *found["end"]][: len(found["end"])]
+    return Parts(rows, starts, ends, crcs)

@@ -1,0 +1,48 @@
+"""The unit `texts`: those training texts of a piece from which the tokenizer is learned.
+
+Invariant: a text is among them or not by its id, its split and the share that is wanted, so neither pieces nor
+processes change what is learned.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow.parquet as pq
+
+from tasks.data.sources.columns import literal
+from tasks.data.split import HASH_VALUES, TRAIN
+from tasks.data.units.area import Area, Record
+from tasks.data.units.place import Place
+
+MOST_TEXTS = 200_000
+MOST_BYTES = 512 << 20
+BATCH_ROWS = 1024
+
+
+def texts_settings(split_sql: str, num_training_rows: int, bytes_per_text: float) -> Record:
+    """What the units share: `bytes_per_text` is the average over all rows."""
+    num_wanted = min(MOST_TEXTS, MOST_BYTES / max(1.0, bytes_per_text))
+    return {"split_sql": split_sql, "share": min(1.0, num_wanted / num_training_rows)}
+
+
+def choose_texts(place: Place, index: int, folder: Path) -> tuple[Record, dict[str, Path]]:
+    """Choose the texts of a piece."""
+    settings, path = place.settings("texts"), folder / "texts.parquet"
+    highest = int(settings["share"] * (HASH_VALUES - 1))
+    chosen = f"md5_number_lower('tokenizer:{place.config.seed}:' || id) <= {highest}"
+    query = f"SELECT text FROM ({place.piece_sql(index)}) WHERE {settings['split_sql']} = {TRAIN} AND {chosen}"
+    with place.database() as connection:
+        connection.execute(f"COPY ({query}) TO {literal(str(path))} (FORMAT parquet, COMPRESSION zstd)")
+    return {}, {_name(index): path}
+
+
+def read_texts(area: Area, num_pieces: int) -> Iterator[str]:
+    """The texts of all pieces in their order."""
+    for index in range(num_pieces):
+        with pq.ParquetFile(area.fetch(_name(index))) as file:
+            for batch in file.iter_batches(BATCH_ROWS):
+                yield from batch.column(0).to_pylist()
+
+
+def _name(index: int) -> str:
+    return f"texts-{index:06d}.parquet"

@@ -1,0 +1,50 @@
+"""All kinds of units, and how one is done.
+
+Invariant: a unit is a function of the place and its number. What it leaves is kept in the area in one way, whoever does
+it, and only then is it done.
+"""
+
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from tasks.data.units.area import Record
+from tasks.data.units.checking import check
+from tasks.data.units.dealing import deal
+from tasks.data.units.place import Address, Place, open_place
+from tasks.data.units.reading import read
+from tasks.data.units.records import unit_name
+from tasks.data.units.sharding import write_shard
+from tasks.data.units.texts import choose_texts
+
+Unit = Callable[[Place, int, Path], tuple[Record, dict[str, Path]]]
+STAGES: dict[str, Unit] = {"read": read, "check": check, "texts": choose_texts, "deal": deal, "shard": write_shard}
+
+
+class RunUnits(Protocol):
+    """Does units of one stage, in any order and anywhere, and tells of each that it is done.
+
+    All have been tried when it raises what the first of them raised, in their order.
+    """
+
+    def __call__(self, address: Address, stage: str, indices: Sequence[int], on_done: Callable[[], None]) -> None: ...
+
+
+def do_unit(place: Place, stage: str, index: int) -> None:
+    """Do a unit and keep what it leaves."""
+    with tempfile.TemporaryDirectory(dir=place.folder) as folder:
+        record, files = STAGES[stage](place, index, Path(folder))
+        place.area.keep(unit_name(stage, index), record, files)
+
+
+def do_unit_at(address: Address, stage: str, index: int) -> None:
+    """Do a unit in a process that knows no more than where things are."""
+    do_unit(open_place(address, is_read=stage != "read"), stage, index)
+
+
+def run_one_by_one(address: Address, stage: str, indices: Sequence[int], on_done: Callable[[], None]) -> None:
+    """`RunUnits` in this process."""
+    for index in indices:
+        do_unit_at(address, stage, index)
+        on_done()

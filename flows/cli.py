@@ -18,6 +18,7 @@ from flows.options.audit import audit
 from flows.options.config import config
 from flows.options.corpus import corpus
 from flows.options.drill import drill
+from flows.options.prepare import prepare
 from flows.options.prune import prune
 from flows.options.run import run
 from flows.options.scrub import scrub
@@ -38,7 +39,7 @@ app = typer.Typer(
     "The terms used here are explained in README.md, section Glossary.",
 )
 # In the order in which a newcomer needs them.
-for command in (corpus, config, run, status, verify, scrub, prune, audit, advise, drill):
+for command in (corpus, config, prepare, run, status, verify, scrub, prune, audit, advise, drill):
     app.command()(command)
 
 

@@ -18,6 +18,7 @@ CHANGEABLE = (
     "scratch",
     "data.source",  # the content decides, by the data set's digest
     "data.memory_limit",
+    "prepare",
     "train.steps",
     "train.ranks",
     "train.share_gpus",

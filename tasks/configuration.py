@@ -205,6 +205,23 @@ class DataConfig(ConfigModel):
         return self
 
 
+class PrepareConfig(ConfigModel):
+    """Who prepares the data, where they are many: no byte of the data set depends on it."""
+
+    workers: int | None = Field(
+        None,
+        ge=1,
+        description="Processes on this machine. Default: as many as it has processors, and as data.memory_limit "
+        "leaves room for.",
+    )
+    dask: str | None = Field(
+        None,
+        description="Address of a Dask scheduler, such as tcp://10.0.0.5:8786, whose workers prepare the data instead "
+        "of processes on this machine. They need this version of Holdfast, and must reach source and store under the "
+        "same paths or addresses. Needs the package prefect-dask.",
+    )
+
+
 class SegmentConfig(ConfigModel):
     """How one launch of the ranks is bounded."""
 
@@ -254,6 +271,7 @@ class RunConfig(ConfigModel):
         "file's folder. Default: inside the store, or below TMPDIR where the store is a bucket.",
     )
     data: DataConfig
+    prepare: PrepareConfig = PrepareConfig()
     model: ModelConfig = ModelConfig()
     train: TrainConfig = TrainConfig()
     validation: ValidationConfig = ValidationConfig()

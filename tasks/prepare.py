@@ -17,6 +17,7 @@ from tasks.data.contract_result import find_contract_result, render_markdown
 from tasks.data.identity.begun_source import require_same_source
 from tasks.data.pipeline import prepare_dataset
 from tasks.places import RunPlaces, open_places, require_scratch
+from tasks.prepare_unit import PrefectUnits
 from tasks.retrying import Patience
 from tasks.running.settle import require_no_living_holder_here
 from tasks.step import step
@@ -51,7 +52,10 @@ def _prepare(config: RunConfig, places: RunPlaces) -> DatasetManifest:
     with PreparationDisplay() as display:
         dataset = require_same_source(config.data, places, head.state, display.show) if head is not None else None
         if dataset is None:
-            dataset = prepare_dataset(config.data, places.store, places.data_scratch, display.show, _run_part)
+            engine = PrefectUnits(config.data, config.prepare)
+            dataset = prepare_dataset(
+                config.data, places.store, places.data_scratch, display.show, _run_part, engine, places.cache
+            )
     _show_contract(places, dataset)
     return dataset
 

@@ -59,7 +59,7 @@ from tasks.data.units.place import PLAN, Address, Place, plan_record, read_files
 from tasks.data.units.records import find_records, read_records
 from tasks.data.units.sharding import require_all_rows, rows_in, shards_of, splits_in
 from tasks.data.units.texts import read_texts, texts_settings
-from tasks.data.units.work import RunUnits, do_unit, run_one_by_one
+from tasks.data.units.work import Engine, OneByOne, do_unit
 from tasks.pages.words import count_of, size
 from tasks.places import scratch_error
 
@@ -89,14 +89,14 @@ def prepare_dataset(
     scratch: Path,
     on_progress: OnProgress | None = None,
     run_part: RunPart = run_plainly,
-    run_units: RunUnits = run_one_by_one,
+    engine: Engine | None = None,
     cache: Path | None = None,
 ) -> DatasetManifest:
     """The published data set for this configuration and these files: the one that is there, or a new one.
 
-    `on_progress` is told a phase (fingerprint, read, check, tokenise, shard; read only where the files are not
-    Parquet) and the share of it that is done; `run_part` runs the parts, one after the other, and `run_units` the units
-    of a part where there is much to do. `cache` is where processes elsewhere keep copies of what is in a bucket. Raises
+    `on_progress` is told a phase (fingerprint, read, check, learn, tokenise or deal, shard) and the share of it that is
+    done; `run_part` runs the parts, one after the other, and `engine` the units of a part where there is much to do:
+    this process by default. `cache` is where processes elsewhere keep copies of what is in a bucket. Raises
     `ConfigurationError` or `ContractError` for what the user can put right, `StoreError` for a full disk or store, or a
     bucket that cannot be read.
     """
@@ -117,7 +117,8 @@ def prepare_dataset(
     with working_folder(scratch) as folder, _explained(config, scratch):
         place, address = _open(config, store, scratch, folder, inputs, files, cache)
         place = replace(place, on_progress=on_progress)
-        manifest = _Preparation(place, address, inputs, on_progress, run_part, run_units).run(table)
+        preparation = _Preparation(place, address, inputs, on_progress, run_part, engine or OneByOne())
+        manifest = preparation.run(table)
     keep_identities(store, manifest.digest, identities)
     return manifest
 
@@ -179,7 +180,7 @@ class _Preparation:
         inputs: Record,
         on_progress: OnProgress | None,
         run_part: RunPart,
-        run_units: RunUnits,
+        engine: Engine,
     ) -> None:
         self.place = place
         self.address = address
@@ -187,7 +188,7 @@ class _Preparation:
         self.inputs = inputs
         self.on_progress = on_progress
         self.run_part = run_part
-        self.run_units = run_units
+        self.engine = engine
         self.num_bytes = 0
 
     @property
@@ -200,6 +201,11 @@ class _Preparation:
         return self.place.area
 
     def run(self, table: SourceTable | None) -> DatasetManifest:
+        if self.address is None:
+            return self._run(table)
+        return self.engine.attend(lambda: self._run(table))
+
+    def _run(self, table: SourceTable | None) -> DatasetManifest:
         if table is None:
             table = self.run_part("read", self._read)
         self._cut(table)
@@ -318,7 +324,7 @@ class _Preparation:
                 self.on_progress(phase, num_done / num_units)
 
         if self.address is not None:
-            self.run_units(self.address, stage, todo, note)
+            self.engine.run(self.address, stage, todo, note)
         else:
             for index in todo:
                 do_unit(self.place, stage, index)

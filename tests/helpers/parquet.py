@@ -112,9 +112,7 @@ def open_samples(connection: duckdb.DuckDBPyConnection, config: DataConfig) -> S
     return table
 
 
-def measure_samples(
-    connection: duckdb.DuckDBPyConnection, table: SourceTable, config: DataConfig
-) -> list[Measured]:
+def measure_samples(connection: duckdb.DuckDBPyConnection, table: SourceTable, config: DataConfig) -> list[Measured]:
     """What is found in each file, and the sample of all rows as the table `sampled`."""
     found = [
         measure(connection, table, config, Stretch(index, 0, num_rows)) for index, num_rows in enumerate(table.num_rows)

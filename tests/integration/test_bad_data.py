@@ -202,7 +202,7 @@ def test_a_mistake_in_text_data_is_one_clear_error(tmp_path: Path, mistake: str)
     source = tmp_path / "data" / options.get("source", "")
     config = text_config(source, **{key: value for key, value in options.items() if key != "source"})
     message = assert_fails(config, tmp_path, *expected)
-    assert all(word in message for word in ("expected:", "found:", "what to do:", "Nothing was written"))
+    assert all(word in message for word in ("expected:", "found:", "what to do:", "No data set was written"))
 
 
 TOKEN_MISTAKES: dict[str, tuple[Callable[[Columns], Columns], dict[str, Any], tuple[str, ...]]] = {

@@ -220,7 +220,7 @@ def test_a_mistake_in_the_data(trained: Runner, tmp_path: Path, mistake: str) ->
     # The values are looked at by the flow, the rest before it.
     refused = refuse_in_a_process if mistake == "an id twice" else partial(refuse, command="run")
     message = refused(trained, run="new", data__source=tmp_path / "data")
-    assert_says(message, *expected, "expected:", "found:", "what to do:", "Nothing was written to the store.")
+    assert_says(message, *expected, "expected:", "found:", "what to do:", "No data set was written.")
 
 
 def test_a_source_that_is_not_there(trained: Runner, folder: Path) -> None:

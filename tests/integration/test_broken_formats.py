@@ -107,7 +107,9 @@ def test_a_line_that_cannot_be_read_is_one_clear_error_with_its_number(tmp_path:
     kind, written, expected = BROKEN_LINES[mistake]
     source = tmp_path / f"a.{kind}"
     source.write_bytes(written)
-    assert_fails(text_config(source), tmp_path, *expected, "expected:", "found:", "what to do:", "Nothing was written")
+    assert_fails(
+        text_config(source), tmp_path, *expected, "expected:", "found:", "what to do:", "No data set was written"
+    )
 
 
 WRONG_VALUES: dict[str, tuple[str, Columns, dict[str, Any], tuple[str, ...]]] = {
@@ -206,7 +208,7 @@ def test_an_arrow_file_that_was_cut_off_is_named(tmp_path: Path, kept: float) ->
     source = arrow_file(tmp_path)
     whole = source.read_bytes()
     source.write_bytes(whole[: int(len(whole) * kept)])
-    assert_fails(text_config(source), tmp_path, f"{source}", "Nothing was written")
+    assert_fails(text_config(source), tmp_path, f"{source}", "No data set was written")
 
 
 @pytest.mark.parametrize("compression", ["uncompressed", "lz4"])

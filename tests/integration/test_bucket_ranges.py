@@ -7,12 +7,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tasks.data.readers.fetching import fetch_columns
 
 from storage.objects.s3 import reader
 from storage.objects.s3.reader import open_object, open_stream
 from tasks.data.readers.arrow_files import open_arrow_file
 from tasks.data.readers.check import check_columns
-from tasks.data.readers.fetching import fetch_columns
 from tasks.data.sources.files import find_files
 from tests.helpers.bucket_sources import fetched_bytes, open_bucket, prepared, write_parts
 from tests.helpers.faulty_proxy import FaultyProxy

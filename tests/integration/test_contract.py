@@ -14,7 +14,15 @@ from tasks.data.sources import contract
 from tasks.data.sources.columns import SourceTable
 from tasks.data.sources.contract import check_contract
 from tasks.data.sources.rules import label_domain, row_rules
-from tests.helpers.parquet import measure_samples, open_samples, text_columns, text_config, token_columns, token_config, write_parquet
+from tests.helpers.parquet import (
+    measure_samples,
+    open_samples,
+    text_columns,
+    text_config,
+    token_columns,
+    token_config,
+    write_parquet,
+)
 
 
 @pytest.fixture

@@ -192,6 +192,13 @@ def test_a_source_that_is_read_row_by_row_is_told_with_its_progress(
     told: list[tuple[str, float]] = []
     config = text_config(write_table(tmp_path / "a.csv", text_columns(NUM_ROWS)))
     prepare_dataset(config, LocalStore(tmp_path / "store"), tmp_path / "scratch", lambda *report: told.append(report))
-    assert list(dict.fromkeys(phase for phase, _ in told)) == ["fingerprint", "read", "check", "learn", "tokenise", "shard"]
+    assert list(dict.fromkeys(phase for phase, _ in told)) == [
+        "fingerprint",
+        "read",
+        "check",
+        "learn",
+        "tokenise",
+        "shard",
+    ]
     shares = [share for phase, share in told if phase == "read"]
     assert shares == sorted(shares) and shares[-1] == 1.0 and len(shares) == 4

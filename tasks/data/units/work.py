@@ -7,7 +7,7 @@ it, and only then is it done.
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from tasks.data.units.area import Record
 from tasks.data.units.checking import check
@@ -18,17 +18,22 @@ from tasks.data.units.records import unit_name
 from tasks.data.units.sharding import write_shard
 from tasks.data.units.texts import choose_texts
 
+Value = TypeVar("Value")
 Unit = Callable[[Place, int, Path], tuple[Record, dict[str, Path]]]
 STAGES: dict[str, Unit] = {"read": read, "check": check, "texts": choose_texts, "deal": deal, "shard": write_shard}
 
 
-class RunUnits(Protocol):
-    """Does units of one stage, in any order and anywhere, and tells of each that it is done.
+class Engine(Protocol):
+    """Who does the units."""
 
-    All have been tried when it raises what the first of them raised, in their order.
-    """
+    def attend(self, prepare: Callable[[], Value]) -> Value:
+        """Call `prepare`, with those who do its units at hand as long as it takes."""
 
-    def __call__(self, address: Address, stage: str, indices: Sequence[int], on_done: Callable[[], None]) -> None: ...
+    def run(self, address: Address, stage: str, indices: Sequence[int], on_done: Callable[[], None]) -> None:
+        """Do units of one stage, in any order and anywhere, and tell of each that it is done.
+
+        Of several that fail, the error of the first in order is raised.
+        """
 
 
 def do_unit(place: Place, stage: str, index: int) -> None:
@@ -43,8 +48,13 @@ def do_unit_at(address: Address, stage: str, index: int) -> None:
     do_unit(open_place(address, is_read=stage != "read"), stage, index)
 
 
-def run_one_by_one(address: Address, stage: str, indices: Sequence[int], on_done: Callable[[], None]) -> None:
-    """`RunUnits` in this process."""
-    for index in indices:
-        do_unit_at(address, stage, index)
-        on_done()
+class OneByOne:
+    """The `Engine` that is this process."""
+
+    def attend(self, prepare: Callable[[], Value]) -> Value:
+        return prepare()
+
+    def run(self, address: Address, stage: str, indices: Sequence[int], on_done: Callable[[], None]) -> None:
+        for index in indices:
+            do_unit_at(address, stage, index)
+            on_done()

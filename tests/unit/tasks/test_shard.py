@@ -1,11 +1,10 @@
-"""Cutting ordered rows into row groups and shards of exact size, and putting them where something may lie already."""
+"""From dealt rows to shards of exact size, in the order of the rows, and put where something may lie already."""
 
 import hashlib
-from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 from typing import Any
 
-import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -13,12 +12,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from storage.datasets import SPLITS, dataset_key
+from storage.datasets import SPLITS, SplitRecord, dataset_key
 from storage.errors import CorruptObjectError
 from storage.objects.digests import sha256_of_bytes, sha256_of_file
 from storage.objects.local_store import LocalStore
-from tasks.data.shard import ordered_sql, put_again, write_shards
-from tasks.data.tokenizer import encode_texts, train_tokenizer
+from tasks.data.tokenizer import encode_texts, shortened, train_tokenizer
+from tasks.data.units.area import FolderArea, put_again
+from tasks.data.units.dealing import parts_name, write_parts
+from tasks.data.units.place import Place, settings_name
+from tasks.data.units.records import read_records, unit_name
+from tasks.data.units.sharding import require_all_rows, shards_of, splits_in
+from tasks.data.units.work import do_unit
 from tests.helpers.parquet import text_config
 
 SCHEMA = pa.schema(
@@ -30,53 +34,73 @@ SCHEMA = pa.schema(
         "numeric": pa.list_(pa.float32()),
         "missing": pa.list_(pa.float32()),
         "categorical": pa.list_(pa.int32()),
+        "place": pa.uint64(),
     }
 )
+ROW_COLUMNS = SCHEMA.names[1:-1]
 
 
-def ordered_rows(sizes: list[int]) -> list[dict[str, Any]]:
-    """Rows of three splits, one after the other; row i has i % 4 + 1 tokens."""
+def rows_of(sizes: list[int], same_place: bool = False) -> list[dict[str, Any]]:
+    """Rows of three splits as a unit deals them; row i has i % 4 + 1 tokens."""
     splits = [split for split, size in enumerate(sizes) for _ in range(size)]
     return [
         {"split": split, "id": str(i), "label": i % 2, "tokens": [i] * (i % 4 + 1)}
         | {"numeric": [i / 2], "missing": [0.0], "categorical": [i % 3]}
+        | {"place": 7 if same_place else low_md5(f"order:0:{i}")}
         for i, split in enumerate(splits)
     ]
 
 
-def reader_of(rows: list[dict[str, Any]], batch_rows: int) -> pa.RecordBatchReader:
-    def batches() -> Iterator[pa.RecordBatch]:
-        for start in range(0, len(rows), batch_rows):
-            # A slice with rows before it: as DuckDB's batches may be, and as careless code gets wrong.
-            padded = pa.RecordBatch.from_pylist([rows[0], *rows[start : start + batch_rows]], schema=SCHEMA)
-            yield padded.slice(1)
+def low_md5(text: str) -> int:
+    return int.from_bytes(hashlib.md5(text.encode()).digest()[8:], "little")
 
-    return pa.RecordBatchReader.from_batches(SCHEMA, batches())
+
+def write_shards(
+    folder: Path, rows: list[dict[str, Any]], sizes: list[int], piece_rows: int, bucket_bits: list[int]
+) -> tuple[LocalStore, dict[str, SplitRecord], Place]:
+    """Deal rows in pieces of this size, and write all shards from them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    config = text_config("unused", row_group_rows=8, shard_rows=24)
+    store, area = LocalStore(folder / "store"), FolderArea(folder / "area")
+    pieces = [rows[start : start + piece_rows] for start in range(0, len(rows), piece_rows)]
+    for index, piece in enumerate(pieces):
+        # A slice with rows before it: as batches may be, and as careless code gets wrong.
+        table = pa.Table.from_pylist([rows[0], *piece], schema=SCHEMA).slice(1)
+        parts = write_parts(table, bucket_bits, folder / "parts")
+        area.keep(unit_name("deal", index), {"parts": parts}, {parts_name(index): folder / "parts"})
+    settings = {"digest": "digest", "num_rows": sizes, "bucket_bits": bucket_bits, "num_pieces": len(pieces)}
+    area.keep(settings_name("shard"), settings, {})
+    place = Place(config, store, area, folder, folder, [])
+    shards = len(shards_of(sizes, config))
+    for index in range(shards):
+        do_unit(place, "shard", index)
+    return store, splits_in(read_records(area, "shard", shards), sizes, config), place
 
 
 @pytest.mark.parametrize("num_rows", [[30, 5, 6], [30, 5, 4]])
-def test_rows_that_were_lost_or_doubled_are_an_error_that_optimised_python_has_too(
-    tmp_path: Path, num_rows: list[int]
-) -> None:
+def test_rows_that_were_lost_or_doubled_are_an_error_that_optimised_python_has_too(num_rows: list[int]) -> None:
     """An `assert` is left out by `python -O`."""
-    reader = reader_of(ordered_rows([30, 5, 5]), 8)
     with pytest.raises(CorruptObjectError, match=rf"train 30 of 30, validation 5 of 5, test 5 of {num_rows[2]}\. The"):
-        write_shards(reader, LocalStore(tmp_path / "store"), "d" * 64, text_config("source"), tmp_path, num_rows)
+        require_all_rows([30, 5, 5], num_rows)
 
 
 @settings(max_examples=12, deadline=None)
-@given(sizes=st.lists(st.integers(1, 70), min_size=3, max_size=3), batch_rows=st.integers(1, 90))
-def test_shards_hold_every_row_once_in_order_however_the_rows_arrive(
-    tmp_path_factory: pytest.TempPathFactory, sizes: list[int], batch_rows: int
+@given(
+    sizes=st.lists(st.integers(1, 70), min_size=3, max_size=3),
+    piece_rows=st.integers(1, 90),
+    bucket_bits=st.lists(st.integers(0, 4), min_size=3, max_size=3),
+    order=st.randoms(use_true_random=False),
+)
+def test_shards_hold_every_row_once_in_the_order_of_their_places_wherever_the_rows_were(
+    tmp_path_factory: pytest.TempPathFactory, sizes: list[int], piece_rows: int, bucket_bits: list[int], order: Random
 ) -> None:
-    folder = tmp_path_factory.mktemp("shards")
-    store, rows = LocalStore(folder / "store"), ordered_rows(sizes)
-    config = text_config("unused", row_group_rows=8, shard_rows=24)
-    splits = write_shards(reader_of(rows, batch_rows), store, "digest", config, folder, sizes)
+    folder, rows = tmp_path_factory.mktemp("shards"), rows_of(sizes)
+    order.shuffle(rows)
+    store, splits, _ = write_shards(folder, rows, sizes, piece_rows, bucket_bits)
     for split, (name, size) in enumerate(zip(SPLITS, sizes, strict=True)):
         expected = [
-            {key: row[key] for key in SCHEMA.names[1:]} | {"length": len(row["tokens"])}
-            for row in rows
+            {key: row[key] for key in ROW_COLUMNS} | {"length": len(row["tokens"])}
+            for row in sorted(rows, key=lambda row: (row["place"], row["id"]))
             if row["split"] == split
         ]
         tables, groups = [], []
@@ -91,40 +115,39 @@ def test_shards_hold_every_row_once_in_order_however_the_rows_arrive(
     assert not list(folder.glob("*.parquet"))
 
 
-def test_the_bytes_of_a_shard_do_not_depend_on_how_the_rows_arrive(tmp_path: Path) -> None:
-    sizes, config = [50, 30, 20], text_config("unused", row_group_rows=8, shard_rows=24)
-    hashes = [
-        write_shards(
-            reader_of(ordered_rows(sizes), batch_rows),
-            LocalStore(tmp_path / str(batch_rows)),
-            "d",
-            config,
-            tmp_path,
-            sizes,
-        )
-        for batch_rows in (1, 7, 1000)
+def test_neither_pieces_nor_buckets_show_in_the_bytes_of_a_shard(tmp_path: Path) -> None:
+    sizes = [50, 30, 20]
+    splits = [
+        write_shards(tmp_path / str(piece_rows), rows_of(sizes), sizes, piece_rows, bits)[1]
+        for piece_rows, bits in ((1, [0, 0, 0]), (7, [3, 1, 0]), (1000, [5, 0, 2]))
     ]
-    assert hashes[0] == hashes[1] == hashes[2]
+    assert splits[0] == splits[1] == splits[2]
 
 
-def test_the_order_is_a_function_of_seed_and_id_alone() -> None:
-    rows = "SELECT 0 AS split, i::VARCHAR AS id, 0 AS label, [1] AS tokens, [] numeric, [] missing, [] categorical"
-
-    def ids(seed: int, order: str, threads: int) -> list[str]:
-        with duckdb.connect(config={"threads": threads}) as connection:
-            query = ordered_sql(f"{rows} FROM (SELECT i FROM range(4000) t(i) ORDER BY {order})", seed)
-            return [row[1] for row in connection.execute(query).fetchall()]
-
-    first = ids(0, "i", 1)
-    assert ids(0, "i DESC", 4) == first
-    assert ids(1, "i", 1) != first
-    # The definition itself, without DuckDB: a later version of it must give the same order.
-    assert first == sorted(first, key=lambda id_: (low_md5(f"order:0:{id_}"), id_))
-    assert set(first) == {str(i) for i in range(4000)}
+def test_where_two_places_are_the_same_the_id_decides(tmp_path: Path) -> None:
+    sizes = [40, 1, 1]
+    store, splits, _ = write_shards(tmp_path, rows_of(sizes, same_place=True), sizes, 9, [4, 0, 0])
+    keys = [dataset_key("digest", shard.name) for shard in splits["train"].shards]
+    ids = [id_ for key in keys for id_ in pq.read_table(store.fetch(key)).column("id").to_pylist()]
+    assert ids == sorted(map(str, range(40)))
 
 
-def low_md5(text: str) -> int:
-    return int.from_bytes(hashlib.md5(text.encode()).digest()[8:], "little")
+@pytest.mark.parametrize("damage", ["a bit flips", "it is cut off", "it is gone"])
+def test_damage_in_what_a_unit_left_is_an_error_that_says_which_file_and_what_to_do(
+    tmp_path: Path, damage: str
+) -> None:
+    sizes = [50, 30, 20]
+    _, _, place = write_shards(tmp_path, rows_of(sizes), sizes, 40, [1, 0, 0])
+    path = place.area.fetch(parts_name(1))
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 4
+    if damage == "it is gone":
+        path.unlink()
+    else:
+        path.write_bytes(content if damage == "a bit flips" else content[: len(content) // 3])
+    with pytest.raises(CorruptObjectError, match=r"deal-000001\.parts is not what was written.*Delete .*1.json"):
+        for index in range(len(shards_of(sizes, place.config))):
+            do_unit(place, "shard", index)
 
 
 def test_what_an_interrupted_preparation_left_is_kept_if_equal_and_replaced_if_not(tmp_path: Path) -> None:
@@ -156,3 +179,14 @@ def test_any_text_is_encoded_without_loss_and_without_padding(tokenizer: Tokeniz
     lists = encode_texts(tokenizer, texts).to_pylist()
     assert [tokenizer.decode(ids).removeprefix(" ") for ids in lists] == [text.removeprefix(" ") for text in texts]
     assert all(0 < token < 280 for ids in lists for token in ids)
+
+
+@given(words=st.lists(st.sampled_from(["hello", " ", "  ", "\n", "wörld", "hellohello", "a", "1,2"]), max_size=60))
+@settings(max_examples=60, deadline=None)
+@pytest.mark.parametrize("max_tokens", [1, 3])
+def test_of_a_long_text_the_beginning_alone_is_encoded_to_the_same_tokens(
+    tokenizer: Tokenizer, words: list[str], max_tokens: int
+) -> None:
+    texts = ["".join(words)]
+    whole = [ids[:max_tokens] for ids in encode_texts(tokenizer, texts).to_pylist()]
+    assert shortened(tokenizer, texts, max_tokens).to_pylist() == whole

@@ -1,0 +1,24 @@
+"""What is typed for `holdfast prepare`."""
+
+import shlex
+import sys
+
+from flows.options.shared import Assignments, ConfigurationArgument, read_configuration, say
+
+
+def prepare(configuration: ConfigurationArgument, assignments: Assignments = None) -> None:
+    """Prepare the data set of a configuration, without training; `holdfast run` then finds it.
+
+    After an interruption of any kind, start the same command again: of a large source what is prepared is kept.
+    """
+    config = read_configuration(configuration, assignments or [])
+    from flows.server import configured_server
+
+    say("Starting Prefect.")
+    with configured_server() as server:
+        # Prefect takes seconds to import: the server starts meanwhile.
+        from flows.prepare import prepare_locally
+
+        if server is not None:
+            server.wait()
+        prepare_locally(config, shlex.join(["holdfast", *sys.argv[1:]]))

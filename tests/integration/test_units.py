@@ -1,0 +1,144 @@
+"""A preparation in units: what is done is kept, and neither the cut nor a kill shows in what comes of it."""
+
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storage.datasets import DatasetManifest, find_dataset
+from storage.errors import ContractError
+from storage.objects.digests import sha256_of_file
+from storage.objects.local_store import LocalStore
+from tasks.configuration import DataConfig
+from tasks.data.pipeline import prepare_dataset
+from tests.helpers.cut_preparations import Counted, cut_small
+from tests.helpers.parquet import (
+    text_columns,
+    text_config,
+    token_columns,
+    token_config,
+    write_parquet,
+    write_table,
+)
+
+METADATA: dict[str, Any] = {"numeric": ["length", "score"], "categorical": ["region"]}
+KINDS = ["text", "tokens", "csv", "row numbers", "hidden row numbers"]
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def config(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> DataConfig:
+    """A source of three files, one of them without rows, with row groups that are cut and such that are gathered."""
+    folder = tmp_path_factory.mktemp("data")
+    kind = request.param
+    if kind == "csv":
+        for part in range(3):
+            write_table(folder / f"{part}.csv", text_columns(300, first=300 * part))
+        return text_config(folder, **METADATA)
+    if kind == "tokens":
+        columns = token_columns(900)
+        write_parquet(folder / "a.parquet", columns, 40)
+        return token_config(folder)
+    for part, (num_rows, row_group_rows) in enumerate(((300, 7), (0, 1), (600, None))):
+        columns = text_columns(num_rows, first=300 * part)
+        if kind == "hidden row numbers":
+            columns["file_row_number"] = ["x"] * num_rows
+        write_parquet(folder / f"{part}.parquet", columns, row_group_rows)
+    return text_config(folder, **({"id": None} if kind == "row numbers" else {}), **METADATA)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(config: DataConfig, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The files of the data set that is prepared in one piece, as a small source is."""
+    folder = tmp_path_factory.mktemp("store")
+    store = LocalStore(folder / "store")
+    prepare_dataset(config, store, folder / "scratch")
+    return files_of(store)
+
+
+def files_of(store: LocalStore) -> dict[str, str]:
+    return {key: sha256_of_file(store.fetch(key)) for key in store.list_keys("") if not key.startswith("sources/")}
+
+
+def prepare_with(engine: Counted, config: DataConfig, folder: Path) -> DatasetManifest:
+    with cut_small():
+        return prepare_dataset(config, LocalStore(folder / "store"), folder / "scratch", engine=engine)
+
+
+def test_many_units_leave_the_bytes_that_one_piece_gives_and_nothing_else(
+    config: DataConfig, undisturbed: dict[str, str], tmp_path: Path
+) -> None:
+    engine = Counted()
+    prepare_with(engine, config, tmp_path)
+    assert len(engine.done) > 12
+    assert files_of(LocalStore(tmp_path / "store")) == undisturbed
+    assert [path.name for path in (tmp_path / "scratch").iterdir()] == ["fingerprints.json"]
+
+
+def test_a_unit_that_is_done_is_never_done_again(
+    config: DataConfig, undisturbed: dict[str, str], tmp_path: Path
+) -> None:
+    whole = Counted()
+    prepare_with(whole, config, tmp_path / "whole")
+    engines = [Counted(fail_at=len(whole.done) // 3), Counted(fail_at=len(whole.done) // 3), Counted()]
+    for engine in engines[:-1]:
+        with pytest.raises(OSError, match="the machine is gone"):
+            prepare_with(engine, config, tmp_path)
+        assert not any(key.endswith("dataset.json") for key in LocalStore(tmp_path / "store").list_keys("datasets/"))
+    prepare_with(engines[-1], config, tmp_path)
+    assert [unit for engine in engines for unit in engine.done] == whole.done
+    assert files_of(LocalStore(tmp_path / "store")) == undisturbed
+
+
+def test_a_preparation_that_is_killed_anywhere_goes_on_from_its_units(
+    config: DataConfig, undisturbed: dict[str, str], tmp_path: Path
+) -> None:
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    generator, store = random.Random(seed), LocalStore(tmp_path / "store")
+    code = "import sys; from tests.helpers.cut_preparations import prepare_and_die as run; run(*sys.argv[1:])"
+    arguments = [config.model_dump_json(), store.address, str(tmp_path / "scratch")]
+    for _ in range(2):
+        command = [sys.executable, "-c", code, *arguments, str(generator.randint(1, 6))]
+        assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
+        assert not any(key.endswith("dataset.json") for key in store.list_keys("datasets/"))
+    prepare_with(Counted(), config, tmp_path)
+    assert files_of(store) == undisturbed
+
+
+def test_damage_in_a_record_makes_its_unit_be_done_again(tmp_path: Path) -> None:
+    config = text_config(write_parquet(tmp_path / "a.parquet", text_columns(600), 50))
+    with pytest.raises(OSError, match="the machine is gone"):
+        prepare_with(Counted(fail_at=8), config, tmp_path)
+    store = LocalStore(tmp_path / "store")
+    (damaged, *_) = (key for key in store.list_keys("preparations/") if key.endswith("check-000001.json"))
+    store.write(damaged, store.read(damaged).replace(b"0", b"1", 1))
+    engine = Counted()
+    prepare_with(engine, config, tmp_path)
+    assert engine.done[0] == "check 1" and engine.done.count("check 0") == 0
+    prepare_with(Counted(), config, tmp_path / "other")
+    assert files_of(store) == files_of(LocalStore(tmp_path / "other" / "store"))
+
+
+def test_rows_too_long_are_counted_through_all_units(tmp_path: Path) -> None:
+    columns = text_columns(600)
+    columns["text"] = [f"{text}{' again' * (50 if i % 200 == 9 else 0)}" for i, text in enumerate(columns["text"])]
+    config = text_config(write_parquet(tmp_path / "a.parquet", columns, 50), max_tokens=40)
+    with pytest.raises(ContractError, match=r"3 of 600 rows are longer: id 's00009' has .* id 's00409' has"):
+        prepare_with(Counted(), config, tmp_path)
+    assert find_dataset(LocalStore(tmp_path / "store"), "any") is None
+
+
+def test_a_source_that_changed_since_its_preparation_began_is_prepared_from_its_beginning(tmp_path: Path) -> None:
+    path = write_parquet(tmp_path / "a.parquet", text_columns(600), 50)
+    config = text_config(path)
+    with pytest.raises(OSError, match="the machine is gone"):
+        prepare_with(Counted(fail_at=8), config, tmp_path)
+    write_parquet(path, text_columns(500), 50)
+    engine = Counted()
+    manifest = prepare_with(engine, config, tmp_path)
+    assert engine.done[0] == "check 0"
+    assert sum(split.num_rows for split in manifest.splits.values()) == 500

@@ -1,0 +1,113 @@
+"""Units of a preparation in other processes: on a pool of this machine, and on workers of a real Dask scheduler."""
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import psutil
+import pytest
+
+from storage.objects.digests import sha256_of_file
+from storage.objects.local_store import LocalStore
+from tasks.configuration import DataConfig
+from tasks.data.pipeline import prepare_dataset
+from tests.helpers.parquet import text_columns, text_config, write_parquet
+from tests.helpers.prefect_server import find_free_port, running
+
+pytestmark = pytest.mark.server
+
+POLL_SECONDS = 0.05
+WAIT_SECONDS = 240.0
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> DataConfig:
+    folder = tmp_path_factory.mktemp("data")
+    for part in range(3):
+        write_parquet(folder / f"{part}.parquet", text_columns(400, first=400 * part), 50)
+    return text_config(folder, numeric=["length"], categorical=["region"])
+
+
+@pytest.fixture(scope="module")
+def undisturbed(config: DataConfig, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    folder = tmp_path_factory.mktemp("store")
+    prepare_dataset(config, LocalStore(folder / "store"), folder / "scratch")
+    return files_of(folder / "store")
+
+
+@pytest.fixture
+def environment(prefect_server: dict[str, str]) -> dict[str, str]:
+    return {**prefect_server, "PYTHONPATH": str(Path.cwd()), "PREFECT_LOGGING_LEVEL": "ERROR"}
+
+
+def files_of(store: Path) -> dict[str, str]:
+    opened = LocalStore(store)
+    return {key: sha256_of_file(opened.fetch(key)) for key in opened.list_keys("") if not key.startswith("sources/")}
+
+
+def command_of(config: DataConfig, folder: Path, *dask: str) -> list[str]:
+    arguments = [config.model_dump_json(), str(folder / "store"), str(folder / "scratch"), str(folder / "log"), *dask]
+    return [sys.executable, "-m", "tests.helpers.prepare_elsewhere", *arguments]
+
+
+def units_in(log: Path) -> list[str]:
+    return log.read_text().splitlines() if log.exists() else []
+
+
+def wait_for_units(log: Path, number: int, process: "subprocess.Popen[bytes]") -> None:
+    deadline = time.monotonic() + WAIT_SECONDS
+    while len(units_in(log)) < number:
+        assert process.poll() is None and time.monotonic() < deadline, "the preparation ended, or did not get so far"
+        time.sleep(POLL_SECONDS)  # units are begun in processes that are no children of this one
+
+
+def test_a_pool_whose_parent_is_killed_ends_with_it_and_costs_one_unit_for_each_process(
+    config: DataConfig, undisturbed: dict[str, str], environment: dict[str, str], tmp_path: Path
+) -> None:
+    with subprocess.Popen(command_of(config, tmp_path), env=environment) as process:
+        wait_for_units(tmp_path / "log", 9, process)
+        pool = psutil.Process(process.pid).children(recursive=True)
+        process.send_signal(signal.SIGKILL)
+    _, alive = psutil.wait_procs(pool, timeout=WAIT_SECONDS)
+    assert len(pool) >= 2 and not alive
+    begun = units_in(tmp_path / "log")
+    subprocess.run(command_of(config, tmp_path), env=environment, check=True)
+    again = units_in(tmp_path / "log")[len(begun) :]
+    assert len(set(begun) & set(again)) <= 2
+    assert files_of(tmp_path / "store") == undisturbed
+
+
+@pytest.fixture
+def dask(environment: dict[str, str], tmp_path: Path) -> Iterator[tuple[str, list["subprocess.Popen[bytes]"]]]:
+    """The address of a scheduler with two workers, and their processes."""
+    pytest.importorskip("prefect_dask")
+    address, log = f"tcp://127.0.0.1:{find_free_port()}", tmp_path / "dask.log"
+    with ExitStack() as stack:
+        dask = [sys.executable, "-m", "dask"]
+        stack.enter_context(running([*dask, "scheduler", "--port", address.rpartition(":")[2], "--no-dashboard",
+                                     "--host", "127.0.0.1"], environment, log))  # fmt: skip
+        worker = [*dask, "worker", address, "--nthreads", "1", "--no-nanny", "--no-dashboard", "--host", "127.0.0.1"]
+        worker += ["--local-directory", str(tmp_path)]
+        yield address, [stack.enter_context(running(worker, environment, log)) for _ in range(2)]
+
+
+def test_on_dask_a_worker_that_is_killed_changes_nothing(
+    config: DataConfig,
+    undisturbed: dict[str, str],
+    environment: dict[str, str],
+    dask: tuple[str, list["subprocess.Popen[bytes]"]],
+    tmp_path: Path,
+) -> None:
+    address, workers = dask
+    with subprocess.Popen(command_of(config, tmp_path, address), env=environment) as process:
+        wait_for_units(tmp_path / "log", 9, process)
+        workers[0].kill()
+        assert process.wait(WAIT_SECONDS) == 0
+    done = units_in(tmp_path / "log")
+    # What the worker was at, and at most one more that it had just been given.
+    assert len(done) - len(set(done)) <= 2
+    assert files_of(tmp_path / "store") == undisturbed

@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # The tests start hundreds of processes. Each would compile our modules again where the environment has this set.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup test fast-tests quick slow one lint demo bench-exact bench-checkpoint campaign clean
+.PHONY: setup test fast-tests quick slow one lint demo bench-exact bench-checkpoint bench-prepare campaign clean
 
 setup: $(VENV)/.installed
 
@@ -55,6 +55,10 @@ bench-exact: setup
 # Ten minutes, 16 GB of memory, 15 GB of disk; what it measures stands in training/saving/README.md.
 bench-checkpoint: setup
 	$(BIN)/python -m tests.benchmarks.bench_checkpoint
+
+# ROWS="100000 42000000" measures these; what it measures stands in tasks/data/units/README.md.
+bench-prepare: setup
+	$(BIN)/python -m tests.benchmarks.bench_prepare $(if $(ROWS),--rows $(ROWS))
 
 # Every fault of the catalogue; the table and what the runs left go to the folder OUT. `make campaign ONLY=bucket` does
 # those with this in their name.

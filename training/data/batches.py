@@ -4,9 +4,8 @@ Invariant: nothing here has a position. Batches are read ahead in a thread, and 
 a kill it is simply read again.
 """
 
-from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 
@@ -18,6 +17,7 @@ from torch import Tensor
 from storage.runs.positions import first_position
 from storage.runs.run_state import RollbackRecord
 from training.data.leaves import LeafCut, padded_length
+from training.data.lookahead import look_ahead
 from training.data.order import Order
 from training.data.reading import SampleReader
 from training.data.samples import Samples
@@ -117,17 +117,10 @@ class BatchSource:
 
     def read_ahead(self, first_step: int, end_step: int, depth: int) -> Iterator[Batch]:
         """The batches of steps [first_step, end_step), at most `depth` steps read ahead in one thread."""
-        steps = iter(range(first_step, end_step))
         # A new thread is on GPU 0, where page-locking would take memory for a context that this rank does not need.
         on_same_gpu = partial(torch.cuda.set_device, torch.cuda.current_device()) if self._pin else None
         pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="read-ahead", initializer=on_same_gpu)
         try:
-            pending: deque[Future[Batch]] = deque()
-            for step in steps:
-                pending.append(pool.submit(self.batch, step))
-                if len(pending) > depth:
-                    yield pending.popleft().result()
-            while pending:
-                yield pending.popleft().result()
+            yield from look_ahead(pool, self.batch, range(first_step, end_step), depth)
         finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+            pool.shutdown(wait=False)

@@ -47,11 +47,15 @@ class SampleReader:
 
     def read(self, order: Order, cursor: int, count: int) -> Samples:
         """The samples [cursor, cursor + count) of an order. One reader serves one order."""
-        parts = [
+        parts = self.read_parts(order, cursor, count)
+        return parts[0] if len(parts) == 1 else join([part.compact() for part in parts])
+
+    def read_parts(self, order: Order, cursor: int, count: int) -> list[Samples]:
+        """The same, one part of each window that they stand in, for who needs some of them: nothing is copied."""
+        return [
             self._window(order, stretch.window).at(slice(stretch.start, stretch.stop))
             for stretch in order.stretches(cursor, count)
         ]
-        return parts[0] if len(parts) == 1 else join([part.compact() for part in parts])
 
     def _window(self, order: Order, window: Window) -> Samples:
         found = self._windows.get(window)
@@ -60,8 +64,10 @@ class SampleReader:
             if len(self._windows) > KEPT_WINDOWS:
                 oldest, _ = self._windows.popitem(last=False)
                 _remove(self._path(order, oldest))
-            if self._ahead is not None:  # what goes wrong there goes wrong again when it is read, and is told then
-                self._ahead.submit(self._map_or_make, order, order.window_after(window))
+            following = order.window_after(window)
+            # What goes wrong there goes wrong again when it is read, and is told then.
+            if self._ahead is not None and following is not None:
+                self._ahead.submit(self._map_or_make, order, following)
         return found
 
     def _map_or_make(self, order: Order, window: Window) -> Samples:

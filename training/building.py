@@ -72,7 +72,7 @@ def make_validator(
     config: ValidationConfig,
 ) -> Validator:
     """A validator for `split`."""
-    reader = SampleReader(store, dataset, split, spec.samples_folder)
+    reader = SampleReader(store, dataset, split, spec.samples_folder, looks_ahead=True)
     cut = leaf_cut(spec.model)
     return Validator(reader, cut, dataset.target, make_objective(spec, dataset, precision), precision, config, world)
 

@@ -1,10 +1,10 @@
 """Copies of a bucket's objects on local disk, shared by all processes of one user on one machine.
 
-A store in a bucket has to put what it fetches somewhere, and all ranks of a machine read the same shards: one of them
-downloads, the others wait for it. The folder is bounded: beside what others keep on its disk, copies take at most half
-of what is free, and the ones used longest ago leave first. A copy used within the last ten minutes stays in any case:
-somebody may have its path and not have opened it yet. Invariant: a name stands for one content and for a whole file,
-also after a power cut; everything here may be deleted at any time.
+A store in a bucket has to put what it fetches whole somewhere, and all ranks of a machine read the same checkpoint: one
+of them downloads, the others wait for it. The folder is bounded: beside what others keep on its disk, copies take at
+most half of what is free, and the ones used longest ago leave first. A copy used within the last ten minutes stays in
+any case: somebody may have its path and not have opened it yet. Invariant: a name stands for one content and for a
+whole file, also after a power cut; everything here may be deleted at any time.
 """
 
 import fcntl

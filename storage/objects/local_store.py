@@ -7,6 +7,7 @@ behind in `.tmp` is never listed and never read.
 
 import contextlib
 import errno
+import io
 import os
 import shutil
 import time
@@ -96,6 +97,14 @@ class LocalStore:
         if not path.is_file():
             raise self._missing(key)
         return path
+
+    def open(self, key: str) -> io.RawIOBase:
+        try:
+            return self._path(key).open("rb", buffering=0)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise self._missing(key) from error
+        except OSError as error:
+            raise self._unreadable(key, error) from error
 
     def read_pieces(self, key: str) -> Iterator[bytes]:
         try:

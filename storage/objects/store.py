@@ -4,6 +4,7 @@ Every implementation passes `tests/integration/test_store_behaviour.py`. Keys ar
 A method that writes returns when its bytes survive a power cut.
 """
 
+import io
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
@@ -34,6 +35,14 @@ class Store(Protocol):
         """A local path with the object's content, to be read only. Raises `ObjectMissingError`.
 
         Who compares what they read with a known hash says `is_checked`: then a copy of before will do.
+        """
+
+    def open(self, key: str) -> io.RawIOBase:
+        """The object as a binary file, to be read here and there: of a bucket no byte is fetched that is not read.
+
+        For who needs little of a large object. All bytes are of the version that is there now; that of a data set's
+        file may be asked after once for each opened store. Raises `ObjectMissingError`. Reading raises that too if the
+        object is gone, `StoreError` if it was replaced or cannot be reached, and what the system raises for a file.
         """
 
     def read_pieces(self, key: str) -> Iterator[bytes]:

@@ -3,6 +3,7 @@
 The store in a bucket is tried on moto, or on the server that HOLDFAST_TEST_S3_ENDPOINT names, and on Ceph, a real one.
 """
 
+import io
 import random
 import threading
 from collections.abc import Callable
@@ -49,6 +50,8 @@ def test_a_missing_object_is_an_error_of_its_own(store: Store) -> None:
         store.fetch("nothing/here")
     with pytest.raises(ObjectMissingError, match="nothing/here"):
         list(store.read_pieces("nothing/here"))
+    with pytest.raises(ObjectMissingError, match="nothing/here"):
+        store.open("nothing/here")
 
 
 def test_put_if_absent_never_replaces(store: Store) -> None:
@@ -128,6 +131,46 @@ def test_what_is_read_in_pieces_is_what_is_durable_and_not_a_copy_of_it(store: S
     if copy.is_relative_to(tmp_path / "cache"):  # else it is the object itself
         copy.write_bytes(b"what has rotted!")
     assert b"".join(store.read_pieces(key)) == b"what was written"
+
+
+@pytest.mark.parametrize("key", ["runs/object.bin", "datasets/digest/object.bin"])
+@pytest.mark.parametrize("num_bytes", [0, 1, 300_007])
+def test_an_object_is_opened_and_read_like_a_file(store: Store, num_bytes: int, key: str) -> None:
+    generator = random.Random(num_bytes)
+    content = generator.randbytes(num_bytes)
+    store.write(key, content)
+    with store.open(key) as file:
+        assert file.seek(0, io.SEEK_END) == file.tell() == num_bytes
+        assert file.read(10) == b""
+        for _ in range(20):
+            start, size = generator.randrange(num_bytes + 10), generator.choice([1, 100, 70_000])
+            assert file.seek(start) == start
+            assert file.read(size) == content[start : start + size]
+            assert file.tell() == max(start, min(start + size, num_bytes))
+        file.seek(0)
+        assert file.read() == content
+
+
+@pytest.mark.parametrize("key", ["runs/object.bin", "datasets/digest/object.bin"])
+def test_an_open_object_gives_the_bytes_of_one_version_or_an_error(store: Store, key: str) -> None:
+    store.write(key, b"first" * 1000)
+    with store.open(key) as file:
+        assert file.read(5) == b"first"
+        store.write(key, b"other" * 1000)
+        try:
+            assert file.read(5) == b"first"
+        except StoreError as error:
+            assert f"{key} was replaced while it was read" in str(error)
+        store.delete(key)
+        try:
+            assert file.read(5) == b"first"
+        except ObjectMissingError as error:
+            assert f"{key} was deleted while it was read" in str(error)
+    with pytest.raises(ObjectMissingError):
+        store.open(key)
+    store.write(key, b"again")
+    with store.open(key) as file:
+        assert file.read() == b"again"
 
 
 def test_keys_are_listed_in_order_and_by_prefix(store: Store) -> None:

@@ -4,9 +4,8 @@ Invariant: nothing here has a position. Batches are read ahead in a thread, and 
 a kill it is simply read again.
 """
 
-from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 
@@ -18,9 +17,10 @@ from torch import Tensor
 from storage.runs.positions import first_position
 from storage.runs.run_state import RollbackRecord
 from training.data.leaves import LeafCut, padded_length
+from training.data.lookahead import look_ahead
 from training.data.order import Order
 from training.data.reading import SampleReader
-from training.data.samples import Samples
+from training.data.samples import Samples, take
 from training.rank_shares import deal
 from training.world import World
 
@@ -74,12 +74,14 @@ def make_leaf(samples: Samples, index: int) -> Leaf:
     )
 
 
-def own_leaves(samples: Samples, cut: LeafCut, num_leaves: int, world: World) -> Iterator[Leaf]:
-    """This rank's leaves of a batch. Of the samples of other leaves nothing is read but their lengths."""
-    leaves = cut.cut(samples.lengths, num_leaves)
-    costs = [cut.cost(len(leaf), int(samples.lengths[leaf].max())) for leaf in leaves]
+def own_leaves(
+    parts: Sequence[Samples], lengths: NDArray[np.int64], cut: LeafCut, num_leaves: int, world: World
+) -> Iterator[Leaf]:
+    """This rank's leaves of a batch in parts. Of the samples of other leaves nothing is read but their `lengths`."""
+    leaves = cut.cut(lengths, num_leaves)
+    costs = [cut.cost(len(leaf), int(lengths[leaf].max())) for leaf in leaves]
     for index in deal(costs, world.size)[world.rank]:
-        yield make_leaf(samples.at(leaves[index]), index)
+        yield make_leaf(take(parts, leaves[index]), index)
 
 
 class BatchSource:
@@ -111,23 +113,17 @@ class BatchSource:
         Further on in the order by what rollbacks have left out until then.
         """
         position = first_position(step, self.batch_size, self._rollbacks)
-        samples = self._reader.read(self._order, position, self.batch_size)
-        leaves = own_leaves(samples, self._cut, self._num_leaves, self._world)
-        return Batch([leaf.pinned() if self._pin else leaf for leaf in leaves], int(samples.lengths.sum()))
+        parts = self._reader.read_parts(self._order, position, self.batch_size)
+        lengths = np.concatenate([part.lengths for part in parts])
+        leaves = own_leaves(parts, lengths, self._cut, self._num_leaves, self._world)
+        return Batch([leaf.pinned() if self._pin else leaf for leaf in leaves], int(lengths.sum()))
 
     def read_ahead(self, first_step: int, end_step: int, depth: int) -> Iterator[Batch]:
         """The batches of steps [first_step, end_step), at most `depth` steps read ahead in one thread."""
-        steps = iter(range(first_step, end_step))
         # A new thread is on GPU 0, where page-locking would take memory for a context that this rank does not need.
         on_same_gpu = partial(torch.cuda.set_device, torch.cuda.current_device()) if self._pin else None
         pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="read-ahead", initializer=on_same_gpu)
         try:
-            pending: deque[Future[Batch]] = deque()
-            for step in steps:
-                pending.append(pool.submit(self.batch, step))
-                if len(pending) > depth:
-                    yield pending.popleft().result()
-            while pending:
-                yield pending.popleft().result()
+            yield from look_ahead(pool, self.batch, range(first_step, end_step), depth)
         finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+            pool.shutdown(wait=False)

@@ -47,17 +47,21 @@ class Order(Protocol):
     def window_rows(self, window: Window) -> NDArray[np.int64]:
         """The rows of a window, in the order."""
 
-    def window_after(self, window: Window) -> Window:
-        """The one that follows."""
+    def window_after(self, window: Window) -> Window | None:
+        """The one that follows, if one does."""
 
 
 class RowOrder:
-    """The rows as they stand in the shards, once: for what is looked at and not trained on."""
+    """The rows as they stand in the shards, once: for what is looked at and not trained on.
+
+    Who reads the first `num_read` of them alone says so: a window that has none of these follows no other.
+    """
 
     name = "stored"
 
-    def __init__(self, num_rows: int, group_rows: int) -> None:
+    def __init__(self, num_rows: int, group_rows: int, num_read: int | None = None) -> None:
         self.num_rows = num_rows
+        self._num_read = num_rows if num_read is None else num_read
         self._window_size = WINDOW_GROUPS * group_rows
 
     def stretches(self, cursor: int, count: int) -> Iterator[Stretch]:
@@ -74,9 +78,10 @@ class RowOrder:
         first = window.number * self._window_size
         return np.arange(first, min(first + self._window_size, self.num_rows))
 
-    def window_after(self, window: Window) -> Window:
-        """As in `Order`; after the last window comes the first one."""
-        return Window(0, (window.number + 1) % -(-self.num_rows // self._window_size))
+    def window_after(self, window: Window) -> Window | None:
+        """As in `Order`."""
+        following = window.number + 1
+        return Window(0, following) if following * self._window_size < self._num_read else None
 
 
 class SampleOrder:

@@ -7,25 +7,22 @@ or not there, and is never changed; it may be removed at any time: who needs it 
 import fcntl
 import shutil
 import uuid
-from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.lib.format import header_data_from_array_1_0, open_memmap, write_array_header_1_0
 from numpy.typing import NDArray
 
-from storage.datasets import DatasetManifest, dataset_key
-from storage.errors import CorruptObjectError, StoreError
+from storage.datasets import DatasetManifest
+from storage.errors import StoreError
 from storage.objects.store import Store
 from training.data.order import Order, Window
-from training.data.samples import Samples, join, samples_of
+from training.data.row_groups import RowGroups
+from training.data.samples import Samples, join
 
 # The one that is read, the next one, and the one before, which a rank that is slower may still need.
 KEPT_WINDOWS = 3
@@ -40,27 +37,25 @@ class SampleReader:
     def __init__(
         self, store: Store, dataset: DatasetManifest, split: str, folder: Path, looks_ahead: bool = False
     ) -> None:
-        record = dataset.splits[split]
-        self.num_rows = record.num_rows
+        self.num_rows = dataset.splits[split].num_rows
         self.group_rows = dataset.row_group_rows
         self._split = split
         self._folder = folder
-        self._num_numeric = len(dataset.numeric)
-        self._num_categorical = len(dataset.categorical)
-        self._token_type = np.uint16 if dataset.vocabulary_size <= 2**16 else np.int32
-        self._store = store
-        self._keys = [dataset_key(dataset.digest, shard.name) for shard in record.shards]
-        self._shard_starts = [0, *accumulate(shard.num_rows for shard in record.shards)]
+        self._row_groups = RowGroups(store, dataset, split, folder)
         self._windows: OrderedDict[Window, Samples] = OrderedDict()
         self._ahead = ThreadPoolExecutor(1, thread_name_prefix="next-window") if looks_ahead else None
 
     def read(self, order: Order, cursor: int, count: int) -> Samples:
         """The samples [cursor, cursor + count) of an order. One reader serves one order."""
-        parts = [
+        parts = self.read_parts(order, cursor, count)
+        return parts[0] if len(parts) == 1 else join([part.compact() for part in parts])
+
+    def read_parts(self, order: Order, cursor: int, count: int) -> list[Samples]:
+        """The same, one part of each window that they stand in, for who needs some of them: nothing is copied."""
+        return [
             self._window(order, stretch.window).at(slice(stretch.start, stretch.stop))
             for stretch in order.stretches(cursor, count)
         ]
-        return parts[0] if len(parts) == 1 else join([part.compact() for part in parts])
 
     def _window(self, order: Order, window: Window) -> Samples:
         found = self._windows.get(window)
@@ -69,8 +64,10 @@ class SampleReader:
             if len(self._windows) > KEPT_WINDOWS:
                 oldest, _ = self._windows.popitem(last=False)
                 _remove(self._path(order, oldest))
-            if self._ahead is not None:  # what goes wrong there goes wrong again when it is read, and is told then
-                self._ahead.submit(self._map_or_make, order, order.window_after(window))
+            following = order.window_after(window)
+            # What goes wrong there goes wrong again when it is read, and is told then.
+            if self._ahead is not None and following is not None:
+                self._ahead.submit(self._map_or_make, order, following)
         return found
 
     def _map_or_make(self, order: Order, window: Window) -> Samples:
@@ -94,30 +91,10 @@ class SampleReader:
     def _decode(self, rows: NDArray[np.int64]) -> Samples:
         """These rows, which are all rows of some row groups, in this order."""
         groups = np.unique(rows // self.group_rows)
-        samples = join([self._decode_group(group) for group in groups.tolist()])
+        samples = join(list(self._row_groups.decode(groups.tolist())))
         # All groups but the last of the split are full.
         first_places = np.arange(len(groups)) * self.group_rows
         return samples.at(first_places[np.searchsorted(groups, rows // self.group_rows)] + rows % self.group_rows)
-
-    def _decode_group(self, group: int) -> Samples:
-        first_row = group * self.group_rows
-        shard = bisect_right(self._shard_starts, first_row) - 1
-        group_in_shard = (first_row - self._shard_starts[shard]) // self.group_rows
-        path = self._store.fetch(self._keys[shard])
-        try:
-            with pq.ParquetFile(path, page_checksum_verification=True) as file:
-                table = file.read_row_group(group_in_shard, use_threads=False)
-            samples = samples_of(table, first_row, self._num_numeric, self._num_categorical, self._token_type)
-            if len(samples) != min(self.group_rows, self.num_rows - first_row):
-                raise ValueError(f"it has {len(samples)} rows")
-            return samples
-        except (OSError, pa.ArrowException, ValueError, LookupError, AttributeError) as error:
-            raise CorruptObjectError(
-                f"Row group {group_in_shard} of {path} cannot be read: {error}. Run `holdfast scrub` with the store's "
-                f"address {self._store.address}: it reads what the store has, and says whether the data set is damaged "
-                "and what to do. If it is not, this machine's copy of the file, its disk or its memory is: use another "
-                "machine, or set scratch, or TMPDIR, to a folder on another disk."
-            ) from error
 
 
 def _save(samples: Samples, path: Path) -> None:

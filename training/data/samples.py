@@ -90,6 +90,19 @@ def join(parts: Sequence[Samples]) -> Samples:
     )
 
 
+def take(parts: Sequence[Samples], places: NDArray[np.int64]) -> Samples:
+    """The samples at these places, in this order. The first place of a part follows the last one of the part before.
+
+    Of all other samples no token and no id is touched.
+    """
+    if len(parts) == 1:
+        return parts[0].at(places)
+    firsts = _starts(np.array([len(part) for part in parts]))
+    part_of = np.searchsorted(firsts, places, side="right") - 1
+    taken = [part.at(places[part_of == i] - firsts[i]).compact() for i, part in enumerate(parts)]
+    return join(taken).at(np.argsort(np.argsort(part_of, kind="stable")))
+
+
 def samples_of(table: pa.Table, first_row: int, num_numeric: int, num_categorical: int, token_type: Any) -> Samples:
     """The samples of a row group as it stands in a shard, to be joined with others.
 

@@ -6,6 +6,7 @@ the same on any number of ranks.
 
 from collections.abc import Callable, Iterator
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -39,7 +40,7 @@ class Validator:
     ) -> None:
         self.num_samples = min(reader.num_rows, config.max_samples or reader.num_rows)
         self._reader = reader
-        self._order = RowOrder(reader.num_rows, reader.group_rows)
+        self._order = RowOrder(reader.num_rows, reader.group_rows, self.num_samples)
         self._cut = cut
         self._target = target
         self._objective = objective
@@ -91,5 +92,7 @@ class Validator:
         """This rank's leaves of each window."""
         window_rows = self._batch_size * WINDOW_PASSES
         for start in range(0, self.num_samples, window_rows):
-            samples = self._reader.read(self._order, start, min(window_rows, self.num_samples - start))
-            yield list(own_leaves(samples, self._cut, -(-len(samples) // self._batch_size), self._world))
+            count = min(window_rows, self.num_samples - start)
+            parts = self._reader.read_parts(self._order, start, count)
+            lengths = np.concatenate([part.lengths for part in parts])
+            yield list(own_leaves(parts, lengths, self._cut, -(-count // self._batch_size), self._world))

@@ -1,8 +1,8 @@
-"""One version of an object as a file that is open for reading, at any place, with read-ahead.
+"""One version of an object as a file that is open for reading, at any place; where it is wanted, with read-ahead.
 
 Invariant: all bytes come from the version that was found, whatever is put under the key meanwhile. What is fetched and
 not read is bounded: of a file read here and there by 64 KiB for each place and a sixteenth of what was read in one go,
-of a file read to its end by nothing.
+of a file read exactly, or to its end, by nothing.
 """
 
 import io
@@ -24,10 +24,19 @@ RUN_SHARE = 16
 NUM_AHEAD = 3
 
 
-def open_object(s3: S3Connection, key: str, found: StoredObject) -> io.RawIOBase:
-    """The object as a binary file that is read here and there; a read gives all the bytes that were asked for.
+def open_exactly(s3: S3Connection, key: str, found: StoredObject) -> io.RawIOBase:
+    """The object as a binary file of which each read is one request, for the bytes that it asks for and no others.
 
-    Reading raises `StoreError` if the object was replaced, `ObjectMissingError` if it was deleted.
+    For who knows which bytes are needed. Reading raises `StoreError` if the object was replaced, `ObjectMissingError`
+    if it was deleted.
+    """
+    return _ExactReader(s3, key, found)
+
+
+def open_object(s3: S3Connection, key: str, found: StoredObject) -> io.RawIOBase:
+    """The object as a binary file that is read here and there, also in small pieces; a read gives all it asks for.
+
+    Reading raises as above.
     """
     return _ObjectReader(s3, key, found, is_stream=False)
 
@@ -37,23 +46,14 @@ def open_stream(s3: S3Connection, key: str, found: StoredObject) -> io.BufferedR
     return io.BufferedReader(_ObjectReader(s3, key, found, is_stream=True), buffer_size=FIRST_BYTES)
 
 
-class _ObjectReader(io.RawIOBase):
-    """Keeps one block of the object, and of a stream the next ones, which threads of its own fetch."""
+class _ExactReader(io.RawIOBase):
+    """Keeps nothing but the position."""
 
-    def __init__(self, s3: S3Connection, key: str, found: StoredObject, is_stream: bool) -> None:
+    def __init__(self, s3: S3Connection, key: str, found: StoredObject) -> None:
         self._s3 = s3
         self._key = key
         self._found = found
-        self._is_stream = is_stream
         self._position = 0
-        self._block = b""
-        self._block_start = 0
-        self._run_end = 0  # where the last read ended, and how much was read up to there without a jump
-        self._run_bytes = 0
-        self._stream_bytes = FIRST_BYTES  # the size of the next block of a stream, and where the last one ends
-        self._sent = 0
-        self._ahead: deque[tuple[int, Future[bytes]]] = deque()
-        self._threads: ThreadPoolExecutor | None = None
 
     def readable(self) -> bool:
         return True
@@ -72,7 +72,43 @@ class _ObjectReader(io.RawIOBase):
     def readinto(self, buffer: "WriteableBuffer", /) -> int:
         """Fill the buffer, unless the object ends before."""
         target = memoryview(buffer).cast("B")
-        num_wanted = max(0, min(len(target), self._found.num_bytes - self._position))
+        num_wanted = self._num_there(len(target))
+        if num_wanted:
+            target[:num_wanted] = self._request(self._position, num_wanted)
+            self._position += num_wanted
+        return num_wanted
+
+    def readall(self) -> bytes:
+        """What is left; the base class would ask for it in small pieces."""
+        return self.read(self._num_there(self._found.num_bytes)) or b""
+
+    def _num_there(self, num_bytes: int) -> int:
+        """So many from the position on, or as many as the object has."""
+        return max(0, min(num_bytes, self._found.num_bytes - self._position))
+
+    def _request(self, start: int, num_bytes: int) -> bytes:
+        return read_range(self._s3, self._key, self._found, start, min(start + num_bytes, self._found.num_bytes))
+
+
+class _ObjectReader(_ExactReader):
+    """Keeps one block of the object, and of a stream the next ones, which threads of its own fetch."""
+
+    def __init__(self, s3: S3Connection, key: str, found: StoredObject, is_stream: bool) -> None:
+        super().__init__(s3, key, found)
+        self._is_stream = is_stream
+        self._block = b""
+        self._block_start = 0
+        self._run_end = 0  # where the last read ended, and how much was read up to there without a jump
+        self._run_bytes = 0
+        self._stream_bytes = FIRST_BYTES  # the size of the next block of a stream, and where the last one ends
+        self._sent = 0
+        self._ahead: deque[tuple[int, Future[bytes]]] = deque()
+        self._threads: ThreadPoolExecutor | None = None
+
+    def readinto(self, buffer: "WriteableBuffer", /) -> int:
+        """Fill the buffer, unless the object ends before."""
+        target = memoryview(buffer).cast("B")
+        num_wanted = self._num_there(len(target))
         self._note_jump()
         num_done = 0
         while num_done < num_wanted:
@@ -125,6 +161,3 @@ class _ObjectReader(io.RawIOBase):
         self._ahead.append((start, self._threads.submit(self._request, start, self._stream_bytes)))
         self._sent = start + self._stream_bytes
         self._stream_bytes = min(MOST_BYTES, self._stream_bytes * STREAM_GROWTH)
-
-    def _request(self, start: int, num_bytes: int) -> bytes:
-        return read_range(self._s3, self._key, self._found, start, min(start + num_bytes, self._found.num_bytes))

@@ -13,6 +13,7 @@ simultaneous `put_file` of one key and more than 64 MiB the later stands. No two
 """
 
 import hashlib
+import io
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -23,6 +24,7 @@ from storage.objects.download_cache import DownloadCache, default_cache_folder
 from storage.objects.s3.address import parse_s3_address
 from storage.objects.s3.connection import NEXT_OBJECTS, S3Connection, StoredObject, connect, new_put_id
 from storage.objects.s3.errors import S3_FAILURES, says_upload_is_over
+from storage.objects.s3.reader import open_exactly
 from storage.objects.s3.transfers import download, put_bytes, read_object, read_pieces, upload_file
 
 SWEEP_AGE = timedelta(days=1)
@@ -38,12 +40,14 @@ class S3Store:
     A data set's shard is downloaded once per machine and asked after once per store. Anything else is downloaded once
     by each opened store and asked after each time: who opens a store to verify a checkpoint reads the server's bytes,
     not those that an earlier process has left on the disk. Who compares with a known hash says so and may get those.
+    What is opened is no copy, and of a shard the version that was there when it was first opened.
     """
 
     def __init__(self, connection: S3Connection, cache: DownloadCache) -> None:
         self._s3 = connection
         self._cache = cache
         self._fetched: dict[str, tuple[str, int]] = {}
+        self._opened: dict[str, StoredObject] = {}
         self._lock = threading.Lock()
 
     @property
@@ -74,9 +78,7 @@ class S3Store:
         known = self._find_known(key) if key.startswith(SHARED_PREFIX) else None
         if known is not None:
             return known
-        found = self._s3.find(key)
-        if found is None:
-            raise ObjectMissingError(f"{self.address}/{key} is missing.")
+        found = self._find(key)
         copy = (self._copy_name(key, found), found.num_bytes)
         is_trusted = key.startswith(SHARED_PREFIX) or self._fetched.get(key) == copy
         anew = not (is_trusted or is_checked)
@@ -85,6 +87,13 @@ class S3Store:
             with self._lock:
                 self._fetched[key] = copy
         return path
+
+    def open(self, key: str) -> io.RawIOBase:
+        found = self._opened.get(key) or self._find(key)
+        if key.startswith(SHARED_PREFIX):
+            with self._lock:
+                self._opened[key] = found
+        return open_exactly(self._s3, key, found)
 
     def read_pieces(self, key: str) -> Iterator[bytes]:
         return read_pieces(self._s3, key)
@@ -102,6 +111,7 @@ class S3Store:
         self._s3.request("DeleteObject", key, lambda: self._s3.client.delete_object(**target))
         with self._lock:
             self._fetched.pop(key, None)
+            self._opened.pop(key, None)
 
     def sweep(self) -> None:
         oldest = datetime.now(UTC) - SWEEP_AGE
@@ -111,6 +121,12 @@ class S3Store:
                 for upload in page.get("Uploads", []):
                     if upload["Initiated"] < oldest:
                         self._abort(upload["Key"], upload["UploadId"], prefix)
+
+    def _find(self, key: str) -> StoredObject:
+        found = self._s3.find(key)
+        if found is None:
+            raise ObjectMissingError(f"{self.address}/{key} is missing.")
+        return found
 
     def _find_known(self, key: str) -> Path | None:
         """The copy that this store has fetched before, if it is still there."""

@@ -3,10 +3,12 @@
 import uuid
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 
 from storage.datasets import DatasetManifest
 from storage.errors import CorruptObjectError
@@ -14,11 +16,12 @@ from storage.objects.local_store import LocalStore
 from storage.runs.ledger import ID_SEPARATOR
 from tests.helpers.datasets import publish_small_dataset
 from training.configuration import ModelConfig
+from training.data import samples
 from training.data.batches import BatchSource
 from training.data.leaves import PADDING_MULTIPLE, leaf_cut
 from training.data.order import RowOrder, SampleOrder
 from training.data.reading import SampleReader
-from training.data.samples import Samples
+from training.data.samples import Samples, _gather, take
 from training.model.classifier import Classifier
 from training.world import World
 
@@ -94,6 +97,41 @@ def test_the_leaves_of_a_step_are_made_of_the_samples_that_are_due(store: LocalS
     for step in (0, 12, 13):
         rows = np.concatenate([leaf.rows for leaf in source.batch(step).leaves])
         assert sorted(rows.tolist()) == sorted(order.rows(step * BATCH_SIZE, BATCH_SIZE).tolist())
+
+
+def test_a_rank_copies_the_tokens_of_its_own_leaves_alone_where_a_batch_straddles_windows_too(
+    store: LocalStore, dataset: DatasetManifest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gathered: list[int] = []
+
+    def gather(values: NDArray[Any], starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[Any]:
+        if values.dtype == np.uint16:  # tokens, not ids
+            gathered.append(int(lengths.sum()))
+        return _gather(values, starts, lengths)
+
+    monkeypatch.setattr(samples, "_gather", gather)
+    for step in (0, 12):  # the second one straddles two epochs
+        gathered.clear()
+        batch = make_source(store, dataset, World(1, 3, 1)).batch(step)
+        own = sum(int(leaf.lengths.sum()) for leaf in batch.leaves)
+        assert 0 < own < batch.num_tokens / 2
+        assert sum(gathered) == (own if step == 12 else 0)
+
+
+def test_samples_are_taken_from_parts_as_from_the_parts_put_together(
+    store: LocalStore, dataset: DatasetManifest
+) -> None:
+    reader = make_reader(store, dataset)
+    parts = reader.read_parts(order_of(reader), 200, 400)
+    whole = reader.read(order_of(reader), 200, 400)
+    assert len(parts) >= 3
+    generator = np.random.default_rng(0)
+    for places in (generator.permutation(400), generator.integers(0, 400, 30), np.array([399]), np.array([5, 0, 5])):
+        found, expected = take(parts, places), whole.at(places)
+        assert ids_of(found) == ids_of(expected)
+        assert tokens_of(found) == tokens_of(expected)
+        for name in ("rows", "labels", "numeric", "categorical"):
+            assert np.array_equal(getattr(found, name), getattr(expected, name))
 
 
 def test_an_epoch_of_batches_has_every_sample_once(store: LocalStore, dataset: DatasetManifest) -> None:

@@ -1,5 +1,6 @@
 """Windows of samples on local disk: decoded once for all ranks of a machine, and removed when they are done with."""
 
+import io
 import resource
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -14,8 +15,10 @@ from storage.errors import StoreError
 from storage.objects.local_store import LocalStore
 from tests.helpers.commands import wait_until
 from tests.helpers.datasets import GROUP_ROWS, publish_small_dataset
-from training.data.order import WINDOW_GROUPS, SampleOrder
+from training.data import row_groups
+from training.data.order import WINDOW_GROUPS, RowOrder, SampleOrder, Window
 from training.data.reading import KEPT_WINDOWS, SampleReader
+from training.data.row_groups import _read_footer
 from training.data.samples import Samples
 
 ROWS = 5 * WINDOW_GROUPS * GROUP_ROWS + 7
@@ -94,6 +97,57 @@ def test_the_next_window_is_decoded_while_this_one_is_read(
     assert wait_until(lambda: len(decoded) == 2)
     first_rows = [int(order.window_rows(stretch.window)[0]) for stretch in order.stretches(0, ROWS)]
     assert decoded == first_rows[:2]
+
+
+def test_rows_that_are_looked_at_are_decoded_ahead_up_to_the_last_that_is_looked_at(
+    store: LocalStore, dataset: DatasetManifest, tmp_path: Path, decoded: list[int]
+) -> None:
+    window_rows = WINDOW_GROUPS * GROUP_ROWS
+    order = RowOrder(ROWS, GROUP_ROWS, num_read=window_rows + 1)
+    reader = SampleReader(store, dataset, "train", tmp_path / "samples", looks_ahead=True)
+    reader.read(order, 0, 1)
+    assert wait_until(lambda: len(decoded) == 2)
+    reader.read(order, window_rows, 1)
+    assert reader._ahead is not None
+    reader._ahead.shutdown()
+    assert decoded == [0, window_rows]
+    whole = RowOrder(ROWS, GROUP_ROWS)
+    assert [whole.window_after(Window(0, number)) for number in (4, 5)] == [Window(0, 5), None]
+
+
+def test_the_footer_of_a_shard_is_read_once_for_all_ranks_and_few_stay_in_memory(
+    store: LocalStore, dataset: DatasetManifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def read_footer(file: io.RawIOBase, likely_bytes: int) -> bytes:
+        asked.append(likely_bytes)
+        return _read_footer(file, likely_bytes)
+
+    monkeypatch.setattr(row_groups, "_read_footer", read_footer)
+    order = SampleOrder(ROWS, GROUP_ROWS, seed=4)
+    for _ in range(3):  # the second one comes when the windows of the first are removed
+        reader = SampleReader(store, dataset, "train", tmp_path / "samples")
+        read_epoch(reader, order)
+        assert 0 < len(reader._row_groups._footers) <= WINDOW_GROUPS
+    assert len(asked) == len(dataset.splits["train"].shards) > WINDOW_GROUPS
+
+
+def test_a_footer_that_is_longer_than_most_is_read_whole(
+    store: LocalStore, dataset: DatasetManifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(row_groups, "FOOTER_BYTES", 9)
+    monkeypatch.setattr(row_groups, "FOOTER_BYTES_PER_GROUP", 0)
+    order = SampleOrder(ROWS, GROUP_ROWS, seed=4)
+    reader = SampleReader(store, dataset, "train", tmp_path / "samples")
+    assert read_epoch(reader, order) == order.rows(0, ROWS).tolist()
+
+
+def test_no_shard_stays_open(store: LocalStore, dataset: DatasetManifest, tmp_path: Path) -> None:
+    reader = SampleReader(store, dataset, "train", tmp_path / "samples")
+    read_epoch(reader, SampleOrder(ROWS, GROUP_ROWS, seed=4))
+    opened = [str(link.readlink()) for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
+    assert opened and not [path for path in opened if path.startswith(str(store.root))]
 
 
 def test_a_window_that_was_being_written_when_the_machine_died_is_not_taken_for_one(

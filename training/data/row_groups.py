@@ -1,0 +1,210 @@
+"""Row groups of a split's shards, each read by itself: no shard is read whole, from a bucket as from a folder.
+
+Invariant: what is read of a row group are exactly its bytes, by one request; and of a shard its footer, once for all
+who share the folder, where it is kept on local disk. Memory holds a few row groups as they stand in the shards, and
+nothing that grows with their number.
+"""
+
+import io
+import uuid
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from storage.datasets import DatasetManifest, dataset_key
+from storage.errors import CorruptObjectError
+from storage.objects.store import Store
+from training.data.lookahead import look_ahead
+from training.data.samples import Samples, samples_of
+
+# A request takes as long as some hundred KiB, so several are under way, and each has a row group in memory.
+NUM_STREAMS = 4
+# What the footers of our shards have, and for each row group in it. Of one that has more the rest is read too.
+FOOTER_BYTES = 4 << 10
+FOOTER_BYTES_PER_GROUP = 1 << 10
+# At the end of a Parquet file stand the length of the footer, in four bytes, and "PAR1".
+END_BYTES = 8
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where a row group stands: its shard, its index in that, and its first row in the split."""
+
+    shard: int
+    index: int
+    first_row: int
+
+
+class RowGroups:
+    """The row groups of `split`, by their numbers in it, with footers in `folder`. Threads may share it."""
+
+    def __init__(self, store: Store, dataset: DatasetManifest, split: str, folder: Path) -> None:
+        self.num_rows = dataset.splits[split].num_rows
+        self.group_rows = dataset.row_group_rows
+        self._store = store
+        self._folder = folder
+        self._digest = dataset.digest
+        self._shards = dataset.splits[split].shards
+        self._shard_starts = [0, *accumulate(shard.num_rows for shard in self._shards)]
+        self._num_numeric = len(dataset.numeric)
+        self._num_categorical = len(dataset.categorical)
+        self._token_type = np.uint16 if dataset.vocabulary_size <= 2**16 else np.int32
+        self._footers: dict[int, pq.FileMetaData] = {}
+        self._pool = ThreadPoolExecutor(NUM_STREAMS, thread_name_prefix="row-groups")
+
+    def decode(self, groups: Sequence[int]) -> Iterator[Samples]:
+        """The samples of each of these, while threads read the next ones. Raises `CorruptObjectError`, `StoreError`."""
+        places = [self._place(group) for group in groups]
+        footers = self._load_footers({place.shard for place in places})
+        pieces = look_ahead(self._pool, lambda place: self._read(place, footers[place.shard]), places, NUM_STREAMS)
+        for place, piece in zip(places, pieces, strict=True):
+            yield self._decode(place, footers[place.shard], piece)
+
+    def _place(self, group: int) -> _Place:
+        first_row = group * self.group_rows
+        shard = bisect_right(self._shard_starts, first_row) - 1
+        return _Place(shard, (first_row - self._shard_starts[shard]) // self.group_rows, first_row)
+
+    def _load_footers(self, shards: set[int]) -> dict[int, pq.FileMetaData]:
+        """The footers of these shards. They stay in memory until others are loaded: to parse one takes its time."""
+        known = self._footers
+        missing = sorted(shards - known.keys())
+        loaded = dict(zip(missing, self._pool.map(self._load_footer, missing), strict=True))
+        self._footers = {shard: known.get(shard) or loaded[shard] for shard in shards}
+        return self._footers
+
+    def _load_footer(self, shard: int) -> pq.FileMetaData:
+        path = self._folder / f"{self._shards[shard].name}.footer"
+        with self._explained(f"The footer of {self._address(shard)}"):
+            try:
+                footer = path.read_bytes()
+            except FileNotFoundError:
+                with self._store.open(self._key(shard)) as file:
+                    footer = _read_footer(file, self._likely_footer_bytes(shard))
+                with suppress(OSError):  # what is wrong with the folder is told when a window is written to it
+                    _keep(footer, path)
+            return pq.read_metadata(pa.BufferReader(footer))
+
+    def _read(self, place: _Place, footer: pq.FileMetaData) -> "_Piece":
+        """A row group as it stands in its shard."""
+        with self._explained(self._name(place)):
+            start, end = _range_of(footer.row_group(place.index))
+            with self._store.open(self._key(place.shard)) as file:
+                return _Piece(_read_exactly(file, start, end), start)
+
+    def _decode(self, place: _Place, footer: pq.FileMetaData, piece: "_Piece") -> Samples:
+        with self._explained(self._name(place)):
+            source = pa.PythonFile(piece, mode="r")
+            with pq.ParquetFile(source, metadata=footer, page_checksum_verification=True) as file:
+                table = file.read_row_group(place.index, use_threads=False)
+            samples = samples_of(table, place.first_row, self._num_numeric, self._num_categorical, self._token_type)
+            if len(samples) != min(self.group_rows, self.num_rows - place.first_row):
+                raise ValueError(f"it has {len(samples)} rows")
+            return samples
+
+    def _likely_footer_bytes(self, shard: int) -> int:
+        num_groups = -(-self._shards[shard].num_rows // self.group_rows)
+        return FOOTER_BYTES + num_groups * FOOTER_BYTES_PER_GROUP
+
+    def _key(self, shard: int) -> str:
+        return dataset_key(self._digest, self._shards[shard].name)
+
+    def _address(self, shard: int) -> str:
+        return f"{self._store.address}/{self._key(shard)}"
+
+    def _name(self, place: _Place) -> str:
+        return f"Row group {place.index} of {self._address(place.shard)}"
+
+    @contextmanager
+    def _explained(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, pa.ArrowException, ValueError, LookupError, AttributeError) as error:
+            raise CorruptObjectError(
+                f"{what} cannot be read: {error}. Run `holdfast scrub` with the store's address {self._store.address}: "
+                "it reads what the store has, and says whether the data set is damaged and what to do. If it is not, "
+                "this machine's disk or its memory is: use another machine, or set scratch, or TMPDIR, to a folder on "
+                "another disk."
+            ) from error
+
+
+class _Piece:
+    """A part of a file, for Arrow, which reads it at the places that it has in the file."""
+
+    def __init__(self, data: memoryview, start: int) -> None:
+        self.closed = False
+        self._data = data
+        self._start = start
+        self._position = start
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        end = self._start + len(self._data)
+        self._position = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: end}[whence]
+        return self._position
+
+    def tell(self) -> int:
+        return self._position
+
+    def read(self, num_bytes: int) -> memoryview:
+        """Not copied."""
+        first = self._position - self._start
+        if first < 0:
+            raise ValueError("its columns do not follow each other")
+        part = self._data[first : first + num_bytes]
+        self._position += len(part)
+        return part
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def _range_of(group: pq.RowGroupMetaData) -> tuple[int, int]:
+    """The first byte of a row group and the one after its last: its columns follow each other."""
+    chunks = [group.column(index) for index in range(group.num_columns)]
+    starts = [chunk.dictionary_page_offset or chunk.data_page_offset for chunk in chunks]
+    ends = [start + chunk.total_compressed_size for start, chunk in zip(starts, chunks, strict=True)]
+    return min(starts), max(ends)
+
+
+def _read_footer(file: io.RawIOBase, likely_bytes: int) -> bytes:
+    """The end of a Parquet file, from the footer on. Footers that are not longer than that take one request."""
+    num_bytes = file.seek(0, io.SEEK_END)
+    likely_start = max(0, num_bytes - likely_bytes)
+    end = bytes(_read_exactly(file, likely_start, num_bytes))
+    length = END_BYTES + int.from_bytes(end[-END_BYTES:-4], "little")
+    if length > len(end):
+        end = bytes(_read_exactly(file, num_bytes - length, likely_start)) + end
+    return end[-length:]
+
+
+def _read_exactly(file: io.RawIOBase, start: int, end: int) -> memoryview:
+    """The bytes from `start` up to `end`. Raises `ValueError` if the file has not all of them."""
+    if not 0 <= start <= end <= file.seek(0, io.SEEK_END):
+        raise ValueError(f"the file has no bytes {start:,} to {end:,}")
+    file.seek(start)
+    # From Arrow's own pool: the system's would hand out new pages each time, and take as long for it as for the read.
+    data = rest = memoryview(pa.allocate_buffer(end - start))
+    while rest:
+        num_read = file.readinto(rest)
+        if not num_read:
+            raise ValueError("the file is shorter than it was")
+        rest = rest[num_read:]
+    return data
+
+
+def _keep(data: bytes, path: Path) -> None:
+    """Write a file that is whole or not there, whoever else writes it."""
+    part = path.with_name(f".{path.name}-{uuid.uuid4().hex}")
+    try:
+        part.write_bytes(data)
+        part.rename(path)
+    finally:
+        part.unlink(missing_ok=True)

@@ -6,11 +6,11 @@ Invariant: what becomes of a row depends on the row, the classes, the statistics
 from storage.datasets import MISSING_INDEX, UNSEEN_INDEX, NumericColumn
 from tasks.configuration import DataConfig
 from tasks.data.sources.columns import literal
-from tasks.data.sources.rules import kept_tokens_sql
 
 
 def prepared_sql(config: DataConfig, classes: list[str], numeric: list[NumericColumn]) -> str:
-    """SQL of every sample as training will see it, in no particular order; raw text is still text."""
+    """SQL of every sample as training will see it, in no particular order; raw text is still text, and tokens that
+    the mask hides are still there."""
     listed = ", ".join(literal(name) for name in classes)
     scaled = [_scaled_sql(i, column) for i, column in enumerate(numeric)]
     missing = [f"(n{i} IS NULL)::INTEGER" for i in range(len(numeric))]
@@ -19,7 +19,8 @@ def prepared_sql(config: DataConfig, classes: list[str], numeric: list[NumericCo
         for i in range(len(config.categorical))
     ]
     joins = " ".join(f"LEFT JOIN vocabulary{i} v{i} ON v{i}.value = c{i}" for i in range(len(indices)))
-    body = "text" if config.text else f"CAST(({kept_tokens_sql(config)})[1:{config.max_tokens}] AS INTEGER[]) AS tokens"
+    tokens = "CAST(tokens AS INTEGER[]) AS tokens"
+    body = "text" if config.text else f"{tokens}, CAST(mask AS TINYINT[]) AS mask" if config.attention_mask else tokens
     return (
         f"SELECT split, id, (list_position([{listed}], label) - 1)::INTEGER AS label, {body}, "
         f"CAST([{', '.join(scaled)}] AS FLOAT[]) AS numeric, CAST([{', '.join(missing)}] AS FLOAT[]) AS missing, "

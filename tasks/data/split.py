@@ -35,11 +35,15 @@ class Dealt:
 
 
 def deal_samples(connection: duckdb.DuckDBPyConnection, table: SourceTable, config: DataConfig) -> Dealt:
-    """Make the view `dealt` (`samples` and an integer `split`). Raises `ContractError` for a split without rows."""
-    split = split_sql(config)
+    """Make the view `dealt` (`samples` and an integer `split`). Raises `ContractError` for a split without rows.
+
+    Where the row alone decides its split, `samples` has it already.
+    """
+    split, dealt = split_sql(config), "*"
     if split is None:
         split = _time_split_sql(connection, table, config)
-    connection.execute(f"CREATE TEMP VIEW dealt AS SELECT *, {split} AS split FROM samples")
+        dealt = f"*, {split} AS split"
+    connection.execute(f"CREATE TEMP VIEW dealt AS SELECT {dealt} FROM samples")
     found = connection.execute("SELECT split, label, count(*) FROM dealt GROUP BY ALL").fetchall()
     counts = {(int(split_index), str(label)): int(count) for split_index, label, count in found}
     num_rows = [

@@ -20,6 +20,7 @@ from tasks.data.identity.fingerprints import fingerprint_files, read_inputs
 from tasks.data.sources.columns import SourceTable, Stretch, inspect_files, samples_sql
 from tasks.data.sources.files import find_files
 from tasks.data.sources.measured import Measured, measure
+from tasks.data.split import split_sql
 
 CLASSES = ("billing", "travel", "work")
 WORDS = {"billing": "pay the card bill", "travel": "book a flight to oslo", "work": "plan my next meeting"}
@@ -108,7 +109,9 @@ def token_config(source: Path | str, **changes: Any) -> DataConfig:
 def open_samples(connection: duckdb.DuckDBPyConnection, config: DataConfig) -> SourceTable:
     """The files that a configuration names, as the view `samples` that the contract and the split are asked of."""
     table = inspect_files(find_files(config.source), config)
-    connection.execute(f"CREATE OR REPLACE TEMP VIEW samples AS {samples_sql(table, config)}")
+    split = split_sql(config)
+    columns = "*" if split is None else f"*, {split} AS split"
+    connection.execute(f"CREATE OR REPLACE TEMP VIEW samples AS SELECT {columns} FROM ({samples_sql(table, config)})")
     return table
 
 

@@ -14,10 +14,10 @@ from tasks.configuration import DataConfig
 from tasks.data.sources.columns import SourceTable, Stretch, only_row, samples_sql
 from tasks.data.sources.messages import REWRITE, broken_contract
 from tasks.data.sources.rules import Rule, kept_tokens_sql, row_rules
+from tasks.data.token_lists import lengths_of_good_tokens
 
 SAMPLE_ROWS = 100_000
 NUM_EXAMPLES = 3
-SAMPLE_SCHEMA = pa.schema([("id", pa.string()), ("label", pa.string()), ("body", pa.string())])
 
 
 @dataclass(frozen=True)
@@ -43,18 +43,16 @@ def measure(
     # The sample's size is right on average: a row is in it or not by the hash of its id alone.
     share = min(1.0, SAMPLE_ROWS / table.num_rows_total)
     chosen = f"md5_number_lower(id) <= {int(share * (2**64 - 1))}"
-    body = "left(text, 1000)" if config.text else f"len({kept_tokens_sql(config)})"
-    figures = [
-        "count(*)",
-        "coalesce(sum(strlen(text)), 0)::BIGINT" if config.text else "0",
-        f"list({{'id': id, 'label': label, 'body': {body}}}) FILTER (WHERE {chosen})",
-        *(f"count(*) FILTER (WHERE {rule.broken})" for rule in rules),
-    ]
     try:
-        num_rows, num_text_bytes, sample, *counts = only_row(connection, f"SELECT {', '.join(figures)} FROM ({rows})")
-        examples = [
-            _examples(connection, rows, rule, config) if n else [] for rule, n in zip(rules, counts, strict=True)
-        ]
+        sample = _sample_of_good_tokens(connection, rows, chosen, config) if config.tokens else None
+        looked_at = rules if sample is None else [rule for rule in rules if rule.column not in _token_columns(config)]
+        num_rows, num_text_bytes, found = _count(connection, rows, looked_at, config)
+        if sample is None:
+            body = "left(text, 1000)" if config.text else f"len({kept_tokens_sql(config)})"
+            query = f"SELECT id, label, {body} AS body FROM ({rows}) WHERE {chosen}"
+            sample = connection.sql(query).to_arrow_table().cast(_sample_schema(config))
+        counts = [found.get(rule.name, 0) for rule in rules]
+        examples = [_examples(connection, rows, rule, config) if found.get(rule.name) else [] for rule in rules]
     except duckdb.OutOfMemoryException:
         raise
     except duckdb.Error as error:
@@ -65,7 +63,42 @@ def measure(
             str(error).partition("\n")[0].replace(str(file.rows), file.place),
             REWRITE,
         ) from error
-    return Measured(stretch.file_index, num_rows, num_text_bytes, counts, examples), _table(sample or [], config)
+    return Measured(stretch.file_index, num_rows, num_text_bytes, counts, examples), sample
+
+
+def _count(
+    connection: duckdb.DuckDBPyConnection, rows: str, rules: Sequence[Rule], config: DataConfig
+) -> tuple[int, int, dict[str, int]]:
+    """The number of rows, of bytes of text, and of rows that break each of these rules."""
+    figures = ["count(*)", "coalesce(sum(strlen(text)), 0)::BIGINT" if config.text else "0"]
+    figures += [f"count(*) FILTER (WHERE {rule.broken})" for rule in rules]
+    num_rows, num_bytes, *counts = only_row(connection, f"SELECT {', '.join(figures)} FROM ({rows})")
+    return num_rows, num_bytes, dict(zip((rule.name for rule in rules), counts, strict=True))
+
+
+def _sample_of_good_tokens(
+    connection: duckdb.DuckDBPyConnection, rows: str, chosen: str, config: DataConfig
+) -> pa.Table | None:
+    """The sample, if it is plain that no row breaks any rule about tokens; None if these have to be asked.
+
+    Of good data, which is nearly all there is, this reads the tokens once, and looks at them as one long array.
+    """
+    mask = ", mask" if config.attention_mask else ""
+    reader = connection.sql(f"SELECT id, label, {chosen} AS chosen, tokens{mask} FROM ({rows})").to_arrow_reader(4096)
+    sample = []
+    for batch in reader:
+        lengths = lengths_of_good_tokens(
+            batch.column("tokens"),
+            batch.column("mask") if mask else None,
+            config.vocabulary_size,
+            config.max_tokens if config.too_long == "error" else None,
+        )
+        if lengths is None:
+            reader.close()
+            return None
+        picked = pa.table({"id": batch.column("id"), "label": batch.column("label"), "body": pa.array(lengths)})
+        sample.append(picked.filter(batch.column("chosen")))
+    return pa.concat_tables([_sample_schema(config).empty_table(), *sample])
 
 
 def add_up(measured: Sequence[Measured], rules: Sequence[Rule]) -> list[Measured]:
@@ -93,6 +126,11 @@ def _examples(connection: duckdb.DuckDBPyConnection, rows: str, rule: Rule, conf
     return examples
 
 
-def _table(sample: list[dict[str, object]], config: DataConfig) -> pa.Table:
-    kind = pa.string() if config.text else pa.int64()
-    return pa.Table.from_pylist(sample, SAMPLE_SCHEMA.set(2, pa.field("body", kind)))
+def _token_columns(config: DataConfig) -> tuple[str | None, str | None]:
+    return config.tokens, config.attention_mask
+
+
+def _sample_schema(config: DataConfig) -> pa.Schema:
+    return pa.schema(
+        [("id", pa.string()), ("label", pa.string()), ("body", pa.string() if config.text else pa.int64())]
+    )

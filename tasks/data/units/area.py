@@ -60,7 +60,9 @@ class FolderArea:
         return self._folder / name
 
     def read_range(self, name: str, start: int, end: int) -> bytes:
-        return _read_range(self.fetch(name), start, end)
+        with self.fetch(name).open("rb") as file:
+            file.seek(start)
+            return file.read(end - start)
 
     def address_of(self, name: str) -> str:
         return str(self.fetch(name))
@@ -95,7 +97,9 @@ class StoreArea:
         return self.store.fetch(self._key_of(name))
 
     def read_range(self, name: str, start: int, end: int) -> bytes:
-        return _read_range(self.fetch(name), start, end)
+        with self.store.open(self._key_of(name)) as file:
+            file.seek(start)
+            return bytes(file.read(end - start) or b"")
 
     def address_of(self, name: str) -> str:
         return f"{self.store.address}/{self._key_of(name)}"
@@ -122,9 +126,3 @@ def put_again(store: Store, path: Path, key: str, sha256: str) -> None:
         if sha256_of_file(store.fetch(key)) != sha256:
             store.delete(key)
             store.put_file(path, key)
-
-
-def _read_range(path: Path, start: int, end: int) -> bytes:
-    with path.open("rb") as file:
-        file.seek(start)
-        return file.read(end - start)

@@ -14,6 +14,7 @@ from tasks.configuration import DataConfig
 from tasks.data.database import parquet_sql
 from tasks.data.sources.columns import literal
 from tasks.data.sources.measured import Measured, measure
+from tasks.data.split import split_sql
 from tasks.data.units.area import Area, Record
 from tasks.data.units.place import Place
 
@@ -36,12 +37,14 @@ def check(place: Place, index: int, folder: Path) -> tuple[Record, Files]:
 
 
 def extracted_columns(config: DataConfig) -> str:
-    """SQL of the columns of the extract, of those that `samples_sql` gives."""
+    """SQL of the columns of the extract: of those that `samples_sql` gives, and the split where the row decides it."""
     numeric, categorical = (
         (f"n{i}" for i in range(len(config.numeric))),
         (f"c{i}" for i in range(len(config.categorical))),
     )
-    return ", ".join(["id", "label", "split_key", *numeric, *categorical])
+    columns = ["id", "label", "split_key", *numeric, *categorical]
+    split = split_sql(config)
+    return ", ".join(columns if split is None else [*columns, f"{split} AS split"])
 
 
 def open_extract(connection: duckdb.DuckDBPyConnection, area: Area, num_pieces: int) -> None:

@@ -16,6 +16,7 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from storage.datasets import FIRST_VOCABULARY_INDEX, CategoricalColumn, NumericColumn
@@ -23,6 +24,7 @@ from tasks.configuration import DataConfig
 from tasks.data.rows import prepared_sql
 from tasks.data.sources.rules import too_long
 from tasks.data.split import Dealt
+from tasks.data.token_lists import kept_tokens, take_lists
 from tasks.data.tokenizer import TOKENIZER_FILE, encode_texts, load_tokenizer, shortened
 from tasks.data.units.area import Record
 from tasks.data.units.place import Place
@@ -32,7 +34,7 @@ NUM_EXAMPLES = 3
 PLACE_BITS = 64
 # A shard is written from several buckets: at its two ends it needs part of one, which is read twice.
 BUCKETS_IN_A_SHARD = 8
-COMPRESSION = "lz4"
+PART_COLUMNS = ("split", "id", "label", "tokens", "numeric", "missing", "categorical", "place")
 
 
 @dataclass(frozen=True)
@@ -117,8 +119,14 @@ def write_parts(rows: pa.Table, bucket_bits: list[int], path: Path) -> dict[str,
 
 def sort_rows(rows: pa.Table) -> pa.Table:
     """Rows in their order; the id decides where two hashes meet."""
-    order = pc.sort_indices(rows, sort_keys=[(name, "ascending") for name in ("split", "place", "id")])
-    return rows.combine_chunks().take(order)
+    keys = [(name, "ascending") for name in ("split", "place", "id")]
+    order = np.from_dlpack(pc.sort_indices(rows, sort_keys=keys)).astype(np.int64)
+    columns = [_in_order(column.combine_chunks(), order) for column in rows.columns]
+    return pa.Table.from_arrays(columns, names=rows.schema.names)
+
+
+def _in_order(column: pa.Array, order: NDArray[np.int64]) -> pa.Array:
+    return take_lists(column, order) if pa.types.is_list(column.type) else column.take(pa.array(order))
 
 
 def _parts(rows: pa.Table, bucket_bits: list[int]) -> Iterator[tuple[int, pa.Table]]:
@@ -137,8 +145,8 @@ def _parts(rows: pa.Table, bucket_bits: list[int]) -> Iterator[tuple[int, pa.Tab
 
 def _as_bytes(part: pa.Table) -> pa.Buffer:
     sink = pa.BufferOutputStream()
-    options = pa.ipc.IpcWriteOptions(compression=COMPRESSION)
-    with pa.ipc.new_stream(sink, part.schema, options=options) as writer:
+    # Not compressed: it is read once more, and token ids hardly become smaller.
+    with pa.ipc.new_stream(sink, part.schema) as writer:
         writer.write_table(part)
     return sink.getvalue()
 
@@ -151,28 +159,31 @@ def _register_vocabularies(connection: duckdb.DuckDBPyConnection, columns: list[
         )
 
 
-def _read(
-    reader: pa.RecordBatchReader, tokenizer: Tokenizer | None, config: DataConfig
-) -> tuple[pa.Table, dict[str, object]]:
-    """All rows, with tokens in place of text, and those that have too many of them."""
-    if tokenizer is None:
-        return reader.read_all(), {"rows": 0, "examples": []}
-    text_index = reader.schema.get_field_index("text")
-    schema = reader.schema.set(text_index, pa.field("tokens", pa.list_(pa.int32())))
-    batches: list[pa.RecordBatch] = []
-    num_long, examples = 0, list[str]()
+def _read(reader: pa.RecordBatchReader, tokenizer: Tokenizer | None, config: DataConfig) -> tuple[pa.Table, Record]:
+    """All rows with the tokens that training will see, and those that have too many of them."""
+    kind = pa.uint16() if config.vocabulary_size <= 1 << 16 else pa.int32()
+    too_long_rows: Record = {"rows": 0, "examples": []}
+    tables = []
     for batch in reader:
-        texts = batch.column(text_index).to_pylist()
-        if config.too_long == "truncate":
-            tokens = shortened(tokenizer, texts, config.max_tokens)
+        if tokenizer is None:
+            mask = batch.column("mask") if config.attention_mask else None
+            tokens = kept_tokens(batch.column("tokens"), mask, config.max_tokens, kind)
         else:
-            tokens = encode_texts(tokenizer, texts)
-            long_rows = _long_rows(batch, tokens, config.max_tokens)
-            num_long += len(long_rows)
-            examples += long_rows[: NUM_EXAMPLES - len(examples)]
-        columns = [tokens if i == text_index else column for i, column in enumerate(batch.columns)]
-        batches.append(pa.record_batch(columns, schema=schema))
-    return pa.Table.from_batches(batches, schema), {"rows": num_long, "examples": examples}
+            tokens = _encode(tokenizer, batch, config, too_long_rows).cast(pa.list_(kind))
+        columns = {name: tokens if name == "tokens" else batch.column(name) for name in PART_COLUMNS}
+        tables.append(pa.table(columns))
+    return pa.concat_tables(tables), too_long_rows
+
+
+def _encode(tokenizer: Tokenizer, batch: pa.RecordBatch, config: DataConfig, too_long_rows: Record) -> pa.ListArray:
+    texts = batch.column("text").to_pylist()
+    if config.too_long == "truncate":
+        return shortened(tokenizer, texts, config.max_tokens)
+    tokens = encode_texts(tokenizer, texts)
+    found = _long_rows(batch, tokens, config.max_tokens)
+    too_long_rows["rows"] += len(found)
+    too_long_rows["examples"] += found[: NUM_EXAMPLES - len(too_long_rows["examples"])]
+    return tokens
 
 
 def _long_rows(batch: pa.RecordBatch, tokens: pa.ListArray, max_tokens: int) -> list[str]:

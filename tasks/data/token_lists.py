@@ -1,0 +1,97 @@
+"""Lists of token ids as flat arrays: what the attention mask leaves of them, and rows in another order.
+
+Invariant: no Python object for a row. Lists here have no nulls, which the contract has seen to.
+"""
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+# So many values at a time that what is worked on stays near the processor.
+GATHERED_VALUES = 1 << 18
+
+
+def kept_tokens(tokens: pa.ListArray, mask: pa.ListArray | None, max_tokens: int, kind: pa.DataType) -> pa.ListArray:
+    """The first `max_tokens` tokens of each row that the mask does not hide."""
+    starts, values = flat(tokens)
+    if mask is not None:
+        is_kept = flat(mask)[1] != 0
+        starts, values = _counted(is_kept)[starts], values[is_kept]
+    lengths = np.diff(starts)
+    if lengths.max(initial=0) > max_tokens:
+        short = np.minimum(lengths, max_tokens)
+        values, lengths = gather(values, starts[:-1], short), short
+    return _as_lists(lengths, pa.array(values).cast(kind))
+
+
+def lengths_of_good_tokens(
+    tokens: pa.ListArray, mask: pa.ListArray | None, vocabulary_size: int, max_tokens: int | None
+) -> NDArray[np.int64] | None:
+    """How many tokens the mask leaves of each row; None unless it is plain that every row keeps every rule.
+
+    That is: no nulls, a mask of 0 and 1 that is as long as the tokens, at least one token and at most `max_tokens` in
+    each row, and ids from 1 to below the vocabulary's size.
+    """
+    if any(_has_nulls(lists) for lists in (tokens, mask) if lists is not None):
+        return None
+    starts, values = flat(tokens)
+    if mask is not None:
+        mask_starts, mask_values = flat(mask)
+        if not np.array_equal(starts, mask_starts) or mask_values.min(initial=0) < 0 or mask_values.max(initial=0) > 1:
+            return None
+        is_kept = mask_values != 0
+        starts, values = _counted(is_kept)[starts], values[is_kept]
+    lengths = np.diff(starts)
+    is_good = (
+        lengths.min(initial=1) > 0
+        and (max_tokens is None or lengths.max(initial=0) <= max_tokens)
+        and values.min(initial=1) > 0
+        and values.max(initial=1) < vocabulary_size
+    )
+    return lengths if is_good else None
+
+
+def take_lists(lists: pa.ListArray, order: NDArray[np.int64]) -> pa.ListArray:
+    """Rows in another order. Arrow's own `take` is several times as slow for lists."""
+    starts, values = flat(lists)
+    lengths = np.diff(starts)[order]
+    return _as_lists(lengths, pa.array(gather(values, starts[:-1][order], lengths)))
+
+
+def flat(lists: pa.ListArray) -> tuple[NDArray[np.int64], NDArray[Any]]:
+    """Where each row begins and the last one ends, from 0, and the values of all rows."""
+    offsets = np.from_dlpack(lists.offsets).astype(np.int64)
+    return offsets - offsets[0], np.from_dlpack(lists.values)[offsets[0] : offsets[-1]]
+
+
+def gather(values: NDArray[Any], starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[Any]:
+    """The pieces of `values` that begin at `starts`, one after the other."""
+    ends = np.cumsum(lengths)
+    found = np.empty(ends[-1] if len(ends) else 0, dtype=values.dtype)
+    row = place = 0
+    while row < len(ends):
+        # At least one row, however long it is.
+        stop = max(row + 1, int(np.searchsorted(ends, place + GATHERED_VALUES, side="right")))
+        length = lengths[row:stop]
+        end = int(ends[stop - 1])
+        places = np.repeat(starts[row:stop] - (np.cumsum(length) - length), length)
+        places += np.arange(end - place)
+        np.take(values, places, out=found[place:end], mode="clip")  # "raise" would make a copy first
+        row, place = stop, end
+    return found
+
+
+def _as_lists(lengths: NDArray[np.int64], values: pa.Array) -> pa.ListArray:
+    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)]).astype(np.int32)
+    return pa.ListArray.from_arrays(pa.array(offsets), values)
+
+
+def _counted(is_kept: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """How many are kept before each place."""
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(is_kept)])
+
+
+def _has_nulls(lists: pa.ListArray) -> bool:
+    return bool(lists.null_count or lists.flatten().null_count)

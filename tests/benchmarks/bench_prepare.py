@@ -2,7 +2,7 @@
 
 Both read the same Parquet with the same limit of memory and as many processors, one after the other, each in processes
 of its own. Preparation is measured as `holdfast prepare` does it, with a Prefect server that runs already. Memory is
-the sum over all its processes of what each has for itself, and its share of what several have (PSS), taken ten times a
+the sum over all its processes of what each has for itself, and its share of what several have (PSS), taken four times a
 second; disk is what store and scratch have at most. Rows are those of the quality corpus up to a million, and short
 ones above. The last line is for machines: `name=value` pairs.
 """
@@ -32,7 +32,7 @@ ROWS = (100_000, 1_000_000)
 MOST_LONG_ROWS = 1_000_000
 ROWS_IN_A_FILE = 1_000_000
 MEMORY_LIMIT = "2GB"
-SAMPLE_SECONDS = 0.1
+SAMPLE_SECONDS = 0.25
 COLUMNS = ("rows", "copy s", "prepare s", "prepare / copy", "rows/s", "copy MB", "prepare MB", "disk MB", "data set MB")
 
 
@@ -135,8 +135,8 @@ def _command(what: str, config: DataConfig, folder: Path) -> list[str]:
 
 
 def _measure(command: Sequence[str], folder: Path, environment: dict[str, str]) -> Measured:
-    began = time.monotonic()
     memory_bytes = disk_bytes = 0
+    began = time.monotonic()
     with subprocess.Popen(command, env=environment | {"PREFECT_LOGGING_LEVEL": "ERROR"}) as process:
         while process.poll() is None:
             memory_bytes = max(memory_bytes, _memory(process.pid))

@@ -33,3 +33,4 @@ def prepare(config: DataConfig, folder: Path) -> None:
 
 if __name__ == "__main__":
     {"copy": copy, "prepare": prepare}[sys.argv[1]](DataConfig.model_validate_json(sys.argv[2]), Path(sys.argv[3]))
+    os._exit(0)  # as `holdfast` leaves

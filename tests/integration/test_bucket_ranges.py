@@ -4,15 +4,16 @@ import random
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tasks.data.readers.fetching import fetch_columns
 
 from storage.objects.s3 import reader
 from storage.objects.s3.reader import open_object, open_stream
 from tasks.data.readers.arrow_files import open_arrow_file
 from tasks.data.readers.check import check_columns
+from tasks.data.sources.columns import named_columns
 from tasks.data.sources.files import find_files
 from tests.helpers.bucket_sources import fetched_bytes, open_bucket, prepared, write_parts
 from tests.helpers.faulty_proxy import FaultyProxy
@@ -38,18 +39,36 @@ def test_of_parquet_the_columns_that_are_needed_are_fetched_once_and_hardly_more
     path = write_parquet(tmp_path / "data" / "a.parquet", wide_columns(), WIDE_GROUP)
     config = text_config(upload_folder(tmp_path / "data"), label="label", id=None)
     files = find_files(config.source)
-    brought = fetch_columns(files, config, tmp_path / "brought")
+    columns = {column for column, _ in named_columns(config)}
+    brought = files[0].bring(columns, tmp_path / "brought")
     footer = pq.read_metadata(path)
     groups = [footer.row_group(index) for index in range(footer.num_row_groups)]
     needed = sum(group.column(index).total_compressed_size for group in groups for index in (0, 2))
     asked = fetched_bytes(s3_proxy, "a.parquet")
     assert needed <= sum(asked) <= 1.1 * needed < 0.2 * path.stat().st_size
     assert len(asked) <= 2 * len(groups) + 2
-    local = brought[0].rows
+    local = brought.rows
     assert local.stat().st_size == path.stat().st_size
     assert 512 * local.stat().st_blocks <= 1.2 * needed
-    columns = ["text", "label"]
-    assert pq.read_table(local, columns=columns) == pq.read_table(path, columns=columns)
+    read = ["text", "label"]
+    assert pq.read_table(local, columns=read) == pq.read_table(path, columns=read)
+
+
+def test_of_parquet_the_row_groups_that_are_needed_are_fetched_and_hardly_more(
+    s3_proxy: FaultyProxy, tmp_path: Path
+) -> None:
+    path = write_parquet(tmp_path / "data" / "a.parquet", wide_columns(), WIDE_GROUP)
+    config = text_config(upload_folder(tmp_path / "data"), label="label", id=None)
+    (file,) = find_files(config.source)
+    rows = range(WIDE_GROUP + 1, 2 * WIDE_GROUP)
+    brought = file.bring({"text", "label"}, tmp_path / "brought", rows)
+    group = pq.read_metadata(path).row_group(1)
+    needed = sum(group.column(index).total_compressed_size for index in (0, 2))
+    assert needed <= sum(fetched_bytes(s3_proxy, "a.parquet")) <= 1.1 * needed + (192 << 10)
+    with duckdb.connect() as connection:
+        wanted = f"SELECT text, label FROM read_parquet('{{}}') WHERE file_row_number BETWEEN {rows[0]} AND {rows[-1]}"
+        found = [connection.sql(wanted.format(place)).fetchall() for place in (brought.rows, path)]
+    assert found[0] == found[1] and len(found[0]) == len(rows)
 
 
 def test_of_arrow_files_the_columns_that_are_needed_are_fetched_and_hardly_more(

@@ -9,7 +9,7 @@ states; what is in a part is sorted.
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 
 import duckdb
@@ -164,7 +164,8 @@ def _read(reader: pa.RecordBatchReader, tokenizer: Tokenizer | None, config: Dat
     kind = pa.uint16() if config.vocabulary_size <= 1 << 16 else pa.int32()
     too_long_rows: Record = {"rows": 0, "examples": []}
     tables = []
-    for batch in reader:
+    # A piece may have no row at all.
+    for batch in chain([pa.RecordBatch.from_pylist([], reader.schema)], reader):
         if tokenizer is None:
             mask = batch.column("mask") if config.attention_mask else None
             tokens = kept_tokens(batch.column("tokens"), mask, config.max_tokens, kind)

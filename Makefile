@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # The tests start hundreds of processes. Each would compile our modules again where the environment has this set.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup test fast-tests quick slow one lint demo bench-exact bench-checkpoint campaign clean
+.PHONY: setup test fast-tests quick slow one lint demo bench-exact bench-checkpoint bench-loader campaign clean
 
 setup: $(VENV)/.installed
 
@@ -55,6 +55,11 @@ bench-exact: setup
 # Ten minutes, 16 GB of memory, 15 GB of disk; what it measures stands in training/saving/README.md.
 bench-checkpoint: setup
 	$(BIN)/python -m tests.benchmarks.bench_checkpoint
+
+# Ten minutes, and Ceph on this machine; the loaders that it compares with go into build/peers, 2 GB, the first time.
+# What it measures stands in training/data/README.md.
+bench-loader: setup
+	$(BIN)/python -m tests.benchmarks.bench_loader
 
 # Every fault of the catalogue; the table and what the runs left go to the folder OUT. `make campaign ONLY=bucket` does
 # those with this in their name.

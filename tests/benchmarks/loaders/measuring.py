@@ -1,7 +1,8 @@
 """What a loader costs: samples and tokens given, CPU seconds taken, on one rank or on several at once.
 
-Holdfast and its peers are all measured by this file, each in an environment of its own, so it imports nothing but NumPy.
-Invariant: the clocks of a rank start before its loader opens anything; its CPU seconds are those of all its threads.
+Holdfast and its peers are all measured by this file, each in an environment of its own: it imports NumPy alone.
+Invariant: until the first batch and from there on are two figures, and samples are counted after it: what a loader does
+once, before it gives anything, is not spread over an epoch. CPU seconds of a rank are those of all its threads.
 """
 
 import json
@@ -25,7 +26,7 @@ LONGEST_SECONDS = 600.0
 class Rank(NamedTuple):
     """One of `size` processes that share the samples."""
 
-    index: int
+    number: int
     size: int
 
 
@@ -57,10 +58,11 @@ def measure(
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_find_free_port()), "WORLD_SIZE": str(num_ranks)}
     os.environ["LOCAL_WORLD_SIZE"] = str(num_ranks)
     receivers, processes = [], []
-    for index in range(num_ranks):
+    for number in range(num_ranks):
         receiver, sender = context.Pipe(duplex=False)
-        rank = Rank(index, num_ranks)
-        process = context.Process(target=_run, args=(rank, open_batches, prepare, meeting, in_step, sender))
+        rank = Rank(number, num_ranks)
+        arguments = (rank, open_batches, prepare, meeting, in_step, sender)
+        process = context.Process(target=_run, args=arguments, daemon=True)  # one that fails ends them all
         process.start()
         sender.close()
         receivers.append(receiver)
@@ -80,24 +82,24 @@ def _run(
     sender: Connection,
 ) -> None:
     names = ("RANK", "LOCAL_RANK", "GLOBAL_RANK")
-    os.environ |= dict.fromkeys(names, str(rank.index))
+    os.environ |= dict.fromkeys(names, str(rank.number))
     prepare(rank)
     meeting.wait(LONGEST_SECONDS)
     began, began_cpu = time.perf_counter(), _cpu_seconds()
-    first: tuple[float, float] | None = None
+    batches = open_batches(rank)
+    next(batches)
+    started, started_cpu = time.perf_counter(), _cpu_seconds()
     rows = tokens = padded_tokens = 0
-    for number, batch in enumerate(open_batches(rank)):
-        if first is None:
-            first = time.perf_counter() - began, _cpu_seconds() - began_cpu
+    for number, batch in enumerate(batches):
         for part in batch:
             rows += len(part.lengths)
             tokens += int(part.lengths.sum())
             padded_tokens += part.tokens.size
         if in_step and number % STEPS_BETWEEN_MEETINGS == 0:
             meeting.wait(LONGEST_SECONDS)
-    assert first is not None, "a rank without a batch"
-    found = {"rows": rows, "tokens": tokens, "padded_tokens": padded_tokens, "cpu_seconds": _cpu_seconds() - began_cpu}
-    sender.send(found | {"seconds": time.perf_counter() - began, "first_seconds": first[0], "first_cpu": first[1]})
+    counts = {"rows": rows, "tokens": tokens, "padded_tokens": padded_tokens}
+    cpu = {"start_cpu_seconds": started_cpu - began_cpu, "cpu_seconds": _cpu_seconds() - started_cpu}
+    sender.send(counts | cpu | {"start_seconds": started - began, "seconds": time.perf_counter() - started})
 
 
 def _cpu_seconds() -> float:
@@ -107,7 +109,7 @@ def _cpu_seconds() -> float:
 
 def _sum_up(ranks: list[dict[str, float]]) -> dict[str, float]:
     """Sums over ranks; of times on the clock the longest."""
-    clocks = ("seconds", "first_seconds")
+    clocks = ("seconds", "start_seconds")
     return {name: (max if name in clocks else sum)(rank[name] for rank in ranks) for name in ranks[0]}
 
 

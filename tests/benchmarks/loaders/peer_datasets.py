@@ -23,7 +23,7 @@ def main() -> None:
 
 def _batches(options: argparse.Namespace, rank: Rank) -> Iterator[list[Padded]]:
     shuffled = load_from_disk(options.data).shuffle(seed=options.seed, keep_in_memory=True).with_format("numpy")
-    own = split_dataset_by_node(shuffled, rank.index, rank.size)
+    own = split_dataset_by_node(shuffled, rank.number, rank.size)
     for batch in own.iter(batch_size=options.batch_size):
         yield [pad(batch["tokens"])]
 

@@ -1,7 +1,6 @@
 """litdata, as its README says: `optimize` into chunks, StreamingDataset, StreamingDataLoader."""
 
 import argparse
-import os
 from collections.abc import Iterator
 
 from litdata import StreamingDataLoader, StreamingDataset, optimize
@@ -22,15 +21,7 @@ def main() -> None:
 
 
 def _batches(options: argparse.Namespace) -> Iterator[list[Padded]]:
-    is_remote = options.data.startswith("s3://")
-    dataset = StreamingDataset(
-        options.data,
-        cache_dir=options.cache,
-        shuffle=True,
-        drop_last=False,
-        seed=options.seed,
-        storage_options={"endpoint_url": os.environ["AWS_ENDPOINT_URL_S3"]} if is_remote else {},
-    )
+    dataset = StreamingDataset(options.data, options.cache, shuffle=True, drop_last=False, seed=options.seed)
     for padded, _ in StreamingDataLoader(dataset, batch_size=options.batch_size, collate_fn=collate):
         yield [padded]
 

@@ -1,9 +1,11 @@
 """MosaicML Streaming (`streaming-community`), as its quick start says: MDS files, StreamingDataset, DataLoader."""
 
+import tests.benchmarks.loaders.no_torchvision  # noqa: F401 - has to come before streaming
+
+# isort: split
 import argparse
 from collections.abc import Iterator
 
-import tests.benchmarks.loaders.no_torchvision  # noqa: F401, I001 - before streaming
 import torch.distributed as dist
 from streaming import MDSWriter, StreamingDataset
 from torch.utils.data import DataLoader

@@ -38,7 +38,7 @@ def main() -> None:
 
 def _batches(options: argparse.Namespace, rank: Rank) -> Iterator[list[Padded]]:
     rows = ParquetRows(options.data)
-    sampler: DistributedSampler[Any] = DistributedSampler(rows, rank.size, rank.index, shuffle=True, seed=options.seed)
+    sampler: DistributedSampler[Any] = DistributedSampler(rows, rank.size, rank.number, shuffle=True, seed=options.seed)
     for padded, _ in StatefulDataLoader(rows, options.batch_size, sampler=sampler, collate_fn=collate):
         yield [padded]
 

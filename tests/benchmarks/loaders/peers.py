@@ -34,7 +34,7 @@ class Peer:
 STREAMING = Peer("MosaicML Streaming", "peer_streaming")
 PEERS = (
     STREAMING,
-    Peer("litdata", "peer_litdata"),
+    Peer("litdata", "peer_litdata", "fetches its files by https alone"),
     Peer("torchdata StatefulDataLoader", "peer_torchdata", "has no reader for a bucket", reads_plain_rows=True),
     Peer("Hugging Face datasets", "peer_datasets", "needs s3fs, which asks for an older boto3"),
 )

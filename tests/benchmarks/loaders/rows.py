@@ -1,10 +1,12 @@
 """The training split of a prepared data set as plain Parquet, from which each peer makes what it reads."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from storage.datasets import DatasetManifest, dataset_key
 from storage.objects.store import Store
@@ -36,5 +38,5 @@ def _plain(table: pa.Table, dataset: DatasetManifest) -> pa.Table:
     )
 
 
-def _matrix(table: pa.Table, column: str, width: int) -> np.ndarray:  # type: ignore[type-arg]
+def _matrix(table: pa.Table, column: str, width: int) -> NDArray[Any]:
     return np.asarray(table.column(column).combine_chunks().flatten()).reshape(table.num_rows, width)

@@ -22,9 +22,10 @@ from storage.objects.local_store import LocalStore
 from tasks.configuration import RunConfig
 from tasks.corpora.generate import generate_corpus
 from tasks.data.pipeline import prepare_dataset
+from tasks.running.ranks import kill_tree
 from tasks.settings.reading import load_configuration
 from tests.benchmarks.loaders.holdfast import QUALITY
-from tests.benchmarks.loaders.peers import PEERS, Peer, peer_command, peer_environment
+from tests.benchmarks.loaders.peers import PEERS, ROOT, Peer, peer_command, peer_environment
 from tests.benchmarks.loaders.rows import write_rows
 from tests.helpers.ceph_server import running_ceph_server
 from tests.helpers.s3_server import BUCKET, s3_environment, use_s3
@@ -109,14 +110,19 @@ class Site:
                     client.upload_file(str(path), BUCKET, f"{peer.module}/{path.name}")
 
     def _run(self, command: list[str], environment: dict[str, str]) -> Measured:
-        """The last line that a process prints, if it is JSON."""
+        """The last line that a process prints, if it is JSON. Raises `TimeoutExpired` after RUN_SECONDS."""
         with tempfile.TemporaryDirectory(dir=self.folder) as folder:
-            done = subprocess.run(
-                command, env=environment | {"TMPDIR": folder}, capture_output=True, text=True, timeout=RUN_SECONDS
+            environment = environment | {"TMPDIR": folder}
+            process = subprocess.Popen(
+                command, env=environment, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
             )
-        if done.returncode != 0:
-            raise SystemExit(f"{' '.join(command)}\n{done.stdout}\n{done.stderr}")
-        lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+            try:
+                output, errors = process.communicate(timeout=RUN_SECONDS)
+            finally:
+                kill_tree(process.pid)  # its ranks too
+        if process.returncode != 0:
+            raise SystemExit(f"{' '.join(command)}\n{output}\n{errors}")
+        lines = [line for line in output.splitlines() if line.startswith("{")]
         measured: Measured = json.loads(lines[-1]) if lines else {}
         return measured
 

@@ -10,6 +10,7 @@ until its first batch stands beside it. The last line is for machines: `name=val
 import argparse
 import statistics
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -20,8 +21,8 @@ from tests.benchmarks.loaders.peers import PEERS, ROOT, STREAMING, ensure_enviro
 from tests.benchmarks.loaders.site import Measured, Site
 from training.data.order import SampleOrder, Window
 
-# Ten windows of 16 row groups, all but full: a start near the end of an epoch reads no less than one at its beginning.
-ROWS = 167_000
+# Eight windows of 16 row groups, all but full: a start near the end of an epoch reads no less than an early one.
+ROWS = 133_700
 QUICK_ROWS = 20_000
 ROUNDS = 3
 # Of peers that are not asked about in the last line, and over the link, which takes its time.
@@ -77,6 +78,8 @@ def main() -> None:
 def _measure_rates(site: Site, results: Results, bucket: bool, rounds: int) -> None:
     for number in range(rounds):
         for ranks in RANKS:
+            place = "bucket" if bucket else "folder"
+            print(f"{place}, ranks: {ranks}, round {number + 1} of {rounds}", file=sys.stderr, flush=True)
             own = site.run_own(ranks, OWN_EPOCHS * site.steps_per_epoch, bucket=bucket)
             _note(results, (OWN, bucket, ranks), own)
             for peer in PEERS:

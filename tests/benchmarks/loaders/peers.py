@@ -36,7 +36,7 @@ PEERS = (
     STREAMING,
     Peer("litdata", "peer_litdata", "fetches its files by https alone"),
     Peer("torchdata StatefulDataLoader", "peer_torchdata", "has no reader for a bucket", reads_plain_rows=True),
-    Peer("Hugging Face datasets", "peer_datasets", "needs s3fs, which asks for an older boto3"),
+    Peer("Hugging Face datasets", "peer_datasets", "needs s3fs and an older boto3"),
 )
 
 

@@ -28,7 +28,7 @@ QUICK_ROWS = 20_000
 ROUNDS = 3
 # Of peers that are not asked about in the last line, and over the link, which takes its time.
 FEW_ROUNDS = 1
-# From a folder; peers have one, but ours is over so soon that too little would be measured. From the bucket all have one.
+# From a folder; peers have one, but ours is over too soon to be measured well. From the bucket all have one.
 OWN_EPOCHS = 3
 STARTS = 5
 COLD_STARTS = 2

@@ -59,7 +59,10 @@ class Samples:
 
     def joined_ids(self) -> bytes:
         """Their ids, UTF-8, joined by the ledger's separator."""
-        return _gather(self.ids, self.id_starts, self.id_lengths)[:-1].tobytes()
+        # Piece by piece: to have NumPy gather single bytes takes twice as long for the few samples of a leaf.
+        text = self.ids.data
+        pieces = zip(self.id_starts.tolist(), self.id_lengths.tolist(), strict=True)
+        return b"".join([text[start : start + length] for start, length in pieces])[:-1]
 
     def compact(self) -> "Samples":
         """A copy whose tokens and ids are those of these samples alone, to be joined with others."""

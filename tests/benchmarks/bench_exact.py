@@ -128,7 +128,7 @@ def _time_both(spec: SegmentSpec, world: World) -> object:
     trainers = {mode: _make_trainer(spec, dataset, world, mode) for mode in ("exact", "fast")}
     reader = SampleReader(store, dataset, "train", spec.samples_folder)
     order = SampleOrder(reader.num_rows, reader.group_rows, 0)
-    source = BatchSource(reader, order, leaf_cut(spec.model), BATCH_SIZE, LEAVES, world, pin=False)
+    source = BatchSource(reader, order, leaf_cut(spec.model, spec.train), BATCH_SIZE, LEAVES, world, pin=False)
     seconds: dict[str, list[float]] = {"exact": [], "fast": []}
     leaves = source.batch(0).leaves
     for pair in range(1 + PAIRS):  # the first one warms up

@@ -35,7 +35,7 @@ class SelfAttention(nn.Module):
         """What `project_in` gave, [B, T, 3 D] or flat [N, 3 D], mixed within each sample: [B, T, D] or [N, D]."""
         if isinstance(mask, Tensor):
             return self._mix_group(projected, mask)
-        parts = projected.split([group.shape[0] * group.shape[-1] for group in mask])
+        parts = torch.split(projected, [group.shape[0] * group.shape[-1] for group in mask])
         mixed = [
             self._mix_group(part.view(group.shape[0], group.shape[-1], -1), group).flatten(0, 1)
             for part, group in zip(parts, mask, strict=True)
@@ -130,10 +130,12 @@ class Classifier(nn.Module):
         """The same of a flat leaf, whose groups stand one after the other."""
         counts, sizes = [group.num_samples for group in leaf.groups], [group.num_tokens for group in leaf.groups]
         positions = [torch.arange(group.length, device=leaf.tokens.device) for group in leaf.groups]
-        are_real = [p < lengths[:, None] for p, lengths in zip(positions, leaf.lengths.split(counts), strict=True)]
+        are_real = [
+            p < lengths[:, None] for p, lengths in zip(positions, torch.split(leaf.lengths, counts), strict=True)
+        ]
         masks = tuple(_mask(is_real, p) for is_real, p in zip(are_real, positions, strict=True))
         repeated = torch.cat([p.repeat(count) for p, count in zip(positions, counts, strict=True)])
-        parts = self._encode(leaf.tokens, repeated, masks).split(sizes)
+        parts = torch.split(self._encode(leaf.tokens, repeated, masks), sizes)
         pooled = [
             _mean_over_real_tokens(part.view(*is_real.shape, -1), is_real)
             for part, is_real in zip(parts, are_real, strict=True)

@@ -69,7 +69,7 @@ def make_source(
 def rows_of(leaf: Leaf) -> list[list[int]]:
     """The tokens of each sample, padded."""
     sizes = [group.num_tokens for group in leaf.groups]
-    parts = leaf.tokens.flatten().split(sizes)
+    parts = torch.split(leaf.tokens.flatten(), sizes)
     return [row for part, group in zip(parts, leaf.groups, strict=True) for row in part.view(*group).tolist()]
 
 

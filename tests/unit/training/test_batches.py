@@ -89,6 +89,7 @@ def test_the_ranks_together_see_the_same_leaves_on_any_number_of_ranks(
             assert mine.groups == theirs.groups
             assert torch.equal(mine.labels, theirs.labels)
             assert mine.rows.tolist() == theirs.rows.tolist()
+        assert (max(len(leaf.groups) for leaf in together) > 1) == (train is IN_GROUPS)
 
 
 @pytest.mark.parametrize("train", [IN_GROUPS, IN_ONE_GROUP])

@@ -161,7 +161,8 @@ def gradients_of(model: Classifier, leaf: Leaf) -> list[Tensor]:
     model.zero_grad()
     double = replace(leaf, numeric=leaf.numeric.double())
     weights = torch.arange(1.0, len(leaf.rows) + 1, dtype=torch.float64)
-    torch.nn.functional.cross_entropy(model(double), leaf.labels, reduction="none").mul(weights).sum().backward()
+    losses = torch.nn.functional.cross_entropy(model(double), leaf.labels, reduction="none")
+    (losses * weights).sum().backward()  # type: ignore[no-untyped-call]
     return [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None]
 
 

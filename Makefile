@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # The tests start hundreds of processes. Each would compile our modules again where the environment has this set.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup test fast-tests quick slow one lint demo bench-exact bench-checkpoint bench-prepare bench-loader campaign clean
+.PHONY: setup test fast-tests quick slow one lint demo bench-exact bench-padding bench-shuffling bench-checkpoint bench-prepare bench-loader campaign clean
 
 setup: $(VENV)/.installed
 
@@ -51,6 +51,14 @@ demo: setup
 # A few minutes; what it measures stands in training/sums/README.md.
 bench-exact: setup
 	$(BIN)/python -m tests.benchmarks.bench_exact
+
+# A quarter of an hour, most of it for times of steps; what it measures stands in training/data/README.md.
+bench-padding: setup
+	$(BIN)/python -m tests.benchmarks.bench_padding
+
+# Half a minute; nothing is timed. The figures stand in training/data/README.md.
+bench-shuffling: setup
+	$(BIN)/python -m tests.benchmarks.bench_shuffling
 
 # Ten minutes, 16 GB of memory, 15 GB of disk; what it measures stands in training/saving/README.md.
 bench-checkpoint: setup

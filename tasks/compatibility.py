@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from storage.errors import IncompatibleRunError
 from storage.runs.run_state import RunState
 from tasks.configuration import UNLIMITED, RunConfig
+from training.configuration import PADDING_EFFICIENCY
 
 # Sections and fields that may change between segments: where things are, how often, how long, how many ranks.
 CHANGEABLE = (
@@ -29,19 +30,28 @@ CHANGEABLE = (
     "segment",
     "retry",
 )
-# What a new run has where its configuration says nothing, and what is kept from then on.
-NEW_RUN = {"id": None, "class_order": "natural"}
+# What a new run has where its configuration says nothing, and what is kept from then on: by section and field.
+NEW_RUN: dict[str, dict[str, Any]] = {
+    "data": {"id": None, "class_order": "natural"},
+    "train": {"padding_efficiency": PADDING_EFFICIENCY},
+}
+# What a run of a version without these fields has: the one way that it knew.
+BEFORE_FIELD: dict[str, dict[str, Any]] = {"data": {"class_order": "text"}, "train": {"padding_efficiency": 0.0}}
 
 
 def as_begun(config: RunConfig, state: RunState | None) -> RunConfig:
-    """The configuration in which what its file leaves open about the data is what the run was begun with.
+    """The configuration in which what its file leaves open of `NEW_RUN` is what the run was begun with.
 
-    Their defaults were others once: a run is not refused, and gets no other data, because a default changed. Without a
-    state the run is a new one.
+    Their defaults were others once: a run is not refused, and gets no other data or leaves, because a default changed.
+    Without a state the run is a new one.
     """
-    begun = NEW_RUN if state is None else read_stored(state.config)["data"]
-    left_open = {name: begun[name] for name in NEW_RUN if getattr(config.data, name) is None}
-    return config.model_copy(update={"data": config.data.model_copy(update=left_open)})
+    begun = NEW_RUN if state is None else read_stored(state.config)
+    sections = {}
+    for section, fields in NEW_RUN.items():
+        found = getattr(config, section)
+        left_open = {name: begun[section][name] for name in fields if getattr(found, name) is None}
+        sections[section] = found.model_copy(update=left_open)
+    return config.model_copy(update=sections)
 
 
 def require_compatible(state: RunState, config: RunConfig) -> None:
@@ -74,14 +84,12 @@ def read_stored(values: dict[str, Any]) -> dict[str, Any]:
 
 def in_words_of_now(values: dict[str, Any]) -> dict[str, Any]:
     """A stored configuration with each value written as it is today; what it means stays the same."""
-    data = values.get("data")
-    if not isinstance(data, dict):
+    if not isinstance(values.get("data"), dict):
         return values
-    # Of a version without this field, which knew one order.
-    data = {"class_order": "text"} | data
+    sections = {section: fields | values.get(section, {}) for section, fields in BEFORE_FIELD.items()}
     if has_no_limit_of_before(values):
-        data["memory_limit"] = UNLIMITED
-    return values | {"data": data}
+        sections["data"]["memory_limit"] = UNLIMITED
+    return values | sections
 
 
 def has_no_limit_of_before(values: dict[str, Any]) -> bool:

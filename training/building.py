@@ -58,7 +58,7 @@ def build_segment(
         reporter=reporter,
         headline=headline_metric(dataset.target),
     )
-    cut = leaf_cut(spec.model)
+    cut = leaf_cut(spec.model, config)
     return segment, BatchSource(reader, order, cut, config.batch_size, config.leaves, world, pin, spec.rollbacks)
 
 
@@ -73,7 +73,7 @@ def make_validator(
 ) -> Validator:
     """A validator for `split`."""
     reader = SampleReader(store, dataset, split, spec.samples_folder, looks_ahead=True)
-    cut = leaf_cut(spec.model)
+    cut = leaf_cut(spec.model, spec.train)
     return Validator(reader, cut, dataset.target, make_objective(spec, dataset, precision), precision, config, world)
 
 

@@ -12,6 +12,8 @@ from storage.runs.retention import RetentionPolicy
 
 # No more training than this may hang on one save, whatever a step takes.
 LONGEST_EVERY_SECONDS = 900.0
+# A new run fills its leaves so well unless it says how well.
+PADDING_EFFICIENCY = 0.97
 # A run is validated so often unless it says how often, but a long one not more rarely than every so many steps.
 VALIDATIONS_BY_DEFAULT = 5
 LONGEST_VALIDATION_STEPS = 10_000
@@ -58,6 +60,15 @@ class TrainConfig(ConfigModel):
         description="Parts a batch is cut into; each is one forward and backward pass. A rank accumulates the "
         "gradients of its leaves, so this is also the largest possible number of ranks.",
     )
+    padding_efficiency: float | None = Field(
+        None,
+        ge=0,
+        le=1,
+        description="Lowest share of real tokens among the computed ones, padding included, in each batch. The samples "
+        "of a leaf stand in groups by length, and each group is padded to its longest sample: more groups, less "
+        "padding. 0: each leaf is padded to its longest sample and to a multiple of 8. Default: "
+        f"{PADDING_EFFICIENCY}; 0 for a run that was begun by a version without this field.",
+    )
     ranks: int = Field(1, ge=1, description="Processes on this machine, one per GPU where there are GPUs.")
     sum: Literal["exact", "fast"] = Field(
         "exact",
@@ -97,6 +108,11 @@ class TrainConfig(ConfigModel):
     compile: bool = Field(False, description="Compile the model with torch.compile: slower start, faster steps.")
     prefetch_steps: int = Field(4, ge=1, description="Batches read ahead. A resumed run reads them again.")
     log_every_steps: int = Field(10, ge=1, description="Steps between two points of the loss curve.")
+
+    @property
+    def least_padding_efficiency(self) -> float:
+        """What `padding_efficiency` says, or what a new run has where it says nothing; 0 for leaves of one group."""
+        return PADDING_EFFICIENCY if self.padding_efficiency is None else self.padding_efficiency
 
     @model_validator(mode="after")
     def _work_for_every_rank(self) -> "TrainConfig":

@@ -37,7 +37,7 @@ class Expectation:
         self._num_leaves = config.train.leaves
         self._lengths = lengths
         self._order = SampleOrder(self.num_rows, group_rows, config.train.seed)
-        self._cut = leaf_cut(config.model)
+        self._cut = leaf_cut(config.model, config.train)
 
     def leaves(self, steps: range) -> pa.Table:
         """One row for each leaf of these steps, with the columns of a ledger but the ids'."""

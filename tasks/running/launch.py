@@ -11,6 +11,7 @@ from storage.runs.holders import this_process
 from storage.runs.manifest import Generation
 from storage.runs.run_state import Lease, RunState
 from storage.runs.transitions import take_lease
+from tasks.compatibility import as_begun
 from tasks.configuration import RunConfig
 from tasks.places import RunPlaces
 from tasks.running.ranks import Ranks
@@ -43,6 +44,7 @@ def make_specification(config: RunConfig, places: RunPlaces, state: RunState) ->
     """What the ranks of the lease are told: the configuration, and the promoted checkpoint to start from."""
     lease = state.lease
     assert lease is not None
+    config = as_begun(config, state)
     points = [ResumePoint(path=record.path, digest=record.digest, step=record.step) for record in state.kept]
     return SegmentSpec(
         work=lease.work,

@@ -161,7 +161,7 @@ class _Bench:
             Reporter(spec.progress_file, world, BATCH_SIZE), reader.num_rows,
         )  # fmt: skip
         order = SampleOrder(reader.num_rows, reader.group_rows, 0)
-        source = BatchSource(reader, order, leaf_cut(spec.model), BATCH_SIZE, LEAVES, world, pin=False)
+        source = BatchSource(reader, order, leaf_cut(spec.model, spec.train), BATCH_SIZE, LEAVES, world, pin=False)
         self._leaves: list[Leaf] = source.batch(0).leaves
         self._peers = spec.scratch_folder / "peers"
         kept = StagingOptions(

@@ -26,7 +26,7 @@ from tests.helpers.processes import RankProcesses
 from training.building import make_model, make_objective
 from training.configuration import CheckpointConfig, ModelConfig, TrainConfig, ValidationConfig
 from training.data.batches import BatchSource
-from training.data.leaves import leaf_cut, padded_length
+from training.data.leaves import leaf_cut
 from training.data.order import SampleOrder
 from training.data.reading import SampleReader
 from training.model.precision import choose_precision
@@ -82,13 +82,13 @@ def _padding_efficiency(store: LocalStore, dataset: DatasetManifest, config: Run
     """Real tokens over computed tokens of the first steps, with the batch size and the leaves of quality.toml."""
     reader = SampleReader(store, dataset, "train", store.root / ".tmp" / "samples")
     order = SampleOrder(reader.num_rows, reader.group_rows, config.train.seed)
-    cut = leaf_cut(config.model)
+    cut = leaf_cut(config.model, config.train)
     real = computed = 0
     for step in range(PADDING_STEPS):
         lengths = reader.read(order, step * config.train.batch_size, config.train.batch_size).lengths
         real += int(lengths.sum())
-        leaves = cut.cut(lengths, config.train.leaves)
-        computed += sum(len(leaf) * padded_length(int(lengths[leaf].max())) for leaf in leaves)
+        groups = cut.groups([lengths[leaf] for leaf in cut.cut(lengths, config.train.leaves)])
+        computed += sum(group.num_tokens for of_leaf in groups for group in of_leaf)
     return real / computed
 
 
@@ -128,7 +128,7 @@ def _time_both(spec: SegmentSpec, world: World) -> object:
     trainers = {mode: _make_trainer(spec, dataset, world, mode) for mode in ("exact", "fast")}
     reader = SampleReader(store, dataset, "train", spec.samples_folder)
     order = SampleOrder(reader.num_rows, reader.group_rows, 0)
-    source = BatchSource(reader, order, leaf_cut(spec.model), BATCH_SIZE, LEAVES, world, pin=False)
+    source = BatchSource(reader, order, leaf_cut(spec.model, spec.train), BATCH_SIZE, LEAVES, world, pin=False)
     seconds: dict[str, list[float]] = {"exact": [], "fast": []}
     leaves = source.batch(0).leaves
     for pair in range(1 + PAIRS):  # the first one warms up

@@ -84,7 +84,7 @@ class LedgerRun:
         with tempfile.TemporaryDirectory() as folder:
             reader = SampleReader(self.store, self.dataset, "train", Path(folder))
             lengths = reader.read(RowOrder(reader.num_rows, GROUP_ROWS), 0, reader.num_rows).lengths
-        order, cut = SampleOrder(len(lengths), GROUP_ROWS, self.seed), leaf_cut(self.config.model)
+        order, cut = SampleOrder(len(lengths), GROUP_ROWS, self.seed), leaf_cut(self.config.model, self.config.train)
         leaves = []
         for step in range(STEPS):
             rows = order.rows(step * BATCH_SIZE + (left_out if step >= resume_step else 0), BATCH_SIZE)

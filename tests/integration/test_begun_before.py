@@ -1,4 +1,4 @@
-"""A run keeps the order of its classes and what identifies a row, though the defaults of both were others once."""
+"""A run keeps the order of its classes, what identifies a row and how leaves are padded, though defaults changed."""
 
 import inspect
 import logging
@@ -21,9 +21,13 @@ from tasks.data.sources.files import find_files
 from tasks.places import open_places
 from tasks.prepare import prepare_data
 from tasks.recover import recover
+from tasks.running.launch import hold_lease, make_specification
 from tasks.settings.reading import change_values, configure, load_configuration
 from tests.helpers.parquet import read_split, text_columns, text_config, write_parquet
 from tests.helpers.tiny_runs import write_tiny_configuration
+from training.configuration import PADDING_EFFICIENCY
+from training.data.leaves import leaf_cut
+from training.specification import SegmentSpec
 
 prepare_work, recover_work = inspect.unwrap(prepare_data), inspect.unwrap(recover)
 AS_TEXT, NATURALLY = ["level 1", "level 10", "level 2"], ["level 1", "level 2", "level 10"]
@@ -57,6 +61,7 @@ def run(config: RunConfig, dataset: DatasetManifest) -> Manifest:
     places = open_places(config)
     stored = config.model_dump(mode="json")
     stored["data"] = data_of_before(config)
+    del stored["train"]["padding_efficiency"]
     places.manifest.create(
         RunState(
             run="run",
@@ -175,6 +180,41 @@ def test_a_run_goes_on_with_the_split_that_it_was_given_and_with_no_other(config
 
 def data_given(config: RunConfig) -> dict[str, Any]:
     return config.data.model_dump(mode="json") | {"split": {"by": "given", "column": "part"}}
+
+
+def specification(config: RunConfig) -> SegmentSpec:
+    """What the ranks of the run's next segment are told."""
+    places = open_places(config)
+    return make_specification(config, places, hold_lease(config, places, "train").state)
+
+
+def test_a_run_that_was_begun_before_keeps_leaves_of_one_group(
+    config: RunConfig, dataset: DatasetManifest, run: Manifest
+) -> None:
+    prepare_work(config)
+    state, _ = recover_work(config, dataset)
+    assert state.config["train"]["padding_efficiency"] == 0
+    assert config.train.padding_efficiency is None  # what the flow goes on with says nothing
+    train = specification(config).train
+    assert train.padding_efficiency == 0
+    assert not leaf_cut(config.model, train).padding_efficiency
+
+
+def test_a_new_run_has_leaves_in_groups_and_keeps_them(config: RunConfig, run: Manifest) -> None:
+    new = changed(config, "run=new")
+    dataset, _ = prepare_work(new)
+    state, _ = recover_work(new, dataset)
+    assert state.config["train"]["padding_efficiency"] == PADDING_EFFICIENCY == 0.97
+    assert specification(new).train.padding_efficiency == PADDING_EFFICIENCY
+
+
+@pytest.mark.parametrize("efficiency", [0.97, 0.5])
+def test_how_leaves_are_padded_cannot_be_changed_for_a_run_that_was_begun_before(
+    config: RunConfig, run: Manifest, efficiency: float
+) -> None:
+    with pytest.raises(IncompatibleRunError, match=rf"train\.padding_efficiency: was 0\.0, is {efficiency} now"):
+        prepare_work(changed(config, f"train.padding_efficiency={efficiency}"))
+    assert prepare_work(changed(config, "train.padding_efficiency=0"))
 
 
 def test_labels_that_have_one_order_by_either_rule_are_not_prepared_again(config: RunConfig) -> None:

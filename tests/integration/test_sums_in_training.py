@@ -253,7 +253,7 @@ def train_with_batch_normalisation(spec: SegmentSpec, world: World) -> Any:
     def init(model: Classifier, config: ModelConfig, *arguments: Any) -> None:
         plain_init(model, config, *arguments)
         model.token_norm = norm = nn.BatchNorm1d(config.width)
-        model.token_embedding.register_forward_hook(lambda _, __, out: norm(out.flatten(0, 1)).view(out.shape))
+        model.token_embedding.register_forward_hook(lambda _, __, out: norm(out.view(-1, config.width)).view(out.shape))
 
     Classifier.__init__ = init  # type: ignore[method-assign, assignment]
     return train_segment(spec, world)

@@ -16,7 +16,8 @@ from torch import Tensor
 
 from storage.runs.positions import first_position
 from storage.runs.run_state import RollbackRecord
-from training.data.leaves import LeafCut, padded_length
+from training.data.groups import Group
+from training.data.leaves import LeafCut
 from training.data.lookahead import look_ahead
 from training.data.order import Order
 from training.data.reading import SampleReader
@@ -27,16 +28,25 @@ from training.world import World
 
 @dataclass(frozen=True)
 class Leaf:
-    """A part of a batch that goes through the model in one pass: B samples of at most T tokens."""
+    """A part of a batch that goes through the model in one pass: B samples, group after group.
+
+    A leaf that is flat has N tokens, padding included; one that is not is a single group of length T.
+    """
 
     index: int
     rows: NDArray[np.int64]  # [B] indices in the split
     ids: bytes  # UTF-8, joined by the ledger's separator, as read beside the tokens
-    tokens: Tensor  # [B, T] int32, 0 is padding
+    groups: tuple[Group, ...]
+    tokens: Tensor  # [N], or [B, T] if it is not flat; int32, 0 is padding
     lengths: Tensor  # [B] int64
     numeric: Tensor  # [B, 2K] float32
     categorical: Tensor  # [B, C] int64
     labels: Tensor  # [B] int64
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether the tokens of all groups stand one after the other."""
+        return self.tokens.ndim == 1
 
     def to(self, device: torch.device) -> "Leaf":
         """The same leaf on the device; the copy does not make the CPU wait."""
@@ -44,12 +54,12 @@ class Leaf:
             tensor.to(device, non_blocking=True)
             for tensor in (self.tokens, self.lengths, self.numeric, self.categorical, self.labels)
         )
-        return Leaf(self.index, self.rows, self.ids, *moved)
+        return Leaf(self.index, self.rows, self.ids, self.groups, *moved)
 
     def pinned(self) -> "Leaf":
         """The same leaf in page-locked memory, from where a GPU can fetch it by itself."""
         pinned = (t.pin_memory() for t in (self.tokens, self.lengths, self.numeric, self.categorical, self.labels))
-        return Leaf(self.index, self.rows, self.ids, *pinned)
+        return Leaf(self.index, self.rows, self.ids, self.groups, *pinned)
 
 
 @dataclass(frozen=True)
@@ -60,13 +70,15 @@ class Batch:
     num_tokens: int  # of all samples of the step, whichever rank has them; without padding
 
 
-def make_leaf(samples: Samples, index: int) -> Leaf:
-    """Pad samples to one shape."""
+def make_leaf(samples: Samples, index: int, groups: tuple[Group, ...], is_flat: bool) -> Leaf:
+    """Pad samples as their groups say."""
+    padded = list(_padded_groups(samples, groups))
     return Leaf(
         index=index,
         rows=samples.rows,
         ids=samples.joined_ids(),
-        tokens=torch.from_numpy(samples.padded_tokens(padded_length(int(samples.lengths.max())))),
+        groups=groups,
+        tokens=torch.from_numpy(np.concatenate([tokens.ravel() for tokens in padded]) if is_flat else padded[0]),
         lengths=torch.from_numpy(samples.lengths),
         numeric=torch.from_numpy(samples.numeric),
         categorical=torch.from_numpy(samples.categorical),
@@ -79,9 +91,17 @@ def own_leaves(
 ) -> Iterator[Leaf]:
     """This rank's leaves of a batch in parts. Of the samples of other leaves nothing is read but their `lengths`."""
     leaves = cut.cut(lengths, num_leaves)
-    costs = [cut.cost(len(leaf), int(lengths[leaf].max())) for leaf in leaves]
-    for index in deal(costs, world.size)[world.rank]:
-        yield make_leaf(take(parts, leaves[index]), index)
+    groups = cut.groups([lengths[leaf] for leaf in leaves])
+    for index in deal([cut.cost(of_leaf) for of_leaf in groups], world.size)[world.rank]:
+        yield make_leaf(take(parts, leaves[index]), index, groups[index], is_flat=cut.padding_efficiency > 0)
+
+
+def _padded_groups(samples: Samples, groups: tuple[Group, ...]) -> Iterator[NDArray[np.int32]]:
+    """The tokens of each group."""
+    start = 0
+    for group in groups:
+        yield samples.at(slice(start, start + group.num_samples)).padded_tokens(group.length)
+        start += group.num_samples
 
 
 class BatchSource:

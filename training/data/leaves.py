@@ -4,12 +4,14 @@ Invariant: the cut depends on the lengths in the batch and on the run's configur
 any number of ranks.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from training.configuration import ModelConfig
+from training.configuration import ModelConfig, TrainConfig
+from training.data.groups import Group, group_samples
 
 # Few distinct lengths: kernels are chosen and compiled once for each shape.
 PADDING_MULTIPLE = 8
@@ -20,10 +22,11 @@ class LeafCut:
     """Cuts batches so that the costliest leaf costs as little as possible.
 
     A padded token costs `dense_length` for the layers that look at it alone, and one more for each token that attention
-    looks at; see `leaf_cut`.
+    looks at; see `leaf_cut`. How samples are padded depends on `padding_efficiency`, which leaf they are in does not.
     """
 
     dense_length: int
+    padding_efficiency: float = 0.0
 
     def cut(self, lengths: NDArray[np.int64], num_leaves: int) -> list[NDArray[np.int64]]:
         """Positions in the batch of each leaf's samples, the shortest leaf first; every leaf has at least one.
@@ -38,23 +41,28 @@ class LeafCut:
         leaves = [longest_first[start:end][::-1] for start, end in zip([0, *ends], ends, strict=False)]
         return leaves[::-1]
 
-    def cost(self, num_samples: int, longest: int) -> int:
-        """Cost of a leaf whose longest sample has so many tokens."""
-        length = padded_length(longest)
-        return num_samples * length * (self.dense_length + length)
+    def groups(self, leaves: Sequence[NDArray[np.int64]]) -> list[tuple[Group, ...]]:
+        """How each leaf is padded, given its samples' lengths in rising order; one group where no efficiency is set."""
+        if self.padding_efficiency:
+            return group_samples(leaves, self.padding_efficiency)
+        return [(Group(len(lengths), padded_length(int(lengths[-1]))),) for lengths in leaves]
+
+    def cost(self, groups: Sequence[Group]) -> int:
+        """Cost of a leaf of these groups."""
+        return sum(group.num_tokens * (self.dense_length + group.length) for group in groups)
 
 
-def leaf_cut(model: ModelConfig) -> LeafCut:
+def leaf_cut(model: ModelConfig, train: TrainConfig) -> LeafCut:
     """The cut for a model.
 
     Per token and layer a transformer multiplies 4 width² + 2 width feedforward times in its dense layers and
     2 width length times in attention: the two are equal at a length of 2 width + feedforward.
     """
-    return LeafCut(2 * model.width + model.feedforward)
+    return LeafCut(2 * model.width + model.feedforward, train.least_padding_efficiency)
 
 
 def padded_length(longest: int) -> int:
-    """Tokens to which a leaf is padded."""
+    """Tokens to which a leaf of one group is padded."""
     return -(-max(1, longest) // PADDING_MULTIPLE) * PADDING_MULTIPLE
 
 

@@ -6,6 +6,8 @@ Invariant: everything is compiled from examples that are a function of the run's
 A shape that the compiled code does not cover is computed without it, in every process alike.
 """
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -13,17 +15,23 @@ from torch import Tensor
 from storage.datasets import DatasetManifest
 from training.configuration import TrainConfig
 from training.data.batches import Leaf
+from training.data.groups import Group
 from training.data.leaves import padded_length
-from training.model.classifier import Classifier
+from training.model.classifier import Classifier, EncoderBlock
 from training.model.precision import Precision
 
 
 def compile_model(model: Classifier, dataset: DatasetManifest, config: TrainConfig, precision: Precision) -> None:
     """Compile forward and backward of `model`, on the device already, for leaves of any shape."""
     torch.use_deterministic_algorithms(True)  # tells the compiler too, which `choose_precision` does not load
-    model.compile()
-    for num_samples in (max(2, config.batch_size // config.leaves), 1):  # one sample is a shape of its own
-        leaf = _example(dataset, num_samples, precision.device)
+    num_samples = max(2, config.batch_size // config.leaves)
+    if config.least_padding_efficiency:
+        _compile_blocks(model)
+        leaves = [_flat_example(dataset, num_samples, precision.device)]
+    else:
+        model.compile()
+        leaves = [_example(dataset, number, precision.device) for number in (num_samples, 1)]  # 1: a shape of its own
+    for leaf in leaves:
         for is_training in (True, False):
             model.train(is_training)
             with torch.set_grad_enabled(is_training), precision.autocast():
@@ -35,6 +43,23 @@ def compile_model(model: Classifier, dataset: DatasetManifest, config: TrainConf
     torch.compiler.set_stance("eager_on_recompile")
 
 
+def _compile_blocks(model: Classifier) -> None:
+    """Compile what looks at tokens alone, for any number of them.
+
+    What lies between, attention over any number of groups, is one kernel for each group and has little to gain.
+    """
+    for block in model.blocks:
+        assert isinstance(block, EncoderBlock)
+        block.before_mixing = torch.compile(block.before_mixing, dynamic=True)  # type: ignore[method-assign]
+        block.after_mixing = torch.compile(block.after_mixing, dynamic=True)  # type: ignore[method-assign]
+
+
+def _flat_example(dataset: DatasetManifest, num_samples: int, device: torch.device) -> Leaf:
+    """A flat leaf of zeros in one group."""
+    leaf = _example(dataset, num_samples, device)
+    return replace(leaf, tokens=leaf.tokens.flatten())
+
+
 def _example(dataset: DatasetManifest, num_samples: int, device: torch.device) -> Leaf:
     """A leaf of zeros, its numbers of samples and of tokens declared to be any."""
     length = padded_length(dataset.max_tokens // 2)
@@ -44,6 +69,7 @@ def _example(dataset: DatasetManifest, num_samples: int, device: torch.device) -
         index=0,
         rows=np.arange(num_samples),
         ids=b"",
+        groups=(Group(num_samples, length),),
         tokens=torch.zeros(num_samples, length, dtype=torch.int32),
         lengths=torch.full((num_samples,), length),
         numeric=torch.zeros(num_samples, 2 * len(dataset.numeric)),

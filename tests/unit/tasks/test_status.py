@@ -17,7 +17,7 @@ from storage.runs.manifest import Manifest
 from storage.runs.retention import RetentionPolicy
 from storage.runs.run_state import SegmentRecord
 from storage.runs.segments import Heartbeat, write_heartbeat
-from storage.runs.transitions import end_segment, promote, take_lease
+from storage.runs.transitions import end_segment, promote, reconfigure, take_lease
 from tasks.configuration import DataConfig, RunConfig
 from tasks.reports.set_aside import describe_setback
 from tasks.scrubs.scrub import scrub_store
@@ -58,6 +58,8 @@ def begin_segment(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/bin/true")
     data = DataConfig(text="t", label="l", kind="binary")
     config = RunConfig(run="run", store=store.address, data=data, train=TrainConfig(batch_size=BATCH_SIZE, steps=100))
+    # `recover` comes before, and puts the configuration into the manifest.
+    Manifest(store, "run").commit("configuration changed", reconfigure(config.model_dump(mode="json"), 100))
     record, _sentence = inspect.unwrap(train_segment)(config)
     assert record.outcome == "lost"
 

@@ -15,9 +15,9 @@ from storage.errors import CorruptObjectError
 from storage.objects.local_store import LocalStore
 from storage.runs.ledger import ID_SEPARATOR
 from tests.helpers.datasets import publish_small_dataset
-from training.configuration import ModelConfig
+from training.configuration import ModelConfig, TrainConfig
 from training.data import samples
-from training.data.batches import BatchSource
+from training.data.batches import BatchSource, Leaf
 from training.data.leaves import PADDING_MULTIPLE, leaf_cut
 from training.data.order import RowOrder, SampleOrder
 from training.data.reading import SampleReader
@@ -28,6 +28,8 @@ from training.world import World
 BATCH_SIZE = 24
 NUM_LEAVES = 5
 MODEL = ModelConfig(width=16, layers=2, heads=2, feedforward=32)
+# As a new run has it, and as one has it that was begun before leaves had groups.
+IN_GROUPS, IN_ONE_GROUP = TrainConfig(padding_efficiency=0.97), TrainConfig(padding_efficiency=0)
 
 
 @pytest.fixture
@@ -59,35 +61,50 @@ def tokens_of(samples: Samples) -> list[list[int]]:
     return [row[:length] for row, length in zip(rows.tolist(), samples.lengths.tolist(), strict=True)]
 
 
-def make_source(store: LocalStore, dataset: DatasetManifest, world: World) -> BatchSource:
+def make_source(
+    store: LocalStore, dataset: DatasetManifest, world: World, train: TrainConfig = IN_GROUPS
+) -> BatchSource:
     reader = make_reader(store, dataset)
     order = order_of(reader)
-    return BatchSource(reader, order, leaf_cut(MODEL), BATCH_SIZE, NUM_LEAVES, world, pin=False)
+    return BatchSource(reader, order, leaf_cut(MODEL, train), BATCH_SIZE, NUM_LEAVES, world, pin=False)
 
 
+def rows_of(leaf: Leaf) -> list[list[int]]:
+    """The tokens of each sample, padded."""
+    sizes = [group.num_tokens for group in leaf.groups]
+    parts = torch.split(leaf.tokens.flatten(), sizes)
+    return [row for part, group in zip(parts, leaf.groups, strict=True) for row in part.view(*group).tolist()]
+
+
+@pytest.mark.parametrize("train", [IN_GROUPS, IN_ONE_GROUP])
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
 def test_the_ranks_together_see_the_same_leaves_on_any_number_of_ranks(
-    store: LocalStore, dataset: DatasetManifest, size: int
+    store: LocalStore, dataset: DatasetManifest, size: int, train: TrainConfig
 ) -> None:
-    alone = make_source(store, dataset, World(0, 1, 0))
-    ranks = [make_source(store, dataset, World(rank, size, rank)) for rank in range(size)]
+    alone = make_source(store, dataset, World(0, 1, 0), train)
+    ranks = [make_source(store, dataset, World(rank, size, rank), train) for rank in range(size)]
     for step in (0, 1, 12, 13):  # step 12 straddles two epochs
         together = sorted((leaf for source in ranks for leaf in source.batch(step).leaves), key=lambda leaf: leaf.index)
         expected = alone.batch(step).leaves
         assert [leaf.index for leaf in together] == list(range(NUM_LEAVES))
         for mine, theirs in zip(together, expected, strict=True):
             assert torch.equal(mine.tokens, theirs.tokens)  # shapes as well
+            assert mine.groups == theirs.groups
             assert torch.equal(mine.labels, theirs.labels)
             assert mine.rows.tolist() == theirs.rows.tolist()
+        assert (max(len(leaf.groups) for leaf in together) > 1) == (train is IN_GROUPS)
 
 
-def test_a_leaf_says_which_samples_it_is_made_of(store: LocalStore, dataset: DatasetManifest) -> None:
+@pytest.mark.parametrize("train", [IN_GROUPS, IN_ONE_GROUP])
+def test_a_leaf_says_which_samples_it_is_made_of(
+    store: LocalStore, dataset: DatasetManifest, train: TrainConfig
+) -> None:
     reader = make_reader(store, dataset)
     stored = reader.read(RowOrder(reader.num_rows, reader.group_rows), 0, reader.num_rows)
-    for leaf in make_source(store, dataset, World(0, 1, 0)).batch(12).leaves:
+    for leaf in make_source(store, dataset, World(0, 1, 0), train).batch(12).leaves:
         expected = stored.at(leaf.rows)
         assert leaf.ids == expected.joined_ids()
-        for tokens, length, row in zip(leaf.tokens.tolist(), leaf.lengths.tolist(), tokens_of(expected), strict=True):
+        for tokens, length, row in zip(rows_of(leaf), leaf.lengths.tolist(), tokens_of(expected), strict=True):
             assert tokens[:length] == row
             assert not any(tokens[length:])
 
@@ -168,7 +185,7 @@ def test_reading_ahead_gives_what_reading_gives(store: LocalStore, dataset: Data
 def test_padding_does_not_reach_the_logits(store: LocalStore, dataset: DatasetManifest) -> None:
     torch.manual_seed(0)
     model = Classifier(MODEL, dataset, False).eval()
-    leaf = make_source(store, dataset, World(0, 1, 0)).batch(0).leaves[0]
+    leaf = make_source(store, dataset, World(0, 1, 0), IN_ONE_GROUP).batch(0).leaves[0]
     wider = torch.nn.functional.pad(leaf.tokens, (0, PADDING_MULTIPLE))
     wider[:, -PADDING_MULTIPLE:] = 7  # whatever stands there
     padded = replace(leaf, tokens=wider)
@@ -176,9 +193,12 @@ def test_padding_does_not_reach_the_logits(store: LocalStore, dataset: DatasetMa
     assert torch.allclose(model(leaf), model(padded), atol=1e-6)
 
 
-def test_a_text_without_any_token_gives_finite_logits(store: LocalStore, dataset: DatasetManifest) -> None:
+@pytest.mark.parametrize("train", [IN_GROUPS, IN_ONE_GROUP])
+def test_a_text_without_any_token_gives_finite_logits(
+    store: LocalStore, dataset: DatasetManifest, train: TrainConfig
+) -> None:
     model = Classifier(MODEL, dataset, False)
-    leaf = make_source(store, dataset, World(0, 1, 0)).batch(0).leaves[0]
+    leaf = make_source(store, dataset, World(0, 1, 0), train).batch(0).leaves[0]
     logits = model(replace(leaf, lengths=torch.zeros_like(leaf.lengths)))
     logits.sum().backward()
     assert logits.isfinite().all()

@@ -13,9 +13,10 @@ from storage.datasets import DatasetManifest
 from storage.objects.local_store import LocalStore
 from storage.runs.ledger import ID_SEPARATOR, LEDGER_SCHEMA
 from tests.helpers.datasets import publish_small_dataset
-from training.configuration import ModelConfig
+from training.configuration import ModelConfig, TrainConfig
 from training.data.batches import BatchSource, Leaf, make_leaf
 from training.data.consumption import Consumption, md5_of_ids
+from training.data.groups import Group
 from training.data.leaves import leaf_cut
 from training.data.order import RowOrder, SampleOrder
 from training.data.reading import SampleReader
@@ -24,7 +25,7 @@ from training.world import World
 ALONE = World(0, 1, 0)
 BATCH_SIZE = 24
 NUM_LEAVES = 5
-CUT = leaf_cut(ModelConfig(width=16, layers=1, heads=2, feedforward=32))
+CUT = leaf_cut(ModelConfig(width=16, layers=1, heads=2, feedforward=32), TrainConfig())
 
 
 @pytest.fixture
@@ -44,7 +45,8 @@ def reader(store: LocalStore, dataset: DatasetManifest, tmp_path: Path) -> Sampl
 
 def leaf_of(reader: SampleReader, rows: list[int], index: int) -> Leaf:
     stored = reader.read(RowOrder(reader.num_rows, reader.group_rows), 0, reader.num_rows)
-    return make_leaf(stored.at(np.array(rows)), index)
+    samples = stored.at(np.array(rows))
+    return make_leaf(samples, index, (Group(len(rows), int(samples.lengths.max())),), is_flat=True)
 
 
 def md5_of_rows(rows: list[int]) -> bytes:

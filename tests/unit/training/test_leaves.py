@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from training.configuration import ModelConfig
+from training.configuration import ModelConfig, TrainConfig
+from training.data.groups import Group
 from training.data.leaves import LeafCut, leaf_cut, padded_length
 from training.rank_shares import deal
 
@@ -24,7 +25,7 @@ def cut(lengths: list[int], num_leaves: int, cutter: LeafCut = CUT) -> list[NDAr
 
 
 def costs_of(leaves: list[NDArray[np.int64]], lengths: list[int], cutter: LeafCut = CUT) -> list[int]:
-    return [cutter.cost(len(leaf), max(lengths[place] for place in leaf.tolist())) for leaf in leaves]
+    return [cutter.cost(groups) for groups in cutter.groups([np.array(lengths)[leaf] for leaf in leaves])]
 
 
 def least_cost_of_the_costliest_leaf(lengths: list[int], num_leaves: int, cutter: LeafCut) -> int:
@@ -32,7 +33,7 @@ def least_cost_of_the_costliest_leaf(lengths: list[int], num_leaves: int, cutter
     costliest = []
     for places in product(range(num_leaves), repeat=len(lengths)):
         leaves = [[n for n, place in zip(lengths, places, strict=True) if place == leaf] for leaf in range(num_leaves)]
-        costliest.append(max(cutter.cost(len(leaf), max(leaf)) for leaf in leaves if leaf))
+        costliest.append(max(cutter.cost([Group(len(leaf), padded_length(max(leaf)))]) for leaf in leaves if leaf))
     return min(costliest)
 
 
@@ -91,7 +92,7 @@ def test_a_leaf_is_padded_to_a_multiple_and_never_to_nothing() -> None:
 
 def test_attention_costs_as_much_as_the_dense_layers_where_the_docstring_says() -> None:
     model = ModelConfig(width=96, feedforward=256)
-    length = leaf_cut(model).dense_length
+    length = leaf_cut(model, TrainConfig()).dense_length
     dense = 4 * model.width**2 + 2 * model.width * model.feedforward
     assert dense == 2 * model.width * length
 

@@ -1,0 +1,157 @@
+"""`make bench-padding`: how much of what is computed is padding, and what a step takes, with and without groups.
+
+Data are the corpora of both jobs, prepared as a user's would be. The tables of padding are the same on every machine.
+For the times both trainers live in one process and take the same batch in turn, so that a noisy machine disturbs both
+alike; quoted is the best time of each, and the median of the ratios of neighbours.
+"""
+
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from storage.datasets import DatasetManifest
+from storage.objects.local_store import LocalStore
+from tasks.configuration import RunConfig
+from tasks.corpora.generate import generate_corpus
+from tasks.data.pipeline import prepare_dataset
+from tasks.settings.reading import load_configuration
+from training.building import make_model, make_objective
+from training.configuration import CheckpointConfig, ModelConfig, TrainConfig, ValidationConfig
+from training.data.batches import Batch, BatchSource
+from training.data.leaves import leaf_cut
+from training.data.order import SampleOrder
+from training.data.reading import SampleReader
+from training.model.precision import choose_precision
+from training.specification import SegmentSpec
+from training.trainer import Trainer
+from training.world import World
+
+ROOT = Path(__file__).parents[2]
+ALONE = World(0, 1, 0)
+ROWS = {"policy": 40_000, "quality": 20_000}
+BEFORE, NOW = 0.0, 0.97
+STEPS = 20
+# Samples of a batch, leaves. The first are those of both configurations.
+SIZES = ((512, 32), (64, 4), (16, 4), (512, 8), (1024, 8))
+SMALL = ModelConfig(width=128, layers=2, heads=4, feedforward=512)
+# Job, samples of a batch, leaves, pairs of steps that are timed.
+TIMED = (
+    ("policy", 512, 32, 6),
+    ("policy", 64, 4, 20),
+    ("quality", 512, 32, 2),
+    ("quality", 64, 4, 5),
+    ("quality", 16, 4, 12),
+)
+
+
+@dataclass(frozen=True)
+class Job:
+    """A prepared corpus, and the configuration that it is for."""
+
+    config: RunConfig
+    dataset: DatasetManifest
+    store: LocalStore
+
+    def batches(self, model: ModelConfig, train: TrainConfig) -> BatchSource:
+        reader = SampleReader(self.store, self.dataset, "train", self.store.root / ".tmp" / "samples")
+        order = SampleOrder(reader.num_rows, reader.group_rows, 0)
+        return BatchSource(reader, order, leaf_cut(model, train), train.batch_size, train.leaves, ALONE, pin=False)
+
+
+def main() -> None:
+    """Prepare the corpora, measure, print the tables."""
+    console = Console(width=130, highlight=False)
+    with tempfile.TemporaryDirectory() as folder:
+        jobs = {name: _prepare(name, Path(folder) / name) for name in ROWS}
+        padding = Table(
+            "job", "batch", "leaves", "filled, one group", "filled, in groups", "worst batch", "groups a leaf",
+            "ms to read and cut a batch", box=None, pad_edge=False,
+        )  # fmt: skip
+        for name, job in jobs.items():
+            for batch_size, leaves in SIZES:
+                padding.add_row(name, f"{batch_size}", f"{leaves}", *_measure_padding(job, batch_size, leaves))
+        console.print(padding)
+        times = Table(
+            "job", "batch", "leaves", "s/step, one group", "s/step, in groups", "median of ratios", box=None,
+            pad_edge=False,
+        )  # fmt: skip
+        for name, batch_size, leaves, pairs in TIMED:
+            times.add_row(name, f"{batch_size}", f"{leaves}", *_measure_time(jobs[name], batch_size, leaves, pairs))
+        console.print(times)
+
+
+def _prepare(name: str, folder: Path) -> Job:
+    generate_corpus(folder / "corpus", name, ROWS[name])  # type: ignore[arg-type]
+    assignments = [f"data.source={folder / 'corpus'}", f"store={folder / 'store'}", "data.memory_limit=2GB"]
+    config = load_configuration(ROOT / f"deployments/configs/{name}.toml", assignments)
+    store = LocalStore(Path(config.store))
+    return Job(config, prepare_dataset(config.data, store, folder / "scratch"), store)
+
+
+def _measure_padding(job: Job, batch_size: int, leaves: int) -> list[str]:
+    """Of the first steps, by the configured model, which decides the cut into leaves."""
+    filled: dict[float, list[float]] = {}
+    num_groups = num_leaves = 0
+    for efficiency in (BEFORE, NOW):
+        train = TrainConfig(batch_size=batch_size, leaves=leaves, padding_efficiency=efficiency)
+        seconds = []
+        for batch, taken in _timed(job.batches(job.config.model, train)):
+            filled.setdefault(efficiency, []).append(_filled(batch))
+            seconds.append(taken)
+            num_groups += sum(len(leaf.groups) for leaf in batch.leaves) if efficiency else 0
+            num_leaves += len(batch.leaves) if efficiency else 0
+    return [
+        f"{statistics.mean(filled[BEFORE]):.3f}", f"{statistics.mean(filled[NOW]):.3f}", f"{min(filled[NOW]):.3f}",
+        f"{num_groups / num_leaves:.2f}", f"{1000 * statistics.median(seconds):.1f}",
+    ]  # fmt: skip
+
+
+def _timed(source: BatchSource) -> Iterator[tuple[Batch, float]]:
+    for step in range(STEPS):
+        began = time.perf_counter()
+        batch = source.batch(step)
+        yield batch, time.perf_counter() - began
+
+
+def _filled(batch: Batch) -> float:
+    return batch.num_tokens / sum(group.num_tokens for leaf in batch.leaves for group in leaf.groups)
+
+
+def _measure_time(job: Job, batch_size: int, leaves: int, pairs: int) -> list[str]:
+    """The same batches through both trainers in turn; the first pair warms up."""
+    trainers = {}
+    for efficiency in (BEFORE, NOW):
+        train = TrainConfig(batch_size=batch_size, leaves=leaves, padding_efficiency=efficiency)
+        trainers[efficiency] = _make_trainer(job, train), job.batches(SMALL, train)
+    seconds: dict[float, list[float]] = {BEFORE: [], NOW: []}
+    for step in range(1 + pairs):
+        for efficiency in (BEFORE, NOW) if step % 2 else (NOW, BEFORE):
+            trainer, source = trainers[efficiency]
+            batch = source.batch(step)
+            began = time.perf_counter()
+            trainer.take_step(step, batch.leaves)
+            seconds[efficiency].append(time.perf_counter() - began)
+    before, now = seconds[BEFORE][1:], seconds[NOW][1:]
+    ratio = statistics.median(after / ago for after, ago in zip(now, before, strict=True))
+    return [f"{min(before):.2f}", f"{min(now):.2f}", f"{ratio:.2f}"]
+
+
+def _make_trainer(job: Job, train: TrainConfig) -> Trainer:
+    spec = SegmentSpec(
+        work="train", run="bench", store=job.store.address, scratch=str(job.store.root), fence=1, resume=None,
+        dataset_digest=job.dataset.digest, model=SMALL, validation=ValidationConfig(), checkpoint=CheckpointConfig(),
+        train=train,
+    )  # fmt: skip
+    precision = choose_precision(train, ALONE)
+    model = make_model(spec, job.dataset, precision)
+    return Trainer(model, make_objective(spec, job.dataset, precision), train, precision, ALONE)
+
+
+if __name__ == "__main__":
+    main()

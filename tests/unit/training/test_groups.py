@@ -1,0 +1,205 @@
+"""How the samples of leaves are put into groups: no sample lost, as little padding as asked for, and the same model."""
+
+import re
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pyarrow.compute as pc
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from torch import Tensor
+
+from storage.datasets import DatasetManifest
+from storage.objects.local_store import LocalStore
+from tasks.corpora import policy, quality
+from tasks.settings.reading import load_configuration
+from tests.helpers.datasets import publish_small_dataset
+from training.configuration import PADDING_EFFICIENCY, ModelConfig
+from training.data.batches import Leaf, make_leaf
+from training.data.groups import Group, group_samples
+from training.data.leaves import LeafCut, leaf_cut
+from training.data.order import RowOrder
+from training.data.reading import SampleReader
+from training.data.samples import Samples
+from training.model.classifier import Classifier
+
+CONFIGS = Path(__file__).parents[3] / "deployments/configs"
+MODEL = ModelConfig(width=16, layers=2, heads=2, feedforward=32, dropout=0.0)
+BLOCKS = 6  # of 2,048 rows of a corpus
+
+batches_of_leaves = st.lists(
+    st.lists(st.integers(0, 2048), min_size=1, max_size=40).map(lambda lengths: np.array(sorted(lengths))),
+    min_size=1,
+    max_size=6,
+)
+efficiencies = st.sampled_from([0.5, 0.9, 0.97, 1.0])
+
+
+def real(leaves: list[NDArray[np.int64]]) -> int:
+    """Tokens of a batch without padding; a sample without any has one of padding, which it cannot do without."""
+    return sum(int(np.maximum(1, lengths).sum()) for lengths in leaves)
+
+
+def computed(groups: list[tuple[Group, ...]]) -> int:
+    return sum(group.num_tokens for of_leaf in groups for group in of_leaf)
+
+
+@settings(deadline=None)
+@given(batches_of_leaves, efficiencies)
+def test_every_sample_is_in_one_group_that_is_as_long_as_its_longest(
+    leaves: list[NDArray[np.int64]], efficiency: float
+) -> None:
+    for lengths, groups in zip(leaves, group_samples(leaves, efficiency), strict=True):
+        assert sum(group.num_samples for group in groups) == len(lengths)
+        ends = np.cumsum([group.num_samples for group in groups])
+        assert [group.length for group in groups] == np.maximum(1, lengths)[ends - 1].tolist()
+
+
+@settings(deadline=None)
+@given(batches_of_leaves, efficiencies)
+def test_whatever_efficiency_is_asked_for_is_reached_in_every_batch(
+    leaves: list[NDArray[np.int64]], efficiency: float
+) -> None:
+    assert real(leaves) >= efficiency * computed(group_samples(leaves, efficiency)) - 1e-6
+
+
+@settings(deadline=None)
+@given(batches_of_leaves)
+def test_more_efficiency_only_parts_groups_further(leaves: list[NDArray[np.int64]]) -> None:
+    few, many = group_samples(leaves, 0.9), group_samples(leaves, 0.97)
+    for coarse, fine in zip(few, many, strict=True):
+        assert set(np.cumsum([g.num_samples for g in coarse])) <= set(np.cumsum([g.num_samples for g in fine]))
+
+
+def test_no_group_is_made_where_nothing_is_gained() -> None:
+    assert group_samples([np.full(9, 7), np.array([100, 100])], 1.0) == [(Group(9, 7),), (Group(2, 100),)]
+
+
+def test_one_outlier_alone_is_parted_from_the_others() -> None:
+    assert group_samples([np.array([10, 10, 10, 2000])], 0.97) == [(Group(3, 10), Group(1, 2000))]
+
+
+def test_close_to_as_few_groups_are_made_as_can_be() -> None:
+    """Compared with the best of all ways, for leaves that are small enough to try them."""
+    chance = np.random.Generator(np.random.Philox(key=3))
+    found = fewest = 0
+    for _ in range(30):
+        lengths = np.sort(np.rint(chance.lognormal(np.log(250), 0.8, 9)).astype(np.int64))
+        found += len(group_samples([lengths], 0.97)[0])
+        fewest += fewest_groups(lengths, 0.97)
+    assert found <= 1.05 * fewest
+
+
+def fewest_groups(lengths: NDArray[np.int64], efficiency: float) -> int:
+    def num_tokens(parting: int) -> int:
+        ends = [i + 1 for i in range(len(lengths) - 1) if parting >> i & 1] + [len(lengths)]
+        return sum(int(lengths[end - 1]) * (end - start) for start, end in zip([0, *ends], ends, strict=False))
+
+    fits = (n for n in range(2 ** (len(lengths) - 1)) if num_tokens(n) * efficiency <= lengths.sum())
+    return 1 + min(n.bit_count() for n in fits)
+
+
+@cache
+def corpus_lengths(job: str) -> NDArray[np.int64]:
+    """Tokens of each row of a corpus; of raw text, words and punctuation, which is about what a tokenizer makes."""
+    if job == "quality":
+        masks = [quality.draw_block(0, block, 2048)["attention_mask"] for block in range(BLOCKS)]
+        return np.array([sum(mask) for column in masks for mask in column.to_pylist()])
+    texts = [policy.draw_block(0, block, 2048)["prompt_text"] for block in range(BLOCKS)]
+    filled = [text for column in texts for text in pc.fill_null(column, "").to_pylist()]
+    return np.array([len(re.findall(r"\w+|[^\w\s]", text)) for text in filled])
+
+
+@pytest.mark.parametrize("job", ["policy", "quality"])
+@pytest.mark.parametrize(("batch_size", "num_leaves"), [(None, None), (64, 4), (16, 4), (512, 8)])
+def test_the_leaves_of_both_jobs_are_filled_to_97_percent(
+    job: str, batch_size: int | None, num_leaves: int | None
+) -> None:
+    """With their configurations as they are, and with others. In each batch, and not only on average."""
+    config = load_configuration(CONFIGS / f"{job}.toml")
+    assert config.train.padding_efficiency is None  # the default is what is looked at here
+    size, number = batch_size or config.train.batch_size, num_leaves or config.train.leaves
+    cut, lengths = leaf_cut(config.model, config.train), corpus_lengths(job)
+    num_groups = []
+    for start in range(0, len(lengths) - size, size):
+        batch = lengths[start : start + size]
+        leaves = [batch[leaf] for leaf in cut.cut(batch, number)]
+        groups = cut.groups(leaves)
+        assert batch.sum() >= 0.97 * computed(groups)
+        num_groups += [len(of_leaf) for of_leaf in groups]
+    assert PADDING_EFFICIENCY >= 0.97
+    # So many calls of attention in place of one: where leaves are small parts of a batch, hardly more than one.
+    assert np.mean(num_groups) <= (1.5 if size / number <= 16 and number >= 32 else 5.5)
+
+
+@pytest.fixture
+def dataset(tmp_path: Path) -> DatasetManifest:
+    return publish_small_dataset(LocalStore(tmp_path / "store"), tmp_path / "work", rows=100)
+
+
+@pytest.fixture
+def samples(dataset: DatasetManifest, tmp_path: Path) -> Samples:
+    """Of a leaf: sorted by length."""
+    reader = SampleReader(LocalStore(tmp_path / "store"), dataset, "train", tmp_path / "samples")
+    found = reader.read(RowOrder(reader.num_rows, reader.group_rows), 0, 40)
+    return found.at(np.argsort(found.lengths, kind="stable"))
+
+
+def leaf_with(samples: Samples, efficiency: float) -> Leaf:
+    cut = LeafCut(64, efficiency)
+    (groups,) = cut.groups([samples.lengths])
+    return make_leaf(samples, 0, groups, is_flat=efficiency > 0)
+
+
+def gradients_of(model: Classifier, leaf: Leaf) -> list[Tensor]:
+    """Of a weighted sum over samples, as the loss is one."""
+    model.zero_grad()
+    double = replace(leaf, numeric=leaf.numeric.double())
+    weights = torch.arange(1.0, len(leaf.rows) + 1, dtype=torch.float64)
+    losses = torch.nn.functional.cross_entropy(model(double), leaf.labels, reduction="none")
+    (losses * weights).sum().backward()  # type: ignore[no-untyped-call]
+    return [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None]
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_a_leaf_in_groups_has_the_gradient_of_the_same_leaf_in_one(
+    dataset: DatasetManifest, samples: Samples, checkpointing: bool
+) -> None:
+    """In double precision: what is left is rounding."""
+    torch.manual_seed(0)
+    model = Classifier(MODEL, dataset, checkpointing).double()
+    expected = gradients_of(model, leaf_with(samples, 0.0))
+    for efficiency, least_groups in ((0.01, 1), (0.97, 3), (1.0, 4)):
+        leaf = leaf_with(samples, efficiency)
+        assert leaf.is_flat and len(leaf.groups) >= least_groups
+        found = gradients_of(model, leaf)
+        assert len(found) == len(expected) == len(list(model.parameters()))
+        for mine, theirs in zip(found, expected, strict=True):
+            torch.testing.assert_close(mine, theirs, rtol=1e-9, atol=1e-12)
+
+
+def test_the_same_leaf_in_groups_draws_the_same_dropout_again(dataset: DatasetManifest, samples: Samples) -> None:
+    model = Classifier(MODEL.model_copy(update={"dropout": 0.3}), dataset, False)
+    leaf, logits = leaf_with(samples, 0.97), []
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        logits.append(model(leaf))
+    assert torch.equal(logits[0], logits[1])
+    assert not torch.equal(logits[0], logits[2])
+
+
+def test_what_stands_in_the_padding_of_a_group_reaches_no_logit(dataset: DatasetManifest, samples: Samples) -> None:
+    model = Classifier(MODEL, dataset, False).eval()
+    leaf = leaf_with(samples, 0.5)
+    lengths = torch.split(leaf.lengths, [group.num_samples for group in leaf.groups])
+    is_real = torch.cat([
+        (torch.arange(group.length) < of_group[:, None]).flatten()
+        for group, of_group in zip(leaf.groups, lengths, strict=True)
+    ])  # fmt: skip
+    assert not is_real.all()
+    assert torch.equal(model(leaf), model(replace(leaf, tokens=torch.where(is_real, leaf.tokens, 7))))

@@ -30,7 +30,7 @@ ROUNDS = 3
 FEW_ROUNDS = 1
 # From a folder; peers have one, but ours is over too soon to be measured well. From the bucket all have one.
 OWN_EPOCHS = 3
-STARTS = 5
+STARTS = 7
 COLD_STARTS = 2
 RANKS = (1, 8)
 OWN = "Holdfast"

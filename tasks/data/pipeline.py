@@ -51,7 +51,7 @@ from tasks.data.sources.source_file import SourceFile
 from tasks.data.split import TRAIN, Dealt, deal_samples
 from tasks.data.statistics import measure_categorical, measure_numeric
 from tasks.data.tokenizer import TOKENIZER_FILE, load_tokenizer, train_tokenizer
-from tasks.data.units.area import Area, FolderArea, Record, StoreArea, put_again, remove_area
+from tasks.data.units.area import Area, FolderArea, Record, StoreArea, begin_area, put_again, remove_area
 from tasks.data.units.checking import measured_in, open_extract
 from tasks.data.units.dealing import DealSettings, bits_of_buckets, require_short_enough
 from tasks.data.units.pieces import bytes_of_piece, cut
@@ -203,6 +203,7 @@ class _Preparation:
     def run(self, table: SourceTable | None) -> DatasetManifest:
         if self.address is None:
             return self._run(table)
+        begin_area(StoreArea(self.place.store, self.address.area), time.time())
         return self.engine.attend(lambda: self._run(table))
 
     def _run(self, table: SourceTable | None) -> DatasetManifest:

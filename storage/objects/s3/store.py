@@ -29,7 +29,7 @@ from storage.objects.s3.transfers import download, put_bytes, read_object, read_
 
 SWEEP_AGE = timedelta(days=1)
 # Where files are put. In a bucket that is not ours alone, other uploads under way are none of our business.
-SWEPT_PREFIXES = ("datasets/", "runs/")
+SWEPT_PREFIXES = ("datasets/", "preparations/", "runs/")
 # Data sets are immutable under the digest of their inputs, and their shards are read again and again.
 SHARED_PREFIX = "datasets/"
 

@@ -18,6 +18,7 @@ from tasks.data.token_lists import lengths_of_good_tokens
 
 SAMPLE_ROWS = 100_000
 NUM_EXAMPLES = 3
+BATCH_ROWS = 4096
 
 
 @dataclass(frozen=True)
@@ -83,8 +84,10 @@ def _sample_of_good_tokens(
 
     Of good data, which is nearly all there is, this reads the tokens once, and looks at them as one long array.
     """
-    mask = ", mask" if config.attention_mask else ""
-    reader = connection.sql(f"SELECT id, label, {chosen} AS chosen, tokens{mask} FROM ({rows})").to_arrow_reader(4096)
+    # What does not fit into fewer bytes becomes null, and is no good token.
+    mask = ", TRY_CAST(mask AS TINYINT[]) AS mask" if config.attention_mask else ""
+    columns = f"id, label, {chosen} AS chosen, TRY_CAST(tokens AS INTEGER[]) AS tokens{mask}"
+    reader = connection.sql(f"SELECT {columns} FROM ({rows})").to_arrow_reader(BATCH_ROWS)
     sample = []
     for batch in reader:
         lengths = lengths_of_good_tokens(

@@ -16,6 +16,8 @@ from storage.objects.store import Store
 
 AREAS_FOLDER = "preparations"
 SEAL_FIELD = "seal"
+BEGUN = "begun"
+ABANDONED_SECONDS = 14 * 86_400.0
 Record = dict[str, Any]
 
 
@@ -106,6 +108,18 @@ class StoreArea:
 
     def _key_of(self, name: str) -> str:
         return f"{AREAS_FOLDER}/{self.key}/{name}"
+
+
+def begin_area(area: StoreArea, now: float) -> None:
+    """Note when a preparation began, and remove what others kept that began long ago and were never finished."""
+    for key in list(area.store.list_keys(f"{AREAS_FOLDER}/")):
+        _, other, name = key.split("/", 2)
+        if name == f"{BEGUN}.json" and other != area.key:
+            begun = StoreArea(area.store, other).find(BEGUN)
+            if begun is None or begun["unix_time"] < now - ABANDONED_SECONDS:
+                remove_area(area.store, other)
+    if area.find(BEGUN) is None:
+        area.keep(BEGUN, {"unix_time": now}, {})
 
 
 def remove_area(store: Store, key: str) -> None:

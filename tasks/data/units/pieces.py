@@ -18,9 +18,9 @@ from tasks.data.sources.parquet_ranges import columns_of_leaves
 
 SMALLEST_PIECE_BYTES, LARGEST_PIECE_BYTES = 8 << 20, 1 << 30
 # How many times a unit has its piece in memory, at most, and what a process needs beside that.
-COPIES_IN_MEMORY = 5
+COPIES_IN_MEMORY = 4
 PROCESS_BYTES = 256 << 20
-SHARE_OF_LIMIT = 16
+SHARE_OF_LIMIT = 32
 MOST_STRETCHES = 64
 VALUE_BYTES = 8  # of a number, also in a list, before it is narrowed
 USUAL_LIMIT = 2 << 30

@@ -21,7 +21,7 @@ from prefect.context import TaskRunContext
 from prefect.futures import as_completed
 from prefect.task_runners import ProcessPoolTaskRunner, TaskRunner
 
-from storage.errors import ConfigurationError
+from storage.errors import ConfigurationError, StoreError
 from tasks.configuration import DataConfig, PrepareConfig
 from tasks.data.units.pieces import num_processes_within
 from tasks.data.units.place import Address
@@ -30,6 +30,9 @@ from tasks.data.units.work import do_unit_at
 Value = TypeVar("Value")
 
 
+# What a pool and Dask raise when a process that was at work is no more.
+KILLED = ("BrokenProcessPool", "KilledWorker")
+CONNECT_SECONDS = 15
 # A flow is handed to each process of a pool with all that it refers to: so this is not one of its parameters.
 _attended: ContextVar[Callable[[], None]] = ContextVar("attended")
 
@@ -44,39 +47,56 @@ class PrefectUnits:
     def attend(self, prepare: Callable[[], Value]) -> Value:
         """Call `prepare` in a flow of its own, whose task runner the units run on."""
         results: list[Value] = []
+        task_runner = self._pool() if self._prepare.dask is None else _on_dask(self._prepare.dask)
         attended = _attended.set(lambda: results.append(prepare()))
         try:
-            _prepare_units.with_options(task_runner=self._task_runner())()
+            _prepare_units.with_options(task_runner=task_runner)()
+        except Exception as error:
+            if type(error).__name__ not in KILLED:
+                raise
+            raise StoreError(
+                "A process that prepared data was killed, most likely because memory ran out. Run again with fewer "
+                "prepare.workers or a smaller data.memory_limit, or with more memory where Dask's workers run: what is "
+                "prepared already is kept."
+            ) from error
         finally:
             _attended.reset(attended)
         return results[0]
 
     def run(self, address: Address, stage: str, indices: Sequence[int], on_done: Callable[[], None]) -> None:
-        """Map the task over the units."""
+        """Map the task over the units. The first that fails ends the flow, and so those that have not begun."""
         with _outside_of_steps():
             futures = [do_unit.submit(f"{stage} {index}", self.work_on(address, stage, index)) for index in indices]
         for future in as_completed(futures):
-            if future.state.is_completed():
-                on_done()
-        for future in futures:
             future.result()
+            on_done()
 
     def work_on(self, address: Address, stage: str, index: int) -> Callable[[], None]:
         """What does a unit, wherever it is called."""
         return partial(_work_in_pool if self._prepare.dask is None else do_unit_at, address, stage, index)
 
-    def _task_runner(self) -> TaskRunner[Any]:
-        if self._prepare.dask is None:
-            most = self._prepare.workers or os.cpu_count() or 1
-            return ProcessPoolTaskRunner(max_workers=min(most, num_processes_within(self._data)))
-        try:
-            from prefect_dask.task_runners import DaskTaskRunner
-        except ImportError as error:
-            raise ConfigurationError(
-                f"prepare.dask is {self._prepare.dask!r}, which needs the package prefect-dask: it is not installed. "
-                "Install it here and where Dask's workers run, or take prepare.dask out to prepare on this machine."
-            ) from error
-        return DaskTaskRunner(address=self._prepare.dask)
+    def _pool(self) -> TaskRunner[Any]:
+        most = self._prepare.workers or os.cpu_count() or 1
+        return ProcessPoolTaskRunner(max_workers=min(most, num_processes_within(self._data)))
+
+
+def _on_dask(address: str) -> TaskRunner[Any]:
+    try:
+        from distributed import Client
+        from prefect_dask.task_runners import DaskTaskRunner
+    except ImportError as error:
+        raise ConfigurationError(
+            f"prepare.dask is {address!r}, which needs the package prefect-dask: it is not installed. Install it here "
+            "and where Dask's workers run, or take prepare.dask out to prepare on this machine."
+        ) from error
+    try:
+        Client(address, timeout=CONNECT_SECONDS).close()
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(
+            f"prepare.dask is {address!r}, but no Dask scheduler answers there: {error} Start it, correct the address, "
+            "or take prepare.dask out to prepare on this machine."
+        ) from error
+    return DaskTaskRunner(address=address)
 
 
 @contextmanager

@@ -11,9 +11,11 @@ from pathlib import Path
 import psutil
 import pytest
 
+from storage.errors import ConfigurationError
 from storage.objects.digests import sha256_of_file
 from storage.objects.local_store import LocalStore
-from tasks.configuration import DataConfig
+from tasks import prepare_unit
+from tasks.configuration import DataConfig, PrepareConfig
 from tasks.data.pipeline import prepare_dataset
 from tests.helpers.parquet import text_columns, text_config, write_parquet
 from tests.helpers.prefect_server import find_free_port, running
@@ -79,6 +81,32 @@ def test_a_pool_whose_parent_is_killed_ends_with_it_and_costs_one_unit_for_each_
     again = units_in(tmp_path / "log")[len(begun) :]
     assert len(set(begun) & set(again)) <= 2
     assert files_of(tmp_path / "store") == undisturbed
+
+
+def test_a_unit_that_fails_in_another_process_is_the_error_that_it_is_here(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    columns = text_columns(400)
+    columns["domain"] = ["billing"] * 400
+    config = text_config(write_parquet(tmp_path / "a.parquet", columns, 50))
+    (tmp_path / "a.parquet").write_bytes(damaged((tmp_path / "a.parquet").read_bytes()))
+    done = subprocess.run(command_of(config, tmp_path), env=environment, check=False, stderr=subprocess.PIPE, text=True)
+    assert done.returncode and "storage.errors.ContractError: The file" in done.stderr
+    assert "a.parquet cannot be read to its end" in done.stderr
+
+
+def damaged(content: bytes) -> bytes:
+    """Without the rows of its first row groups."""
+    return content[:4] + bytes(2000) + content[2004:]
+
+
+def test_a_scheduler_that_is_not_there_is_one_clear_error(
+    config: DataConfig, environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prepare_unit, "CONNECT_SECONDS", 1)
+    engine = prepare_unit.PrefectUnits(config, PrepareConfig(dask=f"tcp://127.0.0.1:{find_free_port()}"))
+    with pytest.raises(ConfigurationError, match=r"no Dask scheduler answers there: .*take prepare\.dask out"):
+        engine.attend(lambda: None)
 
 
 @pytest.fixture

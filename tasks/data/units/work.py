@@ -32,7 +32,7 @@ class Engine(Protocol):
     def run(self, address: Address, stage: str, indices: Sequence[int], on_done: Callable[[], None]) -> None:
         """Do units of one stage, in any order and anywhere, and tell of each that it is done.
 
-        Of several that fail, the error of the first in order is raised.
+        Raises what the first one that fails raises.
         """
 
 

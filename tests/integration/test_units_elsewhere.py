@@ -1,5 +1,6 @@
 """Units of a preparation in other processes: on a pool of this machine, and on workers of a real Dask scheduler."""
 
+import random
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from storage.objects.local_store import LocalStore
 from tasks import prepare_unit
 from tasks.configuration import DataConfig, PrepareConfig
 from tasks.data.pipeline import prepare_dataset
+from tests.helpers.cut_preparations import PIECE_BYTES
 from tests.helpers.parquet import text_columns, text_config, write_parquet
 from tests.helpers.prefect_server import find_free_port, running
 
@@ -51,9 +53,10 @@ def files_of(store: Path) -> dict[str, str]:
     return {key: sha256_of_file(opened.fetch(key)) for key in opened.list_keys("") if not key.startswith("sources/")}
 
 
-def command_of(config: DataConfig, folder: Path, *dask: str) -> list[str]:
-    arguments = [config.model_dump_json(), str(folder / "store"), str(folder / "scratch"), str(folder / "log"), *dask]
-    return [sys.executable, "-m", "tests.helpers.prepare_elsewhere", *arguments]
+def command_of(config: DataConfig, folder: Path, *dask: str, piece_bytes: int = PIECE_BYTES) -> list[str]:
+    places = [str(folder / name) for name in ("store", "scratch", "log")]
+    module = "tests.helpers.prepare_elsewhere"
+    return [sys.executable, "-m", module, config.model_dump_json(), *places, str(piece_bytes), *dask]
 
 
 def units_in(log: Path) -> list[str]:
@@ -80,6 +83,27 @@ def test_a_pool_whose_parent_is_killed_ends_with_it_and_costs_one_unit_for_each_
     subprocess.run(command_of(config, tmp_path), env=environment, check=True)
     again = units_in(tmp_path / "log")[len(begun) :]
     assert len(set(begun) & set(again)) <= 2
+    assert files_of(tmp_path / "store") == undisturbed
+
+
+@pytest.mark.slow
+def test_killed_at_ten_random_moments_less_than_15_percent_is_done_again(
+    config: DataConfig, undisturbed: dict[str, str], environment: dict[str, str], tmp_path: Path
+) -> None:
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    generator, command = random.Random(seed), command_of(config, tmp_path, piece_bytes=2000)
+    for _ in range(10):
+        with subprocess.Popen(command, env=environment) as process:
+            wait_for_units(tmp_path / "log", len(units_in(tmp_path / "log")) + generator.randint(1, 20), process)
+            pool = psutil.Process(process.pid).children(recursive=True)
+            for killed in (process, *pool):
+                killed.kill()
+        psutil.wait_procs(pool, timeout=WAIT_SECONDS)
+    subprocess.run(command, env=environment, check=True)
+    begun = units_in(tmp_path / "log")
+    print(f"{len(begun)} units begun, {len(set(begun))} of them for the first time")
+    assert len(begun) < 1.15 * len(set(begun))
     assert files_of(tmp_path / "store") == undisturbed
 
 

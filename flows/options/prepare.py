@@ -7,7 +7,9 @@ from flows.options.shared import Assignments, ConfigurationArgument, read_config
 
 
 def prepare(configuration: ConfigurationArgument, assignments: Assignments = None) -> None:
-    """Prepare the data set of a configuration, without training; `holdfast run` then finds it.
+    """Prepare a configuration's data set, without training.
+
+    `holdfast run` then finds it, on whatever machine.
 
     After an interruption of any kind, start the same command again: of a large source what is prepared is kept.
     """

@@ -272,6 +272,6 @@ def test_help_fits_the_terminal_and_tells_of_set(command: str) -> None:
 
 def test_the_list_of_commands_is_not_cut_off() -> None:
     help_text = holdfast("--help").stdout
-    commands = ("corpus", "run   ", "status", "verify", "prune ", "audit ", "advise")
+    commands = ("corpus", "prepare", "run   ", "status", "verify", "prune ", "audit ", "advise")
     assert all(f"\n  {command}  " in help_text for command in commands)
     assert "..." not in help_text.partition("Commands:")[2]

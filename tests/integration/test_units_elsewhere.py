@@ -97,8 +97,9 @@ def test_killed_at_ten_random_moments_less_than_15_percent_is_done_again(
         with subprocess.Popen(command, env=environment) as process:
             wait_for_units(tmp_path / "log", len(units_in(tmp_path / "log")) + generator.randint(1, 20), process)
             pool = psutil.Process(process.pid).children(recursive=True)
-            for killed in (process, *pool):
-                killed.kill()
+            process.kill()
+            for child in pool:
+                child.kill()
         psutil.wait_procs(pool, timeout=WAIT_SECONDS)
     subprocess.run(command, env=environment, check=True)
     begun = units_in(tmp_path / "log")

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import psutil
@@ -99,7 +99,8 @@ def test_killed_at_ten_random_moments_less_than_15_percent_is_done_again(
             pool = psutil.Process(process.pid).children(recursive=True)
             process.kill()
             for child in pool:
-                child.kill()
+                with suppress(psutil.NoSuchProcess):
+                    child.kill()
         psutil.wait_procs(pool, timeout=WAIT_SECONDS)
     subprocess.run(command, env=environment, check=True)
     begun = units_in(tmp_path / "log")

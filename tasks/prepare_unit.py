@@ -110,7 +110,7 @@ def _outside_of_steps() -> Iterator[None]:
         running.reset(token)
 
 
-@flow(name="prepare units", persist_result=False)
+@flow(name="prepare units", flow_run_name="units", persist_result=False)
 def _prepare_units() -> None:
     _call_attended()
 

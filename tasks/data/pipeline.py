@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
+from threading import Thread
 from typing import Protocol, TypeVar
 
 import duckdb
@@ -44,7 +45,7 @@ from tasks.data.progress import OnProgress
 from tasks.data.readers.check import check_columns
 from tasks.data.readers.conversion import require_readable
 from tasks.data.sources.columns import SourceTable, inspect_files
-from tasks.data.sources.contract import check_contract
+from tasks.data.sources.contract import check_contract, load_judge
 from tasks.data.sources.files import find_files
 from tasks.data.sources.formats import PARQUET, format_of
 from tasks.data.sources.source_file import SourceFile
@@ -263,6 +264,8 @@ class _Preparation:
             return contract, *self.run_part("split and statistics", lambda: self._measure(connection))
 
     def _check(self, connection: duckdb.DuckDBPyConnection) -> tuple[Record, str]:
+        if self.address is not None:
+            Thread(target=load_judge, name="load-judge", daemon=True).start()  # while others do the units
         measured = measured_in(self._do("check", len(self.place.pieces), "check"))
         open_extract(connection, self.area, len(self.place.pieces))
         result = check_contract(connection, self.place.rows_of, self.config, measured)

@@ -198,6 +198,12 @@ def _frame(rows: Sequence[Sequence[Any]], columns: list[str]) -> "pd.DataFrame":
     return pd.DataFrame([list(row) for row in rows], columns=columns)
 
 
+def load_judge() -> None:
+    """Load Great Expectations, which takes seconds, before it is needed."""
+    import great_expectations.data_context  # noqa: F401
+    import pandas  # noqa: F401
+
+
 def _judge(batch: "pd.DataFrame", asked: Sequence[Question], index_column: str | None = None) -> Judgement:
     """Ask Great Expectations about a batch; all comes in the order asked. Nothing leaves the machine."""
     import great_expectations as gx

@@ -18,6 +18,8 @@ CHANGEABLE = (
     "store",
     "scratch",
     "data.source",  # the content decides, by the data set's digest
+    "data.split.validation_source",  # so it does for these
+    "data.split.test_source",
     "data.memory_limit",
     "prepare",
     "train.steps",

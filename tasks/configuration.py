@@ -40,6 +40,17 @@ class SplitConfig(ConfigModel):
         "given: a column says of each row which split it belongs to; the fractions are not used then.",
     )
     column: str | None = Field(None, description="The column for by = column, by = time and by = given.")
+    validation_source: str | None = Field(
+        None,
+        min_length=1,
+        description="A file, a folder of files, or a glob, as in data.source, all of whose rows are for validation; no "
+        "row of data.source is then. The files must have the format and the columns of data.source, and no file may "
+        "be in both. validation_fraction and validation_values are not used then; where test_source is given too, "
+        "all rows of data.source are for training.",
+    )
+    test_source: str | None = Field(
+        None, min_length=1, description="As validation_source, of the rows for the final test."
+    )
     validation_fraction: float = Field(0.1, gt=0, lt=0.5, description="Share of the rows used for validation.")
     test_fraction: float = Field(0.1, gt=0, lt=0.5, description="Share of the rows used for the final test.")
     train_values: list[str] | None = Field(
@@ -65,12 +76,28 @@ class SplitConfig(ConfigModel):
         values: list[str] | None = getattr(self, f"{split}_values")
         return values
 
+    def source_of(self, split: str) -> str | None:
+        """The source of a split's own; None where its rows are of data.source."""
+        return {"validation": self.validation_source, "test": self.test_source}.get(split)
+
+    @property
+    def splits_of_source(self) -> list[str]:
+        """The splits to which the rows of data.source go: training, and those without a source of their own."""
+        return [split for split in USUAL_SPLIT_NAMES if self.source_of(split) is None]
+
+    @property
+    def has_own_sources(self) -> bool:
+        """Whether a split has a source of its own."""
+        return len(self.splits_of_source) < len(USUAL_SPLIT_NAMES)
+
     @model_serializer(mode="wrap")
     def _only_what_decides(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Without what is not used: so a data set and a run of a version without `given` are written as they were."""
+        """Without what is not used: so a data set and a run of an earlier version are written as they were."""
         unused = [f"{split}_values" for split in USUAL_SPLIT_NAMES if self.values_of(split) is None]
-        if self.by == "given":
-            unused += ["validation_fraction", "test_fraction"]
+        for split in ("validation", "test"):
+            has_source = self.source_of(split) is not None
+            unused += [] if has_source else [f"{split}_source"]
+            unused += [f"{split}_fraction"] if has_source or self.by == "given" else []
         return {name: value for name, value in write(self).items() if name not in unused}
 
     @model_validator(mode="after")
@@ -99,10 +126,31 @@ class SplitConfig(ConfigModel):
         return self
 
     @model_validator(mode="after")
+    def _a_source_alone_decides(self) -> "SplitConfig":
+        own = [split for split in USUAL_SPLIT_NAMES if self.source_of(split) is not None]
+        for split in own:
+            unused = [name for name in (f"{split}_fraction", f"{split}_values") if name in self.model_fields_set]
+            unused = [name for name in unused if getattr(self, name) is not None]
+            if unused:
+                raise ValueError(
+                    f"all rows of the {split} split are those of {split}_source, but {self.told(*unused)}. Take "
+                    f"{' and '.join(unused)} out, or {split}_source"
+                )
+        if self.splits_of_source == ["train"] and self.by != "id":
+            raise ValueError(
+                "with validation_source and test_source all rows of data.source are for training, but "
+                f"{self.told('by', 'column')}. Take by and column out, or one of the two sources"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _each_value_means_one_split(self) -> "SplitConfig":
         said = [(value, split) for split in USUAL_SPLIT_NAMES for value in self.values_of(split) or []]
         usual = {
-            name: split for split, names in USUAL_SPLIT_NAMES.items() for name in names if not self.values_of(split)
+            name: split
+            for split in self.splits_of_source
+            for name in USUAL_SPLIT_NAMES[split]
+            if not self.values_of(split)
         }
         meant: dict[str, str] = {}
         for value, split in said:

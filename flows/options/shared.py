@@ -45,14 +45,14 @@ def read_configuration(path: Path, assignments: list[str]) -> "RunConfig":
     from storage.objects.addresses import open_store
     from storage.runs.manifest import Manifest
     from tasks.compatibility import as_begun, require_compatible
+    from tasks.data.listing import find_source
     from tasks.data.readers.check import check_columns
-    from tasks.data.sources.files import find_files
 
     head = Manifest(open_store(config.store), config.run).find_head()
     if head is not None:
         require_compatible(head.state, as_begun(config, head.state))
         return config
-    files = find_files(config.data.source)
+    files = find_source(config.data)
     say(f"Checking the columns of {config.data.source}.")
     check_columns(files, config.data)
     return config

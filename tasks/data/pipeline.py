@@ -41,12 +41,12 @@ from tasks.data.contract_result import CONTRACT_FILE, sum_up
 from tasks.data.database import open_database
 from tasks.data.identity.fingerprints import ensure_unchanged, fingerprint_files, read_inputs
 from tasks.data.identity.identities import identities_of, keep_identities
+from tasks.data.listing import find_source
 from tasks.data.progress import OnProgress
 from tasks.data.readers.check import check_columns
 from tasks.data.readers.conversion import require_readable
 from tasks.data.sources.columns import SourceTable, inspect_files
 from tasks.data.sources.contract import check_contract, load_judge
-from tasks.data.sources.files import find_files
 from tasks.data.sources.formats import PARQUET, format_of
 from tasks.data.sources.source_file import SourceFile
 from tasks.data.split import TRAIN, Dealt, deal_samples
@@ -102,7 +102,7 @@ def prepare_dataset(
     bucket that cannot be read.
     """
     listed_at = time.time()
-    files = find_files(config.source)
+    files = find_source(config)
     table: SourceTable | None = None
     if format_of(files[0].name) == PARQUET:
         table = inspect_files(files, config)

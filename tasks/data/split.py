@@ -1,8 +1,8 @@
 """Which split a row belongs to: training, validation or test.
 
-Invariant: the answer depends on the row, the seed and, for a split by time, on the times of all rows; where a column of
-the row names its split, on this alone. It never depends on the order of rows or files, the number of threads or
-DuckDB's version (MD5 stays what it is, `hash()` may not).
+Invariant: the answer depends on the row, the seed and, for a split by time, on the times of all rows of data.source;
+where a column names the row's split, or its file is of a split's own source, on this alone. It never depends on the
+order of rows or files, the number of threads or DuckDB's version (MD5 stays what it is, `hash()` may not).
 """
 
 from dataclasses import dataclass
@@ -60,37 +60,54 @@ def split_sql(config: DataConfig) -> str | None:
     """SQL of the index of a row's split, where it depends on the row alone; None for a split by time."""
     if config.split.by == "time":
         return None
-    return given_split_sql(config) if config.split.by == "given" else _hash_split_sql(config)
+    return _own_first(given_split_sql(config) if config.split.by == "given" else _hash_split_sql(config), config)
+
+
+def _own_first(rule: str, config: DataConfig) -> str:
+    """A row of a source that a split has for itself is in this split, whatever the rule for the others says of it."""
+    return f"coalesce(own_split, {rule})" if config.split.has_own_sources else rule
+
+
+def _shares(config: DataConfig) -> dict[int, float]:
+    """The splits that get a share of the rows of data.source, and the share: first of the smallest hash, or newest."""
+    shares = {TEST: config.split.test_fraction, VALIDATION: config.split.validation_fraction}
+    return {split: share for split, share in shares.items() if SPLITS[split] in config.split.splits_of_source}
 
 
 def _hash_split_sql(config: DataConfig) -> str:
     key = "id" if config.split.by == "id" else "CAST(split_key AS VARCHAR)"
     hashed = f"md5_number_lower('split:{config.seed}:' || {key})"
-    test = int(config.split.test_fraction * HASH_VALUES)
-    validation = test + int(config.split.validation_fraction * HASH_VALUES)
-    return f"CASE WHEN {hashed} < {test} THEN {TEST} WHEN {hashed} < {validation} THEN {VALIDATION} ELSE {TRAIN} END"
+    cases, end = [], 0
+    for split, share in _shares(config).items():
+        end += int(share * HASH_VALUES)
+        cases.append(f"WHEN {hashed} < {end} THEN {split}")
+    return f"CASE {' '.join(cases)} ELSE {TRAIN} END" if cases else str(TRAIN)
 
 
 def _time_split_sql(connection: duckdb.DuckDBPyConnection, table: SourceTable, config: DataConfig) -> str:
     """Exact quantiles. Rows of one time stay together: they all go to the newer side of a cut."""
-    num_test = round(table.num_rows_total * config.split.test_fraction)
-    num_newer = num_test + round(table.num_rows_total * config.split.validation_fraction)
-    test_from, validation_from = (_time_at(connection, table, n) for n in (num_test, num_newer))
-    return (
-        f"CASE WHEN split_key >= {test_from} THEN {TEST} "
-        f"WHEN split_key >= {validation_from} THEN {VALIDATION} ELSE {TRAIN} END"
-    )
+    num_rows = sum(count for file, count in zip(table.files, table.num_rows, strict=True) if file.split is None)
+    cases, num_newer = [], 0
+    for split, share in _shares(config).items():
+        num_newer += round(num_rows * share)
+        first = _time_at(connection, min(num_rows - num_newer, num_rows - 1), config)
+        cases.append(f"WHEN split_key >= {first} THEN {split}")
+    return _own_first(f"CASE {' '.join(cases)} ELSE {TRAIN} END", config)
 
 
-def _time_at(connection: duckdb.DuckDBPyConnection, table: SourceTable, num_behind: int) -> str:
-    """SQL of the time of the row that has so many newer ones behind it, counting itself."""
-    offset = min(table.num_rows_total - num_behind, table.num_rows_total - 1)
+def _time_at(connection: duckdb.DuckDBPyConnection, offset: int, config: DataConfig) -> str:
+    """SQL of the time of the row of data.source that has so many older ones before it."""
     text, kind = only_row(
         connection,
         "SELECT CAST(split_key AS VARCHAR), typeof(split_key) "
-        f"FROM (SELECT split_key FROM samples ORDER BY split_key LIMIT 1 OFFSET {offset})",
+        f"FROM (SELECT split_key FROM {_samples_of_source(config)} ORDER BY split_key LIMIT 1 OFFSET {offset})",
     )
     return f"CAST({literal(text)} AS {kind})"
+
+
+def _samples_of_source(config: DataConfig) -> str:
+    """SQL of the rows of data.source."""
+    return "(FROM samples WHERE own_split IS NULL)" if config.split.has_own_sources else "samples"
 
 
 def _require_rows(num_rows: list[int], connection: duckdb.DuckDBPyConnection, config: DataConfig) -> None:
@@ -99,7 +116,7 @@ def _require_rows(num_rows: list[int], connection: duckdb.DuckDBPyConnection, co
         return
     found = ", ".join(f"{name} {count:,}" for name, count in zip(SPLITS, num_rows, strict=True))
     if config.split.by == "given":
-        where = f"as column {config.split.column!r} says: {_values_found(connection)}"
+        where = f"as column {config.split.column!r} says: {_values_found(connection, config)}"
         remedy = (
             f"add rows of the {' and the '.join(empty)} split, correct data.split.train_values, validation_values and "
             'test_values, or let Holdfast split the rows (data.split.by = "id")'
@@ -112,9 +129,10 @@ def _require_rows(num_rows: list[int], connection: duckdb.DuckDBPyConnection, co
     )
 
 
-def _values_found(connection: duckdb.DuckDBPyConnection) -> str:
+def _values_found(connection: duckdb.DuckDBPyConnection, config: DataConfig) -> str:
     """The values of the column that names the splits, the most frequent first, each with its rows."""
-    query = "SELECT CAST(split_key AS VARCHAR) AS value, count(*) AS n FROM samples GROUP BY 1 ORDER BY n DESC, value"
+    named = f"SELECT CAST(split_key AS VARCHAR) AS value, count(*) AS n FROM {_samples_of_source(config)}"
+    query = f"{named} GROUP BY 1 ORDER BY n DESC, value"
     values = connection.execute(f"{query} LIMIT {NUM_VALUES_SHOWN + 1}").fetchall()
     shown = ", ".join(f"{value!r} in {count:,} rows" for value, count in values[:NUM_VALUES_SHOWN])
     return shown + (" and others" if len(values) > NUM_VALUES_SHOWN else "")

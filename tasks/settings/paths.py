@@ -10,7 +10,13 @@ from typing import Any
 from storage.errors import ConfigurationError
 from storage.objects.addresses import RUNS_FOLDER, find_scheme
 
-PATH_KEYS = (("store",), ("scratch",), ("data", "source"))
+PATH_KEYS = (
+    ("store",),
+    ("scratch",),
+    ("data", "source"),
+    ("data", "split", "validation_source"),
+    ("data", "split", "test_source"),
+)
 
 
 def absolute_paths(values: dict[str, Any], folder: Path) -> dict[str, Any]:
@@ -19,7 +25,7 @@ def absolute_paths(values: dict[str, Any], folder: Path) -> dict[str, Any]:
     for *sections, name in PATH_KEYS:
         section: Any = changed
         for key in sections:
-            section = section.get(key)
+            section = section.get(key) if isinstance(section, dict) else None
         if isinstance(section, dict) and isinstance(section.get(name), str):
             section[name] = absolute_path(section[name], folder)
     return changed

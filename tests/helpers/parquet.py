@@ -17,8 +17,8 @@ from storage.datasets import DatasetManifest, dataset_key
 from storage.objects.store import Store
 from tasks.configuration import DataConfig
 from tasks.data.identity.fingerprints import fingerprint_files, read_inputs
+from tasks.data.listing import find_source
 from tasks.data.sources.columns import SourceTable, Stretch, inspect_files, samples_sql
-from tasks.data.sources.files import find_files
 from tasks.data.sources.measured import Measured, measure
 from tasks.data.split import split_sql
 
@@ -108,7 +108,7 @@ def token_config(source: Path | str, **changes: Any) -> DataConfig:
 
 def open_samples(connection: duckdb.DuckDBPyConnection, config: DataConfig) -> SourceTable:
     """The files that a configuration names, as the view `samples` that the contract and the split are asked of."""
-    table = inspect_files(find_files(config.source), config)
+    table = inspect_files(find_source(config), config)
     split = split_sql(config)
     columns = "*" if split is None else f"*, {split} AS split"
     connection.execute(f"CREATE OR REPLACE TEMP VIEW samples AS SELECT {columns} FROM ({samples_sql(table, config)})")
@@ -141,5 +141,5 @@ def read_rows(store: Store, manifest: DatasetManifest) -> dict[str, dict[str, An
 
 def inputs_of(config: DataConfig, scratch: Path) -> dict[str, Any]:
     """What the digest of a data set made now would be taken over, but for the order of its classes."""
-    files = find_files(config.source)
+    files = find_source(config)
     return read_inputs(config, files, fingerprint_files(files, scratch))

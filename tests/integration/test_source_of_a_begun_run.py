@@ -162,3 +162,18 @@ def test_a_bucket_that_cannot_be_reached_ends_no_run(
         assert read == []
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
     assert prepare_work(elsewhere(config, tmp_path))[0] == dataset
+
+
+def test_a_changed_file_of_a_splits_own_source_is_refused_and_named(
+    tmp_path: Path, source: Path, config: RunConfig
+) -> None:
+    own = write_parquet(tmp_path / "own" / "a.parquet", text_columns(30, first=200))
+    path = tmp_path / "run.toml"
+    path.write_text(f'{path.read_text()}\n[data.split]\nvalidation_source = "own"\n')
+    config = load_configuration(path)
+    assert config.data.split.validation_source == str(own.parent)
+    dataset = begin(config)
+    assert prepare_work(elsewhere(config, tmp_path))[0] == dataset
+    write_parquet(own, text_columns(31, first=200))
+    with pytest.raises(IncompatibleRunError, match=r"file validation_source/a\.parquet: content changed"):
+        prepare_work(config)

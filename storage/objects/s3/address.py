@@ -12,6 +12,7 @@ from storage.errors import ConfigurationError
 from storage.objects.keys import split_key
 
 SCHEME = "s3"
+SOURCE_SETTING = "data.source"
 BUCKET_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{2,254}")
 ELSEWHERE = (
     "Endpoint, region and credentials do not belong into it: boto3 takes them from AWS_ENDPOINT_URL_S3, "
@@ -23,17 +24,21 @@ ELSEWHERE = (
 class S3Address:
     """A bucket, and the prefix under which the store's keys stand: empty, or parts joined by `/`.
 
-    For messages: what it is the address of, the setting that has it, and what its credentials must be allowed to do.
+    For messages: what it is the address of, and what its credentials must be allowed to do.
     """
 
     bucket: str
     prefix: str
     role: ClassVar[str] = "the store"
-    setting: ClassVar[str] = "store"
     permissions: ClassVar[str] = (
         "s3:ListBucket and s3:ListBucketMultipartUploads on the bucket, and s3:GetObject, s3:PutObject, "
         "s3:DeleteObject and s3:AbortMultipartUpload on the prefix"
     )
+
+    @property
+    def setting(self) -> str:
+        """The setting that has it, for messages."""
+        return "store"
 
     def __str__(self) -> str:
         return f"{SCHEME}://{self.bucket}/{self.prefix}".rstrip("/")
@@ -52,26 +57,31 @@ class SourceBucket(S3Address):
     """A bucket that is only read: its keys are what other programs made them, also where a store's could not be."""
 
     prefix: str = ""
+    named_by: str = SOURCE_SETTING
     role: ClassVar[str] = "the source"
-    setting: ClassVar[str] = "data.source"
     permissions: ClassVar[str] = "s3:ListBucket on the bucket and s3:GetObject on its objects"
+
+    @property
+    def setting(self) -> str:
+        """The setting that has it, for messages."""
+        return self.named_by
 
     def full_key(self, key: str) -> str:
         """The key itself."""
         return key
 
 
-def parse_source_address(text: str) -> tuple[SourceBucket, str]:
+def parse_source_address(text: str, setting: str = SOURCE_SETTING) -> tuple[SourceBucket, str]:
     """The bucket that a user typed, and what stands after it: a key, the beginning of keys, or a pattern of keys.
 
-    Raises `ConfigurationError`.
+    `setting` is where it was typed. Raises `ConfigurationError`.
     """
     bucket, _, rest = text.removeprefix(f"{SCHEME}://").partition("/")
     if not BUCKET_PATTERN.fullmatch(bucket):
         raise ConfigurationError(
-            f"data.source = {without_secrets(text)!r} is not an address of the form s3://bucket/prefix/. {ELSEWHERE}"
+            f"{setting} = {without_secrets(text)!r} is not an address of the form s3://bucket/prefix/. {ELSEWHERE}"
         )
-    return SourceBucket(bucket), rest
+    return SourceBucket(bucket, named_by=setting), rest
 
 
 def parse_s3_address(text: str) -> S3Address:

@@ -14,8 +14,8 @@ from tasks.data.class_order import find_prepared, possible_inputs
 from tasks.data.difference import describe_difference
 from tasks.data.identity.fingerprints import describe_change, fingerprint_files, read_inputs
 from tasks.data.identity.identities import find_identities, identities_of, keep_identities
+from tasks.data.listing import find_source
 from tasks.data.progress import OnProgress
-from tasks.data.sources.files import find_files
 from tasks.places import RunPlaces
 from tasks.telling.announce import warn
 
@@ -32,7 +32,7 @@ def require_same_source(
     digest = state.dataset_digest
     identities, listed_at = find_identities(places.store, digest), time.time()
     try:
-        files = find_files(config.source)
+        files = find_source(config)
         fingerprints = fingerprint_files(files, places.data_scratch, on_progress, identities)
     except (ConfigurationError, ContractError, StoreError) as error:
         if dataset is None:

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from storage.datasets import DATASET_FORMAT, DatasetManifest
+from storage.datasets import DATASET_FORMAT, SPLITS, DatasetManifest
 from storage.errors import ContractError
 from storage.objects.digests import canonical_json, sha256_of_stream
 from tasks.configuration import DataConfig
@@ -26,7 +26,11 @@ FINGERPRINT_CACHE = "fingerprints.json"
 CACHE_SAVE_SECONDS = 10.0
 HASHING_THREADS = 4
 # The order of the classes is an input where it decides something: `tasks.data.class_order`.
-NOT_AN_INPUT = {"source", "memory_limit", "class_order"}
+# Which split a file is for stands beside its name and its hash.
+NOT_AN_INPUT: dict[str, Any] = {
+    **dict.fromkeys(("source", "memory_limit", "class_order"), True),
+    "split": {"validation_source": True, "test_source": True},
+}
 
 
 def fingerprint_files(
@@ -70,7 +74,7 @@ def read_inputs(config: DataConfig, files: list[SourceFile], fingerprints: list[
     """What a data set's digest is taken over: content of the files and all that decides what becomes of them."""
     return {
         "format": DATASET_FORMAT,
-        "files": [{"name": file.name, "sha256": sha256} for file, sha256 in zip(files, fingerprints, strict=True)],
+        "files": [_file_input(file, sha256) for file, sha256 in zip(files, fingerprints, strict=True)],
         "data": config.model_dump(mode="json", exclude=NOT_AN_INPUT),
     }
 
@@ -155,6 +159,11 @@ class _FingerprintCache:
             temporary = self.path.with_name(f"{self.path.name}.{os.getpid()}")
             temporary.write_bytes(canonical_json(dict(self.known)))
             temporary.replace(self.path)
+
+
+def _file_input(file: SourceFile, sha256: str) -> dict[str, str]:
+    split = {} if file.split is None else {"split": SPLITS[file.split]}
+    return {"name": file.name, "sha256": sha256} | split
 
 
 def _hashes(inputs: dict[str, Any]) -> dict[str, str]:

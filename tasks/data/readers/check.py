@@ -14,11 +14,12 @@ NUM_FILES_LOOKED_AT = 16
 
 
 def check_columns(files: list[SourceFile], config: DataConfig) -> None:
-    """Raise `ContractError` for a column that is missing or of a wrong type in the first few files.
+    """Raise `ContractError` for a column that is missing or of a wrong type in the first few files of each source.
 
     Of CSV and TSV only the names are known before all values were read, of JSON Lines not even these.
     """
-    looked_at = files[:NUM_FILES_LOOKED_AT]
+    sources = dict.fromkeys(file.setting for file in files)
+    looked_at = [file for name in sources for file in [f for f in files if f.setting == name][:NUM_FILES_LOOKED_AT]]
     kind = format_of(files[0].name)
     if kind in (CSV, TSV):
         for file, names in zip(looked_at, read_each(read_header, looked_at), strict=True):

@@ -66,13 +66,13 @@ class BucketFile(SourceFile):
         return True  # all reading compares
 
 
-def find_in_bucket(source: str) -> list[BucketFile]:
+def find_in_bucket(source: str, setting: str) -> list[BucketFile]:
     """The files that an address names, in no particular order: those below a prefix, an object, or a pattern's matches.
 
     What is there is taken as it is, so a prefix may have `[` or `*` in it. Raises `ConfigurationError` if there are
     none, `StoreError` if the bucket cannot be listed.
     """
-    address, typed = parse_source_address(source)
+    address, typed = parse_source_address(source, setting)
     s3 = connect(address)
     folder = typed if not typed or typed.endswith("/") else f"{typed}/"
     below = list(_list(s3, folder, folder))
@@ -129,17 +129,18 @@ def is_match(parts: Sequence[str], pattern: Sequence[str]) -> bool:
 
 
 def _nothing_found(s3: S3Connection, typed: str, folder: str, is_folder: bool) -> str:
+    setting = s3.address.setting
     if is_folder or not typed:
         return (
-            f"data.source: {s3.address}/{folder} has no *.parquet files, nor others of a known format "
+            f"{setting}: {s3.address}/{folder} has no *.parquet files, nor others of a known format "
             f"({', '.join(SUFFIXES)}). Name the prefix, object or glob that has them."
         )
     place = f"{s3.address}/{typed}"
     if glob.has_magic(typed):
-        return f"data.source: no object matches {place}. Correct the pattern; ** also looks into folders below."
+        return f"{setting}: no object matches {place}. Correct the pattern; ** also looks into folders below."
     close = get_close_matches(typed.rstrip("/"), _beside(s3, typed.rstrip("/")), n=3)
     hint = f" There is {', '.join(f'{s3.address}/{name}' for name in close)}." if close else ""
-    return f"data.source: there is nothing at {place}.{hint} Set data.source to a {A_SOURCE}."
+    return f"{setting}: there is nothing at {place}.{hint} Set {setting} to a {A_SOURCE}."
 
 
 def _beside(s3: S3Connection, key: str) -> list[str]:

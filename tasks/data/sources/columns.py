@@ -84,13 +84,7 @@ def inspect_files(files: list[SourceFile], config: DataConfig) -> SourceTable:
     footers = read_each(read_footer, files)
     num_rows = [footer.num_rows for footer in footers]
     schemas = [footer.schema.to_arrow_schema() for footer in footers]
-    if sum(num_rows) == 0:
-        raise broken_contract(
-            f"There are no rows in {_listed([file.name for file in files])}.",
-            "at least one row in the data",
-            f"{len(files):,} files with 0 rows",
-            "check what wrote these files, or correct data.source",
-        )
+    _require_rows(files, num_rows)
     families = require_fitting(files, schemas, config)
     names = {name.lower() for schema in schemas for name in schema.names}
     split_type = _common_type(config.split.column, schemas) if config.split.column is not None else None
@@ -156,8 +150,12 @@ def samples_sql(table: SourceTable, config: DataConfig, stretch: Stretch | None 
     """SQL of all rows, or those of a stretch, in the one form that everything else reads.
 
     Columns: `id`, `label`, `text` or (`tokens`, `mask`), `split_key`, `n0`... (DOUBLE, missing is null) and `c0`...
-    (VARCHAR, missing is null); `source_row` is its number in its file, null where the user's columns hide it.
+    (VARCHAR, missing is null); `source_row` is its number in its file, null where the user's columns hide it. Where a
+    split has a source of its own: `own_split`, that split's index, null for a row of data.source.
     """
+    if stretch is None and config.split.has_own_sources:
+        whole = (Stretch(index, 0, num_rows) for index, num_rows in enumerate(table.num_rows))
+        return " UNION ALL ".join(samples_sql(table, config, stretch) for stretch in whole)
     row = "file_row_number" if table.has_row_numbers else "NULL::BIGINT"
     file_index = None if stretch is None else stretch.file_index
     expressions = {"id": _id_sql(table, config, file_index), "source_row": row, "label": _label_sql(table, config)}
@@ -165,6 +163,9 @@ def samples_sql(table: SourceTable, config: DataConfig, stretch: Stretch | None 
         if column is not None:
             expressions[name] = f"CAST({identifier(column)} AS {'VARCHAR' if name == 'text' else 'BIGINT[]'})"
     expressions["split_key"] = _split_key_sql(table, config)
+    if stretch is not None and config.split.has_own_sources:
+        own = table.files[stretch.file_index].split
+        expressions["own_split"] = f"CAST({'NULL' if own is None else own} AS INTEGER)"
     for index, column in enumerate(config.numeric):
         number = f"CAST({identifier(column)} AS DOUBLE)"
         expressions[f"n{index}"] = f"CASE WHEN isnan({number}) THEN NULL ELSE {number} END"
@@ -194,6 +195,21 @@ def identifier(name: str) -> str:
 def literal(text: str) -> str:
     """A text as SQL."""
     return "'" + text.replace("'", "''") + "'"
+
+
+def _require_rows(files: list[SourceFile], num_rows: list[int]) -> None:
+    """Raise `ContractError` where data.source, or a split's own source, has no rows."""
+    rows_of: dict[str, int] = {}
+    for file, count in zip(files, num_rows, strict=True):
+        rows_of[file.setting] = rows_of.get(file.setting, 0) + count
+    for setting in (setting for setting, count in rows_of.items() if count == 0):
+        names = [file.name for file in files if file.setting == setting]
+        raise broken_contract(
+            f"There are no rows in {_listed(names)}.",
+            "at least one row in the data",
+            f"{len(names):,} files with 0 rows",
+            f"check what wrote these files, or correct {setting}",
+        )
 
 
 def _split_key_sql(table: SourceTable, config: DataConfig) -> str:

@@ -47,7 +47,7 @@ def is_compressed(name: str) -> bool:
     return name.lower().endswith(".gz")
 
 
-def require_one_format(source: str, names: Iterable[str]) -> None:
+def require_one_format(setting: str, source: str, names: Iterable[str]) -> None:
     """Raise `ConfigurationError` if the files of a source have more than one format."""
     by_format: dict[str, list[str]] = {}
     for name in names:
@@ -58,7 +58,7 @@ def require_one_format(source: str, names: Iterable[str]) -> None:
             PARQUET_SUFFIX if PARQUET in by_format else next(s for s, kind in SUFFIXES.items() if kind in by_format)
         )
         raise ConfigurationError(
-            f"data.source: the files of a source must all have one format; {source} has {found}. Set data.source to a "
+            f"{setting}: the files of a source must all have one format; {source} has {found}. Set {setting} to a "
             f"glob that matches the files of one format only (in a folder: FOLDER/**/*{example}), or convert the "
             "others."
         )

@@ -4,7 +4,7 @@ Invariant: a rule is about one row alone, and its SQL is true of a row that brea
 rules stand in the order in which a person would want to hear of them.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from storage.datasets import SPLITS
 from storage.errors import ContractError
@@ -47,22 +47,19 @@ def row_rules(config: DataConfig) -> list[Rule]:
         remedy = "correct these values, or write them as null to have them imputed"
         rules.append(Rule(column, "infinite", "finite numbers", f"isinf(n{index})", f"n{index}", remedy))
     rules += _token_rules(config, config.tokens) if config.tokens else []
-    if config.split.column is not None:
-        remedy = 'fill it, or split by id (data.split.by = "id")'
-        rules.append(_not_null(config.split.column, "split_key", remedy))
-        rules += [_names_a_split(config, config.split.column)] if config.split.by == "given" else []
-    return list({rule.name: rule for rule in rules}.values())  # the split's column may be the label's
+    names = {rule.name for rule in rules}  # the split's column may be the label's
+    return rules + [rule for rule in _split_rules(config) if rule.name not in names]
 
 
 def given_split_sql(config: DataConfig) -> str:
     """SQL of the index of the split that a row's value names; null where it names none."""
     cases = []
-    for index, split in enumerate(SPLITS):
+    for split in config.split.splits_of_source:
         values = config.split.values_of(split)
         value = "CAST(split_key AS VARCHAR)"
         if values is None:
             value, values = f"lower(trim({value}))", list(USUAL_SPLIT_NAMES[split])
-        cases.append(f"WHEN {value} IN ({', '.join(map(literal, values))}) THEN {index}")
+        cases.append(f"WHEN {value} IN ({', '.join(map(literal, values))}) THEN {SPLITS.index(split)}")
     return f"CASE {' '.join(cases)} END"
 
 
@@ -87,8 +84,20 @@ def _not_null(column: str, name: str, remedy: str) -> Rule:
     return Rule(column, "missing", "a value in every row", f"{name} IS NULL", f"{name}::VARCHAR", remedy)
 
 
+def _split_rules(config: DataConfig) -> list[Rule]:
+    """Rules for the column that splits the rows; in a source of a split's own it decides nothing."""
+    if config.split.column is None:
+        return []
+    rules = [_not_null(config.split.column, "split_key", 'fill it, or split by id (data.split.by = "id")')]
+    rules += [_names_a_split(config, config.split.column)] if config.split.by == "given" else []
+    if not config.split.has_own_sources:
+        return rules
+    return [replace(rule, broken=f"own_split IS NULL AND {rule.broken}") for rule in rules]
+
+
 def _names_a_split(config: DataConfig, column: str) -> Rule:
-    meant = [f"{split} ({', '.join(config.split.values_of(split) or USUAL_SPLIT_NAMES[split])})" for split in SPLITS]
+    splits = config.split.splits_of_source
+    meant = [f"{split} ({', '.join(config.split.values_of(split) or USUAL_SPLIT_NAMES[split])})" for split in splits]
     return Rule(
         column,
         "names no split",

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from storage.datasets import SPLITS
 from storage.errors import ConfigurationError
+from storage.objects.s3.address import SOURCE_SETTING
 from tasks.data.sources.formats import PARQUET, format_of
 
 # A file that was touched so shortly before may be written again within one tick of its clock.
@@ -24,7 +26,8 @@ class SourceFile(ABC):
 
     `place` is the path or the address by which a person finds it. Two versions of a file with one `identity` are taken
     to have the same bytes. `parquet` is a file on this machine which has the rows of the columns that are read: the
-    user's own, where it is one, or one that was made of it.
+    user's own, where it is one, or one that was made of it. `split` is the index of the split to which all rows belong
+    where the split has a source of its own.
     """
 
     name: str
@@ -32,12 +35,18 @@ class SourceFile(ABC):
     num_bytes: int
     identity: tuple[int | str, ...]
     parquet: Path | None = None
+    split: int | None = None
 
     @property
     def rows(self) -> Path:
         """`parquet`, which must be there by now."""
         assert self.parquet is not None, f"{self.name} was not brought to this machine"
         return self.parquet
+
+    @property
+    def setting(self) -> str:
+        """The setting whose source it is of."""
+        return SOURCE_SETTING if self.split is None else f"data.split.{SPLITS[self.split]}_source"
 
     @property
     @abstractmethod

@@ -43,6 +43,7 @@ def extracted_columns(config: DataConfig) -> str:
         (f"c{i}" for i in range(len(config.categorical))),
     )
     columns = ["id", "label", "split_key", *numeric, *categorical]
+    columns += ["own_split"] if config.split.has_own_sources else []
     split = split_sql(config)
     return ", ".join(columns if split is None else [*columns, f"{split} AS split"])
 

@@ -19,9 +19,9 @@ from storage.objects.addresses import open_store
 from storage.objects.store import Store
 from tasks.configuration import DataConfig
 from tasks.data.database import open_database
+from tasks.data.listing import find_source
 from tasks.data.progress import OnProgress
 from tasks.data.sources.columns import SourceTable, Stretch, named_columns, samples_sql
-from tasks.data.sources.files import find_files
 from tasks.data.sources.formats import PARQUET, format_of
 from tasks.data.sources.source_file import SourceFile
 from tasks.data.units.area import Area, Record, StoreArea
@@ -151,7 +151,7 @@ def open_place(address: Address, is_read: bool) -> Place:
     address.scratch.mkdir(parents=True, exist_ok=True)
     config, store = DataConfig.model_validate_json(address.config), open_store(address.store, address.cache)
     area = StoreArea(store, address.area)
-    files = find_files(config.source)
+    files = find_source(config)
     place = Place(config, store, area, address.scratch, address.brought, files, threads=1)
     if not is_read:
         return place

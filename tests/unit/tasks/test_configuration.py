@@ -189,6 +189,14 @@ def test_a_configuration_cannot_be_changed_after_it_was_loaded(small: Path) -> N
             "data.split: 'DEV' would mean both validation and test. Set validation_values and test_values so that",
         ),
         (
+            'data.split={validation_source = "v", validation_fraction = 0.2}',
+            "data.split: all rows of the validation split are those of validation_source, but validation_fraction is",
+        ),
+        (
+            'data.split={by = "given", column = "part", validation_source = "v", test_source = "t"}',
+            "data.split: with validation_source and test_source all rows of data.source are for training, but by is",
+        ),
+        (
             'data.split={by = "given", column = "part", train_values = ["a"], test_values = ["a"]}',
             "data.split: 'a' would mean both train and test",
         ),

@@ -1,0 +1,59 @@
+"""All files of a data set's source: those of `data.source`, and those of the splits that have a source of their own.
+
+Invariant: the files of `data.source` come first, with the names that they have alone, so numbers and ids of their rows
+do not depend on the others; those of a split begin with the name of its setting. No file is in two sources.
+"""
+
+from dataclasses import replace
+
+from storage.datasets import SPLITS
+from storage.errors import ConfigurationError
+from tasks.configuration import DataConfig
+from tasks.data.sources.files import find_files
+from tasks.data.sources.formats import format_of
+from tasks.data.sources.source_file import SourceFile
+
+
+def find_source(config: DataConfig) -> list[SourceFile]:
+    """The files of all sources, each with the split that it is for, if it is for one.
+
+    Raises `ConfigurationError` if a source names none, if they have more than one format or one of them is in two
+    sources; `StoreError` if a bucket cannot be listed.
+    """
+    files = find_files(config.source)
+    for index, split in enumerate(SPLITS):
+        source = config.split.source_of(split)
+        if source is not None:
+            files = [*files, *_files_of_split(index, source)]
+    _require_one_format(files)
+    _require_one_source(files)
+    return files
+
+
+def _files_of_split(index: int, source: str) -> list[SourceFile]:
+    name = f"{SPLITS[index]}_source"
+    found = find_files(source, f"data.split.{name}")
+    return [replace(file, name=f"{name}/{file.name}", split=index) for file in found]
+
+
+def _require_one_format(files: list[SourceFile]) -> None:
+    """Each source has one format: so the first file of each tells."""
+    first = files[0]
+    other = next((file for file in files if format_of(file.name) != format_of(first.name)), None)
+    if other is not None:
+        raise ConfigurationError(
+            f"{other.setting}: all sources must have one format, but {other.name} is {format_of(other.name)} and "
+            f"{first.name}, of {first.setting}, is {format_of(first.name)}. Convert the files of one of them."
+        )
+
+
+def _require_one_source(files: list[SourceFile]) -> None:
+    """Rows that are trained on and measured too would make every metric better than the model is."""
+    known: dict[str, SourceFile] = {}
+    for file in files:
+        other = known.setdefault(file.place, file)
+        if other is not file:
+            raise ConfigurationError(
+                f"{file.place} is in two sources: {other.setting} and {file.setting}. Each file must be in one: set "
+                "them to folders, files or globs that have no file in common."
+            )

@@ -13,7 +13,7 @@ from storage.datasets import SPLITS, DatasetManifest
 from storage.objects.addresses import check_writable
 from tasks.compatibility import as_begun, require_compatible
 from tasks.configuration import RetryConfig, RunConfig
-from tasks.data.contract_result import find_contract_result, render_markdown
+from tasks.data.contract.result import find_contract_result, render_markdown
 from tasks.data.identity.begun_source import require_same_source
 from tasks.data.pipeline import prepare_dataset
 from tasks.places import RunPlaces, open_places, require_scratch

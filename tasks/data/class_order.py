@@ -13,7 +13,7 @@ from storage.datasets import DatasetManifest, find_dataset
 from storage.objects.digests import digest_of
 from storage.objects.store import Store
 from tasks.configuration import DataConfig
-from tasks.data.sources.rules import label_domain
+from tasks.data.contract.rules import label_domain
 
 NUMBER = re.compile(r"(\d+)")
 NATURAL = {"class_order": "natural"}

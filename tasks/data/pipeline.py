@@ -37,7 +37,8 @@ from storage.objects.digests import canonical_json, digest_of, sha256_of_file
 from storage.objects.store import Store
 from tasks.configuration import DataConfig
 from tasks.data.class_order import find_prepared, with_class_order
-from tasks.data.contract_result import CONTRACT_FILE, sum_up
+from tasks.data.contract.judgement import check_contract, load_judge
+from tasks.data.contract.result import CONTRACT_FILE, sum_up
 from tasks.data.database import open_database
 from tasks.data.identity.fingerprints import ensure_unchanged, fingerprint_files, read_inputs
 from tasks.data.identity.identities import identities_of, keep_identities
@@ -46,7 +47,6 @@ from tasks.data.progress import OnProgress
 from tasks.data.readers.check import check_columns
 from tasks.data.readers.conversion import require_readable
 from tasks.data.sources.columns import SourceTable, inspect_files
-from tasks.data.sources.contract import check_contract, load_judge
 from tasks.data.sources.formats import PARQUET, format_of
 from tasks.data.sources.source_file import SourceFile
 from tasks.data.split import TRAIN, Dealt, deal_samples

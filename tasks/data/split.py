@@ -12,9 +12,9 @@ import duckdb
 from storage.datasets import SPLITS
 from tasks.configuration import DataConfig
 from tasks.data.class_order import order_labels
+from tasks.data.contract.rules import given_split_sql, label_domain
 from tasks.data.sources.columns import SourceTable, literal, only_row
 from tasks.data.sources.messages import broken_contract
-from tasks.data.sources.rules import given_split_sql, label_domain
 
 TRAIN, VALIDATION, TEST = (SPLITS.index(name) for name in ("train", "validation", "test"))
 HASH_VALUES = 2**64

@@ -16,10 +16,10 @@ import pyarrow.parquet as pq
 from storage.datasets import DatasetManifest, dataset_key
 from storage.objects.store import Store
 from tasks.configuration import DataConfig
+from tasks.data.contract.measured import Measured, measure
 from tasks.data.identity.fingerprints import fingerprint_files, read_inputs
 from tasks.data.listing import find_source
 from tasks.data.sources.columns import SourceTable, Stretch, inspect_files, samples_sql
-from tasks.data.sources.measured import Measured, measure
 from tasks.data.split import split_sql
 
 CLASSES = ("billing", "travel", "work")

@@ -10,10 +10,10 @@ import pytest
 
 from storage.errors import ContractError
 from tasks.configuration import DataConfig
-from tasks.data.sources import contract
+from tasks.data.contract import judgement as contract
+from tasks.data.contract.judgement import check_contract
+from tasks.data.contract.rules import label_domain, row_rules
 from tasks.data.sources.columns import SourceTable
-from tasks.data.sources.contract import check_contract
-from tasks.data.sources.rules import label_domain, row_rules
 from tests.helpers.parquet import (
     measure_samples,
     open_samples,

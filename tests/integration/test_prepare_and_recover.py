@@ -20,7 +20,7 @@ from storage.runs.run_state import Holder, RunState
 from storage.runs.transitions import take_lease
 from tasks.compatibility import as_begun
 from tasks.configuration import RunConfig
-from tasks.data.contract_result import find_contract_result
+from tasks.data.contract.result import find_contract_result
 from tasks.data.pipeline import prepare_dataset
 from tasks.places import open_places
 from tasks.prepare import prepare_data

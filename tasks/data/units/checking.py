@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tasks.configuration import DataConfig
+from tasks.data.contract.measured import Measured, measure
 from tasks.data.database import parquet_sql
 from tasks.data.sources.columns import literal
-from tasks.data.sources.measured import Measured, measure
 from tasks.data.split import split_sql
 from tasks.data.units.area import Area, Record
 from tasks.data.units.place import Place

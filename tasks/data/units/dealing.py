@@ -21,8 +21,8 @@ from tokenizers import Tokenizer
 
 from storage.datasets import FIRST_VOCABULARY_INDEX, CategoricalColumn, NumericColumn
 from tasks.configuration import DataConfig
+from tasks.data.contract.rules import too_long
 from tasks.data.rows import prepared_sql
-from tasks.data.sources.rules import too_long
 from tasks.data.split import Dealt
 from tasks.data.token_lists import kept_tokens, take_lists
 from tasks.data.tokenizer import TOKENIZER_FILE, encode_texts, load_tokenizer, shortened

@@ -16,8 +16,8 @@ from storage.datasets import SPLITS
 from storage.errors import ContractError
 from tasks.configuration import DataConfig
 from tasks.data.class_order import order_labels
+from tasks.data.contract.rules import row_rules
 from tasks.data.sources.columns import only_row
-from tasks.data.sources.rules import row_rules
 from tasks.data.split import Dealt, deal_samples
 from tests.helpers.parquet import open_samples, text_columns, text_config, write_parquet
 

@@ -14,10 +14,10 @@ import duckdb
 
 from storage.errors import ContractError
 from tasks.configuration import DataConfig
+from tasks.data.contract.measured import SAMPLE_ROWS, Measured, add_up
+from tasks.data.contract.rules import Rule, label_domain, row_rules
 from tasks.data.sources.columns import NUMBER_ROWS, SourceTable, only_row
-from tasks.data.sources.measured import SAMPLE_ROWS, Measured, add_up
 from tasks.data.sources.messages import broken_contract
-from tasks.data.sources.rules import Rule, label_domain, row_rules
 
 if TYPE_CHECKING:
     import pandas as pd

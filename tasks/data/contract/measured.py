@@ -11,9 +11,9 @@ import duckdb
 import pyarrow as pa
 
 from tasks.configuration import DataConfig
+from tasks.data.contract.rules import Rule, kept_tokens_sql, row_rules
 from tasks.data.sources.columns import SourceTable, Stretch, only_row, samples_sql
 from tasks.data.sources.messages import REWRITE, broken_contract
-from tasks.data.sources.rules import Rule, kept_tokens_sql, row_rules
 from tasks.data.token_lists import lengths_of_good_tokens
 
 SAMPLE_ROWS = 100_000

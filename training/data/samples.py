@@ -117,22 +117,24 @@ def take(parts: Sequence[Samples], places: NDArray[np.int64]) -> Samples:
     return join(taken).at(np.argsort(np.argsort(part_of, kind="stable")))
 
 
+# What `samples_of` asks for: a sample's length follows from its tokens.
+COLUMNS = ["id", "label", "tokens", "numeric", "missing", "categorical"]
+
+
 def samples_of(table: pa.Table, first_row: int, num_numeric: int, num_categorical: int, token_type: Any) -> Samples:
     """The samples of a row group as it stands in a shard, to be joined with others.
 
     Raises what Arrow and NumPy raise for one that is damaged.
     """
     num_rows = table.num_rows
-    tokens = table.column("tokens").combine_chunks()
+    tokens = _array(table, "tokens")
     offsets = _values(tokens.offsets).astype(np.int64)
-    lengths = np.diff(offsets)
-    ids, id_lengths = _with_separators(table.column("id").combine_chunks())
-    values = _flat(table, "numeric").reshape(num_rows, num_numeric)
-    missing = _flat(table, "missing").reshape(num_rows, num_numeric)
+    ids, id_lengths = _with_separators(_array(table, "id"))
+    values, missing = (_flat(table, name).reshape(num_rows, num_numeric) for name in ("numeric", "missing"))
     return Samples(
         rows=np.arange(first_row, first_row + num_rows),
-        labels=_values(table.column("label").combine_chunks()).astype(np.int64),
-        lengths=lengths,
+        labels=_values(_array(table, "label")).astype(np.int64),
+        lengths=np.diff(offsets),
         starts=offsets[:-1],
         numeric=np.concatenate([values, missing], axis=1).astype(np.float32),
         categorical=_flat(table, "categorical").reshape(num_rows, num_categorical).astype(np.int64),
@@ -169,7 +171,16 @@ def _places_of(starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray
 
 
 def _flat(table: pa.Table, column: str) -> NDArray[Any]:
-    return _values(table.column(column).combine_chunks().flatten())
+    """The elements of all lists. Arrow's own `flatten` would load `pyarrow.compute`, in every rank."""
+    lists = _array(table, column)
+    offsets = _values(lists.offsets)
+    return _values(lists.values)[offsets[0] : offsets[-1]]
+
+
+def _array(table: pa.Table, column: str) -> pa.Array:
+    """A column in one piece, which one of a row group is almost always: then it is not copied."""
+    chunks = table.column(column).chunks
+    return chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks)
 
 
 def _values(array: pa.Array) -> NDArray[Any]:

@@ -3,6 +3,8 @@
 Invariant: every item goes to one rank whole; the deal is a function of the costs and the number of ranks alone.
 """
 
+import heapq
+
 
 def deal(costs: list[int], num_ranks: int) -> list[list[int]]:
     """The items of each rank, by their positions: the costliest item left goes to the rank with the lowest cost so far.
@@ -11,9 +13,9 @@ def deal(costs: list[int], num_ranks: int) -> list[list[int]]:
     an item when there are at least as many as ranks.
     """
     ranks: list[list[int]] = [[] for _ in range(num_ranks)]
-    loads = [0] * num_ranks
-    for item in sorted(range(len(costs)), key=lambda item: (-costs[item], item)):
-        rank = loads.index(min(loads))
+    loads = [(0, rank) for rank in range(num_ranks)]  # a heap: the lowest load first, of equal ones the first rank
+    for item in sorted(range(len(costs)), key=costs.__getitem__, reverse=True):  # of equal ones the first item
+        load, rank = loads[0]
         ranks[rank].append(item)
-        loads[rank] += costs[item]
+        heapq.heapreplace(loads, (load + costs[item], rank))
     return [sorted(items) for items in ranks]

@@ -4,7 +4,7 @@ Invariant: nothing here has a position. Batches are read ahead in a thread, and 
 a kill it is simply read again.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -70,20 +70,27 @@ class Batch:
     num_tokens: int  # of all samples of the step, whichever rank has them; without padding
 
 
-def make_leaf(samples: Samples, index: int, groups: tuple[Group, ...], is_flat: bool) -> Leaf:
-    """Pad samples as their groups say."""
-    padded = list(_padded_groups(samples, groups))
-    return Leaf(
-        index=index,
-        rows=samples.rows,
-        ids=samples.joined_ids(),
-        groups=groups,
-        tokens=torch.from_numpy(np.concatenate([tokens.ravel() for tokens in padded]) if is_flat else padded[0]),
-        lengths=torch.from_numpy(samples.lengths),
-        numeric=torch.from_numpy(samples.numeric),
-        categorical=torch.from_numpy(samples.categorical),
-        labels=torch.from_numpy(samples.labels),
-    )
+def make_leaves(samples: Samples, groups: Mapping[int, tuple[Group, ...]], is_flat: bool) -> Iterator[Leaf]:
+    """Leaves of these samples, one after the other, given the groups of each by its index."""
+    tokens = samples.padded_tokens([group for of_leaf in groups.values() for group in of_leaf])
+    start = first_token = 0
+    for index, of_leaf in groups.items():
+        end = start + sum([num_samples for num_samples, _ in of_leaf])
+        end_token = first_token + sum([num_samples * length for num_samples, length in of_leaf])
+        own_tokens = tokens[first_token:end_token]
+        # Arrays are parted, not tensors: compiled code would notice that a tensor begins within another one.
+        yield Leaf(
+            index=index,
+            rows=samples.rows[start:end],
+            ids=samples.joined_ids(slice(start, end)),
+            groups=of_leaf,
+            tokens=torch.from_numpy(own_tokens if is_flat else own_tokens.reshape(end - start, -1)),
+            lengths=torch.from_numpy(samples.lengths[start:end]),
+            numeric=torch.from_numpy(samples.numeric[start:end]),
+            categorical=torch.from_numpy(samples.categorical[start:end]),
+            labels=torch.from_numpy(samples.labels[start:end]),
+        )
+        start, first_token = end, end_token
 
 
 def own_leaves(
@@ -92,16 +99,10 @@ def own_leaves(
     """This rank's leaves of a batch in parts. Of the samples of other leaves nothing is read but their `lengths`."""
     leaves = cut.cut(lengths, num_leaves)
     groups = cut.groups([lengths[leaf] for leaf in leaves])
-    for index in deal([cut.cost(of_leaf) for of_leaf in groups], world.size)[world.rank]:
-        yield make_leaf(take(parts, leaves[index]), index, groups[index], is_flat=cut.padding_efficiency > 0)
-
-
-def _padded_groups(samples: Samples, groups: tuple[Group, ...]) -> Iterator[NDArray[np.int32]]:
-    """The tokens of each group."""
-    start = 0
-    for group in groups:
-        yield samples.at(slice(start, start + group.num_samples)).padded_tokens(group.length)
-        start += group.num_samples
+    own = deal([cut.cost(of_leaf) for of_leaf in groups], world.size)[world.rank]
+    if own:
+        samples = take(parts, np.concatenate([leaves[index] for index in own]))
+        yield from make_leaves(samples, {index: groups[index] for index in own}, cut.padding_efficiency > 0)
 
 
 class BatchSource:

@@ -6,6 +6,8 @@ any number of ranks.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from math import gcd
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +17,8 @@ from training.data.groups import Group, group_samples
 
 # Few distinct lengths: kernels are chosen and compiled once for each shape.
 PADDING_MULTIPLE = 8
+# The first step of the search for a budget is this part of the mean cost of a leaf.
+FIRST_STEPS = 16
 
 
 @dataclass(frozen=True)
@@ -34,12 +38,14 @@ class LeafCut:
         Neighbours in length stand together, so little is padded; where texts are long a leaf has few of them, so that
         leaves take about as long as each other. At most as many leaves as samples.
         """
-        longest_first = np.argsort(lengths, kind="stable")[::-1]
-        padded = -(-np.maximum(1, lengths[longest_first]) // PADDING_MULTIPLE) * PADDING_MULTIPLE
-        costs: list[int] = (padded * (self.dense_length + padded)).tolist()
+        shortest_first = np.argsort(lengths, kind="stable")
+        padded = -(-np.maximum(1, lengths[shortest_first]) // PADDING_MULTIPLE) * PADDING_MULTIPLE
+        # All costs are multiples of this: the smaller the numbers, the fewer budgets are tried.
+        unit = PADDING_MULTIPLE * gcd(PADDING_MULTIPLE, self.dense_length)
+        costs: list[int] = (padded * (self.dense_length + padded) // unit)[::-1].tolist()
         ends = _cut_costs(costs, min(num_leaves, len(costs)))
-        leaves = [longest_first[start:end][::-1] for start, end in zip([0, *ends], ends, strict=False)]
-        return leaves[::-1]
+        starts = [len(costs) - end for end in reversed(ends)]
+        return [shortest_first[start:end] for start, end in pairwise([*starts, len(costs)])]
 
     def groups(self, leaves: Sequence[NDArray[np.int64]]) -> list[tuple[Group, ...]]:
         """How each leaf is padded, given its samples' lengths in rising order; one group where no efficiency is set."""
@@ -49,7 +55,8 @@ class LeafCut:
 
     def cost(self, groups: Sequence[Group]) -> int:
         """Cost of a leaf of these groups."""
-        return sum(group.num_tokens * (self.dense_length + group.length) for group in groups)
+        # Not through the names of a group's fields: each rank asks for all leaves of a batch.
+        return sum([num_samples * length * (self.dense_length + length) for num_samples, length in groups])
 
 
 def leaf_cut(model: ModelConfig, train: TrainConfig) -> LeafCut:
@@ -69,23 +76,37 @@ def padded_length(longest: int) -> int:
 def _cut_costs(costs: list[int], num_leaves: int) -> list[int]:
     """Ends of `num_leaves` neighbourhoods of samples, given each sample's cost in falling order.
 
-    The smallest budget that no leaf exceeds is found by halving; a leaf costs its number of samples times its first.
+    A leaf costs its number of samples times its first. The smallest budget that no leaf exceeds is looked for from the
+    mean upwards, in steps that double, since it is seldom far from there; then by halving.
     """
-    low, high = max(costs[0], -(-sum(costs) // num_leaves)), costs[0] * -(-len(costs) // num_leaves)
+    low = high = max(costs[0], -(-sum(costs) // num_leaves))
+    step = -(-low // FIRST_STEPS)
+    while not _fits(costs, high, num_leaves):
+        low, high, step = high + 1, high + step, 2 * step
     while low < high:
         middle = (low + high) // 2
-        if len(_fill(costs, middle, num_leaves)) <= num_leaves:
+        if _fits(costs, middle, num_leaves):
             high = middle
         else:
             low = middle + 1
-    return _split_further(costs, _fill(costs, low, num_leaves), num_leaves)
+    return _split_further(costs, _fill(costs, low), num_leaves)
 
 
-def _fill(costs: list[int], budget: int, max_leaves: int) -> list[int]:
-    """Ends of leaves that each hold as much as the budget allows; stops at one leaf more than `max_leaves`."""
+def _fits(costs: list[int], budget: int, num_leaves: int) -> bool:
+    """Whether so many leaves hold all samples when none costs more than the budget. This is asked often."""
+    start, end = 0, len(costs)
+    for _ in range(num_leaves):
+        start += budget // costs[start]
+        if start >= end:
+            return True
+    return False
+
+
+def _fill(costs: list[int], budget: int) -> list[int]:
+    """Ends of leaves that each hold as much as the budget allows."""
     ends: list[int] = []
     start = 0
-    while start < len(costs) and len(ends) <= max_leaves:
+    while start < len(costs):
         start = min(len(costs), start + budget // costs[start])
         ends.append(start)
     return ends

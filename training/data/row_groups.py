@@ -23,7 +23,7 @@ from storage.datasets import DatasetManifest, dataset_key
 from storage.errors import CorruptObjectError
 from storage.objects.store import Store
 from training.data.lookahead import look_ahead
-from training.data.samples import Samples, samples_of
+from training.data.samples import COLUMNS, Samples, samples_of
 
 # A request takes as long as some hundred KiB, so several are under way, and each has a row group in memory.
 NUM_STREAMS = 4
@@ -104,7 +104,7 @@ class RowGroups:
         with self._explained(self._name(place)):
             source = pa.PythonFile(piece, mode="r")
             with pq.ParquetFile(source, metadata=footer, page_checksum_verification=True) as file:
-                table = file.read_row_group(place.index, use_threads=False)
+                table = file.read_row_group(place.index, COLUMNS, use_threads=False)
             samples = samples_of(table, place.first_row, self._num_numeric, self._num_categorical, self._token_type)
             if len(samples) != min(self.group_rows, self.num_rows - place.first_row):
                 raise ValueError(f"it has {len(samples)} rows")

@@ -49,19 +49,30 @@ class Samples:
             ids=self.ids,
         )
 
-    def padded_tokens(self, width: int) -> NDArray[np.int32]:
-        """Their tokens, [N, width], with zeros behind each sample's."""
-        # Row i of this view are the tokens from the i-th on: it overlaps itself, and is not copied.
-        size, shape = self.tokens.itemsize, (len(self.tokens) - width + 1, width)
-        pieces = np.ndarray(shape, self.tokens.dtype, self.tokens, strides=(size, size))[self.starts]
-        padded: NDArray[np.int32] = np.multiply(pieces, np.arange(width) < self.lengths[:, None], dtype=np.int32)
+    def padded_tokens(self, groups: Sequence[tuple[int, int]]) -> NDArray[np.int32]:
+        """Their tokens, group after group: of so many samples each, with zeros behind each up to so many tokens."""
+        padded = np.empty(sum([count * width for count, width in groups]), dtype=np.int32)
+        first = place = 0
+        for count, width in groups:
+            pieces = self._pieces(width)[self.starts[first : first + count]]
+            padded[place : place + count * width].reshape(count, width)[...] = pieces
+            first, place = first + count, place + count * width
+        counts, widths = np.array(groups).T
+        padding = np.repeat(widths, counts) - self.lengths
+        # Behind a sample's tokens stand those of another: what is padding is few places, and is made so at once.
+        padded[_places_of(np.cumsum(self.lengths + padding) - padding, padding)] = 0
         return padded
 
-    def joined_ids(self) -> bytes:
-        """Their ids, UTF-8, joined by the ledger's separator."""
+    def _pieces(self, width: int) -> NDArray[Any]:
+        """Tokens from each place on. The array overlaps itself, and is not copied."""
+        size, shape = self.tokens.itemsize, (len(self.tokens) - width + 1, width)
+        return np.ndarray(shape, self.tokens.dtype, self.tokens, strides=(size, size))
+
+    def joined_ids(self, places: slice = slice(None)) -> bytes:
+        """The ids of those at these places, UTF-8, joined by the ledger's separator."""
         # Piece by piece: to have NumPy gather single bytes takes twice as long for the few samples of a leaf.
         text = self.ids.data
-        pieces = zip(self.id_starts.tolist(), self.id_lengths.tolist(), strict=True)
+        pieces = zip(self.id_starts[places].tolist(), self.id_lengths[places].tolist(), strict=True)
         return b"".join([text[start : start + length] for start, length in pieces])[:-1]
 
     def compact(self) -> "Samples":
@@ -106,22 +117,24 @@ def take(parts: Sequence[Samples], places: NDArray[np.int64]) -> Samples:
     return join(taken).at(np.argsort(np.argsort(part_of, kind="stable")))
 
 
+# What `samples_of` asks for: a sample's length follows from its tokens.
+COLUMNS = ["id", "label", "tokens", "numeric", "missing", "categorical"]
+
+
 def samples_of(table: pa.Table, first_row: int, num_numeric: int, num_categorical: int, token_type: Any) -> Samples:
     """The samples of a row group as it stands in a shard, to be joined with others.
 
     Raises what Arrow and NumPy raise for one that is damaged.
     """
     num_rows = table.num_rows
-    tokens = table.column("tokens").combine_chunks()
+    tokens = _array(table, "tokens")
     offsets = _values(tokens.offsets).astype(np.int64)
-    lengths = np.diff(offsets)
-    ids, id_lengths = _with_separators(table.column("id").combine_chunks())
-    values = _flat(table, "numeric").reshape(num_rows, num_numeric)
-    missing = _flat(table, "missing").reshape(num_rows, num_numeric)
+    ids, id_lengths = _with_separators(_array(table, "id"))
+    values, missing = (_flat(table, name).reshape(num_rows, num_numeric) for name in ("numeric", "missing"))
     return Samples(
         rows=np.arange(first_row, first_row + num_rows),
-        labels=_values(table.column("label").combine_chunks()).astype(np.int64),
-        lengths=lengths,
+        labels=_values(_array(table, "label")).astype(np.int64),
+        lengths=np.diff(offsets),
         starts=offsets[:-1],
         numeric=np.concatenate([values, missing], axis=1).astype(np.float32),
         categorical=_flat(table, "categorical").reshape(num_rows, num_categorical).astype(np.int64),
@@ -148,12 +161,26 @@ def _starts(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
 
 def _gather(values: NDArray[Any], starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[Any]:
     """The pieces of `values` that begin at `starts`, one after the other."""
-    pieces: NDArray[Any] = values[np.arange(lengths.sum()) + np.repeat(starts - _starts(lengths), lengths)]
+    pieces: NDArray[Any] = values[_places_of(starts, lengths)]
     return pieces
 
 
+def _places_of(starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The places of all elements of pieces that begin at `starts`."""
+    return np.arange(lengths.sum()) + np.repeat(starts - _starts(lengths), lengths)
+
+
 def _flat(table: pa.Table, column: str) -> NDArray[Any]:
-    return _values(table.column(column).combine_chunks().flatten())
+    """The elements of all lists. Arrow's own `flatten` would load `pyarrow.compute`, in every rank."""
+    lists = _array(table, column)
+    offsets = _values(lists.offsets)
+    return _values(lists.values)[offsets[0] : offsets[-1]]
+
+
+def _array(table: pa.Table, column: str) -> pa.Array:
+    """A column in one piece, which one of a row group is almost always: then it is not copied."""
+    chunks = table.column(column).chunks
+    return chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks)
 
 
 def _values(array: pa.Array) -> NDArray[Any]:

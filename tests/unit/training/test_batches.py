@@ -57,7 +57,7 @@ def ids_of(samples: Samples) -> list[str]:
 
 def tokens_of(samples: Samples) -> list[list[int]]:
     """Of each sample, without padding."""
-    rows = samples.padded_tokens(24)
+    rows = samples.padded_tokens([(len(samples), 24)]).reshape(-1, 24)
     return [row[:length] for row, length in zip(rows.tolist(), samples.lengths.tolist(), strict=True)]
 
 

@@ -14,7 +14,7 @@ from storage.objects.local_store import LocalStore
 from storage.runs.ledger import ID_SEPARATOR, LEDGER_SCHEMA
 from tests.helpers.datasets import publish_small_dataset
 from training.configuration import ModelConfig, TrainConfig
-from training.data.batches import BatchSource, Leaf, make_leaf
+from training.data.batches import BatchSource, Leaf, make_leaves
 from training.data.consumption import Consumption, md5_of_ids
 from training.data.groups import Group
 from training.data.leaves import leaf_cut
@@ -46,7 +46,8 @@ def reader(store: LocalStore, dataset: DatasetManifest, tmp_path: Path) -> Sampl
 def leaf_of(reader: SampleReader, rows: list[int], index: int) -> Leaf:
     stored = reader.read(RowOrder(reader.num_rows, reader.group_rows), 0, reader.num_rows)
     samples = stored.at(np.array(rows))
-    return make_leaf(samples, index, (Group(len(rows), int(samples.lengths.max())),), is_flat=True)
+    groups = (Group(len(rows), int(samples.lengths.max())),)
+    return next(make_leaves(samples, {index: groups}, is_flat=True))
 
 
 def md5_of_rows(rows: list[int]) -> bytes:

@@ -3,6 +3,7 @@
 import re
 from dataclasses import replace
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -20,8 +21,8 @@ from tasks.corpora import policy, quality
 from tasks.settings.reading import load_configuration
 from tests.helpers.datasets import publish_small_dataset
 from training.configuration import PADDING_EFFICIENCY, ModelConfig
-from training.data.batches import Leaf, make_leaf
-from training.data.groups import Group, group_samples
+from training.data.batches import Leaf, make_leaves
+from training.data.groups import FEW_SAMPLES, Group, group_samples
 from training.data.leaves import LeafCut, leaf_cut
 from training.data.order import RowOrder
 from training.data.reading import SampleReader
@@ -74,6 +75,40 @@ def test_more_efficiency_only_parts_groups_further(leaves: list[NDArray[np.int64
     few, many = group_samples(leaves, 0.9), group_samples(leaves, 0.97)
     for coarse, fine in zip(few, many, strict=True):
         assert set(np.cumsum([g.num_samples for g in coarse])) <= set(np.cumsum([g.num_samples for g in fine]))
+
+
+def part_one_by_one(leaves: list[NDArray[np.int64]], efficiency: float) -> list[tuple[Group, ...]]:
+    """The same groups, written to be read: of all partings of all groups the one that saves most, again and again."""
+    padded = [np.maximum(1, lengths).tolist() for lengths in leaves]
+    ends = [[0, len(lengths)] for lengths in padded]
+
+    def found() -> list[tuple[Group, ...]]:
+        return [
+            tuple(Group(end - start, lengths[end - 1]) for start, end in pairwise(of_leaf))
+            for lengths, of_leaf in zip(padded, ends, strict=True)
+        ]
+
+    while computed(found()) > real(leaves) / efficiency:
+        partings = [
+            ((place - start) * (lengths[end - 1] - lengths[place - 1]), -leaf, -place)
+            for leaf, lengths in enumerate(padded)
+            for start, end in pairwise(ends[leaf])
+            for place in range(start + 1, end)
+        ]
+        _, leaf, place = max(partings)
+        ends[-leaf] = sorted([*ends[-leaf], -place])
+    return found()
+
+
+@settings(deadline=None)
+@given(batches_of_leaves, efficiencies, st.sampled_from([0, 8, FEW_SAMPLES]))
+def test_the_groups_are_those_that_parting_one_by_one_gives(
+    leaves: list[NDArray[np.int64]], efficiency: float, few: int
+) -> None:
+    """However few samples are left to NumPy."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("training.data.groups.FEW_SAMPLES", few)
+        assert group_samples(leaves, efficiency) == part_one_by_one(leaves, efficiency)
 
 
 def test_no_group_is_made_where_nothing_is_gained() -> None:
@@ -153,7 +188,7 @@ def samples(dataset: DatasetManifest, tmp_path: Path) -> Samples:
 def leaf_with(samples: Samples, efficiency: float) -> Leaf:
     cut = LeafCut(64, efficiency)
     (groups,) = cut.groups([samples.lengths])
-    return make_leaf(samples, 0, groups, is_flat=efficiency > 0)
+    return next(make_leaves(samples, {0: groups}, is_flat=efficiency > 0))
 
 
 def gradients_of(model: Classifier, leaf: Leaf) -> list[Tensor]:

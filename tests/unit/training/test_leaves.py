@@ -1,7 +1,8 @@
 """How batches are cut into leaves: no sample lost or twice, and close to the lowest possible cost."""
 
 import random
-from itertools import product
+from bisect import bisect_left
+from itertools import pairwise, product
 
 import numpy as np
 import pytest
@@ -61,6 +62,45 @@ def test_no_way_of_cutting_makes_the_costliest_leaf_cheaper(
     cutter = LeafCut(dense_length)
     found = max(costs_of(cut(lengths, num_leaves, cutter), lengths, cutter))
     assert found == least_cost_of_the_costliest_leaf(lengths, num_leaves, cutter)
+
+
+def cut_by_trying_all_budgets(lengths: list[int], num_leaves: int, dense_length: int) -> list[list[int]]:
+    """The same cut, written to be read: halving between bounds, the costliest leaf parted while there are too few."""
+    order = np.argsort(lengths, kind="stable")[::-1].tolist()
+    padded = [padded_length(lengths[place]) for place in order]
+    costs = [length * (dense_length + length) for length in padded]
+    num_leaves = min(num_leaves, len(costs))
+
+    def fill(budget: int) -> list[int]:
+        ends = [0]
+        while ends[-1] < len(costs):
+            ends.append(min(len(costs), ends[-1] + budget // costs[ends[-1]]))
+        return ends
+
+    budgets = range(costs[0], costs[0] * len(costs) + 1)
+    ends = fill(budgets[bisect_left(budgets, True, key=lambda budget: len(fill(budget)) <= num_leaves + 1)])
+    while len(ends) <= num_leaves:
+        spans = [(start, end) for start, end in pairwise(ends) if end - start > 1]
+        start, end = max(spans, key=lambda span: ((span[1] - span[0]) * costs[span[0]], -span[0]))
+        ends = sorted([*ends, (start + end) // 2])
+    return [order[start:end][::-1] for start, end in pairwise(ends)][::-1]
+
+
+@settings(deadline=None)
+@given(st.one_of(all_lengths, few_lengths), st.integers(1, 80), st.sampled_from([0, 1, 12, 768, 3072]))
+def test_the_cut_is_the_one_that_trying_all_budgets_finds(
+    lengths: list[int], num_leaves: int, dense_length: int
+) -> None:
+    found = [leaf.tolist() for leaf in cut(lengths, num_leaves, LeafCut(dense_length))]
+    assert found == cut_by_trying_all_budgets(lengths, num_leaves, dense_length)
+
+
+@pytest.mark.parametrize("num_leaves", [1, 4, 32, 100])
+def test_so_it_is_for_whole_batches(num_leaves: int) -> None:
+    for seed in range(10):
+        lengths = log_normal_lengths(512, seed)
+        found = [leaf.tolist() for leaf in cut(lengths, num_leaves)]
+        assert found == cut_by_trying_all_budgets(lengths, num_leaves, CUT.dense_length)
 
 
 @settings(deadline=None)

@@ -7,10 +7,8 @@ inputs are never prepared twice. Before the data have passed every check, no fil
 
 import contextlib
 import errno
-import fcntl
 import shutil
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from importlib.metadata import version
@@ -61,6 +59,7 @@ from tasks.data.units.records import find_records, read_records
 from tasks.data.units.sharding import require_all_rows, rows_in, shards_of, splits_in
 from tasks.data.units.texts import read_texts, texts_settings
 from tasks.data.units.work import Engine, OneByOne, do_unit
+from tasks.data.units.working_folders import remove_abandoned, working_folder
 from tasks.pages.words import count_of, size
 from tasks.places import scratch_error
 
@@ -124,29 +123,6 @@ def prepare_dataset(
     return manifest
 
 
-@contextlib.contextmanager
-def working_folder(scratch: Path) -> Iterator[Path]:
-    """A folder for files under way, removed at the end; those of killed processes are removed at the start.
-
-    A lock beside the folder tells the living from the dead: the kernel releases it when its process ends.
-    """
-    try:
-        scratch.mkdir(parents=True, exist_ok=True)
-        _remove_abandoned(scratch)
-        folder = scratch / f"prepare-{uuid.uuid4().hex}"
-        lock = folder.with_suffix(".lock").open("w")
-    except OSError as error:
-        raise scratch_error(scratch, error) from error
-    with lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        folder.mkdir()
-        try:
-            yield folder
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
-            folder.with_suffix(".lock").unlink(missing_ok=True)
-
-
 def _open(
     config: DataConfig,
     store: Store,
@@ -205,7 +181,10 @@ class _Preparation:
         if self.address is None:
             return self._run(table)
         begin_area(StoreArea(self.place.store, self.address.area), time.time())
-        return self.engine.attend(lambda: self._run(table))
+        try:
+            return self.engine.attend(lambda: self._run(table))
+        finally:
+            remove_abandoned(self.address.scratch)  # of processes that have ended by now
 
     def _run(self, table: SourceTable | None) -> DatasetManifest:
         if table is None:
@@ -384,11 +363,3 @@ def _explained(config: DataConfig, scratch: Path) -> Iterator[None]:
 
 def _first_line(error: Exception) -> str:
     return str(error).partition("\n")[0]
-
-
-def _remove_abandoned(scratch: Path) -> None:
-    for folder in scratch.glob("prepare-*/"):
-        with folder.with_suffix(".lock").open("a") as lock, contextlib.suppress(BlockingIOError):
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(folder, ignore_errors=True)
-            folder.with_suffix(".lock").unlink(missing_ok=True)

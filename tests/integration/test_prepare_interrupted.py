@@ -15,8 +15,8 @@ from storage.errors import ContractError, StoreError
 from storage.objects.digests import sha256_of_file
 from storage.objects.local_store import LocalStore
 from tasks.configuration import DataConfig
-from tasks.data import pipeline as prepare
 from tasks.data.pipeline import prepare_dataset
+from tasks.data.units.working_folders import working_folder
 from tests.helpers.parquet import text_columns, text_config, write_parquet, write_table
 
 METADATA: dict[str, Any] = {"numeric": ["length", "score"], "categorical": ["region"]}
@@ -119,9 +119,9 @@ def test_files_that_a_killed_preparation_had_read_are_removed_and_read_again(tmp
 
 
 def test_working_files_of_a_living_preparation_are_left_alone(tmp_path: Path) -> None:
-    with prepare.working_folder(tmp_path) as first:
+    with working_folder(tmp_path) as first:
         (first / "shard").write_bytes(b"x")
-        with prepare.working_folder(tmp_path) as second:
+        with working_folder(tmp_path) as second:
             assert second != first
             assert (first / "shard").exists()
     assert list(tmp_path.iterdir()) == []

@@ -107,6 +107,7 @@ def test_a_preparation_that_is_killed_anywhere_goes_on_from_its_units(
         assert not any(key.endswith("dataset.json") for key in store.list_keys("datasets/"))
     prepare_with(Counted(), config, tmp_path)
     assert files_of(store) == undisturbed
+    assert [path.name for path in (tmp_path / "scratch").iterdir()] == ["fingerprints.json"]
 
 
 def test_damage_in_a_record_makes_its_unit_be_done_again(tmp_path: Path) -> None:

@@ -84,6 +84,7 @@ def test_a_pool_whose_parent_is_killed_ends_with_it_and_costs_one_unit_for_each_
     again = units_in(tmp_path / "log")[len(begun) :]
     assert len(set(begun) & set(again)) <= 2
     assert files_of(tmp_path / "store") == undisturbed
+    assert [path.name for path in (tmp_path / "scratch").iterdir()] == ["fingerprints.json"]
 
 
 @pytest.mark.slow

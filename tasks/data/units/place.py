@@ -16,6 +16,7 @@ import duckdb
 
 from storage.errors import ContractError
 from storage.objects.addresses import open_store
+from storage.objects.local_store import sync_file
 from storage.objects.store import Store
 from tasks.configuration import DataConfig
 from tasks.data.database import open_database
@@ -26,6 +27,7 @@ from tasks.data.sources.formats import PARQUET, format_of
 from tasks.data.sources.source_file import SourceFile
 from tasks.data.units.area import Area, Record, StoreArea
 from tasks.data.units.pieces import Piece, limit_in_bytes, num_processes_within, pieces_from
+from tasks.data.units.working_folders import working_folder
 
 PLAN = "plan"
 NUM_FILES_AT_A_TIME = 4
@@ -102,6 +104,7 @@ class Place:
         with tempfile.TemporaryDirectory(dir=self.brought) as folder:
             columns = {column for column, _ in named_columns(self.config)}
             found = file.bring(columns, Path(folder) / path.name, range(stretch.start, stretch.stop))
+            sync_file(found.rows)  # it may be read after the machine has died
             found.rows.rename(path)
         return replace(file, parquet=path)
 
@@ -142,17 +145,21 @@ class Address:
         return self.scratch / f"brought-{self.area[:16]}"
 
 
+# Until its end a process has the folders of the places that it opened.
+_entered = contextlib.ExitStack()
+
+
 @lru_cache(maxsize=2)
 def open_place(address: Address, is_read: bool) -> Place:
     """The place of a preparation. `is_read`: whether files that are not Parquet have been made that.
 
     Raises `ContractError` if the source is not what it was when the preparation began.
     """
-    address.scratch.mkdir(parents=True, exist_ok=True)
+    folder = _entered.enter_context(working_folder(address.scratch))
     config, store = DataConfig.model_validate_json(address.config), open_store(address.store, address.cache)
     area = StoreArea(store, address.area)
     files = find_source(config)
-    place = Place(config, store, area, address.scratch, address.brought, files, threads=1)
+    place = Place(config, store, area, folder, address.brought, files, threads=1)
     if not is_read:
         return place
     plan = area.find(PLAN)
@@ -162,6 +169,12 @@ def open_place(address: Address, is_read: bool) -> Place:
         read_files(area, files), plan["num_rows"], plan["families"], plan["has_row_numbers"], plan["split_type"]
     )
     return replace(place, table=table, pieces=tuple(pieces_from(plan["pieces"])))
+
+
+def leave_places() -> None:
+    """Remove the folders of the places that this process has opened, and forget these."""
+    open_place.cache_clear()
+    _entered.close()
 
 
 def read_files(area: Area, files: list[SourceFile]) -> list[SourceFile]:

@@ -12,7 +12,7 @@ from typing import Protocol, TypeVar
 from tasks.data.units.area import Record
 from tasks.data.units.checking import check
 from tasks.data.units.dealing import deal
-from tasks.data.units.place import Address, Place, open_place
+from tasks.data.units.place import Address, Place, leave_places, open_place
 from tasks.data.units.reading import read
 from tasks.data.units.records import unit_name
 from tasks.data.units.sharding import write_shard
@@ -52,7 +52,10 @@ class OneByOne:
     """The `Engine` that is this process."""
 
     def attend(self, prepare: Callable[[], Value]) -> Value:
-        return prepare()
+        try:
+            return prepare()
+        finally:
+            leave_places()
 
     def run(self, address: Address, stage: str, indices: Sequence[int], on_done: Callable[[], None]) -> None:
         for index in indices:

@@ -30,7 +30,7 @@ from storage.datasets import (
     dataset_key,
     publish_dataset,
 )
-from storage.errors import ConfigurationError, StoreError
+from storage.errors import ConfigurationError, CorruptObjectError, ObjectMissingError, StoreError
 from storage.objects.digests import canonical_json, digest_of, sha256_of_file
 from storage.objects.store import Store
 from tasks.configuration import DataConfig
@@ -181,8 +181,16 @@ class _Preparation:
         if self.address is None:
             return self._run(table)
         begin_area(StoreArea(self.place.store, self.address.area), time.time())
+        inputs = self.inputs
         try:
             return self.engine.attend(lambda: self._run(table))
+        except (ObjectMissingError, CorruptObjectError):
+            # Another process may have prepared the same and, once it was published, removed what both had kept.
+            published = find_prepared(self.place.store, inputs, self.config)
+            if published is None:
+                raise
+            remove_area(self.place.store, self.address.area)
+            return published
         finally:
             remove_abandoned(self.address.scratch)  # of processes that have ended by now
 

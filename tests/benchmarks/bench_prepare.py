@@ -141,7 +141,7 @@ def _measure(command: Sequence[str], folder: Path, environment: dict[str, str]) 
         while process.poll() is None:
             memory_bytes = max(memory_bytes, _memory(process.pid))
             disk_bytes = max(disk_bytes, _num_bytes(folder))
-            time.sleep(SAMPLE_SECONDS)
+            time.sleep(SAMPLE_SECONDS)  # nobody tells how much memory processes have: it is looked at
     if process.returncode:
         raise SystemExit(f"{command[3]} ended with exit code {process.returncode}")
     return Measured(time.monotonic() - began, memory_bytes, disk_bytes)

@@ -4,6 +4,7 @@ import random
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from storage.objects.digests import sha256_of_file
 from storage.objects.local_store import LocalStore
 from tasks.configuration import DataConfig
 from tasks.data.pipeline import prepare_dataset
+from tasks.data.units.place import Address
 from tests.helpers.cut_preparations import Counted, cut_small
 from tests.helpers.parquet import (
     text_columns,
@@ -108,6 +110,30 @@ def test_a_preparation_that_is_killed_anywhere_goes_on_from_its_units(
     prepare_with(Counted(), config, tmp_path)
     assert files_of(store) == undisturbed
     assert [path.name for path in (tmp_path / "scratch").iterdir()] == ["fingerprints.json"]
+
+
+class Overtaken(Counted):
+    """Another process prepares the same meanwhile, and is done before the n-th unit of this one."""
+
+    def __init__(self, config: DataConfig, folder: Path, at: int) -> None:
+        super().__init__()
+        self.config, self.folder, self.at = config, folder, at
+
+    def run(self, address: Address, stage: str, indices: Sequence[int], on_done: Callable[[], None]) -> None:
+        for index in indices:
+            if len(self.done) == self.at:
+                prepare_with(Counted(), self.config, self.folder)
+            super().run(address, stage, [index], on_done)
+
+
+@pytest.mark.parametrize("at", [1, 3, 5, 15])
+def test_one_that_is_overtaken_takes_the_data_set_that_the_other_one_published(tmp_path: Path, at: int) -> None:
+    config = text_config(write_parquet(tmp_path / "a.parquet", text_columns(600), 50))
+    engine = Overtaken(config, tmp_path, at)
+    manifest = prepare_with(engine, config, tmp_path)
+    store = LocalStore(tmp_path / "store")
+    assert len(engine.done) > at and find_dataset(store, manifest.digest) == manifest
+    assert not list(store.list_keys("preparations/"))
 
 
 def test_damage_in_a_record_makes_its_unit_be_done_again(tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ class FolderArea:
             return file.read(end - start)
 
     def address_of(self, name: str) -> str:
-        return str(self.fetch(name))
+        return str(self._folder / name)
 
 
 class StoreArea:
@@ -108,6 +108,14 @@ class StoreArea:
 
     def _key_of(self, name: str) -> str:
         return f"{AREAS_FOLDER}/{self.key}/{name}"
+
+
+def load_record(area: Area, name: str) -> Record:
+    """A record that was kept. Raises `ObjectMissingError` if it is not there any more."""
+    found = area.find(name)
+    if found is None:
+        raise ObjectMissingError(f"{area.address_of(f'{name}.json')} is missing: it was removed or damaged meanwhile.")
+    return found
 
 
 def begin_area(area: StoreArea, now: float) -> None:

@@ -102,17 +102,16 @@ def require_short_enough(records: list[Record], num_rows: int, config: DataConfi
 
 
 def write_parts(rows: pa.Table, bucket_bits: list[int], path: Path) -> dict[str, list[int]]:
-    """Write sorted rows, a part for each bucket that has any: its number, rows, tokens, end in the file and CRC-32.
+    """Write sorted rows, a part for each bucket that has any: its number, rows, end in the file and CRC-32.
 
     Buckets are numbered through all splits.
     """
-    parts: dict[str, list[int]] = {"bucket": [], "rows": [], "tokens": [], "end": [], "crc": []}
+    parts: dict[str, list[int]] = {"bucket": [], "rows": [], "end": [], "crc": []}
     with path.open("xb") as file:
         for bucket, part in _parts(sort_rows(rows), bucket_bits):
             data = _as_bytes(part)
             file.write(data)
-            num_tokens = pc.sum(pc.list_value_length(part.column("tokens"))).as_py()
-            for name, value in zip(parts, (bucket, len(part), num_tokens, file.tell(), zlib.crc32(data)), strict=True):
+            for name, value in zip(parts, (bucket, len(part), file.tell(), zlib.crc32(data)), strict=True):
                 parts[name].append(value)
     return parts
 

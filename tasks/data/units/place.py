@@ -25,7 +25,7 @@ from tasks.data.progress import OnProgress
 from tasks.data.sources.columns import SourceTable, Stretch, named_columns, samples_sql
 from tasks.data.sources.formats import PARQUET, format_of
 from tasks.data.sources.source_file import SourceFile
-from tasks.data.units.area import Area, Record, StoreArea
+from tasks.data.units.area import Area, Record, StoreArea, load_record
 from tasks.data.units.pieces import Piece, limit_in_bytes, num_processes_within, pieces_from
 from tasks.data.units.working_folders import working_folder
 
@@ -90,9 +90,7 @@ class Place:
 
     def settings(self, stage: str) -> Record:
         """What the units of a stage share, which was found out in the stages before."""
-        found = self.area.find(settings_name(stage))
-        assert found is not None, f"the settings of {stage} are kept before its first unit begins"
-        return found
+        return load_record(self.area, settings_name(stage))
 
     def _on_this_machine(self, file: SourceFile, stretch: Stretch) -> SourceFile:
         if file.parquet is not None:
@@ -162,8 +160,7 @@ def open_place(address: Address, is_read: bool) -> Place:
     place = Place(config, store, area, folder, address.brought, files, threads=1)
     if not is_read:
         return place
-    plan = area.find(PLAN)
-    assert plan is not None, "the plan is kept before the first unit that needs it begins"
+    plan = load_record(area, PLAN)
     require_listed(files, plan)
     table = SourceTable(
         read_files(area, files), plan["num_rows"], plan["families"], plan["has_row_numbers"], plan["split_type"]

@@ -5,7 +5,7 @@ Invariant: a unit is known by its stage and its number.
 
 from concurrent.futures import ThreadPoolExecutor
 
-from tasks.data.units.area import Area, Record
+from tasks.data.units.area import Area, Record, load_record
 
 READING_THREADS = 8
 
@@ -22,7 +22,6 @@ def find_records(area: Area, stage: str, num_units: int) -> list[Record | None]:
 
 
 def read_records(area: Area, stage: str, num_units: int) -> list[Record]:
-    """The records of a stage's units, all of which are done."""
-    found = find_records(area, stage, num_units)
-    assert all(record is not None for record in found), f"each unit of {stage} leaves a record"
-    return [record for record in found if record is not None]
+    """The records of a stage's units, all of which are done. Raises `ObjectMissingError` for one that is not there."""
+    with ThreadPoolExecutor(READING_THREADS, thread_name_prefix="records") as pool:
+        return list(pool.map(lambda index: load_record(area, unit_name(stage, index)), range(num_units)))

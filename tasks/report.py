@@ -9,6 +9,9 @@ from typing import Any
 
 from storage.checkpoints.checkpoints import STATE_NAME
 from storage.datasets import DatasetManifest
+from storage.errors import CorruptObjectError
+from storage.objects.store import Store
+from storage.runs.history import read_whole_history
 from storage.runs.run_state import RunState
 from tasks.configuration import RunConfig
 from tasks.evaluate import find_evaluation
@@ -16,6 +19,7 @@ from tasks.pages.words import score
 from tasks.places import RunPlaces, open_places
 from tasks.retrying import Patience
 from tasks.step import step
+from tasks.telling.announce import warn
 from tasks.telling.server import show
 
 NO_HISTORY: dict[str, Any] = {"loss": [], "validation": []}
@@ -35,16 +39,22 @@ def _write_page(places: RunPlaces, dataset: DatasetManifest) -> RunState:
     from tasks.reports.run_page import render_report
 
     state = places.manifest.load_head().state
-    page = render_report(state, _read_history(places, state), find_evaluation(places, state), dataset)
+    page = render_report(state, read_history(places.store, state), find_evaluation(places, state), dataset)
     places.store.write(places.report_key, page.encode())
     return state
 
 
-def _read_history(places: RunPlaces, state: RunState) -> dict[str, Any]:
+def read_history(store: Store, state: RunState) -> dict[str, Any]:
+    """Loss curve and validations up to the resume point; of them what can be read, and a warning if that is not all."""
     if state.promoted is None:
         return NO_HISTORY
-    history: dict[str, Any] = json.loads(places.store.read(f"{state.promoted.path}/{STATE_NAME}"))["history"]
-    return history
+    stated = json.loads(store.read(f"{state.promoted.path}/{STATE_NAME}"))
+    try:
+        return read_whole_history(store, stated)
+    except CorruptObjectError as error:
+        warn(f"The report's curves lack their first steps: {error} Training and its result do not depend on them.")
+        recent: dict[str, Any] = stated["history"]
+        return recent
 
 
 def _summarise(places: RunPlaces, state: RunState) -> str:

@@ -1,24 +1,29 @@
 """Reading again what is kept, from where it is durable, and comparing it with what was promised when it was written.
 
 A promise is a size and a hash that somebody vouches for: the manifest for the index of a checkpoint, the index for its
-files and for the newest part of the ledger, each part for the one before, a data set's manifest for its shards.
+files and for the newest part of the ledger, `state.json` for the newest part of the history, each part for the one
+before, a data set's manifest for its shards.
 Invariant: an object is called broken only after it was read twice: what is wrong once and right the second time is
 the fault of this machine's memory or network, and no rot.
 """
 
 import hashlib
+import json
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 
-from storage.checkpoints.checkpoints import INDEX_NAME, load_checkpoint
+from storage.checkpoints.checkpoints import INDEX_NAME, STATE_NAME, load_checkpoint, read_checkpoint_file
 from storage.datasets import DatasetManifest, dataset_key
 from storage.errors import CorruptObjectError, ObjectMissingError
 from storage.objects.store import Store
+from storage.runs.history import newest_part_of, read_history_part
 from storage.runs.ledger import LedgerPart, fetch_ledger_part, read_ledger_header
-from storage.runs.run_state import CheckpointRecord
+from storage.runs.run_state import CheckpointRecord, HistoryPart
 
 MISSING = "nothing"
+Part = TypeVar("Part", LedgerPart, HistoryPart)
 
 
 @dataclass(frozen=True)
@@ -94,6 +99,18 @@ class Rereader:
         Parts whose keys are in `known` were followed before; the others are added. What lies before a broken part is
         not looked at, since nothing else says what it must be.
         """
+        return self._find_broken_link(newest, known, self._part_before)
+
+    def find_broken_history(self, newest: HistoryPart | None, known: set[str]) -> BrokenPromise | None:
+        """As `find_broken_part`, for a chain of parts of the history."""
+        return self._find_broken_link(newest, known, lambda part: read_history_part(self.store, part).previous)
+
+    def _part_before(self, part: LedgerPart) -> LedgerPart | None:
+        return read_ledger_header(fetch_ledger_part(self.store, part)).previous
+
+    def _find_broken_link(
+        self, newest: Part | None, known: set[str], find_previous: Callable[[Part], Part | None]
+    ) -> BrokenPromise | None:
         part = newest
         while part is not None and part.key not in known:
             known.add(part.key)
@@ -101,9 +118,9 @@ class Rereader:
             if broken is not None:
                 return broken
             try:
-                previous = read_ledger_header(fetch_ledger_part(self.store, part)).previous
+                previous = find_previous(part)
             except CorruptObjectError as error:
-                return BrokenPromise(part.key, "a part of a ledger", str(error))
+                return BrokenPromise(part.key, "a part of a chain", str(error))
             part = previous
         return None
 
@@ -149,6 +166,15 @@ def promises_of_dataset(dataset: DatasetManifest) -> list[Promise]:
 def find_newest_part(store: Store, record: CheckpointRecord) -> LedgerPart | None:
     """The newest part of the ledger that a checkpoint vouches for. Raises `CorruptObjectError` without its index."""
     return load_checkpoint(store, record.path, record.digest).index.ledger
+
+
+def find_newest_history(store: Store, record: CheckpointRecord) -> HistoryPart | None:
+    """The newest part of the history that a checkpoint vouches for. Raises `CorruptObjectError` without its state."""
+    found = load_checkpoint(store, record.path, record.digest)
+    try:
+        return newest_part_of(json.loads(read_checkpoint_file(store, found, STATE_NAME)))
+    except ObjectMissingError as error:
+        raise CorruptObjectError(f"{record.path}/{STATE_NAME} is missing.") from error
 
 
 def _describe(num_bytes: int | None, sha256: str) -> str:

@@ -15,6 +15,9 @@ from storage.errors import ObjectExistsError
 class Store(Protocol):
     """A folder or a bucket prefix. `address` is what a user types to name it."""
 
+    def __hash__(self) -> int:
+        """Of the opened store, not of its address."""
+
     @property
     def address(self) -> str:
         """What `open_store` takes to open this store again, in any process."""

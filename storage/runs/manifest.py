@@ -23,14 +23,18 @@ from storage.errors import (
 from storage.objects.addresses import RUNS_FOLDER, run_address
 from storage.objects.digests import canonical_json, digest_of, is_sealed, require_format, sha256_of_bytes
 from storage.objects.store import Store
+from storage.runs.earlier_segments import with_earlier_segments, without_earlier_segments
 from storage.runs.run_state import Record, RunState
 
 MAX_ATTEMPTS = 20
-GENERATION_FORMAT = 2
+GENERATION_FORMAT = 3
 
 
 class Generation(Record):
-    """One object of the log. `digest` covers the rest, so that a flipped bit is noticed when it is read."""
+    """One object of the log. `digest` covers the rest, so that a flipped bit is noticed when it is read.
+
+    In the store its state has only the last segments, and the digest is over that; see `earlier_segments.py`.
+    """
 
     format: int = GENERATION_FORMAT
     generation: int
@@ -102,8 +106,9 @@ class Manifest:
         )
 
     def _put(self, number: int, event: str, state: RunState) -> Generation:
+        stored = without_earlier_segments(state, self.store)
         generation = Generation(
-            generation=number, commit_id=uuid.uuid4().hex, written_at=time.time(), event=event, state=state
+            generation=number, commit_id=uuid.uuid4().hex, written_at=time.time(), event=event, state=stored
         ).sealed()
         key = self._key(number)
         try:
@@ -112,7 +117,8 @@ class Manifest:
             # A network file system may repeat a link whose reply was lost, and then meets our own commit.
             if self._load(key).commit_id != generation.commit_id:
                 raise
-        return generation
+        whole = state.model_copy(update={"earlier_segments": stored.earlier_segments})
+        return generation.model_copy(update={"state": whole})
 
     def _load(self, key: str) -> Generation:
         data = self.store.read(key)
@@ -127,7 +133,10 @@ class Manifest:
         if self._key(generation.generation) != key:
             raise self._corrupt(key, data, f"it is generation {generation.generation}")
         self._require_own(generation.state)
-        return generation
+        try:
+            return generation.model_copy(update={"state": with_earlier_segments(generation.state, self.store)})
+        except CorruptObjectError as error:
+            raise self._corrupt(key, data, f"segments that it names cannot be read: {error}") from error
 
     def _require_own(self, state: RunState) -> None:
         """Raise `IncompatibleRunError` in a folder that was copied or renamed: all keys in it lead to the other run."""

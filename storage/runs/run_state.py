@@ -19,6 +19,15 @@ class Record(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
+class HistoryPart(Record):
+    """Where a part of the run's history is and what it must hash to; what is in it stands in `history.py`."""
+
+    key: str = Field(description="Relative to the store.")
+    sha256: str
+    num_bytes: int
+    num_entries: int = Field(description="In this part and all before it.")
+
+
 class Holder(Record):
     """The process that supervises a segment or an evaluation."""
 
@@ -247,7 +256,12 @@ class RunState(Record):
         exclude_if=lambda value: value == [],
         description="Later than the resume point: the newest one, behind the one whose files it made superfluous.",
     )
-    segments: list[SegmentRecord] = Field([], description="Oldest first.")
+    earlier_segments: HistoryPart | None = Field(
+        None,
+        exclude_if=lambda value: value is None,
+        description="Newest part of the history with the segments that a generation leaves out.",
+    )
+    segments: list[SegmentRecord] = Field([], description="Oldest first; in memory all, also those in parts.")
     rollbacks: list[RollbackRecord] = Field(
         [], exclude_if=lambda value: value == [], description="Oldest first; also those that a later one superseded."
     )

@@ -12,6 +12,7 @@ from typing import Any
 from storage.checkpoints.checkpoints import STATE_NAME, fetch_model, load_checkpoint, read_checkpoint_file
 from storage.objects.addresses import run_address
 from storage.objects.store import Store
+from storage.runs.history import read_whole_history
 from storage.runs.ledger import LedgerPart
 from storage.runs.manifest import Manifest
 from storage.runs.metric_values import MetricValue
@@ -60,7 +61,7 @@ def read_trained_run(store: Store, run: str, audit: Mapping[str, Any]) -> Traine
     return TrainedRun(
         address=run_address(store, run),
         state=state,
-        history=json.loads(read_checkpoint_file(store, found, STATE_NAME))["history"],
+        history=read_whole_history(store, json.loads(read_checkpoint_file(store, found, STATE_NAME))),
         audit=audit,
         ledger=found.index.ledger,
         model=fetch_model(store, found),

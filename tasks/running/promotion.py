@@ -20,6 +20,7 @@ from storage.checkpoints.checkpoints import (
 from storage.checkpoints.strays import delete_strays
 from storage.errors import CorruptObjectError, StoreError
 from storage.objects.store import Store
+from storage.runs.history import newest_part_of, read_history_part
 from storage.runs.manifest import Generation
 from storage.runs.metric_values import MetricValue, find_not_finite
 from storage.runs.run_state import CheckpointRecord, NotFiniteMetrics, RefusedRecord, RunState, ValidationFigures
@@ -45,6 +46,8 @@ def promote_checkpoint(
     head = places.manifest.load_head().state
     validate_for_promotion(found, places.store, config.train.batch_size, head.rollbacks)
     state = json.loads(read_checkpoint_file(places.store, found, STATE_NAME))
+    if (history := newest_part_of(state)) is not None:
+        read_history_part(places.store, history)
     record, figures = _describe(found, places.store, state), read_figures(state)
     refusal = find_refusal(figures, record.step, config.train.steps, config.checkpoint.gate)
     if figures is not None and refusal is not None:

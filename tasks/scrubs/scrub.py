@@ -1,7 +1,8 @@
 """Looking for rot: every byte that a resume or an audit of these runs would need is read from where it is durable.
 
-That is the checkpoints that are kept, the ledger that they vouch for, and the data sets. Invariant: what training
-deletes meanwhile is no rot: a checkpoint is called damaged only if the manifest, read again afterwards, still keeps it.
+That is the checkpoints that are kept, ledger and history that they vouch for, and the data sets. Invariant: what
+training deletes meanwhile is no rot: a checkpoint is called damaged only if the manifest, read again afterwards, still
+keeps it.
 A damaged checkpoint of a run that nobody trains is set aside at once, so that the next resume loses no time over it;
 all else is told and left as it is.
 """
@@ -10,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from storage.checkpoints.rereading import Rereader, find_newest_part, promises_of_dataset
+from storage.checkpoints.rereading import Rereader, find_newest_history, find_newest_part, promises_of_dataset
 from storage.datasets import MANIFEST_NAME, dataset_key, find_dataset, load_dataset
 from storage.errors import (
     ConfigurationError,
@@ -33,6 +34,7 @@ ADVICE = {
     "manifest": "Restore it from a backup of the store.",
     "checkpoint": "The run is in training; its next start goes by the newest valid checkpoint.",
     "ledger": "The model is not touched by this, but an audit cannot prove these steps any more.",
+    "history": "Training and its model are not touched by this, but a report cannot show these steps any more.",
     "dataset": "Restore these files from a backup of the store. Without a backup: delete the data set's folder and run "
     "`holdfast run` again, with the versions of the libraries that prepared it: from the same source it is prepared "
     "again, byte for byte. By other versions it may become another data set, which its runs refuse.",
@@ -48,7 +50,7 @@ SET_ASIDE = "It was set aside."
 class Rot:
     """A damaged thing: its address, the run it belongs to, and each object of it that is not what it must be."""
 
-    kind: Literal["manifest", "checkpoint", "ledger", "dataset"]
+    kind: Literal["manifest", "checkpoint", "ledger", "history", "dataset"]
     run: str
     resource: str
     broken: list[str]
@@ -95,6 +97,7 @@ class Scrub:
             self._look_at_checkpoint(manifest, record)
         for record in state.kept:
             self._look_at_ledger(run, record)
+        self._look_at_segments(state)
         self._look_at_dataset(state)
         self.runs.append(run)
 
@@ -104,7 +107,9 @@ class Scrub:
         if record not in state.kept:
             return  # deleted while it was read
         self.num_checkpoints += 1
-        if broken:
+        if not broken:
+            self._look_at_history(manifest.run, record)
+        else:
             words = [promise.message for promise in broken]
             after = _set_aside(manifest, record, " ".join(words)) if state.lease is None else None
             setback = describe_setback(after) if after is not None else None
@@ -119,6 +124,21 @@ class Scrub:
         broken = self.reader.find_broken_part(newest, self._parts)
         if broken is not None:
             self._tell(Rot("ledger", run, f"{self.store.address}/{broken.key}", [broken.message]))
+
+    def _look_at_history(self, run: str, record: CheckpointRecord) -> None:
+        try:
+            newest = find_newest_history(self.store, record)
+        except CorruptObjectError:
+            return  # damaged, which was told, or deleted meanwhile
+        broken = self.reader.find_broken_history(newest, self._parts)
+        if broken is not None:
+            self._tell(Rot("history", run, f"{self.store.address}/{broken.key}", [broken.message]))
+
+    def _look_at_segments(self, state: RunState) -> None:
+        """Those that the manifest keeps in parts: a process that has read them before does not read them again."""
+        broken = self.reader.find_broken_history(state.earlier_segments, self._parts)
+        if broken is not None:
+            self._tell(Rot("manifest", state.run, f"{self.store.address}/{broken.key}", [broken.message]))
 
     def _look_at_dataset(self, state: RunState) -> None:
         """Once, however many runs have it: the first of them stands for all."""

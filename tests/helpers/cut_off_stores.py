@@ -11,7 +11,7 @@ class ProcessGoneError(Exception):
     """Stands for a kill: nothing in the program catches it."""
 
 
-@dataclass
+@dataclass(eq=False)
 class StoreCutOff:
     """A store whose n-th operation is never made; with `only`, the n-th of this name."""
 

@@ -82,6 +82,7 @@ def take_up_plan(command_line: Sequence[str], environment: Mapping[str, str]) ->
     process = InjectedProcess(role, int(environment["RANK"]) if role == "rank" else None, folder)
     (folder / "family" / f"{role}-{os.getpid()}").touch()
     faults = list(enumerate(plan.faults))
+    _shorten_history()
     _install_world_faults(process, faults)
     file_faults = [(index, fault) for index, fault in faults if isinstance(fault, FileFault)]
     if plan.is_traced or file_faults:
@@ -104,6 +105,14 @@ def _install_world_faults(process: InjectedProcess, faults: list[tuple[int, Faul
         if isinstance(fault, HostFault) and process.role == "command":
             process.claim(index, None)
             _move_to_host(fault.name)
+
+
+def _shorten_history() -> None:
+    """Let a run of a few points and segments put parts of its history as one of days does: to be cut off there too."""
+    from tests.helpers.imported_later import after_import
+
+    after_import("training.watching.training_state", lambda module: setattr(module, "MAX_RECENT", 3))
+    after_import("storage.runs.earlier_segments", lambda module: setattr(module, "SEGMENTS_IN_PART", 1))
 
 
 def _set_clock(offset_seconds: float) -> None:

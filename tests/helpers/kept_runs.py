@@ -30,11 +30,12 @@ def make_kept_run(store: Store, folder: Path, run: str = "run") -> Manifest:
         for step in steps:
             found = make_checkpoint(store, folder / f"files-{run}", step, fence, run=run)
             manifest.commit("promoted", promote(record_of(found), RetentionPolicy(newest=3)))
-        manifest.commit("ended", end_segment(_ended(fence, steps[-1])))
+        manifest.commit("ended", end_segment(ended(fence, steps[-1])))
     return manifest
 
 
-def _ended(fence: int, step: int) -> SegmentRecord:
+def ended(fence: int, step: int) -> SegmentRecord:
+    """A segment that trained up to `step` and saved it."""
     return SegmentRecord(
         fence=fence, outcome="budget", cause="", first_step=0, last_step=step, world_size=1, started_at=0.0,
         seconds=0.0, steps_lost=0, phases={},

@@ -19,7 +19,7 @@ from storage.objects.store import Store
 from storage.runs.holders import this_process
 from storage.runs.ledger import LEDGER_SCHEMA, LedgerHeader, LedgerPart, write_ledger_part
 from storage.runs.manifest import Manifest
-from storage.runs.run_state import CheckpointRecord, RunState
+from storage.runs.run_state import CheckpointRecord, HistoryPart, RunState
 from storage.runs.transitions import take_lease
 
 BATCH_SIZE = 8
@@ -48,10 +48,12 @@ def make_checkpoint(
     value: float | None = None,
     validated_step: int | None = None,
     versions: dict[str, str] | None = None,
+    history: HistoryPart | None = None,
 ) -> FoundCheckpoint:
     """A complete checkpoint of a model of two tensors; all values are `value`, or the step.
 
-    With a `validated_step` it knows of one validation, made there, whose macro-F1 is a thousandth of that step.
+    With a `validated_step` it knows of one validation, made there, whose macro-F1 is a thousandth of that step. What
+    was before stands in the part `history`.
     """
     # A store may keep the very file that it is given: each checkpoint has files of its own.
     folder = folder / f"{step}-{fence}"
@@ -60,7 +62,7 @@ def make_checkpoint(
     files = {
         "model.safetensors": save({"weight": weights, "bias": weights[0].copy()}),
         "optimizer.safetensors": save({"exp_avg.weight": weights}),
-        STATE_NAME: json.dumps({"step": step, **_validation_at(validated_step)}).encode(),
+        STATE_NAME: json.dumps({"step": step, **_validation_at(validated_step, history)}).encode(),
     }
     path = checkpoint_path(run, step, fence)
     index = CheckpointIndex(
@@ -79,13 +81,15 @@ def make_checkpoint(
     return write_index(store, index)
 
 
-def _validation_at(step: int | None) -> dict[str, Any]:
+def _validation_at(step: int | None, earlier: HistoryPart | None) -> dict[str, Any]:
+    before = {"earlier": earlier.model_dump(mode="json")} if earlier else {}
     if step is None:
-        return {"validated_step": None, "best": None, "history": {"validation": []}}
+        return {"validated_step": None, "best": None, "history": {"loss": [], "validation": [], **before}}
+    validation = {"step": step, "metrics": {"loss": 0.5, "macro_f1": step / 1000}}
     return {
         "validated_step": step,
         "best": {"metric": "macro_f1", "value": 1.0, "step": 0},
-        "history": {"validation": [{"step": step, "metrics": {"loss": 0.5, "macro_f1": step / 1000}}]},
+        "history": {"loss": [], "validation": [validation], **before},
     }
 
 

@@ -14,9 +14,10 @@ from storage.checkpoints.checkpoints import FoundCheckpoint, find_complete_check
 from storage.datasets import DatasetManifest
 from storage.errors import StoreError
 from storage.objects.local_store import LocalStore
+from storage.runs.history import read_whole_history
 from tests.helpers.datasets import publish_small_dataset
 from tests.helpers.processes import train_segment
-from tests.helpers.training import make_spec, read_log, train_forked
+from tests.helpers.training import make_spec, read_log, read_state, train_forked
 from training.configuration import ValidationConfig
 from training.saving import writer as writer_module
 from training.saving.writer import CheckpointWriter
@@ -24,7 +25,7 @@ from training.segment import run_segment
 from training.specification import SegmentSpec
 from training.stopping import StopFlag, StopReason
 from training.trainer import Trainer
-from training.watching import validation
+from training.watching import training_state, validation
 from training.watching.reporter import Report
 from training.watching.validation import Validator
 from training.world import World
@@ -151,6 +152,33 @@ def test_a_save_that_fails_three_times_raises_an_alarm_and_training_goes_on(
     first = min(found)
     ledger = found[first].index.ledger
     assert ledger is not None and ledger.first_step == 0
+
+
+def with_a_short_history(spec: SegmentSpec, world: World) -> Any:
+    """What is long enough to go into a part: four points and validations."""
+    training_state.MAX_RECENT = 4
+    return with_a_store_that_fails(spec, world)
+
+
+def test_the_history_is_whole_in_every_checkpoint_also_where_a_save_with_a_part_of_it_failed(
+    store: LocalStore, dataset: DatasetManifest, tmp_path: Path
+) -> None:
+    fine: dict[str, Any] = {"every_steps": 5, "log_every_steps": 1, "background": True, "ranks": 2}
+    straight = make_spec(store, dataset, tmp_path / "straight", 2, every_steps=1, log_every_steps=1)
+    assert train_forked(straight, store).outcome == "completed", read_log(straight)
+    begun = make_spec(store, dataset, tmp_path / "begun", 3, **fine)
+    assert train_forked(begun, store, with_a_short_history).outcome == "completed", read_log(begun)
+    assert 5 not in checkpoints_of(store, begun)
+    from_point = checkpoints_of(store, begun)[min(checkpoints_of(store, begun))]
+    resumed = make_spec(store, dataset, tmp_path / "resumed", 4, resume=from_point, **fine)
+    assert train_forked(resumed, store, with_a_short_history).outcome == "completed", read_log(resumed)
+    expected = checkpoints_of(store, straight)
+    for spec in (begun, resumed):
+        for step, found in checkpoints_of(store, spec).items():
+            state = read_state(store, found)
+            assert len(state["history"]["loss"]) <= 5
+            assert read_whole_history(store, state) == read_state(store, expected[step])["history"]
+    assert len(list(store.list_keys("runs/small/history/"))) >= 4
 
 
 def with_one_rank_that_fails_while_another_writes(spec: SegmentSpec, world: World, failing: int) -> Any:

@@ -26,6 +26,7 @@ from storage.checkpoints.checkpoints import (
 from storage.errors import StoreError
 from storage.objects.digests import canonical_json
 from storage.objects.store import Store
+from storage.runs.history import SealedPart
 from storage.runs.ledger import LedgerHeader, LedgerPart
 from storage.runs.positions import end_position, skipped_ranges
 from storage.runs.run_state import SaveFigures
@@ -54,12 +55,16 @@ class _Phase(Enum):
 
 @dataclass
 class _Save:
-    """One save: of which state, in which files, and when it began. `num_tables` of the ledger's are in it."""
+    """One save: of which state, in which files, and when it began.
+
+    `num_tables` of the ledger's and `num_parts` of the history's are in it.
+    """
 
     step: int
     path: str
     tensors: StateTensors
     num_tables: int
+    num_parts: int
     began: float
     stall_seconds: float = 0.0
 
@@ -81,6 +86,7 @@ class Checkpointer:
         self._saved: tuple[int, int | None] = (0, None)
         self._ledger: LedgerPart | None = None
         self._tables: list[pa.Table] = []  # what was consumed since the end of `_ledger`
+        self._parts: list[SealedPart] = []  # of the history, that no checkpoint vouches for yet
         self._spec = spec
         self._world = world
         self._store = store
@@ -169,8 +175,12 @@ class Checkpointer:
         consumed = self._trainer.consumption.collect()
         if consumed is not None:
             self._tables.append(consumed)
+        sealed = self._state.seal_history(self._spec.run)
+        if sealed is not None and self._world.is_first:
+            self._parts.append(sealed)
         path = checkpoint_path(self._spec.run, self._state.step, self._spec.fence)
-        return _Save(self._state.step, path, StateTensors(self._trainer), len(self._tables), began)
+        tensors = StateTensors(self._trainer)
+        return _Save(self._state.step, path, tensors, len(self._tables), len(self._parts), began)
 
     def _prepare(self) -> None:
         """Allocate the buffers once the optimizer has its state: after the first step, not within the first save."""
@@ -180,7 +190,8 @@ class Checkpointer:
     def _own_part(self, save: _Save, files: Iterable[HostFile]) -> SavePart:
         if not self._world.is_first:
             return SavePart(save.path, files)
-        return SavePart(save.path, files, canonical_json(self._state_dict()), self._ledger, self._next_ledger_part())
+        state = canonical_json(self._state_dict())
+        return SavePart(save.path, files, state, self._parts.copy(), self._ledger, self._next_ledger_part())
 
     def _write_now(self, save: _Save, part: SavePart) -> WrittenPart:
         written, trouble = None, None
@@ -228,6 +239,7 @@ class Checkpointer:
         """The checkpoint exists: what its ledger has is not written again, and whoever promotes is told."""
         self._ledger = found.index.ledger
         del self._tables[: save.num_tables]
+        del self._parts[: save.num_parts]
         durable_seconds = time.perf_counter() - save.began
         print(
             f"Saved step {save.step:,}: {found.index.num_bytes:,} bytes, training was paused for "

@@ -8,10 +8,11 @@ that was told to give up writes nothing that a reader could take for a checkpoin
 import random
 import shutil
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,6 +21,7 @@ import pyarrow as pa
 from storage.checkpoints.checkpoints import STATE_NAME, CheckpointFile, put_checkpoint_file
 from storage.errors import StoreError
 from storage.objects.store import Store
+from storage.runs.history import SealedPart
 from storage.runs.ledger import LedgerHeader, LedgerPart, write_ledger_part
 from training.saving.state_tensors import HostFile
 
@@ -40,12 +42,14 @@ class Writing(IntEnum):
 class SavePart:
     """What one rank writes of a checkpoint in the folder `path`; what has a default is the first rank's.
 
-    `ledger` is the part written last, `next_ledger` the one that this save adds, if any.
+    `ledger` is the part written last, `next_ledger` the one that this save adds, if any; `history` are the parts of the
+    history that `state` builds on and that no checkpoint vouches for yet.
     """
 
     path: str
     files: Iterable[HostFile]
     state: bytes | None = None
+    history: Sequence[SealedPart] = ()
     ledger: LedgerPart | None = None
     next_ledger: tuple[LedgerHeader, pa.Table] | None = None
 
@@ -114,6 +118,8 @@ class CheckpointWriter:
         for file in part.files:
             name = file.layout.name
             files[name] = self._put(f"{part.path}/{name}", file.data.numpy().data, scratch / name, given_up)
+        for sealed in part.history:
+            attempt(partial(sealed.write, self._store), given_up)
         if part.state is not None:
             key = f"{part.path}/{STATE_NAME}"
             files[STATE_NAME] = self._put(key, memoryview(part.state), scratch / STATE_NAME, given_up)

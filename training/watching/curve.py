@@ -22,7 +22,8 @@ class LossCurve:
     """Points (step, mean loss, learning rate)."""
 
     def __init__(self, world: World, every_steps: int, divergence: DivergenceConfig) -> None:
-        self.points: list[tuple[int, float, float]] = []
+        self.points: list[tuple[int, float, float]] = []  # those that are not in a part of the history
+        self.first_loss: float | None = None  # of the run's first point, wherever that is
         self._every_steps = every_steps
         self._spikes = SpikeWatch(divergence)
         self.num_rounded_away = 0
@@ -34,7 +35,7 @@ class LossCurve:
         self._figures.add(figures)
         if step % self._every_steps == 0:
             self.collect(step)
-            self.points.append((step, math.fsum(self._pending) / len(self._pending), learning_rate))
+            self._append((step, math.fsum(self._pending) / len(self._pending), learning_rate))
             self._pending.clear()
 
     def collect(self, step: int) -> None:
@@ -43,7 +44,7 @@ class LossCurve:
         for number, (losses, tallies) in enumerate(taken, step - len(taken) + 1):
             require_finite(number, losses, tallies[OUTSIDE])
             loss = math.fsum(losses.tolist())
-            self._spikes.look(number, loss, self.points[0][1] if self.points else None)
+            self._spikes.look(number, loss, self.first_loss)
             self._pending.append(loss)
             self.num_rounded_away += int(tallies[ROUNDED_AWAY])
 
@@ -55,6 +56,7 @@ class LossCurve:
         """JSON-able. Call `collect` before."""
         return {
             "points": self.points,
+            "first_loss": self.first_loss,
             "pending": self._pending,
             "recent": self._spikes.state_dict(),
             "rounded_away": self.num_rounded_away,
@@ -62,6 +64,12 @@ class LossCurve:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.points = [(int(step), float(loss), float(rate)) for step, loss, rate in state["points"]]
+        self.first_loss = state["first_loss"]
         self._pending = [float(loss) for loss in state["pending"]]
         self._spikes.load_state_dict(state["recent"])
         self.num_rounded_away = int(state["rounded_away"])
+
+    def _append(self, point: tuple[int, float, float]) -> None:
+        self.points.append(point)
+        if self.first_loss is None:
+            self.first_loss = point[1]

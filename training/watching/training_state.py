@@ -9,10 +9,15 @@ from typing import Any
 
 from storage.datasets import Target
 from storage.errors import IncompatibleRunError
+from storage.runs.history import SealedPart, newest_part_of, seal_history
 from storage.runs.metric_values import NotFinite, find_not_finite, metric_value
+from storage.runs.run_state import HistoryPart
 from training.watching.curve import LossCurve
 
-STATE_FORMAT = 3
+STATE_FORMAT = 4
+OLDEST_STATE_FORMAT = 3  # has all of the history in itself
+# Points of the loss curve and validations that a checkpoint has in itself; 60 bytes each.
+MAX_RECENT = 1_000
 
 
 def headline_metric(target: Target) -> str:
@@ -22,13 +27,17 @@ def headline_metric(target: Target) -> str:
 
 @dataclass
 class TrainingState:
-    """Step, loss curve, validations and the best of them."""
+    """Step, loss curve, validations and the best of them.
+
+    Of the history what is recent; `earlier` is the newest part of the history that has what was before.
+    """
 
     curve: LossCurve
     step: int = 0
     validated_step: int | None = None
     validations: list[dict[str, Any]] = field(default_factory=list)
     best: dict[str, Any] | None = None
+    earlier: HistoryPart | None = None
 
     def record_validation(self, metrics: Mapping[str, float], headline: str) -> dict[str, NotFinite]:
         """Note the metrics of the current step, and whether they are the best so far; those that are not finite.
@@ -44,31 +53,51 @@ class TrainingState:
         self.best = best | {"value": value, "step": self.step} if is_better else best
         return find_not_finite(kept)
 
+    def seal_history(self, run: str) -> SealedPart | None:
+        """Once the history is long: what is to be put into the store before the next `state_dict`, which names it.
+
+        The last point and the last validation stay here, where they are looked at.
+        """
+        losses, validations = self.curve.points, self.validations
+        if len(losses) + len(validations) < MAX_RECENT:
+            return None
+        sealed = seal_history(run, "curve", {"loss": losses[:-1], "validation": validations[:-1]}, self.earlier)
+        self.curve.points, self.validations = losses[-1:], validations[-1:]
+        self.earlier = sealed.part
+        return sealed
+
     def state_dict(self) -> dict[str, Any]:
+        curve = self.curve.state_dict()
+        earlier = {"earlier": self.earlier.model_dump(mode="json")} if self.earlier else {}
         return {
             "format": STATE_FORMAT,
             "step": self.step,
             "validated_step": self.validated_step,
             "best": self.best,
-            "history": {"loss": self.curve.state_dict()["points"], "validation": self.validations},
-            "pending_losses": self.curve.state_dict()["pending"],
-            "recent_losses": self.curve.state_dict()["recent"],
+            "history": {"loss": curve["points"], "validation": self.validations} | earlier,
+            "first_loss": curve["first_loss"],
+            "pending_losses": curve["pending"],
+            "recent_losses": curve["recent"],
             "gradient_values_rounded_away": self.curve.num_rounded_away,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        if state["format"] != STATE_FORMAT:
+        if not OLDEST_STATE_FORMAT <= state["format"] <= STATE_FORMAT:
             raise IncompatibleRunError(
-                f"The checkpoint's state has format {state['format']}, this version reads {STATE_FORMAT}. "
+                f"The checkpoint's state has format {state['format']}, this version reads {OLDEST_STATE_FORMAT} to "
+                f"{STATE_FORMAT}. "
                 "Continue the run with the version of Holdfast that wrote it."
             )
         self.step = state["step"]
         self.validated_step = state["validated_step"]
         self.best = state["best"]
         self.validations = state["history"]["validation"]
+        self.earlier = newest_part_of(state)
+        points = state["history"]["loss"]
         self.curve.load_state_dict(
             {
-                "points": state["history"]["loss"],
+                "points": points,
+                "first_loss": state.get("first_loss", points[0][1] if points else None),
                 "pending": state["pending_losses"],
                 "recent": state["recent_losses"],
                 "rounded_away": state["gradient_values_rounded_away"],

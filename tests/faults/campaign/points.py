@@ -136,7 +136,8 @@ def phase_of(role: str, operation: str, place: str, subject: str) -> str:
     if operation == "read":
         return "restore" if role == "rank" else "validation"
     if role == "rank":
-        return "save" if "/checkpoints/" in subject or "/ledger/" in subject or "/save" in place else "outcome"
+        is_saved = any(f"/{folder}/" in subject for folder in ("checkpoints", "ledger", "history"))
+        return "save" if is_saved or "/save" in place else "outcome"
     if operation in ("unlink", "rmdir") and "/checkpoints" in place:
         return "deletion"
-    return "commit" if "/manifest/" in subject else "supervision"
+    return "commit" if "/manifest/" in subject or "/history/" in subject else "supervision"

@@ -20,13 +20,16 @@ from storage.errors import ConfigurationError, RunMissingError
 from storage.objects.addresses import find_run_address
 from storage.objects.digests import canonical_json, digest_of
 from storage.objects.local_store import LocalStore
+from storage.runs.earlier_segments import SEGMENTS_IN_PART
+from storage.runs.history import seal_history
 from storage.runs.manifest import Manifest, find_runs
+from storage.runs.retention import RetentionPolicy
 from storage.runs.run_state import RunState
-from storage.runs.transitions import prune
+from storage.runs.transitions import end_segment, promote, prune
 from tasks.scrubs.scrub import expect_bytes, scrub_store
 from tasks.telling.alerts import ROT, alert
-from tests.helpers.kept_runs import make_kept_run
-from tests.helpers.runs import lease_run, make_checkpoint
+from tests.helpers.kept_runs import ended, make_kept_run
+from tests.helpers.runs import lease_run, make_checkpoint, record_of
 
 # For what would wait for ever; nothing waits so long when all is well.
 PATIENCE_SECONDS = 60
@@ -245,3 +248,33 @@ def test_a_found_checkpoint_is_needed_for_nothing_when_it_was_never_promoted(sto
     flip(store, f"{found.path}/state.json")
     assert find_complete_checkpoints(store, "run", fence)
     assert scrub_store(store)["ok"]
+
+
+def test_damaged_parts_of_the_history_are_named(store: LocalStore, tmp_path: Path) -> None:
+    manifest = Manifest(store, "run")
+    fence = lease_run(manifest)
+    oldest = seal_history("run", "curve", {"loss": [[10, 0.5, 0.1]], "validation": []}, None)
+    newest = seal_history("run", "curve", {"loss": [[20, 0.5, 0.1]], "validation": []}, oldest.part)
+    found = make_checkpoint(store, tmp_path / "more", 40, fence, history=newest.part)
+    for sealed in (oldest, newest):
+        sealed.write(store)
+    manifest.commit("promoted", promote(record_of(found), RetentionPolicy(newest=3)))
+    assert scrub_store(store)["ok"]
+    for sealed in (oldest, newest):
+        flip(store, sealed.part.key)
+        (rot,) = scrub_store(store)["damaged"]
+        assert (rot["kind"], rot["is_set_aside"]) == ("history", False)
+        assert sealed.part.key in rot["message"] and "expected" in rot["message"]
+        sealed.write(store)
+
+
+def test_a_damaged_part_of_the_manifest_is_found_also_by_a_process_that_read_it_before(store: LocalStore) -> None:
+    manifest = Manifest(store, "run")
+    for _ in range(2 * SEGMENTS_IN_PART):
+        manifest.commit("ended", end_segment(ended(lease_run(manifest), 30)))
+    assert scrub_store(store)["ok"]
+    (key,) = store.list_keys("runs/run/history/")
+    flip(store, key)
+    for opened in (store, LocalStore(store.root)):  # the first one has read it
+        (rot,) = scrub_store(opened)["damaged"]
+        assert rot["kind"] == "manifest" and key in rot["message"]

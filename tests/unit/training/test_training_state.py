@@ -1,12 +1,19 @@
 """What a run remembers of its validations, whatever they gave."""
 
 import json
+from pathlib import Path
 from typing import Any
 
+import pytest
+import torch
+
+from storage.errors import IncompatibleRunError
 from storage.objects.digests import canonical_json
+from storage.objects.local_store import LocalStore
+from storage.runs.history import read_whole_history
 from training.configuration import DivergenceConfig
 from training.watching.curve import LossCurve
-from training.watching.training_state import TrainingState
+from training.watching.training_state import MAX_RECENT, TrainingState
 from training.world import World
 
 
@@ -53,3 +60,60 @@ def test_what_is_not_finite_is_named() -> None:
     progress = new_state()
     assert progress.record_validation({"loss": NAN, "macro_f1": 0.5}, "macro_f1") == {"loss": "nan"}
     assert progress.record_validation({"loss": 0.5, "macro_f1": 0.5}, "macro_f1") == {}
+
+
+def train_on(state: TrainingState, end_step: int) -> None:
+    """Steps, a point of the loss curve after each fifth, a validation after each fiftieth."""
+    while state.step < end_step:
+        losses = torch.tensor([1 / (state.step + 1), 0, 0], dtype=torch.float64)
+        state.curve.record(state.step + 1, losses, 0.1)
+        state.step += 1
+        if state.step % 50 == 0:
+            state.record_validation({"loss": 1 / state.step, "macro_f1": 0.5}, "macro_f1")
+
+
+def save(state: TrainingState, store: LocalStore) -> bytes:
+    """As a checkpoint is saved: what is sealed first."""
+    state.curve.collect(state.step)
+    sealed = state.seal_history("run")
+    if sealed is not None:
+        sealed.write(store)
+    return canonical_json(state.state_dict())
+
+
+def test_the_state_does_not_grow_with_the_steps_and_the_history_stays_whole(tmp_path: Path) -> None:
+    store, straight, state = LocalStore(tmp_path), new_state(), new_state()
+    train_on(straight, 40_007)
+    straight.curve.collect(40_007)
+    sizes = []
+    for step in range(1_003, 41_000, 1_003):  # saved, and continued from what was saved, again and again
+        train_on(state, min(step, 40_007))
+        written = save(state, store)
+        sizes.append(len(written))
+        state = new_state()
+        state.load_state_dict(json.loads(written))
+        assert state.curve.last is not None
+    expected = json.loads(canonical_json(straight.state_dict()))["history"]
+    assert read_whole_history(store, json.loads(written)) == expected
+    assert len(expected["loss"]) == 8_001 and len(expected["validation"]) == 800
+    assert max(sizes[10:]) < 1.05 * max(sizes[:10]) < 60 * MAX_RECENT
+    assert state.curve.first_loss == straight.curve.points[0][1]
+    assert state.best == straight.best and state.validated_step == 40_000
+
+
+def test_a_state_that_has_all_of_its_history_in_itself_is_continued(tmp_path: Path) -> None:
+    store, before = LocalStore(tmp_path), new_state()
+    train_on(before, 40_000)
+    old = json.loads(canonical_json(before.state_dict())) | {"format": 3}
+    del old["first_loss"]
+    state = new_state()
+    state.load_state_dict(old)
+    assert state.curve.first_loss == before.curve.first_loss
+    whole = read_whole_history(store, json.loads(save(state, store)))
+    assert whole == old["history"] and len(state.curve.points) == 1
+
+
+def test_a_state_of_a_later_version_is_refused() -> None:
+    later = new_state().state_dict() | {"format": 5}
+    with pytest.raises(IncompatibleRunError, match="has format 5, this version reads 3 to 4"):
+        new_state().load_state_dict(later)

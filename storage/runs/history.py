@@ -1,0 +1,95 @@
+"""What lies far back in a run, in parts that are written once: its loss curve, its validations, its ended segments.
+
+A checkpoint's `state.json` and a generation of the manifest have what is recent, and name the newest part with its
+hash; each part names the one before. So what is written at each save and each commit does not grow with the run.
+Invariant: a part is in the store before anything that names it, and its key has its hash: who writes to that key
+writes the same bytes. A part that nothing names, of a save or a commit that was cut off, means nothing.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+
+from storage.errors import CorruptObjectError, ObjectMissingError
+from storage.objects.addresses import RUNS_FOLDER
+from storage.objects.digests import canonical_json, require_format, sha256_of_bytes
+from storage.objects.store import Store
+from storage.runs.run_state import HistoryPart, Record
+
+HISTORY_FORMAT = 1
+
+
+class HistoryContent(Record):
+    """What a part holds: lists of entries, each list oldest first, under the names that whoever wrote it gave them."""
+
+    format: int = HISTORY_FORMAT
+    run: str
+    previous: HistoryPart | None
+    entries: dict[str, list[Any]]
+
+
+@dataclass(frozen=True)
+class SealedPart:
+    """A part and its bytes, which are still to be put into the store."""
+
+    part: HistoryPart
+    data: bytes
+
+    def write(self, store: Store) -> None:
+        """Put the part. Again, and the same bytes, if it is there: who put it may not have lived to make it durable."""
+        store.write(self.part.key, self.data)
+
+
+def seal_history(run: str, kind: str, entries: Mapping[str, list[Any]], previous: HistoryPart | None) -> SealedPart:
+    """The part that follows `previous`; `kind` begins its file's name, for people. Entries are JSON-able."""
+    content = HistoryContent(run=run, previous=previous, entries=dict(entries))
+    data = canonical_json(content.model_dump(mode="json"))
+    digest = sha256_of_bytes(data)
+    number = sum(map(len, entries.values())) + (previous.num_entries if previous else 0)
+    key = f"{RUNS_FOLDER}/{run}/history/{kind}-{digest}.json"
+    return SealedPart(HistoryPart(key=key, sha256=digest, num_bytes=len(data), num_entries=number), data)
+
+
+def read_history_part(store: Store, part: HistoryPart) -> HistoryContent:
+    """A part as it was written. Raises `CorruptObjectError`, or `IncompatibleRunError` if a later version wrote it."""
+    try:
+        data = store.read(part.key)
+    except ObjectMissingError as error:
+        raise CorruptObjectError(f"{part.key} is missing.") from error
+    found = sha256_of_bytes(data)
+    if found != part.sha256:
+        raise CorruptObjectError(
+            f"{part.key} was changed after it was written: SHA-256 {part.sha256} expected, {found} found."
+        )
+    require_format(data, HISTORY_FORMAT, f"The part of a run's history {part.key}")
+    try:
+        return HistoryContent.model_validate_json(data)
+    except ValidationError as error:
+        raise CorruptObjectError(f"{part.key} is not a part of a run's history.") from error
+
+
+def walk_history(store: Store, newest: HistoryPart | None) -> Iterator[HistoryContent]:
+    """The parts of a chain, the newest first. Raises `CorruptObjectError` where it breaks."""
+    part = newest
+    while part is not None:
+        content = read_history_part(store, part)
+        yield content
+        part = content.previous
+
+
+def newest_part_of(state: Mapping[str, Any]) -> HistoryPart | None:
+    """The newest part that a checkpoint's `state.json` names, or None while it holds all of the history itself."""
+    stated = state.get("history", {}).get("earlier")
+    return None if stated is None else HistoryPart.model_validate(stated)
+
+
+def read_whole_history(store: Store, state: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """Loss curve and validations of a checkpoint's `state.json` from step 0 on. Raises `CorruptObjectError`.
+
+    `loss` has points (step, mean loss, learning rate), `validation` the metrics of each by step.
+    """
+    parts = [content.entries for content in walk_history(store, newest_part_of(state))][::-1]
+    recent = state["history"]
+    return {name: [entry for part in [*parts, recent] for entry in part[name]] for name in ("loss", "validation")}

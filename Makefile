@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # The tests start hundreds of processes. Each would compile our modules again where the environment has this set.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup test fast-tests quick slow one lint demo bench-exact bench-padding bench-shuffling bench-checkpoint bench-prepare bench-loader campaign clean
+.PHONY: setup test fast-tests quick slow one lint demo bench-exact bench-padding bench-shuffling bench-checkpoint bench-prepare bench-audit bench-loader campaign clean
 
 setup: $(VENV)/.installed
 
@@ -67,6 +67,11 @@ bench-checkpoint: setup
 # ROWS="100000 42000000" measures these; what it measures stands in tasks/data/units/README.md.
 bench-prepare: setup
 	$(BIN)/python -m tests.benchmarks.bench_prepare $(if $(ROWS),--rows $(ROWS))
+
+# Two minutes; ROWS="100000 1000000 42000000" measures these, and takes 4 GB of disk and half an hour. What it measures
+# stands in tasks/audits/README.md.
+bench-audit: setup
+	$(BIN)/python -m tests.benchmarks.bench_audit $(if $(ROWS),--rows $(ROWS))
 
 # Ten minutes, and Ceph on this machine; the loaders that it compares with go into build/peers, 2 GB, the first time.
 # What it measures stands in training/data/README.md.

@@ -1,4 +1,4 @@
-"""The samples of a ledger, asked about in SQL: DuckDB over its parts and the shards of the data set.
+"""The samples of a ledger, asked about in SQL: DuckDB over its parts and the ids of the data set.
 
 Invariant: reads only, in bounded memory: a call looks at a range of steps, and what DuckDB has to sort or group spills
 to disk.
@@ -6,13 +6,13 @@ to disk.
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import duckdb
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from tasks.audits.chain import ChainPart
 from tasks.audits.expectation import Expectation
@@ -53,15 +53,6 @@ USES = """
 NOTHING = "(SELECT 0::BIGINT AS step, 0::INTEGER AS leaf, []::BIGINT[] AS rows, ''::BLOB AS ids_md5 WHERE false)"
 
 
-@dataclass(frozen=True)
-class EpochCount:
-    """How often the rows of an epoch were used: samples in all, and different rows."""
-
-    epoch: int
-    num_samples: int
-    num_rows: int
-
-
 class LedgerContent:
     """A ledger's samples beside those of the data set."""
 
@@ -83,9 +74,13 @@ class LedgerContent:
             "CREATE OR REPLACE TEMP TABLE found AS SELECT row_number() OVER () AS number, step, leaf, rows, ids_md5 "
             f"FROM {self._ledger_sql(steps)}"
         )
-        self._connection.register("due", self._expectation.leaves(steps))
-        groups = self._fetch(f"SELECT DISTINCT unnest(rows) // {self.samples.group_rows} FROM found")
-        self._connection.register("ids", self.samples.read_ids(group for (group,) in groups))
+        found = self._connection.execute("SELECT unnest(rows) AS row FROM found").fetchnumpy()["row"]
+        due = self._expectation.rows(steps)
+        samples = self.samples.read(np.concatenate([found, due]))
+        rows, lengths = (samples.column(name).to_numpy() for name in ("row", "length"))
+        due_lengths = lengths[np.searchsorted(rows, due)].astype(np.int64)
+        self._connection.register("due", self._expectation.leaves(steps, due, due_lengths))
+        self._connection.register("ids", samples)
 
     def count_loaded(self) -> tuple[int, int]:
         """Leaves and samples in hand."""
@@ -108,14 +103,10 @@ class LedgerContent:
         query = f"SELECT leaf, rows FROM {{table}} WHERE step = {step} ORDER BY leaf"
         return self._fetch(query.format(table="found")), self._fetch(query.format(table="due"))
 
-    def count_epochs(self, first_epoch: int, end_epoch: int, steps: range) -> list[EpochCount]:
-        """How often rows were used in these epochs, as far as the steps go."""
-        per_row = f"SELECT epoch, row, count(*) AS uses FROM ({self._uses_sql(steps)}) GROUP BY epoch, row"
-        found = self._fetch(
-            f"SELECT epoch, sum(uses)::BIGINT, count(*) FROM ({per_row}) "
-            f"WHERE epoch >= {first_epoch} AND epoch < {end_epoch} GROUP BY epoch ORDER BY epoch"
-        )
-        return [EpochCount(*row) for row in found]
+    def find_all_uses(self, steps: range) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Of each use of a row in these steps the row, and the epoch for which it was used."""
+        found = self._connection.execute(f"SELECT row, epoch FROM ({self._uses_sql(steps)})").fetchnumpy()
+        return found["row"], found["epoch"]
 
     def find_repeated(self, epoch: int, steps: range, limit: int) -> list[int]:
         """Rows that were used more than once in an epoch."""

@@ -1,7 +1,6 @@
 """What a ledger must say: the leaves of each step, by the same pure functions that training asks.
 
-Invariant: knows the number of rows, their lengths, the run's configuration and its rollbacks, and nothing of what was
-consumed.
+Invariant: knows the number of rows, the run's configuration and its rollbacks, and nothing of what was consumed.
 """
 
 from bisect import bisect_left
@@ -22,28 +21,33 @@ LEAVES_SCHEMA = pa.schema([LEDGER_SCHEMA.field(name) for name in ("step", "leaf"
 
 
 class Expectation:
-    """Order and leaves of a run over `lengths` [N], the number of tokens of each row of the training split."""
+    """Order and leaves of a run over `num_rows` rows of the training split."""
 
     def __init__(
         self,
         config: RunConfig,
-        lengths: NDArray[np.int32],
+        num_rows: int,
         group_rows: int,
         rollbacks: Sequence[RollbackRecord] = (),
     ) -> None:
         self.rollbacks = standing(rollbacks)
-        self.num_rows = len(lengths)
+        self.num_rows = num_rows
         self.batch_size = config.train.batch_size
         self._num_leaves = config.train.leaves
-        self._lengths = lengths
         self._order = SampleOrder(self.num_rows, group_rows, config.train.seed)
         self._cut = leaf_cut(config.model, config.train)
 
-    def leaves(self, steps: range) -> pa.Table:
-        """One row for each leaf of these steps, with the columns of a ledger but the ids'."""
-        rows = np.concatenate([self._rows(stretch) for stretch in same_stride(steps, self.rollbacks)])
-        lengths = self._lengths[rows].astype(np.int64).reshape(len(steps), self.batch_size)
-        cuts = [self._cut.cut(batch, self._num_leaves) for batch in lengths]
+    def rows(self, steps: range) -> NDArray[np.int64]:
+        """The rows of these steps, in the order in which they are due, [S * batch size]."""
+        return np.concatenate([self._rows(stretch) for stretch in same_stride(steps, self.rollbacks)])
+
+    def leaves(self, steps: range, rows: NDArray[np.int64], lengths: NDArray[np.int64]) -> pa.Table:
+        """One row for each leaf of these steps, with the columns of a ledger but the ids'.
+
+        `rows` are those of the steps, `lengths` their numbers of tokens.
+        """
+        batches = lengths.reshape(len(steps), self.batch_size)
+        cuts = [self._cut.cut(batch, self._num_leaves) for batch in batches]
         sizes = np.array([len(leaf) for cut in cuts for leaf in cut])
         places = np.concatenate([leaf + i * self.batch_size for i, cut in enumerate(cuts) for leaf in cut])
         num_leaves = [len(cut) for cut in cuts]
@@ -106,5 +110,5 @@ class Expectation:
         return self._first_position(steps.start) + self.batch_size * np.arange(len(steps))
 
     def _rows(self, steps: range) -> NDArray[np.int64]:
-        """The rows of steps of one stride, in the order in which they are due."""
+        """The rows of steps of one stride."""
         return self._order.rows(self._first_position(steps.start), len(steps) * self.batch_size)

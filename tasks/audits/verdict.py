@@ -46,9 +46,10 @@ def audit_run(store: Store, run: str, on_progress: OnProgress | None = None) -> 
     dataset = load_dataset(store, state.dataset_digest, state.dataset_sha256)
     chain = read_chain(store, state, index.ledger, index.step)
     chain.violations += find_unfounded(state, config.train.batch_size)
-    samples = AuditedSamples(store, dataset)
-    expectation = Expectation(config, samples.read_lengths(), dataset.row_group_rows, state.rollbacks)
-    with _database(config.data.memory_limit) as connection:
+    num_rows = dataset.splits["train"].num_rows
+    expectation = Expectation(config, num_rows, dataset.row_group_rows, state.rollbacks)
+    with _workplace(config.data.memory_limit) as (connection, folder):
+        samples = AuditedSamples(store, dataset, folder)
         content = LedgerContent(connection, chain.parts, samples, expectation)
         comparison = Comparison(chain, content, expectation, index.step, on_progress)
         comparison.run()
@@ -56,7 +57,7 @@ def audit_run(store: Store, run: str, on_progress: OnProgress | None = None) -> 
         {
             "epoch": count.epoch,
             "samples": count.num_samples,
-            "complete": count.num_rows + len(expectation.skipped_rows(count.epoch, index.step)) == samples.num_rows,
+            "complete": count.num_rows + len(expectation.skipped_rows(count.epoch, index.step)) == num_rows,
         }
         for count in comparison.epochs
     ]
@@ -114,11 +115,11 @@ def _load_promoted(store: Store, run: str) -> tuple[RunState, CheckpointIndex | 
 
 
 @contextlib.contextmanager
-def _database(memory_limit: str) -> Iterator[duckdb.DuckDBPyConnection]:
-    """A database that spills where temporary files go (set TMPDIR to change that)."""
+def _workplace(memory_limit: str) -> Iterator[tuple[duckdb.DuckDBPyConnection, Path]]:
+    """A database that spills into a folder, and that folder, where temporary files go (set TMPDIR to change that)."""
     with (
         tempfile.TemporaryDirectory(prefix="holdfast-audit-") as folder,
         explained_errors(memory_limit, Path(folder)),
         open_database(memory_limit, Path(folder)) as connection,
     ):
-        yield connection
+        yield connection, Path(folder)

@@ -22,7 +22,7 @@ from storage.runs.manifest import Generation, Manifest
 from storage.runs.transitions import set_aside
 from tasks.audits import comparison as audit_comparison
 from tasks.audits.verdict import audit_run
-from tests.helpers.datasets import publish_small_dataset
+from tests.helpers.datasets import GROUP_ROWS, SHARD_ROWS, publish_small_dataset
 from tests.helpers.forged_ledgers import FORGERIES, Forged
 from tests.helpers.ledgers import BATCH_SIZE, LEAVES, STEPS, LedgerRun, row_id
 from training.data.order import SampleOrder
@@ -113,10 +113,13 @@ def test_a_sample_that_a_batch_uses_for_one_epoch_and_not_for_the_next_is_missed
     assert violation["message"].count("row ") == 1
 
 
+@pytest.mark.parametrize("span_samples", [1, 100, 2_000_000])
 @pytest.mark.parametrize("forge", FORGERIES)
 def test_a_forged_ledger_fails_at_its_step_with_its_samples(
-    run: LedgerRun, forge: Callable[[LedgerRun], list[Forged]]
+    run: LedgerRun, forge: Callable[[LedgerRun], list[Forged]], monkeypatch: pytest.MonkeyPatch, span_samples: int
 ) -> None:
+    """Also where the steps that have to do with it are not looked at in one piece."""
+    monkeypatch.setattr(audit_comparison, "SPAN_SAMPLES", span_samples)
     expected = forge(run)
     result = audited(run)
     assert result["num_violations"] == len(expected)
@@ -125,6 +128,33 @@ def test_a_forged_ledger_fails_at_its_step_with_its_samples(
         assert (found_kind, found_steps) == (kind, steps)
         # A whole batch is more than is named one by one.
         assert found_rows == rows or (found_rows < rows and len(found_rows) == 20)
+
+
+@pytest.mark.parametrize("span_samples", [1, 100, 2_000_000])
+@pytest.mark.parametrize("what", ["repeat", "swap", "foreign"])
+def test_what_concerns_two_windows_of_the_order_is_found(
+    run: LedgerRun, monkeypatch: pytest.MonkeyPatch, what: Literal["repeat", "swap", "foreign"], span_samples: int
+) -> None:
+    """The samples stand in two windows, row groups and shards, and their steps in two parts of the ledger."""
+    monkeypatch.setattr(audit_comparison, "SPAN_SAMPLES", span_samples)
+    one, other = next(
+        (one, other)
+        for one, other in itertools.product(run.rows(1, 0), run.rows(11, 2))
+        if one // GROUP_ROWS != other // GROUP_ROWS and one // SHARD_ROWS != other // SHARD_ROWS
+    )
+    order = SampleOrder(NUM_ROWS, GROUP_ROWS, run.seed)
+    assert [window.number for window in (stretch.window for stretch in order.stretches(24, 1))] == [0]
+    assert {stretch.window.number for stretch in order.stretches(11 * 24, 24)} == {1}
+    there, here = run.rows(11, 2), run.rows(1, 0)
+    there[there.index(other)] = NUM_ROWS if what == "foreign" else one
+    if what == "swap":
+        here[here.index(one)] = other
+    expected = {
+        "repeat": [("repeated", {1, 11}, {one, other})],
+        "swap": [("moved", {1, 11}, {one, other})] * 2,
+        "foreign": [("foreign", {11}, {NUM_ROWS, other})],
+    }
+    assert [named(violation) for violation in audited(run)["violations"]] == expected[what]
 
 
 def test_the_order_of_another_seed_fails_at_every_step(run: LedgerRun) -> None:
@@ -209,10 +239,12 @@ def test_a_part_that_was_changed_or_deleted_is_named_and_what_it_vouched_for(run
     assert (result["steps"], result["parts"]) == (20, 3)  # what came after it was looked at
 
 
+@pytest.mark.parametrize("span_samples", [1, 100, 2_000_000])
 def test_an_order_that_uses_a_sample_twice_fails_even_where_the_ledger_follows_it(
-    run: LedgerRun, monkeypatch: pytest.MonkeyPatch
+    run: LedgerRun, monkeypatch: pytest.MonkeyPatch, span_samples: int
 ) -> None:
     """Samples are counted, whatever the pure functions say."""
+    monkeypatch.setattr(audit_comparison, "SPAN_SAMPLES", span_samples)
     rows = SampleOrder.rows
     monkeypatch.setattr(SampleOrder, "rows", lambda *arguments: np.where((r := rows(*arguments)) == 7, 8, r))
     run.leaves = run.due_leaves()

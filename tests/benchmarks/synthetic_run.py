@@ -1,0 +1,177 @@
+"""A published data set of short rows, and a run whose ledger says that it was trained for an epoch, without training.
+
+Invariant: shards, parts of the ledger and manifest are written by the code that preparation and training use, and the
+order is the sampler's; what each row is follows from its number, so that nothing grows with the number of rows.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from storage.checkpoints.checkpoints import CheckpointIndex, write_index
+from storage.datasets import DatasetManifest, FileRecord, SplitRecord, Target, dataset_key, publish_dataset
+from storage.objects.digests import sha256_of_file
+from storage.objects.local_store import LocalStore
+from storage.runs.holders import this_process
+from storage.runs.ledger import ID_SEPARATOR, LedgerHeader, LedgerPart, write_ledger_part
+from storage.runs.manifest import Manifest
+from storage.runs.retention import RetentionPolicy
+from storage.runs.run_state import RunState
+from storage.runs.transitions import promote, take_lease
+from tasks.configuration import RunConfig
+from tasks.data.shard import ShardFile, row_groups
+from tests.helpers.parquet import text_config
+from tests.helpers.runs import record_of
+from training.data.batches import Leaf
+from training.data.consumption import Consumption
+from training.data.leaves import leaf_cut
+from training.data.order import SampleOrder
+from training.world import World
+
+RUN = "synthetic"
+GROUP_ROWS, SHARD_ROWS = 1024, 65_536
+BATCH_SIZE, LEAVES, STEPS_A_PART = 512, 32, 1000
+VOCABULARY_SIZE, FEWEST_TOKENS, MOST_TOKENS = 8000, 4, 11
+LARGE_PRIME = 2_654_435_761
+
+
+class _Consumed:
+    """Of a leaf what the ledger records."""
+
+    def __init__(self, index: int, rows: NDArray[np.int64]) -> None:
+        self.index = index
+        self.rows = rows
+        self.ids = ID_SEPARATOR.join(_ids(rows).to_pylist()).encode()
+
+
+def write_synthetic_run(store: LocalStore, num_rows: int, scratch: Path) -> None:
+    """Publish the data set, and put manifest, checkpoint and ledger of a run over one epoch."""
+    dataset = _publish(store, num_rows, scratch)
+    steps = -(-num_rows // BATCH_SIZE)
+    config = _config(store, steps)
+    manifest = Manifest(store, RUN)
+    state = config.model_dump(mode="json")
+    manifest.create(RunState(run=RUN, created_at=1.0, config=state, dataset_digest=dataset.digest, steps_total=steps))
+    lease = manifest.commit("segment began", take_lease(this_process(), 1)).state.lease
+    assert lease is not None
+    part = _write_ledger(store, config, dataset, lease.fence, scratch)
+    index = CheckpointIndex(
+        run=RUN,
+        fence=lease.fence,
+        step=steps,
+        cursor=steps * BATCH_SIZE,
+        dataset_digest=dataset.digest,
+        versions={},
+        ledger=part,
+        files={},
+    )
+    manifest.commit("promoted", promote(record_of(write_index(store, index)), RetentionPolicy(newest=1)))
+
+
+def _config(store: LocalStore, steps: int) -> RunConfig:
+    train = {"steps": steps, "batch_size": BATCH_SIZE, "leaves": LEAVES, "seed": 3}
+    data = text_config("data").model_dump()
+    return RunConfig.model_validate({"run": RUN, "store": store.address, "data": data, "train": train})
+
+
+def _publish(store: LocalStore, num_rows: int, scratch: Path) -> DatasetManifest:
+    digest = f"synthetic-{num_rows}".ljust(64, "0")
+    starts = range(0, num_rows, SHARD_ROWS)
+    shards = [_put_shard(store, digest, range(a, min(a + SHARD_ROWS, num_rows)), scratch) for a in starts]
+    manifest = DatasetManifest(
+        digest=digest,
+        inputs={},
+        versions={},
+        target=Target(kind="binary", column="label", classes=["no", "yes"], class_counts=[num_rows, 0]),
+        vocabulary_size=VOCABULARY_SIZE,
+        max_tokens=MOST_TOKENS,
+        row_group_rows=GROUP_ROWS,
+        numeric=[],
+        categorical=[],
+        splits={"train": SplitRecord(num_rows=num_rows, num_tokens=0, shards=shards)},
+        tokenizer=None,
+    )
+    publish_dataset(store, manifest)
+    return manifest
+
+
+def _put_shard(store: LocalStore, digest: str, rows: range, scratch: Path) -> FileRecord:
+    name = f"train-{rows.start // SHARD_ROWS:05d}.parquet"
+    path = scratch / name
+    with ShardFile(path) as file:
+        for group in row_groups([_table(np.arange(rows.start, rows.stop))], GROUP_ROWS):
+            file.write(group)
+    num_bytes, sha256 = path.stat().st_size, sha256_of_file(path)
+    store.put_file(path, dataset_key(digest, name))
+    path.unlink()
+    return FileRecord(name=name, num_rows=len(rows), num_bytes=num_bytes, sha256=sha256)
+
+
+def _table(rows: NDArray[np.int64]) -> pa.Table:
+    lengths = _lengths(rows)
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+    tokens = (1 + np.arange(offsets[-1]) * LARGE_PRIME % (VOCABULARY_SIZE - 1)).astype(np.int32)
+    nothing = np.zeros(len(rows) + 1, np.int32)
+    columns = {
+        "id": _ids(rows),
+        "label": np.zeros(len(rows), np.int32),
+        "tokens": pa.ListArray.from_arrays(offsets, tokens),
+        "numeric": pa.ListArray.from_arrays(nothing, np.empty(0, np.float32)),
+        "missing": pa.ListArray.from_arrays(nothing, np.empty(0, np.float32)),
+        "categorical": pa.ListArray.from_arrays(nothing, np.empty(0, np.int32)),
+    }
+    return pa.table(columns)
+
+
+def _ids(rows: NDArray[np.int64]) -> pa.Array:
+    """Ids of about 20 characters that are as little alike as those of a source."""
+    mixed = pa.array(rows * LARGE_PRIME * 97 % 10**12).cast(pa.string())
+    return pc.binary_join_element_wise(mixed, pa.array(rows).cast(pa.string()), "-")
+
+
+def _lengths(rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    lengths: NDArray[np.int64] = FEWEST_TOKENS + rows * LARGE_PRIME // 1024 % (MOST_TOKENS + 1 - FEWEST_TOKENS)
+    return lengths
+
+
+def _write_ledger(
+    store: LocalStore, config: RunConfig, dataset: DatasetManifest, fence: int, scratch: Path
+) -> LedgerPart | None:
+    """All parts of a run that was saved every so many steps; the last one."""
+    part = None
+    for first_step, end_step, table in _consumed(config, dataset.splits["train"].num_rows):
+        header = LedgerHeader(
+            run=RUN,
+            fence=fence,
+            first_step=first_step,
+            end_step=end_step,
+            world_size=1,
+            dataset_digest=dataset.digest,
+            previous=part,
+            skipped=[],
+        )
+        # A store may keep the very file that it is given: each part has a folder of its own.
+        folder = scratch / str(first_step)
+        folder.mkdir()
+        part = write_ledger_part(store, header, table, folder)
+        folder.rmdir()
+    return part
+
+
+def _consumed(config: RunConfig, num_rows: int) -> Iterator[tuple[int, int, pa.Table]]:
+    order = SampleOrder(num_rows, GROUP_ROWS, config.train.seed)
+    cut = leaf_cut(config.model, config.train)
+    consumption = Consumption(World(0, 1, 0))
+    steps = config.train.steps
+    for first_step in range(0, steps, STEPS_A_PART):
+        end_step = min(first_step + STEPS_A_PART, steps)
+        for step in range(first_step, end_step):
+            rows = order.rows(step * BATCH_SIZE, BATCH_SIZE)
+            for index, places in enumerate(cut.cut(_lengths(rows), LEAVES)):
+                consumption.record(step, cast(Leaf, _Consumed(index, rows[places])))
+        yield first_step, end_step, consumption.collect()

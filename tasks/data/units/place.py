@@ -37,9 +37,9 @@ NUM_FILES_AT_A_TIME = 4
 class Place:
     """One process's view of a preparation.
 
-    `folder` is for files under way; `brought` for rows that were brought from a bucket, until the data set is
-    published. DuckDB takes as many threads as there are processors if `threads` is None. `on_progress` is told how far
-    a long unit is, in the process that shows it.
+    `folder` is for files under way; `brought` for what was read from the source and is needed again on this machine,
+    until the data set is published: rows from a bucket, decoded tokens. DuckDB takes as many threads as there are
+    processors if `threads` is None. `on_progress` is told how far a long unit is, in the process that shows it.
     """
 
     config: DataConfig
@@ -139,7 +139,7 @@ class Address:
 
     @property
     def brought(self) -> Path:
-        """Where rows that were brought from a bucket are, on this machine."""
+        """Where rows that were brought from a bucket, and decoded tokens, are on this machine."""
         return self.scratch / f"brought-{self.area[:16]}"
 
 

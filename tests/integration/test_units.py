@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -18,7 +19,7 @@ from storage.objects.digests import sha256_of_file
 from storage.objects.local_store import LocalStore
 from tasks.configuration import DataConfig
 from tasks.data.pipeline import prepare_dataset
-from tasks.data.units import dealing
+from tasks.data.units import checking, dealing
 from tasks.data.units.decoded import tokens_of
 from tasks.data.units.place import Address
 from tests.helpers.cut_preparations import Counted, cut_small
@@ -186,6 +187,22 @@ def units_of(config: DataConfig, folder: Path) -> list[str]:
     engine = Counted()
     prepare_with(engine, config, folder)
     return engine.done
+
+
+class OnAnotherMachine(Counted):
+    """Does units as a machine that is not the one which prepares and removes what is left."""
+
+    def run(self, address: Address, stage: str, indices: Sequence[int], on_done: Callable[[], None]) -> None:
+        super().run(replace(address, host="another"), stage, indices, on_done)
+
+
+def test_on_another_machine_no_tokens_are_left_and_the_bytes_are_the_same(tmp_path: Path) -> None:
+    config = token_config(write_parquet(tmp_path / "a.parquet", token_columns(900), 40))
+    with mock.patch.object(checking, "leave_tokens") as leave:
+        prepare_with(OnAnotherMachine(), config, tmp_path)
+    assert not leave.called
+    prepare_with(Counted(), config, tmp_path / "other")
+    assert files_of(LocalStore(tmp_path / "store")) == files_of(LocalStore(tmp_path / "other" / "store"))
 
 
 def test_tokens_of_rows_in_another_order_are_found_by_their_ids() -> None:

@@ -36,7 +36,7 @@ def check(place: Place, index: int, folder: Path) -> tuple[Record, Files]:
         connection.execute(f"COPY ({query}) TO {literal(str(extract))} (FORMAT parquet, COMPRESSION zstd)")
     pq.write_table(pa.concat_tables(samples), sample, compression="zstd")
     record: Record = {"measured": measured}
-    if len(decoded) == len(measured):
+    if place.leaves_tokens and len(decoded) == len(measured):
         record[CRC] = leave_tokens(place, index, decoded, folder)
     return record, {_extract_name(index): extract, _sample_name(index): sample}
 

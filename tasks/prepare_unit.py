@@ -1,30 +1,29 @@
-"""Task `prepare unit`: one unit of a preparation, on a pool of processes of this machine or on the workers of Dask.
+"""Task `prepare unit`: one unit of a preparation, in a process of this machine or on the workers of Dask.
 
+On this machine a task is a thread that hands its unit to a process and waits: Prefect in each of these processes would
+take about as much of the processors as the units themselves.
 Invariant: a unit is handed over as one callable with nothing but addresses in it, and gives back nothing: what it
 leaves is in the store. Who does it decides no byte.
 """
 
-import atexit
 import os
-import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import cache, partial
-from multiprocessing import parent_process
-from threading import Thread, current_thread, main_thread
+from functools import partial
 from typing import Any, TypeVar, cast
 
 from prefect import flow, task
 from prefect.cache_policies import NO_CACHE
 from prefect.context import TaskRunContext
 from prefect.futures import as_completed
-from prefect.task_runners import ProcessPoolTaskRunner, TaskRunner
+from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 
 from storage.errors import ConfigurationError, StoreError
 from tasks.configuration import DataConfig, PrepareConfig
 from tasks.data.units.pieces import num_processes_within
 from tasks.data.units.place import Address
+from tasks.data.units.processes import UnitProcesses
 from tasks.data.units.work import do_unit_at
 
 Value = TypeVar("Value")
@@ -43,14 +42,15 @@ class PrefectUnits:
     def __init__(self, data: DataConfig, prepare: PrepareConfig) -> None:
         self._data = data
         self._prepare = prepare
+        self._processes: UnitProcesses | None = None
 
     def attend(self, prepare: Callable[[], Value]) -> Value:
         """Call `prepare` in a flow of its own, whose task runner the units run on."""
         results: list[Value] = []
-        task_runner = self._pool() if self._prepare.dask is None else _on_dask(self._prepare.dask)
         attended = _attended.set(lambda: results.append(prepare()))
         try:
-            _prepare_units.with_options(task_runner=task_runner)()
+            with self._task_runner() as task_runner:
+                _prepare_units.with_options(task_runner=task_runner)()
         except Exception as error:
             if type(error).__name__ not in KILLED:
                 raise
@@ -73,11 +73,16 @@ class PrefectUnits:
 
     def work_on(self, address: Address, stage: str, index: int) -> Callable[[], None]:
         """What does a unit, wherever it is called."""
-        return partial(_work_in_pool if self._prepare.dask is None else do_unit_at, address, stage, index)
+        return partial(do_unit_at if self._processes is None else self._processes.do, address, stage, index)
 
-    def _pool(self) -> TaskRunner[Any]:
-        most = self._prepare.workers or os.cpu_count() or 1
-        return ProcessPoolTaskRunner(max_workers=min(most, num_processes_within(self._data)))
+    @contextmanager
+    def _task_runner(self) -> Iterator[TaskRunner[Any]]:
+        if self._prepare.dask is not None:
+            yield _on_dask(self._prepare.dask)
+            return
+        num_processes = min(self._prepare.workers or os.cpu_count() or 1, num_processes_within(self._data))
+        with UnitProcesses(num_processes) as self._processes:
+            yield ThreadPoolTaskRunner(max_workers=num_processes)
 
 
 def _on_dask(address: str) -> TaskRunner[Any]:
@@ -123,26 +128,3 @@ def _call_attended() -> None:
 def do_unit(name: str, work: Callable[[], None]) -> None:
     """Do one unit."""
     work()
-
-
-def _work_in_pool(address: Address, stage: str, index: int) -> None:
-    _belong_to_the_pool()
-    do_unit_at(address, stage, index)
-
-
-@cache
-def _belong_to_the_pool() -> None:
-    """Once in each process of the pool: it ends with the one that started it, which alone hears of Ctrl-C."""
-    Thread(target=_end_with_parent, name="end-with-parent", daemon=True).start()
-    if current_thread() is main_thread():
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # DuckDB's binding prints a page about leaks if Python takes its modules apart.
-    atexit.register(os._exit, 0)
-
-
-def _end_with_parent() -> None:
-    # Not by the signal that Linux can send: that comes when the thread ends which started this process.
-    parent = parent_process()
-    assert parent is not None
-    parent.join()
-    os._exit(1)

@@ -25,7 +25,7 @@ def open_database(memory_limit: str, folder: Path) -> Iterator[duckdb.DuckDBPyCo
         connection.execute("SET enable_progress_bar = false")
         # Parquet's minimum and maximum leave NaN out, and DuckDB 2.0.0 concludes from them that isnan() is never true.
         connection.execute("SET disabled_optimizers = 'statistics_propagation'")
-        connection.execute("SET TimeZone = 'UTC'")
+        connection.execute("SET GLOBAL TimeZone = 'UTC'")  # also of the connections that `cursor` makes of this one
         connection.execute(f"SET temp_directory = {literal(str(folder / 'spill'))}")
         connection.execute(f"SET memory_limit = {literal('none' if memory_limit == UNLIMITED else memory_limit)}")
     except duckdb.ParserException as error:

@@ -13,12 +13,16 @@ from numpy.typing import NDArray
 GATHERED_VALUES = 1 << 18
 
 
+def narrow_type(vocabulary_size: int) -> pa.DataType:
+    """The type of token ids between the source and a shard."""
+    return pa.uint16() if vocabulary_size <= 1 << 16 else pa.int32()
+
+
 def kept_tokens(tokens: pa.ListArray, mask: pa.ListArray | None, max_tokens: int, kind: pa.DataType) -> pa.ListArray:
     """The first `max_tokens` tokens of each row that the mask does not hide."""
     starts, values = flat(tokens)
     if mask is not None:
-        is_kept = flat(mask)[1] != 0
-        starts, values = _counted(is_kept)[starts], values[is_kept]
+        starts, values = _unmasked(starts, values, flat(mask)[1])
     lengths = np.diff(starts)
     if lengths.max(initial=0) > max_tokens:
         short = np.minimum(lengths, max_tokens)
@@ -26,10 +30,10 @@ def kept_tokens(tokens: pa.ListArray, mask: pa.ListArray | None, max_tokens: int
     return _as_lists(lengths, pa.array(values).cast(kind))
 
 
-def lengths_of_good_tokens(
+def good_tokens(
     tokens: pa.ListArray, mask: pa.ListArray | None, vocabulary_size: int, max_tokens: int | None
-) -> NDArray[np.int64] | None:
-    """How many tokens the mask leaves of each row; None unless it is plain that every row keeps every rule.
+) -> pa.ListArray | None:
+    """What the mask leaves of each row's tokens; None unless it is plain that every row keeps every rule.
 
     That is: no nulls, a mask of 0 and 1 that is as long as the tokens, at least one token and at most `max_tokens` in
     each row, and ids from 1 to below the vocabulary's size.
@@ -41,8 +45,7 @@ def lengths_of_good_tokens(
         mask_starts, mask_values = flat(mask)
         if not np.array_equal(starts, mask_starts) or mask_values.min(initial=0) < 0 or mask_values.max(initial=0) > 1:
             return None
-        is_kept = mask_values != 0
-        starts, values = _counted(is_kept)[starts], values[is_kept]
+        starts, values = _unmasked(starts, values, mask_values)
     lengths = np.diff(starts)
     is_good = (
         lengths.min(initial=1) > 0
@@ -50,7 +53,7 @@ def lengths_of_good_tokens(
         and values.min(initial=1) > 0
         and values.max(initial=1) < vocabulary_size
     )
-    return lengths if is_good else None
+    return _as_lists(lengths, pa.array(values)) if is_good else None
 
 
 def take_lists(lists: pa.ListArray, order: NDArray[np.int64]) -> pa.ListArray:
@@ -88,9 +91,14 @@ def _as_lists(lengths: NDArray[np.int64], values: pa.Array) -> pa.ListArray:
     return pa.ListArray.from_arrays(pa.array(offsets), values)
 
 
-def _counted(is_kept: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """How many are kept before each place."""
-    return np.concatenate([np.zeros(1, np.int64), np.cumsum(is_kept)])
+def _unmasked(
+    starts: NDArray[np.int64], values: NDArray[Any], mask: NDArray[Any]
+) -> tuple[NDArray[np.int64], NDArray[Any]]:
+    """The same rows without the values where the mask is 0."""
+    kept = np.flatnonzero(mask)
+    if len(kept) == len(values):
+        return starts, values
+    return np.searchsorted(kept, starts), values[kept]
 
 
 def _has_nulls(lists: pa.ListArray) -> bool:

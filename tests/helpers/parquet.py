@@ -120,8 +120,8 @@ def measure_samples(connection: duckdb.DuckDBPyConnection, table: SourceTable, c
     found = [
         measure(connection, table, config, Stretch(index, 0, num_rows)) for index, num_rows in enumerate(table.num_rows)
     ]
-    connection.register("sampled", pa.concat_tables(sample for _, sample in found))
-    return [measured for measured, _ in found]
+    connection.register("sampled", pa.concat_tables(sample for _, sample, _ in found))
+    return [measured for measured, *_ in found]
 
 
 def read_split(store: Store, manifest: DatasetManifest, split: str) -> pa.Table:

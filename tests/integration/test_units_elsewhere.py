@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -63,7 +64,7 @@ def units_in(log: Path) -> list[str]:
     return log.read_text().splitlines() if log.exists() else []
 
 
-def wait_for_units(log: Path, number: int, process: "subprocess.Popen[bytes]") -> None:
+def wait_for_units(log: Path, number: int, process: "subprocess.Popen[Any]") -> None:
     deadline = time.monotonic() + WAIT_SECONDS
     while len(units_in(log)) < number:
         assert process.poll() is None and time.monotonic() < deadline, "the preparation ended, or did not get so far"
@@ -85,6 +86,22 @@ def test_a_pool_whose_parent_is_killed_ends_with_it_and_costs_one_unit_for_each_
     assert len(set(begun) & set(again)) <= 2
     assert files_of(tmp_path / "store") == undisturbed
     assert [path.name for path in (tmp_path / "scratch").iterdir()] == ["fingerprints.json"]
+
+
+def test_a_process_that_is_killed_alone_is_one_clear_error_and_what_was_done_is_kept(
+    config: DataConfig, undisturbed: dict[str, str], environment: dict[str, str], tmp_path: Path
+) -> None:
+    command = command_of(config, tmp_path)
+    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
+        wait_for_units(tmp_path / "log", 9, process)
+        pool = [child for child in psutil.Process(process.pid).children() if "spawn_main" in " ".join(child.cmdline())]
+        pool[0].kill()
+        _, stderr = process.communicate(timeout=WAIT_SECONDS)
+    assert len(pool) == 2 and process.returncode and "StoreError: A process that prepared data was killed" in stderr
+    begun = units_in(tmp_path / "log")
+    subprocess.run(command, env=environment, check=True)
+    assert len(set(begun[:9]) & set(units_in(tmp_path / "log")[len(begun) :])) <= 2
+    assert files_of(tmp_path / "store") == undisturbed
 
 
 @pytest.mark.slow

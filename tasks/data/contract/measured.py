@@ -6,15 +6,17 @@ Invariant: what is measured of stretches adds up to what would be measured of th
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import NamedTuple
 
 import duckdb
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tasks.configuration import DataConfig
 from tasks.data.contract.rules import Rule, kept_tokens_sql, row_rules
 from tasks.data.sources.columns import SourceTable, Stretch, only_row, samples_sql
 from tasks.data.sources.messages import REWRITE, broken_contract
-from tasks.data.token_lists import lengths_of_good_tokens
+from tasks.data.token_lists import good_tokens, kept_tokens, narrow_type
 
 SAMPLE_ROWS = 100_000
 NUM_EXAMPLES = 3
@@ -32,26 +34,39 @@ class Measured:
     examples: list[list[str]]
 
 
+class GoodTokens(NamedTuple):
+    """Of a stretch without a row that breaks a rule about tokens: the sample of its rows, and the tokens of all.
+
+    `decoded` has `id` and `tokens`: those that training will see, in the order of the rows.
+    """
+
+    sample: pa.Table
+    decoded: pa.Table
+
+
 def measure(
     connection: duckdb.DuckDBPyConnection, table: SourceTable, config: DataConfig, stretch: Stretch
-) -> tuple[Measured, pa.Table]:
-    """Measure a stretch; what was found, and those of its rows that are in the sample.
+) -> tuple[Measured, pa.Table, pa.Table | None]:
+    """Measure a stretch; what was found, those of its rows that are in the sample, and its tokens.
 
-    The sample has `id`, `label` and `body`: the text's beginning, or the number of tokens. Raises `ContractError` for a
-    file that cannot be read to its end.
+    The sample has `id`, `label` and `body`: the text's beginning, or the number of tokens. The tokens are those of
+    `GoodTokens`, or None. Raises `ContractError` for a file that cannot be read to its end.
     """
     rules, rows = row_rules(config), samples_sql(table, config, stretch)
     # The sample's size is right on average: a row is in it or not by the hash of its id alone.
     share = min(1.0, SAMPLE_ROWS / table.num_rows_total)
     chosen = f"md5_number_lower(id) <= {int(share * (2**64 - 1))}"
     try:
-        sample = _sample_of_good_tokens(connection, rows, chosen, config) if config.tokens else None
-        looked_at = rules if sample is None else [rule for rule in rules if rule.column not in _token_columns(config)]
+        narrow = samples_sql(table, config, stretch, is_narrow=True)
+        good = _read_good_tokens(connection, narrow, chosen, config) if config.tokens else None
+        looked_at = rules if good is None else [rule for rule in rules if rule.column not in _token_columns(config)]
         num_rows, num_text_bytes, found = _count(connection, rows, looked_at, config)
-        if sample is None:
+        if good is None:
             body = "left(text, 1000)" if config.text else f"len({kept_tokens_sql(config)})"
             query = f"SELECT id, label, {body} AS body FROM ({rows}) WHERE {chosen}"
             sample = connection.sql(query).to_arrow_table().cast(_sample_schema(config))
+        else:
+            sample = good.sample
         counts = [found.get(rule.name, 0) for rule in rules]
         examples = [_examples(connection, rows, rule, config) if found.get(rule.name) else [] for rule in rules]
     except duckdb.OutOfMemoryException:
@@ -64,7 +79,8 @@ def measure(
             str(error).partition("\n")[0].replace(str(file.rows), file.place),
             REWRITE,
         ) from error
-    return Measured(stretch.file_index, num_rows, num_text_bytes, counts, examples), sample
+    measured = Measured(stretch.file_index, num_rows, num_text_bytes, counts, examples)
+    return measured, sample, None if good is None else good.decoded
 
 
 def _count(
@@ -77,31 +93,35 @@ def _count(
     return num_rows, num_bytes, dict(zip((rule.name for rule in rules), counts, strict=True))
 
 
-def _sample_of_good_tokens(
+def _read_good_tokens(
     connection: duckdb.DuckDBPyConnection, rows: str, chosen: str, config: DataConfig
-) -> pa.Table | None:
-    """The sample, if it is plain that no row breaks any rule about tokens; None if these have to be asked.
+) -> GoodTokens | None:
+    """Sample and tokens, if it is plain that no row breaks any rule about tokens; None if these have to be asked.
 
-    Of good data, which is nearly all there is, this reads the tokens once, and looks at them as one long array.
+    Of good data, which is nearly all there is, this reads the tokens once, and looks at them as one long array. What
+    does not fit into the fewer bytes of these rows' tokens and masks is null, and no good token.
     """
-    # What does not fit into fewer bytes becomes null, and is no good token.
-    mask = ", TRY_CAST(mask AS TINYINT[]) AS mask" if config.attention_mask else ""
-    columns = f"id, label, {chosen} AS chosen, TRY_CAST(tokens AS INTEGER[]) AS tokens{mask}"
+    mask, kind = ", mask" if config.attention_mask else "", narrow_type(config.vocabulary_size)
+    columns = f"id, label, {chosen} AS chosen, tokens{mask}"
     reader = connection.sql(f"SELECT {columns} FROM ({rows})").to_arrow_reader(BATCH_ROWS)
-    sample = []
+    sample = [_sample_schema(config).empty_table()]
+    decoded = [pa.schema([("id", pa.string()), ("tokens", pa.list_(kind))]).empty_table()]
     for batch in reader:
-        lengths = lengths_of_good_tokens(
+        tokens = good_tokens(
             batch.column("tokens"),
             batch.column("mask") if mask else None,
             config.vocabulary_size,
             config.max_tokens if config.too_long == "error" else None,
         )
-        if lengths is None:
+        if tokens is None:
             reader.close()
             return None
-        picked = pa.table({"id": batch.column("id"), "label": batch.column("label"), "body": pa.array(lengths)})
+        lengths = pc.list_value_length(tokens).cast(pa.int64())
+        picked = pa.table({"id": batch.column("id"), "label": batch.column("label"), "body": lengths})
         sample.append(picked.filter(batch.column("chosen")))
-    return pa.concat_tables([_sample_schema(config).empty_table(), *sample])
+        kept = kept_tokens(tokens, None, config.max_tokens, kind)
+        decoded.append(pa.table({"id": batch.column("id"), "tokens": kept}))
+    return GoodTokens(pa.concat_tables(sample), pa.concat_tables(decoded))
 
 
 def add_up(measured: Sequence[Measured], rules: Sequence[Rule]) -> list[Measured]:

@@ -146,22 +146,27 @@ def named_columns(config: DataConfig) -> list[tuple[str, str]]:
     return columns
 
 
-def samples_sql(table: SourceTable, config: DataConfig, stretch: Stretch | None = None) -> str:
+def samples_sql(table: SourceTable, config: DataConfig, stretch: Stretch | None = None, is_narrow: bool = False) -> str:
     """SQL of all rows, or those of a stretch, in the one form that everything else reads.
 
     Columns: `id`, `label`, `text` or (`tokens`, `mask`), `split_key`, `n0`... (DOUBLE, missing is null) and `c0`...
     (VARCHAR, missing is null); `source_row` is its number in its file, null where the user's columns hide it. Where a
-    split has a source of its own: `own_split`, that split's index, null for a row of data.source.
+    split has a source of its own: `own_split`, that split's index, null for a row of data.source. Tokens and mask are
+    BIGINT[]; with `is_narrow` INTEGER[] and TINYINT[], where a value that does not fit is null, and so are its list's.
     """
     if stretch is None and config.split.has_own_sources:
         whole = (Stretch(index, 0, num_rows) for index, num_rows in enumerate(table.num_rows))
-        return " UNION ALL ".join(samples_sql(table, config, stretch) for stretch in whole)
+        return " UNION ALL ".join(samples_sql(table, config, stretch, is_narrow) for stretch in whole)
     row = "file_row_number" if table.has_row_numbers else "NULL::BIGINT"
     file_index = None if stretch is None else stretch.file_index
     expressions = {"id": _id_sql(table, config, file_index), "source_row": row, "label": _label_sql(table, config)}
-    for name, column in (("text", config.text), ("tokens", config.tokens), ("mask", config.attention_mask)):
+    if config.text is not None:
+        expressions["text"] = f"CAST({identifier(config.text)} AS VARCHAR)"
+    # Not by way of BIGINT[]: to cast all values once more takes as long as half of their decoding.
+    for name, column, narrow in (("tokens", config.tokens, "INTEGER[]"), ("mask", config.attention_mask, "TINYINT[]")):
         if column is not None:
-            expressions[name] = f"CAST({identifier(column)} AS {'VARCHAR' if name == 'text' else 'BIGINT[]'})"
+            cast, kind = ("TRY_CAST", narrow) if is_narrow else ("CAST", "BIGINT[]")
+            expressions[name] = f"{cast}({identifier(column)} AS {kind})"
     expressions["split_key"] = _split_key_sql(table, config)
     if stretch is not None and config.split.has_own_sources:
         own = table.files[stretch.file_index].split

@@ -16,24 +16,29 @@ from tasks.data.database import parquet_sql
 from tasks.data.sources.columns import literal
 from tasks.data.split import split_sql
 from tasks.data.units.area import Area, Record
+from tasks.data.units.decoded import CRC, leave_tokens
 from tasks.data.units.place import Place
 
 Files = dict[str, Path]
 
 
 def check(place: Place, index: int, folder: Path) -> tuple[Record, Files]:
-    """Measure a piece. Raises `ContractError` for a file that cannot be read to its end."""
+    """Measure a piece, and leave its tokens. Raises `ContractError` for a file that cannot be read to its end."""
     extract, sample = folder / "extract.parquet", folder / "sample.parquet"
-    measured, samples = [], []
+    measured, samples, decoded = [], [], []
     with place.database() as connection:
         for table, stretch in place.stretches(index):
-            found, rows = measure(connection, table, place.config, stretch)
+            found, rows, tokens = measure(connection, table, place.config, stretch)
             measured.append(asdict(found))
             samples.append(rows)
+            decoded += [] if tokens is None else [tokens]
         query = f"SELECT {extracted_columns(place.config)} FROM ({place.piece_sql(index)})"
         connection.execute(f"COPY ({query}) TO {literal(str(extract))} (FORMAT parquet, COMPRESSION zstd)")
     pq.write_table(pa.concat_tables(samples), sample, compression="zstd")
-    return {"measured": measured}, {_extract_name(index): extract, _sample_name(index): sample}
+    record: Record = {"measured": measured}
+    if place.leaves_tokens and len(decoded) == len(measured):
+        record[CRC] = leave_tokens(place, index, decoded, folder)
+    return record, {_extract_name(index): extract, _sample_name(index): sample}
 
 
 def extracted_columns(config: DataConfig) -> str:

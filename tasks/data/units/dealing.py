@@ -24,9 +24,10 @@ from tasks.configuration import DataConfig
 from tasks.data.contract.rules import too_long
 from tasks.data.rows import prepared_sql
 from tasks.data.split import Dealt
-from tasks.data.token_lists import kept_tokens, take_lists
+from tasks.data.token_lists import kept_tokens, narrow_type, take_lists
 from tasks.data.tokenizer import TOKENIZER_FILE, encode_texts, load_tokenizer, shortened
 from tasks.data.units.area import Record
+from tasks.data.units.decoded import take_tokens, tokens_of
 from tasks.data.units.place import Place
 
 BATCH_ROWS = 4096
@@ -73,18 +74,19 @@ def bits_of_buckets(dealt: Dealt, config: DataConfig, bytes_per_row: float, buck
 def deal(place: Place, index: int, folder: Path) -> tuple[Record, dict[str, Path]]:
     """Deal the rows of a piece."""
     settings = DealSettings.from_record(place.settings("deal"))
+    decoded = take_tokens(place, index)
     tokenizer = load_tokenizer(place.area.fetch(TOKENIZER_FILE)) if place.config.text else None
     with place.database() as connection:
         connection.execute(
             f"CREATE TEMP VIEW dealt AS SELECT *, {settings.split_sql} AS split FROM ({place.piece_sql(index)})"
         )
         _register_vocabularies(connection, settings.categorical)
-        order = f"md5_number_lower('order:{place.config.seed}:' || id) AS place"
-        query = f"SELECT *, {order} FROM ({prepared_sql(place.config, settings.classes, settings.numeric)})"
-        reader = connection.sql(query).to_arrow_reader(BATCH_ROWS)
-        rows, too_long_rows = _read(reader, tokenizer, place.config)
+        rows = None if decoded is None else _with_decoded(connection, settings, decoded, place.config)
+        too_long_rows: Record = {"rows": 0, "examples": []}
+        if rows is None:
+            rows, too_long_rows = _read(_dealt(connection, settings, place.config), tokenizer, place.config)
     path = folder / "parts"
-    record: Record = {"too_long": too_long_rows, "parts": write_parts(rows, settings.bucket_bits, path)}
+    record = {"too_long": too_long_rows, "parts": write_parts(rows, settings.bucket_bits, path)}
     return record, {parts_name(index): path}
 
 
@@ -158,9 +160,27 @@ def _register_vocabularies(connection: duckdb.DuckDBPyConnection, columns: list[
         )
 
 
+def _dealt(
+    connection: duckdb.DuckDBPyConnection, settings: DealSettings, config: DataConfig, has_body: bool = True
+) -> pa.RecordBatchReader:
+    """The rows of the view `dealt` as training will see them, with their places, in no particular order."""
+    order = f"md5_number_lower('order:{config.seed}:' || id) AS place"
+    query = f"SELECT *, {order} FROM ({prepared_sql(config, settings.classes, settings.numeric, has_body)})"
+    return connection.sql(query).to_arrow_reader(BATCH_ROWS)
+
+
+def _with_decoded(
+    connection: duckdb.DuckDBPyConnection, settings: DealSettings, decoded: pa.Table, config: DataConfig
+) -> pa.Table | None:
+    """All rows with tokens that were decoded before; None if these are of other rows."""
+    rows = _dealt(connection, settings, config, has_body=False).read_all()
+    tokens = tokens_of(rows.column("id").combine_chunks(), decoded)
+    return None if tokens is None else rows.append_column("tokens", tokens).select(PART_COLUMNS)
+
+
 def _read(reader: pa.RecordBatchReader, tokenizer: Tokenizer | None, config: DataConfig) -> tuple[pa.Table, Record]:
     """All rows with the tokens that training will see, and those that have too many of them."""
-    kind = pa.uint16() if config.vocabulary_size <= 1 << 16 else pa.int32()
+    kind = narrow_type(config.vocabulary_size)
     too_long_rows: Record = {"rows": 0, "examples": []}
     tables = []
     # A piece may have no row at all.

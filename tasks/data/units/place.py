@@ -8,9 +8,11 @@ import contextlib
 import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
+from platform import node
+from queue import Empty, SimpleQueue
 
 import duckdb
 
@@ -37,9 +39,11 @@ NUM_FILES_AT_A_TIME = 4
 class Place:
     """One process's view of a preparation.
 
-    `folder` is for files under way; `brought` for rows that were brought from a bucket, until the data set is
-    published. DuckDB takes as many threads as there are processors if `threads` is None. `on_progress` is told how far
-    a long unit is, in the process that shows it.
+    `folder` is for files under way; `brought` for what was read from the source and is needed again on this machine,
+    until the data set is published: rows from a bucket, decoded tokens. DuckDB takes as many threads as there are
+    processors if `threads` is None. `idle` has the databases of a process that does many units. `leaves_tokens` is
+    not so on a machine where nobody would remove them. `on_progress` is told how far a long unit is, in the process
+    that shows it.
     """
 
     config: DataConfig
@@ -51,6 +55,8 @@ class Place:
     table: SourceTable | None = None
     pieces: tuple[Piece, ...] = ()
     threads: int | None = None
+    idle: SimpleQueue[duckdb.DuckDBPyConnection] | None = None
+    leaves_tokens: bool = True
     on_progress: OnProgress | None = None
 
     @property
@@ -61,7 +67,22 @@ class Place:
 
     @contextlib.contextmanager
     def database(self) -> Iterator[duckdb.DuckDBPyConnection]:
-        """A database of this unit's own, within its share of the memory."""
+        """A connection of this unit's own, which alone sees its views, to a database within its share of the memory."""
+        if self.idle is None:
+            with self._open_database() as connection:
+                yield connection
+            return
+        # To open one takes about 20 ms of a processor, as long as some units.
+        try:
+            database = self.idle.get_nowait()
+        except Empty:
+            database = _entered.enter_context(self._open_database())
+        with database.cursor() as connection:
+            yield connection
+        self.idle.put(database)  # not after an error, of which something may be left in it
+
+    @contextlib.contextmanager
+    def _open_database(self) -> Iterator[duckdb.DuckDBPyConnection]:
         limit = self.config.memory_limit
         if self.threads is not None:
             share = limit_in_bytes(limit) // (2 * num_processes_within(self.config))
@@ -128,7 +149,7 @@ def plan_record(table: SourceTable, pieces: list[Piece]) -> Record:
 class Address:
     """From what any process opens the place of a preparation whose results are in the store.
 
-    `config` is a `DataConfig` as JSON.
+    `config` is a `DataConfig` as JSON, `host` the name of the machine that will remove what is left in scratch.
     """
 
     config: str
@@ -136,10 +157,11 @@ class Address:
     cache: Path | None
     area: str
     scratch: Path
+    host: str = field(default_factory=node)
 
     @property
     def brought(self) -> Path:
-        """Where rows that were brought from a bucket are, on this machine."""
+        """Where rows that were brought from a bucket, and decoded tokens, are on this machine."""
         return self.scratch / f"brought-{self.area[:16]}"
 
 
@@ -157,7 +179,8 @@ def open_place(address: Address, is_read: bool) -> Place:
     config, store = DataConfig.model_validate_json(address.config), open_store(address.store, address.cache)
     area = StoreArea(store, address.area)
     files = find_source(config)
-    place = Place(config, store, area, folder, address.brought, files, threads=1)
+    leaves_tokens = address.host == node()
+    place = Place(config, store, area, folder, address.brought, files, threads=1, leaves_tokens=leaves_tokens)
     if not is_read:
         return place
     plan = load_record(area, PLAN)
@@ -165,7 +188,7 @@ def open_place(address: Address, is_read: bool) -> Place:
     table = SourceTable(
         read_files(area, files), plan["num_rows"], plan["families"], plan["has_row_numbers"], plan["split_type"]
     )
-    return replace(place, table=table, pieces=tuple(pieces_from(plan["pieces"])))
+    return replace(place, table=table, pieces=tuple(pieces_from(plan["pieces"])), idle=SimpleQueue())
 
 
 def leave_places() -> None:

@@ -24,3 +24,10 @@ def test_unlimited_is_more_than_any_machine_has(tmp_path: Path) -> None:
 def test_what_is_no_size_is_an_error_that_shows_what_one_looks_like(tmp_path: Path, limit: str) -> None:
     with pytest.raises(ConfigurationError, match="must be a size like '2GB'"), open_database(limit, tmp_path):
         pass
+
+
+def test_all_connections_to_a_database_know_one_time_zone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "America/New_York")
+    with open_database("1GiB", tmp_path) as connection, connection.cursor() as other:
+        for opened in (connection, other):
+            assert opened.execute("SELECT current_setting('TimeZone')").fetchall() == [("UTC",)]

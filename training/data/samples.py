@@ -85,23 +85,25 @@ class Samples:
         )  # fmt: skip
 
 
+# What a window has one array each of; of these the long ones are shared by all samples, whatever their order.
+FIELDS = tuple(Samples.__dataclass_fields__)
+LONG_FIELDS = ("tokens", "ids")
+
+
 def join(parts: Sequence[Samples]) -> Samples:
     """All samples of the parts, one after the other."""
-    token_shifts = _starts(np.array([len(part.tokens) for part in parts]))
-    id_shifts = _starts(np.array([len(part.ids) for part in parts]))
-    room = padded_length(max(int(part.lengths.max(initial=0)) for part in parts))
-    return Samples(
-        rows=np.concatenate([part.rows for part in parts]),
-        labels=np.concatenate([part.labels for part in parts]),
-        lengths=np.concatenate([part.lengths for part in parts]),
-        starts=np.concatenate([part.starts + shift for part, shift in zip(parts, token_shifts, strict=True)]),
-        numeric=np.concatenate([part.numeric for part in parts]),
-        categorical=np.concatenate([part.categorical for part in parts]),
-        id_starts=np.concatenate([part.id_starts + shift for part, shift in zip(parts, id_shifts, strict=True)]),
-        id_lengths=np.concatenate([part.id_lengths for part in parts]),
-        tokens=np.concatenate([*(part.tokens for part in parts), np.zeros(room, dtype=parts[0].tokens.dtype)]),
-        ids=np.concatenate([part.ids for part in parts]),
-    )
+    return Samples(**{name: np.concatenate(pieces) for name, pieces in pieces_of(parts).items()})
+
+
+def pieces_of(parts: Sequence[Samples]) -> dict[str, list[NDArray[Any]]]:
+    """For each field of the joined samples the arrays that, one after the other, are its own."""
+    pieces = {name: [getattr(part, name) for part in parts] for name in FIELDS}
+    for starts, long in (("starts", "tokens"), ("id_starts", "ids")):
+        shifts = _starts(np.array([len(array) for array in pieces[long]]))
+        pieces[starts] = [own + shift for own, shift in zip(pieces[starts], shifts, strict=True)]
+    room = padded_length(max(int(lengths.max(initial=0)) for lengths in pieces["lengths"]))
+    pieces["tokens"].append(np.zeros(room, dtype=pieces["tokens"][0].dtype))
+    return pieces
 
 
 def take(parts: Sequence[Samples], places: NDArray[np.int64]) -> Samples:

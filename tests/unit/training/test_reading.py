@@ -19,7 +19,7 @@ from training.data import row_groups
 from training.data.order import WINDOW_GROUPS, RowOrder, SampleOrder, Window
 from training.data.reading import KEPT_WINDOWS, SampleReader
 from training.data.row_groups import _read_footer
-from training.data.samples import Samples
+from training.data.shared_arrays import Pieces
 
 ROWS = 5 * WINDOW_GROUPS * GROUP_ROWS + 7
 NUM_WINDOWS = 6
@@ -41,7 +41,7 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     found: list[int] = []
     decode = SampleReader._decode
 
-    def decode_and_tell(reader: SampleReader, rows: NDArray[np.int64]) -> Samples:
+    def decode_and_tell(reader: SampleReader, rows: NDArray[np.int64]) -> Pieces:
         found.append(int(rows[0]))
         return decode(reader, rows)
 
@@ -162,7 +162,7 @@ def test_a_window_that_was_being_written_when_the_machine_died_is_not_taken_for_
         write_array_header_1_0(file, header)
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr("training.data.reading.write_array_header_1_0", dies)
+        patch.setattr("training.data.shared_arrays.write_array_header_1_0", dies)
         SampleReader(store, dataset, "train", tmp_path / "samples").read(order, 0, 50)
     found = SampleReader(store, dataset, "train", tmp_path / "samples").read(order, 0, 50)
     assert found.rows.tolist() == order.rows(0, 50).tolist()

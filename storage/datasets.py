@@ -13,7 +13,8 @@ from storage.errors import CorruptObjectError, IncompatibleRunError, ObjectMissi
 from storage.objects.digests import canonical_json, digest_of, is_sealed, require_format, sha256_of_bytes
 from storage.objects.store import Store
 
-DATASET_FORMAT = 3
+DATASET_FORMAT = 4
+OLDEST_DATASET_FORMAT = 3  # tokens are lists of 32-bit numbers in its shards
 MANIFEST_NAME = "dataset.json"
 # Stands beside the manifest's fields: SHA-256 over all of them, so that a flipped bit in a statistic is noticed.
 SEAL_FIELD = "seal"
@@ -100,6 +101,11 @@ class DatasetManifest(_Record):
     )
 
 
+def token_type(vocabulary_size: int) -> Literal["uint16", "int32"]:
+    """What token ids are in the shards: as narrow as the vocabulary allows. NumPy and Arrow call it by this name."""
+    return "uint16" if vocabulary_size <= 1 << 16 else "int32"
+
+
 def dataset_key(digest: str, name: str = "") -> str:
     """Key of a data set's folder, or of a file in it."""
     return f"datasets/{digest}/{name}"
@@ -124,10 +130,11 @@ def find_dataset(store: Store, digest: str, sha256: str | None = None) -> Datase
         manifest = DatasetManifest.model_validate(content)
     except (ValueError, AttributeError) as error:
         raise CorruptObjectError(f"{store.address}/{key} cannot be read: it is damaged. {MANIFEST_ADVICE}") from error
-    if manifest.format != DATASET_FORMAT:
+    if manifest.format < OLDEST_DATASET_FORMAT:
         raise IncompatibleRunError(
-            f"The data set {digest} has format {manifest.format}, this version of Holdfast reads {DATASET_FORMAT}. Go "
-            "on with its runs in the version that prepared it; a new run prepares the data again. Nothing was changed."
+            f"The data set {digest} has format {manifest.format}, this version of Holdfast reads "
+            f"{OLDEST_DATASET_FORMAT} to {DATASET_FORMAT}. Go on with its runs in the version that prepared it; a new "
+            "run prepares the data again. Nothing was changed."
         )
     if not is_sealed(data, SEAL_FIELD):
         raise CorruptObjectError(f"{store.address}/{key} was changed after it was written. {MANIFEST_ADVICE}")

@@ -1,6 +1,7 @@
 """A shard: one row per sample in row groups of exact size, as Parquet.
 
-Invariant: how the rows arrived does not show in the file's bytes.
+A row's tokens are one binary value, the bytes of the ids one after the other (`token_type`, little-endian): to read
+that takes a quarter of what reading a list takes. Invariant: how the rows arrived does not show in the file's bytes.
 """
 
 from collections.abc import Iterable, Iterator
@@ -21,7 +22,7 @@ SHARD_SCHEMA = pa.schema(
     [
         pa.field("id", pa.string(), nullable=False),
         pa.field("label", pa.int32(), nullable=False),
-        pa.field("tokens", _list_of(pa.int32()), nullable=False),
+        pa.field("tokens", pa.binary(), nullable=False),
         pa.field("length", pa.int32(), nullable=False),  # number of tokens: known without reading them
         pa.field("numeric", _list_of(pa.float32()), nullable=False),
         pa.field("missing", _list_of(pa.float32()), nullable=False),
@@ -30,12 +31,26 @@ SHARD_SCHEMA = pa.schema(
 )
 
 
+# Few distinct values: a dictionary pays. What is all different is written as it is, and the tokens' lengths before
+# their bytes, which can then be copied at once. LZ4 costs next to nothing where it saves nothing.
+WITH_DICTIONARY = ["label", "numeric.list.element", "missing.list.element", "categorical.list.element"]
+ENCODINGS = {"tokens": "DELTA_LENGTH_BYTE_ARRAY"}
+COMPRESSION = {"id": "zstd", "length": "zstd", "tokens": "lz4"} | dict.fromkeys(WITH_DICTIONARY, "zstd")
+
+
 class ShardFile:
     """A context manager that writes a shard, one row group after the other."""
 
     def __init__(self, path: Path) -> None:
         # Checksums: a bit that flips later is noticed when the page is read, not trained on.
-        self._writer = pq.ParquetWriter(path, SHARD_SCHEMA, compression="zstd", write_page_checksum=True)
+        self._writer = pq.ParquetWriter(
+            path,
+            SHARD_SCHEMA,
+            compression=COMPRESSION,
+            use_dictionary=WITH_DICTIONARY,
+            column_encoding=ENCODINGS,
+            write_page_checksum=True,
+        )
         self.num_rows = 0
         self.num_tokens = 0
 
@@ -51,7 +66,7 @@ class ShardFile:
         """Write a row group that `row_groups` made."""
         self._writer.write_table(group, row_group_size=group.num_rows)
         self.num_rows += group.num_rows
-        self.num_tokens += len(group.column("tokens").chunk(0).flatten())
+        self.num_tokens += pc.sum(group.column("length")).as_py()
 
 
 def row_groups(parts: Iterable[pa.Table], row_group_rows: int) -> Iterator[pa.Table]:
@@ -81,7 +96,19 @@ def _shard_table(tables: list[pa.Table]) -> pa.Table:
 
 
 def _column(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    if pa.types.is_binary(kind):
+        return _as_bytes(array)
     if not pa.types.is_list(kind):
         return array.cast(kind)
     offsets = pc.subtract(array.offsets, array.offsets[0])
     return pa.ListArray.from_arrays(offsets, array.flatten().cast(kind.value_type), type=kind)
+
+
+def _as_bytes(lists: pa.ListArray) -> pa.BinaryArray:
+    """The bytes of each list's numbers."""
+    size = lists.type.value_type.byte_width
+    values, offsets = lists.flatten(), lists.offsets.to_numpy()
+    data = values.buffers()[1].slice(values.offset * size, len(values) * size)
+    return pa.BinaryArray.from_buffers(
+        pa.binary(), len(lists), [None, pa.py_buffer((offsets - offsets[0]) * size), data]
+    )

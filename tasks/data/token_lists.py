@@ -9,13 +9,15 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from storage.datasets import token_type
+
 # So many values at a time that what is worked on stays near the processor.
 GATHERED_VALUES = 1 << 18
 
 
 def narrow_type(vocabulary_size: int) -> pa.DataType:
-    """The type of token ids between the source and a shard."""
-    return pa.uint16() if vocabulary_size <= 1 << 16 else pa.int32()
+    """The type of token ids, in shards and on the way to them; of the vocabulary that the data set states."""
+    return pa.type_for_alias(token_type(vocabulary_size))
 
 
 def kept_tokens(tokens: pa.ListArray, mask: pa.ListArray | None, max_tokens: int, kind: pa.DataType) -> pa.ListArray:

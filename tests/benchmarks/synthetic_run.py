@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from storage.checkpoints.checkpoints import CheckpointIndex, write_index
-from storage.datasets import DatasetManifest, FileRecord, SplitRecord, Target, dataset_key, publish_dataset
+from storage.datasets import DatasetManifest, FileRecord, SplitRecord, Target, dataset_key, publish_dataset, token_type
 from storage.objects.digests import sha256_of_file
 from storage.objects.local_store import LocalStore
 from storage.runs.holders import this_process
@@ -115,7 +115,7 @@ def _put_shard(store: LocalStore, digest: str, rows: range, scratch: Path) -> Fi
 def _table(rows: NDArray[np.int64]) -> pa.Table:
     lengths = _lengths(rows)
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
-    tokens = (1 + np.arange(offsets[-1]) * LARGE_PRIME % (VOCABULARY_SIZE - 1)).astype(np.int32)
+    tokens = (1 + np.arange(offsets[-1]) * LARGE_PRIME % (VOCABULARY_SIZE - 1)).astype(token_type(VOCABULARY_SIZE))
     nothing = np.zeros(len(rows) + 1, np.int32)
     columns = {
         "id": _ids(rows),

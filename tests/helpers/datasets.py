@@ -15,6 +15,7 @@ from storage.datasets import (
     Target,
     dataset_key,
     publish_dataset,
+    token_type,
 )
 from storage.objects.digests import sha256_of_file
 from storage.objects.store import Store
@@ -27,7 +28,7 @@ SCHEMA = pa.schema(
     [
         pa.field("id", pa.string(), nullable=False),
         pa.field("label", pa.int32(), nullable=False),
-        pa.field("tokens", pa.list_(pa.int32()), nullable=False),
+        pa.field("tokens", pa.binary(), nullable=False),
         pa.field("length", pa.int32(), nullable=False),
         pa.field("numeric", pa.list_(pa.float32()), nullable=False),
         pa.field("missing", pa.list_(pa.float32()), nullable=False),
@@ -79,7 +80,7 @@ def _put_split(
         store.put_file(path, dataset_key(digest, name))
         path.unlink()
         shards.append(FileRecord(name=name, num_rows=count, num_bytes=num_bytes, sha256=sha256))
-        num_tokens += len(table.column("tokens").combine_chunks().values)
+        num_tokens += sum(table.column("length").to_pylist())
     return SplitRecord(num_rows=rows, num_tokens=num_tokens, shards=shards)
 
 
@@ -102,7 +103,7 @@ def _make_rows(
     columns = {
         "id": [f"{split}-{start + row}" for row in range(count)],
         "label": labels.astype(np.int32),
-        "tokens": tokens,
+        "tokens": [row.astype(token_type(VOCABULARY_SIZE)).tobytes() for row in tokens],
         "length": lengths.astype(np.int32),
         "numeric": extra,
         "missing": [[0.0]] * count if metadata else extra,

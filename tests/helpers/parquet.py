@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import numpy as np
 import pyarrow as pa
 import pyarrow.feather as feather
 import pyarrow.parquet as pq
 
-from storage.datasets import DatasetManifest, dataset_key
+from storage.datasets import DatasetManifest, dataset_key, token_type
 from storage.objects.store import Store
 from tasks.configuration import DataConfig
 from tasks.data.contract.measured import Measured, measure
@@ -125,9 +126,12 @@ def measure_samples(connection: duckdb.DuckDBPyConnection, table: SourceTable, c
 
 
 def read_split(store: Store, manifest: DatasetManifest, split: str) -> pa.Table:
-    """All rows of a split, in order."""
+    """All rows of a split, in order; `tokens` are lists of numbers."""
     shards = manifest.splits[split].shards
-    return pa.concat_tables([pq.read_table(store.fetch(dataset_key(manifest.digest, shard.name))) for shard in shards])
+    table = pa.concat_tables([pq.read_table(store.fetch(dataset_key(manifest.digest, shard.name))) for shard in shards])
+    kind = token_type(manifest.vocabulary_size)
+    tokens = [np.frombuffer(row, kind).tolist() for row in table.column("tokens").to_pylist()]
+    return table.set_column(table.schema.get_field_index("tokens"), "tokens", pa.array(tokens, pa.list_(pa.int32())))
 
 
 def read_rows(store: Store, manifest: DatasetManifest) -> dict[str, dict[str, Any]]:

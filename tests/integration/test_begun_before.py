@@ -8,13 +8,14 @@ from typing import Any
 import duckdb
 import pytest
 
-from storage.datasets import DATASET_FORMAT, DatasetManifest, dataset_key, dataset_sha256
+from storage.datasets import DatasetManifest, dataset_key, dataset_sha256
 from storage.errors import IncompatibleRunError
 from storage.objects.digests import digest_of, sha256_of_file
 from storage.objects.local_store import LocalStore
 from storage.runs.manifest import Manifest
 from storage.runs.run_state import RunState
 from tasks.configuration import DataConfig, RunConfig
+from tasks.data.identity.fingerprints import INPUTS_FORMAT
 from tasks.data.pipeline import prepare_dataset, run_plainly
 from tasks.data.sources.columns import inspect_files, samples_sql
 from tasks.data.sources.files import find_files
@@ -105,7 +106,7 @@ def test_a_data_set_of_the_version_before_is_found_under_the_digest_that_it_had(
     (file,) = find_files(config.data.source)
     data = {name: value for name, value in data_of_before(config).items() if name not in ("source", "memory_limit")}
     files = [{"name": file.name, "sha256": sha256_of_file(Path(file.place))}]
-    assert dataset.digest == digest_of({"format": DATASET_FORMAT, "files": files, "data": data})
+    assert dataset.digest == digest_of({"format": INPUTS_FORMAT, "files": files, "data": data})
     assert dataset.target.classes == AS_TEXT
 
 

@@ -12,7 +12,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from storage.datasets import DATASET_FORMAT, DatasetManifest, dataset_key, find_dataset, publish_dataset
+from storage.datasets import (
+    DATASET_FORMAT,
+    OLDEST_DATASET_FORMAT,
+    DatasetManifest,
+    dataset_key,
+    find_dataset,
+    publish_dataset,
+)
 from storage.errors import IncompatibleRunError
 from storage.objects.digests import digest_of, sha256_of_file
 from storage.objects.local_store import LocalStore
@@ -158,7 +165,7 @@ def test_the_same_inputs_are_never_prepared_twice(
     assert describe_change(manifest, inputs_of(config, tmp_path)) == []
 
 
-@pytest.mark.parametrize("other", [DATASET_FORMAT - 1, DATASET_FORMAT + 1])
+@pytest.mark.parametrize("other", [OLDEST_DATASET_FORMAT - 1, DATASET_FORMAT + 1])
 def test_a_data_set_of_another_format_is_refused_and_not_called_damaged(
     prepared: tuple[LocalStore, DatasetManifest], tmp_path: Path, other: int
 ) -> None:

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from storage.datasets import DatasetManifest, dataset_key
+from storage.datasets import DatasetManifest, dataset_key, token_type
 from storage.errors import CorruptObjectError
 from storage.objects.store import Store
 from training.data.lookahead import look_ahead
@@ -56,7 +56,7 @@ class RowGroups:
         self._shard_starts = [0, *accumulate(shard.num_rows for shard in self._shards)]
         self._num_numeric = len(dataset.numeric)
         self._num_categorical = len(dataset.categorical)
-        self._token_type = np.uint16 if dataset.vocabulary_size <= 2**16 else np.int32
+        self._token_type = np.dtype(token_type(dataset.vocabulary_size))
         self._footers: dict[int, pq.FileMetaData] = {}
         self._pool = ThreadPoolExecutor(NUM_STREAMS, thread_name_prefix="row-groups")
 

@@ -129,8 +129,7 @@ def samples_of(table: pa.Table, first_row: int, num_numeric: int, num_categorica
     Raises what Arrow and NumPy raise for one that is damaged.
     """
     num_rows = table.num_rows
-    tokens = _array(table, "tokens")
-    offsets = _values(tokens.offsets).astype(np.int64)
+    tokens, offsets = _tokens(_array(table, "tokens"), token_type)
     ids, id_lengths = _with_separators(_array(table, "id"))
     values, missing = (_flat(table, name).reshape(num_rows, num_numeric) for name in ("numeric", "missing"))
     return Samples(
@@ -142,18 +141,31 @@ def samples_of(table: pa.Table, first_row: int, num_numeric: int, num_categorica
         categorical=_flat(table, "categorical").reshape(num_rows, num_categorical).astype(np.int64),
         id_starts=_starts(id_lengths),
         id_lengths=id_lengths,
-        tokens=_values(tokens.values).astype(token_type),
+        tokens=tokens,
         ids=ids,
     )
 
 
+def _tokens(column: pa.Array, token_type: Any) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """Tokens of all rows, and where those of each begin and of the last one end."""
+    if pa.types.is_list(column.type):  # a data set of the format before
+        return _values(column.values).astype(token_type), _values(column.offsets).astype(np.int64)
+    data, offsets = _bytes(column)
+    return data.view(token_type), offsets // np.dtype(token_type).itemsize
+
+
+def _bytes(column: pa.StringArray | pa.BinaryArray) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """The bytes of all values, not copied, and where those of each begin and of the last one end."""
+    _, offset_buffer, data = column.buffers()
+    offsets = np.frombuffer(offset_buffer, dtype=np.int32)[column.offset : column.offset + len(column) + 1]
+    values = np.frombuffer(data, dtype=np.uint8) if data is not None else np.empty(0, dtype=np.uint8)
+    return values[offsets[0] : offsets[-1]], offsets.astype(np.int64) - offsets[0]
+
+
 def _with_separators(ids: pa.StringArray) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """Bytes of all ids, a separator behind each, and the number of bytes of each with it."""
-    _, offset_buffer, data = ids.buffers()
-    offsets = np.frombuffer(offset_buffer, dtype=np.int32)[ids.offset : ids.offset + len(ids) + 1].astype(np.int64)
-    text = np.frombuffer(data, dtype=np.uint8) if data is not None else np.empty(0, dtype=np.uint8)
-    ends = offsets[1:] - offsets[0]
-    return np.insert(text[offsets[0] : offsets[-1]], ends, ord(ID_SEPARATOR)), np.diff(offsets) + 1
+    text, offsets = _bytes(ids)
+    return np.insert(text, offsets[1:], ord(ID_SEPARATOR)), np.diff(offsets) + 1
 
 
 def _starts(lengths: NDArray[np.int64]) -> NDArray[np.int64]:

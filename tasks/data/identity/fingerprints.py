@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from storage.datasets import DATASET_FORMAT, SPLITS, DatasetManifest
+from storage.datasets import SPLITS, DatasetManifest
 from storage.errors import ContractError
 from storage.objects.digests import canonical_json, sha256_of_stream
 from tasks.configuration import DataConfig
@@ -25,6 +25,8 @@ from tasks.data.sources.source_file import SETTLED_SECONDS, SourceFile, cannot_r
 FINGERPRINT_CACHE = "fingerprints.json"
 CACHE_SAVE_SECONDS = 10.0
 HASHING_THREADS = 4
+# Of what a digest is taken over, not of what is made of it: data sets of the same inputs have the same digest.
+INPUTS_FORMAT = 3
 # The order of the classes is an input where it decides something: `tasks.data.class_order`.
 # Which split a file is for stands beside its name and its hash.
 NOT_AN_INPUT: dict[str, Any] = {
@@ -73,7 +75,7 @@ def ensure_unchanged(files: list[SourceFile]) -> None:
 def read_inputs(config: DataConfig, files: list[SourceFile], fingerprints: list[str]) -> dict[str, Any]:
     """What a data set's digest is taken over: content of the files and all that decides what becomes of them."""
     return {
-        "format": DATASET_FORMAT,
+        "format": INPUTS_FORMAT,
         "files": [_file_input(file, sha256) for file, sha256 in zip(files, fingerprints, strict=True)],
         "data": config.model_dump(mode="json", exclude=NOT_AN_INPUT),
     }

@@ -180,7 +180,7 @@ def _with_decoded(
 
 def _read(reader: pa.RecordBatchReader, tokenizer: Tokenizer | None, config: DataConfig) -> tuple[pa.Table, Record]:
     """All rows with the tokens that training will see, and those that have too many of them."""
-    kind = narrow_type(config.vocabulary_size)
+    kind = narrow_type(config.vocabulary_size if tokenizer is None else tokenizer.get_vocab_size())
     too_long_rows: Record = {"rows": 0, "examples": []}
     tables = []
     # A piece may have no row at all.

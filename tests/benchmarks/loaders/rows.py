@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from storage.datasets import DatasetManifest, dataset_key
+from storage.datasets import DatasetManifest, dataset_key, token_type
 from storage.objects.store import Store
 
 ROW_GROUP_ROWS = 1024
@@ -23,14 +23,15 @@ def write_rows(store: Store, dataset: DatasetManifest, folder: Path) -> None:
 
 
 def _plain(table: pa.Table, dataset: DatasetManifest) -> pa.Table:
-    tokens = table.column("tokens").combine_chunks()
-    token_type = pa.uint16() if dataset.vocabulary_size <= 2**16 else pa.int32()
+    data, kind = table.column("tokens").combine_chunks(), token_type(dataset.vocabulary_size)
+    tokens = np.frombuffer(b"".join(data.to_pylist()), kind)
+    offsets = np.concatenate([[0], np.cumsum(table.column("length").to_numpy())]).astype(np.int32)
     parts = [_matrix(table, name, len(dataset.numeric)) for name in ("numeric", "missing")]
     numeric = np.concatenate(parts, axis=1).astype(np.float32)
     categorical = _matrix(table, "categorical", len(dataset.categorical)).astype(np.int64)
     return pa.table(
         {
-            "tokens": pa.ListArray.from_arrays(tokens.offsets, tokens.values.cast(token_type)),
+            "tokens": pa.ListArray.from_arrays(offsets, tokens),
             "label": table.column("label").cast(pa.int64()),
             "numeric": pa.FixedSizeListArray.from_arrays(pa.array(numeric.ravel()), numeric.shape[1]),
             "categorical": pa.FixedSizeListArray.from_arrays(pa.array(categorical.ravel()), categorical.shape[1]),

@@ -8,10 +8,10 @@ import json
 from typing import Any
 
 from storage.checkpoints.checkpoints import STATE_NAME
+from storage.checkpoints.history import read_whole_history
 from storage.datasets import DatasetManifest
 from storage.errors import CorruptObjectError
 from storage.objects.store import Store
-from storage.runs.history import read_whole_history
 from storage.runs.run_state import RunState
 from tasks.configuration import RunConfig
 from tasks.evaluate import find_evaluation

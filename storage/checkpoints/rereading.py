@@ -15,12 +15,13 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from storage.checkpoints.checkpoints import INDEX_NAME, STATE_NAME, load_checkpoint, read_checkpoint_file
+from storage.checkpoints.history import newest_part_of
 from storage.datasets import DatasetManifest, dataset_key
 from storage.errors import CorruptObjectError, ObjectMissingError
+from storage.objects.history import HistoryPart, read_history_part
 from storage.objects.store import Store
-from storage.runs.history import newest_part_of, read_history_part
 from storage.runs.ledger import LedgerPart, fetch_ledger_part, read_ledger_header
-from storage.runs.run_state import CheckpointRecord, HistoryPart
+from storage.runs.run_state import CheckpointRecord
 
 MISSING = "nothing"
 Part = TypeVar("Part", LedgerPart, HistoryPart)

@@ -6,9 +6,9 @@ it is. A state in memory has all segments.
 
 from functools import lru_cache
 
+from storage.objects.history import HistoryPart, read_history_part, seal_history
 from storage.objects.store import Store
-from storage.runs.history import read_history_part, seal_history
-from storage.runs.run_state import HistoryPart, RunState, SegmentRecord
+from storage.runs.run_state import RunState, SegmentRecord
 
 SEGMENTS_IN_PART = 32
 KIND = "segments"

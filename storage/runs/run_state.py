@@ -8,6 +8,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from storage.objects.history import HistoryPart
 from storage.runs.metric_values import MetricValue, NotFinite
 
 Outcome = Literal["completed", "budget", "preempted", "diverged", "failed", "lost"]
@@ -17,15 +18,6 @@ class Record(BaseModel):
     """Base of everything kept in the manifest: immutable and strict."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class HistoryPart(Record):
-    """Where a part of the run's history is and what it must hash to; what is in it stands in `history.py`."""
-
-    key: str = Field(description="Relative to the store.")
-    sha256: str
-    num_bytes: int
-    num_entries: int = Field(description="In this part and all before it.")
 
 
 class Holder(Record):

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from storage.checkpoints.checkpoints import STATE_NAME, fetch_model, load_checkpoint, read_checkpoint_file
+from storage.checkpoints.history import read_whole_history
 from storage.objects.addresses import run_address
 from storage.objects.store import Store
-from storage.runs.history import read_whole_history
 from storage.runs.ledger import LedgerPart
 from storage.runs.manifest import Manifest
 from storage.runs.metric_values import MetricValue

@@ -17,10 +17,11 @@ from storage.checkpoints.checkpoints import (
     validate_for_promotion,
     verify_checkpoint,
 )
+from storage.checkpoints.history import newest_part_of
 from storage.checkpoints.strays import delete_strays
 from storage.errors import CorruptObjectError, StoreError
+from storage.objects.history import read_history_part
 from storage.objects.store import Store
-from storage.runs.history import newest_part_of, read_history_part
 from storage.runs.manifest import Generation
 from storage.runs.metric_values import MetricValue, find_not_finite
 from storage.runs.run_state import CheckpointRecord, NotFiniteMetrics, RefusedRecord, RunState, ValidationFigures

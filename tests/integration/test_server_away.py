@@ -94,4 +94,4 @@ def read(api: str, what: str) -> list[dict[str, Any]]:
 
 def read_steps(api: str) -> dict[str, str]:
     """Name and state of every step that the server knows of."""
-    return {step["name"]: step["state"]["type"] for step in read(api, "task_runs")}
+    return {step["name"]: step["state"]["type"] for step in read(api, "task_runs") if step["state"]}

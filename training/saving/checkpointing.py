@@ -25,8 +25,8 @@ from storage.checkpoints.checkpoints import (
 )
 from storage.errors import StoreError
 from storage.objects.digests import canonical_json
+from storage.objects.history import SealedPart
 from storage.objects.store import Store
-from storage.runs.history import SealedPart
 from storage.runs.ledger import LedgerHeader, LedgerPart
 from storage.runs.positions import end_position, skipped_ranges
 from storage.runs.run_state import SaveFigures

@@ -20,8 +20,8 @@ import pyarrow as pa
 
 from storage.checkpoints.checkpoints import STATE_NAME, CheckpointFile, put_checkpoint_file
 from storage.errors import StoreError
+from storage.objects.history import SealedPart
 from storage.objects.store import Store
-from storage.runs.history import SealedPart
 from storage.runs.ledger import LedgerHeader, LedgerPart, write_ledger_part
 from training.saving.state_tensors import HostFile
 

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from storage.checkpoints.history import newest_part_of
 from storage.datasets import Target
 from storage.errors import IncompatibleRunError
-from storage.runs.history import SealedPart, newest_part_of, seal_history
+from storage.objects.history import HistoryPart, SealedPart, seal_history
 from storage.runs.metric_values import NotFinite, find_not_finite, metric_value
-from storage.runs.run_state import HistoryPart
 from training.watching.curve import LossCurve
 
 STATE_FORMAT = 4

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
+from storage.checkpoints.history import read_whole_history
 from storage.errors import CorruptObjectError
 from storage.objects.digests import canonical_json, digest_of
+from storage.objects.history import seal_history, walk_history
 from storage.objects.local_store import LocalStore
 from storage.runs.earlier_segments import SEGMENTS_IN_PART
-from storage.runs.history import read_whole_history, seal_history, walk_history
 from storage.runs.manifest import Manifest
 from storage.runs.run_state import SegmentRecord
 from storage.runs.transitions import end_segment, reconfigure

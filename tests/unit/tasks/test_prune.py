@@ -11,8 +11,8 @@ from flows.commands.prune import prune_run
 from storage.checkpoints.checkpoints import find_complete_checkpoints, list_checkpoint_paths, verify_checkpoint
 from storage.checkpoints.strays import delete_strays, find_strays
 from storage.errors import ConfigurationError, ConflictError, CorruptObjectError, IncompatibleRunError, StoreError
+from storage.objects.history import seal_history
 from storage.objects.local_store import LocalStore
-from storage.runs.history import seal_history
 from storage.runs.manifest import Manifest
 from storage.runs.retention import RetentionPolicy
 from storage.runs.run_state import RunState, SegmentRecord

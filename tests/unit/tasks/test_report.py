@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from storage.objects.history import seal_history
 from storage.objects.local_store import LocalStore
-from storage.runs.history import seal_history
 from storage.runs.retention import RetentionPolicy
 from storage.runs.run_state import (
     Divergence,

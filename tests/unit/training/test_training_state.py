@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import torch
 
+from storage.checkpoints.history import read_whole_history
 from storage.errors import IncompatibleRunError
 from storage.objects.digests import canonical_json
 from storage.objects.local_store import LocalStore
-from storage.runs.history import read_whole_history
 from training.configuration import DivergenceConfig
 from training.watching.curve import LossCurve
 from training.watching.training_state import MAX_RECENT, TrainingState

@@ -10,19 +10,31 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from storage.errors import CorruptObjectError, ObjectMissingError
 from storage.objects.addresses import RUNS_FOLDER
 from storage.objects.digests import canonical_json, require_format, sha256_of_bytes
 from storage.objects.store import Store
-from storage.runs.run_state import HistoryPart, Record
 
 HISTORY_FORMAT = 1
 
 
-class HistoryContent(Record):
+class HistoryPart(BaseModel):
+    """Where a part is and what it must hash to."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    key: str = Field(description="Relative to the store.")
+    sha256: str
+    num_bytes: int
+    num_entries: int = Field(description="In this part and all before it.")
+
+
+class HistoryContent(BaseModel):
     """What a part holds: lists of entries, each list oldest first, under the names that whoever wrote it gave them."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     format: int = HISTORY_FORMAT
     run: str
@@ -77,19 +89,3 @@ def walk_history(store: Store, newest: HistoryPart | None) -> Iterator[HistoryCo
         content = read_history_part(store, part)
         yield content
         part = content.previous
-
-
-def newest_part_of(state: Mapping[str, Any]) -> HistoryPart | None:
-    """The newest part that a checkpoint's `state.json` names, or None while it holds all of the history itself."""
-    stated = state.get("history", {}).get("earlier")
-    return None if stated is None else HistoryPart.model_validate(stated)
-
-
-def read_whole_history(store: Store, state: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """Loss curve and validations of a checkpoint's `state.json` from step 0 on. Raises `CorruptObjectError`.
-
-    `loss` has points (step, mean loss, learning rate), `validation` the metrics of each by step.
-    """
-    parts = [content.entries for content in walk_history(store, newest_part_of(state))][::-1]
-    recent = state["history"]
-    return {name: [entry for part in [*parts, recent] for entry in part[name]] for name in ("loss", "validation")}

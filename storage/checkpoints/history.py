@@ -1,0 +1,26 @@
+"""Loss curve and validations up to a checkpoint: what its `state.json` has, and the parts of the history before.
+
+Invariant: reads only. The parts are written with a save, by `training/saving`.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from storage.objects.history import HistoryPart, walk_history
+from storage.objects.store import Store
+
+
+def newest_part_of(state: Mapping[str, Any]) -> HistoryPart | None:
+    """The newest part that a checkpoint's `state.json` names, or None while it holds all of the history itself."""
+    stated = state.get("history", {}).get("earlier")
+    return None if stated is None else HistoryPart.model_validate(stated)
+
+
+def read_whole_history(store: Store, state: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """Loss curve and validations of a checkpoint's `state.json` from step 0 on. Raises `CorruptObjectError`.
+
+    `loss` has points (step, mean loss, learning rate), `validation` the metrics of each by step.
+    """
+    parts = [content.entries for content in walk_history(store, newest_part_of(state))][::-1]
+    recent = state["history"]
+    return {name: [entry for part in [*parts, recent] for entry in part[name]] for name in ("loss", "validation")}

@@ -3,8 +3,9 @@
 A run that is killed at one point is continued by a command that is killed at the next one, and so on until it is
 complete; then another run begins. So each point costs one start of the command, and runs are killed as often as no
 machine would. Invariant: a point counts as tried only if its fault left its mark; one that a command comes to its end
-without meeting is tried again in a new run, and named if it is not met there either. Saves are written beside training:
-not every command comes to every point of them.
+without meeting is tried again in a new run, there at the first time that such an operation takes place, and named if it
+is not met either. Saves are written beside training: not every command comes to every point of them, and one that was
+traced may have promoted more of them, or deleted two checkpoints where others delete one.
 """
 
 from collections import Counter, deque
@@ -68,6 +69,8 @@ def kill_at_each(
             tries[left[0].signature] += 1
             if tries[left[0].signature] == MAX_TRIES:
                 chain.never_met.append(left.popleft())
+            else:
+                left[0] = replace(left[0], moment=replace(left[0].moment, nth=1))
         _finish(site, runner, chain)
     return chain
 

@@ -48,6 +48,7 @@ class ShardFile:
             SHARD_SCHEMA,
             compression=COMPRESSION,
             use_dictionary=WITH_DICTIONARY,
+            write_statistics=[name for name in COMPRESSION if name != "tokens"],  # else whole rows stand in the footer
             column_encoding=ENCODINGS,
             write_page_checksum=True,
         )

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from storage.datasets import (
     CategoricalColumn,
@@ -19,22 +18,12 @@ from storage.datasets import (
 )
 from storage.objects.digests import sha256_of_file
 from storage.objects.store import Store
+from tasks.data.shard import SHARD_SCHEMA, ShardFile
 
 VOCABULARY_SIZE = 64
 MAX_TOKENS = 24
 GROUP_ROWS = 16
 SHARD_ROWS = 64
-SCHEMA = pa.schema(
-    [
-        pa.field("id", pa.string(), nullable=False),
-        pa.field("label", pa.int32(), nullable=False),
-        pa.field("tokens", pa.binary(), nullable=False),
-        pa.field("length", pa.int32(), nullable=False),
-        pa.field("numeric", pa.list_(pa.float32()), nullable=False),
-        pa.field("missing", pa.list_(pa.float32()), nullable=False),
-        pa.field("categorical", pa.list_(pa.int32()), nullable=False),
-    ]
-)
 
 
 def publish_small_dataset(
@@ -75,7 +64,9 @@ def _put_split(
         name = f"{split}-{start // SHARD_ROWS:05d}.parquet"
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / name
-        pq.write_table(table, path, row_group_size=GROUP_ROWS, write_page_checksum=True)
+        with ShardFile(path) as shard:
+            for first in range(0, count, GROUP_ROWS):
+                shard.write(table.slice(first, GROUP_ROWS))
         num_bytes, sha256 = path.stat().st_size, sha256_of_file(path)
         store.put_file(path, dataset_key(digest, name))
         path.unlink()
@@ -109,4 +100,4 @@ def _make_rows(
         "missing": [[0.0]] * count if metadata else extra,
         "categorical": [[2 + row % 2] for row in range(count)] if metadata else extra,
     }
-    return pa.table(columns, schema=SCHEMA)
+    return pa.table(columns, schema=SHARD_SCHEMA)

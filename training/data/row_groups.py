@@ -28,8 +28,8 @@ from training.data.samples import COLUMNS, Samples, samples_of
 # A request takes as long as some hundred KiB, so several are under way, and each has a row group in memory.
 NUM_STREAMS = 4
 # What the footers of our shards have, and for each row group in it. Of one that has more the rest is read too.
-FOOTER_BYTES = 4 << 10
-FOOTER_BYTES_PER_GROUP = 1 << 10
+FOOTER_BYTES = 2 << 10
+FOOTER_BYTES_PER_GROUP = 768
 # At the end of a Parquet file stand the length of the footer, in four bytes, and "PAR1".
 END_BYTES = 8
 

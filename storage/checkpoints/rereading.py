@@ -100,17 +100,19 @@ class Rereader:
         Parts whose keys are in `known` were followed before; the others are added. What lies before a broken part is
         not looked at, since nothing else says what it must be.
         """
-        return self._find_broken_link(newest, known, self._part_before)
+        return self._find_broken_link(newest, known, self._part_before, "a part of a ledger")
 
     def find_broken_history(self, newest: HistoryPart | None, known: set[str]) -> BrokenPromise | None:
         """As `find_broken_part`, for a chain of parts of the history."""
-        return self._find_broken_link(newest, known, lambda part: read_history_part(self.store, part).previous)
+        return self._find_broken_link(
+            newest, known, lambda part: read_history_part(self.store, part).previous, "a part of a run's history"
+        )
 
     def _part_before(self, part: LedgerPart) -> LedgerPart | None:
         return read_ledger_header(fetch_ledger_part(self.store, part)).previous
 
     def _find_broken_link(
-        self, newest: Part | None, known: set[str], find_previous: Callable[[Part], Part | None]
+        self, newest: Part | None, known: set[str], find_previous: Callable[[Part], Part | None], what: str
     ) -> BrokenPromise | None:
         part = newest
         while part is not None and part.key not in known:
@@ -121,7 +123,7 @@ class Rereader:
             try:
                 previous = find_previous(part)
             except CorruptObjectError as error:
-                return BrokenPromise(part.key, "a part of a chain", str(error))
+                return BrokenPromise(part.key, what, str(error))
             part = previous
         return None
 

@@ -28,7 +28,6 @@ class HistoryPart(BaseModel):
     key: str = Field(description="Relative to the store.")
     sha256: str
     num_bytes: int
-    num_entries: int = Field(description="In this part and all before it.")
 
 
 class HistoryContent(BaseModel):
@@ -59,9 +58,8 @@ def seal_history(run: str, kind: str, entries: Mapping[str, list[Any]], previous
     content = HistoryContent(run=run, previous=previous, entries=dict(entries))
     data = canonical_json(content.model_dump(mode="json"))
     digest = sha256_of_bytes(data)
-    number = sum(map(len, entries.values())) + (previous.num_entries if previous else 0)
     key = f"{RUNS_FOLDER}/{run}/history/{kind}-{digest}.json"
-    return SealedPart(HistoryPart(key=key, sha256=digest, num_bytes=len(data), num_entries=number), data)
+    return SealedPart(HistoryPart(key=key, sha256=digest, num_bytes=len(data)), data)
 
 
 def read_history_part(store: Store, part: HistoryPart) -> HistoryContent:

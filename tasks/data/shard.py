@@ -1,7 +1,8 @@
 """A shard: one row per sample in row groups of exact size, as Parquet.
 
-A row's tokens are one binary value, the bytes of the ids one after the other (`token_type`, little-endian): to read
-that takes a quarter of what reading a list takes. Invariant: how the rows arrived does not show in the file's bytes.
+A row's tokens are one binary value, the bytes of the ids one after the other (`token_type`, little-endian): a list
+would be read number by number, these bytes are copied. Invariant: how the rows arrived does not show in the file's
+bytes.
 """
 
 from collections.abc import Iterable, Iterator

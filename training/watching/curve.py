@@ -35,7 +35,9 @@ class LossCurve:
         self._figures.add(figures)
         if step % self._every_steps == 0:
             self.collect(step)
-            self._append((step, math.fsum(self._pending) / len(self._pending), learning_rate))
+            loss = math.fsum(self._pending) / len(self._pending)
+            self.first_loss = loss if self.first_loss is None else self.first_loss
+            self.points.append((step, loss, learning_rate))
             self._pending.clear()
 
     def collect(self, step: int) -> None:
@@ -68,8 +70,3 @@ class LossCurve:
         self._pending = [float(loss) for loss in state["pending"]]
         self._spikes.load_state_dict(state["recent"])
         self.num_rounded_away = int(state["rounded_away"])
-
-    def _append(self, point: tuple[int, float, float]) -> None:
-        self.points.append(point)
-        if self.first_loss is None:
-            self.first_loss = point[1]

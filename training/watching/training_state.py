@@ -85,8 +85,7 @@ class TrainingState:
         if not OLDEST_STATE_FORMAT <= state["format"] <= STATE_FORMAT:
             raise IncompatibleRunError(
                 f"The checkpoint's state has format {state['format']}, this version reads {OLDEST_STATE_FORMAT} to "
-                f"{STATE_FORMAT}. "
-                "Continue the run with the version of Holdfast that wrote it."
+                f"{STATE_FORMAT}. Continue the run with the version of Holdfast that wrote it."
             )
         self.step = state["step"]
         self.validated_step = state["validated_step"]

@@ -7,15 +7,11 @@ import xml.etree.ElementTree as ElementTree
 from collections.abc import Mapping
 from dataclasses import replace
 from html.parser import HTMLParser
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from storage.objects.history import seal_history
-from storage.objects.local_store import LocalStore
-from storage.runs.retention import RetentionPolicy
 from storage.runs.run_state import (
     Divergence,
     Holder,
@@ -25,10 +21,8 @@ from storage.runs.run_state import (
     SetAsideRecord,
     ValidationFigures,
 )
-from storage.runs.transitions import promote
 from tasks.pages.timeline import thin
 from tasks.pages.words import duration, shortened, size
-from tasks.report import read_history
 from tasks.reports.charts import MAX_BARS, draw_confusion, draw_roc, phase_bars
 from tasks.reports.curves import MAX_LANES, draw_training, draw_validation, place_labels, smooth
 from tasks.reports.run_page import judge, render_report
@@ -45,7 +39,6 @@ from tests.helpers.finished_runs import (
     state_of,
 )
 from tests.helpers.rollbacks import rollback_to
-from tests.helpers.runs import lease_run, make_checkpoint, make_run, record_of
 
 HOSTILE = (
     "<script>alert(1)</script>",
@@ -393,21 +386,3 @@ def test_sizes_are_decimal(num_bytes: int, words: str) -> None:
 def test_long_names_are_cut_and_control_characters_are_made_visible() -> None:
     assert shortened("w" * 50, 10) == "w" * 9 + "…"
     assert shortened("a\x00\ud800\nb", 10) == "a\ufffd\ufffd b"
-
-
-def test_a_report_begins_later_and_says_so_where_a_part_of_the_history_is_damaged(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    store = LocalStore(tmp_path / "store")
-    manifest = make_run(store)
-    sealed = seal_history("run", "curve", {"loss": [[10, 0.5, 0.1]], "validation": []}, None)
-    found = make_checkpoint(store, tmp_path, 20, lease_run(manifest), validated_step=20, history=sealed.part)
-    manifest.commit("promoted", promote(record_of(found), RetentionPolicy(newest=3)))
-    state = manifest.load_head().state
-    sealed.write(store)
-    assert [point[0] for point in read_history(store, state)["loss"]] == [10]
-    assert [entry["step"] for entry in read_history(store, state)["validation"]] == [20]
-    store.write(sealed.part.key, b"{}")
-    assert read_history(store, state)["loss"] == []
-    assert [entry["step"] for entry in read_history(store, state)["validation"]] == [20]
-    assert "The report's curves lack their first steps" in caplog.text and "was changed" in caplog.text

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from storage.runs.run_state import RollbackRecord
 from training.configuration import TrainConfig
-from training.data.batches import Leaf
+from training.data.assembled import Leaf
 from training.data.consumption import Consumption
 from training.data.seeds import seed_everything
 from training.model.buffers import Buffers

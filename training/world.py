@@ -6,17 +6,25 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class World:
-    """One rank among `size`; `local_rank` is its place on its machine and its GPU."""
+    """One rank among `size`; `local_rank` is its place among the `local_size` of its machine, and its GPU."""
 
     rank: int
     size: int
     local_rank: int
+    local_size: int
 
     @property
     def is_first(self) -> bool:
         return self.rank == 0
 
+    @property
+    def ranks_here(self) -> range:
+        """The ranks of this machine, which follow each other."""
+        first = self.rank - self.local_rank
+        return range(first, first + self.local_size)
+
 
 def read_world() -> World:
     """The world as the launcher describes it in the environment, by torchrun's names. For entry points alone."""
-    return World(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), int(os.environ["LOCAL_RANK"]))
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+    return World(*(int(os.environ[name]) for name in names))

@@ -22,7 +22,7 @@ from training.stopping import SUPERVISOR_VARIABLE, follow_parent
 POLL_SECONDS = 0.2
 KILLED_SECONDS = 10.0
 # What torchrun would say to the only rank.
-ALONE = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
+ALONE = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
 PACKAGE_ROOT = Path(__file__).parents[2]
 
 

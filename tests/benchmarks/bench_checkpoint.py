@@ -40,7 +40,8 @@ from tests.helpers.processes import RankProcesses
 from tests.helpers.training import launch
 from training.building import make_model, make_objective
 from training.configuration import CheckpointConfig, DivergenceConfig, ModelConfig, TrainConfig, ValidationConfig
-from training.data.batches import BatchSource, Leaf
+from training.data.assembled import Leaf
+from training.data.batches import BatchSource
 from training.data.leaves import leaf_cut
 from training.data.order import SampleOrder
 from training.data.reading import SampleReader

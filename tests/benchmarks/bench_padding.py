@@ -33,7 +33,7 @@ from training.trainer import Trainer
 from training.world import World
 
 ROOT = Path(__file__).parents[2]
-ALONE = World(0, 1, 0)
+ALONE = World(0, 1, 0, 1)
 ROWS = {"policy": 40_000, "quality": 20_000}
 BEFORE, NOW = 0.0, 0.97
 STEPS = 20

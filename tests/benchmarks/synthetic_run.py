@@ -27,7 +27,7 @@ from tasks.configuration import RunConfig
 from tasks.data.shard import ShardFile, row_groups
 from tests.helpers.parquet import text_config
 from tests.helpers.runs import record_of
-from training.data.batches import Leaf
+from training.data.assembled import Leaf
 from training.data.consumption import Consumption
 from training.data.leaves import leaf_cut
 from training.data.order import SampleOrder
@@ -166,7 +166,7 @@ def _write_ledger(
 def _consumed(config: RunConfig, num_rows: int) -> Iterator[tuple[int, int, pa.Table]]:
     order = SampleOrder(num_rows, GROUP_ROWS, config.train.seed)
     cut = leaf_cut(config.model, config.train)
-    consumption = Consumption(World(0, 1, 0))
+    consumption = Consumption(World(0, 1, 0, 1))
     steps = config.train.steps
     for first_step in range(0, steps, STEPS_A_PART):
         end_step = min(first_step + STEPS_A_PART, steps)

@@ -33,7 +33,7 @@ class RankProcesses:
     def __init__(self, spec: SegmentSpec, target: Callable[[SegmentSpec, World], Any] | None = None) -> None:
         size = spec.train.ranks
         self._meeting = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
-        worlds = [World(rank, size, rank) for rank in range(size)]
+        worlds = [World(rank, size, rank, size) for rank in range(size)]
         arguments = [(spec.model_dump_json(), world, self._meeting.port, target or train_segment) for world in worlds]
         self.processes: list[BaseProcess] = [_CONTEXT.Process(target=_be_a_rank, args=args) for args in arguments]
 

@@ -3,8 +3,8 @@
 Invariant: holds no position; what is read depends on the order and the data set alone.
 """
 
-from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,11 +14,8 @@ from storage.datasets import DatasetManifest
 from storage.objects.store import Store
 from training.data.order import Order, Window
 from training.data.row_groups import RowGroups
-from training.data.samples import FIELDS, LONG_FIELDS, Samples, join, pieces_of
-from training.data.shared_arrays import Pieces, map_or_make, remove
-
-# The one that is read, the next one, and the one before, which a rank that is slower may still need.
-KEPT_WINDOWS = 3
+from training.data.samples import LONG_FIELDS, Samples, join, pieces_of
+from training.data.shared_arrays import Pieces, SharedArrays
 
 
 class SampleReader:
@@ -32,10 +29,10 @@ class SampleReader:
     ) -> None:
         self.num_rows = dataset.splits[split].num_rows
         self.group_rows = dataset.row_group_rows
-        self._split = split
-        self._folder = folder
+        self.split = split
+        self.folder = folder
         self._row_groups = RowGroups(store, dataset, split, folder)
-        self._windows: OrderedDict[Window, Samples] = OrderedDict()
+        self._windows = SharedArrays(folder, f"{split}-window")
         self._ahead = ThreadPoolExecutor(1, thread_name_prefix="next-window") if looks_ahead else None
 
     def read(self, order: Order, cursor: int, count: int) -> Samples:
@@ -51,24 +48,21 @@ class SampleReader:
         ]
 
     def _window(self, order: Order, window: Window) -> Samples:
-        found = self._windows.get(window)
-        if found is None:
-            found = self._windows[window] = self._map_or_make(order, window)
-            if len(self._windows) > KEPT_WINDOWS:
-                oldest, _ = self._windows.popitem(last=False)
-                remove(self._path(order, oldest))
-            following = order.window_after(window)
+        key, make = self._key(order, window), partial(self._decode_window, order, window)
+        is_new = key not in self._windows
+        samples = Samples(**self._windows.get(key, make))
+        following = order.window_after(window)
+        if self._ahead is not None and is_new and following is not None:
             # What goes wrong there goes wrong again when it is read, and is told then.
-            if self._ahead is not None and following is not None:
-                self._ahead.submit(self._map_or_make, order, following)
-        return found
+            make_following = partial(self._decode_window, order, following)
+            self._ahead.submit(self._windows.map_or_make, self._key(order, following), make_following)
+        return samples
 
-    def _map_or_make(self, order: Order, window: Window) -> Samples:
-        path = self._path(order, window)
-        return Samples(**map_or_make(path, FIELDS, lambda: self._decode(order.window_rows(window))))
+    def _key(self, order: Order, window: Window) -> str:
+        return f"{order.name}-{window.epoch}-{window.number}"
 
-    def _path(self, order: Order, window: Window) -> Path:
-        return self._folder / f"{self._split}-{order.name}-{window.epoch}-{window.number}"
+    def _decode_window(self, order: Order, window: Window) -> Pieces:
+        return self._decode(order.window_rows(window))
 
     def _decode(self, rows: NDArray[np.int64]) -> Pieces:
         """These rows, which are all rows of some row groups, in this order; tokens and ids stay as they are."""

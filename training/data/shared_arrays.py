@@ -1,19 +1,21 @@
-"""Arrays that one of a machine's processes makes, and that all of them map: in folders on local disk.
+"""Arrays that one process of a machine makes and that all of them map: in files on local disk, one for each set.
 
-Invariant: a folder of arrays is whole or not there, and is never changed; it may be removed at any time: who needs it
-again makes it again.
+Invariant: a set is whole or not there, and is never changed; it may be removed at any time: who needs it again makes it
+again.
 """
 
 import fcntl
-import shutil
+import json
+import math
+import mmap
 import uuid
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.lib.format import header_data_from_array_1_0, open_memmap, write_array_header_1_0
 from numpy.typing import NDArray
 
 from storage.errors import StoreError
@@ -22,56 +24,96 @@ Arrays = dict[str, NDArray[Any]]
 # Of each array the pieces that, one after the other, are the whole.
 Pieces = Mapping[str, Sequence[NDArray[Any]]]
 
+# The set that is read, the next one, and the one before, which a process that is slower may still need.
+KEPT_SETS = 3
 
-def map_or_make(path: Path, names: Sequence[str], make: Callable[[], Pieces]) -> Arrays:
-    """The arrays in the folder `path`, which are made if they are not there. Other processes wait for who makes them.
+LENGTH_BYTES = 8
+ALIGNMENT = 64
 
-    Raises `StoreError` if they cannot be kept, and what `make` raises.
-    """
-    try:
-        while (found := _find(path, names)) is None:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with _locked(path.with_name(f".{path.name}.lock")):
-                if not path.is_dir():
-                    _save(make(), path)
+
+class SharedArrays:
+    """Sets of arrays that are read one after the other: the files of `folder` whose names begin with `name`."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self._folder = folder
+        self._name = name
+        self._mapped: OrderedDict[str, Arrays] = OrderedDict()
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._mapped
+
+    def get(self, key: str, make: Callable[[], Pieces]) -> Arrays:
+        """The set `key`, as `map_or_make` gives it; the one that was got `KEPT_SETS` sets before it is removed."""
+        found = self._mapped.get(key)
+        if found is None:
+            found = self._mapped[key] = self.map_or_make(key, make)
+            if len(self._mapped) > KEPT_SETS:
+                oldest, _ = self._mapped.popitem(last=False)
+                # For who maps it already it stays. Another process may have been quicker.
+                self._path(oldest).unlink(missing_ok=True)
         return found
-    except OSError as error:
-        raise StoreError(
-            f"Cannot keep decoded samples in {path.parent}: {error.strerror or error}. Check that the disk has "
-            "space left, or set scratch to a folder on another disk."
-        ) from error
+
+    def map_or_make(self, key: str, make: Callable[[], Pieces]) -> Arrays:
+        """The set `key`, which is made if it is not there. Processes wait for the one that makes a set of this name.
+
+        Raises `StoreError` if it cannot be kept, and what `make` raises.
+        """
+        path = self._path(key)
+        try:
+            while (found := _map(path)) is None:
+                self._folder.mkdir(parents=True, exist_ok=True)
+                with _locked(self._folder / f".{self._name}.lock"):
+                    if not path.exists():
+                        _save(make(), path)
+            return found
+        except OSError as error:
+            raise StoreError(
+                f"Cannot keep decoded samples in {self._folder}: {error.strerror or error}. Check that the disk has "
+                "space left, or set scratch to a folder on another disk."
+            ) from error
+
+    def _path(self, key: str) -> Path:
+        return self._folder / f"{self._name}-{key}"
 
 
-def remove(path: Path) -> None:
-    """For who maps it already it stays. Another process may have been quicker."""
-    gone = path.with_name(f".{path.name}-{uuid.uuid4().hex}")
-    with suppress(FileNotFoundError):
-        path.rename(gone)
-    shutil.rmtree(gone, ignore_errors=True)
+def _map(path: Path) -> Arrays | None:
+    """The arrays of a file, not to be written to; None if it is not there."""
+    try:
+        with path.open("rb") as file:
+            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except FileNotFoundError:
+        return None
+    # One file for all, since opening one for each array would take as long as what a rank does with them.
+    start = LENGTH_BYTES + int.from_bytes(data[:LENGTH_BYTES], "little")
+    index = json.loads(data[LENGTH_BYTES:start])
+    return {name: np.ndarray(shape, kind, data, _aligned(start) + at) for name, (kind, shape, at) in index.items()}
 
 
 def _save(arrays: Pieces, path: Path) -> None:
-    part = path.with_name(f".{path.name}-{uuid.uuid4().hex}")
-    part.mkdir()
+    """Write a file of arrays: its index, led by the index's length, and what they hold, each at its place."""
+    index, places, end = {}, [], 0
     for name, pieces in arrays.items():
-        header = header_data_from_array_1_0(pieces[0])
-        header["shape"] = (sum(map(len, pieces)), *pieces[0].shape[1:])
-        # Not through a map: a disk without space would end the process by SIGBUS instead of an error.
-        with (part / f"{name}.npy").open("xb") as file:
-            write_array_header_1_0(file, header)
+        shape = (sum(map(len, pieces)), *pieces[0].shape[1:])
+        index[name] = (pieces[0].dtype.str, shape, end)
+        places.append(end)
+        end = _aligned(end + math.prod(shape) * pieces[0].itemsize)
+    header = json.dumps(index).encode()
+    start = _aligned(LENGTH_BYTES + len(header))
+    part = path.with_name(f".{path.name}-{uuid.uuid4().hex}")
+    # Not through a map: a disk without space would end the process by SIGBUS instead of an error.
+    with part.open("xb") as file:
+        file.write(len(header).to_bytes(LENGTH_BYTES, "little") + header)
+        for place, pieces in zip(places, arrays.values(), strict=True):
+            file.seek(start + place)
             for piece in pieces:
                 file.write(np.ascontiguousarray(piece).data)
+        file.truncate(start + end)
     part.rename(path)
 
 
-def _find(path: Path, names: Sequence[str]) -> Arrays | None:
-    """The arrays there, mapped; None if they are not there, or are being removed."""
-    try:
-        mapped = {name: open_memmap(path / f"{name}.npy", mode="r") for name in names}
-    except FileNotFoundError:
-        return None
-    # As plain arrays: each slice of NumPy's own kind for mapped files is several times as slow.
-    return {name: array.view(np.ndarray) for name, array in mapped.items()}
+def _aligned(place: int) -> int:
+    """The first place from there on where an array may begin."""
+    return -(-place // ALIGNMENT) * ALIGNMENT
 
 
 @contextmanager

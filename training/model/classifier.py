@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from storage.datasets import FIRST_VOCABULARY_INDEX, DatasetManifest
 from training.configuration import ModelConfig
-from training.data.batches import Leaf
+from training.data.assembled import Leaf
 from training.data.leaves import padded_length
 
 INITIAL_STANDARD_DEVIATION = 0.02

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from storage.datasets import DatasetManifest
 from training.configuration import TrainConfig
-from training.data.batches import Leaf
+from training.data.assembled import Leaf
 from training.data.groups import Group
 from training.data.leaves import padded_length
 from training.model.classifier import Classifier, EncoderBlock

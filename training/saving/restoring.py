@@ -8,7 +8,7 @@ to be what was written; if one has not, all go on to the next older checkpoint.
 import hashlib
 import io
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +84,7 @@ class Restorer:
         owners = {
             file.name: rank
             for rank in range(self._world.size)
-            for file in share_of(share.all_files, World(rank, self._world.size, rank))
+            for file in share_of(share.all_files, replace(self._world, rank=rank))
         }
         weights = WeightsLoader(self._trainer.model, share.found)
         try:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from storage.datasets import Target
 from training.configuration import ValidationConfig
-from training.data.batches import Leaf, own_leaves
+from training.data.assembled import Leaf, assemble
 from training.data.leaves import LeafCut
 from training.data.order import RowOrder
 from training.data.reading import SampleReader
@@ -95,4 +95,6 @@ class Validator:
             count = min(window_rows, self.num_samples - start)
             parts = self._reader.read_parts(self._order, start, count)
             lengths = np.concatenate([part.lengths for part in parts])
-            yield list(own_leaves(parts, lengths, self._cut, -(-count // self._batch_size), self._world))
+            num_leaves, ranks = -(-count // self._batch_size), [self._world.rank]
+            assembled, _ = assemble(parts, lengths, self._cut, num_leaves, self._world.size, ranks)
+            yield list(assembled.leaves(0, len(assembled.indices), self._cut.padding_efficiency > 0))

@@ -58,7 +58,7 @@ def _batches(options: argparse.Namespace, rank: Rank) -> Iterator[list[Padded]]:
     dataset = load_dataset(store, options.digest)
     reader = SampleReader(store, dataset, "train", options.scratch / "samples", looks_ahead=True)
     order = SampleOrder(reader.num_rows, reader.group_rows, train.seed)
-    world = World(rank.number, rank.size, rank.number)
+    world = World(rank.number, rank.size, rank.number, rank.size)
     source = BatchSource(reader, order, leaf_cut(config.model, train), train.batch_size, train.leaves, world, pin=False)
     end = options.first_step + options.steps
     for batch in source.read_ahead(options.first_step, end, train.prefetch_steps):

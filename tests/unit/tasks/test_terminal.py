@@ -131,7 +131,7 @@ def test_the_rate_after_a_resume_counts_the_steps_that_were_made(
 ) -> None:
     clock = iter(float(second) for second in range(1000))
     monkeypatch.setattr("training.watching.reporter.time.monotonic", lambda: next(clock))
-    reporter = Reporter(tmp_path / "progress.jsonl", World(0, 1, 0), batch_size=10)
+    reporter = Reporter(tmp_path / "progress.jsonl", World(0, 1, 0, 1), batch_size=10)
     with reporter.phase("restore"):
         pass
     reporter.step = 5000  # what was restored

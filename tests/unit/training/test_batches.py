@@ -17,7 +17,8 @@ from storage.runs.ledger import ID_SEPARATOR
 from tests.helpers.datasets import publish_small_dataset
 from training.configuration import ModelConfig, TrainConfig
 from training.data import samples
-from training.data.batches import BatchSource, Leaf
+from training.data.assembled import Leaf
+from training.data.batches import BatchSource
 from training.data.leaves import PADDING_MULTIPLE, leaf_cut
 from training.data.order import RowOrder, SampleOrder
 from training.data.reading import SampleReader
@@ -52,12 +53,12 @@ def order_of(reader: SampleReader) -> SampleOrder:
 
 
 def ids_of(samples: Samples) -> list[str]:
-    return samples.joined_ids().decode().split(ID_SEPARATOR)
+    return samples.separated_ids().tobytes().decode().split(ID_SEPARATOR)[:-1]
 
 
 def tokens_of(samples: Samples) -> list[list[int]]:
     """Of each sample, without padding."""
-    rows = samples.padded_tokens([(len(samples), 24)]).reshape(-1, 24)
+    rows = samples.padded_tokens(np.array([[len(samples), 24]])).reshape(-1, 24)
     return [row[:length] for row, length in zip(rows.tolist(), samples.lengths.tolist(), strict=True)]
 
 
@@ -81,8 +82,8 @@ def rows_of(leaf: Leaf) -> list[list[int]]:
 def test_the_ranks_together_see_the_same_leaves_on_any_number_of_ranks(
     store: LocalStore, dataset: DatasetManifest, size: int, train: TrainConfig
 ) -> None:
-    alone = make_source(store, dataset, World(0, 1, 0), train)
-    ranks = [make_source(store, dataset, World(rank, size, rank), train) for rank in range(size)]
+    alone = make_source(store, dataset, World(0, 1, 0, 1), train)
+    ranks = [make_source(store, dataset, World(rank, size, rank, size), train) for rank in range(size)]
     for step in (0, 1, 12, 13):  # step 12 straddles two epochs
         together = sorted((leaf for source in ranks for leaf in source.batch(step).leaves), key=lambda leaf: leaf.index)
         expected = alone.batch(step).leaves
@@ -101,16 +102,16 @@ def test_a_leaf_says_which_samples_it_is_made_of(
 ) -> None:
     reader = make_reader(store, dataset)
     stored = reader.read(RowOrder(reader.num_rows, reader.group_rows), 0, reader.num_rows)
-    for leaf in make_source(store, dataset, World(0, 1, 0), train).batch(12).leaves:
+    for leaf in make_source(store, dataset, World(0, 1, 0, 1), train).batch(12).leaves:
         expected = stored.at(leaf.rows)
-        assert leaf.ids == expected.joined_ids()
+        assert leaf.ids == expected.separated_ids().tobytes()[:-1]
         for tokens, length, row in zip(rows_of(leaf), leaf.lengths.tolist(), tokens_of(expected), strict=True):
             assert tokens[:length] == row
             assert not any(tokens[length:])
 
 
 def test_the_leaves_of_a_step_are_made_of_the_samples_that_are_due(store: LocalStore, dataset: DatasetManifest) -> None:
-    source, order = make_source(store, dataset, World(0, 1, 0)), SampleOrder(300, dataset.row_group_rows, seed=4)
+    source, order = make_source(store, dataset, World(0, 1, 0, 1)), SampleOrder(300, dataset.row_group_rows, seed=4)
     for step in (0, 12, 13):
         rows = np.concatenate([leaf.rows for leaf in source.batch(step).leaves])
         assert sorted(rows.tolist()) == sorted(order.rows(step * BATCH_SIZE, BATCH_SIZE).tolist())
@@ -129,7 +130,7 @@ def test_a_rank_copies_the_tokens_of_its_own_leaves_alone_where_a_batch_straddle
     monkeypatch.setattr(samples, "_gather", gather)
     for step in (0, 12):  # the second one straddles two epochs
         gathered.clear()
-        batch = make_source(store, dataset, World(1, 3, 1)).batch(step)
+        batch = make_source(store, dataset, World(1, 3, 0, 1)).batch(step)
         own = sum(int(leaf.lengths.sum()) for leaf in batch.leaves)
         assert 0 < own < batch.num_tokens / 2
         assert sum(gathered) == (own if step == 12 else 0)
@@ -174,7 +175,7 @@ def test_a_row_is_the_same_whichever_way_it_is_reached(store: LocalStore, datase
 
 
 def test_reading_ahead_gives_what_reading_gives(store: LocalStore, dataset: DatasetManifest) -> None:
-    source = make_source(store, dataset, World(0, 1, 0))
+    source = make_source(store, dataset, World(0, 1, 0, 1))
     ahead = list(source.read_ahead(3, 9, depth=4))
     assert len(ahead) == 6
     for step, batch in zip(range(3, 9), ahead, strict=True):
@@ -185,7 +186,7 @@ def test_reading_ahead_gives_what_reading_gives(store: LocalStore, dataset: Data
 def test_padding_does_not_reach_the_logits(store: LocalStore, dataset: DatasetManifest) -> None:
     torch.manual_seed(0)
     model = Classifier(MODEL, dataset, False).eval()
-    leaf = make_source(store, dataset, World(0, 1, 0), IN_ONE_GROUP).batch(0).leaves[0]
+    leaf = make_source(store, dataset, World(0, 1, 0, 1), IN_ONE_GROUP).batch(0).leaves[0]
     wider = torch.nn.functional.pad(leaf.tokens, (0, PADDING_MULTIPLE))
     wider[:, -PADDING_MULTIPLE:] = 7  # whatever stands there
     padded = replace(leaf, tokens=wider)
@@ -198,7 +199,7 @@ def test_a_text_without_any_token_gives_finite_logits(
     store: LocalStore, dataset: DatasetManifest, train: TrainConfig
 ) -> None:
     model = Classifier(MODEL, dataset, False)
-    leaf = make_source(store, dataset, World(0, 1, 0), train).batch(0).leaves[0]
+    leaf = make_source(store, dataset, World(0, 1, 0, 1), train).batch(0).leaves[0]
     logits = model(replace(leaf, lengths=torch.zeros_like(leaf.lengths)))
     logits.sum().backward()
     assert logits.isfinite().all()

@@ -14,7 +14,8 @@ from storage.objects.local_store import LocalStore
 from storage.runs.ledger import ID_SEPARATOR, LEDGER_SCHEMA
 from tests.helpers.datasets import publish_small_dataset
 from training.configuration import ModelConfig, TrainConfig
-from training.data.batches import BatchSource, Leaf, make_leaves
+from training.data.assembled import Leaf, assemble_samples
+from training.data.batches import BatchSource
 from training.data.consumption import Consumption, md5_of_ids
 from training.data.groups import Group
 from training.data.leaves import leaf_cut
@@ -22,7 +23,7 @@ from training.data.order import RowOrder, SampleOrder
 from training.data.reading import SampleReader
 from training.world import World
 
-ALONE = World(0, 1, 0)
+ALONE = World(0, 1, 0, 1)
 BATCH_SIZE = 24
 NUM_LEAVES = 5
 CUT = leaf_cut(ModelConfig(width=16, layers=1, heads=2, feedforward=32), TrainConfig())
@@ -47,7 +48,7 @@ def leaf_of(reader: SampleReader, rows: list[int], index: int) -> Leaf:
     stored = reader.read(RowOrder(reader.num_rows, reader.group_rows), 0, reader.num_rows)
     samples = stored.at(np.array(rows))
     groups = (Group(len(rows), int(samples.lengths.max())),)
-    return next(make_leaves(samples, {index: groups}, is_flat=True))
+    return next(assemble_samples(samples, [index], [groups]).leaves(0, 1, is_flat=True))
 
 
 def md5_of_rows(rows: list[int]) -> bytes:

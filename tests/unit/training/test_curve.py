@@ -14,7 +14,7 @@ from training.optimization import learning_rate
 from training.watching.curve import LossCurve
 from training.world import World
 
-ALONE = World(0, 1, 0)
+ALONE = World(0, 1, 0, 1)
 SPIKES = DivergenceConfig(window_steps=20, consecutive_steps=3)
 
 

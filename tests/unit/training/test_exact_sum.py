@@ -13,7 +13,7 @@ from training.optimization import Optimization
 from training.sums.exact_sum import ExactSum
 from training.world import World
 
-ALONE = World(0, 1, 0)
+ALONE = World(0, 1, 0, 1)
 NUM_LEAVES = 4
 # Slopes that no float sum adds up to the same in every order.
 SLOPES = (1e-3, 3e4, 0.1, 7e-6)

@@ -3,7 +3,7 @@
 from training.saving.exchange import MAX_TROUBLE_BYTES, add_digests, first_trouble
 from training.world import World
 
-ALONE = World(0, 1, 0)
+ALONE = World(0, 1, 0, 1)
 
 
 def test_hashes_come_back_as_they_were_and_unknown_ones_as_zeros() -> None:

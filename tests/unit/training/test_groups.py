@@ -21,7 +21,7 @@ from tasks.corpora import policy, quality
 from tasks.settings.reading import load_configuration
 from tests.helpers.datasets import publish_small_dataset
 from training.configuration import PADDING_EFFICIENCY, ModelConfig
-from training.data.batches import Leaf, make_leaves
+from training.data.assembled import Leaf, assemble_samples
 from training.data.groups import FEW_SAMPLES, Group, group_samples
 from training.data.leaves import LeafCut, leaf_cut
 from training.data.order import RowOrder
@@ -188,7 +188,7 @@ def samples(dataset: DatasetManifest, tmp_path: Path) -> Samples:
 def leaf_with(samples: Samples, efficiency: float) -> Leaf:
     cut = LeafCut(64, efficiency)
     (groups,) = cut.groups([samples.lengths])
-    return next(make_leaves(samples, {0: groups}, is_flat=efficiency > 0))
+    return next(assemble_samples(samples, [0], [groups]).leaves(0, 1, is_flat=efficiency > 0))
 
 
 def gradients_of(model: Classifier, leaf: Leaf) -> list[Tensor]:

@@ -23,6 +23,6 @@ def settings_of_before() -> Iterator[None]:
 
 @pytest.mark.usefixtures("settings_of_before")
 def test_algorithms_are_deterministic_and_new_memory_is_not_filled() -> None:
-    choose_precision(TrainConfig(device="cpu"), World(0, 1, 0))
+    choose_precision(TrainConfig(device="cpu"), World(0, 1, 0, 1))
     assert torch.are_deterministic_algorithms_enabled()
     assert not torch.empty(1 << 16).isnan().all()

@@ -3,13 +3,12 @@
 import io
 import resource
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from numpy.lib.format import write_array_header_1_0
 from numpy.typing import NDArray
 
 from storage.datasets import DatasetManifest, dataset_key
@@ -19,9 +18,9 @@ from tests.helpers.commands import wait_until
 from tests.helpers.datasets import GROUP_ROWS, publish_small_dataset
 from training.data import row_groups
 from training.data.order import WINDOW_GROUPS, RowOrder, SampleOrder, Window
-from training.data.reading import KEPT_WINDOWS, SampleReader
+from training.data.reading import SampleReader
 from training.data.row_groups import _read_footer
-from training.data.shared_arrays import Pieces
+from training.data.shared_arrays import KEPT_SETS, Pieces
 
 ROWS = 5 * WINDOW_GROUPS * GROUP_ROWS + 7
 NUM_WINDOWS = 6
@@ -76,7 +75,7 @@ def test_windows_that_are_done_with_are_removed_and_a_slower_rank_decodes_them_a
     slow, fast = (SampleReader(store, dataset, "train", folder) for _ in range(2))
     before = slow.read(order, 0, 50)
     assert read_epoch(fast, order) == order.rows(0, ROWS).tolist()
-    assert len([path for path in folder.iterdir() if path.is_dir()]) == KEPT_WINDOWS
+    assert len(list(folder.glob("train-window-*"))) == KEPT_SETS
     assert before.rows.tolist() == order.rows(0, 50).tolist()  # what is mapped stays
     assert read_epoch(slow, order) == order.rows(0, ROWS).tolist()
     assert NUM_WINDOWS < len(decoded) < 2 * NUM_WINDOWS
@@ -156,15 +155,15 @@ def test_a_window_that_was_being_written_when_the_machine_died_is_not_taken_for_
     store: LocalStore, dataset: DatasetManifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     order = SampleOrder(ROWS, GROUP_ROWS, seed=4)
-    calls = iter(range(5))
+    calls, contiguous = iter(range(5)), np.ascontiguousarray
 
-    def dies(file: BinaryIO, header: Any) -> None:
+    def dies(piece: NDArray[Any]) -> NDArray[Any]:
         if next(calls) == 4:
             raise KeyboardInterrupt
-        write_array_header_1_0(file, header)
+        return contiguous(piece)
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr("training.data.shared_arrays.write_array_header_1_0", dies)
+        patch.setattr("training.data.shared_arrays.np.ascontiguousarray", dies)
         SampleReader(store, dataset, "train", tmp_path / "samples").read(order, 0, 50)
     found = SampleReader(store, dataset, "train", tmp_path / "samples").read(order, 0, 50)
     assert found.rows.tolist() == order.rows(0, 50).tolist()

@@ -25,7 +25,7 @@ from training.trainer import Trainer
 from training.world import World
 
 GPU = torch.device("cuda", 1)
-WORLD = World(0, 1, 0)
+WORLD = World(0, 1, 0, 1)
 
 
 class RecordedCuda:

@@ -18,7 +18,7 @@ from training.world import World
 
 
 def new_state() -> TrainingState:
-    return TrainingState(LossCurve(World(0, 1, 0), 5, DivergenceConfig()))
+    return TrainingState(LossCurve(World(0, 1, 0, 1), 5, DivergenceConfig()))
 
 
 def after(*values: float) -> TrainingState:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from training.data.groups import Group
 from training.data.leaves import LeafCut
-from training.data.samples import Samples, take
+from training.data.samples import Samples, new_array, take
 from training.rank_shares import deal
 
 Integers = NDArray[np.int64]
@@ -80,7 +80,8 @@ class Assembled:
         """The leaves [first, end), as copies: what is mapped may not be written to, and goes away."""
         groups, samples, tokens, ids = self._bounds
         start, stop = samples[first], samples[end]
-        own_tokens = self.tokens[tokens[first] : tokens[end]].astype(np.int32)
+        own_tokens = new_array(tokens[end] - tokens[first], np.int32)
+        own_tokens[...] = self.tokens[tokens[first] : tokens[end]]
         own_ids = self.ids[ids[first] : ids[end]].tobytes()
         rows, lengths, categorical, labels = (
             array[start:stop].copy() for array in (self.rows, self.lengths, self.categorical, self.labels)

@@ -23,7 +23,7 @@ from storage.datasets import DatasetManifest, dataset_key, token_type
 from storage.errors import CorruptObjectError
 from storage.objects.store import Store
 from training.data.lookahead import look_ahead
-from training.data.samples import COLUMNS, Samples, samples_of
+from training.data.samples import COLUMNS, Samples, new_array, samples_of
 
 # A request takes as long as some hundred KiB, so several are under way, and each has a row group in memory.
 NUM_STREAMS = 4
@@ -190,8 +190,7 @@ def _read_exactly(file: io.RawIOBase, start: int, end: int) -> memoryview:
     if not 0 <= start <= end <= file.seek(0, io.SEEK_END):
         raise ValueError(f"the file has no bytes {start:,} to {end:,}")
     file.seek(start)
-    # From Arrow's own pool: the system's would hand out new pages each time, and take as long for it as for the read.
-    data = rest = memoryview(pa.allocate_buffer(end - start))
+    data = rest = new_array(end - start, np.uint8).data
     while rest:
         num_read = file.readinto(rest)
         if not num_read:

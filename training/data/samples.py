@@ -52,7 +52,7 @@ class Samples:
     def padded_tokens(self, groups: NDArray[np.int64]) -> NDArray[Any]:
         """Their tokens, group after group: of so many samples each, with zeros behind each up to so many tokens."""
         counts, widths = groups.T
-        padded = np.empty((counts * widths).sum(), dtype=self.tokens.dtype)
+        padded = new_array(int((counts * widths).sum()), self.tokens.dtype)
         first = place = 0
         for count, width in groups.tolist():
             pieces = self._pieces(width)[self.starts[first : first + count]]
@@ -163,6 +163,15 @@ def _with_separators(ids: pa.StringArray) -> tuple[NDArray[np.uint8], NDArray[np
     """Bytes of all ids, a separator behind each, and the number of bytes of each with it."""
     text, offsets = _bytes(ids)
     return np.insert(text, offsets[1:], ord(ID_SEPARATOR)), np.diff(offsets) + 1
+
+
+def new_array(length: int, kind: Any) -> NDArray[Any]:
+    """An array that is to be filled, from Arrow's own pool of memory.
+
+    The system's would hand out new pages each time, and take as long for it as it takes to fill them.
+    """
+    buffer = pa.allocate_buffer(length * np.dtype(kind).itemsize)
+    return np.frombuffer(buffer, dtype=kind)
 
 
 def _starts(lengths: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # The tests start hundreds of processes. Each would compile our modules again where the environment has this set.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup test fast-tests quick slow one lint demo bench-exact bench-padding bench-shuffling bench-checkpoint bench-prepare bench-audit bench-loader campaign clean
+.PHONY: setup test fast-tests quick slow one lint demo bench-exact bench-padding bench-shuffling bench-checkpoint bench-prepare bench-tokenising bench-audit bench-loader campaign clean
 
 setup: $(VENV)/.installed
 
@@ -67,6 +67,10 @@ bench-checkpoint: setup
 # ROWS="100000 42000000" measures these; what it measures stands in tasks/data/units/README.md.
 bench-prepare: setup
 	$(BIN)/python -m tests.benchmarks.bench_prepare $(if $(ROWS),--rows $(ROWS))
+
+# What it measures stands in tasks/data/units/README.md.
+bench-tokenising: setup
+	$(BIN)/python -m tests.benchmarks.bench_tokenising
 
 # Two minutes; ROWS="100000 1000000 42000000" measures these, and takes 4 GB of disk and half an hour. What it measures
 # stands in tasks/audits/README.md.

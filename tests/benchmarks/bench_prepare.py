@@ -42,8 +42,8 @@ def main() -> None:
             environment = server | {"PREFECT_LOGGING_LEVEL": "ERROR"}
             for num_rows in rows:
                 config = _source(folder / str(num_rows), num_rows)
-                copied = measure(_command("copy", config, folder / "copy"), folder / "copy", environment)
-                prepared = measure(_command("prepare", config, folder / "own"), folder / "own", environment)
+                copied = measure(command("copy", config, folder / "copy"), folder / "copy", environment)
+                prepared = measure(command("prepare", config, folder / "own"), folder / "own", environment)
                 size = num_bytes_in(folder / "own" / "store")
                 found.append((num_rows, copied, prepared))
                 table.add_row(*_cells(num_rows, copied, prepared, size))
@@ -101,7 +101,8 @@ def _write_short_rows(folder: Path, num_rows: int) -> None:
             connection.execute(f"COPY ({query}) TO {literal(str(path))} (FORMAT parquet, ROW_GROUP_SIZE 100000)")
 
 
-def _command(what: str, config: DataConfig, folder: Path) -> list[str]:
+def command(what: str, config: DataConfig, folder: Path) -> list[str]:
+    """One of `bench_prepare_processes`, with a new folder for all that it writes."""
     folder.mkdir()
     return [
         sys.executable,

@@ -1,13 +1,22 @@
 """What `bench_prepare` measures, each in a process of its own."""
 
+import json
 import os
 import sys
+import time
 from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from storage.objects.local_store import LocalStore
 from tasks.configuration import DataConfig, PrepareConfig
 from tasks.data.database import open_database, parquet_sql
 from tasks.data.sources.columns import literal
+from tasks.data.tokenizer import train_tokenizer
+from tasks.data.units.texts import MOST_TEXTS
+
+TIMES = "seconds.json"
 
 
 def copy(config: DataConfig, folder: Path) -> None:
@@ -31,6 +40,23 @@ def prepare(config: DataConfig, folder: Path) -> None:
     prepare_dataset(config, LocalStore(folder / "store"), folder / "scratch", engine=engine)
 
 
+def encode(config: DataConfig, folder: Path) -> None:
+    """The `tokenizers` library alone: learns from as many texts as we do, encodes all, and keeps the rows with ids."""
+    table = pa.concat_tables(map(pq.read_table, sorted(Path(config.source).glob("*.parquet"))))
+    texts = table.column(config.text).to_pylist()
+    seconds = {}
+    began = time.monotonic()
+    tokenizer = train_tokenizer(texts[:MOST_TEXTS], config.vocabulary_size)
+    seconds["learn"], began = time.monotonic() - began, time.monotonic()
+    encodings = tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+    seconds["encode"] = time.monotonic() - began
+    ids = pa.array([encoding.ids for encoding in encodings], pa.list_(pa.int32()))
+    pq.write_table(table.drop([config.text]).append_column("tokens", ids), folder / "ids.parquet")
+    (folder / TIMES).write_text(json.dumps(seconds))
+
+
 if __name__ == "__main__":
-    {"copy": copy, "prepare": prepare}[sys.argv[1]](DataConfig.model_validate_json(sys.argv[2]), Path(sys.argv[3]))
+    {"copy": copy, "prepare": prepare, "encode": encode}[sys.argv[1]](
+        DataConfig.model_validate_json(sys.argv[2]), Path(sys.argv[3])
+    )
     os._exit(0)  # as `holdfast` leaves

@@ -28,6 +28,9 @@ from training.watching.training_state import TrainingState, headline_metric
 from training.watching.validation import Validator
 from training.world import World
 
+# A segment validates many times, and the same rows each time.
+KEPT_VALIDATION_BYTES = 1 << 30
+
 
 def build_segment(
     spec: SegmentSpec,
@@ -72,7 +75,8 @@ def make_validator(
     config: ValidationConfig,
 ) -> Validator:
     """A validator for `split`."""
-    reader = SampleReader(store, dataset, split, spec.samples_folder, looks_ahead=True)
+    kept_bytes = KEPT_VALIDATION_BYTES if split == "validation" else 0
+    reader = SampleReader(store, dataset, split, spec.samples_folder, looks_ahead=True, kept_bytes=kept_bytes)
     cut = leaf_cut(spec.model, spec.train)
     return Validator(reader, cut, dataset.target, make_objective(spec, dataset, precision), precision, config, world)
 

@@ -12,27 +12,36 @@ from numpy.typing import NDArray
 
 from storage.datasets import DatasetManifest
 from storage.objects.store import Store
-from training.data.order import Order, Window
+from training.data.order import WINDOW_GROUPS, Order, Window
 from training.data.row_groups import RowGroups
 from training.data.samples import LONG_FIELDS, Samples, join, pieces_of
-from training.data.shared_arrays import Pieces, SharedArrays
+from training.data.shared_arrays import KEPT_SETS, Pieces, SharedArrays
 
 
 class SampleReader:
     """Reads `split`, with windows in `folder` on local disk. Not for use by several threads at once.
 
-    With `looks_ahead` the window after the one that is read is decoded meanwhile, in a thread.
+    With `looks_ahead` the window after the one that is read is decoded meanwhile, in a thread. As many windows stay in
+    the folder as take `kept_bytes`, but at least the few that ranks need: what is read again is not decoded again.
     """
 
     def __init__(
-        self, store: Store, dataset: DatasetManifest, split: str, folder: Path, looks_ahead: bool = False
+        self,
+        store: Store,
+        dataset: DatasetManifest,
+        split: str,
+        folder: Path,
+        looks_ahead: bool = False,
+        kept_bytes: int = 0,
     ) -> None:
         self.num_rows = dataset.splits[split].num_rows
         self.group_rows = dataset.row_group_rows
         self.split = split
         self.folder = folder
         self._row_groups = RowGroups(store, dataset, split, folder)
-        self._windows = SharedArrays(folder, f"{split}-window")
+        split_bytes = sum(shard.num_bytes for shard in dataset.splits[split].shards)
+        num_kept = kept_bytes * self.num_rows // (split_bytes * self.group_rows * WINDOW_GROUPS)
+        self._windows = SharedArrays(folder, f"{split}-window", max(KEPT_SETS, num_kept))
         self._ahead = ThreadPoolExecutor(1, thread_name_prefix="next-window") if looks_ahead else None
 
     def read(self, order: Order, cursor: int, count: int) -> Samples:

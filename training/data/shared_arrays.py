@@ -32,22 +32,26 @@ ALIGNMENT = 64
 
 
 class SharedArrays:
-    """Sets of arrays that are read one after the other: the files of `folder` whose names begin with `name`."""
+    """Sets of arrays that are read one after the other: the files of `folder` whose names begin with `name`.
 
-    def __init__(self, folder: Path, name: str) -> None:
+    The last `num_kept` that were got are there; older ones are removed.
+    """
+
+    def __init__(self, folder: Path, name: str, num_kept: int = KEPT_SETS) -> None:
         self._folder = folder
         self._name = name
+        self._num_kept = num_kept
         self._mapped: OrderedDict[str, Arrays] = OrderedDict()
 
     def __contains__(self, key: str) -> bool:
         return key in self._mapped
 
     def get(self, key: str, make: Callable[[], Pieces]) -> Arrays:
-        """The set `key`, as `map_or_make` gives it; the one that was got `KEPT_SETS` sets before it is removed."""
+        """The set `key`, as `map_or_make` gives it."""
         found = self._mapped.get(key)
         if found is None:
             found = self._mapped[key] = self.map_or_make(key, make)
-            if len(self._mapped) > KEPT_SETS:
+            if len(self._mapped) > self._num_kept:
                 oldest, _ = self._mapped.popitem(last=False)
                 # For who maps it already it stays. Another process may have been quicker.
                 self._path(oldest).unlink(missing_ok=True)

@@ -116,6 +116,20 @@ def test_rows_that_are_looked_at_are_decoded_ahead_up_to_the_last_that_is_looked
     assert [whole.window_after(Window(0, number)) for number in (4, 5)] == [Window(0, 5), None]
 
 
+def test_rows_that_are_looked_at_again_are_decoded_once_as_far_as_they_may_be_kept(
+    store: LocalStore, dataset: DatasetManifest, tmp_path: Path, decoded: list[int]
+) -> None:
+    order = RowOrder(ROWS, GROUP_ROWS)
+    all_bytes = 2 * sum(shard.num_bytes for shard in dataset.splits["train"].shards)
+    for kept_bytes, num_decoded in ((all_bytes, NUM_WINDOWS), (0, 2 * NUM_WINDOWS)):
+        reader = SampleReader(store, dataset, "train", tmp_path / str(kept_bytes), kept_bytes=kept_bytes)
+        decoded.clear()
+        for _ in range(2):
+            for start in range(0, ROWS, 100):
+                reader.read(order, start, min(100, ROWS - start))
+        assert len(decoded) == num_decoded
+
+
 def test_the_footer_of_a_shard_is_read_once_for_all_ranks_and_few_stay_in_memory(
     store: LocalStore, dataset: DatasetManifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

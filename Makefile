@@ -52,7 +52,7 @@ demo: setup
 bench-exact: setup
 	$(BIN)/python -m tests.benchmarks.bench_exact
 
-# A quarter of an hour, most of it for times of steps; what it measures stands in training/data/README.md.
+# A quarter of an hour, most of it for times of steps; what it measures stands in training/batches/README.md.
 bench-padding: setup
 	$(BIN)/python -m tests.benchmarks.bench_padding
 

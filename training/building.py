@@ -7,12 +7,12 @@ over afterwards.
 from storage.datasets import DatasetManifest
 from storage.objects.store import Store
 from training.agreement import Agreement
+from training.batches.leaves import leaf_cut
+from training.batches.seeds import seed_initial_weights
+from training.batches.source import BatchSource
 from training.configuration import ValidationConfig
-from training.data.batches import BatchSource
-from training.data.leaves import leaf_cut
 from training.data.order import SampleOrder
 from training.data.reading import SampleReader
-from training.data.seeds import seed_initial_weights
 from training.loop import Segment
 from training.model.classifier import Classifier
 from training.model.compilation import compile_model

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from storage.runs.metric_values import NotFinite, describe_not_finite
 from training.agreement import Agreement
-from training.data.batches import Batch
+from training.batches.source import Batch
 from training.optimization import learning_rate
 from training.saving.checkpointing import Checkpointer
 from training.saving.restoring import Restorer

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from storage.runs.run_state import RollbackRecord
+from training.batches.assembled import Leaf
+from training.batches.consumption import Consumption
+from training.batches.seeds import seed_everything
 from training.configuration import TrainConfig
-from training.data.assembled import Leaf
-from training.data.consumption import Consumption
-from training.data.seeds import seed_everything
 from training.model.buffers import Buffers
 from training.model.objective import Objective
 from training.model.precision import Precision

@@ -14,7 +14,7 @@ from storage.runs.ledger import LEDGER_SCHEMA
 from storage.runs.positions import end_position, first_position, same_stride, skipped_ranges, standing
 from storage.runs.run_state import RollbackRecord
 from tasks.configuration import RunConfig
-from training.data.leaves import leaf_cut
+from training.batches.leaves import leaf_cut
 from training.data.order import SampleOrder
 
 LEAVES_SCHEMA = pa.schema([LEDGER_SCHEMA.field(name) for name in ("step", "leaf", "rows")])

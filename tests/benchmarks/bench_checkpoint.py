@@ -38,11 +38,11 @@ from tests.benchmarks.other_processes import another_process, compute, write_aga
 from tests.helpers.datasets import publish_small_dataset
 from tests.helpers.processes import RankProcesses
 from tests.helpers.training import launch
+from training.batches.assembled import Leaf
+from training.batches.leaves import leaf_cut
+from training.batches.source import BatchSource
 from training.building import make_model, make_objective
 from training.configuration import CheckpointConfig, DivergenceConfig, ModelConfig, TrainConfig, ValidationConfig
-from training.data.assembled import Leaf
-from training.data.batches import BatchSource
-from training.data.leaves import leaf_cut
 from training.data.order import SampleOrder
 from training.data.reading import SampleReader
 from training.model.precision import choose_precision

@@ -23,10 +23,10 @@ from tasks.corpora.generate import generate_corpus
 from tasks.data.pipeline import prepare_dataset
 from tasks.settings.reading import load_configuration
 from tests.helpers.processes import RankProcesses
+from training.batches.leaves import leaf_cut
+from training.batches.source import BatchSource
 from training.building import make_model, make_objective
 from training.configuration import CheckpointConfig, ModelConfig, TrainConfig, ValidationConfig
-from training.data.batches import BatchSource
-from training.data.leaves import leaf_cut
 from training.data.order import SampleOrder
 from training.data.reading import SampleReader
 from training.model.precision import choose_precision

@@ -21,10 +21,10 @@ from tasks.configuration import RunConfig
 from tasks.corpora.generate import generate_corpus
 from tasks.data.pipeline import prepare_dataset
 from tasks.settings.reading import load_configuration
+from training.batches.leaves import leaf_cut
+from training.batches.source import Batch, BatchSource
 from training.building import make_model, make_objective
 from training.configuration import CheckpointConfig, ModelConfig, TrainConfig, ValidationConfig
-from training.data.batches import Batch, BatchSource
-from training.data.leaves import leaf_cut
 from training.data.order import SampleOrder
 from training.data.reading import SampleReader
 from training.model.precision import choose_precision

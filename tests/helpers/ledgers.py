@@ -26,7 +26,7 @@ from tasks.configuration import RunConfig
 from tests.helpers.datasets import GROUP_ROWS
 from tests.helpers.parquet import text_config
 from tests.helpers.runs import record_of
-from training.data.leaves import leaf_cut
+from training.batches.leaves import leaf_cut
 from training.data.order import RowOrder, SampleOrder
 from training.data.reading import SampleReader
 

@@ -26,8 +26,8 @@ from tasks.running.launch import hold_lease, make_specification
 from tasks.settings.reading import change_values, configure, load_configuration
 from tests.helpers.parquet import read_split, text_columns, text_config, write_parquet
 from tests.helpers.tiny_runs import write_tiny_configuration
+from training.batches.leaves import leaf_cut
 from training.configuration import PADDING_EFFICIENCY
-from training.data.leaves import leaf_cut
 from training.specification import SegmentSpec
 
 prepare_work, recover_work = inspect.unwrap(prepare_data), inspect.unwrap(recover)

@@ -1,4 +1,4 @@
-"""From the step to its batch: the order of samples, the cut into leaves, their seeds, and what was consumed.
+"""From a data set's shards to samples: their order, and reading them.
 
-Pure functions of seed, epoch and step, but for `samples.py`, which reads shards.
+What stands where is a pure function of seed, epoch and position; nothing that is read is state.
 """

@@ -13,7 +13,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from storage.runs.ledger import ID_SEPARATOR
-from training.data.leaves import padded_length
+
+# Few distinct lengths: kernels are chosen and compiled once for each shape.
+PADDING_MULTIPLE = 8
 
 
 @dataclass(frozen=True)
@@ -114,6 +116,11 @@ def take(parts: Sequence[Samples], places: NDArray[np.int64]) -> Samples:
     part_of = np.searchsorted(firsts, places, side="right") - 1
     taken = [part.at(places[part_of == i] - firsts[i]).compact() for i, part in enumerate(parts)]
     return join(taken).at(np.argsort(np.argsort(part_of, kind="stable")))
+
+
+def padded_length(longest: int) -> int:
+    """Tokens to which a leaf of one group is padded."""
+    return -(-max(1, longest) // PADDING_MULTIPLE) * PADDING_MULTIPLE
 
 
 # What `samples_of` asks for: a sample's length follows from its tokens.

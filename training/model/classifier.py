@@ -12,9 +12,9 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from storage.datasets import FIRST_VOCABULARY_INDEX, DatasetManifest
+from training.batches.assembled import Leaf
 from training.configuration import ModelConfig
-from training.data.assembled import Leaf
-from training.data.leaves import padded_length
+from training.data.samples import padded_length
 
 INITIAL_STANDARD_DEVIATION = 0.02
 # Of a leaf that is not flat [B, 1, 1, T], true at real tokens; of a flat one such a tensor for each group.

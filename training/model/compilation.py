@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from storage.datasets import DatasetManifest
+from training.batches.assembled import Leaf
+from training.batches.groups import Group
 from training.configuration import TrainConfig
-from training.data.assembled import Leaf
-from training.data.groups import Group
-from training.data.leaves import padded_length
+from training.data.samples import padded_length
 from training.model.classifier import Classifier, EncoderBlock
 from training.model.precision import Precision
 

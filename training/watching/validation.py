@@ -12,9 +12,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from storage.datasets import Target
+from training.batches.assembled import Leaf, assemble
+from training.batches.leaves import LeafCut
 from training.configuration import ValidationConfig
-from training.data.assembled import Leaf, assemble
-from training.data.leaves import LeafCut
 from training.data.order import RowOrder
 from training.data.reading import SampleReader
 from training.model.objective import Objective

@@ -17,8 +17,8 @@ from storage.objects.s3.store import S3Store
 from storage.objects.store import Store
 from tasks.settings.reading import load_configuration
 from tests.benchmarks.loaders.measuring import Padded, Rank, measure
-from training.data.batches import BatchSource
-from training.data.leaves import leaf_cut
+from training.batches.leaves import leaf_cut
+from training.batches.source import BatchSource
 from training.data.order import SampleOrder
 from training.data.reading import SampleReader
 from training.world import World

@@ -15,14 +15,14 @@ from storage.errors import CorruptObjectError
 from storage.objects.local_store import LocalStore
 from storage.runs.ledger import ID_SEPARATOR
 from tests.helpers.datasets import publish_small_dataset
+from training.batches.assembled import Leaf
+from training.batches.leaves import leaf_cut
+from training.batches.source import BatchSource
 from training.configuration import ModelConfig, TrainConfig
 from training.data import samples
-from training.data.assembled import Leaf
-from training.data.batches import BatchSource
-from training.data.leaves import PADDING_MULTIPLE, leaf_cut
 from training.data.order import RowOrder, SampleOrder
 from training.data.reading import SampleReader
-from training.data.samples import Samples, _gather, take
+from training.data.samples import PADDING_MULTIPLE, Samples, _gather, take
 from training.model.classifier import Classifier
 from training.world import World
 

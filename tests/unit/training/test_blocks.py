@@ -14,11 +14,10 @@ from storage.objects.local_store import LocalStore
 from storage.runs.run_state import RollbackRecord
 from tests.helpers.datasets import publish_small_dataset
 from tests.helpers.rollbacks import rollback_to
+from training.batches.assembled import Leaf
+from training.batches.leaves import leaf_cut
+from training.batches.source import BatchSource
 from training.configuration import ModelConfig, TrainConfig
-from training.data import batches
-from training.data.assembled import Leaf
-from training.data.batches import BatchSource
-from training.data.leaves import leaf_cut
 from training.data.order import SampleOrder
 from training.data.reading import SampleReader
 from training.data.shared_arrays import KEPT_SETS, Pieces
@@ -130,7 +129,7 @@ def test_a_block_ends_where_another_window_would_have_to_be_decoded_for_it(
 def test_a_block_has_a_limited_number_of_steps(
     machine: Machine, made: list[list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batches, "BLOCK_STEPS", 3)
+    monkeypatch.setattr("training.batches.source.BLOCK_STEPS", 3)
     list(machine.ranks()[1].read_ahead(0, 9, depth=4))
     assert max(map(len, made)) == 3
 

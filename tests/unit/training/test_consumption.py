@@ -13,12 +13,12 @@ from storage.datasets import DatasetManifest
 from storage.objects.local_store import LocalStore
 from storage.runs.ledger import ID_SEPARATOR, LEDGER_SCHEMA
 from tests.helpers.datasets import publish_small_dataset
+from training.batches.assembled import Leaf, assemble_samples
+from training.batches.consumption import Consumption, md5_of_ids
+from training.batches.groups import Group
+from training.batches.leaves import leaf_cut
+from training.batches.source import BatchSource
 from training.configuration import ModelConfig, TrainConfig
-from training.data.assembled import Leaf, assemble_samples
-from training.data.batches import BatchSource
-from training.data.consumption import Consumption, md5_of_ids
-from training.data.groups import Group
-from training.data.leaves import leaf_cut
 from training.data.order import RowOrder, SampleOrder
 from training.data.reading import SampleReader
 from training.world import World

@@ -20,10 +20,10 @@ from storage.objects.local_store import LocalStore
 from tasks.corpora import policy, quality
 from tasks.settings.reading import load_configuration
 from tests.helpers.datasets import publish_small_dataset
+from training.batches.assembled import Leaf, assemble_samples
+from training.batches.groups import FEW_SAMPLES, Group, group_samples
+from training.batches.leaves import LeafCut, leaf_cut
 from training.configuration import PADDING_EFFICIENCY, ModelConfig
-from training.data.assembled import Leaf, assemble_samples
-from training.data.groups import FEW_SAMPLES, Group, group_samples
-from training.data.leaves import LeafCut, leaf_cut
 from training.data.order import RowOrder
 from training.data.reading import SampleReader
 from training.data.samples import Samples
@@ -107,7 +107,7 @@ def test_the_groups_are_those_that_parting_one_by_one_gives(
 ) -> None:
     """However few samples are left to NumPy."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("training.data.groups.FEW_SAMPLES", few)
+        patch.setattr("training.batches.groups.FEW_SAMPLES", few)
         assert group_samples(leaves, efficiency) == part_one_by_one(leaves, efficiency)
 
 

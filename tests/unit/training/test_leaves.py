@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from training.batches.groups import Group
+from training.batches.leaves import LeafCut, leaf_cut
 from training.configuration import ModelConfig, TrainConfig
-from training.data.groups import Group
-from training.data.leaves import LeafCut, leaf_cut, padded_length
+from training.data.samples import padded_length
 from training.rank_shares import deal
 
 CUT = LeafCut(dense_length=768)

@@ -5,7 +5,7 @@ import random
 import numpy as np
 import torch
 
-from training.data.seeds import seed_everything
+from training.batches.seeds import seed_everything
 
 
 def draw() -> tuple[float, float, float]:

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from storage.objects.digests import canonical_json, sha256_of_bytes
 from storage.runs.positions import first_position
 from storage.runs.run_state import RollbackRecord
-from training.data.assembled import ASSEMBLED_FIELDS, Assembled, Leaf, assemble
-from training.data.leaves import LeafCut
+from training.batches.assembled import ASSEMBLED_FIELDS, Assembled, Leaf, assemble
+from training.batches.leaves import LeafCut
 from training.data.lookahead import look_ahead
 from training.data.order import Order, Window
 from training.data.reading import SampleReader

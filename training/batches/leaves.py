@@ -12,11 +12,10 @@ from math import gcd
 import numpy as np
 from numpy.typing import NDArray
 
+from training.batches.groups import Group, group_samples
 from training.configuration import ModelConfig, TrainConfig
-from training.data.groups import Group, group_samples
+from training.data.samples import PADDING_MULTIPLE, padded_length
 
-# Few distinct lengths: kernels are chosen and compiled once for each shape.
-PADDING_MULTIPLE = 8
 # The first step of the search for a budget is this part of the mean cost of a leaf.
 FIRST_STEPS = 16
 
@@ -66,11 +65,6 @@ def leaf_cut(model: ModelConfig, train: TrainConfig) -> LeafCut:
     2 width length times in attention: the two are equal at a length of 2 width + feedforward.
     """
     return LeafCut(2 * model.width + model.feedforward, train.least_padding_efficiency)
-
-
-def padded_length(longest: int) -> int:
-    """Tokens to which a leaf of one group is padded."""
-    return -(-max(1, longest) // PADDING_MULTIPLE) * PADDING_MULTIPLE
 
 
 def _cut_costs(costs: list[int], num_leaves: int) -> list[int]:

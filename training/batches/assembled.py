@@ -15,8 +15,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from training.data.groups import Group
-from training.data.leaves import LeafCut
+from training.batches.groups import Group
+from training.batches.leaves import LeafCut
 from training.data.samples import Samples, new_array, take
 from training.rank_shares import deal
 

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from tasks.configuration import DataConfig
 from tasks.data.contract.rules import Rule, kept_tokens_sql, row_rules
+from tasks.data.database import HASH_VALUES, hash_sql
 from tasks.data.sources.columns import SourceTable, Stretch, only_row, samples_sql
 from tasks.data.sources.messages import REWRITE, broken_contract
 from tasks.data.token_lists import good_tokens, kept_tokens, narrow_type
@@ -55,7 +56,7 @@ def measure(
     rules, rows = row_rules(config), samples_sql(table, config, stretch)
     # The sample's size is right on average: a row is in it or not by the hash of its id alone.
     share = min(1.0, SAMPLE_ROWS / table.num_rows_total)
-    chosen = f"md5_number_lower(id) <= {int(share * (2**64 - 1))}"
+    chosen = f"{hash_sql('id')} <= {int(share * (HASH_VALUES - 1))}"
     try:
         narrow = samples_sql(table, config, stretch, is_narrow=True)
         good = _read_good_tokens(connection, narrow, chosen, config) if config.tokens else None

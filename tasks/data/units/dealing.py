@@ -22,6 +22,7 @@ from tokenizers import Tokenizer
 from storage.datasets import FIRST_VOCABULARY_INDEX, CategoricalColumn, NumericColumn
 from tasks.configuration import DataConfig
 from tasks.data.contract.rules import too_long
+from tasks.data.database import hash_sql
 from tasks.data.rows import prepared_sql
 from tasks.data.split import Dealt
 from tasks.data.token_lists import kept_tokens, narrow_type, take_lists
@@ -164,8 +165,8 @@ def _dealt(
     connection: duckdb.DuckDBPyConnection, settings: DealSettings, config: DataConfig, has_body: bool = True
 ) -> pa.RecordBatchReader:
     """The rows of the view `dealt` as training will see them, with their places, in no particular order."""
-    order = f"md5_number_lower('order:{config.seed}:' || id) AS place"
-    query = f"SELECT *, {order} FROM ({prepared_sql(config, settings.classes, settings.numeric, has_body)})"
+    order = hash_sql(f"'order:{config.seed}:' || id")
+    query = f"SELECT *, {order} AS place FROM ({prepared_sql(config, settings.classes, settings.numeric, has_body)})"
     return connection.sql(query).to_arrow_reader(BATCH_ROWS)
 
 

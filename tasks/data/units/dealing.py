@@ -35,7 +35,7 @@ BATCH_ROWS = 4096
 NUM_EXAMPLES = 3
 PLACE_BITS = 64
 # A shard is written from several buckets: at its two ends it needs part of one, which is read twice.
-BUCKETS_IN_A_SHARD = 8
+BUCKETS_IN_A_SHARD = 1
 PART_COLUMNS = ("split", "id", "label", "tokens", "numeric", "missing", "categorical", "place")
 
 
@@ -91,6 +91,21 @@ def deal(place: Place, index: int, folder: Path) -> tuple[Record, dict[str, Path
     return record, {parts_name(index): path}
 
 
+def part_schema(token_kind: pa.DataType) -> pa.Schema:
+    """The columns of a row in a part."""
+    return pa.schema(
+        [
+            ("id", pa.string()),
+            ("label", pa.int32()),
+            ("tokens", pa.list_(token_kind)),
+            ("numeric", pa.list_(pa.float32())),
+            ("missing", pa.list_(pa.float32())),
+            ("categorical", pa.list_(pa.int32())),
+            ("place", pa.uint64()),
+        ]
+    )
+
+
 def parts_name(index: int) -> str:
     """The name of the file with a piece's parts."""
     return f"deal-{index:06d}.parts"
@@ -105,24 +120,37 @@ def require_short_enough(records: list[Record], num_rows: int, config: DataConfi
 
 
 def write_parts(rows: pa.Table, bucket_bits: list[int], path: Path) -> dict[str, list[int]]:
-    """Write sorted rows, a part for each bucket that has any: its number, rows, end in the file and CRC-32.
+    """Write rows in order, a part for each bucket that has any: its number, rows, end in the file and CRC-32.
 
-    Buckets are numbered through all splits.
+    Buckets are numbered through all splits. `rows` has the columns of `part_schema`, and `split`.
     """
     parts: dict[str, list[int]] = {"bucket": [], "rows": [], "end": [], "crc": []}
+    splits = rows.column("split").to_numpy()
+    order = order_of(rows, splits)
+    sorted_rows = in_order(rows.drop_columns(["split"]), order)
     with path.open("xb") as file:
-        for bucket, part in _parts(sort_rows(rows), bucket_bits):
-            data = _as_bytes(part)
+        for bucket, part in _parts(sorted_rows, splits[order], bucket_bits):
+            # Neither compressed, since it is read once more, nor with a schema, since there are very many of them.
+            data = part.serialize()
             file.write(data)
-            for name, value in zip(parts, (bucket, len(part), file.tell(), zlib.crc32(data)), strict=True):
+            for name, value in zip(parts, (bucket, part.num_rows, file.tell(), zlib.crc32(data)), strict=True):
                 parts[name].append(value)
     return parts
 
 
-def sort_rows(rows: pa.Table) -> pa.Table:
-    """Rows in their order; the id decides where two hashes meet."""
-    keys = [(name, "ascending") for name in ("split", "place", "id")]
-    order = np.from_dlpack(pc.sort_indices(rows, sort_keys=keys)).astype(np.int64)
+def order_of(rows: pa.Table, splits: NDArray[np.int32] | None = None) -> NDArray[np.int64]:
+    """Rows by their split, where these are given, by place, and, where two hashes meet, by id."""
+    places = rows.column("place").to_numpy()
+    order = np.lexsort([places] if splits is None else [places, splits])
+    if not np.any(places[order[1:]] == places[order[:-1]]):
+        return order
+    keys = ({} if splits is None else {"split": splits}) | {"place": places, "id": rows.column("id")}
+    by_all = pc.sort_indices(pa.table(keys), sort_keys=[(name, "ascending") for name in keys])
+    return np.from_dlpack(by_all).astype(np.int64)
+
+
+def in_order(rows: pa.Table, order: NDArray[np.int64]) -> pa.Table:
+    """These rows in this order, each column in one piece."""
     columns = [_in_order(column.combine_chunks(), order) for column in rows.columns]
     return pa.Table.from_arrays(columns, names=rows.schema.names)
 
@@ -131,8 +159,9 @@ def _in_order(column: pa.Array, order: NDArray[np.int64]) -> pa.Array:
     return take_lists(column, order) if pa.types.is_list(column.type) else column.take(pa.array(order))
 
 
-def _parts(rows: pa.Table, bucket_bits: list[int]) -> Iterator[tuple[int, pa.Table]]:
-    splits, places = (rows.column(name).to_numpy() for name in ("split", "place"))
+def _parts(rows: pa.Table, splits: NDArray[np.int32], bucket_bits: list[int]) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """The rows of each bucket that has any, of rows in order, whose splits these are."""
+    places = rows.column("place").to_numpy()
     first_bucket = 0
     for split, bits in enumerate(bucket_bits):
         start, stop = np.searchsorted(splits, [split, split + 1]).tolist()
@@ -141,16 +170,9 @@ def _parts(rows: pa.Table, bucket_bits: list[int]) -> Iterator[tuple[int, pa.Tab
         edges = np.searchsorted(buckets, np.arange((1 << bits) + 1, dtype=np.uint64)).tolist()
         for bucket, (begin, end) in enumerate(pairwise(edges)):
             if begin < end:
-                yield first_bucket + bucket, rows.slice(start + begin, end - begin)
+                (part,) = rows.slice(start + begin, end - begin).to_batches()
+                yield first_bucket + bucket, part
         first_bucket += 1 << bits
-
-
-def _as_bytes(part: pa.Table) -> pa.Buffer:
-    sink = pa.BufferOutputStream()
-    # Not compressed: it is read once more, and token ids hardly become smaller.
-    with pa.ipc.new_stream(sink, part.schema) as writer:
-        writer.write_table(part)
-    return sink.getvalue()
 
 
 def _register_vocabularies(connection: duckdb.DuckDBPyConnection, columns: list[CategoricalColumn]) -> None:

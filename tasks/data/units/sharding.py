@@ -20,9 +20,10 @@ from storage.datasets import SPLITS, FileRecord, SplitRecord, dataset_key
 from storage.errors import CorruptObjectError, ObjectMissingError
 from storage.objects.digests import sha256_of_file
 from tasks.configuration import DataConfig
-from tasks.data.shard import ShardFile, row_groups
+from tasks.data.shard import ShardFile, whole_row_groups
+from tasks.data.token_lists import narrow_type
 from tasks.data.units.area import Area, Record, put_again
-from tasks.data.units.dealing import parts_name, sort_rows
+from tasks.data.units.dealing import in_order, order_of, part_schema, parts_name
 from tasks.data.units.place import Place
 from tasks.data.units.records import read_records, unit_name
 
@@ -54,9 +55,9 @@ def write_shard(place: Place, index: int, folder: Path) -> tuple[Record, dict[st
     first = number * place.config.shard_rows
     rows = _rows(place, settings, split, first, first + num_rows)
     path = folder / name
-    with ShardFile(path) as shard:
-        for group in row_groups(rows, place.config.row_group_rows):
-            shard.write(group)
+    with ShardFile(path, place.config.row_group_rows) as shard:
+        for groups in whole_row_groups(rows, place.config.row_group_rows):
+            shard.write(groups)
     sha256, num_bytes = sha256_of_file(path), path.stat().st_size
     put_again(place.store, path, dataset_key(settings["digest"], name), sha256)
     path.unlink()
@@ -107,6 +108,7 @@ def rows_in(records: list[Record], bucket_bits: list[int]) -> list[int]:
 def _rows(place: Place, settings: Record, split: int, first: int, stop: int) -> Iterator[pa.Table]:
     """The rows [first, stop) of a split, in order, a bucket at a time."""
     parts = _parts(place.area, settings["num_pieces"], tuple(settings["bucket_bits"]))
+    schema = part_schema(narrow_type(settings["vocabulary_size"]))
     first_bucket = sum(1 << bits for bits in settings["bucket_bits"][:split])
     num_buckets = 1 << settings["bucket_bits"][split]
     starts = [0, *np.cumsum(parts.rows[:, first_bucket : first_bucket + num_buckets].sum(axis=0)).tolist()]
@@ -115,17 +117,17 @@ def _rows(place: Place, settings: Record, split: int, first: int, stop: int) -> 
         if start >= stop:
             return
         if start < end:
-            rows = sort_rows(_read_bucket(place.area, parts, first_bucket + bucket))
-            yield rows.slice(max(first, start) - start, min(stop, end) - max(first, start))
+            rows = _read_bucket(place.area, parts, first_bucket + bucket, schema)
+            # A bucket at an end of the shard is read once more for its neighbour: what is not of this one stays.
+            yield in_order(rows, order_of(rows)[max(first, start) - start : min(stop, end) - start])
 
 
-def _read_bucket(area: Area, parts: Parts, bucket: int) -> pa.Table:
-    return pa.concat_tables(
-        _read_part(area, parts, piece, bucket) for piece in np.flatnonzero(parts.rows[:, bucket]).tolist()
-    )
+def _read_bucket(area: Area, parts: Parts, bucket: int, schema: pa.Schema) -> pa.Table:
+    pieces = np.flatnonzero(parts.rows[:, bucket]).tolist()
+    return pa.Table.from_batches([_read_part(area, parts, piece, bucket, schema) for piece in pieces])
 
 
-def _read_part(area: Area, parts: Parts, piece: int, bucket: int) -> pa.Table:
+def _read_part(area: Area, parts: Parts, piece: int, bucket: int, schema: pa.Schema) -> pa.RecordBatch:
     name = parts_name(piece)
     try:
         data = area.read_range(name, int(parts.starts[piece, bucket]), int(parts.ends[piece, bucket]))
@@ -137,8 +139,7 @@ def _read_part(area: Area, parts: Parts, piece: int, bucket: int) -> pa.Table:
             f"Nothing was published. Delete {area.address_of(unit_name('deal', piece))}.json and run again: this part "
             "is then prepared again from the source, and nothing else."
         )
-    with pa.ipc.open_stream(data) as reader:
-        return reader.read_all()
+    return pa.ipc.read_record_batch(data, schema)
 
 
 @lru_cache(maxsize=1)

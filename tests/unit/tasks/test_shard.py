@@ -17,6 +17,7 @@ from storage.datasets import SPLITS, SplitRecord, dataset_key
 from storage.errors import CorruptObjectError
 from storage.objects.digests import sha256_of_bytes, sha256_of_file
 from storage.objects.local_store import LocalStore
+from tasks.data.token_lists import narrow_type
 from tasks.data.tokenizer import encode_texts, shortened, train_tokenizer
 from tasks.data.units.area import FolderArea, put_again
 from tasks.data.units.dealing import parts_name, write_parts
@@ -26,12 +27,13 @@ from tasks.data.units.sharding import require_all_rows, shards_of, splits_in
 from tasks.data.units.work import do_unit
 from tests.helpers.parquet import text_config
 
+VOCABULARY_SIZE = 100_000
 SCHEMA = pa.schema(
     {
         "split": pa.int32(),
         "id": pa.string(),
         "label": pa.int32(),
-        "tokens": pa.list_(pa.int32()),
+        "tokens": pa.list_(narrow_type(VOCABULARY_SIZE)),
         "numeric": pa.list_(pa.float32()),
         "missing": pa.list_(pa.float32()),
         "categorical": pa.list_(pa.int32()),
@@ -70,6 +72,7 @@ def write_shards(
         parts = write_parts(table, bucket_bits, folder / "parts")
         area.keep(unit_name("deal", index), {"parts": parts}, {parts_name(index): folder / "parts"})
     settings = {"digest": "digest", "num_rows": sizes, "bucket_bits": bucket_bits, "num_pieces": len(pieces)}
+    settings |= {"vocabulary_size": VOCABULARY_SIZE}
     area.keep(settings_name("shard"), settings, {})
     place = Place(config, store, area, folder, folder, [])
     shards = len(shards_of(sizes, config))

@@ -52,7 +52,7 @@ from tasks.data.tokenizer import TOKENIZER_FILE, load_tokenizer, train_tokenizer
 from tasks.data.units.area import Area, FolderArea, Record, StoreArea, begin_area, put_again, remove_area
 from tasks.data.units.checking import measured_in, open_extract
 from tasks.data.units.dealing import DealSettings, bits_of_buckets, require_short_enough
-from tasks.data.units.pieces import bytes_of_piece, cut
+from tasks.data.units.pieces import bytes_of_piece, cut, limit_beside_processes
 from tasks.data.units.place import PLAN, Address, Place, plan_record, read_files, settings_name
 from tasks.data.units.records import find_records, read_records
 from tasks.data.units.sharding import require_all_rows, rows_in, shards_of, splits_in
@@ -244,7 +244,7 @@ class _Preparation:
         self,
     ) -> tuple[Record, Dealt, list[NumericColumn], list[CategoricalColumn]]:
         """What the contract finds, how the rows are dealt to splits, and the statistics of the training split."""
-        limit = self.config.memory_limit
+        limit = self.config.memory_limit if self.address is None else limit_beside_processes(self.config)
         with open_database(limit, self.place.folder) as connection:
             contract = self.run_part("contract", lambda: self._check(connection))
             return contract, *self.run_part("split and statistics", lambda: self._measure(connection))

@@ -22,13 +22,12 @@ from tokenizers import Tokenizer
 from storage.datasets import FIRST_VOCABULARY_INDEX, CategoricalColumn, NumericColumn
 from tasks.configuration import DataConfig
 from tasks.data.contract.rules import too_long
-from tasks.data.database import hash_sql
 from tasks.data.rows import prepared_sql
 from tasks.data.split import Dealt
 from tasks.data.token_lists import kept_tokens, narrow_type, take_lists
 from tasks.data.tokenizer import TOKENIZER_FILE, encode_texts, load_tokenizer, shortened
 from tasks.data.units.area import Record
-from tasks.data.units.decoded import take_tokens, tokens_of
+from tasks.data.units.decoded import take_rows
 from tasks.data.units.place import Place
 
 BATCH_ROWS = 4096
@@ -75,17 +74,19 @@ def bits_of_buckets(dealt: Dealt, config: DataConfig, bytes_per_row: float, buck
 def deal(place: Place, index: int, folder: Path) -> tuple[Record, dict[str, Path]]:
     """Deal the rows of a piece."""
     settings = DealSettings.from_record(place.settings("deal"))
-    decoded = take_tokens(place, index)
+    decoded = take_rows(place, index)
     tokenizer = load_tokenizer(place.area.fetch(TOKENIZER_FILE)) if place.config.text else None
+    too_long_rows: Record = {"rows": 0, "examples": []}
     with place.database() as connection:
-        connection.execute(
-            f"CREATE TEMP VIEW dealt AS SELECT *, {settings.split_sql} AS split FROM ({place.piece_sql(index)})"
-        )
         _register_vocabularies(connection, settings.categorical)
-        rows = None if decoded is None else _with_decoded(connection, settings, decoded, place.config)
-        too_long_rows: Record = {"rows": 0, "examples": []}
-        if rows is None:
-            rows, too_long_rows = _read(_dealt(connection, settings, place.config), tokenizer, place.config)
+        if decoded is not None:
+            rows = _with_decoded(connection, settings, decoded, place.config)
+        else:
+            connection.execute(
+                f"CREATE TEMP VIEW dealt AS SELECT *, {settings.split_sql} AS split FROM ({place.piece_sql(index)})"
+            )
+            prepared = prepared_sql(place.config, settings.classes, settings.numeric)
+            rows, too_long_rows = _read(connection.sql(prepared).to_arrow_reader(BATCH_ROWS), tokenizer, place.config)
     path = folder / "parts"
     record = {"too_long": too_long_rows, "parts": write_parts(rows, settings.bucket_bits, path)}
     return record, {parts_name(index): path}
@@ -183,22 +184,22 @@ def _register_vocabularies(connection: duckdb.DuckDBPyConnection, columns: list[
         )
 
 
-def _dealt(
-    connection: duckdb.DuckDBPyConnection, settings: DealSettings, config: DataConfig, has_body: bool = True
-) -> pa.RecordBatchReader:
-    """The rows of the view `dealt` as training will see them, with their places, in no particular order."""
-    order = hash_sql(f"'order:{config.seed}:' || id")
-    query = f"SELECT *, {order} AS place FROM ({prepared_sql(config, settings.classes, settings.numeric, has_body)})"
-    return connection.sql(query).to_arrow_reader(BATCH_ROWS)
-
-
 def _with_decoded(
     connection: duckdb.DuckDBPyConnection, settings: DealSettings, decoded: pa.Table, config: DataConfig
-) -> pa.Table | None:
-    """All rows with tokens that were decoded before; None if these are of other rows."""
-    rows = _dealt(connection, settings, config, has_body=False).read_all()
-    tokens = tokens_of(rows.column("id").combine_chunks(), decoded)
-    return None if tokens is None else rows.append_column("tokens", tokens).select(PART_COLUMNS)
+) -> pa.Table:
+    """The rows that `check` has left, as training will see them."""
+    kept = decoded.select(["id", "place", "tokens"])
+    number = pa.array(np.arange(decoded.num_rows))
+    connection.register("decoded", decoded.drop_columns(kept.column_names).append_column("number", number))
+    split = "" if "split" in decoded.column_names else f", {settings.split_sql} AS split"
+    connection.execute(f"CREATE TEMP VIEW dealt AS SELECT *{split} FROM decoded")
+    rows = connection.sql(prepared_sql(config, settings.classes, settings.numeric, has_body=False)).to_arrow_table()
+    numbers = rows.column("number").to_numpy()
+    if not np.array_equal(numbers, number):  # which DuckDB does not promise
+        rows = in_order(rows, np.argsort(numbers))
+    for name, column in zip(kept.column_names, kept.columns, strict=True):
+        rows = rows.append_column(name, column)
+    return rows.select(PART_COLUMNS)
 
 
 def _read(reader: pa.RecordBatchReader, tokenizer: Tokenizer | None, config: DataConfig) -> tuple[pa.Table, Record]:

@@ -55,7 +55,7 @@ from tasks.data.units.dealing import DealSettings, bits_of_buckets, require_shor
 from tasks.data.units.pieces import bytes_of_piece, cut, limit_beside_processes
 from tasks.data.units.place import PLAN, Address, Place, plan_record, read_files, settings_name
 from tasks.data.units.records import find_records, read_records
-from tasks.data.units.sharding import require_all_rows, rows_in, shards_of, splits_in
+from tasks.data.units.sharding import require_all_rows, rows_in, shard_units, shards_together, splits_in
 from tasks.data.units.texts import read_texts, texts_settings
 from tasks.data.units.work import Engine, OneByOne, do_unit
 from tasks.data.units.working_folders import remove_abandoned, working_folder
@@ -65,7 +65,7 @@ from tasks.places import scratch_error
 # What is smaller than this is prepared in this process, and nothing of it is kept for a second attempt.
 SMALL_SOURCE_BYTES = 64 << 20
 # Counted up whenever units leave something else: what an earlier version kept is not used then.
-UNITS_FORMAT = 3
+UNITS_FORMAT = 4
 LEARNED = "learned"
 Value = TypeVar("Value")
 LIBRARIES = ("duckdb", "pyarrow", "tokenizers", "great-expectations", "numpy")
@@ -165,7 +165,7 @@ class _Preparation:
         self.on_progress = on_progress
         self.run_part = run_part
         self.engine = engine
-        self.num_bytes = 0
+        self.bytes_per_row = 0.0
 
     @property
     def digest(self) -> str:
@@ -236,7 +236,8 @@ class _Preparation:
         return table, f"{table.num_rows_total:,} rows in {count_of(len(files), 'file')}."
 
     def _cut(self, table: SourceTable) -> None:
-        pieces, self.num_bytes = cut(table, self.config)
+        pieces, num_bytes = cut(table, self.config)
+        self.bytes_per_row = num_bytes / table.num_rows_total
         self.place = replace(self.place, table=table, pieces=tuple(pieces))
         self.area.keep(PLAN, plan_record(table, pieces), {})
 
@@ -284,7 +285,7 @@ class _Preparation:
         self, dealt: Dealt, numeric: list[NumericColumn], categorical: list[CategoricalColumn]
     ) -> tuple[list[int], str]:
         num_rows = self.place.rows_of.num_rows_total
-        bits = bits_of_buckets(dealt, self.config, self.num_bytes / num_rows, bytes_of_piece(self.config))
+        bits = bits_of_buckets(dealt, self.config, self.bytes_per_row, bytes_of_piece(self.config))
         settings = DealSettings(dealt.split_sql, dealt.classes, numeric, categorical, bits)
         self._share("deal", settings.as_record())
         records = self._do("deal", len(self.place.pieces), "tokenise" if self.config.text else "deal")
@@ -293,11 +294,12 @@ class _Preparation:
         return bits, f"{num_rows:,} rows in {count_of(sum(1 << n for n in bits), 'bucket')}."
 
     def _write(self, dealt: Dealt, bits: list[int], vocabulary_size: int) -> tuple[dict[str, SplitRecord], str]:
+        num_together = shards_together(self.config, self.bytes_per_row, bytes_of_piece(self.config))
+        units = shard_units(dealt.num_rows, num_together, self.config)
         shared: Record = {"digest": self.digest, "num_rows": dealt.num_rows, "bucket_bits": bits}
         shared |= {"num_pieces": len(self.place.pieces), "vocabulary_size": vocabulary_size}
-        self._share("shard", shared)
-        records = self._do("shard", len(shards_of(dealt.num_rows, self.config)), "shard")
-        splits = splits_in(records, dealt.num_rows, self.config)
+        self._share("shard", shared | {"num_together": num_together})
+        splits = splits_in(self._do("shard", len(units), "shard"), units, dealt.num_rows)
         files = [shard for split in splits.values() for shard in split.shards]
         return splits, f"{count_of(len(files), 'shard')} with {size(sum(file.num_bytes for file in files))}."
 

@@ -23,7 +23,7 @@ PROCESS_BYTES = 256 << 20
 SHARE_OF_LIMIT = 32
 SHARES_BESIDE_PROCESSES = 4
 MOST_STRETCHES = 64
-VALUE_BYTES = 8  # of a number, also in a list, before it is narrowed
+VALUE_BYTES = 4  # of a number in a list, at most, once its batch is narrowed
 USUAL_LIMIT = 2 << 30
 UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30,
          "TIB": 2**40}  # fmt: skip

@@ -14,6 +14,8 @@ from storage.errors import ConfigurationError, StoreError
 from tasks.configuration import UNLIMITED
 from tasks.data.sources.columns import literal
 
+HASH_VALUES = 2**64
+
 
 @contextlib.contextmanager
 def open_database(memory_limit: str, folder: Path) -> Iterator[duckdb.DuckDBPyConnection]:
@@ -56,6 +58,14 @@ def explained_errors(memory_limit: str, folder: Path) -> Iterator[None]:
 
 def _first_line(error: Exception) -> str:
     return str(error).partition("\n")[0]
+
+
+def hash_sql(text: str) -> str:
+    """SQL of the hash of a text, itself SQL: the number below `HASH_VALUES` that the last half of its MD5 is.
+
+    It is `md5_number_lower`, which takes several times as long: that one writes the MD5 as text first.
+    """
+    return f"(md5_number({text}) >> 64)::UBIGINT"
 
 
 def parquet_sql(paths: Sequence[Path], by_name: bool = False) -> str:

@@ -17,7 +17,6 @@ from threading import Thread
 from typing import Protocol, TypeVar
 
 import duckdb
-from tokenizers import Tokenizer
 
 from storage.datasets import (
     SPLITS,
@@ -53,10 +52,10 @@ from tasks.data.tokenizer import TOKENIZER_FILE, load_tokenizer, train_tokenizer
 from tasks.data.units.area import Area, FolderArea, Record, StoreArea, begin_area, put_again, remove_area
 from tasks.data.units.checking import measured_in, open_extract
 from tasks.data.units.dealing import DealSettings, bits_of_buckets, require_short_enough
-from tasks.data.units.pieces import bytes_of_piece, cut
+from tasks.data.units.pieces import bytes_of_piece, cut, limit_beside_processes
 from tasks.data.units.place import PLAN, Address, Place, plan_record, read_files, settings_name
 from tasks.data.units.records import find_records, read_records
-from tasks.data.units.sharding import require_all_rows, rows_in, shards_of, splits_in
+from tasks.data.units.sharding import require_all_rows, rows_in, shard_units, shards_together, splits_in
 from tasks.data.units.texts import read_texts, texts_settings
 from tasks.data.units.work import Engine, OneByOne, do_unit
 from tasks.data.units.working_folders import remove_abandoned, working_folder
@@ -66,7 +65,7 @@ from tasks.places import scratch_error
 # What is smaller than this is prepared in this process, and nothing of it is kept for a second attempt.
 SMALL_SOURCE_BYTES = 64 << 20
 # Counted up whenever units leave something else: what an earlier version kept is not used then.
-UNITS_FORMAT = 2
+UNITS_FORMAT = 4
 LEARNED = "learned"
 Value = TypeVar("Value")
 LIBRARIES = ("duckdb", "pyarrow", "tokenizers", "great-expectations", "numpy")
@@ -166,7 +165,7 @@ class _Preparation:
         self.on_progress = on_progress
         self.run_part = run_part
         self.engine = engine
-        self.num_bytes = 0
+        self.bytes_per_row = 0.0
 
     @property
     def digest(self) -> str:
@@ -200,11 +199,11 @@ class _Preparation:
         self._cut(table)
         contract, dealt, numeric, categorical = self._look_at_all_rows()
         self.inputs = with_class_order(self.inputs, dealt.classes, self.config)
-        tokenizer: Tokenizer | None = None
+        vocabulary_size = self.config.vocabulary_size
         if self.config.text:
-            tokenizer = self.run_part("tokenise", lambda: self._learn_tokens(dealt))
+            vocabulary_size = self.run_part("tokenise", lambda: self._learn_tokens(dealt))
         bits = self.run_part("deal", lambda: self._deal(dealt, numeric, categorical))
-        splits = self.run_part("shard", lambda: self._write(dealt, bits))
+        splits = self.run_part("shard", lambda: self._write(dealt, bits, vocabulary_size))
         manifest = DatasetManifest(
             digest=self.digest,
             inputs=self.inputs,
@@ -215,13 +214,13 @@ class _Preparation:
                 classes=dealt.classes,
                 class_counts=dealt.class_counts,
             ),
-            vocabulary_size=tokenizer.get_vocab_size() if tokenizer is not None else self.config.vocabulary_size,
+            vocabulary_size=vocabulary_size,
             max_tokens=self.config.max_tokens,
             row_group_rows=self.config.row_group_rows,
             numeric=numeric,
             categorical=categorical,
             splits=splits,
-            tokenizer=self._put(TOKENIZER_FILE, self.area.fetch(TOKENIZER_FILE)) if tokenizer is not None else None,
+            tokenizer=self._put(TOKENIZER_FILE, self.area.fetch(TOKENIZER_FILE)) if self.config.text else None,
             contract=self._put_json(CONTRACT_FILE, contract),
         )
         ensure_unchanged(self.place.files)
@@ -237,7 +236,8 @@ class _Preparation:
         return table, f"{table.num_rows_total:,} rows in {count_of(len(files), 'file')}."
 
     def _cut(self, table: SourceTable) -> None:
-        pieces, self.num_bytes = cut(table, self.config)
+        pieces, num_bytes = cut(table, self.config)
+        self.bytes_per_row = num_bytes / table.num_rows_total
         self.place = replace(self.place, table=table, pieces=tuple(pieces))
         self.area.keep(PLAN, plan_record(table, pieces), {})
 
@@ -245,7 +245,7 @@ class _Preparation:
         self,
     ) -> tuple[Record, Dealt, list[NumericColumn], list[CategoricalColumn]]:
         """What the contract finds, how the rows are dealt to splits, and the statistics of the training split."""
-        limit = self.config.memory_limit
+        limit = self.config.memory_limit if self.address is None else limit_beside_processes(self.config)
         with open_database(limit, self.place.folder) as connection:
             contract = self.run_part("contract", lambda: self._check(connection))
             return contract, *self.run_part("split and statistics", lambda: self._measure(connection))
@@ -268,7 +268,8 @@ class _Preparation:
         rows = ", ".join(f"{count:,} {name}" for name, count in zip(SPLITS, dealt.num_rows, strict=True))
         return (dealt, numeric, categorical), f"Samples: {rows}; {len(dealt.classes)} classes."
 
-    def _learn_tokens(self, dealt: Dealt) -> tuple[Tokenizer, str]:
+    def _learn_tokens(self, dealt: Dealt) -> tuple[int, str]:
+        """Learn the tokenizer; the number of its tokens."""
         if self.area.find(LEARNED) is None:
             bytes_per_text = self.num_text_bytes / self.place.rows_of.num_rows_total
             self._share("texts", texts_settings(dealt.split_sql, dealt.num_rows[TRAIN], bytes_per_text))
@@ -277,14 +278,14 @@ class _Preparation:
             path = self.place.folder / TOKENIZER_FILE
             train_tokenizer(texts, self.config.vocabulary_size).save(str(path))
             self.area.keep(LEARNED, {}, {TOKENIZER_FILE: path})
-        tokenizer = load_tokenizer(self.area.fetch(TOKENIZER_FILE))
-        return tokenizer, f"{tokenizer.get_vocab_size():,} tokens, learned on the training split."
+        vocabulary_size = load_tokenizer(self.area.fetch(TOKENIZER_FILE)).get_vocab_size()
+        return vocabulary_size, f"{vocabulary_size:,} tokens, learned on the training split."
 
     def _deal(
         self, dealt: Dealt, numeric: list[NumericColumn], categorical: list[CategoricalColumn]
     ) -> tuple[list[int], str]:
         num_rows = self.place.rows_of.num_rows_total
-        bits = bits_of_buckets(dealt, self.config, self.num_bytes / num_rows, bytes_of_piece(self.config))
+        bits = bits_of_buckets(dealt, self.config, self.bytes_per_row, bytes_of_piece(self.config))
         settings = DealSettings(dealt.split_sql, dealt.classes, numeric, categorical, bits)
         self._share("deal", settings.as_record())
         records = self._do("deal", len(self.place.pieces), "tokenise" if self.config.text else "deal")
@@ -292,11 +293,13 @@ class _Preparation:
         require_all_rows(rows_in(records, bits), dealt.num_rows)
         return bits, f"{num_rows:,} rows in {count_of(sum(1 << n for n in bits), 'bucket')}."
 
-    def _write(self, dealt: Dealt, bits: list[int]) -> tuple[dict[str, SplitRecord], str]:
-        shared = {"digest": self.digest, "num_rows": dealt.num_rows, "bucket_bits": bits}
-        self._share("shard", shared | {"num_pieces": len(self.place.pieces)})
-        records = self._do("shard", len(shards_of(dealt.num_rows, self.config)), "shard")
-        splits = splits_in(records, dealt.num_rows, self.config)
+    def _write(self, dealt: Dealt, bits: list[int], vocabulary_size: int) -> tuple[dict[str, SplitRecord], str]:
+        num_together = shards_together(self.config, self.bytes_per_row, bytes_of_piece(self.config))
+        units = shard_units(dealt.num_rows, num_together, self.config)
+        shared: Record = {"digest": self.digest, "num_rows": dealt.num_rows, "bucket_bits": bits}
+        shared |= {"num_pieces": len(self.place.pieces), "vocabulary_size": vocabulary_size}
+        self._share("shard", shared | {"num_together": num_together})
+        splits = splits_in(self._do("shard", len(units), "shard"), units, dealt.num_rows)
         files = [shard for split in splits.values() for shard in split.shards]
         return splits, f"{count_of(len(files), 'shard')} with {size(sum(file.num_bytes for file in files))}."
 

@@ -5,12 +5,35 @@ Invariant: what becomes of a row depends on the row, the classes, the statistics
 
 from storage.datasets import MISSING_INDEX, UNSEEN_INDEX, NumericColumn
 from tasks.configuration import DataConfig
+from tasks.data.database import hash_sql
 from tasks.data.sources.columns import literal
+from tasks.data.split import split_sql
+
+
+def place_sql(config: DataConfig) -> str:
+    """SQL of a row's place in the order of all rows, a number."""
+    return hash_sql(f"'order:{config.seed}:' || id")
+
+
+def extracted_columns(config: DataConfig) -> str:
+    """SQL of all that is known of a row before the others are, but text and tokens.
+
+    That is what `samples_sql` gives, the row's place, and its split where the row alone decides it.
+    """
+    numeric, categorical = (
+        (f"n{i}" for i in range(len(config.numeric))),
+        (f"c{i}" for i in range(len(config.categorical))),
+    )
+    columns = ["id", "label", "split_key", *numeric, *categorical, f"{place_sql(config)} AS place"]
+    columns += ["own_split"] if config.split.has_own_sources else []
+    split = split_sql(config)
+    return ", ".join(columns if split is None else [*columns, f"{split} AS split"])
 
 
 def prepared_sql(config: DataConfig, classes: list[str], numeric: list[NumericColumn], has_body: bool = True) -> str:
     """SQL of every sample as training will see it, in no particular order; raw text is still text, and tokens that
-    the mask hides are still there. Without `has_body` there are neither text nor tokens."""
+    the mask hides are still there. Without `has_body` there are neither text nor tokens, and for the id and the place
+    there is `number`, which `dealt` must have."""
     listed = ", ".join(literal(name) for name in classes)
     scaled = [_scaled_sql(i, column) for i, column in enumerate(numeric)]
     missing = [f"(n{i} IS NULL)::INTEGER" for i in range(len(numeric))]
@@ -21,9 +44,9 @@ def prepared_sql(config: DataConfig, classes: list[str], numeric: list[NumericCo
     joins = " ".join(f"LEFT JOIN vocabulary{i} v{i} ON v{i}.value = c{i}" for i in range(len(indices)))
     tokens = "CAST(tokens AS INTEGER[]) AS tokens"
     body = "text" if config.text else f"{tokens}, CAST(mask AS TINYINT[]) AS mask" if config.attention_mask else tokens
-    body = f"{body}, " if has_body else ""
+    own = f"id, {place_sql(config)} AS place, {body}" if has_body else "number"
     return (
-        f"SELECT split, id, (list_position([{listed}], label) - 1)::INTEGER AS label, {body}"
+        f"SELECT split, {own}, (list_position([{listed}], label) - 1)::INTEGER AS label, "
         f"CAST([{', '.join(scaled)}] AS FLOAT[]) AS numeric, CAST([{', '.join(missing)}] AS FLOAT[]) AS missing, "
         f"CAST([{', '.join(indices)}] AS INTEGER[]) AS categorical FROM dealt {joins}"
     )

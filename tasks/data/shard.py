@@ -40,9 +40,9 @@ COMPRESSION = {"id": "zstd", "length": "zstd", "tokens": "lz4"} | dict.fromkeys(
 
 
 class ShardFile:
-    """A context manager that writes a shard, one row group after the other."""
+    """A context manager that writes a shard in row groups of so many rows."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, row_group_rows: int) -> None:
         # Checksums: a bit that flips later is noticed when the page is read, not trained on.
         self._writer = pq.ParquetWriter(
             path,
@@ -53,6 +53,7 @@ class ShardFile:
             column_encoding=ENCODINGS,
             write_page_checksum=True,
         )
+        self._row_group_rows = row_group_rows
         self.num_rows = 0
         self.num_tokens = 0
 
@@ -64,15 +65,15 @@ class ShardFile:
     ) -> None:
         self._writer.close()
 
-    def write(self, group: pa.Table) -> None:
-        """Write a row group that `row_groups` made."""
-        self._writer.write_table(group, row_group_size=group.num_rows)
-        self.num_rows += group.num_rows
-        self.num_tokens += pc.sum(group.column("length")).as_py()
+    def write(self, rows: pa.Table) -> None:
+        """Write whole row groups, or those at the end, as `whole_row_groups` made them."""
+        self._writer.write_table(rows, row_group_size=self._row_group_rows)
+        self.num_rows += rows.num_rows
+        self.num_tokens += pc.sum(rows.column("length")).as_py()
 
 
-def row_groups(parts: Iterable[pa.Table], row_group_rows: int) -> Iterator[pa.Table]:
-    """The rows in groups of exactly that many, but the last one."""
+def whole_row_groups(parts: Iterable[pa.Table], row_group_rows: int) -> Iterator[pa.Table]:
+    """The rows as shards have them, always as many row groups as are complete, at the end what is left."""
     waiting: list[pa.Table] = []
     num_waiting = 0
     for part in parts:
@@ -82,15 +83,14 @@ def row_groups(parts: Iterable[pa.Table], row_group_rows: int) -> Iterator[pa.Ta
             continue
         table = pa.concat_tables(waiting)
         whole = num_waiting - num_waiting % row_group_rows
-        for start in range(0, whole, row_group_rows):
-            yield _shard_table([table.slice(start, row_group_rows)])
+        yield _shard_table([table.slice(0, whole)])
         waiting, num_waiting = [table.slice(whole)] if whole < num_waiting else [], num_waiting - whole
     if waiting:
         yield _shard_table(waiting)
 
 
 def _shard_table(tables: list[pa.Table]) -> pa.Table:
-    """One contiguous row group: how the rows arrived must not show in the file's bytes."""
+    """One contiguous table: how the rows arrived must not show in the file's bytes."""
     table = pa.concat_tables(tables).combine_chunks()
     table = table.append_column("length", pc.list_value_length(table.column("tokens")))
     columns = [_column(table.column(part.name).chunk(0), part.type) for part in SHARD_SCHEMA]

@@ -13,11 +13,11 @@ from storage.datasets import SPLITS
 from tasks.configuration import DataConfig
 from tasks.data.class_order import order_labels
 from tasks.data.contract.rules import given_split_sql, label_domain
+from tasks.data.database import HASH_VALUES, hash_sql
 from tasks.data.sources.columns import SourceTable, literal, only_row
 from tasks.data.sources.messages import broken_contract
 
 TRAIN, VALIDATION, TEST = (SPLITS.index(name) for name in ("train", "validation", "test"))
-HASH_VALUES = 2**64
 NUM_VALUES_SHOWN = 10
 
 
@@ -76,7 +76,7 @@ def _shares(config: DataConfig) -> dict[int, float]:
 
 def _hash_split_sql(config: DataConfig) -> str:
     key = "id" if config.split.by == "id" else "CAST(split_key AS VARCHAR)"
-    hashed = f"md5_number_lower('split:{config.seed}:' || {key})"
+    hashed = hash_sql(f"'split:{config.seed}:' || {key}")
     cases, end = [], 0
     for split, share in _shares(config).items():
         end += int(share * HASH_VALUES)

@@ -28,10 +28,11 @@ def measure_numeric(connection: duckdb.DuckDBPyConnection, config: DataConfig) -
         row = only_row(connection, f"SELECT count(*), {moments} FROM dealt WHERE split = {TRAIN}")
     finally:
         connection.execute(f"SET threads = {threads}")
-    return [
-        _numeric_column(column, row[3 * i + 1], row[3 * i + 2], row[3 * i + 3], _median(connection, i), row[0])
-        for i, column in enumerate(config.numeric)
-    ]
+    columns = []
+    for i, column in enumerate(config.numeric):
+        mean, deviation, count = row[3 * i + 1 : 3 * i + 4]
+        columns.append(_numeric_column(column, mean, deviation, count, _median(connection, i, count), row[0]))
+    return columns
 
 
 def measure_categorical(connection: duckdb.DuckDBPyConnection, config: DataConfig) -> list[CategoricalColumn]:
@@ -39,9 +40,12 @@ def measure_categorical(connection: duckdb.DuckDBPyConnection, config: DataConfi
     return [_categorical_column(connection, i, column) for i, column in enumerate(config.categorical)]
 
 
-def _median(connection: duckdb.DuckDBPyConnection, index: int) -> float | None:
-    # One column at a time: the exact median holds all values of the column in memory.
-    (median,) = only_row(connection, f"SELECT median(n{index}) FROM dealt WHERE split = {TRAIN}")
+def _median(connection: duckdb.DuckDBPyConnection, index: int, count: int) -> float | None:
+    # Of the one or two values in the middle: to find them DuckDB sorts, on disk where memory does not suffice, while
+    # its median holds all values of the column in memory.
+    values = f"SELECT n{index} AS n FROM dealt WHERE split = {TRAIN} AND n{index} IS NOT NULL ORDER BY n"
+    middle = f"LIMIT {2 - count % 2} OFFSET {max(0, count - 1) // 2}"
+    (median,) = only_row(connection, f"SELECT median(n) FROM ({values} {middle})")
     return None if median is None else float(median)
 
 

@@ -55,7 +55,8 @@ def good_tokens(
         and values.min(initial=1) > 0
         and values.max(initial=1) < vocabulary_size
     )
-    return _as_lists(lengths, pa.array(values)) if is_good else None
+    # All of them fit, so they are narrowed without a look at each.
+    return _as_lists(lengths, pa.array(values.astype(token_type(vocabulary_size)))) if is_good else None
 
 
 def take_lists(lists: pa.ListArray, order: NDArray[np.int64]) -> pa.ListArray:
@@ -97,9 +98,9 @@ def _unmasked(
     starts: NDArray[np.int64], values: NDArray[Any], mask: NDArray[Any]
 ) -> tuple[NDArray[np.int64], NDArray[Any]]:
     """The same rows without the values where the mask is 0."""
-    kept = np.flatnonzero(mask)
-    if len(kept) == len(values):
+    if np.count_nonzero(mask) == len(values):
         return starts, values
+    kept = np.flatnonzero(mask)
     return np.searchsorted(kept, starts), values[kept]
 
 

@@ -24,7 +24,7 @@ from storage.runs.retention import RetentionPolicy
 from storage.runs.run_state import RunState
 from storage.runs.transitions import promote, take_lease
 from tasks.configuration import RunConfig
-from tasks.data.shard import ShardFile, row_groups
+from tasks.data.shard import ShardFile, whole_row_groups
 from tests.helpers.parquet import text_config
 from tests.helpers.runs import record_of
 from training.batches.assembled import Leaf
@@ -103,9 +103,9 @@ def _publish(store: LocalStore, num_rows: int, scratch: Path) -> DatasetManifest
 def _put_shard(store: LocalStore, digest: str, rows: range, scratch: Path) -> FileRecord:
     name = f"train-{rows.start // SHARD_ROWS:05d}.parquet"
     path = scratch / name
-    with ShardFile(path) as file:
-        for group in row_groups([_table(np.arange(rows.start, rows.stop))], GROUP_ROWS):
-            file.write(group)
+    with ShardFile(path, GROUP_ROWS) as file:
+        for groups in whole_row_groups([_table(np.arange(rows.start, rows.stop))], GROUP_ROWS):
+            file.write(groups)
     num_bytes, sha256 = path.stat().st_size, sha256_of_file(path)
     store.put_file(path, dataset_key(digest, name))
     path.unlink()

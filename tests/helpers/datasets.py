@@ -64,9 +64,8 @@ def _put_split(
         name = f"{split}-{start // SHARD_ROWS:05d}.parquet"
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / name
-        with ShardFile(path) as shard:
-            for first in range(0, count, GROUP_ROWS):
-                shard.write(table.slice(first, GROUP_ROWS))
+        with ShardFile(path, GROUP_ROWS) as shard:
+            shard.write(table)
         num_bytes, sha256 = path.stat().st_size, sha256_of_file(path)
         store.put_file(path, dataset_key(digest, name))
         path.unlink()

@@ -20,6 +20,7 @@ from tasks.configuration import DataConfig
 from tasks.data.contract.measured import Measured, measure
 from tasks.data.identity.fingerprints import fingerprint_files, read_inputs
 from tasks.data.listing import find_source
+from tasks.data.rows import extracted_columns, place_sql
 from tasks.data.sources.columns import SourceTable, Stretch, inspect_files, samples_sql
 from tasks.data.split import split_sql
 
@@ -111,7 +112,7 @@ def open_samples(connection: duckdb.DuckDBPyConnection, config: DataConfig) -> S
     """The files that a configuration names, as the view `samples` that the contract and the split are asked of."""
     table = inspect_files(find_source(config), config)
     split = split_sql(config)
-    columns = "*" if split is None else f"*, {split} AS split"
+    columns = f"*, {place_sql(config)} AS place" + ("" if split is None else f", {split} AS split")
     connection.execute(f"CREATE OR REPLACE TEMP VIEW samples AS SELECT {columns} FROM ({samples_sql(table, config)})")
     return table
 
@@ -119,7 +120,8 @@ def open_samples(connection: duckdb.DuckDBPyConnection, config: DataConfig) -> S
 def measure_samples(connection: duckdb.DuckDBPyConnection, table: SourceTable, config: DataConfig) -> list[Measured]:
     """What is found in each file, and the sample of all rows as the table `sampled`."""
     found = [
-        measure(connection, table, config, Stretch(index, 0, num_rows)) for index, num_rows in enumerate(table.num_rows)
+        measure(connection, table, config, Stretch(index, 0, num_rows), extracted_columns(config))
+        for index, num_rows in enumerate(table.num_rows)
     ]
     connection.register("sampled", pa.concat_tables(sample for _, sample, _ in found))
     return [measured for measured, *_ in found]

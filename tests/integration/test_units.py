@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-import pyarrow as pa
 import pytest
 
 from storage.datasets import DatasetManifest, find_dataset
@@ -19,8 +18,8 @@ from storage.objects.digests import sha256_of_file
 from storage.objects.local_store import LocalStore
 from tasks.configuration import DataConfig
 from tasks.data.pipeline import prepare_dataset
+from tasks.data.rows import prepared_sql
 from tasks.data.units import checking, dealing
-from tasks.data.units.decoded import tokens_of
 from tasks.data.units.place import Address
 from tests.helpers.cut_preparations import Counted, cut_small
 from tests.helpers.parquet import (
@@ -131,7 +130,7 @@ class Overtaken(Counted):
             super().run(address, stage, [index], on_done)
 
 
-@pytest.mark.parametrize("at", [1, 3, 5, 15])
+@pytest.mark.parametrize("at", [1, 3, 5, 8])
 def test_one_that_is_overtaken_takes_the_data_set_that_the_other_one_published(tmp_path: Path, at: int) -> None:
     config = text_config(write_parquet(tmp_path / "a.parquet", text_columns(600), 50))
     engine = Overtaken(config, tmp_path, at)
@@ -162,18 +161,18 @@ def flip_a_bit(path: Path) -> None:
 
 
 def give_those_of_another_piece(path: Path) -> None:
-    path.write_bytes(path.with_name("tokens-000000.arrow").read_bytes())
+    path.write_bytes(path.with_name("rows-000000.arrow").read_bytes())
 
 
 @pytest.mark.parametrize("damage", [flip_a_bit, give_those_of_another_piece, Path.unlink])
-def test_decoded_tokens_that_are_damaged_or_gone_are_decoded_again(
+def test_decoded_rows_that_are_damaged_or_gone_are_decoded_again(
     tmp_path: Path, damage: Callable[[Path], None]
 ) -> None:
     config = token_config(write_parquet(tmp_path / "a.parquet", token_columns(900), 40))
     num_pieces = sum(unit.startswith("check") for unit in units_of(config, tmp_path / "other"))
     with pytest.raises(OSError, match="the machine is gone"):
         prepare_with(Counted(fail_at=num_pieces), config, tmp_path)
-    left = sorted((tmp_path / "scratch").glob("brought-*/tokens-*.arrow"))
+    left = sorted((tmp_path / "scratch").glob("brought-*/rows-*.arrow"))
     assert len(left) == num_pieces > 3
     damage(left[2])
     with mock.patch.object(dealing, "_read", wraps=dealing._read) as read:
@@ -196,21 +195,25 @@ class OnAnotherMachine(Counted):
         super().run(replace(address, host="another"), stage, indices, on_done)
 
 
-def test_on_another_machine_no_tokens_are_left_and_the_bytes_are_the_same(tmp_path: Path) -> None:
+def test_on_another_machine_no_rows_are_left_and_the_bytes_are_the_same(tmp_path: Path) -> None:
     config = token_config(write_parquet(tmp_path / "a.parquet", token_columns(900), 40))
-    with mock.patch.object(checking, "leave_tokens") as leave:
+    with mock.patch.object(checking, "leave_rows") as leave:
         prepare_with(OnAnotherMachine(), config, tmp_path)
     assert not leave.called
     prepare_with(Counted(), config, tmp_path / "other")
     assert files_of(LocalStore(tmp_path / "store")) == files_of(LocalStore(tmp_path / "other" / "store"))
 
 
-def test_tokens_of_rows_in_another_order_are_found_by_their_ids() -> None:
-    decoded = pa.table({"id": ["a", "b", "c"], "tokens": pa.array([[1], [2, 3], [4]], pa.list_(pa.uint16()))})
-    found = tokens_of(pa.array(["c", "a", "b"]), decoded)
-    assert found is not None and found.to_pylist() == [[4], [1], [2, 3]]
-    assert tokens_of(pa.array(["c", "a", "x"]), decoded) is None
-    assert tokens_of(pa.array(["c", "a"]), decoded) is None
+def test_in_which_order_a_database_gives_the_rows_shows_in_no_byte(tmp_path: Path) -> None:
+    config = token_config(write_parquet(tmp_path / "a.parquet", token_columns(900), 40), categorical=["shard_id"])
+
+    def turned_round(*arguments: Any, **named: Any) -> str:
+        return f"{prepared_sql(*arguments, **named)} ORDER BY number DESC"
+
+    with mock.patch.object(dealing, "prepared_sql", turned_round):
+        prepare_with(Counted(), config, tmp_path)
+    prepare_with(Counted(), config, tmp_path / "other")
+    assert files_of(LocalStore(tmp_path / "store")) == files_of(LocalStore(tmp_path / "other" / "store"))
 
 
 def test_rows_too_long_are_counted_through_all_units(tmp_path: Path) -> None:

@@ -112,8 +112,10 @@ def _measure_bounds(connection: duckdb.DuckDBPyConnection, table: SourceTable, c
 
 
 def _duplicate_ids(connection: duckdb.DuckDBPyConnection, column: str) -> Bound:
+    # Equal ids have equal places, and to count numbers takes a third of the memory.
+    suspected = "place IN (SELECT place FROM samples GROUP BY place HAVING count(*) > 1)"
     query = (
-        "WITH twice AS (SELECT id, count(*) AS n FROM samples GROUP BY id HAVING n > 1) "
+        f"WITH twice AS (SELECT id, count(*) AS n FROM samples WHERE {suspected} GROUP BY id HAVING n > 1) "
         f"SELECT count(*), coalesce(sum(n - 1), 0)::BIGINT, min({{'n': -n, 'id': id}}, {NUM_EXAMPLES}) FROM twice"
     )
     num_ids, surplus, worst = only_row(connection, query)

@@ -5,7 +5,7 @@ Invariant: what is measured of stretches adds up to what would be measured of th
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import chain, groupby
 from typing import NamedTuple
 
 import duckdb
@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from tasks.configuration import DataConfig
 from tasks.data.contract.rules import Rule, kept_tokens_sql, row_rules
+from tasks.data.database import HASH_VALUES, hash_sql
 from tasks.data.sources.columns import SourceTable, Stretch, only_row, samples_sql
 from tasks.data.sources.messages import REWRITE, broken_contract
 from tasks.data.token_lists import good_tokens, kept_tokens, narrow_type
@@ -35,37 +36,42 @@ class Measured:
 
 
 class GoodTokens(NamedTuple):
-    """Of a stretch without a row that breaks a rule about tokens: the sample of its rows, and the tokens of all.
+    """Of a stretch without a row that breaks a rule about tokens: the sample of its rows, and all of them in order.
 
-    `decoded` has `id` and `tokens`: those that training will see, in the order of the rows.
+    `rows` has the columns that were asked for and `tokens`, those that training will see.
     """
 
     sample: pa.Table
-    decoded: pa.Table
+    rows: pa.Table
 
 
 def measure(
-    connection: duckdb.DuckDBPyConnection, table: SourceTable, config: DataConfig, stretch: Stretch
+    connection: duckdb.DuckDBPyConnection, table: SourceTable, config: DataConfig, stretch: Stretch, columns: str
 ) -> tuple[Measured, pa.Table, pa.Table | None]:
-    """Measure a stretch; what was found, those of its rows that are in the sample, and its tokens.
+    """Measure a stretch; what was found, those of its rows that are in the sample, and all its rows with tokens.
 
-    The sample has `id`, `label` and `body`: the text's beginning, or the number of tokens. The tokens are those of
-    `GoodTokens`, or None. Raises `ContractError` for a file that cannot be read to its end.
+    The sample has `id`, `label` and `body`: the text's beginning, or the number of tokens. The rows are those of
+    `GoodTokens`, with `columns`, or None. Raises `ContractError` for a file that cannot be read to its end.
     """
     rules, rows = row_rules(config), samples_sql(table, config, stretch)
     # The sample's size is right on average: a row is in it or not by the hash of its id alone.
     share = min(1.0, SAMPLE_ROWS / table.num_rows_total)
-    chosen = f"md5_number_lower(id) <= {int(share * (2**64 - 1))}"
+    chosen = f"{hash_sql('id')} <= {int(share * (HASH_VALUES - 1))}"
     try:
         narrow = samples_sql(table, config, stretch, is_narrow=True)
-        good = _read_good_tokens(connection, narrow, chosen, config) if config.tokens else None
-        looked_at = rules if good is None else [rule for rule in rules if rule.column not in _token_columns(config)]
-        num_rows, num_text_bytes, found = _count(connection, rows, looked_at, config)
+        good = (
+            _read_good_tokens(connection, narrow, f"{columns}, {chosen} AS chosen", config) if config.tokens else None
+        )
         if good is None:
+            num_rows, num_text_bytes, found = _count(connection, f"({rows})", rules, config)
             body = "left(text, 1000)" if config.text else f"len({kept_tokens_sql(config)})"
             query = f"SELECT id, label, {body} AS body FROM ({rows}) WHERE {chosen}"
             sample = connection.sql(query).to_arrow_table().cast(_sample_schema(config))
         else:
+            others = [rule for rule in rules if rule.column not in _token_columns(config)]
+            connection.register("read", good.rows)
+            num_rows, num_text_bytes, found = _count(connection, "read", others, config)
+            connection.unregister("read")
             sample = good.sample
         counts = [found.get(rule.name, 0) for rule in rules]
         examples = [_examples(connection, rows, rule, config) if found.get(rule.name) else [] for rule in rules]
@@ -80,7 +86,7 @@ def measure(
             REWRITE,
         ) from error
     measured = Measured(stretch.file_index, num_rows, num_text_bytes, counts, examples)
-    return measured, sample, None if good is None else good.decoded
+    return measured, sample, None if good is None else good.rows
 
 
 def _count(
@@ -89,24 +95,23 @@ def _count(
     """The number of rows, of bytes of text, and of rows that break each of these rules."""
     figures = ["count(*)", "coalesce(sum(strlen(text)), 0)::BIGINT" if config.text else "0"]
     figures += [f"count(*) FILTER (WHERE {rule.broken})" for rule in rules]
-    num_rows, num_bytes, *counts = only_row(connection, f"SELECT {', '.join(figures)} FROM ({rows})")
+    num_rows, num_bytes, *counts = only_row(connection, f"SELECT {', '.join(figures)} FROM {rows}")
     return num_rows, num_bytes, dict(zip((rule.name for rule in rules), counts, strict=True))
 
 
 def _read_good_tokens(
-    connection: duckdb.DuckDBPyConnection, rows: str, chosen: str, config: DataConfig
+    connection: duckdb.DuckDBPyConnection, rows: str, columns: str, config: DataConfig
 ) -> GoodTokens | None:
-    """Sample and tokens, if it is plain that no row breaks any rule about tokens; None if these have to be asked.
+    """Sample and rows, if it is plain that no row breaks any rule about tokens; None if these have to be asked.
 
-    Of good data, which is nearly all there is, this reads the tokens once, and looks at them as one long array. What
-    does not fit into the fewer bytes of these rows' tokens and masks is null, and no good token.
+    Of good data, which is nearly all there is, this reads the rows once, and looks at their tokens as one long array.
+    What does not fit into the fewer bytes of these rows' tokens and masks is null, and no good token.
     """
     mask, kind = ", mask" if config.attention_mask else "", narrow_type(config.vocabulary_size)
-    columns = f"id, label, {chosen} AS chosen, tokens{mask}"
-    reader = connection.sql(f"SELECT {columns} FROM ({rows})").to_arrow_reader(BATCH_ROWS)
-    sample = [_sample_schema(config).empty_table()]
-    decoded = [pa.schema([("id", pa.string()), ("tokens", pa.list_(kind))]).empty_table()]
-    for batch in reader:
+    reader = connection.sql(f"SELECT {columns}, tokens{mask} FROM ({rows})").to_arrow_reader(BATCH_ROWS)
+    sample, read = [_sample_schema(config).empty_table()], []
+    # There may be no row at all.
+    for batch in chain([pa.RecordBatch.from_pylist([], reader.schema)], reader):
         tokens = good_tokens(
             batch.column("tokens"),
             batch.column("mask") if mask else None,
@@ -116,12 +121,13 @@ def _read_good_tokens(
         if tokens is None:
             reader.close()
             return None
-        lengths = pc.list_value_length(tokens).cast(pa.int64())
+        lengths = pc.list_value_length(tokens)
         picked = pa.table({"id": batch.column("id"), "label": batch.column("label"), "body": lengths})
-        sample.append(picked.filter(batch.column("chosen")))
+        sample.append(picked.filter(batch.column("chosen")).cast(_sample_schema(config)))
         kept = kept_tokens(tokens, None, config.max_tokens, kind)
-        decoded.append(pa.table({"id": batch.column("id"), "tokens": kept}))
-    return GoodTokens(pa.concat_tables(sample), pa.concat_tables(decoded))
+        others = batch.drop_columns(["chosen", "tokens", *(["mask"] if mask else [])])
+        read.append(pa.Table.from_batches([others]).append_column("tokens", kept))
+    return GoodTokens(pa.concat_tables(sample), pa.concat_tables(read))
 
 
 def add_up(measured: Sequence[Measured], rules: Sequence[Rule]) -> list[Measured]:

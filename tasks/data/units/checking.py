@@ -10,47 +10,41 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tasks.configuration import DataConfig
 from tasks.data.contract.measured import Measured, measure
 from tasks.data.database import parquet_sql
+from tasks.data.rows import extracted_columns
 from tasks.data.sources.columns import literal
-from tasks.data.split import split_sql
 from tasks.data.units.area import Area, Record
-from tasks.data.units.decoded import CRC, leave_tokens
+from tasks.data.units.decoded import CRC, leave_rows
 from tasks.data.units.place import Place
 
 Files = dict[str, Path]
+ALL_DIFFERENT = ("id", "place")  # of which a dictionary would be no shorter
 
 
 def check(place: Place, index: int, folder: Path) -> tuple[Record, Files]:
-    """Measure a piece, and leave its tokens. Raises `ContractError` for a file that cannot be read to its end."""
+    """Measure a piece, and leave its rows. Raises `ContractError` for a file that cannot be read to its end."""
     extract, sample = folder / "extract.parquet", folder / "sample.parquet"
-    measured, samples, decoded = [], [], []
+    record: Record = {"measured": []}
+    samples, read, columns = [], [], extracted_columns(place.config)
     with place.database() as connection:
         for table, stretch in place.stretches(index):
-            found, rows, tokens = measure(connection, table, place.config, stretch)
-            measured.append(asdict(found))
-            samples.append(rows)
-            decoded += [] if tokens is None else [tokens]
-        query = f"SELECT {extracted_columns(place.config)} FROM ({place.piece_sql(index)})"
-        connection.execute(f"COPY ({query}) TO {literal(str(extract))} (FORMAT parquet, COMPRESSION zstd)")
+            found, sampled, rows = measure(connection, table, place.config, stretch, columns)
+            record["measured"].append(asdict(found))
+            samples.append(sampled)
+            read += [] if rows is None else [rows]
+        if len(read) < len(samples):
+            query = f"SELECT {columns} FROM ({place.piece_sql(index)})"
+            connection.execute(f"COPY ({query}) TO {literal(str(extract))} (FORMAT parquet, COMPRESSION zstd)")
     pq.write_table(pa.concat_tables(samples), sample, compression="zstd")
-    record: Record = {"measured": measured}
-    if place.leaves_tokens and len(decoded) == len(measured):
-        record[CRC] = leave_tokens(place, index, decoded, folder)
+    if len(read) == len(samples):
+        all_rows = pa.concat_tables(read)
+        extracted = all_rows.drop_columns(["tokens"])
+        repeating = [name for name in extracted.column_names if name not in ALL_DIFFERENT]
+        pq.write_table(extracted, extract, compression="zstd", use_dictionary=repeating)
+        if place.leaves_rows:
+            record[CRC] = leave_rows(place, index, all_rows, folder)
     return record, {_extract_name(index): extract, _sample_name(index): sample}
-
-
-def extracted_columns(config: DataConfig) -> str:
-    """SQL of the columns of the extract: of those that `samples_sql` gives, and the split where the row decides it."""
-    numeric, categorical = (
-        (f"n{i}" for i in range(len(config.numeric))),
-        (f"c{i}" for i in range(len(config.categorical))),
-    )
-    columns = ["id", "label", "split_key", *numeric, *categorical]
-    columns += ["own_split"] if config.split.has_own_sources else []
-    split = split_sql(config)
-    return ", ".join(columns if split is None else [*columns, f"{split} AS split"])
 
 
 def open_extract(connection: duckdb.DuckDBPyConnection, area: Area, num_pieces: int) -> None:

@@ -27,14 +27,14 @@ from tasks.data.split import Dealt
 from tasks.data.token_lists import kept_tokens, narrow_type, take_lists
 from tasks.data.tokenizer import TOKENIZER_FILE, encode_texts, load_tokenizer, shortened
 from tasks.data.units.area import Record
-from tasks.data.units.decoded import take_tokens, tokens_of
+from tasks.data.units.decoded import take_rows
 from tasks.data.units.place import Place
 
 BATCH_ROWS = 4096
 NUM_EXAMPLES = 3
 PLACE_BITS = 64
 # A shard is written from several buckets: at its two ends it needs part of one, which is read twice.
-BUCKETS_IN_A_SHARD = 8
+BUCKETS_IN_A_SHARD = 1
 PART_COLUMNS = ("split", "id", "label", "tokens", "numeric", "missing", "categorical", "place")
 
 
@@ -74,20 +74,37 @@ def bits_of_buckets(dealt: Dealt, config: DataConfig, bytes_per_row: float, buck
 def deal(place: Place, index: int, folder: Path) -> tuple[Record, dict[str, Path]]:
     """Deal the rows of a piece."""
     settings = DealSettings.from_record(place.settings("deal"))
-    decoded = take_tokens(place, index)
+    decoded = take_rows(place, index)
     tokenizer = load_tokenizer(place.area.fetch(TOKENIZER_FILE)) if place.config.text else None
+    too_long_rows: Record = {"rows": 0, "examples": []}
     with place.database() as connection:
-        connection.execute(
-            f"CREATE TEMP VIEW dealt AS SELECT *, {settings.split_sql} AS split FROM ({place.piece_sql(index)})"
-        )
         _register_vocabularies(connection, settings.categorical)
-        rows = None if decoded is None else _with_decoded(connection, settings, decoded, place.config)
-        too_long_rows: Record = {"rows": 0, "examples": []}
-        if rows is None:
-            rows, too_long_rows = _read(_dealt(connection, settings, place.config), tokenizer, place.config)
+        if decoded is not None:
+            rows = _with_decoded(connection, settings, decoded, place.config)
+        else:
+            connection.execute(
+                f"CREATE TEMP VIEW dealt AS SELECT *, {settings.split_sql} AS split FROM ({place.piece_sql(index)})"
+            )
+            prepared = prepared_sql(place.config, settings.classes, settings.numeric)
+            rows, too_long_rows = _read(connection.sql(prepared).to_arrow_reader(BATCH_ROWS), tokenizer, place.config)
     path = folder / "parts"
     record = {"too_long": too_long_rows, "parts": write_parts(rows, settings.bucket_bits, path)}
     return record, {parts_name(index): path}
+
+
+def part_schema(token_kind: pa.DataType) -> pa.Schema:
+    """The columns of a row in a part."""
+    return pa.schema(
+        [
+            ("id", pa.string()),
+            ("label", pa.int32()),
+            ("tokens", pa.list_(token_kind)),
+            ("numeric", pa.list_(pa.float32())),
+            ("missing", pa.list_(pa.float32())),
+            ("categorical", pa.list_(pa.int32())),
+            ("place", pa.uint64()),
+        ]
+    )
 
 
 def parts_name(index: int) -> str:
@@ -104,24 +121,37 @@ def require_short_enough(records: list[Record], num_rows: int, config: DataConfi
 
 
 def write_parts(rows: pa.Table, bucket_bits: list[int], path: Path) -> dict[str, list[int]]:
-    """Write sorted rows, a part for each bucket that has any: its number, rows, end in the file and CRC-32.
+    """Write rows in order, a part for each bucket that has any: its number, rows, end in the file and CRC-32.
 
-    Buckets are numbered through all splits.
+    Buckets are numbered through all splits. `rows` has the columns of `part_schema`, and `split`.
     """
     parts: dict[str, list[int]] = {"bucket": [], "rows": [], "end": [], "crc": []}
+    splits = rows.column("split").to_numpy()
+    order = order_of(rows, splits)
+    sorted_rows = in_order(rows.drop_columns(["split"]), order)
     with path.open("xb") as file:
-        for bucket, part in _parts(sort_rows(rows), bucket_bits):
-            data = _as_bytes(part)
+        for bucket, part in _parts(sorted_rows, splits[order], bucket_bits):
+            # Neither compressed, since it is read once more, nor with a schema, since there are very many of them.
+            data = part.serialize()
             file.write(data)
-            for name, value in zip(parts, (bucket, len(part), file.tell(), zlib.crc32(data)), strict=True):
+            for name, value in zip(parts, (bucket, part.num_rows, file.tell(), zlib.crc32(data)), strict=True):
                 parts[name].append(value)
     return parts
 
 
-def sort_rows(rows: pa.Table) -> pa.Table:
-    """Rows in their order; the id decides where two hashes meet."""
-    keys = [(name, "ascending") for name in ("split", "place", "id")]
-    order = np.from_dlpack(pc.sort_indices(rows, sort_keys=keys)).astype(np.int64)
+def order_of(rows: pa.Table, splits: NDArray[np.int32] | None = None) -> NDArray[np.int64]:
+    """Rows by their split, where these are given, by place, and, where two hashes meet, by id."""
+    places = rows.column("place").to_numpy()
+    order = np.lexsort([places] if splits is None else [places, splits])
+    if not np.any(places[order[1:]] == places[order[:-1]]):
+        return order
+    keys = ({} if splits is None else {"split": splits}) | {"place": places, "id": rows.column("id")}
+    by_all = pc.sort_indices(pa.table(keys), sort_keys=[(name, "ascending") for name in keys])
+    return np.from_dlpack(by_all).astype(np.int64)
+
+
+def in_order(rows: pa.Table, order: NDArray[np.int64]) -> pa.Table:
+    """These rows in this order, each column in one piece."""
     columns = [_in_order(column.combine_chunks(), order) for column in rows.columns]
     return pa.Table.from_arrays(columns, names=rows.schema.names)
 
@@ -130,8 +160,9 @@ def _in_order(column: pa.Array, order: NDArray[np.int64]) -> pa.Array:
     return take_lists(column, order) if pa.types.is_list(column.type) else column.take(pa.array(order))
 
 
-def _parts(rows: pa.Table, bucket_bits: list[int]) -> Iterator[tuple[int, pa.Table]]:
-    splits, places = (rows.column(name).to_numpy() for name in ("split", "place"))
+def _parts(rows: pa.Table, splits: NDArray[np.int32], bucket_bits: list[int]) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """The rows of each bucket that has any, of rows in order, whose splits these are."""
+    places = rows.column("place").to_numpy()
     first_bucket = 0
     for split, bits in enumerate(bucket_bits):
         start, stop = np.searchsorted(splits, [split, split + 1]).tolist()
@@ -140,16 +171,9 @@ def _parts(rows: pa.Table, bucket_bits: list[int]) -> Iterator[tuple[int, pa.Tab
         edges = np.searchsorted(buckets, np.arange((1 << bits) + 1, dtype=np.uint64)).tolist()
         for bucket, (begin, end) in enumerate(pairwise(edges)):
             if begin < end:
-                yield first_bucket + bucket, rows.slice(start + begin, end - begin)
+                (part,) = rows.slice(start + begin, end - begin).to_batches()
+                yield first_bucket + bucket, part
         first_bucket += 1 << bits
-
-
-def _as_bytes(part: pa.Table) -> pa.Buffer:
-    sink = pa.BufferOutputStream()
-    # Not compressed: it is read once more, and token ids hardly become smaller.
-    with pa.ipc.new_stream(sink, part.schema) as writer:
-        writer.write_table(part)
-    return sink.getvalue()
 
 
 def _register_vocabularies(connection: duckdb.DuckDBPyConnection, columns: list[CategoricalColumn]) -> None:
@@ -160,22 +184,22 @@ def _register_vocabularies(connection: duckdb.DuckDBPyConnection, columns: list[
         )
 
 
-def _dealt(
-    connection: duckdb.DuckDBPyConnection, settings: DealSettings, config: DataConfig, has_body: bool = True
-) -> pa.RecordBatchReader:
-    """The rows of the view `dealt` as training will see them, with their places, in no particular order."""
-    order = f"md5_number_lower('order:{config.seed}:' || id) AS place"
-    query = f"SELECT *, {order} FROM ({prepared_sql(config, settings.classes, settings.numeric, has_body)})"
-    return connection.sql(query).to_arrow_reader(BATCH_ROWS)
-
-
 def _with_decoded(
     connection: duckdb.DuckDBPyConnection, settings: DealSettings, decoded: pa.Table, config: DataConfig
-) -> pa.Table | None:
-    """All rows with tokens that were decoded before; None if these are of other rows."""
-    rows = _dealt(connection, settings, config, has_body=False).read_all()
-    tokens = tokens_of(rows.column("id").combine_chunks(), decoded)
-    return None if tokens is None else rows.append_column("tokens", tokens).select(PART_COLUMNS)
+) -> pa.Table:
+    """The rows that `check` has left, as training will see them."""
+    kept = decoded.select(["id", "place", "tokens"])
+    number = pa.array(np.arange(decoded.num_rows))
+    connection.register("decoded", decoded.drop_columns(kept.column_names).append_column("number", number))
+    split = "" if "split" in decoded.column_names else f", {settings.split_sql} AS split"
+    connection.execute(f"CREATE TEMP VIEW dealt AS SELECT *{split} FROM decoded")
+    rows = connection.sql(prepared_sql(config, settings.classes, settings.numeric, has_body=False)).to_arrow_table()
+    numbers = rows.column("number").to_numpy()
+    if not np.array_equal(numbers, number):  # which DuckDB does not promise
+        rows = in_order(rows, np.argsort(numbers))
+    for name, column in zip(kept.column_names, kept.columns, strict=True):
+        rows = rows.append_column(name, column)
+    return rows.select(PART_COLUMNS)
 
 
 def _read(reader: pa.RecordBatchReader, tokenizer: Tokenizer | None, config: DataConfig) -> tuple[pa.Table, Record]:

@@ -21,8 +21,9 @@ SMALLEST_PIECE_BYTES, LARGEST_PIECE_BYTES = 8 << 20, 1 << 30
 COPIES_IN_MEMORY = 4
 PROCESS_BYTES = 256 << 20
 SHARE_OF_LIMIT = 32
+SHARES_BESIDE_PROCESSES = 4
 MOST_STRETCHES = 64
-VALUE_BYTES = 8  # of a number, also in a list, before it is narrowed
+VALUE_BYTES = 4  # of a number in a list, at most, once its batch is narrowed
 USUAL_LIMIT = 2 << 30
 UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30,
          "TIB": 2**40}  # fmt: skip
@@ -47,6 +48,14 @@ def num_processes_within(config: DataConfig) -> int:
     """How many processes may work at a time within the limit, beside the one that waits for them."""
     room = limit_in_bytes(config.memory_limit) - PROCESS_BYTES
     return max(1, room // (PROCESS_BYTES + COPIES_IN_MEMORY * bytes_of_piece(config)))
+
+
+def limit_beside_processes(config: DataConfig) -> str:
+    """The limit of a database beside processes that wait meanwhile, and keep what they have."""
+    if config.memory_limit == UNLIMITED:
+        return UNLIMITED
+    limit = limit_in_bytes(config.memory_limit)
+    return f"{min(limit, max(PROCESS_BYTES, limit // SHARES_BESIDE_PROCESSES)) >> 20}MiB"
 
 
 def cut(table: SourceTable, config: DataConfig) -> tuple[list[Piece], int]:

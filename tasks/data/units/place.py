@@ -40,10 +40,10 @@ class Place:
     """One process's view of a preparation.
 
     `folder` is for files under way; `brought` for what was read from the source and is needed again on this machine,
-    until the data set is published: rows from a bucket, decoded tokens. DuckDB takes as many threads as there are
-    processors if `threads` is None. `idle` has the databases of a process that does many units. `leaves_tokens` is
-    not so on a machine where nobody would remove them. `on_progress` is told how far a long unit is, in the process
-    that shows it.
+    until the data set is published: rows from a bucket, and rows whose tokens are decoded. DuckDB takes as many
+    threads as there are processors if `threads` is None. `idle` has the databases of a process that does many units.
+    `leaves_rows` is not so on a machine where nobody would remove them. `on_progress` is told how far a long unit is,
+    in the process that shows it.
     """
 
     config: DataConfig
@@ -56,7 +56,7 @@ class Place:
     pieces: tuple[Piece, ...] = ()
     threads: int | None = None
     idle: SimpleQueue[duckdb.DuckDBPyConnection] | None = None
-    leaves_tokens: bool = True
+    leaves_rows: bool = True
     on_progress: OnProgress | None = None
 
     @property
@@ -161,7 +161,7 @@ class Address:
 
     @property
     def brought(self) -> Path:
-        """Where rows that were brought from a bucket, and decoded tokens, are on this machine."""
+        """Where rows that were brought from a bucket, and those whose tokens are decoded, are on this machine."""
         return self.scratch / f"brought-{self.area[:16]}"
 
 
@@ -179,8 +179,8 @@ def open_place(address: Address, is_read: bool) -> Place:
     config, store = DataConfig.model_validate_json(address.config), open_store(address.store, address.cache)
     area = StoreArea(store, address.area)
     files = find_source(config)
-    leaves_tokens = address.host == node()
-    place = Place(config, store, area, folder, address.brought, files, threads=1, leaves_tokens=leaves_tokens)
+    leaves_rows = address.host == node()
+    place = Place(config, store, area, folder, address.brought, files, threads=1, leaves_rows=leaves_rows)
     if not is_read:
         return place
     plan = load_record(area, PLAN)

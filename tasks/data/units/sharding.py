@@ -1,4 +1,4 @@
-"""The unit `shard`: one shard, written from the parts of the buckets in which its rows are.
+"""The unit `shard`: some shards of a split, written from the parts of the buckets in which their rows are.
 
 Invariant: which rows a shard has, and their order, follow from the order of all rows; neither pieces nor buckets show
 in its bytes.
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -20,9 +21,10 @@ from storage.datasets import SPLITS, FileRecord, SplitRecord, dataset_key
 from storage.errors import CorruptObjectError, ObjectMissingError
 from storage.objects.digests import sha256_of_file
 from tasks.configuration import DataConfig
-from tasks.data.shard import ShardFile, row_groups
+from tasks.data.shard import SHARD_SCHEMA, ShardFile, whole_row_groups
+from tasks.data.token_lists import narrow_type
 from tasks.data.units.area import Area, Record, put_again
-from tasks.data.units.dealing import parts_name, sort_rows
+from tasks.data.units.dealing import in_order, order_of, part_schema, parts_name
 from tasks.data.units.place import Place
 from tasks.data.units.records import read_records, unit_name
 
@@ -37,40 +39,63 @@ class Parts:
     crcs: NDArray[np.int64]
 
 
-def shards_of(num_rows: list[int], config: DataConfig) -> list[tuple[int, int, int]]:
-    """Every shard: its split, its number in it, and its rows."""
-    return [
-        (split, number, min(config.shard_rows, count - first))
-        for split, count in enumerate(num_rows)
-        for number, first in enumerate(range(0, count, config.shard_rows))
-    ]
+class Shards(NamedTuple):
+    """What a unit writes: shards of a split from this number on, with these rows each."""
+
+    split: int
+    number: int
+    rows: list[int]
 
 
-def write_shard(place: Place, index: int, folder: Path) -> tuple[Record, dict[str, Path]]:
-    """Write a shard and put it into the store."""
+def shard_units(num_rows: list[int], num_together: int, config: DataConfig) -> list[Shards]:
+    """All shards, so many together that follow one another in a split."""
+    units = []
+    for split, count in enumerate(num_rows):
+        rows = [min(config.shard_rows, count - first) for first in range(0, count, config.shard_rows)]
+        units += [Shards(split, i, rows[i : i + num_together]) for i in range(0, len(rows), num_together)]
+    return units
+
+
+def shards_together(config: DataConfig, bytes_per_row: float, unit_bytes: int) -> int:
+    """How many shards a unit writes, so that small ones are not outweighed by what it takes to begin a unit."""
+    return max(1, int(unit_bytes / (config.shard_rows * max(1.0, bytes_per_row))))
+
+
+def write_shards(place: Place, index: int, folder: Path) -> tuple[Record, dict[str, Path]]:
+    """Write shards and put them into the store."""
     settings = place.settings("shard")
-    split, number, num_rows = shards_of(settings["num_rows"], place.config)[index]
-    name = f"{SPLITS[split]}-{number:05d}.parquet"
-    first = number * place.config.shard_rows
-    rows = _rows(place, settings, split, first, first + num_rows)
-    path = folder / name
-    with ShardFile(path) as shard:
-        for group in row_groups(rows, place.config.row_group_rows):
-            shard.write(group)
+    unit = shard_units(settings["num_rows"], settings["num_together"], place.config)[index]
+    first = unit.number * place.config.shard_rows
+    rows = _rows(place, settings, unit.split, first, first + sum(unit.rows))
+    groups = whole_row_groups(rows, place.config.row_group_rows)
+    written, waiting = [], SHARD_SCHEMA.empty_table()
+    for number, num_rows in enumerate(unit.rows, unit.number):
+        path = folder / f"{SPLITS[unit.split]}-{number:05d}.parquet"
+        with ShardFile(path, place.config.row_group_rows) as shard:
+            # Row groups do not reach from one shard into the next.
+            while shard.num_rows < num_rows and (waiting.num_rows or (waiting := next(groups, waiting)).num_rows):
+                taken = waiting.slice(0, num_rows - shard.num_rows)
+                shard.write(taken)
+                waiting = waiting.slice(taken.num_rows)
+        written.append({"shard": _put(place, settings["digest"], path, shard), "num_tokens": shard.num_tokens})
+    return {"shards": written}, {}
+
+
+def _put(place: Place, digest: str, path: Path, shard: ShardFile) -> Record:
     sha256, num_bytes = sha256_of_file(path), path.stat().st_size
-    put_again(place.store, path, dataset_key(settings["digest"], name), sha256)
+    put_again(place.store, path, dataset_key(digest, path.name), sha256)
     path.unlink()
-    record = FileRecord(name=name, num_rows=shard.num_rows, num_bytes=num_bytes, sha256=sha256)
-    return {"shard": record.model_dump(), "num_tokens": shard.num_tokens}, {}
+    return FileRecord(name=path.name, num_rows=shard.num_rows, num_bytes=num_bytes, sha256=sha256).model_dump()
 
 
-def splits_in(records: list[Record], num_rows: list[int], config: DataConfig) -> dict[str, SplitRecord]:
+def splits_in(records: list[Record], units: list[Shards], num_rows: list[int]) -> dict[str, SplitRecord]:
     """The splits of the data set. Raises `CorruptObjectError` if rows were lost or doubled."""
     shards: dict[str, list[FileRecord]] = {name: [] for name in SPLITS}
     num_tokens = dict.fromkeys(SPLITS, 0)
-    for (split, _, _), record in zip(shards_of(num_rows, config), records, strict=True):
-        shards[SPLITS[split]].append(FileRecord.model_validate(record["shard"]))
-        num_tokens[SPLITS[split]] += record["num_tokens"]
+    for unit, record in zip(units, records, strict=True):
+        for written in record["shards"]:
+            shards[SPLITS[unit.split]].append(FileRecord.model_validate(written["shard"]))
+            num_tokens[SPLITS[unit.split]] += written["num_tokens"]
     splits = {
         name: SplitRecord(
             num_rows=sum(shard.num_rows for shard in shards[name]), num_tokens=num_tokens[name], shards=shards[name]
@@ -107,6 +132,7 @@ def rows_in(records: list[Record], bucket_bits: list[int]) -> list[int]:
 def _rows(place: Place, settings: Record, split: int, first: int, stop: int) -> Iterator[pa.Table]:
     """The rows [first, stop) of a split, in order, a bucket at a time."""
     parts = _parts(place.area, settings["num_pieces"], tuple(settings["bucket_bits"]))
+    schema = part_schema(narrow_type(settings["vocabulary_size"]))
     first_bucket = sum(1 << bits for bits in settings["bucket_bits"][:split])
     num_buckets = 1 << settings["bucket_bits"][split]
     starts = [0, *np.cumsum(parts.rows[:, first_bucket : first_bucket + num_buckets].sum(axis=0)).tolist()]
@@ -115,17 +141,17 @@ def _rows(place: Place, settings: Record, split: int, first: int, stop: int) -> 
         if start >= stop:
             return
         if start < end:
-            rows = sort_rows(_read_bucket(place.area, parts, first_bucket + bucket))
-            yield rows.slice(max(first, start) - start, min(stop, end) - max(first, start))
+            rows = _read_bucket(place.area, parts, first_bucket + bucket, schema)
+            # A bucket at an end is read once more for the neighbour: its rows are not put in order here.
+            yield in_order(rows, order_of(rows)[max(first, start) - start : min(stop, end) - start])
 
 
-def _read_bucket(area: Area, parts: Parts, bucket: int) -> pa.Table:
-    return pa.concat_tables(
-        _read_part(area, parts, piece, bucket) for piece in np.flatnonzero(parts.rows[:, bucket]).tolist()
-    )
+def _read_bucket(area: Area, parts: Parts, bucket: int, schema: pa.Schema) -> pa.Table:
+    pieces = np.flatnonzero(parts.rows[:, bucket]).tolist()
+    return pa.Table.from_batches([_read_part(area, parts, piece, bucket, schema) for piece in pieces])
 
 
-def _read_part(area: Area, parts: Parts, piece: int, bucket: int) -> pa.Table:
+def _read_part(area: Area, parts: Parts, piece: int, bucket: int, schema: pa.Schema) -> pa.RecordBatch:
     name = parts_name(piece)
     try:
         data = area.read_range(name, int(parts.starts[piece, bucket]), int(parts.ends[piece, bucket]))
@@ -137,8 +163,7 @@ def _read_part(area: Area, parts: Parts, piece: int, bucket: int) -> pa.Table:
             f"Nothing was published. Delete {area.address_of(unit_name('deal', piece))}.json and run again: this part "
             "is then prepared again from the source, and nothing else."
         )
-    with pa.ipc.open_stream(data) as reader:
-        return reader.read_all()
+    return pa.ipc.read_record_batch(data, schema)
 
 
 @lru_cache(maxsize=1)

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
+from tasks.data.database import HASH_VALUES, hash_sql
 from tasks.data.sources.columns import literal
-from tasks.data.split import HASH_VALUES, TRAIN
+from tasks.data.split import TRAIN
 from tasks.data.units.area import Area, Record
 from tasks.data.units.place import Place
 
@@ -28,8 +29,8 @@ def texts_settings(split_sql: str, num_training_rows: int, bytes_per_text: float
 def choose_texts(place: Place, index: int, folder: Path) -> tuple[Record, dict[str, Path]]:
     """Choose the texts of a piece."""
     settings, path = place.settings("texts"), folder / "texts.parquet"
-    highest = int(settings["share"] * (HASH_VALUES - 1))
-    chosen = f"md5_number_lower('tokenizer:{place.config.seed}:' || id) <= {highest}"
+    hashed = hash_sql(f"'tokenizer:{place.config.seed}:' || id")
+    chosen = f"{hashed} <= {int(settings['share'] * (HASH_VALUES - 1))}"
     query = f"SELECT text FROM ({place.piece_sql(index)}) WHERE {settings['split_sql']} = {TRAIN} AND {chosen}"
     with place.database() as connection:
         connection.execute(f"COPY ({query}) TO {literal(str(path))} (FORMAT parquet, COMPRESSION zstd)")

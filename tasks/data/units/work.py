@@ -15,12 +15,12 @@ from tasks.data.units.dealing import deal
 from tasks.data.units.place import Address, Place, leave_places, open_place
 from tasks.data.units.reading import read
 from tasks.data.units.records import unit_name
-from tasks.data.units.sharding import write_shard
+from tasks.data.units.sharding import write_shards
 from tasks.data.units.texts import choose_texts
 
 Value = TypeVar("Value")
 Unit = Callable[[Place, int, Path], tuple[Record, dict[str, Path]]]
-STAGES: dict[str, Unit] = {"read": read, "check": check, "texts": choose_texts, "deal": deal, "shard": write_shard}
+STAGES: dict[str, Unit] = {"read": read, "check": check, "texts": choose_texts, "deal": deal, "shard": write_shards}
 
 
 class Engine(Protocol):

@@ -1,11 +1,15 @@
 """DuckDB as it is opened for a block: the memory that it may use is the one that was asked for."""
 
+import hashlib
 from pathlib import Path
 
+import duckdb
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from storage.errors import ConfigurationError
-from tasks.data.database import open_database
+from tasks.data.database import HASH_VALUES, hash_sql, open_database
 
 
 @pytest.mark.parametrize(("limit", "shown"), [("2GB", "1.8 GiB"), ("512MB", "488.2 MiB"), ("1GiB", "1.0 GiB")])
@@ -31,3 +35,17 @@ def test_all_connections_to_a_database_know_one_time_zone(tmp_path: Path, monkey
     with open_database("1GiB", tmp_path) as connection, connection.cursor() as other:
         for opened in (connection, other):
             assert opened.execute("SELECT current_setting('TimeZone')").fetchall() == [("UTC",)]
+
+
+@given(text=st.text(max_size=150))
+def test_the_hash_of_a_text_is_the_last_half_of_its_md5_as_a_number(text: str) -> None:
+    with duckdb.connect() as connection:
+        ((found, known),) = connection.execute(
+            f"SELECT {hash_sql('$text')}, md5_number_lower($text)", {"text": text}
+        ).fetchall()
+    assert found == known == int.from_bytes(hashlib.md5(text.encode()).digest()[8:], "little") < HASH_VALUES
+
+
+def test_what_is_missing_has_no_hash() -> None:
+    with duckdb.connect() as connection:
+        assert connection.execute(f"SELECT {hash_sql('NULL::VARCHAR')}").fetchall() == [(None,)]

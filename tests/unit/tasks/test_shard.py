@@ -17,21 +17,23 @@ from storage.datasets import SPLITS, SplitRecord, dataset_key
 from storage.errors import CorruptObjectError
 from storage.objects.digests import sha256_of_bytes, sha256_of_file
 from storage.objects.local_store import LocalStore
+from tasks.data.token_lists import narrow_type
 from tasks.data.tokenizer import encode_texts, shortened, train_tokenizer
 from tasks.data.units.area import FolderArea, put_again
 from tasks.data.units.dealing import parts_name, write_parts
 from tasks.data.units.place import Place, settings_name
 from tasks.data.units.records import read_records, unit_name
-from tasks.data.units.sharding import require_all_rows, shards_of, splits_in
+from tasks.data.units.sharding import require_all_rows, shard_units, splits_in
 from tasks.data.units.work import do_unit
 from tests.helpers.parquet import text_config
 
+VOCABULARY_SIZE = 100_000
 SCHEMA = pa.schema(
     {
         "split": pa.int32(),
         "id": pa.string(),
         "label": pa.int32(),
-        "tokens": pa.list_(pa.int32()),
+        "tokens": pa.list_(narrow_type(VOCABULARY_SIZE)),
         "numeric": pa.list_(pa.float32()),
         "missing": pa.list_(pa.float32()),
         "categorical": pa.list_(pa.int32()),
@@ -57,7 +59,12 @@ def low_md5(text: str) -> int:
 
 
 def write_shards(
-    folder: Path, rows: list[dict[str, Any]], sizes: list[int], piece_rows: int, bucket_bits: list[int]
+    folder: Path,
+    rows: list[dict[str, Any]],
+    sizes: list[int],
+    piece_rows: int,
+    bucket_bits: list[int],
+    num_together: int = 1,
 ) -> tuple[LocalStore, dict[str, SplitRecord], Place]:
     """Deal rows in pieces of this size, and write all shards from them."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -70,12 +77,13 @@ def write_shards(
         parts = write_parts(table, bucket_bits, folder / "parts")
         area.keep(unit_name("deal", index), {"parts": parts}, {parts_name(index): folder / "parts"})
     settings = {"digest": "digest", "num_rows": sizes, "bucket_bits": bucket_bits, "num_pieces": len(pieces)}
+    settings |= {"vocabulary_size": VOCABULARY_SIZE, "num_together": num_together}
     area.keep(settings_name("shard"), settings, {})
     place = Place(config, store, area, folder, folder, [])
-    shards = len(shards_of(sizes, config))
-    for index in range(shards):
+    units = shard_units(sizes, num_together, config)
+    for index in range(len(units)):
         do_unit(place, "shard", index)
-    return store, splits_in(read_records(area, "shard", shards), sizes, config), place
+    return store, splits_in(read_records(area, "shard", len(units)), units, sizes), place
 
 
 @pytest.mark.parametrize("num_rows", [[30, 5, 6], [30, 5, 4]])
@@ -90,14 +98,20 @@ def test_rows_that_were_lost_or_doubled_are_an_error_that_optimised_python_has_t
     sizes=st.lists(st.integers(1, 70), min_size=3, max_size=3),
     piece_rows=st.integers(1, 90),
     bucket_bits=st.lists(st.integers(0, 4), min_size=3, max_size=3),
+    num_together=st.integers(1, 4),
     order=st.randoms(use_true_random=False),
 )
 def test_shards_hold_every_row_once_in_the_order_of_their_places_wherever_the_rows_were(
-    tmp_path_factory: pytest.TempPathFactory, sizes: list[int], piece_rows: int, bucket_bits: list[int], order: Random
+    tmp_path_factory: pytest.TempPathFactory,
+    sizes: list[int],
+    piece_rows: int,
+    bucket_bits: list[int],
+    num_together: int,
+    order: Random,
 ) -> None:
     folder, rows = tmp_path_factory.mktemp("shards"), rows_of(sizes)
     order.shuffle(rows)
-    store, splits, _ = write_shards(folder, rows, sizes, piece_rows, bucket_bits)
+    store, splits, _ = write_shards(folder, rows, sizes, piece_rows, bucket_bits, num_together)
     for split, (name, size) in enumerate(zip(SPLITS, sizes, strict=True)):
         expected = [
             {key: row[key] for key in ROW_COLUMNS}
@@ -117,11 +131,11 @@ def test_shards_hold_every_row_once_in_the_order_of_their_places_wherever_the_ro
     assert not list(folder.glob("*.parquet"))
 
 
-def test_neither_pieces_nor_buckets_show_in_the_bytes_of_a_shard(tmp_path: Path) -> None:
+def test_neither_pieces_nor_buckets_nor_units_show_in_the_bytes_of_a_shard(tmp_path: Path) -> None:
     sizes = [50, 30, 20]
     splits = [
-        write_shards(tmp_path / str(piece_rows), rows_of(sizes), sizes, piece_rows, bits)[1]
-        for piece_rows, bits in ((1, [0, 0, 0]), (7, [3, 1, 0]), (1000, [5, 0, 2]))
+        write_shards(tmp_path / str(piece_rows), rows_of(sizes), sizes, piece_rows, bits, num_together)[1]
+        for piece_rows, bits, num_together in ((1, [0, 0, 0], 2), (7, [3, 1, 0], 1), (1000, [5, 0, 2], 9))
     ]
     assert splits[0] == splits[1] == splits[2]
 
@@ -148,7 +162,7 @@ def test_damage_in_what_a_unit_left_is_an_error_that_says_which_file_and_what_to
     else:
         path.write_bytes(content if damage == "a bit flips" else content[: len(content) // 3])
     with pytest.raises(CorruptObjectError, match=r"deal-000001\.parts is not what was written.*Delete .*1.json"):
-        for index in range(len(shards_of(sizes, place.config))):
+        for index in range(len(shard_units(sizes, 1, place.config))):
             do_unit(place, "shard", index)
 
 

@@ -2,6 +2,7 @@
 
 import statistics
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import duckdb
@@ -10,6 +11,7 @@ import pytest
 
 from storage.errors import ContractError
 from tasks.data import statistics as measured
+from tasks.data.database import open_database
 from tasks.data.split import TEST, TRAIN, VALIDATION
 from tasks.data.statistics import measure_categorical, measure_numeric
 from tests.helpers.parquet import text_config
@@ -55,6 +57,26 @@ def test_a_column_that_tells_nothing_can_still_be_divided_by_its_deviation(
     deal(connection, [TRAIN, TRAIN], n0=numbers(values))
     (column,) = measure_numeric(connection, text_config("", numeric=["length"]))
     assert (column.mean, column.standard_deviation, column.median, column.missing_share) == (mean, 1.0, mean, share)
+
+
+@pytest.mark.parametrize("values", [[3.0], [2.0, 0.1], [5.0, 1.0, 2.0], [4.0, 0.3, 9.0, 0.1, 9.0, 7.0]])
+def test_the_median_is_the_one_that_duckdb_gives_of_all_values(
+    connection: duckdb.DuckDBPyConnection, values: list[float]
+) -> None:
+    deal(connection, [TRAIN] * (len(values) + 1), n0=numbers([*values, None]))
+    (column,) = measure_numeric(connection, text_config("", numeric=["length"]))
+    assert connection.execute("SELECT median(n0) FROM dealt").fetchall() == [(column.median,)]
+
+
+def test_a_median_of_more_values_than_fit_into_memory_is_found_on_disk(tmp_path: Path) -> None:
+    num_rows = 12_000_000
+    with open_database("100MiB", tmp_path) as connection:
+        connection.execute(
+            f"CREATE VIEW dealt AS SELECT {TRAIN} AS split, (i * 7919 % {num_rows})::DOUBLE AS n0 "
+            f"FROM range({num_rows}) t(i)"
+        )
+        (column,) = measure_numeric(connection, text_config("", numeric=["length"]))
+    assert column.median == (num_rows - 1) / 2
 
 
 def test_numbers_that_cannot_be_averaged_are_an_error_that_names_the_column(

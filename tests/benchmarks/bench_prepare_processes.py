@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from storage.objects.local_store import LocalStore
 from tasks.configuration import DataConfig, PrepareConfig
-from tasks.data.database import open_database, parquet_sql
+from tasks.data.database import hash_sql, open_database, parquet_sql
 from tasks.data.sources.columns import literal
 from tasks.data.tokenizer import train_tokenizer
 from tasks.data.units.texts import MOST_TEXTS
@@ -24,10 +24,10 @@ def copy(config: DataConfig, folder: Path) -> None:
     files = sorted(Path(config.source).glob("*.parquet"))
     with open_database(config.memory_limit, folder) as connection:
         connection.execute(f"SET threads = {os.cpu_count()}")
-        order = f"md5_number_lower('order:{config.seed}:' || {config.id}), {config.id}"
+        place = hash_sql(f"'order:{config.seed}:' || {config.id}")
         path = literal(str(folder / "copy.parquet"))
         connection.execute(
-            f"COPY (SELECT * FROM {parquet_sql(files)} ORDER BY {order}) TO {path} (FORMAT parquet, COMPRESSION zstd)"
+            f"COPY (SELECT * FROM {parquet_sql(files)} ORDER BY {place}, {config.id}) TO {path} (FORMAT parquet, COMPRESSION zstd)"
         )
 
 

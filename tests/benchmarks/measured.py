@@ -5,6 +5,7 @@ times a second; so a peak that is shorter may be missed.
 """
 
 import math
+import os
 import resource
 import subprocess
 import time
@@ -57,7 +58,8 @@ def num_bytes_in(folder: Path) -> int:
         except FileNotFoundError:
             return 0
 
-    return sum(size(path) for path in folder.rglob("*"))
+    # Not `rglob`, which fails where a folder is gone before it is looked into.
+    return sum(size(Path(parent, name)) for parent, _, names in os.walk(folder) for name in names)
 
 
 def _cpu_seconds() -> float:

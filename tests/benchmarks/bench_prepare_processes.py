@@ -26,9 +26,8 @@ def copy(config: DataConfig, folder: Path) -> None:
         connection.execute(f"SET threads = {os.cpu_count()}")
         place = hash_sql(f"'order:{config.seed}:' || {config.id}")
         path = literal(str(folder / "copy.parquet"))
-        connection.execute(
-            f"COPY (SELECT * FROM {parquet_sql(files)} ORDER BY {place}, {config.id}) TO {path} (FORMAT parquet, COMPRESSION zstd)"
-        )
+        rows = f"SELECT * FROM {parquet_sql(files)} ORDER BY {place}, {config.id}"
+        connection.execute(f"COPY ({rows}) TO {path} (FORMAT parquet, COMPRESSION zstd)")
 
 
 def prepare(config: DataConfig, folder: Path) -> None:

@@ -16,8 +16,9 @@ from tasks.configuration import DataConfig
 from tasks.data import pipeline
 from tasks.data.pipeline import prepare_dataset
 from tasks.data.units import pieces
-from tasks.data.units.place import Address
-from tasks.data.units.work import OneByOne, do_unit_at
+from tasks.data.units.area import Record
+from tasks.data.units.place import Address, Place
+from tasks.data.units.work import STAGES, OneByOne, do_unit_at
 from tasks.prepare_unit import PrefectUnits
 
 PIECE_BYTES = 20_000
@@ -49,7 +50,7 @@ class Counted(OneByOne):
 
 
 class Noted(PrefectUnits):
-    """Units as Prefect tasks, each of which adds a line to a file as it begins."""
+    """Units as Prefect tasks, each of which adds a line to a file when it is begun."""
 
     def __init__(self, log: Path, *configurations: object) -> None:
         super().__init__(*configurations)  # type: ignore[arg-type]
@@ -57,14 +58,27 @@ class Noted(PrefectUnits):
 
     def work_on(self, address: Address, stage: str, index: int) -> Callable[[], None]:
         """As in `PrefectUnits`."""
-        return partial(note_and_call, self.log, f"{stage} {index}", super().work_on(address, stage, index))
+        call = note_and_call if self._processes is not None else call_and_note
+        return partial(call, self.log, stage, index, super().work_on(address, stage, index))
 
 
-def note_and_call(log: Path, name: str, work: Callable[[], None]) -> None:
-    """Note a unit, and do it."""
+def note_and_call(log: Path, stage: str, index: int, work: Callable[[], None]) -> None:
+    """Note a unit, and have it done in another process."""
     with log.open("a") as file:
-        file.write(f"{name}\n")
+        file.write(f"{stage} {index}\n")
     work()
+
+
+def call_and_note(log: Path, stage: str, index: int, work: Callable[[], None]) -> None:
+    """Do a unit in this process, and note it unless it turns out to be done."""
+
+    def note_and_do(place: Place, index: int, folder: Path) -> tuple[Record, dict[str, Path]]:
+        note_and_call(log, stage, index, lambda: None)
+        return unit(place, index, folder)
+
+    unit = STAGES[stage]
+    with mock.patch.dict(STAGES, {stage: note_and_do}):
+        work()
 
 
 def prepare_and_die(config: str, store: str, scratch: str, at: str) -> None:

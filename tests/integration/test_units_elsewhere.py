@@ -175,8 +175,9 @@ def test_on_dask_a_worker_that_is_killed_changes_nothing(
     tmp_path: Path,
 ) -> None:
     address, workers = dask
-    with subprocess.Popen(command_of(config, tmp_path, address), env=environment) as process:
-        wait_for_units(tmp_path / "log", 9, process)
+    # So late that the worker has done many units: Dask asks again for what a worker did that is gone.
+    with subprocess.Popen(command_of(config, tmp_path, address, piece_bytes=2000), env=environment) as process:
+        wait_for_units(tmp_path / "log", 30, process)
         workers[0].kill()
         assert process.wait(WAIT_SECONDS) == 0
     done = units_in(tmp_path / "log")

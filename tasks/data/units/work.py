@@ -37,7 +37,12 @@ class Engine(Protocol):
 
 
 def do_unit(place: Place, stage: str, index: int) -> None:
-    """Do a unit and keep what it leaves."""
+    """Do a unit and keep what it leaves, unless that is kept.
+
+    Dask asks again for all that a worker did that is gone, as long as somebody holds the units' futures.
+    """
+    if place.area.find(unit_name(stage, index)) is not None:
+        return
     with tempfile.TemporaryDirectory(dir=place.folder) as folder:
         record, files = STAGES[stage](place, index, Path(folder))
         place.area.keep(unit_name(stage, index), record, files)

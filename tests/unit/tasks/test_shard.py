@@ -24,7 +24,7 @@ from tasks.data.units.dealing import parts_name, write_parts
 from tasks.data.units.place import Place, settings_name
 from tasks.data.units.records import read_records, unit_name
 from tasks.data.units.sharding import require_all_rows, shard_units, splits_in
-from tasks.data.units.work import do_unit
+from tasks.data.units.work import STAGES, do_unit
 from tests.helpers.parquet import text_config
 
 VOCABULARY_SIZE = 100_000
@@ -140,6 +140,14 @@ def test_neither_pieces_nor_buckets_nor_units_show_in_the_bytes_of_a_shard(tmp_p
     assert splits[0] == splits[1] == splits[2]
 
 
+def test_a_unit_that_is_done_is_not_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dask asks for it when the worker is gone that did it."""
+    sizes = [50, 30, 20]
+    _, _, place = write_shards(tmp_path, rows_of(sizes), sizes, 40, [1, 0, 0])
+    monkeypatch.setitem(STAGES, "shard", lambda place, index, folder: pytest.fail("it is done again"))
+    do_unit(place, "shard", 0)
+
+
 def test_where_two_places_are_the_same_the_id_decides(tmp_path: Path) -> None:
     sizes = [40, 1, 1]
     store, splits, _ = write_shards(tmp_path, rows_of(sizes, same_place=True), sizes, 9, [4, 0, 0])
@@ -163,7 +171,7 @@ def test_damage_in_what_a_unit_left_is_an_error_that_says_which_file_and_what_to
         path.write_bytes(content if damage == "a bit flips" else content[: len(content) // 3])
     with pytest.raises(CorruptObjectError, match=r"deal-000001\.parts is not what was written.*Delete .*1.json"):
         for index in range(len(shard_units(sizes, 1, place.config))):
-            do_unit(place, "shard", index)
+            STAGES["shard"](place, index, tmp_path)
 
 
 def test_what_an_interrupted_preparation_left_is_kept_if_equal_and_replaced_if_not(tmp_path: Path) -> None:

@@ -9,9 +9,7 @@ from storage.objects.store import Store
 from training.agreement import Agreement
 from training.batches.leaves import leaf_cut
 from training.batches.seeds import seed_initial_weights
-from training.batches.source import BatchSource
 from training.configuration import ValidationConfig
-from training.data.order import SampleOrder
 from training.data.reading import SampleReader
 from training.loop import Segment
 from training.model.classifier import Classifier
@@ -41,28 +39,22 @@ def build_segment(
     precision: Precision,
     reporter: Reporter,
     state: TrainingState,
-) -> tuple[Segment, BatchSource]:
-    """All that training needs, at step 0, and where its batches come from."""
-    config = spec.train
-    reader = SampleReader(store, dataset, "train", spec.samples_folder, looks_ahead=True)
-    order = SampleOrder(reader.num_rows, reader.group_rows, config.seed)
-    pin = precision.device.type == "cuda"
+) -> Segment:
+    """All that training needs but its batches, at step 0."""
     model = make_model(spec, dataset, precision)
-    trainer = Trainer(model, make_objective(spec, dataset, precision), config, precision, world, spec.rollbacks)
-    segment = Segment(
+    trainer = Trainer(model, make_objective(spec, dataset, precision), spec.train, precision, world, spec.rollbacks)
+    return Segment(
         spec=spec,
         world=world,
         state=state,
         trainer=trainer,
         validator=make_validator(spec, world, store, dataset, precision, "validation", spec.validation),
-        checkpointer=Checkpointer(spec, world, store, trainer, state, reporter, reader.num_rows),
+        checkpointer=Checkpointer(spec, world, store, trainer, state, reporter, dataset.splits["train"].num_rows),
         restorer=Restorer(store, world, trainer),
         agreement=Agreement(world, flag),
         reporter=reporter,
         headline=headline_metric(dataset.target),
     )
-    cut = leaf_cut(spec.model, config)
-    return segment, BatchSource(reader, order, cut, config.batch_size, config.leaves, world, pin, spec.rollbacks)
 
 
 def make_validator(

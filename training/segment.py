@@ -4,9 +4,13 @@ Invariant: training starts from the newest checkpoint that is as it was written,
 outcome.
 """
 
+import gc
+
 from storage.datasets import load_dataset
 from storage.errors import CorruptObjectError
 from storage.runs.holders import process_age_seconds
+from training.batches.ahead import AssemblingAhead
+from training.batches.source import open_source
 from training.building import build_segment
 from training.ending import Ending, describe_end
 from training.loop import Segment, train
@@ -30,17 +34,21 @@ def run_segment(spec: SegmentSpec, world: World, flag: StopFlag) -> Segment:
     state = TrainingState(LossCurve(world, spec.train.log_every_steps, spec.divergence))
     ending = Ending(spec, world, store, reporter, state, age_seconds)
     with ending.failures_written():
+        ahead = AssemblingAhead() if world.local_rank == 0 else None
         precision = choose_precision(spec.train, world)
         join_process_group(spec.train, precision, world)
         dataset = load_dataset(store, spec.dataset_digest, spec.dataset_sha256)
-        segment, source = build_segment(spec, world, flag, store, dataset, precision, reporter, state)
+        source = open_source(spec, world, store, dataset, precision.device.type == "cuda", ahead)
+        segment = build_segment(spec, world, flag, store, dataset, precision, reporter, state)
         if spec.resume is not None:
             _restore(segment, [spec.resume, *spec.fallbacks])
         ending.first_step = reporter.step = state.step
         ending.checkpointer = segment.checkpointer
         flag.start_budget(spec.budget_seconds)
+        gc.freeze()  # what lives by now lives on: looking for garbage in it would stop training time and again
         with reporter.phase("train"):
             reason = train(segment, source.read_ahead(state.step, spec.train.steps, spec.train.prefetch_steps))
+        source.close()
         if world.is_first:
             ending.write(*describe_end(reason, spec), is_abandoned=reason is StopReason.ABANDONED)
     return segment

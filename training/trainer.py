@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from storage.runs.run_state import RollbackRecord
-from training.batches.assembled import Leaf
 from training.batches.consumption import Consumption
 from training.batches.seeds import seed_everything
+from training.batches.tensors import Leaf
 from training.configuration import TrainConfig
 from training.model.buffers import Buffers
 from training.model.objective import Objective

@@ -38,9 +38,10 @@ from tests.benchmarks.other_processes import another_process, compute, write_aga
 from tests.helpers.datasets import publish_small_dataset
 from tests.helpers.processes import RankProcesses
 from tests.helpers.training import launch
-from training.batches.assembled import Leaf
+from training.batches.blocks import Blocks
 from training.batches.leaves import leaf_cut
 from training.batches.source import BatchSource
+from training.batches.tensors import Leaf
 from training.building import make_model, make_objective
 from training.configuration import CheckpointConfig, DivergenceConfig, ModelConfig, TrainConfig, ValidationConfig
 from training.data.order import SampleOrder
@@ -162,7 +163,9 @@ class _Bench:
             Reporter(spec.progress_file, world, BATCH_SIZE), reader.num_rows,
         )  # fmt: skip
         order = SampleOrder(reader.num_rows, reader.group_rows, 0)
-        source = BatchSource(reader, order, leaf_cut(spec.model, spec.train), BATCH_SIZE, LEAVES, world, pin=False)
+        source = BatchSource(
+            Blocks(reader, order, leaf_cut(spec.model, spec.train), BATCH_SIZE, LEAVES, world), pin=False
+        )
         self._leaves: list[Leaf] = source.batch(0).leaves
         self._peers = spec.scratch_folder / "peers"
         kept = StagingOptions(

@@ -23,6 +23,7 @@ from tasks.corpora.generate import generate_corpus
 from tasks.data.pipeline import prepare_dataset
 from tasks.settings.reading import load_configuration
 from tests.helpers.processes import RankProcesses
+from training.batches.blocks import Blocks
 from training.batches.leaves import leaf_cut
 from training.batches.source import BatchSource
 from training.building import make_model, make_objective
@@ -128,7 +129,7 @@ def _time_both(spec: SegmentSpec, world: World) -> object:
     trainers = {mode: _make_trainer(spec, dataset, world, mode) for mode in ("exact", "fast")}
     reader = SampleReader(store, dataset, "train", spec.samples_folder)
     order = SampleOrder(reader.num_rows, reader.group_rows, 0)
-    source = BatchSource(reader, order, leaf_cut(spec.model, spec.train), BATCH_SIZE, LEAVES, world, pin=False)
+    source = BatchSource(Blocks(reader, order, leaf_cut(spec.model, spec.train), BATCH_SIZE, LEAVES, world), pin=False)
     seconds: dict[str, list[float]] = {"exact": [], "fast": []}
     leaves = source.batch(0).leaves
     for pair in range(1 + PAIRS):  # the first one warms up

@@ -21,6 +21,7 @@ from tasks.configuration import RunConfig
 from tasks.corpora.generate import generate_corpus
 from tasks.data.pipeline import prepare_dataset
 from tasks.settings.reading import load_configuration
+from training.batches.blocks import Blocks
 from training.batches.leaves import leaf_cut
 from training.batches.source import Batch, BatchSource
 from training.building import make_model, make_objective
@@ -61,7 +62,9 @@ class Job:
     def batches(self, model: ModelConfig, train: TrainConfig) -> BatchSource:
         reader = SampleReader(self.store, self.dataset, "train", self.store.root / ".tmp" / "samples")
         order = SampleOrder(reader.num_rows, reader.group_rows, 0)
-        return BatchSource(reader, order, leaf_cut(model, train), train.batch_size, train.leaves, ALONE, pin=False)
+        return BatchSource(
+            Blocks(reader, order, leaf_cut(model, train), train.batch_size, train.leaves, ALONE), pin=False
+        )
 
 
 def main() -> None:

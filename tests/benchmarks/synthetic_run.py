@@ -27,9 +27,9 @@ from tasks.configuration import RunConfig
 from tasks.data.shard import ShardFile, whole_row_groups
 from tests.helpers.parquet import text_config
 from tests.helpers.runs import record_of
-from training.batches.assembled import Leaf
 from training.batches.consumption import Consumption
 from training.batches.leaves import leaf_cut
+from training.batches.tensors import Leaf
 from training.data.order import SampleOrder
 from training.world import World
 

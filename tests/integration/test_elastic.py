@@ -17,7 +17,7 @@ from storage.runs.segments import find_outcome
 from tests.helpers.elastic_runs import Runs, require_the_same
 from tests.helpers.processes import RankProcesses, train_segment
 from tests.helpers.training import SMALL_MODEL, read_log, read_state, train_forked
-from training.batches.assembled import Leaf
+from training.batches.tensors import Leaf
 from training.data.order import SampleOrder
 from training.model.classifier import Classifier
 from training.segment import run_segment

@@ -18,7 +18,7 @@ from storage.checkpoints.tensor_files import find_non_finite, weights_distance
 from tests.helpers.elastic_runs import STEPS, Runs, require_the_same, tensors_of
 from tests.helpers.processes import train_segment
 from tests.helpers.training import read_log, read_state, train_forked
-from training.batches.assembled import Leaf
+from training.batches.tensors import Leaf
 from training.configuration import ModelConfig
 from training.model import objective
 from training.model.classifier import Classifier

@@ -1,62 +1,24 @@
 """Leaves as arrays: chosen samples one after the other, with padding, ready to be given to the model.
 
 Invariant: no sample is a Python object, and each leaf is one slice of each array, so leaves that one process has
-assembled are given to another by mapping the arrays.
+assembled are given to another by mapping the arrays. Torch is not imported.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from training.batches.groups import Group
 from training.batches.leaves import LeafCut
-from training.data.samples import Samples, new_array, take
+from training.data.samples import Samples, take
 from training.rank_shares import deal
 
 Integers = NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class Leaf:
-    """A part of a batch that goes through the model in one pass: B samples, group after group.
-
-    A leaf that is flat has N tokens, padding included; one that is not is a single group of length T.
-    """
-
-    index: int
-    rows: Integers  # [B] indices in the split
-    ids: bytes  # UTF-8, joined by the ledger's separator, as read beside the tokens
-    groups: tuple[Group, ...]
-    tokens: Tensor  # [N], or [B, T] if it is not flat; int32, 0 is padding
-    lengths: Tensor  # [B] int64
-    numeric: Tensor  # [B, 2K] float32
-    categorical: Tensor  # [B, C] int64
-    labels: Tensor  # [B] int64
-
-    @property
-    def is_flat(self) -> bool:
-        """Whether the tokens of all groups stand one after the other."""
-        return self.tokens.ndim == 1
-
-    def to(self, device: torch.device) -> "Leaf":
-        """The same leaf on the device; the copy does not make the CPU wait."""
-        moved = (
-            tensor.to(device, non_blocking=True)
-            for tensor in (self.tokens, self.lengths, self.numeric, self.categorical, self.labels)
-        )
-        return Leaf(self.index, self.rows, self.ids, self.groups, *moved)
-
-    def pinned(self) -> "Leaf":
-        """The same leaf in page-locked memory, from where a GPU can fetch it by itself."""
-        pinned = (t.pin_memory() for t in (self.tokens, self.lengths, self.numeric, self.categorical, self.labels))
-        return Leaf(self.index, self.rows, self.ids, self.groups, *pinned)
 
 
 @dataclass(frozen=True)
@@ -68,7 +30,7 @@ class Assembled:
     group_sizes: Integers  # [G] in samples
     group_lengths: Integers  # [G] in tokens
     id_bytes: Integers  # [L] of the ids, with the separator that follows each id
-    rows: Integers  # [N] as in `Leaf`, like the next four
+    rows: Integers  # [N] indices in the split; like the next four, sample after sample
     lengths: Integers
     numeric: NDArray[np.float32]
     categorical: Integers
@@ -76,40 +38,13 @@ class Assembled:
     tokens: NDArray[Any]  # [P] as narrow as in the shards, 0 is padding
     ids: NDArray[np.uint8]  # UTF-8, with the separators
 
-    def leaves(self, first: int, end: int, is_flat: bool) -> Iterator[Leaf]:
-        """The leaves [first, end), as copies: what is mapped may not be written to, and goes away."""
-        groups, samples, tokens, ids = self._bounds
-        start, stop = samples[first], samples[end]
-        own_tokens = new_array(tokens[end] - tokens[first], np.int32)
-        own_tokens[...] = self.tokens[tokens[first] : tokens[end]]
-        own_ids = self.ids[ids[first] : ids[end]].tobytes()
-        rows, lengths, categorical, labels = (
-            array[start:stop].copy() for array in (self.rows, self.lengths, self.categorical, self.labels)
-        )
-        numeric = self.numeric[start:stop].copy()
-        indices: list[int] = self.indices[first:end].tolist()
-        for leaf, index in enumerate(indices, first):
-            a, b = samples[leaf] - start, samples[leaf + 1] - start
-            of_leaf = own_tokens[tokens[leaf] - tokens[first] : tokens[leaf + 1] - tokens[first]]
-            # Arrays are parted, not tensors: compiled code would notice that a tensor begins within another one.
-            yield Leaf(
-                index=index,
-                rows=rows[a:b],
-                ids=own_ids[ids[leaf] - ids[first] : ids[leaf + 1] - ids[first] - 1],
-                groups=tuple(self._groups[groups[leaf] : groups[leaf + 1]]),
-                tokens=torch.from_numpy(of_leaf if is_flat else of_leaf.reshape(b - a, -1)),
-                lengths=torch.from_numpy(lengths[a:b]),
-                numeric=torch.from_numpy(numeric[a:b]),
-                categorical=torch.from_numpy(categorical[a:b]),
-                labels=torch.from_numpy(labels[a:b]),
-            )
-
     @cached_property
-    def _groups(self) -> list[Group]:
+    def groups(self) -> list[Group]:
+        """Of all leaves, one after the other."""
         return list(map(Group, self.group_sizes.tolist(), self.group_lengths.tolist()))
 
     @cached_property
-    def _bounds(self) -> tuple[list[int], list[int], list[int], list[int]]:
+    def bounds(self) -> tuple[list[int], list[int], list[int], list[int]]:
         """Where the groups, samples, tokens and bytes of ids of each leaf begin, and those of the last one end."""
         groups = _ends(self.num_groups)
         samples, tokens = (_ends(sizes)[groups] for sizes in (self.group_sizes, self.group_sizes * self.group_lengths))

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from storage.runs.ledger import LEDGER_SCHEMA
-from training.batches.assembled import Leaf
+from training.batches.tensors import Leaf
 from training.world import World
 
 ROWS_TYPE = LEDGER_SCHEMA.field("rows").type

@@ -1,35 +1,24 @@
-"""batch(step) and leaves(batch): what the model sees at a step, as a pure function of the step.
+"""batch(step): what one rank gets of a step, as a pure function of the step.
 
-Where a machine has several ranks, one of them assembles what all of them get of the next steps, a block, and all map
-it. Invariant: nothing here has a position. Batches are read ahead in a thread, and what was read ahead is not state:
-after a kill it is simply read again.
+Invariant: nothing here has a position. Batches are read ahead in a thread, and what was read ahead is not state: after
+a kill it is simply read again.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from itertools import accumulate
-from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from storage.objects.digests import canonical_json, sha256_of_bytes
-from storage.runs.positions import first_position
-from storage.runs.run_state import RollbackRecord
-from training.batches.assembled import ASSEMBLED_FIELDS, Assembled, Leaf, assemble
-from training.batches.leaves import LeafCut
+from storage.datasets import DatasetManifest
+from storage.objects.store import Store
+from training.batches.ahead import AssemblingAhead
+from training.batches.blocks import Block, Blocks, open_blocks
+from training.batches.tensors import Leaf, to_leaves
 from training.data.lookahead import look_ahead
-from training.data.order import Order, Window
-from training.data.reading import SampleReader
-from training.data.shared_arrays import Arrays, Pieces, SharedArrays
+from training.specification import SegmentSpec
 from training.world import World
-
-# What is done once for a block is little beside these, and to assemble them takes less than a step or two.
-BLOCK_STEPS = 32
-BLOCK_FIELDS = ("shares", "num_tokens", *ASSEMBLED_FIELDS)
 
 
 @dataclass(frozen=True)
@@ -40,50 +29,16 @@ class Batch:
     num_tokens: int  # of all samples of the step, whichever rank has them; without padding
 
 
-class Block:
-    """What the ranks of a machine get of some steps that follow each other: step after step, rank after rank."""
-
-    def __init__(self, first_step: int, num_ranks: int, arrays: Arrays) -> None:
-        self._first_step = first_step
-        self._num_ranks = num_ranks
-        self._ends = [0, *accumulate(arrays["shares"].tolist())]
-        self._num_tokens: list[int] = arrays["num_tokens"].tolist()
-        self._assembled = Assembled(**{name: arrays[name] for name in ASSEMBLED_FIELDS})
-
-    def __contains__(self, step: int) -> bool:
-        return 0 <= step - self._first_step < len(self._num_tokens)
-
-    def batch(self, step: int, rank: int, is_flat: bool) -> Batch:
-        """The share of the machine's `rank`-th rank."""
-        number = step - self._first_step
-        share = number * self._num_ranks + rank
-        leaves = self._assembled.leaves(self._ends[share], self._ends[share + 1], is_flat)
-        return Batch(list(leaves), self._num_tokens[number])
-
-
 class BatchSource:
-    """Gives each rank its leaves of each step."""
+    """Gives a rank its leaves of each step, in page-locked memory if `pin`.
 
-    def __init__(
-        self,
-        reader: SampleReader,
-        order: Order,
-        cut: LeafCut,
-        batch_size: int,
-        num_leaves: int,
-        world: World,
-        pin: bool,
-        rollbacks: Sequence[RollbackRecord] = (),
-    ) -> None:
-        self.batch_size = batch_size
-        self._rollbacks = rollbacks
-        self._reader = reader
-        self._order = order
-        self._cut = cut
-        self._num_leaves = num_leaves
-        self._world = world
+    A process that assembles blocks `ahead` is told of each block that is begun, and has the next one ready by then.
+    """
+
+    def __init__(self, blocks: Blocks, pin: bool, ahead: AssemblingAhead | None = None) -> None:
+        self._blocks = blocks
         self._pin = pin
-        self._shared = SharedArrays(reader.folder, f"{reader.split}-block")
+        self._ahead = ahead
         self._block: Block | None = None
 
     def batch(self, step: int) -> Batch:
@@ -92,9 +47,17 @@ class BatchSource:
         Further on in the order by what rollbacks have left out until then.
         """
         if self._block is None or step not in self._block:
-            self._block = self._open_block(step)
-        batch = self._block.batch(step, self._world.local_rank, self._cut.padding_efficiency > 0)
-        return Batch([leaf.pinned() for leaf in batch.leaves], batch.num_tokens) if self._pin else batch
+            self._block = self._blocks.get(step)
+            if self._ahead is not None:
+                self._ahead.assemble(self._block.end_step)
+        first, end = self._block.share(step, self._blocks.world.local_rank)
+        leaves = to_leaves(self._block.assembled, first, end, self._blocks.is_flat)
+        return Batch([leaf.pinned() if self._pin else leaf for leaf in leaves], self._block.num_tokens(step))
+
+    def close(self) -> None:
+        """End the process that assembles ahead."""
+        if self._ahead is not None:
+            self._ahead.close()
 
     def read_ahead(self, first_step: int, end_step: int, depth: int) -> Iterator[Batch]:
         """The batches of steps [first_step, end_step), with `depth` steps or one more read ahead in one thread."""
@@ -114,45 +77,12 @@ class BatchSource:
     def _batches(self, steps: range) -> list[Batch]:
         return [self.batch(step) for step in steps]
 
-    def _open_block(self, step: int) -> Block:
-        """The block that begins at `step`. A rank that is alone on its machine has no one to assemble more for."""
-        if self._world.local_size == 1:
-            arrays = {name: pieces[0] for name, pieces in self._assemble([self._position(step)]).items()}
-        else:
-            positions = self._positions(step)
-            arrays = self._shared.get(self._key(positions), lambda: self._assemble(positions))
-        return Block(step, self._world.local_size, arrays)
 
-    def _position(self, step: int) -> int:
-        return first_position(step, self.batch_size, self._rollbacks)
-
-    def _positions(self, step: int) -> list[int]:
-        """Of the steps of the block that begins at `step`: the first, and others that need no further window."""
-        positions = [self._position(other) for other in range(step, step + BLOCK_STEPS)]
-        last_window = self._last_window(positions[0])
-        return [position for position in positions if self._last_window(position) == last_window]
-
-    def _last_window(self, position: int) -> Window:
-        *_, last = self._order.stretches(position, self.batch_size)
-        return last.window
-
-    def _key(self, positions: list[int]) -> str:
-        """Ranks that have these positions, and this configuration, have the same block; other ones have another."""
-        world, cut = self._world, self._cut
-        what = [positions, self.batch_size, self._num_leaves, cut.dense_length, cut.padding_efficiency]
-        digest = sha256_of_bytes(canonical_json([*what, world.size, list(world.ranks_here)]))
-        return f"{self._order.name}-{positions[0]}-{digest[:16]}"
-
-    def _assemble(self, positions: Sequence[int]) -> Pieces:
-        """What the ranks of this machine get of the steps at these positions: each array in one piece a step."""
-        pieces: dict[str, list[NDArray[Any]]] = {name: [] for name in BLOCK_FIELDS}
-        for position in positions:
-            parts = self._reader.read_parts(self._order, position, self.batch_size)
-            lengths = np.concatenate([part.lengths for part in parts])
-            world = self._world
-            assembled, shares = assemble(parts, lengths, self._cut, self._num_leaves, world.size, world.ranks_here)
-            pieces["shares"].append(np.array(shares))
-            pieces["num_tokens"].append(lengths.sum(keepdims=True))
-            for name in ASSEMBLED_FIELDS:
-                pieces[name].append(getattr(assembled, name))
-        return pieces
+def open_source(
+    spec: SegmentSpec, world: World, store: Store, dataset: DatasetManifest, pin: bool, ahead: AssemblingAhead | None
+) -> BatchSource:
+    """The batches of a segment. The first block is assembled `ahead` too, while this rank still prepares itself."""
+    if ahead is not None:
+        ahead.begin(spec, world)
+        ahead.assemble(spec.resume.step if spec.resume else 0)
+    return BatchSource(open_blocks(spec, world, store, dataset), pin, ahead)

@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -103,7 +104,9 @@ class RowGroups:
     def _decode(self, place: _Place, footer: pq.FileMetaData, piece: "_Piece") -> Samples:
         with self._explained(self._name(place)):
             source = pa.PythonFile(piece, mode="r")
-            with pq.ParquetFile(source, metadata=footer, page_checksum_verification=True) as file:
+            # Read by this thread: it has all bytes, and others would only be waited for.
+            options: dict[str, Any] = {"page_checksum_verification": True, "pre_buffer": False}
+            with pq.ParquetFile(source, metadata=footer, **options) as file:
                 table = file.read_row_group(place.index, COLUMNS, use_threads=False)
             samples = samples_of(table, place.first_row, self._num_numeric, self._num_categorical, self._token_type)
             if len(samples) != min(self.group_rows, self.num_rows - place.first_row):

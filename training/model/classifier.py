@@ -12,7 +12,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from storage.datasets import FIRST_VOCABULARY_INDEX, DatasetManifest
-from training.batches.assembled import Leaf
+from training.batches.tensors import Leaf
 from training.configuration import ModelConfig
 from training.data.samples import padded_length
 

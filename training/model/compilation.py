@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from storage.datasets import DatasetManifest
-from training.batches.assembled import Leaf
 from training.batches.groups import Group
+from training.batches.tensors import Leaf
 from training.configuration import TrainConfig
 from training.data.samples import padded_length
 from training.model.classifier import Classifier, EncoderBlock

@@ -12,8 +12,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from storage.datasets import Target
-from training.batches.assembled import Leaf, assemble
+from training.batches.assembled import assemble
 from training.batches.leaves import LeafCut
+from training.batches.tensors import Leaf, to_leaves
 from training.configuration import ValidationConfig
 from training.data.order import RowOrder
 from training.data.reading import SampleReader
@@ -97,4 +98,4 @@ class Validator:
             lengths = np.concatenate([part.lengths for part in parts])
             num_leaves, ranks = -(-count // self._batch_size), [self._world.rank]
             assembled, _ = assemble(parts, lengths, self._cut, num_leaves, self._world.size, ranks)
-            yield list(assembled.leaves(0, len(assembled.indices), self._cut.padding_efficiency > 0))
+            yield list(to_leaves(assembled, 0, len(assembled.indices), self._cut.padding_efficiency > 0))

@@ -1,9 +1,11 @@
-"""Holdfast's own loader, put together as a segment does it: the leaves of each step, windows shared by the ranks.
+"""Holdfast's own loader, put together as a segment does it: the leaves of each step, in blocks shared by the ranks.
 
 Invariant: it is the product's code and its defaults; what is changed for a measurement is an option here.
 """
 
 import argparse
+import gc
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,13 +19,46 @@ from storage.objects.s3.store import S3Store
 from storage.objects.store import Store
 from tasks.settings.reading import load_configuration
 from tests.benchmarks.loaders.measuring import Padded, Rank, measure
-from training.batches.leaves import leaf_cut
-from training.batches.source import BatchSource
-from training.data.order import SampleOrder
-from training.data.reading import SampleReader
+from training.batches.ahead import AssemblingAhead
+from training.batches.source import open_source
+from training.configuration import CheckpointConfig, ValidationConfig
+from training.specification import ResumePoint, SegmentSpec
 from training.world import World
 
 QUALITY = Path(__file__).parents[3] / "deployments/configs/quality.toml"
+LOADING_SECONDS = 5
+
+
+class Loader:
+    """What a rank is measured with."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self._options = options
+        self._ahead: AssemblingAhead | None = None
+
+    def prepare(self, rank: Rank) -> None:
+        """Start the process that assembles ahead, as a segment does when it begins, and let it load its libraries."""
+        if rank.number == 0:
+            self._ahead = AssemblingAhead()
+            time.sleep(LOADING_SECONDS)
+
+    def batches(self, rank: Rank) -> Iterator[list[Padded]]:
+        """The leaves of each step."""
+        options, config = self._options, load_configuration(QUALITY, [])
+        train, end_step = config.train, options.first_step + options.steps
+        scratch = options.scratch
+        store = _open_store(options.store, scratch / "cache", options.cache_bytes)
+        dataset = load_dataset(store, options.digest)
+        spec = SegmentSpec(
+            work="train", run="bench", store=options.store, cache=str(scratch / "cache"), scratch=str(scratch), fence=1,
+            resume=ResumePoint(path="", digest="", step=options.first_step), dataset_digest=options.digest,
+            model=config.model, validation=ValidationConfig(), checkpoint=CheckpointConfig(), train=train.model_copy(update={"steps": end_step}),
+        )  # fmt: skip
+        world = World(rank.number, rank.size, rank.number, rank.size)
+        source = open_source(spec, world, store, dataset, pin=False, ahead=self._ahead)
+        gc.freeze()  # as a segment does
+        for batch in source.read_ahead(options.first_step, end_step, train.prefetch_steps):
+            yield [Padded(leaf.tokens.numpy(), leaf.lengths.numpy()) for leaf in batch.leaves]
 
 
 def main() -> None:
@@ -37,7 +72,8 @@ def main() -> None:
     parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--cache-bytes", type=int, help="limit of the downloads that are kept")
     options = parser.parse_args()
-    measure(lambda rank: _batches(options, rank), options.ranks, in_step=True)
+    loader = Loader(options)
+    measure(loader.batches, options.ranks, loader.prepare, in_step=True)
 
 
 def _open_store(address: str, cache: Path, limit_bytes: int | None) -> Store:
@@ -49,20 +85,6 @@ def _open_store(address: str, cache: Path, limit_bytes: int | None) -> Store:
         return open_store(address, cache)
     download_cache.IN_USE_SECONDS = 0
     return S3Store(connect(parse_s3_address(address)), DownloadCache(cache, limit_bytes))
-
-
-def _batches(options: argparse.Namespace, rank: Rank) -> Iterator[list[Padded]]:
-    config = load_configuration(QUALITY, [])
-    train = config.train
-    store = _open_store(options.store, options.scratch / "cache", options.cache_bytes)
-    dataset = load_dataset(store, options.digest)
-    reader = SampleReader(store, dataset, "train", options.scratch / "samples", looks_ahead=True)
-    order = SampleOrder(reader.num_rows, reader.group_rows, train.seed)
-    world = World(rank.number, rank.size, rank.number, rank.size)
-    source = BatchSource(reader, order, leaf_cut(config.model, train), train.batch_size, train.leaves, world, pin=False)
-    end = options.first_step + options.steps
-    for batch in source.read_ahead(options.first_step, end, train.prefetch_steps):
-        yield [Padded(leaf.tokens.numpy(), leaf.lengths.numpy()) for leaf in batch.leaves]
 
 
 if __name__ == "__main__":

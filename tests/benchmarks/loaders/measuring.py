@@ -2,7 +2,8 @@
 
 Holdfast and its peers are all measured by this file, each in an environment of its own: it imports NumPy alone.
 Invariant: until the first batch and from there on are two figures, and samples are counted after it: what a loader does
-once, before it gives anything, is not spread over an epoch. CPU seconds of a rank are those of all its threads.
+once, before it gives anything, is not spread over an epoch. CPU seconds of a rank are those of all its threads and
+children, without what it takes to meet the other ranks: that is this file's doing.
 """
 
 import json
@@ -13,6 +14,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -89,23 +91,38 @@ def _run(
     batches = open_batches(rank)
     next(batches)
     started, started_cpu = time.perf_counter(), _cpu_seconds()
-    padded_tokens = 0
+    padded_tokens, meeting_seconds = 0, 0.0
     lengths: list[NDArray[np.int64]] = []  # to be added up when the clocks have stopped
     for number, batch in enumerate(batches):
         for part in batch:
             lengths.append(part.lengths)
             padded_tokens += part.tokens.size
         if in_step and number % STEPS_BETWEEN_MEETINGS == 0:
+            came = time.thread_time()
             meeting.wait(LONGEST_SECONDS)
-    cpu = {"start_cpu_seconds": started_cpu - began_cpu, "cpu_seconds": _cpu_seconds() - started_cpu}
+            meeting_seconds += time.thread_time() - came
+    cpu = {
+        "start_cpu_seconds": started_cpu - began_cpu,
+        "cpu_seconds": _cpu_seconds() - started_cpu - meeting_seconds,
+    }
     clocks = {"start_seconds": started - began, "seconds": time.perf_counter() - started}
     counts = {"rows": sum(map(len, lengths)), "tokens": sum(int(own.sum()) for own in lengths)}
     sender.send(counts | {"padded_tokens": padded_tokens} | cpu | clocks)
 
 
 def _cpu_seconds() -> float:
-    children = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return time.process_time() + children.ru_utime + children.ru_stime
+    """Of this process and its children, those that run too."""
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.process_time() + ended.ru_utime + ended.ru_stime + sum(map(_cpu_seconds_of, _running_children()))
+
+
+def _running_children() -> list[str]:
+    return [pid for path in Path("/proc/self/task").glob("*/children") for pid in path.read_text().split()]
+
+
+def _cpu_seconds_of(pid: str) -> float:
+    """The first number of schedstat is the time on a processor in nanoseconds: of each thread."""
+    return sum(int(path.read_text().split()[0]) for path in Path(f"/proc/{pid}/task").glob("*/schedstat")) / 1e9
 
 
 def _sum_up(ranks: list[dict[str, float]]) -> dict[str, float]:

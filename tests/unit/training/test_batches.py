@@ -15,9 +15,10 @@ from storage.errors import CorruptObjectError
 from storage.objects.local_store import LocalStore
 from storage.runs.ledger import ID_SEPARATOR
 from tests.helpers.datasets import publish_small_dataset
-from training.batches.assembled import Leaf
+from training.batches.blocks import Blocks
 from training.batches.leaves import leaf_cut
 from training.batches.source import BatchSource
+from training.batches.tensors import Leaf
 from training.configuration import ModelConfig, TrainConfig
 from training.data import samples
 from training.data.order import RowOrder, SampleOrder
@@ -67,7 +68,7 @@ def make_source(
 ) -> BatchSource:
     reader = make_reader(store, dataset)
     order = order_of(reader)
-    return BatchSource(reader, order, leaf_cut(MODEL, train), BATCH_SIZE, NUM_LEAVES, world, pin=False)
+    return BatchSource(Blocks(reader, order, leaf_cut(MODEL, train), BATCH_SIZE, NUM_LEAVES, world), pin=False)
 
 
 def rows_of(leaf: Leaf) -> list[list[int]]:

@@ -13,11 +13,13 @@ from storage.datasets import DatasetManifest
 from storage.objects.local_store import LocalStore
 from storage.runs.ledger import ID_SEPARATOR, LEDGER_SCHEMA
 from tests.helpers.datasets import publish_small_dataset
-from training.batches.assembled import Leaf, assemble_samples
+from training.batches.assembled import assemble_samples
+from training.batches.blocks import Blocks
 from training.batches.consumption import Consumption, md5_of_ids
 from training.batches.groups import Group
 from training.batches.leaves import leaf_cut
 from training.batches.source import BatchSource
+from training.batches.tensors import Leaf, to_leaves
 from training.configuration import ModelConfig, TrainConfig
 from training.data.order import RowOrder, SampleOrder
 from training.data.reading import SampleReader
@@ -48,7 +50,7 @@ def leaf_of(reader: SampleReader, rows: list[int], index: int) -> Leaf:
     stored = reader.read(RowOrder(reader.num_rows, reader.group_rows), 0, reader.num_rows)
     samples = stored.at(np.array(rows))
     groups = (Group(len(rows), int(samples.lengths.max())),)
-    return next(assemble_samples(samples, [index], [groups]).leaves(0, 1, is_flat=True))
+    return next(to_leaves(assemble_samples(samples, [index], [groups]), 0, 1, is_flat=True))
 
 
 def md5_of_rows(rows: list[int]) -> bytes:
@@ -85,7 +87,7 @@ def test_each_leaf_is_collected_once(reader: SampleReader) -> None:
 def test_what_was_read_ahead_and_not_trained_on_is_not_collected(reader: SampleReader) -> None:
     consumption = Consumption(ALONE)
     order = SampleOrder(reader.num_rows, reader.group_rows, seed=4)
-    source = BatchSource(reader, order, CUT, BATCH_SIZE, NUM_LEAVES, ALONE, pin=False)
+    source = BatchSource(Blocks(reader, order, CUT, BATCH_SIZE, NUM_LEAVES, ALONE), pin=False)
     for step, batch in zip(range(2), source.read_ahead(0, 10, depth=4), strict=False):
         for leaf in batch.leaves:
             consumption.record(step, leaf)
@@ -94,7 +96,7 @@ def test_what_was_read_ahead_and_not_trained_on_is_not_collected(reader: SampleR
 
 def test_the_rows_are_those_that_order_and_cut_give(reader: SampleReader) -> None:
     order = SampleOrder(reader.num_rows, reader.group_rows, seed=4)
-    source = BatchSource(reader, order, CUT, BATCH_SIZE, NUM_LEAVES, ALONE, pin=False)
+    source = BatchSource(Blocks(reader, order, CUT, BATCH_SIZE, NUM_LEAVES, ALONE), pin=False)
     consumption = Consumption(ALONE)
     for step in (0, 4, 5):  # step 4 straddles two epochs
         for leaf in source.batch(step).leaves:

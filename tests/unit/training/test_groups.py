@@ -20,9 +20,10 @@ from storage.objects.local_store import LocalStore
 from tasks.corpora import policy, quality
 from tasks.settings.reading import load_configuration
 from tests.helpers.datasets import publish_small_dataset
-from training.batches.assembled import Leaf, assemble_samples
+from training.batches.assembled import assemble_samples
 from training.batches.groups import FEW_SAMPLES, Group, group_samples
 from training.batches.leaves import LeafCut, leaf_cut
+from training.batches.tensors import Leaf, to_leaves
 from training.configuration import PADDING_EFFICIENCY, ModelConfig
 from training.data.order import RowOrder
 from training.data.reading import SampleReader
@@ -188,7 +189,7 @@ def samples(dataset: DatasetManifest, tmp_path: Path) -> Samples:
 def leaf_with(samples: Samples, efficiency: float) -> Leaf:
     cut = LeafCut(64, efficiency)
     (groups,) = cut.groups([samples.lengths])
-    return next(assemble_samples(samples, [0], [groups]).leaves(0, 1, is_flat=efficiency > 0))
+    return next(to_leaves(assemble_samples(samples, [0], [groups]), 0, 1, is_flat=efficiency > 0))
 
 
 def gradients_of(model: Classifier, leaf: Leaf) -> list[Tensor]:

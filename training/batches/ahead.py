@@ -1,0 +1,88 @@
+"""The process that assembles the next block while the ranks of its machine take their leaves from this one.
+
+Threads of a rank would take turns with the one that trains, since one at a time runs Python. Invariant: no run depends
+on this process. It makes files that any rank makes by itself where they are not there yet; what goes wrong here goes
+wrong again in a rank, which tells it. It ends with the rank that started it, however that ends.
+"""
+
+import gc
+import json
+import os
+import signal
+import subprocess
+import sys
+import traceback
+from contextlib import suppress
+from io import BufferedReader
+
+from storage.datasets import load_dataset
+from storage.errors import HoldfastError
+from storage.objects.local_store import LocalStore
+from training.batches.blocks import open_blocks
+from training.specification import SegmentSpec
+from training.stopping import follow_parent
+from training.world import World
+
+MESSAGE_BYTES = 1 << 16
+
+
+class AssemblingAhead:
+    """That process, for the rank that starts it: the first one of its machine, from its main thread.
+
+    The libraries are loaded from the beginning on; what it is to work on is told later.
+    """
+
+    def __init__(self) -> None:
+        command = [sys.executable, "-m", "training.batches.ahead"]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, bufsize=0)
+        assert self._process.stdin is not None
+        self._messages = self._process.stdin.fileno()
+
+    def begin(self, spec: SegmentSpec, world: World) -> None:
+        """Say whose blocks it assembles."""
+        self._tell({"spec": spec.model_dump(mode="json"), "world": [*vars(world).values()]})
+        os.set_blocking(self._messages, False)
+
+    def assemble(self, step: int) -> None:
+        """Have the block that begins at `step` assembled soon. Returns at once."""
+        self._tell(step)
+
+    def close(self) -> None:
+        """End it, whatever it is at; returns when it is gone."""
+        self._process.kill()
+        self._process.wait()
+
+    def _tell(self, message: object) -> None:
+        # It may be gone, or be stopped and have read nothing for long. Then ranks assemble blocks themselves.
+        with suppress(BrokenPipeError, BlockingIOError):
+            os.write(self._messages, json.dumps(message).encode() + b"\n")
+
+
+def main() -> None:
+    """Read what to work on, then steps, from standard input, until that ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the ranks, which leave in good order
+    follow_parent()
+    steps = sys.stdin.buffer
+    assert isinstance(steps, BufferedReader)
+    work = json.loads(steps.readline())
+    spec, world = SegmentSpec.model_validate(work["spec"]), World(*work["world"])
+    store = spec.open_store()
+    dataset = load_dataset(store, spec.dataset_digest, spec.dataset_sha256)
+    # From a bucket windows are fetched ahead in a thread. From a folder they are here as soon as they are decoded, and
+    # this process is ahead already.
+    blocks = open_blocks(spec, world, store, dataset, looks_ahead=not isinstance(store, LocalStore))
+    gc.freeze()  # what has been loaded so far is never garbage, and is not looked through again and again
+    while lines := steps.read1(MESSAGE_BYTES).split():
+        newest = int(lines[-1])  # of those before, ranks have need no more
+        # Of a store that cannot be reached, or a shard that is damaged, a rank tells when it comes to this block.
+        with suppress(HoldfastError):
+            if newest < spec.train.steps:
+                blocks.get(newest)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except Exception:  # noqa: BLE001 - for whoever reads the log; the ranks go on
+        traceback.print_exc()
+    os._exit(0)  # threads that read ahead are not waited for

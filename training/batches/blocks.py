@@ -1,0 +1,129 @@
+"""Blocks: what the ranks of a machine get of some steps that follow each other, assembled once for all of them.
+
+Whichever process needs a block first assembles it, into a file that all map. Invariant: what is in a block is a
+function of its first step, the data set and the run's configuration, not of the process that assembles it. Torch is not
+imported: the process that assembles blocks ahead does without.
+"""
+
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from storage.datasets import DatasetManifest
+from storage.objects.digests import canonical_json, sha256_of_bytes
+from storage.objects.store import Store
+from storage.runs.positions import first_position
+from storage.runs.run_state import RollbackRecord
+from training.batches.assembled import ASSEMBLED_FIELDS, Assembled, assemble
+from training.batches.leaves import LeafCut, leaf_cut
+from training.data.order import Order, SampleOrder, Window
+from training.data.reading import SampleReader
+from training.data.shared_arrays import Arrays, Pieces, SharedArrays
+from training.specification import SegmentSpec
+from training.world import World
+
+# What is done once for a block is little beside these, and to assemble them takes less than a step or two.
+BLOCK_STEPS = 32
+BLOCK_FIELDS = ("shares", "num_tokens", *ASSEMBLED_FIELDS)
+
+
+class Block:
+    """What the ranks of a machine get of the steps [first_step, end_step): step after step, rank after rank."""
+
+    def __init__(self, first_step: int, num_ranks: int, arrays: Arrays) -> None:
+        self._first_step = first_step
+        self._num_ranks = num_ranks
+        self._ends = [0, *accumulate(arrays["shares"].tolist())]
+        self._num_tokens: list[int] = arrays["num_tokens"].tolist()
+        self.end_step = first_step + len(self._num_tokens)
+        self.assembled = Assembled(**{name: arrays[name] for name in ASSEMBLED_FIELDS})
+
+    def __contains__(self, step: int) -> bool:
+        return self._first_step <= step < self.end_step
+
+    def share(self, step: int, rank: int) -> tuple[int, int]:
+        """The first leaf that the machine's `rank`-th rank gets of the step, and the one after its last."""
+        number = (step - self._first_step) * self._num_ranks + rank
+        return self._ends[number], self._ends[number + 1]
+
+    def num_tokens(self, step: int) -> int:
+        """Of all samples of the step, whichever rank has them; without padding."""
+        return self._num_tokens[step - self._first_step]
+
+
+class Blocks:
+    """The blocks of a run, for the ranks of this machine. A block may begin at any step."""
+
+    def __init__(
+        self,
+        reader: SampleReader,
+        order: Order,
+        cut: LeafCut,
+        batch_size: int,
+        num_leaves: int,
+        world: World,
+        rollbacks: Sequence[RollbackRecord] = (),
+    ) -> None:
+        self.world = world
+        self.batch_size = batch_size
+        self.is_flat = cut.padding_efficiency > 0
+        self._rollbacks = rollbacks
+        self._reader = reader
+        self._order = order
+        self._cut = cut
+        self._num_leaves = num_leaves
+        self._shared = SharedArrays(reader.folder, f"{reader.split}-block")
+
+    def get(self, step: int) -> Block:
+        """The block that begins at `step`; it is assembled if it is not there."""
+        positions = self._positions(step)
+        arrays = self._shared.get(self._key(positions), lambda: self._assemble(positions))
+        return Block(step, self.world.local_size, arrays)
+
+    def _position(self, step: int) -> int:
+        return first_position(step, self.batch_size, self._rollbacks)
+
+    def _positions(self, step: int) -> list[int]:
+        """Of the steps of the block that begins at `step`: the first, and others that need no further window."""
+        positions = [self._position(other) for other in range(step, step + BLOCK_STEPS)]
+        last_window = self._last_window(positions[0])
+        return [position for position in positions if self._last_window(position) == last_window]
+
+    def _last_window(self, position: int) -> Window:
+        *_, last = self._order.stretches(position, self.batch_size)
+        return last.window
+
+    def _key(self, positions: list[int]) -> str:
+        """Ranks that have these positions, and this configuration, have the same block; other ones have another."""
+        world, cut = self.world, self._cut
+        what = [positions, self.batch_size, self._num_leaves, cut.dense_length, cut.padding_efficiency]
+        digest = sha256_of_bytes(canonical_json([*what, world.size, list(world.ranks_here)]))
+        return f"{self._order.name}-{positions[0]}-{digest[:16]}"
+
+    def _assemble(self, positions: Sequence[int]) -> Pieces:
+        """What the ranks of this machine get of the steps at these positions: each array in one piece a step."""
+        pieces: dict[str, list[NDArray[Any]]] = {name: [] for name in BLOCK_FIELDS}
+        for position in positions:
+            parts = self._reader.read_parts(self._order, position, self.batch_size)
+            lengths = np.concatenate([part.lengths for part in parts])
+            world = self.world
+            assembled, shares = assemble(parts, lengths, self._cut, self._num_leaves, world.size, world.ranks_here)
+            pieces["shares"].append(np.array(shares))
+            pieces["num_tokens"].append(lengths.sum(keepdims=True))
+            for name in ASSEMBLED_FIELDS:
+                pieces[name].append(getattr(assembled, name))
+        return pieces
+
+
+def open_blocks(
+    spec: SegmentSpec, world: World, store: Store, dataset: DatasetManifest, looks_ahead: bool = False
+) -> Blocks:
+    """The blocks of a segment's run; with `looks_ahead` windows of samples are decoded ahead, as in `SampleReader`."""
+    config = spec.train
+    reader = SampleReader(store, dataset, "train", spec.samples_folder, looks_ahead)
+    order = SampleOrder(reader.num_rows, reader.group_rows, config.seed)
+    cut = leaf_cut(spec.model, config)
+    return Blocks(reader, order, cut, config.batch_size, config.leaves, world, spec.rollbacks)

@@ -52,7 +52,8 @@ class Loader:
         spec = SegmentSpec(
             work="train", run="bench", store=options.store, cache=str(scratch / "cache"), scratch=str(scratch), fence=1,
             resume=ResumePoint(path="", digest="", step=options.first_step), dataset_digest=options.digest,
-            model=config.model, validation=ValidationConfig(), checkpoint=CheckpointConfig(), train=train.model_copy(update={"steps": end_step}),
+            model=config.model, validation=ValidationConfig(), checkpoint=CheckpointConfig(),
+            train=train.model_copy(update={"steps": end_step}),
         )  # fmt: skip
         world = World(rank.number, rank.size, rank.number, rank.size)
         source = open_source(spec, world, store, dataset, pin=False, ahead=self._ahead)

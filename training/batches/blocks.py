@@ -68,7 +68,7 @@ class Blocks:
         rollbacks: Sequence[RollbackRecord] = (),
     ) -> None:
         self.world = world
-        self.batch_size = batch_size
+        self._batch_size = batch_size
         self.is_flat = cut.padding_efficiency > 0
         self._rollbacks = rollbacks
         self._reader = reader
@@ -84,7 +84,7 @@ class Blocks:
         return Block(step, self.world.local_size, arrays)
 
     def _position(self, step: int) -> int:
-        return first_position(step, self.batch_size, self._rollbacks)
+        return first_position(step, self._batch_size, self._rollbacks)
 
     def _positions(self, step: int) -> list[int]:
         """Of the steps of the block that begins at `step`: the first, and others that need no further window."""
@@ -93,13 +93,13 @@ class Blocks:
         return [position for position in positions if self._last_window(position) == last_window]
 
     def _last_window(self, position: int) -> Window:
-        *_, last = self._order.stretches(position, self.batch_size)
+        *_, last = self._order.stretches(position, self._batch_size)
         return last.window
 
     def _key(self, positions: list[int]) -> str:
         """Ranks that have these positions, and this configuration, have the same block; other ones have another."""
         world, cut = self.world, self._cut
-        what = [positions, self.batch_size, self._num_leaves, cut.dense_length, cut.padding_efficiency]
+        what = [positions, self._batch_size, self._num_leaves, cut.dense_length, cut.padding_efficiency]
         digest = sha256_of_bytes(canonical_json([*what, world.size, list(world.ranks_here)]))
         return f"{self._order.name}-{positions[0]}-{digest[:16]}"
 
@@ -107,7 +107,7 @@ class Blocks:
         """What the ranks of this machine get of the steps at these positions: each array in one piece a step."""
         pieces: dict[str, list[NDArray[Any]]] = {name: [] for name in BLOCK_FIELDS}
         for position in positions:
-            parts = self._reader.read_parts(self._order, position, self.batch_size)
+            parts = self._reader.read_parts(self._order, position, self._batch_size)
             lengths = np.concatenate([part.lengths for part in parts])
             world = self.world
             assembled, shares = assemble(parts, lengths, self._cut, self._num_leaves, world.size, world.ranks_here)

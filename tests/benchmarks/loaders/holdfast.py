@@ -26,6 +26,7 @@ from training.specification import ResumePoint, SegmentSpec
 from training.world import World
 
 QUALITY = Path(__file__).parents[3] / "deployments/configs/quality.toml"
+# Imports are not measured, of no loader. The process does not say when it has made its own; on two cores it takes 1 s.
 LOADING_SECONDS = 5
 
 
@@ -40,7 +41,7 @@ class Loader:
         """Start the process that assembles ahead, as a segment does when it begins, and let it load its libraries."""
         if rank.number == 0:
             self._ahead = AssemblingAhead()
-            time.sleep(LOADING_SECONDS)
+            time.sleep(LOADING_SECONDS)  # the other ranks wait for this one
 
     def batches(self, rank: Rank) -> Iterator[list[Padded]]:
         """The leaves of each step."""

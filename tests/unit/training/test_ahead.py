@@ -17,8 +17,8 @@ from storage.objects.local_store import LocalStore
 from tests.helpers.datasets import publish_small_dataset
 from tests.helpers.training import make_spec
 from training.batches.ahead import AssemblingAhead
-from training.batches.blocks import Blocks
 from training.batches.source import BatchSource, open_source
+from training.data.shared_arrays import _locked
 from training.specification import SegmentSpec
 from training.world import World
 
@@ -33,11 +33,6 @@ print(AssemblingAhead()._process.pid, flush=True)
 sys.stdin.readline()
 {last_words}
 """
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> LocalStore:
-    return LocalStore(tmp_path / "store")
 
 
 @pytest.fixture
@@ -57,20 +52,6 @@ def ahead() -> Iterator[AssemblingAhead]:
     process.close()
 
 
-@pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """For each block that this process assembles, its number of steps."""
-    found: list[int] = []
-    assemble = Blocks._assemble
-
-    def assemble_and_tell(blocks: Blocks, positions: list[int]) -> object:
-        found.append(len(positions))
-        return assemble(blocks, positions)
-
-    monkeypatch.setattr(Blocks, "_assemble", assemble_and_tell)
-    return found
-
-
 def open_for(spec: SegmentSpec, ahead: AssemblingAhead | None) -> BatchSource:
     store = spec.open_store()
     return open_source(spec, RANK, store, load_dataset(store, spec.dataset_digest), pin=False, ahead=ahead)
@@ -80,17 +61,15 @@ def wait_until(is_so: Callable[[], bool]) -> None:
     deadline = time.monotonic() + LONGEST_SECONDS
     while not is_so():
         assert time.monotonic() < deadline
-        time.sleep(0.02)
+        time.sleep(0.02)  # another process makes the file, and does not say when
 
 
 def wait_for_block(source: BatchSource, step: int) -> None:
     """Until the block that begins at `step` is there for all ranks."""
     blocks = source._blocks
     wait_until(blocks._shared._path(blocks._key(blocks._positions(step))).exists)
-
-
-def num_blocks(spec: SegmentSpec) -> int:
-    return len(list(spec.samples_folder.glob("train-block-*")))
+    with _locked(source._blocks._shared._folder / ".train-block.lock"):
+        pass  # whoever made it does nothing more with it
 
 
 def samples_of(source: BatchSource, steps: range) -> list[list[bytes]]:
@@ -103,7 +82,7 @@ def samples_alone(spec: SegmentSpec, folder: Path) -> list[list[bytes]]:
 
 
 def test_no_rank_assembles_a_block_that_the_process_has_time_for(
-    spec: SegmentSpec, ahead: AssemblingAhead, made: list[int], tmp_path: Path
+    spec: SegmentSpec, ahead: AssemblingAhead, made: list[list[int]], tmp_path: Path
 ) -> None:
     source = open_for(spec, ahead)
     found: list[list[bytes]] = []
@@ -118,12 +97,18 @@ def test_no_rank_assembles_a_block_that_the_process_has_time_for(
 
 
 def test_nothing_is_assembled_beyond_the_last_step(spec: SegmentSpec, ahead: AssemblingAhead) -> None:
-    first = open_for(spec.model_copy(update={"train": spec.train.model_copy(update={"steps": 1})}), ahead)
-    wait_until(lambda: num_blocks(spec) == 1)
-    first.batch(0)
-    ahead.assemble(0)  # it has come as far as this when it has read this
-    time.sleep(0.5)
-    assert num_blocks(spec) == 1
+    source = open_for(spec.model_copy(update={"train": spec.train.model_copy(update={"steps": 1})}), ahead)
+    wait_for_block(source, 0)
+    source.batch(0)
+    let_it_end(ahead)
+    assert len(list(spec.samples_folder.glob("train-block-*"))) == 1
+
+
+def let_it_end(ahead: AssemblingAhead) -> None:
+    """It does what it was told, finds that nothing more comes, and leaves."""
+    assert ahead._process.stdin is not None
+    ahead._process.stdin.close()
+    assert ahead._process.wait(LONGEST_SECONDS) == 0
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP])
@@ -133,8 +118,7 @@ def test_a_run_goes_on_without_the_process(
     source = open_for(spec, ahead)
     found = samples_of(source, range(1))
     assert source._block is not None
-    wait_for_block(source, source._block.end_step)
-    time.sleep(0.2)  # while it assembles, ranks wait for it
+    wait_for_block(source, source._block.end_step)  # were it stopped while it assembles, ranks would wait for it
     ahead._process.send_signal(how)
     for _ in range(20_000):  # more than a pipe holds
         ahead.assemble(NUM_STEPS)
@@ -142,20 +126,22 @@ def test_a_run_goes_on_without_the_process(
     assert found == samples_alone(spec, tmp_path / "alone")
 
 
-def test_what_is_damaged_is_told_by_the_rank_alone(
+def test_what_is_damaged_is_told_by_the_rank_alone_and_what_is_mended_is_assembled(
     spec: SegmentSpec, store: LocalStore, dataset: DatasetManifest, capfd: pytest.CaptureFixture[str]
 ) -> None:
     path = store.fetch(f"datasets/{dataset.digest}/{dataset.splits['train'].shards[0].name}")
-    data = bytearray(path.read_bytes())
-    data[len(data) // 3] ^= 4
-    path.write_bytes(data)
+    content = path.read_bytes()
+    damaged = bytearray(content)
+    damaged[len(content) // 3] ^= 4
+    path.write_bytes(damaged)
     ahead = AssemblingAhead()
     source = open_for(spec, ahead)
     with pytest.raises(CorruptObjectError):
         samples_of(source, range(NUM_STEPS))
-    time.sleep(1)
-    assert ahead._process.poll() is None  # what failed once may succeed later: a bucket that cannot be reached
-    ahead.close()
+    path.write_bytes(content)
+    ahead.assemble(NUM_STEPS - 1)
+    wait_for_block(source, NUM_STEPS - 1)
+    let_it_end(ahead)
     assert capfd.readouterr() == ("", "")
 
 

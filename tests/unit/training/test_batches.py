@@ -35,11 +35,6 @@ IN_GROUPS, IN_ONE_GROUP = TrainConfig(padding_efficiency=0.97), TrainConfig(padd
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> LocalStore:
-    return LocalStore(tmp_path / "store")
-
-
-@pytest.fixture
 def dataset(store: LocalStore, tmp_path: Path) -> DatasetManifest:
     return publish_small_dataset(store, tmp_path / "work", rows=300)
 

@@ -21,7 +21,7 @@ from training.batches.tensors import Leaf
 from training.configuration import ModelConfig, TrainConfig
 from training.data.order import SampleOrder
 from training.data.reading import SampleReader
-from training.data.shared_arrays import KEPT_SETS, Pieces
+from training.data.shared_arrays import KEPT_SETS
 from training.world import World
 
 ROWS = 700
@@ -33,27 +33,8 @@ TRAIN = TrainConfig(padding_efficiency=0.97)
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> LocalStore:
-    return LocalStore(tmp_path / "store")
-
-
-@pytest.fixture
 def dataset(store: LocalStore, tmp_path: Path) -> DatasetManifest:
     return publish_small_dataset(store, tmp_path / "work", rows=ROWS)
-
-
-@pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
-    """The positions of each block that is assembled, by whichever rank."""
-    found: list[list[int]] = []
-    assemble = Blocks._assemble
-
-    def assemble_and_tell(blocks: Blocks, positions: Sequence[int]) -> Pieces:
-        found.append(list(positions))
-        return assemble(blocks, positions)
-
-    monkeypatch.setattr(Blocks, "_assemble", assemble_and_tell)
-    return found
 
 
 class Machine:

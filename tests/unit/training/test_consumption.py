@@ -32,11 +32,6 @@ CUT = leaf_cut(ModelConfig(width=16, layers=1, heads=2, feedforward=32), TrainCo
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> LocalStore:
-    return LocalStore(tmp_path / "store")
-
-
-@pytest.fixture
 def dataset(store: LocalStore, tmp_path: Path) -> DatasetManifest:
     return publish_small_dataset(store, tmp_path / "work", rows=100)
 

@@ -27,11 +27,6 @@ NUM_WINDOWS = 6
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> LocalStore:
-    return LocalStore(tmp_path / "store")
-
-
-@pytest.fixture
 def dataset(store: LocalStore, tmp_path: Path) -> DatasetManifest:
     return publish_small_dataset(store, tmp_path / "work", rows=ROWS)
 

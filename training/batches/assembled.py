@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from training.batches.groups import Group
 from training.batches.leaves import LeafCut
-from training.data.samples import Samples, take
+from training.data.samples import Samples
 from training.rank_shares import deal
 
 Integers = NDArray[np.int64]
@@ -38,10 +38,9 @@ class Assembled:
     tokens: NDArray[Any]  # [P] as narrow as in the shards, 0 is padding
     ids: NDArray[np.uint8]  # UTF-8, with the separators
 
-    @cached_property
-    def groups(self) -> list[Group]:
-        """Of all leaves, one after the other."""
-        return list(map(Group, self.group_sizes.tolist(), self.group_lengths.tolist()))
+    def groups(self, first: int, end: int) -> list[Group]:
+        """The groups [first, end) of all leaves'."""
+        return list(map(Group, self.group_sizes[first:end].tolist(), self.group_lengths[first:end].tolist()))
 
     @cached_property
     def bounds(self) -> tuple[list[int], list[int], list[int], list[int]]:
@@ -54,25 +53,23 @@ class Assembled:
 ASSEMBLED_FIELDS = tuple(Assembled.__dataclass_fields__)
 
 
-def assemble(
-    parts: Sequence[Samples],
-    lengths: Integers,
-    cut: LeafCut,
-    num_leaves: int,
-    num_ranks: int,
-    ranks: Sequence[int],
-) -> tuple[Assembled, list[int]]:
-    """The leaves that these of `num_ranks` ranks have of a batch, rank after rank, and how many each of them has.
+class Share(NamedTuple):
+    """What some ranks get of a batch: leaf after leaf, rank after rank."""
 
-    Of the samples of other leaves nothing is read but their `lengths`, which are those of the batch in parts.
-    """
+    places: Integers  # of the samples, in the batch
+    indices: list[int]  # of the leaves, in the batch
+    groups: list[tuple[Group, ...]]  # of each leaf
+    num_leaves: list[int]  # of each rank
+
+
+def share_of(lengths: Integers, cut: LeafCut, num_leaves: int, num_ranks: int, ranks: Sequence[int]) -> Share:
+    """The leaves that these of `num_ranks` ranks have of a batch whose samples have these lengths."""
     leaves = cut.cut(lengths, num_leaves)
     groups = cut.groups([lengths[leaf] for leaf in leaves])
     shares = deal([cut.cost(of_leaf) for of_leaf in groups], num_ranks)
     own = [index for rank in ranks for index in shares[rank]]
     places = np.concatenate([np.empty(0, dtype=np.int64), *(leaves[index] for index in own)])
-    arrays = assemble_samples(take(parts, places), own, [groups[index] for index in own])
-    return arrays, [len(shares[rank]) for rank in ranks]
+    return Share(places, own, [groups[index] for index in own], [len(shares[rank]) for rank in ranks])
 
 
 def assemble_samples(samples: Samples, indices: Sequence[int], groups: Sequence[tuple[Group, ...]]) -> Assembled:
@@ -85,7 +82,7 @@ def assemble_samples(samples: Samples, indices: Sequence[int], groups: Sequence[
         num_groups=num_groups,
         group_sizes=sizes[:, 0],
         group_lengths=sizes[:, 1],
-        id_bytes=np.diff(_ends(samples.id_lengths)[first_samples]),
+        id_bytes=np.diff(_ends(samples.ids.sizes + 1)[first_samples]),
         rows=samples.rows,
         lengths=samples.lengths,
         numeric=samples.numeric,

@@ -15,18 +15,22 @@ from numpy.typing import NDArray
 from storage.datasets import DatasetManifest
 from storage.objects.digests import canonical_json, sha256_of_bytes
 from storage.objects.store import Store
-from storage.runs.positions import first_position
+from storage.runs.positions import first_position, standing
 from storage.runs.run_state import RollbackRecord
-from training.batches.assembled import ASSEMBLED_FIELDS, Assembled, assemble
+from training.batches.assembled import ASSEMBLED_FIELDS, Assembled, assemble_samples, share_of
 from training.batches.leaves import LeafCut, leaf_cut
 from training.data.order import Order, SampleOrder, Window
 from training.data.reading import SampleReader
+from training.data.samples import join
 from training.data.shared_arrays import Arrays, Pieces, SharedArrays
 from training.specification import SegmentSpec
 from training.world import World
 
 # What is done once for a block is little beside these, and to assemble them takes less than a step or two.
 BLOCK_STEPS = 32
+# Assembled at once, since each call of NumPy and of Arrow takes its time. More would no longer be in the processor's
+# cache when they are written.
+PIECE_STEPS = 8
 BLOCK_FIELDS = ("shares", "num_tokens", *ASSEMBLED_FIELDS)
 
 
@@ -76,11 +80,14 @@ class Blocks:
         self._cut = cut
         self._num_leaves = num_leaves
         self._shared = SharedArrays(reader.folder, f"{reader.split}-block")
+        # Ranks that have the same of these have the same blocks; other ones have others.
+        what = [order.name, batch_size, num_leaves, cut.dense_length, cut.padding_efficiency, world.size]
+        skipped = [(record.resume_step, record.end_position) for record in standing(rollbacks)]
+        self._name = sha256_of_bytes(canonical_json([*what, list(world.ranks_here), skipped]))[:16]
 
     def get(self, step: int) -> Block:
         """The block that begins at `step`; it is assembled if it is not there."""
-        positions = self._positions(step)
-        arrays = self._shared.get(self._key(positions), lambda: self._assemble(positions))
+        arrays = self._shared.get(f"{self._name}-{step}", lambda: self._assemble(self._positions(step)))
         return Block(step, self.world.local_size, arrays)
 
     def _position(self, step: int) -> int:
@@ -96,26 +103,29 @@ class Blocks:
         *_, last = self._order.stretches(position, self._batch_size)
         return last.window
 
-    def _key(self, positions: list[int]) -> str:
-        """Ranks that have these positions, and this configuration, have the same block; other ones have another."""
-        world, cut = self.world, self._cut
-        what = [positions, self._batch_size, self._num_leaves, cut.dense_length, cut.padding_efficiency]
-        digest = sha256_of_bytes(canonical_json([*what, world.size, list(world.ranks_here)]))
-        return f"{self._order.name}-{positions[0]}-{digest[:16]}"
-
     def _assemble(self, positions: Sequence[int]) -> Pieces:
-        """What the ranks of this machine get of the steps at these positions: each array in one piece a step."""
+        """What the ranks of this machine get of the steps at these positions: each array in pieces of a few steps."""
         pieces: dict[str, list[NDArray[Any]]] = {name: [] for name in BLOCK_FIELDS}
-        for position in positions:
-            parts = self._reader.read_parts(self._order, position, self._batch_size)
-            lengths = np.concatenate([part.lengths for part in parts])
-            world = self.world
-            assembled, shares = assemble(parts, lengths, self._cut, self._num_leaves, world.size, world.ranks_here)
-            pieces["shares"].append(np.array(shares))
-            pieces["num_tokens"].append(lengths.sum(keepdims=True))
-            for name in ASSEMBLED_FIELDS:
-                pieces[name].append(getattr(assembled, name))
+        for first in range(0, len(positions), PIECE_STEPS):
+            for name, piece in self._assemble_piece(positions[first : first + PIECE_STEPS]).items():
+                pieces[name].append(piece)
         return pieces
+
+    def _assemble_piece(self, positions: Sequence[int]) -> Arrays:
+        world = self.world
+        batches = [self._reader.read(self._order, position, self._batch_size) for position in positions]
+        lengths = [batch.lengths for batch in batches]
+        shares = [share_of(of_batch, self._cut, self._num_leaves, world.size, world.ranks_here) for of_batch in lengths]
+        places = [share.places + number * self._batch_size for number, share in enumerate(shares)]
+        assembled = assemble_samples(
+            join(batches).at(np.concatenate(places)),
+            [index for share in shares for index in share.indices],
+            [groups for share in shares for groups in share.groups],
+        )
+        arrays = {name: getattr(assembled, name) for name in ASSEMBLED_FIELDS}
+        arrays["shares"] = np.array([share.num_leaves for share in shares]).ravel()
+        arrays["num_tokens"] = np.array([of_batch.sum() for of_batch in lengths])
+        return arrays
 
 
 def open_blocks(

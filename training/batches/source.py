@@ -60,12 +60,12 @@ class BatchSource:
             self._ahead.close()
 
     def read_ahead(self, first_step: int, end_step: int, depth: int) -> Iterator[Batch]:
-        """The batches of steps [first_step, end_step), with `depth` steps or one more read ahead in one thread."""
+        """The batches of steps [first_step, end_step), with about `depth` steps read ahead in one thread."""
         # A new thread is on GPU 0, where page-locking would take memory for a context that this rank does not need.
         on_same_gpu = partial(torch.cuda.set_device, torch.cuda.current_device()) if self._pin else None
         pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="read-ahead", initializer=on_same_gpu)
-        # Two at once: to hand something over from thread to thread takes as long as to take a batch from a block.
-        together = min(2, depth)
+        # Several at once: to hand something over from thread to thread takes as long as to take a batch from a block.
+        together = max(1, depth // 2)
         starts = range(first_step, end_step, together)
         stretches = (range(start, min(start + together, end_step)) for start in starts)
         try:

@@ -65,6 +65,7 @@ def to_leaves(assembled: Assembled, first: int, end: int, is_flat: bool) -> Iter
     )
     numeric = assembled.numeric[start:stop].copy()
     indices: list[int] = assembled.indices[first:end].tolist()
+    own_groups = assembled.groups(groups[first], groups[end])
     for leaf, index in enumerate(indices, first):
         a, b = samples[leaf] - start, samples[leaf + 1] - start
         of_leaf = own_tokens[tokens[leaf] - tokens[first] : tokens[leaf + 1] - tokens[first]]
@@ -73,7 +74,7 @@ def to_leaves(assembled: Assembled, first: int, end: int, is_flat: bool) -> Iter
             index=index,
             rows=rows[a:b],
             ids=own_ids[ids[leaf] - ids[first] : ids[leaf + 1] - ids[first] - 1],
-            groups=tuple(assembled.groups[groups[leaf] : groups[leaf + 1]]),
+            groups=tuple(own_groups[groups[leaf] - groups[first] : groups[leaf + 1] - groups[first]]),
             tokens=torch.from_numpy(of_leaf if is_flat else of_leaf.reshape(b - a, -1)),
             lengths=torch.from_numpy(lengths[a:b]),
             numeric=torch.from_numpy(numeric[a:b]),

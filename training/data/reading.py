@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from storage.datasets import DatasetManifest
+from storage.datasets import DatasetManifest, token_type
 from storage.objects.store import Store
 from training.data.order import WINDOW_GROUPS, Order, Window
 from training.data.row_groups import RowGroups
-from training.data.samples import LONG_FIELDS, Samples, join, pieces_of
+from training.data.samples import Samples, as_arrays, from_arrays, join
 from training.data.shared_arrays import KEPT_SETS, Pieces, SharedArrays
 
 
@@ -38,28 +38,22 @@ class SampleReader:
         self.group_rows = dataset.row_group_rows
         self.split = split
         self.folder = folder
+        self._token_type = np.dtype(token_type(dataset.vocabulary_size))
         self._row_groups = RowGroups(store, dataset, split, folder)
         split_bytes = sum(shard.num_bytes for shard in dataset.splits[split].shards)
         num_kept = kept_bytes * self.num_rows // (split_bytes * self.group_rows * WINDOW_GROUPS)
-        self._windows = SharedArrays(folder, f"{split}-window", max(KEPT_SETS, num_kept))
+        self._windows = SharedArrays(folder, f"{split}-samples", max(KEPT_SETS, num_kept))
         self._ahead = ThreadPoolExecutor(1, thread_name_prefix="next-window") if looks_ahead else None
 
     def read(self, order: Order, cursor: int, count: int) -> Samples:
         """The samples [cursor, cursor + count) of an order. One reader serves one order."""
-        parts = self.read_parts(order, cursor, count)
-        return parts[0] if len(parts) == 1 else join([part.compact() for part in parts])
-
-    def read_parts(self, order: Order, cursor: int, count: int) -> list[Samples]:
-        """The same, one part of each window that they stand in, for who needs some of them: nothing is copied."""
-        return [
-            self._window(order, stretch.window).at(slice(stretch.start, stretch.stop))
-            for stretch in order.stretches(cursor, count)
-        ]
+        stretches = order.stretches(cursor, count)
+        return join([self._window(order, found.window).at(slice(found.start, found.stop)) for found in stretches])
 
     def _window(self, order: Order, window: Window) -> Samples:
         key, make = self._key(order, window), partial(self._decode_window, order, window)
         is_new = key not in self._windows
-        samples = Samples(**self._windows.get(key, make))
+        samples = from_arrays(self._windows.get(key, make), self._token_type)
         following = order.window_after(window)
         if self._ahead is not None and is_new and following is not None:
             # What goes wrong there goes wrong again when it is read, and is told then.
@@ -74,10 +68,10 @@ class SampleReader:
         return self._decode(order.window_rows(window))
 
     def _decode(self, rows: NDArray[np.int64]) -> Pieces:
-        """These rows, which are all rows of some row groups, in this order; tokens and ids stay as they are."""
+        """These rows, which are all rows of some row groups, in this order."""
         groups = np.unique(rows // self.group_rows)
-        pieces = pieces_of(list(self._row_groups.decode(groups.tolist())))
+        samples = join(list(self._row_groups.decode(groups.tolist())))
         # All groups but the last of the split are full.
         first_places = np.arange(len(groups)) * self.group_rows
         places = first_places[np.searchsorted(groups, rows // self.group_rows)] + rows % self.group_rows
-        return {name: own if name in LONG_FIELDS else [np.concatenate(own)[places]] for name, own in pieces.items()}
+        return as_arrays(samples.at(places))

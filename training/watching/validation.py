@@ -6,13 +6,12 @@ the same on any number of ranks.
 
 from collections.abc import Callable, Iterator
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
 from storage.datasets import Target
-from training.batches.assembled import assemble
+from training.batches.assembled import assemble_samples, share_of
 from training.batches.leaves import LeafCut
 from training.batches.tensors import Leaf, to_leaves
 from training.configuration import ValidationConfig
@@ -94,8 +93,8 @@ class Validator:
         window_rows = self._batch_size * WINDOW_PASSES
         for start in range(0, self.num_samples, window_rows):
             count = min(window_rows, self.num_samples - start)
-            parts = self._reader.read_parts(self._order, start, count)
-            lengths = np.concatenate([part.lengths for part in parts])
+            samples = self._reader.read(self._order, start, count)
             num_leaves, ranks = -(-count // self._batch_size), [self._world.rank]
-            assembled, _ = assemble(parts, lengths, self._cut, num_leaves, self._world.size, ranks)
-            yield list(to_leaves(assembled, 0, len(assembled.indices), self._cut.padding_efficiency > 0))
+            share = share_of(samples.lengths, self._cut, num_leaves, self._world.size, ranks)
+            assembled = assemble_samples(samples.at(share.places), share.indices, share.groups)
+            yield list(to_leaves(assembled, 0, len(share.indices), self._cut.padding_efficiency > 0))

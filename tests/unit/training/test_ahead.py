@@ -67,7 +67,7 @@ def wait_until(is_so: Callable[[], bool]) -> None:
 def wait_for_block(source: BatchSource, step: int) -> None:
     """Until the block that begins at `step` is there for all ranks."""
     blocks = source._blocks
-    wait_until(blocks._shared._path(blocks._key(blocks._positions(step))).exists)
+    wait_until(blocks._shared._path(f"{blocks._name}-{step}").exists)
     with _locked(source._blocks._shared._folder / ".train-block.lock"):
         pass  # whoever made it does nothing more with it
 

@@ -3,7 +3,6 @@
 import uuid
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -20,10 +19,10 @@ from training.batches.leaves import leaf_cut
 from training.batches.source import BatchSource
 from training.batches.tensors import Leaf
 from training.configuration import ModelConfig, TrainConfig
-from training.data import samples
+from training.data.byte_strings import Bytes, ByteStrings
 from training.data.order import RowOrder, SampleOrder
 from training.data.reading import SampleReader
-from training.data.samples import PADDING_MULTIPLE, Samples, _gather, take
+from training.data.samples import PADDING_MULTIPLE, Samples
 from training.model.classifier import Classifier
 from training.world import World
 
@@ -117,35 +116,21 @@ def test_a_rank_copies_the_tokens_of_its_own_leaves_alone_where_a_batch_straddle
     store: LocalStore, dataset: DatasetManifest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gathered: list[int] = []
+    gather = ByteStrings.gather
 
-    def gather(values: NDArray[Any], starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[Any]:
-        if values.dtype == np.uint16:  # tokens, not ids
-            gathered.append(int(lengths.sum()))
-        return _gather(values, starts, lengths)
+    def gather_and_tell(strings: ByteStrings, behind: NDArray[np.int64], filler: int) -> Bytes:
+        if filler == 0:  # tokens, not ids
+            gathered.append(int(strings.sizes.sum()))
+        return gather(strings, behind, filler)
 
-    monkeypatch.setattr(samples, "_gather", gather)
+    monkeypatch.setattr(ByteStrings, "gather", gather_and_tell)
+    monkeypatch.setattr("training.batches.blocks.BLOCK_STEPS", 1)
     for step in (0, 12):  # the second one straddles two epochs
         gathered.clear()
         batch = make_source(store, dataset, World(1, 3, 0, 1)).batch(step)
         own = sum(int(leaf.lengths.sum()) for leaf in batch.leaves)
         assert 0 < own < batch.num_tokens / 2
-        assert sum(gathered) == (own if step == 12 else 0)
-
-
-def test_samples_are_taken_from_parts_as_from_the_parts_put_together(
-    store: LocalStore, dataset: DatasetManifest
-) -> None:
-    reader = make_reader(store, dataset)
-    parts = reader.read_parts(order_of(reader), 200, 400)
-    whole = reader.read(order_of(reader), 200, 400)
-    assert len(parts) >= 3
-    generator = np.random.default_rng(0)
-    for places in (generator.permutation(400), generator.integers(0, 400, 30), np.array([399]), np.array([5, 0, 5])):
-        found, expected = take(parts, places), whole.at(places)
-        assert ids_of(found) == ids_of(expected)
-        assert tokens_of(found) == tokens_of(expected)
-        for name in ("rows", "labels", "numeric", "categorical"):
-            assert np.array_equal(getattr(found, name), getattr(expected, name))
+        assert gathered == [own * np.dtype(np.uint16).itemsize]
 
 
 def test_an_epoch_of_batches_has_every_sample_once(store: LocalStore, dataset: DatasetManifest) -> None:

@@ -70,7 +70,7 @@ def test_windows_that_are_done_with_are_removed_and_a_slower_rank_decodes_them_a
     slow, fast = (SampleReader(store, dataset, "train", folder) for _ in range(2))
     before = slow.read(order, 0, 50)
     assert read_epoch(fast, order) == order.rows(0, ROWS).tolist()
-    assert len(list(folder.glob("train-window-*"))) == KEPT_SETS
+    assert len(list(folder.glob("train-samples-*"))) == KEPT_SETS
     assert before.rows.tolist() == order.rows(0, 50).tolist()  # what is mapped stays
     assert read_epoch(slow, order) == order.rows(0, ROWS).tolist()
     assert NUM_WINDOWS < len(decoded) < 2 * NUM_WINDOWS
@@ -214,9 +214,12 @@ def test_a_data_set_whose_tokens_are_lists_is_read_as_one_whose_tokens_are_bytes
         pq.write_table(_with_lists(pq.read_table(store.fetch(key))), path, row_group_size=GROUP_ROWS)
         old.put_file(path, key)
     found = SampleReader(old, dataset, "train", tmp_path / "lists").read(order, 0, ROWS)
-    for name, array in vars(expected).items():
-        assert getattr(found, name).dtype == array.dtype
-        assert np.array_equal(getattr(found, name), array)
+    for name in ("rows", "labels", "lengths", "numeric", "categorical"):
+        assert getattr(found, name).dtype == getattr(expected, name).dtype
+        assert np.array_equal(getattr(found, name), getattr(expected, name))
+    assert np.array_equal(found.separated_ids(), expected.separated_ids())
+    group = np.array([[ROWS, int(expected.lengths.max())]])
+    assert np.array_equal(found.padded_tokens(group), expected.padded_tokens(group))
 
 
 def _with_lists(table: pa.Table) -> pa.Table:

@@ -251,8 +251,7 @@ class _Preparation:
             return contract, *self.run_part("split and statistics", lambda: self._measure(connection))
 
     def _check(self, connection: duckdb.DuckDBPyConnection) -> tuple[Record, str]:
-        if self.address is not None:
-            Thread(target=load_judge, name="load-judge", daemon=True).start()  # while others do the units
+        Thread(target=load_judge, name="load-judge", daemon=True).start()  # while the units are done
         measured = measured_in(self._do("check", len(self.place.pieces), "check"))
         open_extract(connection, self.area, len(self.place.pieces))
         result = check_contract(connection, self.place.rows_of, self.config, measured)
@@ -333,7 +332,7 @@ class _Preparation:
     def _put(self, name: str, path: Path) -> FileRecord:
         """Put a file of the data set that has no rows."""
         sha256 = sha256_of_file(path)
-        put_again(self.place.store, path, dataset_key(self.digest, name), sha256)
+        put_again(self.place.store, path, dataset_key(self.digest, name))
         return FileRecord(name=name, num_rows=0, num_bytes=path.stat().st_size, sha256=sha256)
 
     def _publish(self, manifest: DatasetManifest) -> None:

@@ -60,10 +60,17 @@ def good_tokens(
 
 
 def take_lists(lists: pa.ListArray, order: NDArray[np.int64]) -> pa.ListArray:
-    """Rows in another order. Arrow's own `take` is several times as slow for lists."""
+    """Rows in another order. Arrow takes lists number by number, but the bytes of a list in one piece."""
     starts, values = flat(lists)
-    lengths = np.diff(starts)[order]
-    return _as_lists(lengths, pa.array(gather(values, starts[:-1][order], lengths)))
+    size = values.itemsize
+    # With offsets of 64 bits: there are more bytes than numbers.
+    rows = pa.LargeBinaryArray.from_buffers(
+        pa.large_binary(), len(lists), [None, pa.py_buffer(starts * size), pa.py_buffer(values)]
+    )
+    _, ends, data = rows.take(pa.array(order)).buffers()
+    offsets = np.frombuffer(ends, np.int64, len(order) + 1) // size
+    taken = pa.Array.from_buffers(lists.type.value_type, int(offsets[-1]), [None, data])
+    return pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), taken)
 
 
 def flat(lists: pa.ListArray) -> tuple[NDArray[np.int64], NDArray[Any]]:

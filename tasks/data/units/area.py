@@ -7,6 +7,7 @@ record is done, whoever did it, on whatever machine. One that was killed left at
 import json
 import shutil
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,6 +19,7 @@ AREAS_FOLDER = "preparations"
 SEAL_FIELD = "seal"
 BEGUN = "begun"
 ABANDONED_SECONDS = 14 * 86_400.0
+REMOVING_THREADS = 4
 Record = dict[str, Any]
 
 
@@ -91,7 +93,7 @@ class StoreArea:
 
     def keep(self, name: str, record: Record, files: Mapping[str, Path]) -> None:
         for file_name, path in files.items():
-            put_again(self.store, path, self._key_of(file_name), sha256_of_file(path))
+            put_again(self.store, path, self._key_of(file_name))
             path.unlink()
         self.store.write(self._key_of(f"{name}.json"), canonical_json(record | {SEAL_FIELD: digest_of(record)}))
 
@@ -131,12 +133,12 @@ def begin_area(area: StoreArea, now: float) -> None:
 
 
 def remove_area(store: Store, key: str) -> None:
-    """Remove what a preparation kept."""
-    for name in list(store.list_keys(f"{AREAS_FOLDER}/{key}/")):
-        store.delete(name)
+    """Remove what a preparation kept, several files at a time: a disk takes a while for each large one."""
+    with ThreadPoolExecutor(REMOVING_THREADS, thread_name_prefix="remove") as pool:
+        list(pool.map(store.delete, list(store.list_keys(f"{AREAS_FOLDER}/{key}/"))))
 
 
-def put_again(store: Store, path: Path, key: str, sha256: str) -> None:
+def put_again(store: Store, path: Path, key: str) -> None:
     """Put a file where an interrupted preparation may have left one: an equal one stays, any other is replaced.
 
     Nothing is deleted that is right, so two preparations of the same data set at the same time do not disturb each
@@ -145,6 +147,6 @@ def put_again(store: Store, path: Path, key: str, sha256: str) -> None:
     try:
         store.put_file(path, key)
     except ObjectExistsError:
-        if sha256_of_file(store.fetch(key)) != sha256:
+        if sha256_of_file(store.fetch(key)) != sha256_of_file(path):
             store.delete(key)
             store.put_file(path, key)

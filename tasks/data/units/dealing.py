@@ -142,9 +142,11 @@ def write_parts(rows: pa.Table, bucket_bits: list[int], path: Path) -> dict[str,
 def order_of(rows: pa.Table, splits: NDArray[np.int32] | None = None) -> NDArray[np.int64]:
     """Rows by their split, where these are given, by place, and, where two hashes meet, by id."""
     places = rows.column("place").to_numpy()
-    order = np.lexsort([places] if splits is None else [places, splits])
-    if not np.any(places[order[1:]] == places[order[:-1]]):
-        return order
+    order = np.argsort(places)
+    found = places[order]
+    if not np.any(found[1:] == found[:-1]):
+        # In so few bits the splits are counted, not compared, and rows of one split stay in order.
+        return order if splits is None else order[np.argsort(splits[order].astype(np.uint8), kind="stable")]
     keys = ({} if splits is None else {"split": splits}) | {"place": places, "id": rows.column("id")}
     by_all = pc.sort_indices(pa.table(keys), sort_keys=[(name, "ascending") for name in keys])
     return np.from_dlpack(by_all).astype(np.int64)

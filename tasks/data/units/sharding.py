@@ -83,7 +83,7 @@ def write_shards(place: Place, index: int, folder: Path) -> tuple[Record, dict[s
 
 def _put(place: Place, digest: str, path: Path, shard: ShardFile) -> Record:
     sha256, num_bytes = sha256_of_file(path), path.stat().st_size
-    put_again(place.store, path, dataset_key(digest, path.name), sha256)
+    put_again(place.store, path, dataset_key(digest, path.name))
     path.unlink()
     return FileRecord(name=path.name, num_rows=shard.num_rows, num_bytes=num_bytes, sha256=sha256).model_dump()
 

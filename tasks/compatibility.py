@@ -25,7 +25,6 @@ CHANGEABLE = (
     "train.steps",
     "train.ranks",
     "train.share_gpus",
-    "train.prefetch_steps",
     "validation",
     "checkpoint",
     "divergence",  # what was rolled back stands in the manifest and stays; this is about what is to come
@@ -39,6 +38,8 @@ NEW_RUN: dict[str, dict[str, Any]] = {
 }
 # What a run of a version without these fields has: the one way that it knew.
 BEFORE_FIELD: dict[str, dict[str, Any]] = {"data": {"class_order": "text"}, "train": {"padding_efficiency": 0.0}}
+# What earlier versions had beside: it decided nothing about the model.
+GONE = {"train": {"prefetch_steps"}}
 
 
 def as_begun(config: RunConfig, state: RunState | None) -> RunConfig:
@@ -89,6 +90,8 @@ def in_words_of_now(values: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(values.get("data"), dict):
         return values
     sections = {section: fields | values.get(section, {}) for section, fields in BEFORE_FIELD.items()}
+    for section, gone in GONE.items():
+        sections[section] = {name: value for name, value in sections[section].items() if name not in gone}
     if has_no_limit_of_before(values):
         sections["data"]["memory_limit"] = UNLIMITED
     return values | sections

@@ -106,7 +106,6 @@ class TrainConfig(ConfigModel):
     )
     activation_checkpointing: bool = Field(False, description="Recompute blocks in the backward pass: less memory.")
     compile: bool = Field(False, description="Compile the model with torch.compile: slower start, faster steps.")
-    prefetch_steps: int = Field(8, ge=1, description="Batches read ahead. A resumed run reads them again.")
     log_every_steps: int = Field(10, ge=1, description="Steps between two points of the loss curve.")
 
     @property

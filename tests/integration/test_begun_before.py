@@ -63,6 +63,7 @@ def run(config: RunConfig, dataset: DatasetManifest) -> Manifest:
     stored = config.model_dump(mode="json")
     stored["data"] = data_of_before(config)
     del stored["train"]["padding_efficiency"]
+    stored["train"]["prefetch_steps"] = 4  # nothing reads it any more
     places.manifest.create(
         RunState(
             run="run",

@@ -54,22 +54,30 @@ ASSEMBLED_FIELDS = tuple(Assembled.__dataclass_fields__)
 
 
 class Share(NamedTuple):
-    """What some ranks get of a batch: leaf after leaf, rank after rank."""
+    """What one rank gets of a batch: leaf after leaf."""
 
-    places: Integers  # of the samples, in the batch
+    leaves: list[Integers]  # positions in the batch of the samples of each one
     indices: list[int]  # of the leaves, in the batch
     groups: list[tuple[Group, ...]]  # of each leaf
-    num_leaves: list[int]  # of each rank
 
 
-def share_of(lengths: Integers, cut: LeafCut, num_leaves: int, num_ranks: int, ranks: Sequence[int]) -> Share:
-    """The leaves that these of `num_ranks` ranks have of a batch whose samples have these lengths."""
+def share_batch(lengths: Integers, cut: LeafCut, num_leaves: int, num_ranks: int) -> list[Share]:
+    """What each rank gets of a batch whose samples have these lengths."""
     leaves = cut.cut(lengths, num_leaves)
     groups = cut.groups([lengths[leaf] for leaf in leaves])
     shares = deal([cut.cost(of_leaf) for of_leaf in groups], num_ranks)
-    own = [index for rank in ranks for index in shares[rank]]
-    places = np.concatenate([np.empty(0, dtype=np.int64), *(leaves[index] for index in own)])
-    return Share(places, own, [groups[index] for index in own], [len(shares[rank]) for rank in ranks])
+    return [Share([leaves[index] for index in own], own, [groups[index] for index in own]) for own in shares]
+
+
+def assemble_shares(samples: Samples, shares: Sequence[Share], batch_starts: Sequence[int]) -> Assembled:
+    """The leaves of these shares, one after the other. The batch of each begins at that place of the samples."""
+    leaves = [leaf for share in shares for leaf in share.leaves]
+    starts = np.repeat(np.array(batch_starts, dtype=np.int64), [sum(map(len, share.leaves)) for share in shares])
+    return assemble_samples(
+        samples.at(np.concatenate([np.empty(0, dtype=np.int64), *leaves]) + starts),
+        [index for share in shares for index in share.indices],
+        [groups for share in shares for groups in share.groups],
+    )
 
 
 def assemble_samples(samples: Samples, indices: Sequence[int], groups: Sequence[tuple[Group, ...]]) -> Assembled:

@@ -6,7 +6,7 @@ imported: the process that assembles blocks ahead does without.
 """
 
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, takewhile
 from typing import Any
 
 import numpy as np
@@ -17,25 +17,27 @@ from storage.objects.digests import canonical_json, sha256_of_bytes
 from storage.objects.store import Store
 from storage.runs.positions import first_position, standing
 from storage.runs.run_state import RollbackRecord
-from training.batches.assembled import ASSEMBLED_FIELDS, Assembled, assemble_samples, share_of
+from training.batches.assembled import ASSEMBLED_FIELDS, Assembled, assemble_shares, share_batch
 from training.batches.leaves import LeafCut, leaf_cut
 from training.data.order import Order, SampleOrder, Window
 from training.data.reading import SampleReader
-from training.data.samples import join
 from training.data.shared_arrays import Arrays, Pieces, SharedArrays
 from training.specification import SegmentSpec
 from training.world import World
 
 # What is done once for a block is little beside these, and to assemble them takes less than a step or two.
 BLOCK_STEPS = 32
-# Assembled at once, since each call of NumPy and of Arrow takes its time. More would no longer be in the processor's
-# cache when they are written.
+# Assembled at once, and taken at once by a rank, since each call of NumPy and of Arrow takes its time. More would no
+# longer be in the processor's cache when they are written.
 PIECE_STEPS = 8
 BLOCK_FIELDS = ("shares", "num_tokens", *ASSEMBLED_FIELDS)
 
 
 class Block:
-    """What the ranks of a machine get of the steps [first_step, end_step): step after step, rank after rank."""
+    """What the ranks of a machine get of the steps [first_step, end_step).
+
+    Piece of `PIECE_STEPS` after piece; within one, rank after rank; and of a rank, step after step.
+    """
 
     def __init__(self, first_step: int, num_ranks: int, arrays: Arrays) -> None:
         self._first_step = first_step
@@ -48,10 +50,16 @@ class Block:
     def __contains__(self, step: int) -> bool:
         return self._first_step <= step < self.end_step
 
-    def share(self, step: int, rank: int) -> tuple[int, int]:
-        """The first leaf that the machine's `rank`-th rank gets of the step, and the one after its last."""
-        number = (step - self._first_step) * self._num_ranks + rank
-        return self._ends[number], self._ends[number + 1]
+    def piece(self, step: int, rank: int) -> tuple[range, list[int]]:
+        """The steps of the piece that has `step`.
+
+        With the first leaf that the machine's `rank`-th rank gets of each, and the one after its last.
+        """
+        start = (step - self._first_step) // PIECE_STEPS * PIECE_STEPS
+        first_step = self._first_step + start
+        steps = range(first_step, min(first_step + PIECE_STEPS, self.end_step))
+        number = start * self._num_ranks + rank * len(steps)
+        return steps, self._ends[number : number + len(steps) + 1]
 
     def num_tokens(self, step: int) -> int:
         """Of all samples of the step, whichever rank has them; without padding."""
@@ -81,9 +89,9 @@ class Blocks:
         self._num_leaves = num_leaves
         self._shared = SharedArrays(reader.folder, f"{reader.split}-block")
         # Ranks that have the same of these have the same blocks; other ones have others.
-        what = [order.name, batch_size, num_leaves, cut.dense_length, cut.padding_efficiency, world.size]
+        shape = [batch_size, num_leaves, cut.dense_length, cut.padding_efficiency, world.size, PIECE_STEPS]
         skipped = [(record.resume_step, record.end_position) for record in standing(rollbacks)]
-        self._name = sha256_of_bytes(canonical_json([*what, list(world.ranks_here), skipped]))[:16]
+        self._name = sha256_of_bytes(canonical_json([order.name, *shape, list(world.ranks_here), skipped]))[:16]
 
     def get(self, step: int) -> Block:
         """The block that begins at `step`; it is assembled if it is not there."""
@@ -93,17 +101,26 @@ class Blocks:
     def _position(self, step: int) -> int:
         return first_position(step, self._batch_size, self._rollbacks)
 
-    def _positions(self, step: int) -> list[int]:
-        """Of the steps of the block that begins at `step`: the first, and others that need no further window."""
-        positions = [self._position(other) for other in range(step, step + BLOCK_STEPS)]
-        last_window = self._last_window(positions[0])
-        return [position for position in positions if self._last_window(position) == last_window]
+    def _positions(self, step: int) -> range:
+        """Of the steps of the block that begins at `step`: the first, and those behind it that need no more windows.
+
+        And that go on where the step before ends, which one after a rollback may not.
+        """
+        first = self._position(step)
+        positions = range(first, first + BLOCK_STEPS * self._batch_size, self._batch_size)
+        last_window = self._last_window(first)
+
+        def goes_on(number: int) -> bool:
+            position = positions[number]
+            return self._position(step + number) == position and self._last_window(position) == last_window
+
+        return positions[: sum(1 for _ in takewhile(goes_on, range(BLOCK_STEPS)))]
 
     def _last_window(self, position: int) -> Window:
         *_, last = self._order.stretches(position, self._batch_size)
         return last.window
 
-    def _assemble(self, positions: Sequence[int]) -> Pieces:
+    def _assemble(self, positions: range) -> Pieces:
         """What the ranks of this machine get of the steps at these positions: each array in pieces of a few steps."""
         pieces: dict[str, list[NDArray[Any]]] = {name: [] for name in BLOCK_FIELDS}
         for first in range(0, len(positions), PIECE_STEPS):
@@ -111,20 +128,16 @@ class Blocks:
                 pieces[name].append(piece)
         return pieces
 
-    def _assemble_piece(self, positions: Sequence[int]) -> Arrays:
-        world = self.world
-        batches = [self._reader.read(self._order, position, self._batch_size) for position in positions]
-        lengths = [batch.lengths for batch in batches]
-        shares = [share_of(of_batch, self._cut, self._num_leaves, world.size, world.ranks_here) for of_batch in lengths]
-        places = [share.places + number * self._batch_size for number, share in enumerate(shares)]
-        assembled = assemble_samples(
-            join(batches).at(np.concatenate(places)),
-            [index for share in shares for index in share.indices],
-            [groups for share in shares for groups in share.groups],
-        )
+    def _assemble_piece(self, positions: range) -> Arrays:
+        samples = self._reader.read(self._order, positions.start, len(positions) * self._batch_size)
+        lengths = samples.lengths.reshape(len(positions), self._batch_size)
+        dealt = [share_batch(of_batch, self._cut, self._num_leaves, self.world.size) for of_batch in lengths]
+        starts = [position - positions.start for position in positions]
+        shares = [of_batch[rank] for rank in self.world.ranks_here for of_batch in dealt]
+        assembled = assemble_shares(samples, shares, starts * self.world.local_size)
         arrays = {name: getattr(assembled, name) for name in ASSEMBLED_FIELDS}
-        arrays["shares"] = np.array([share.num_leaves for share in shares]).ravel()
-        arrays["num_tokens"] = np.array([of_batch.sum() for of_batch in lengths])
+        arrays["shares"] = np.array([len(share.indices) for share in shares])
+        arrays["num_tokens"] = lengths.sum(axis=1)
         return arrays
 
 

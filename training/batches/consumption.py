@@ -1,7 +1,7 @@
 """What went through the model since the last checkpoint, for the ledger.
 
 Invariant: a leaf is recorded after its backward pass, from the very object whose tensors the model was given; what was
-read ahead and never trained on is never recorded.
+taken and never trained on is never recorded.
 """
 
 import hashlib

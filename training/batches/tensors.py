@@ -1,10 +1,11 @@
 """Leaves as tensors, as the model is given them.
 
-Invariant: a leaf is a copy of its own of what was assembled, and holds nothing of other leaves.
+Invariant: leaves are copies of what was assembled, one for all that are taken at once.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -46,38 +47,41 @@ class Leaf:
         )
         return Leaf(self.index, self.rows, self.ids, self.groups, *moved)
 
-    def pinned(self) -> "Leaf":
-        """The same leaf in page-locked memory, from where a GPU can fetch it by itself."""
-        pinned = (t.pin_memory() for t in (self.tokens, self.lengths, self.numeric, self.categorical, self.labels))
-        return Leaf(self.index, self.rows, self.ids, self.groups, *pinned)
 
+def to_leaves(assembled: Assembled, first: int, end: int, is_flat: bool, pin: bool = False) -> Iterator[Leaf]:
+    """The leaves [first, end), as copies: what is mapped may not be written to, and goes away.
 
-def to_leaves(assembled: Assembled, first: int, end: int, is_flat: bool) -> Iterator[Leaf]:
-    """The leaves [first, end), as copies: what is mapped may not be written to, and goes away."""
+    With `pin` in page-locked memory, from where a GPU can fetch them by itself.
+    """
     groups, samples, tokens, ids = assembled.bounds
-    start, stop = samples[first], samples[end]
-    own_tokens = new_array(tokens[end] - tokens[first], np.int32)
-    own_tokens[...] = assembled.tokens[tokens[first] : tokens[end]]
+    start, stop, first_token = samples[first], samples[end], tokens[first]
+    own_tokens = new_array(tokens[end] - first_token, np.int32)
+    own_tokens[...] = assembled.tokens[first_token : tokens[end]]
     own_ids = assembled.ids[ids[first] : ids[end]].tobytes()
-    rows, lengths, categorical, labels = (
-        array[start:stop].copy()
-        for array in (assembled.rows, assembled.lengths, assembled.categorical, assembled.labels)
-    )
+    rows = assembled.rows[start:stop].copy()
     numeric = assembled.numeric[start:stop].copy()
-    indices: list[int] = assembled.indices[first:end].tolist()
+    lengths, categorical, labels = (
+        array[start:stop].copy() for array in (assembled.lengths, assembled.categorical, assembled.labels)
+    )
+    parts = [_parts(array, pin) for array in (own_tokens, lengths, numeric, categorical, labels)]
     own_groups = assembled.groups(groups[first], groups[end])
-    for leaf, index in enumerate(indices, first):
-        a, b = samples[leaf] - start, samples[leaf + 1] - start
-        of_leaf = own_tokens[tokens[leaf] - tokens[first] : tokens[leaf + 1] - tokens[first]]
-        # Arrays are parted, not tensors: compiled code would notice that a tensor begins within another one.
+    for leaf, index in enumerate(assembled.indices[first:end].tolist(), first):
+        of_tokens = slice(tokens[leaf] - first_token, tokens[leaf + 1] - first_token)
+        of_samples = slice(samples[leaf] - start, samples[leaf + 1] - start)
+        flat, *others = (part(place) for part, place in zip(parts, (of_tokens, *[of_samples] * 4), strict=True))
         yield Leaf(
-            index=index,
-            rows=rows[a:b],
-            ids=own_ids[ids[leaf] - ids[first] : ids[leaf + 1] - ids[first] - 1],
-            groups=tuple(own_groups[groups[leaf] - groups[first] : groups[leaf + 1] - groups[first]]),
-            tokens=torch.from_numpy(of_leaf if is_flat else of_leaf.reshape(b - a, -1)),
-            lengths=torch.from_numpy(lengths[a:b]),
-            numeric=torch.from_numpy(numeric[a:b]),
-            categorical=torch.from_numpy(categorical[a:b]),
-            labels=torch.from_numpy(labels[a:b]),
+            index,
+            rows[of_samples],
+            own_ids[ids[leaf] - ids[first] : ids[leaf + 1] - ids[first] - 1],
+            tuple(own_groups[groups[leaf] - groups[first] : groups[leaf + 1] - groups[first]]),
+            flat if is_flat else flat.view(len(others[0]), -1),
+            *others,
         )
+
+
+def _parts(array: NDArray[Any], pin: bool) -> Callable[[slice], Tensor]:
+    """What gives parts of an array as tensors."""
+    if pin:
+        return torch.from_numpy(array).pin_memory().__getitem__
+    # The array is parted, not a tensor: compiled code would notice that a tensor begins within another one.
+    return lambda part: torch.from_numpy(array[part])

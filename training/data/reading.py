@@ -44,6 +44,7 @@ class SampleReader:
         num_kept = kept_bytes * self.num_rows // (split_bytes * self.group_rows * WINDOW_GROUPS)
         self._windows = SharedArrays(folder, f"{split}-samples", max(KEPT_SETS, num_kept))
         self._ahead = ThreadPoolExecutor(1, thread_name_prefix="next-window") if looks_ahead else None
+        self._last_read: tuple[str, Samples] | None = None
 
     def read(self, order: Order, cursor: int, count: int) -> Samples:
         """The samples [cursor, cursor + count) of an order. One reader serves one order."""
@@ -51,9 +52,14 @@ class SampleReader:
         return join([self._window(order, found.window).at(slice(found.start, found.stop)) for found in stretches])
 
     def _window(self, order: Order, window: Window) -> Samples:
-        key, make = self._key(order, window), partial(self._decode_window, order, window)
+        key = self._key(order, window)
+        if self._last_read is None or self._last_read[0] != key:
+            self._last_read = key, self._open_window(order, window, key)
+        return self._last_read[1]
+
+    def _open_window(self, order: Order, window: Window, key: str) -> Samples:
         is_new = key not in self._windows
-        samples = from_arrays(self._windows.get(key, make), self._token_type)
+        samples = from_arrays(self._windows.get(key, partial(self._decode_window, order, window)), self._token_type)
         following = order.window_after(window)
         if self._ahead is not None and is_new and following is not None:
             # What goes wrong there goes wrong again when it is read, and is told then.

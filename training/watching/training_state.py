@@ -1,6 +1,6 @@
 """How far a run is, beside weights and optimizer: what a checkpoint's `state.json` says.
 
-Invariant: it describes what was consumed, never what was read ahead, and is JSON-able.
+Invariant: it describes what was consumed, never what was taken from the loader, and is JSON-able.
 """
 
 from collections.abc import Mapping

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from storage.datasets import Target
-from training.batches.assembled import assemble_samples, share_of
+from training.batches.assembled import assemble_shares, share_batch
 from training.batches.leaves import LeafCut
 from training.batches.tensors import Leaf, to_leaves
 from training.configuration import ValidationConfig
@@ -94,7 +94,7 @@ class Validator:
         for start in range(0, self.num_samples, window_rows):
             count = min(window_rows, self.num_samples - start)
             samples = self._reader.read(self._order, start, count)
-            num_leaves, ranks = -(-count // self._batch_size), [self._world.rank]
-            share = share_of(samples.lengths, self._cut, num_leaves, self._world.size, ranks)
-            assembled = assemble_samples(samples.at(share.places), share.indices, share.groups)
+            shares = share_batch(samples.lengths, self._cut, -(-count // self._batch_size), self._world.size)
+            share = shares[self._world.rank]
+            assembled = assemble_shares(samples, [share], [0])
             yield list(to_leaves(assembled, 0, len(share.indices), self._cut.padding_efficiency > 0))

@@ -59,7 +59,7 @@ class Loader:
         world = World(rank.number, rank.size, rank.number, rank.size)
         source = open_source(spec, world, store, dataset, pin=False, ahead=self._ahead)
         gc.freeze()  # as a segment does
-        for batch in source.read_ahead(options.first_step, end_step, train.prefetch_steps):
+        for batch in source.batches(options.first_step, end_step):
             yield [Padded(leaf.tokens.numpy(), leaf.lengths.numpy()) for leaf in batch.leaves]
 
 

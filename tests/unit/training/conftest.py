@@ -1,6 +1,5 @@
 """What several tests of training start from."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -22,7 +21,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
     found: list[list[int]] = []
     assemble = Blocks._assemble
 
-    def assemble_and_tell(blocks: Blocks, positions: Sequence[int]) -> Pieces:
+    def assemble_and_tell(blocks: Blocks, positions: range) -> Pieces:
         found.append(list(positions))
         return assemble(blocks, positions)
 

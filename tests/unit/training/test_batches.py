@@ -155,12 +155,13 @@ def test_a_row_is_the_same_whichever_way_it_is_reached(store: LocalStore, datase
         assert np.array_equal(found.categorical, expected.categorical)
 
 
-def test_reading_ahead_gives_what_reading_gives(store: LocalStore, dataset: DatasetManifest) -> None:
-    source = make_source(store, dataset, World(0, 1, 0, 1))
-    ahead = list(source.read_ahead(3, 9, depth=4))
-    assert len(ahead) == 6
-    for step, batch in zip(range(3, 9), ahead, strict=True):
-        for mine, theirs in zip(batch.leaves, source.batch(step).leaves, strict=True):
+def test_steps_one_after_the_other_give_what_each_gives_alone(store: LocalStore, dataset: DatasetManifest) -> None:
+    together = list(make_source(store, dataset, World(0, 1, 0, 1)).batches(3, 13))
+    assert len(together) == 10
+    for step, batch in zip(range(3, 13), together, strict=True):
+        alone = make_source(store, dataset, World(0, 1, 0, 1)).batch(step)
+        assert batch.num_tokens == alone.num_tokens
+        for mine, theirs in zip(batch.leaves, alone.leaves, strict=True):
             assert torch.equal(mine.tokens, theirs.tokens)
 
 

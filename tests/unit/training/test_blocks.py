@@ -99,7 +99,7 @@ def test_each_rank_of_a_machine_gets_from_blocks_what_it_would_have_got_on_a_mac
 def test_a_block_ends_where_another_window_would_have_to_be_decoded_for_it(
     machine: Machine, dataset: DatasetManifest, made: list[list[int]]
 ) -> None:
-    list(machine.ranks()[0].read_ahead(0, NUM_STEPS, depth=2))
+    list(machine.ranks()[0].batches(0, NUM_STEPS))
     order = SampleOrder(ROWS, dataset.row_group_rows, seed=4)
     last_windows = [[list(order.stretches(start, BATCH_SIZE))[-1].window for start in block] for block in made]
     assert all(len(set(windows)) == 1 for windows in last_windows)
@@ -111,7 +111,7 @@ def test_a_block_has_a_limited_number_of_steps(
     machine: Machine, made: list[list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("training.batches.blocks.BLOCK_STEPS", 3)
-    list(machine.ranks()[1].read_ahead(0, 9, depth=4))
+    list(machine.ranks()[1].batches(0, 9))
     assert max(map(len, made)) == 3
 
 
@@ -154,12 +154,12 @@ def test_blocks_that_are_done_with_are_removed_and_a_slower_rank_assembles_them_
 ) -> None:
     slow, fast, _ = machine.ranks()
     before = slow.batch(0)
-    list(fast.read_ahead(0, NUM_STEPS, depth=2))
+    list(fast.batches(0, NUM_STEPS))
     num_made = len(made)
     assert len(list(machine.folder.glob("train-block-*"))) == KEPT_SETS < num_made
     again = slow.batch(1)
     assert again.leaves and len(made) == num_made  # what is mapped stays
-    list(slow.read_ahead(0, NUM_STEPS, depth=2))
+    list(slow.batches(0, NUM_STEPS))
     assert num_made < len(made) < 2 * num_made
     assert_same(slow.batch(0).leaves[0], before.leaves[0])
 
@@ -180,4 +180,4 @@ def test_a_damaged_row_group_is_told_by_every_rank(machine: Machine, store: Loca
     path.write_bytes(data)
     for source in machine.ranks():
         with pytest.raises(CorruptObjectError):
-            list(source.read_ahead(0, NUM_STEPS, depth=2))
+            list(source.batches(0, NUM_STEPS))

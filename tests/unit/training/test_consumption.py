@@ -79,11 +79,11 @@ def test_each_leaf_is_collected_once(reader: SampleReader) -> None:
     assert collected(consumption).column("rows").to_pylist() == [[3]]
 
 
-def test_what_was_read_ahead_and_not_trained_on_is_not_collected(reader: SampleReader) -> None:
+def test_what_was_taken_and_not_trained_on_is_not_collected(reader: SampleReader) -> None:
     consumption = Consumption(ALONE)
     order = SampleOrder(reader.num_rows, reader.group_rows, seed=4)
     source = BatchSource(Blocks(reader, order, CUT, BATCH_SIZE, NUM_LEAVES, ALONE), pin=False)
-    for step, batch in zip(range(2), source.read_ahead(0, 10, depth=4), strict=False):
+    for step, batch in zip(range(2), source.batches(0, 10), strict=False):
         for leaf in batch.leaves:
             consumption.record(step, leaf)
     assert set(collected(consumption).column("step").to_pylist()) == {0, 1}

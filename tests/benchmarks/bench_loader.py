@@ -3,9 +3,8 @@
 Our loader, with the configuration of the quality job, and four peers read the same rows in one run: at 1 and at 8
 ranks, from a folder and from a bucket of Ceph behind a link of 100 Mbit/s with a round trip of 20 ms. What is compared
 is measured one right after the other; a ratio is the median of the rounds' ratios, and of folder and bucket the
-smaller one. CPU time is that of all ranks with all their threads: from a folder from the first batch on, with what a
-rank takes until then beside it; from the bucket from the beginning, since most of it may be fetched before the first
-batch. The last line is for machines: `name=value` pairs.
+smaller one. CPU time is that of all ranks with all their threads, from the first batch on; what a rank takes until then
+stands beside it. The last line is for machines: `name=value` pairs.
 """
 
 import argparse
@@ -28,7 +27,7 @@ QUICK_ROWS = 20_000
 ROUNDS = 3
 # Of peers that are not asked about in the last line, and over the link, which takes its time.
 FEW_ROUNDS = 1
-# From a folder; peers have one, but ours is over too soon to be measured well. From the bucket all have one.
+# Peers have one, but ours is over too soon to be measured well. It fetches each epoch anew from the bucket.
 OWN_EPOCHS = 3
 STARTS = 7
 COLD_STARTS = 2
@@ -81,7 +80,7 @@ def _measure_rates(site: Site, results: Results, bucket: bool, rounds: int) -> N
         for ranks in RANKS:
             place = "bucket" if bucket else "folder"
             print(f"{place}, ranks: {ranks}, round {number + 1} of {rounds}", file=sys.stderr, flush=True)
-            own = site.run_own(ranks, (1 if bucket else OWN_EPOCHS) * site.steps_per_epoch, bucket=bucket)
+            own = site.run_own(ranks, OWN_EPOCHS * site.steps_per_epoch, bucket=bucket)
             _note(results, (OWN, bucket, ranks), own)
             for peer in PEERS:
                 key = (peer.name, bucket, ranks)
@@ -124,12 +123,8 @@ def _share_fetched(site: Site) -> float:
     return (site.link.bytes_back - before) / site.num_bytes / (1 + rows_ahead / site.num_rows)
 
 
-def _rate(measured: Measured, bucket: bool, what: str = "rows") -> float:
-    return float(measured[what] / (measured["cpu_seconds"] + bucket * measured["start_cpu_seconds"]))
-
-
-def _seconds(measured: Measured, bucket: bool) -> float:
-    return float(measured["seconds"] + bucket * measured["start_seconds"])
+def _rate(measured: Measured, what: str = "rows") -> float:
+    return float(measured[what] / measured["cpu_seconds"])
 
 
 def _over_streaming(results: Results, bucket: bool, ranks: int) -> float:
@@ -138,7 +133,7 @@ def _over_streaming(results: Results, bucket: bool, ranks: int) -> float:
     if isinstance(streaming, str):
         raise SystemExit(f"{STREAMING.name}: {streaming}.")
     pairs = zip(own, streaming, strict=True)
-    return statistics.median(_rate(one, bucket) / _rate(other, bucket) for one, other in pairs)
+    return statistics.median(_rate(one) / _rate(other) for one, other in pairs)
 
 
 def _padding_efficiency(results: Results) -> float:
@@ -159,8 +154,8 @@ def _rates_table(site: Site, results: Results) -> Table:
         if isinstance(found, str):
             table.add_row(*place, found)
             continue
-        rows, tokens = (statistics.median(_rate(one, bucket, what) for one in found) for what in ("rows", "tokens"))
-        seconds = statistics.median(_seconds(one, bucket) * site.num_rows / one["rows"] for one in found)
+        rows, tokens = (statistics.median(_rate(one, what) for one in found) for what in ("rows", "tokens"))
+        seconds = statistics.median(one["seconds"] * site.num_rows / one["rows"] for one in found)
         start = statistics.median(one["start_cpu_seconds"] for one in found) / ranks
         share = found[0]["tokens"] / found[0]["padded_tokens"]
         table.add_row(*place, f"{rows:,.0f}", f"{tokens / 1e6:.2f} M", f"{share:.3f}", f"{seconds:.1f}", f"{start:.2f}")

@@ -10,6 +10,7 @@ import resource
 import subprocess
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,7 +37,8 @@ def measure(command: Sequence[str], folder: Path, environment: dict[str, str]) -
         while process.poll() is None:
             memory_bytes = max(memory_bytes, _memory(process.pid))
             disk_bytes = max(disk_bytes, num_bytes_in(folder))
-            time.sleep(SAMPLE_SECONDS)  # nobody tells how much memory processes have: it is looked at
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(SAMPLE_SECONDS)  # nobody tells how much memory processes have: it is looked at
     if process.returncode:
         raise SystemExit(f"{' '.join(command)} ended with exit code {process.returncode}")
     return Measured(time.monotonic() - began, _cpu_seconds() - began_cpu, memory_bytes, disk_bytes)

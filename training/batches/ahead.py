@@ -24,33 +24,52 @@ from training.stopping import follow_parent
 from training.world import World
 
 MESSAGE_BYTES = 1 << 16
+# Of one that ends again and again, ranks do the work.
+MOST_STARTS = 4
 
 
 class AssemblingAhead:
     """That process, for the rank that starts it: the first one of its machine, from its main thread.
 
-    The libraries are loaded from the beginning on; what it is to work on is told later.
+    The libraries are loaded from the beginning on; what it is to work on is told later. When it has ended, as where the
+    system took its memory, another one is started, a few times.
     """
 
     def __init__(self) -> None:
-        command = [sys.executable, "-m", "training.batches.ahead"]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, bufsize=0)
-        assert self._process.stdin is not None
-        self._messages = self._process.stdin.fileno()
+        self._work: object = None
+        self._num_started = 0
+        self._start()
 
     def begin(self, spec: SegmentSpec, world: World) -> None:
         """Say whose blocks it assembles."""
-        self._tell({"spec": spec.model_dump(mode="json"), "world": [*vars(world).values()]})
-        os.set_blocking(self._messages, False)
+        self._work = {"spec": spec.model_dump(mode="json"), "world": [*vars(world).values()]}
+        self._tell_work()
 
     def assemble(self, step: int) -> None:
         """Have the block that begins at `step` assembled soon. Returns at once."""
+        if self._process.poll() is not None and self._num_started < MOST_STARTS:
+            self._start()
+            self._tell_work()
         self._tell(step)
 
     def close(self) -> None:
         """End it, whatever it is at; returns when it is gone."""
         self._process.kill()
         self._process.wait()
+
+    def _start(self) -> None:
+        command = [sys.executable, "-m", "training.batches.ahead"]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, bufsize=0)
+        self._num_started += 1
+
+    def _tell_work(self) -> None:
+        self._tell(self._work)
+        os.set_blocking(self._messages, False)
+
+    @property
+    def _messages(self) -> int:
+        assert self._process.stdin is not None
+        return self._process.stdin.fileno()
 
     def _tell(self, message: object) -> None:
         # It may be gone, or be stopped and have read nothing for long. Then ranks assemble blocks themselves.

@@ -16,7 +16,7 @@ from storage.errors import CorruptObjectError
 from storage.objects.local_store import LocalStore
 from tests.helpers.datasets import publish_small_dataset
 from tests.helpers.training import make_spec
-from training.batches.ahead import AssemblingAhead
+from training.batches.ahead import MOST_STARTS, AssemblingAhead
 from training.batches.source import BatchSource, open_source
 from training.data.shared_arrays import _locked
 from training.specification import SegmentSpec
@@ -124,6 +124,27 @@ def test_a_run_goes_on_without_the_process(
         ahead.assemble(NUM_STEPS)
     found += samples_of(source, range(1, NUM_STEPS))
     assert found == samples_alone(spec, tmp_path / "alone")
+
+
+def test_when_it_is_gone_another_one_goes_on_and_not_without_end(
+    spec: SegmentSpec, ahead: AssemblingAhead, made: list[list[int]]
+) -> None:
+    source = open_for(spec, ahead)
+    step = 0
+    for _ in range(MOST_STARTS - 1):
+        wait_for_block(source, step)
+        gone = ahead._process
+        gone.kill()
+        gone.wait()
+        source.batch(step)  # begins a block, and tells of the next one
+        assert source._block is not None and ahead._process is not gone
+        step = source._block.end_step
+    wait_for_block(source, step)
+    assert made == []
+    ahead.close()
+    last = ahead._process
+    source.batch(step)
+    assert ahead._process is last
 
 
 def test_what_is_damaged_is_told_by_the_rank_alone_and_what_is_mended_is_assembled(

@@ -1,7 +1,7 @@
-"""Task `prepare unit`: one unit of a preparation, in a process of this machine or on the workers of Dask.
+"""Task `prepare unit`: units of a preparation, in processes of this machine or on the workers of Dask.
 
-On this machine a task is a thread that hands its unit to a process and waits: Prefect in each of these processes would
-take about as much of the processors as the units themselves.
+On this machine a task is a thread that hands its units to a process, one after the other, and waits: Prefect in each of
+these processes would take about as much of the processors as the units themselves, and a task for each unit a tenth.
 Invariant: a unit is handed over as one callable with nothing but addresses in it, and gives back nothing: what it
 leaves is in the store. Who does it decides no byte.
 """
@@ -32,6 +32,7 @@ Value = TypeVar("Value")
 # What a pool and Dask raise when a process that was at work is no more.
 KILLED = ("BrokenProcessPool", "KilledWorker")
 CONNECT_SECONDS = 15
+MOST_TOGETHER = 8  # units in a task: a few seconds, after which a person sees how far it is
 # A flow is handed to each process of a pool with all that it refers to: so this is not one of its parameters.
 _attended: ContextVar[Callable[[], None]] = ContextVar("attended")
 
@@ -65,24 +66,57 @@ class PrefectUnits:
 
     def run(self, address: Address, stage: str, indices: Sequence[int], on_done: Callable[[], None]) -> None:
         """Map the task over the units. The first that fails ends the flow, and so those that have not begun."""
+        futures = {}
         with _outside_of_steps():
-            futures = [do_unit.submit(f"{stage} {index}", self.work_on(address, stage, index)) for index in indices]
-        for future in as_completed(futures):
-            future.result()
-            on_done()
+            for together in self._together(indices):
+                work = [self.work_on(address, stage, index) for index in together]
+                futures[do_units.submit(_name_of(stage, together), work)] = len(together)
+        try:
+            for future in as_completed(list(futures)):
+                future.result()
+                for _ in range(futures[future]):
+                    on_done()
+        except BaseException:
+            # Also those that have not begun of a task that has.
+            if self._processes is not None:
+                self._processes.take_no_more()
+            raise
 
     def work_on(self, address: Address, stage: str, index: int) -> Callable[[], None]:
         """What does a unit, wherever it is called."""
         return partial(do_unit_at if self._processes is None else self._processes.do, address, stage, index)
+
+    def _together(self, indices: Sequence[int]) -> Iterator[Sequence[int]]:
+        """The units of each task. On Dask each has its own: how many workers there are changes meanwhile."""
+        num_at_a_time = self._num_processes if self._processes is not None else len(indices)
+        first = 0
+        for size in sizes_of_tasks(len(indices), num_at_a_time):
+            yield indices[first : first + size]
+            first += size
 
     @contextmanager
     def _task_runner(self) -> Iterator[TaskRunner[Any]]:
         if self._prepare.dask is not None:
             yield _on_dask(self._prepare.dask)
             return
-        num_processes = min(self._prepare.workers or os.cpu_count() or 1, num_processes_within(self._data))
-        with UnitProcesses(num_processes) as self._processes:
-            yield ThreadPoolTaskRunner(max_workers=num_processes)
+        with UnitProcesses(self._num_processes) as self._processes:
+            yield ThreadPoolTaskRunner(max_workers=self._num_processes)
+
+    @property
+    def _num_processes(self) -> int:
+        return min(self._prepare.workers or os.cpu_count() or 1, num_processes_within(self._data))
+
+
+def sizes_of_tasks(num_units: int, num_at_a_time: int) -> list[int]:
+    """How many units each task does: fewer and fewer, so that at the end no process waits long for another one."""
+    sizes: list[int] = []
+    while num_left := num_units - sum(sizes):
+        sizes.append(max(1, min(MOST_TOGETHER, num_left // (num_at_a_time + 1))))
+    return sizes
+
+
+def _name_of(stage: str, indices: Sequence[int]) -> str:
+    return f"{stage} {indices[0]}" if len(indices) == 1 else f"{stage} {indices[0]} to {indices[-1]}"
 
 
 def _on_dask(address: str) -> TaskRunner[Any]:
@@ -125,6 +159,7 @@ def _call_attended() -> None:
 
 
 @task(name="prepare unit", task_run_name="{name}", cache_policy=NO_CACHE, persist_result=False)
-def do_unit(name: str, work: Callable[[], None]) -> None:
-    """Do one unit."""
-    work()
+def do_units(name: str, work: Sequence[Callable[[], None]]) -> None:
+    """Do these units, one after the other."""
+    for do_unit in work:
+        do_unit()

@@ -23,6 +23,8 @@ def narrow_type(vocabulary_size: int) -> pa.DataType:
 def kept_tokens(tokens: pa.ListArray, mask: pa.ListArray | None, max_tokens: int, kind: pa.DataType) -> pa.ListArray:
     """The first `max_tokens` tokens of each row that the mask does not hide."""
     starts, values = flat(tokens)
+    if mask is None and tokens.type == pa.list_(kind) and np.diff(starts).max(initial=0) <= max_tokens:
+        return tokens
     if mask is not None:
         starts, values = _unmasked(starts, values, flat(mask)[1])
     lengths = np.diff(starts)

@@ -22,6 +22,7 @@ class UnitProcesses:
 
     def __init__(self, num_processes: int) -> None:
         self._num_processes = num_processes
+        self._takes_units = True
         # Not forked: threads of this process may hold locks that nobody would release in a copy.
         self._pool = ProcessPoolExecutor(num_processes, get_context("spawn"), initializer=_belong_to_parent)
 
@@ -40,7 +41,13 @@ class UnitProcesses:
 
         Raises what the unit raises, and `BrokenProcessPool` if a process was killed.
         """
+        if not self._takes_units:
+            raise RuntimeError("a unit before this one has failed")
         self._pool.submit(do_unit_at, address, stage, index).result()
+
+    def take_no_more(self) -> None:
+        """From now on `do` raises `RuntimeError`: what has failed does not wait for units that nobody needs."""
+        self._takes_units = False
 
 
 def _begin() -> None:

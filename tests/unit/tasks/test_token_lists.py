@@ -58,5 +58,14 @@ def test_no_rows_are_good_and_have_no_tokens() -> None:
     assert len(kept_tokens(TOKENS[:0], PADDED[:0], 5, pa.uint16())) == 0
 
 
+def test_lists_that_are_as_they_are_kept_already_are_not_copied() -> None:
+    kind = narrow_type(100)
+    lists = pa.array([[1, 2, 3], [], [4]], pa.list_(kind))
+    assert kept_tokens(lists, None, 3, kind) is lists
+    assert kept_tokens(lists.slice(1), None, 3, kind).to_pylist() == [[], [4]]
+    assert kept_tokens(lists, None, 2, kind).to_pylist() == [[1, 2], [], [4]]
+    assert kept_tokens(lists, None, 3, pa.int32()).type == pa.list_(pa.int32())
+
+
 def test_ids_of_a_large_vocabulary_do_not_fit_into_16_bits() -> None:
     assert narrow_type(1 << 16) == pa.uint16() and narrow_type((1 << 16) + 1) == pa.int32()

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,8 @@ from storage.objects.digests import sha256_of_file
 from storage.objects.local_store import LocalStore
 from tasks.configuration import DataConfig
 from tasks.data.pipeline import prepare_dataset
-from tasks.data.units.working_folders import working_folder
+from tasks.data.units.area import ABANDONED_SECONDS
+from tasks.data.units.working_folders import folder_needed_again, working_folder
 from tests.helpers.parquet import text_columns, text_config, write_parquet, write_table
 
 METADATA: dict[str, Any] = {"numeric": ["length", "score"], "categorical": ["region"]}
@@ -125,6 +127,17 @@ def test_working_files_of_a_living_preparation_are_left_alone(tmp_path: Path) ->
             assert second != first
             assert (first / "shard").exists()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_nobody_has_gone_on_with_is_removed_from_this_machine_too(tmp_path: Path) -> None:
+    forgotten, recent = (folder_needed_again(tmp_path, area) for area in ("a" * 64, "b" * 64))
+    for folder in (forgotten, recent):
+        folder.mkdir()
+        (folder / "rows").write_bytes(b"x")
+    long_ago = time.time() - ABANDONED_SECONDS - 60
+    os.utime(forgotten, (long_ago, long_ago))
+    with working_folder(tmp_path):
+        assert recent.exists() and not forgotten.exists()
 
 
 @pytest.mark.parametrize("kind", ["parquet", "csv"])

@@ -35,7 +35,7 @@ ALONE_IN = {
 }
 # What can run code when it reads a file.
 PICKLERS = {"pickle", "_pickle", "cPickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}
-COMPARED_WITH_PICKLERS = Path("tests/benchmarks/bench_checkpoint.py")
+COMPARED_WITH_PICKLERS = Path("tests/benchmarks/checkpoints/rank.py")
 PICKLING_CALLS = {("torch", "load"), ("torch", "save"), ("np", "load"), ("np", "save")}
 
 # A room is a folder of modules. Package, room, room in a room: no deeper; and no room so long that nobody reads it.

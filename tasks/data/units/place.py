@@ -29,7 +29,7 @@ from tasks.data.sources.formats import PARQUET, format_of
 from tasks.data.sources.source_file import SourceFile
 from tasks.data.units.area import Area, Record, StoreArea, load_record
 from tasks.data.units.pieces import Piece, limit_in_bytes, num_processes_within, pieces_from
-from tasks.data.units.working_folders import working_folder
+from tasks.data.units.working_folders import folder_needed_again, working_folder
 
 PLAN = "plan"
 NUM_FILES_AT_A_TIME = 4
@@ -162,7 +162,7 @@ class Address:
     @property
     def brought(self) -> Path:
         """Where rows that were brought from a bucket, and those whose tokens are decoded, are on this machine."""
-        return self.scratch / f"brought-{self.area[:16]}"
+        return folder_needed_again(self.scratch, self.area)
 
 
 # Until its end a process has the folders of the places that it opened.

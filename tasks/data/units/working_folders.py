@@ -1,17 +1,21 @@
-"""Folders on local disk for files under way, one for each process.
+"""Folders on local disk: for files under way one for each process, and for what a preparation needs again.
 
-Invariant: a folder is removed at the end of its block, or, if its process was killed, by who comes next; never while
-its process lives.
+Invariant: a folder for files under way is removed at the end of its block, or, if its process was killed, by who comes
+next; never while its process lives. What a preparation needs again stays as long as its units do in the store.
 """
 
 import contextlib
 import fcntl
 import shutil
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
+from tasks.data.units.area import ABANDONED_SECONDS
 from tasks.places import scratch_error
+
+_UNDER_WAY, _NEEDED_AGAIN = "prepare-", "brought-"
 
 
 @contextlib.contextmanager
@@ -23,7 +27,7 @@ def working_folder(scratch: Path) -> Iterator[Path]:
     try:
         scratch.mkdir(parents=True, exist_ok=True)
         remove_abandoned(scratch)
-        folder = scratch / f"prepare-{uuid.uuid4().hex}"
+        folder = scratch / f"{_UNDER_WAY}{uuid.uuid4().hex}"
         lock = folder.with_suffix(".lock").open("w")
     except OSError as error:
         raise scratch_error(scratch, error) from error
@@ -37,9 +41,19 @@ def working_folder(scratch: Path) -> Iterator[Path]:
             folder.with_suffix(".lock").unlink(missing_ok=True)
 
 
+def folder_needed_again(scratch: Path, area: str) -> Path:
+    """Where rows that were brought from a bucket, and those whose tokens are decoded, are on this machine."""
+    return scratch / f"{_NEEDED_AGAIN}{area[:16]}"
+
+
 def remove_abandoned(scratch: Path) -> None:
-    """Remove the folders of processes that have ended."""
-    for folder in scratch.glob("prepare-*/"):
+    """Remove the folders of processes that have ended, and those of preparations that nobody has gone on with."""
+    oldest = time.time() - ABANDONED_SECONDS
+    for folder in scratch.glob(f"{_NEEDED_AGAIN}*/"):
+        with contextlib.suppress(FileNotFoundError):
+            if folder.stat().st_mtime < oldest:  # each file that comes or goes changes it
+                shutil.rmtree(folder, ignore_errors=True)
+    for folder in scratch.glob(f"{_UNDER_WAY}*/"):
         with folder.with_suffix(".lock").open("a") as lock, contextlib.suppress(BlockingIOError):
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(folder, ignore_errors=True)

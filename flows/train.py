@@ -17,6 +17,7 @@ from storage.errors import (
 from storage.runs.run_state import RunState
 from tasks.audit import audit_ledger
 from tasks.configuration import RunConfig
+from tasks.data.contract.judge_process import dismiss_judge
 from tasks.evaluate import evaluate_run
 from tasks.prepare import prepare_data
 from tasks.recover import recover
@@ -45,6 +46,7 @@ def train(config: RunConfig, max_segments: int | None = None) -> RunState:
 
 def _train(config: RunConfig, max_segments: int | None) -> RunState:
     dataset = prepare_data(config)
+    dismiss_judge()
     try:
         state = _train_segments(config, dataset, max_segments)
         if state.is_trained:

@@ -15,6 +15,9 @@ def prepare(configuration: ConfigurationArgument, assignments: Assignments = Non
     """
     config = read_configuration(configuration, assignments or [])
     from flows.server import configured_server
+    from tasks.data.contract.judge_process import load_judge
+
+    load_judge()  # beside Prefect: each takes seconds to load
 
     say("Starting Prefect.")
     with configured_server() as server:

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
-from threading import Thread
 from typing import Protocol, TypeVar
 
 import duckdb
@@ -34,7 +33,8 @@ from storage.objects.digests import canonical_json, digest_of, sha256_of_file
 from storage.objects.store import Store
 from tasks.configuration import DataConfig
 from tasks.data.class_order import find_prepared, with_class_order
-from tasks.data.contract.judgement import check_contract, load_judge
+from tasks.data.contract.judge_process import load_judge
+from tasks.data.contract.judgement import check_contract
 from tasks.data.contract.result import CONTRACT_FILE, sum_up
 from tasks.data.database import open_database
 from tasks.data.identity.fingerprints import ensure_unchanged, fingerprint_files, read_inputs
@@ -113,6 +113,7 @@ def prepare_dataset(
     if published is not None:
         keep_identities(store, published.digest, identities)
         return published
+    load_judge()
     with working_folder(scratch) as folder, _explained(config, scratch):
         place, address = _open(config, store, scratch, folder, inputs, files, cache)
         place = replace(place, on_progress=on_progress)
@@ -251,7 +252,6 @@ class _Preparation:
             return contract, *self.run_part("split and statistics", lambda: self._measure(connection))
 
     def _check(self, connection: duckdb.DuckDBPyConnection) -> tuple[Record, str]:
-        Thread(target=load_judge, name="load-judge", daemon=True).start()  # while the units are done
         measured = measured_in(self._do("check", len(self.place.pieces), "check"))
         open_extract(connection, self.area, len(self.place.pieces))
         result = check_contract(connection, self.place.rows_of, self.config, measured)

@@ -11,6 +11,7 @@ import pytest
 from storage.errors import ContractError
 from tasks.configuration import DataConfig
 from tasks.data.contract import judgement as contract
+from tasks.data.contract.judge_process import judge
 from tasks.data.contract.judgement import check_contract
 from tasks.data.contract.rules import label_domain, row_rules
 from tasks.data.sources.columns import SourceTable
@@ -105,13 +106,12 @@ def test_great_expectations_is_the_judge_of_what_was_measured(
     tmp_path: Path, connection: duckdb.DuckDBPyConnection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     batches: list[tuple[int, list[str]]] = []
-    judge = contract._judge
 
     def watched(batch: Any, asked: Any, index_column: str | None = None) -> Any:
-        batches.append((len(batch), [column for _, column, _ in asked]))
+        batches.append((len(batch[asked[0][1]]), [column for _, column, _ in asked]))
         return judge(batch, asked, index_column)
 
-    monkeypatch.setattr(contract, "_judge", watched)
+    monkeypatch.setattr(contract, "judge", watched)
     for part in range(3):
         write_parquet(tmp_path / f"{part}.parquet", text_columns(50, first=50 * part))
     config = text_config(tmp_path, numeric=["length"], classes=["billing", "travel", "work"])
@@ -141,14 +141,13 @@ def test_the_sample_is_bounded(
     tmp_path: Path, connection: duckdb.DuckDBPyConnection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes: list[int] = []
-    judge = contract._judge
 
     def noted_judge(batch: Any, *rest: Any) -> Any:
-        sizes.append(len(batch))
+        sizes.append(len(next(iter(batch.values()))))
         return judge(batch, *rest)
 
     monkeypatch.setattr(contract, "SAMPLE_ROWS", 30)
-    monkeypatch.setattr(contract, "_judge", noted_judge)
+    monkeypatch.setattr(contract, "judge", noted_judge)
     checked(connection, text_config(write_parquet(tmp_path / "a.parquet", text_columns(600))))
     assert 5 < sizes[-1] <= 30
 

@@ -8,22 +8,19 @@ Invariant: every row of every file was measured against every rule, and the firs
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import duckdb
 
 from storage.errors import ContractError
 from tasks.configuration import DataConfig
+from tasks.data.contract.judge import Columns, Failure, Judgement, Question
+from tasks.data.contract.judge_process import judge
 from tasks.data.contract.measured import SAMPLE_ROWS, Measured, add_up
 from tasks.data.contract.rules import Rule, label_domain, row_rules
 from tasks.data.sources.columns import NUMBER_ROWS, SourceTable, only_row
 from tasks.data.sources.messages import broken_contract
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-# What Great Expectations is asked: the expectation, the batch's column, and what it takes.
-Question = tuple[str, str, dict[str, Any]]
 BETWEEN, LENGTHS = "ExpectColumnValuesToBeBetween", "ExpectColumnValueLengthsToBeBetween"
 NOT_NULL, IN_SET = "ExpectColumnValuesToNotBeNull", "ExpectColumnValuesToBeInSet"
 NONE = {"min_value": 0, "max_value": 0}
@@ -49,25 +46,6 @@ class Bound:
         return f"{self.column}: {self.problem}"
 
 
-@dataclass(frozen=True)
-class Failure:
-    """An expectation that was not met: its place among those asked, its type, and the batch's rows that broke it."""
-
-    index: int
-    expectation: str
-    column: str
-    count: int
-    rows: list[dict[str, Any]]
-
-
-@dataclass(frozen=True)
-class Judgement:
-    """What Great Expectations found in one batch: each expectation's result, JSON-able, and the failures."""
-
-    results: list[dict[str, Any]]
-    failures: list[Failure]
-
-
 def check_contract(
     connection: duckdb.DuckDBPyConnection, table: SourceTable, config: DataConfig, measured: Sequence[Measured]
 ) -> dict[str, Any]:
@@ -80,8 +58,8 @@ def check_contract(
     rules = row_rules(config)
     of_each_file = add_up(measured, rules)
     rows = [(file.file_index, file.num_rows, *file.counts) for file in of_each_file]
-    counts = _frame(rows, ["file_index", "rows", *(rule.name for rule in rules)])
-    of_files = _judge(counts, [(BETWEEN, rule.name, NONE) for rule in rules], "file_index")
+    counts = _columns(rows, ["file_index", "rows", *(rule.name for rule in rules)])
+    of_files = judge(counts, [(BETWEEN, rule.name, NONE) for rule in rules], "file_index")
     if of_files.failures:
         raise _row_error(table, rules, of_each_file, of_files.failures)
     of_all = _check_bounds(_measure_bounds(connection, table, config))
@@ -136,9 +114,9 @@ def _missing_share(column: str, num_missing: int, table: SourceTable, config: Da
 def _check_bounds(bounds: list[Bound]) -> list[dict[str, Any]]:
     if not bounds:
         return []
-    batch = _frame([[bound.value for bound in bounds]], [bound.name for bound in bounds])
+    batch = _columns([[bound.value for bound in bounds]], [bound.name for bound in bounds])
     asked = [(BETWEEN, bound.name, {"min_value": 0, "max_value": bound.maximum}) for bound in bounds]
-    judged = _judge(batch, asked)
+    judged = judge(batch, asked)
     failures = judged.failures
     if failures:
         bound = bounds[failures[0].index]
@@ -154,19 +132,20 @@ def _check_bounds(bounds: list[Bound]) -> list[dict[str, Any]]:
 def _check_sample(connection: duckdb.DuckDBPyConnection, config: DataConfig) -> list[dict[str, Any]]:
     """Let Great Expectations look at rows themselves: a second pair of eyes on what the SQL has counted."""
     columns = {"id": config.id or "id", "label": config.label}
-    batch = connection.execute(f"SELECT id, label, body FROM sampled LIMIT {SAMPLE_ROWS}").df()
+    batch = connection.execute(f"SELECT id, label, body FROM sampled LIMIT {SAMPLE_ROWS}").fetchnumpy()
+    num_rows = len(batch["id"])
     asked: list[Question] = [(NOT_NULL, name, {}) for name in ("id", "label", "body")]
     domain = label_domain(config)
     if domain is not None:
         asked.append((IN_SET, "label", {"value_set": domain}))
     asked.append((LENGTHS if config.text else BETWEEN, "body", {"min_value": 1}))
-    judged = _judge(batch, asked) if len(batch) else Judgement([], [])
+    judged = judge(batch, asked) if num_rows else Judgement([], [])
     if judged.failures:
         first = judged.failures[0]
         column = columns.get(first.column, config.text or config.tokens)
         raise broken_contract(
             f"Column {column!r} breaks the contract.",
-            f"{first.expectation} on a sample of {len(batch):,} rows",
+            f"{first.expectation} on a sample of {num_rows:,} rows",
             f"{first.count:,} rows that do not",
             "correct these rows",
         )
@@ -194,65 +173,5 @@ def _others(names: list[str]) -> str:
     return f".\n  also broken: {'; '.join(names)}" if names else ""
 
 
-def _frame(rows: Sequence[Sequence[Any]], columns: list[str]) -> "pd.DataFrame":
-    import pandas as pd  # with Great Expectations below: seconds that a data set which is there already need not cost
-
-    return pd.DataFrame([list(row) for row in rows], columns=columns)
-
-
-def load_judge() -> None:
-    """Load Great Expectations, which takes seconds, before it is needed."""
-    import great_expectations.data_context  # noqa: F401
-    import pandas  # noqa: F401
-
-
-def _judge(batch: "pd.DataFrame", asked: Sequence[Question], index_column: str | None = None) -> Judgement:
-    """Ask Great Expectations about a batch; all comes in the order asked. Nothing leaves the machine."""
-    import great_expectations as gx
-    from great_expectations.data_context.types.base import ProgressBarsConfig
-
-    context = gx.get_context(mode="ephemeral")
-    context.enable_analytics(False)
-    context.variables.progress_bars = ProgressBarsConfig(globally=False)
-    asset = context.data_sources.add_pandas("measured").add_dataframe_asset("rows")
-    expectations = [
-        getattr(gx.expectations, kind)(column=column, meta={"index": index}, **values)
-        for index, (kind, column, values) in enumerate(asked)
-    ]
-    suite = gx.ExpectationSuite(name="contract", expectations=expectations)
-    result_format: dict[str, Any] = {"result_format": "COMPLETE"}
-    if index_column is not None:
-        result_format["unexpected_index_column_names"] = [index_column]
-    checked = asset.add_batch_definition_whole_dataframe("all").get_batch({"dataframe": batch})
-    outcome = checked.validate(suite, result_format=result_format)
-    results: list[Any] = list(outcome.results)
-    in_order = sorted(results, key=lambda result: int(result.expectation_config.meta["index"]))
-    failures = [_failure(result) for result in in_order if not result.success]
-    return Judgement([_as_json(result) for result in in_order], failures)
-
-
-def _as_json(result: Any) -> dict[str, Any]:
-    """Without what differs from one time to the next: ids, moments."""
-    asked = dict(result.expectation_config.kwargs)
-    asked.pop("batch_id", None)
-    return {
-        "expectation": result.expectation_config.type,
-        "column": asked.pop("column"),
-        "expected": asked,
-        "success": bool(result.success),
-        "elements": int(result.result.get("element_count", 0)),
-        "unexpected": int(result.result.get("unexpected_count", 0)),
-    }
-
-
-def _failure(result: Any) -> Failure:
-    expectation = result.expectation_config
-    if result.exception_info and result.exception_info.get("raised_exception"):
-        raise RuntimeError(f"Great Expectations could not judge {expectation.type}: {result.exception_info}")
-    return Failure(
-        expectation.meta["index"],
-        expectation.type,
-        expectation.kwargs["column"],
-        int(result.result.get("unexpected_count", 0)),
-        result.result.get("unexpected_index_list") or [],
-    )
+def _columns(rows: Sequence[Sequence[Any]], names: list[str]) -> Columns:
+    return dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))

@@ -17,6 +17,7 @@ from threading import Lock, Thread
 
 from storage.errors import StoreError
 from tasks.data.contract.judge import Columns, Judgement, Question, judge_here, load
+from tasks.running.ranks import environment_of_installation
 
 _lock = Lock()
 _running: "_Process | None" = None
@@ -29,7 +30,8 @@ class _Process:
         self.connection, theirs = Pipe()
         number = theirs.fileno()
         command = [sys.executable, "-m", "tasks.data.contract.judge_process", str(number), str(os.getpid())]
-        self.process = subprocess.Popen(command, pass_fds=[number], stdin=subprocess.DEVNULL)
+        environment = environment_of_installation()
+        self.process = subprocess.Popen(command, pass_fds=[number], stdin=subprocess.DEVNULL, env=environment)
         theirs.close()
 
     def close(self) -> None:

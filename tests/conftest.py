@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from tests.helpers.prefect_server import running_prefect_server, starting_prefect_server, wait_until_healthy
 
@@ -22,6 +23,9 @@ SERVER_MARKERS = set(NEEDED_BY_FIXTURE.values())
 EXIT_STATUS = pytest.StashKey[int]()
 SHARED_SERVER = pytest.StashKey[dict[str, str]]()
 RESOURCES = pytest.StashKey[ExitStack]()
+# How long an example takes says how busy the machine is.
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 # In the background of a script Ctrl-C is ignored, and all that is started there inherits that. Some tests press it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -63,7 +63,7 @@ def judge(batch: Columns, asked: Sequence[Question], index_column: str | None = 
     if answer is None:
         raise StoreError(
             "The process in which Great Expectations looks at the data was killed, most likely because memory ran out. "
-            "Run again with more memory: it takes some 300 MB."
+            "Run again with more memory: it takes a few hundred MB beside what data.memory_limit allows."
         )
     if isinstance(answer, str):
         raise RuntimeError(f"Great Expectations could not judge:\n{answer}")

@@ -18,7 +18,7 @@ from storage.errors import CorruptObjectError
 from storage.objects.local_store import LocalStore
 from tasks.data.token_lists import narrow_type
 from tasks.data.tokenizer import encode_texts, shortened, train_tokenizer
-from tasks.data.units.area import FolderArea, put_again
+from tasks.data.units.area import FolderArea, Record, put_again
 from tasks.data.units.dealing import parts_name, write_parts
 from tasks.data.units.place import Place, settings_name
 from tasks.data.units.records import read_records, unit_name
@@ -144,7 +144,12 @@ def test_a_unit_that_is_done_is_not_done_again(tmp_path: Path, monkeypatch: pyte
     sizes = [50, 30, 20]
     _, _, place = write_shards(tmp_path, rows_of(sizes), sizes, 40, [1, 0, 0])
     done: list[int] = []
-    monkeypatch.setitem(STAGES, "shard", lambda place, index, folder: (done.append(index), ({}, {}))[1])
+
+    def note(_place: Place, index: int, _folder: Path) -> tuple[Record, dict[str, Path]]:
+        done.append(index)
+        return {}, {}
+
+    monkeypatch.setitem(STAGES, "shard", note)
     do_unit(place, "shard", 0)
     assert done == []
 

@@ -43,7 +43,9 @@ def show(name: str, markdown: str) -> None:
             task_run_id=task.task_run.id if task is not None else None,
         )
     )
-    _tell()
+    error = _tell()
+    if error is not None:
+        warn(f"Prefect's server does not answer; an artifact is sent when this flow ends: {error}")
 
 
 def artifact_key(name: str) -> str:
@@ -65,27 +67,28 @@ def tell_all(why: str = "", patience_seconds: float = PATIENCE_SECONDS) -> None:
             f"{why} Prefect's server does not answer. Waiting for it up to {patience_seconds:.0f} s, to tell it how "
             "this flow run ended. What was trained is safe in the store.".lstrip()
         )
-        while not _answers():
-            if time.monotonic() > deadline:
-                warn("Prefect's server did not come back. What was trained is safe; the flow run may be shown wrongly.")
-                return
-            time.sleep(POLL_SECONDS)
-    _tell()
+    # One that has just started may answer, and yet refuse or time out for a while.
+    while not _answers() or _tell() is not None:
+        if time.monotonic() > deadline:
+            warn("Prefect's server did not come back. What was trained is safe; the flow run may be shown wrongly.")
+            return
+        time.sleep(POLL_SECONDS)
     # Prefect's client for events connects again when it has one to send, and first sends those it still holds.
     emit_event(event=FLOW_ENDS, resource={"prefect.resource.id": "holdfast.flow-run"})
 
 
-def _tell() -> None:
+def _tell() -> httpx.HTTPError | None:
+    """Tell the server what is untold; why it cannot take it now, if so. What it will never take is given up."""
     with _impatient_client() as client:
-        try:
-            while _untold:
+        while _untold:
+            try:
                 client.create_artifact(_untold[0])
-                _untold.popleft()
-        except httpx.HTTPStatusError as error:
-            warn(f"Prefect's server refused an artifact: {error}")
+            except httpx.HTTPError as error:
+                if not (isinstance(error, httpx.HTTPStatusError) and error.response.is_client_error):
+                    return error
+                warn(f"Prefect's server refused an artifact: {error}")
             _untold.popleft()
-        except httpx.HTTPError as error:
-            warn(f"Prefect's server does not answer; an artifact is sent when this flow ends: {error}")
+    return None
 
 
 def _answers() -> bool:

@@ -83,7 +83,7 @@ def s3_proxy(s3_endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     """A `FaultyProxy` before that server, which boto3 takes for it."""
     from tests.helpers.s3_server import running_hurried_proxy
 
-    with running_hurried_proxy(s3_endpoint, tmp_path, monkeypatch, timeout_seconds=5) as proxy:
+    with running_hurried_proxy(s3_endpoint, tmp_path, monkeypatch) as proxy:
         yield proxy
 
 

@@ -24,6 +24,8 @@ from storage.objects.s3.store import S3Store
 from tests.helpers.faulty_proxy import FaultyProxy, running_proxy
 
 BUCKET = "holdfast-tests"
+# Longer than a busy machine takes for any answer: a test that counts requests counts none that was made again for that.
+PATIENT_SECONDS = 60
 # Another server to use in moto's place, with the credentials that its user has. `ceph_server` starts one by itself.
 ENDPOINT_VARIABLE = "HOLDFAST_TEST_S3_ENDPOINT"
 CREDENTIALS = {
@@ -69,9 +71,9 @@ def use_s3(patch: pytest.MonkeyPatch, endpoint: str, **more: str) -> None:
 
 @contextmanager
 def running_hurried_proxy(
-    endpoint: str, folder: Path, patch: pytest.MonkeyPatch, timeout_seconds: int
+    endpoint: str, folder: Path, patch: pytest.MonkeyPatch, timeout_seconds: int = PATIENT_SECONDS
 ) -> Iterator[FaultyProxy]:
-    """A proxy that boto3 takes for the server, for a client that waits so long and hardly to ask again."""
+    """A proxy that boto3 takes for the server, for a client that hardly waits before it asks again."""
     profile = folder / "aws.ini"
     profile.write_text(f"[default]\nread_timeout = {timeout_seconds}\nconnect_timeout = {timeout_seconds}\n")
     patch.setattr(s3_connection, "FIRST_PAUSE_SECONDS", 0.01)

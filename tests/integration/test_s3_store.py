@@ -20,11 +20,13 @@ from storage.objects.s3 import transfers as s3_transfers
 from storage.objects.s3.store import S3Store
 from tests.helpers.faulty_proxy import Failure, FaultyProxy
 from tests.helpers.runs import make_run
-from tests.helpers.s3_server import BUCKET, CREDENTIALS, open_s3_store, running_hurried_proxy
+from tests.helpers.s3_server import BUCKET, CREDENTIALS, PATIENT_SECONDS, open_s3_store, running_hurried_proxy
 
 MIB = 1 << 20
 # The server has done what it was asked for, and we cannot know.
 UNCLEAR = [Failure.REPLY_LOST, Failure.REPLY_IS_ERROR, Failure.HANG]
+# Until a client gives up an answer that never comes. The server must have done by then what it was asked for.
+IMPATIENT_SECONDS = 5
 # The server has not heard of it, or says no without another's object being there.
 UNDONE = [Failure.SLOW_DOWN, Failure.RESET, Failure.CONFLICT]
 
@@ -37,9 +39,11 @@ def server(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def proxy(server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyProxy]:
-    """A proxy that boto3 takes for the server, for a client that is in a hurry."""
-    with running_hurried_proxy(server, tmp_path, monkeypatch, timeout_seconds=1) as proxy:
+def proxy(
+    server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> Iterator[FaultyProxy]:
+    """A proxy that boto3 takes for the server, for a client that waits as long as a test's parameter says."""
+    with running_hurried_proxy(server, tmp_path, monkeypatch, getattr(request, "param", PATIENT_SECONDS)) as proxy:
         yield proxy
 
 
@@ -58,7 +62,11 @@ def large_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-@pytest.mark.parametrize("failure", [*UNCLEAR, *UNDONE])
+@pytest.mark.parametrize(
+    ("failure", "proxy"),
+    [(failure, IMPATIENT_SECONDS if failure is Failure.HANG else PATIENT_SECONDS) for failure in [*UNCLEAR, *UNDONE]],
+    indirect=["proxy"],
+)
 def test_a_conditional_put_with_an_unclear_answer_is_ours(
     store: S3Store, proxy: FaultyProxy, caplog: pytest.LogCaptureFixture, failure: Failure
 ) -> None:

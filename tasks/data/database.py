@@ -11,7 +11,7 @@ from pathlib import Path
 import duckdb
 
 from storage.errors import ConfigurationError, StoreError
-from tasks.configuration import UNLIMITED
+from tasks.configuration import UNLIMITED, DataConfig
 from tasks.data.sources.columns import literal
 
 HASH_VALUES = 2**64
@@ -66,6 +66,11 @@ def hash_sql(text: str) -> str:
     It is `md5_number_lower`, which takes several times as long: that one writes the MD5 as text first.
     """
     return f"(md5_number({text}) >> 64)::UBIGINT"
+
+
+def place_sql(config: DataConfig) -> str:
+    """SQL of a row's place in the order of all rows, a number."""
+    return hash_sql(f"'order:{config.seed}:' || id")
 
 
 def parquet_sql(paths: Sequence[Path], by_name: bool = False) -> str:

@@ -10,6 +10,7 @@ import errno
 import shutil
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -50,7 +51,7 @@ from tasks.data.split import TRAIN, Dealt, deal_samples
 from tasks.data.statistics import measure_categorical, measure_numeric
 from tasks.data.tokenizer import TOKENIZER_FILE, load_tokenizer, train_tokenizer
 from tasks.data.units.area import Area, FolderArea, Record, StoreArea, begin_area, put_again, remove_area
-from tasks.data.units.checking import measured_in, open_extract
+from tasks.data.units.checking import find_repeats, measured_in, open_extract
 from tasks.data.units.dealing import DealSettings, bits_of_buckets, require_short_enough
 from tasks.data.units.pieces import bytes_of_piece, cut, limit_beside_processes
 from tasks.data.units.place import PLAN, Address, Place, plan_record, read_files, settings_name
@@ -65,9 +66,10 @@ from tasks.places import scratch_error
 # What is smaller than this is prepared in this process, and nothing of it is kept for a second attempt.
 SMALL_SOURCE_BYTES = 64 << 20
 # Counted up whenever units leave something else: what an earlier version kept is not used then.
-UNITS_FORMAT = 5
+UNITS_FORMAT = 6
 LEARNED = "learned"
 Value = TypeVar("Value")
+Statistics = tuple[Dealt, list[NumericColumn], list[CategoricalColumn]]
 LIBRARIES = ("duckdb", "pyarrow", "tokenizers", "great-expectations", "numpy")
 
 
@@ -245,27 +247,46 @@ class _Preparation:
     def _look_at_all_rows(
         self,
     ) -> tuple[Record, Dealt, list[NumericColumn], list[CategoricalColumn]]:
-        """What the contract finds, how the rows are dealt to splits, and the statistics of the training split."""
-        limit = self.config.memory_limit if self.address is None else limit_beside_processes(self.config)
-        with open_database(limit, self.place.folder) as connection:
-            contract = self.run_part("contract", lambda: self._check(connection))
-            return contract, *self.run_part("split and statistics", lambda: self._measure(connection))
+        """What the contract finds, how the rows are dealt to splits, and the statistics of the training split.
 
-    def _check(self, connection: duckdb.DuckDBPyConnection) -> tuple[Record, str]:
-        measured = measured_in(self._do("check", len(self.place.pieces), "check"))
-        open_extract(connection, self.area, len(self.place.pieces))
-        result = check_contract(connection, self.place.rows_of, self.config, measured)
+        These are taken beside the contract, each on a core and with a database of its own, and count if it holds.
+        """
+        with self._database("statistics") as connection, ThreadPoolExecutor(1, "statistics") as beside:
+            try:
+                contract, measuring = self.run_part("contract", lambda: self._check(connection, beside))
+            except BaseException:
+                connection.interrupt()
+                raise
+            return contract, *self.run_part("split and statistics", measuring.result)
+
+    def _check(
+        self, connection: duckdb.DuckDBPyConnection, beside: ThreadPoolExecutor
+    ) -> tuple[tuple[Record, Future[tuple[Statistics, str]]], str]:
+        num_pieces = len(self.place.pieces)
+        measured = measured_in(self._do("check", num_pieces, "check"))
         self.num_text_bytes = sum(found.num_text_bytes for found in measured)
-        return result, sum_up(result)
+        open_extract(connection, self.area, num_pieces)
+        measuring = beside.submit(self._measure, connection)
+        with self._database("contract") as own:
+            open_extract(own, self.area, num_pieces)
+            repeats = find_repeats(own, self.place) if self.config.id else None
+            result = check_contract(own, self.place.rows_of, self.config, measured, repeats)
+        return (result, measuring), sum_up(result)
 
-    def _measure(
-        self, connection: duckdb.DuckDBPyConnection
-    ) -> tuple[tuple[Dealt, list[NumericColumn], list[CategoricalColumn]], str]:
+    def _measure(self, connection: duckdb.DuckDBPyConnection) -> tuple[Statistics, str]:
         dealt = deal_samples(connection, self.place.rows_of, self.config)
         numeric = measure_numeric(connection, self.config)
         categorical = measure_categorical(connection, self.config)
         rows = ", ".join(f"{count:,} {name}" for name, count in zip(SPLITS, dealt.num_rows, strict=True))
         return (dealt, numeric, categorical), f"Samples: {rows}; {len(dealt.classes)} classes."
+
+    @contextlib.contextmanager
+    def _database(self, name: str) -> Iterator[duckdb.DuckDBPyConnection]:
+        limit = self.config.memory_limit if self.address is None else limit_beside_processes(self.config)
+        folder = self.place.folder / name
+        folder.mkdir(exist_ok=True)
+        with open_database(limit, folder) as connection:
+            yield connection
 
     def _learn_tokens(self, dealt: Dealt) -> tuple[int, str]:
         """Learn the tokenizer; the number of its tokens."""

@@ -5,14 +5,9 @@ Invariant: what becomes of a row depends on the row, the classes, the statistics
 
 from storage.datasets import MISSING_INDEX, UNSEEN_INDEX, NumericColumn
 from tasks.configuration import DataConfig
-from tasks.data.database import hash_sql
+from tasks.data.database import place_sql
 from tasks.data.sources.columns import literal
 from tasks.data.split import split_sql
-
-
-def place_sql(config: DataConfig) -> str:
-    """SQL of a row's place in the order of all rows, a number."""
-    return hash_sql(f"'order:{config.seed}:' || id")
 
 
 def extracted_columns(config: DataConfig) -> str:

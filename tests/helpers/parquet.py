@@ -18,9 +18,10 @@ from storage.datasets import DatasetManifest, dataset_key, token_type
 from storage.objects.store import Store
 from tasks.configuration import DataConfig
 from tasks.data.contract.measured import Measured, measure
+from tasks.data.database import place_sql
 from tasks.data.identity.fingerprints import fingerprint_files, read_inputs
 from tasks.data.listing import find_source
-from tasks.data.rows import extracted_columns, place_sql
+from tasks.data.rows import extracted_columns
 from tasks.data.sources.columns import SourceTable, Stretch, inspect_files, samples_sql
 from tasks.data.split import split_sql
 

@@ -13,6 +13,7 @@ from tasks.configuration import DataConfig
 from tasks.data.contract import judgement as contract
 from tasks.data.contract.judge_process import judge
 from tasks.data.contract.judgement import check_contract
+from tasks.data.contract.repeats import count_repeats
 from tasks.data.contract.rules import label_domain, row_rules
 from tasks.data.sources.columns import SourceTable
 from tests.helpers.parquet import (
@@ -35,7 +36,8 @@ def connection() -> Iterator[duckdb.DuckDBPyConnection]:
 def checked(connection: duckdb.DuckDBPyConnection, config: DataConfig) -> SourceTable:
     """Check the files that a configuration names; the table, if they keep the contract."""
     table = open_samples(connection, config)
-    check_contract(connection, table, config, measure_samples(connection, table, config))
+    measured = measure_samples(connection, table, config)
+    check_contract(connection, table, config, measured, count_repeats(connection, "samples"))
     return table
 
 

@@ -84,6 +84,31 @@ def test_many_units_leave_the_bytes_that_one_piece_gives_and_nothing_else(
     assert [path.name for path in (tmp_path / "scratch").iterdir()] == ["fingerprints.json"]
 
 
+@pytest.mark.parametrize("kind", ["text", "tokens"])
+def test_ids_that_are_repeated_in_other_pieces_are_counted(kind: str, tmp_path: Path) -> None:
+    columns = text_columns(300) if kind == "text" else token_columns(300)
+    ids = list(columns["sample_id"])
+    columns["sample_id"] = [*ids[:250], *ids[:1], *ids[:49]]
+    write_parquet(tmp_path / "data.parquet", columns, 20)
+    config = (text_config if kind == "text" else token_config)(tmp_path / "data.parquet")
+    with pytest.raises(ContractError) as caught:
+        prepare_with(Counted(), config, tmp_path)
+    message = str(caught.value)
+    assert "50 rows too many, for 49 ids" in message
+    assert f"'{ids[0]}' in 3 rows" in message
+
+
+def test_a_contract_that_is_broken_is_the_error_whatever_the_statistics_meet_beside_it(tmp_path: Path) -> None:
+    columns = token_columns(300) | {"label": [False] * 300}
+    write_parquet(tmp_path / "one class.parquet", columns, 20)
+    with pytest.raises(ContractError, match="has no row of 1 of 2 classes"):
+        prepare_with(Counted(), token_config(tmp_path / "one class.parquet"), tmp_path / "statistics")
+    columns["sample_id"] = [*range(299), 0]
+    write_parquet(tmp_path / "both.parquet", columns, 20)
+    with pytest.raises(ContractError, match="duplicate ids"):
+        prepare_with(Counted(), token_config(tmp_path / "both.parquet"), tmp_path / "both")
+
+
 def test_a_unit_that_is_done_is_never_done_again(
     config: DataConfig, undisturbed: dict[str, str], tmp_path: Path
 ) -> None:

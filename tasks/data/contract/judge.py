@@ -4,6 +4,7 @@ Invariant: nothing leaves the machine, and all comes in the order asked. Great E
 and much memory, is loaded by who judges and not with this module.
 """
 
+import gc
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -35,8 +36,11 @@ class Judgement:
 
 def load() -> None:
     """Load Great Expectations."""
+    gc.disable()  # hardly anything of a module that is loaded is garbage, and to look for it takes time
     import great_expectations.data_context  # noqa: F401
     import pandas  # noqa: F401
+
+    gc.enable()
 
 
 def judge_here(batch: Columns, asked: Sequence[Question], index_column: str | None) -> Judgement:

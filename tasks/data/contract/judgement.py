@@ -17,6 +17,7 @@ from tasks.configuration import DataConfig
 from tasks.data.contract.judge import Columns, Failure, Judgement, Question
 from tasks.data.contract.judge_process import judge
 from tasks.data.contract.measured import SAMPLE_ROWS, Measured, add_up
+from tasks.data.contract.repeats import Repeats
 from tasks.data.contract.rules import Rule, label_domain, row_rules
 from tasks.data.sources.columns import NUMBER_ROWS, SourceTable, only_row
 from tasks.data.sources.messages import broken_contract
@@ -25,7 +26,6 @@ BETWEEN, LENGTHS = "ExpectColumnValuesToBeBetween", "ExpectColumnValueLengthsToB
 NOT_NULL, IN_SET = "ExpectColumnValuesToNotBeNull", "ExpectColumnValuesToBeInSet"
 NONE = {"min_value": 0, "max_value": 0}
 
-NUM_EXAMPLES = 3
 NUM_FILES_SHOWN = 5
 
 
@@ -47,13 +47,17 @@ class Bound:
 
 
 def check_contract(
-    connection: duckdb.DuckDBPyConnection, table: SourceTable, config: DataConfig, measured: Sequence[Measured]
+    connection: duckdb.DuckDBPyConnection,
+    table: SourceTable,
+    config: DataConfig,
+    measured: Sequence[Measured],
+    repeats: Repeats | None,
 ) -> dict[str, Any]:
     """All results, JSON-able and the same for the same data.
 
-    `measured` is what was found in all stretches of all files, in their order. The views `samples`, the extract of all
-    rows, and `sampled`, the sample of them, must be there. Raises `ContractError` for the first rule that the data
-    break.
+    `measured` is what was found in all stretches of all files, in their order, and `repeats` which ids several rows
+    have, None where ids are numbers of rows. The views `samples`, the extract of all rows, and `sampled`, the sample of
+    them, must be there. Raises `ContractError` for the first rule that the data break.
     """
     rules = row_rules(config)
     of_each_file = add_up(measured, rules)
@@ -62,7 +66,7 @@ def check_contract(
     of_files = judge(counts, [(BETWEEN, rule.name, NONE) for rule in rules], "file_index")
     if of_files.failures:
         raise _row_error(table, rules, of_each_file, of_files.failures)
-    of_all = _check_bounds(_measure_bounds(connection, table, config))
+    of_all = _check_bounds(_measure_bounds(connection, table, config, repeats))
     of_sample = _check_sample(connection, config)
     return {
         "great_expectations": version("great-expectations"),
@@ -76,8 +80,10 @@ def check_contract(
     }
 
 
-def _measure_bounds(connection: duckdb.DuckDBPyConnection, table: SourceTable, config: DataConfig) -> list[Bound]:
-    bounds = [_duplicate_ids(connection, config.id)] if config.id else []
+def _measure_bounds(
+    connection: duckdb.DuckDBPyConnection, table: SourceTable, config: DataConfig, repeats: Repeats | None
+) -> list[Bound]:
+    bounds = [_duplicate_ids(config.id, repeats)] if config.id and repeats is not None else []
     names = [
         *((f"n{i}", c) for i, c in enumerate(config.numeric)),
         *((f"c{i}", c) for i, c in enumerate(config.categorical)),
@@ -89,18 +95,11 @@ def _measure_bounds(connection: duckdb.DuckDBPyConnection, table: SourceTable, c
     return bounds
 
 
-def _duplicate_ids(connection: duckdb.DuckDBPyConnection, column: str) -> Bound:
-    # Equal ids have equal places, and to count numbers takes a third of the memory.
-    suspected = "place IN (SELECT place FROM samples GROUP BY place HAVING count(*) > 1)"
-    query = (
-        f"WITH twice AS (SELECT id, count(*) AS n FROM samples WHERE {suspected} GROUP BY id HAVING n > 1) "
-        f"SELECT count(*), coalesce(sum(n - 1), 0)::BIGINT, min({{'n': -n, 'id': id}}, {NUM_EXAMPLES}) FROM twice"
-    )
-    num_ids, surplus, worst = only_row(connection, query)
-    shown = ", ".join(f"{entry['id']!r} in {-entry['n']} rows" for entry in worst or [])
-    found = f"{surplus:,} rows too many, for {num_ids:,} ids: {shown}"
+def _duplicate_ids(column: str, repeats: Repeats) -> Bound:
+    shown = ", ".join(f"{id_!r} in {num_rows} rows" for id_, num_rows in repeats.worst)
+    found = f"{repeats.num_surplus:,} rows too many, for {repeats.num_ids:,} ids: {shown}"
     remedy = f"drop the repeated rows, name a column with unique ids, or {NUMBER_ROWS}"
-    return Bound(column, "duplicate ids", "each id in one row of all files", found, surplus, 0, remedy)
+    return Bound(column, "duplicate ids", "each id in one row of all files", found, repeats.num_surplus, 0, remedy)
 
 
 def _missing_share(column: str, num_missing: int, table: SourceTable, config: DataConfig) -> Bound:

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from tasks.configuration import DataConfig
 from tasks.data.contract.rules import Rule, kept_tokens_sql, row_rules
-from tasks.data.database import HASH_VALUES, hash_sql
+from tasks.data.database import HASH_VALUES, place_sql
 from tasks.data.sources.columns import SourceTable, Stretch, only_row, samples_sql
 from tasks.data.sources.messages import REWRITE, broken_contract
 from tasks.data.token_lists import good_tokens, kept_tokens, narrow_type
@@ -54,9 +54,9 @@ def measure(
     `GoodTokens`, with `columns`, or None. Raises `ContractError` for a file that cannot be read to its end.
     """
     rules, rows = row_rules(config), samples_sql(table, config, stretch)
-    # The sample's size is right on average: a row is in it or not by the hash of its id alone.
+    # The sample's size is right on average: a row is in it or not by its place alone.
     share = min(1.0, SAMPLE_ROWS / table.num_rows_total)
-    chosen = f"{hash_sql('id')} <= {int(share * (HASH_VALUES - 1))}"
+    chosen = f"{place_sql(config)} <= {int(share * (HASH_VALUES - 1))}"
     try:
         narrow = samples_sql(table, config, stretch, is_narrow=True)
         good = (

@@ -1,6 +1,7 @@
 """The unit `check`: a piece is measured against the contract's rules, and what all rows together decide is extracted.
 
-Invariant: the extract has one row for each row of the piece, in its order, and everything of it but text and tokens.
+Invariant: the extract has one row for each row of the piece, in its order, and all of it but id, place, text
+and tokens.
 """
 
 from dataclasses import asdict
@@ -11,7 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tasks.data.contract.measured import Measured, measure
-from tasks.data.database import parquet_sql
+from tasks.data.contract.repeats import Repeats, count_repeats, has_any, repeated_places, write_places
+from tasks.data.database import parquet_sql, place_sql
 from tasks.data.rows import extracted_columns
 from tasks.data.sources.columns import literal
 from tasks.data.units.area import Area, Record
@@ -19,12 +21,13 @@ from tasks.data.units.decoded import CRC, leave_rows
 from tasks.data.units.place import Place
 
 Files = dict[str, Path]
-ALL_DIFFERENT = ("id", "place")  # of which a dictionary would be no shorter
+# What is asked of ids in all rows together is asked of their places first, which are left by themselves.
+NOT_EXTRACTED = ("id", "place")
 
 
 def check(place: Place, index: int, folder: Path) -> tuple[Record, Files]:
     """Measure a piece, and leave its rows. Raises `ContractError` for a file that cannot be read to its end."""
-    extract, sample = folder / "extract.parquet", folder / "sample.parquet"
+    extract, sample, places = folder / "extract.parquet", folder / "sample.parquet", folder / "places"
     record: Record = {"measured": []}
     samples, read, columns = [], [], extracted_columns(place.config)
     with place.database() as connection:
@@ -35,16 +38,21 @@ def check(place: Place, index: int, folder: Path) -> tuple[Record, Files]:
             read += [] if rows is None else [rows]
         if len(read) < len(samples):
             query = f"SELECT {columns} FROM ({place.piece_sql(index)})"
-            connection.execute(f"COPY ({query}) TO {literal(str(extract))} (FORMAT parquet, COMPRESSION zstd)")
+            some = f"SELECT * EXCLUDE ({', '.join(NOT_EXTRACTED)}) FROM ({query})"
+            connection.execute(f"COPY ({some}) TO {literal(str(extract))} (FORMAT parquet, COMPRESSION zstd)")
+            of_rows = connection.sql(f"SELECT place FROM ({query})").to_arrow_table()
     pq.write_table(pa.concat_tables(samples), sample, compression="zstd")
     if len(read) == len(samples):
-        all_rows = pa.concat_tables(read)
-        extracted = all_rows.drop_columns(["tokens"])
-        repeating = [name for name in extracted.column_names if name not in ALL_DIFFERENT]
-        pq.write_table(extracted, extract, compression="zstd", use_dictionary=repeating, write_statistics=False)
+        of_rows = pa.concat_tables(read)
+        extracted = of_rows.drop_columns([*NOT_EXTRACTED, "tokens"])
+        pq.write_table(extracted, extract, compression="zstd", write_statistics=False)
         if place.leaves_rows:
-            record[CRC] = leave_rows(place, index, all_rows, folder)
-    return record, {_extract_name(index): extract, _sample_name(index): sample}
+            record[CRC] = leave_rows(place, index, of_rows, folder)
+    files = {_extract_name(index): extract, _sample_name(index): sample}
+    if place.config.id:  # else an id is a number of a row, and none is there twice
+        write_places(of_rows.column("place").drop_null().to_numpy(), places)
+        files[_places_name(index)] = places
+    return record, files
 
 
 def open_extract(connection: duckdb.DuckDBPyConnection, area: Area, num_pieces: int) -> None:
@@ -52,6 +60,18 @@ def open_extract(connection: duckdb.DuckDBPyConnection, area: Area, num_pieces: 
     for view, name in (("samples", _extract_name), ("sampled", _sample_name)):
         paths = [area.fetch(name(index)) for index in range(num_pieces)]
         connection.execute(f"CREATE TEMP VIEW {view} AS SELECT * FROM {parquet_sql(paths, by_name=True)}")
+
+
+def find_repeats(connection: duckdb.DuckDBPyConnection, place: Place) -> Repeats:
+    """The ids that several rows have, where a column has the ids. Pieces in which that may be are read once more."""
+    paths = [place.area.fetch(_places_name(index)) for index in range(len(place.pieces))]
+    repeated = repeated_places(paths)
+    connection.register("repeated", pa.table({"place": repeated}))
+    connection.execute("CREATE TEMP TABLE suspected (id VARCHAR)")
+    for index in [index for index, path in enumerate(paths) if len(repeated) and has_any(path, repeated)]:
+        rows = f"SELECT id, {place_sql(place.config)} AS place FROM ({place.piece_sql(index)})"
+        connection.execute(f"INSERT INTO suspected SELECT id FROM ({rows}) WHERE place IN (FROM repeated)")
+    return count_repeats(connection, "suspected")
 
 
 def measured_in(records: list[Record]) -> list[Measured]:
@@ -65,3 +85,7 @@ def _extract_name(index: int) -> str:
 
 def _sample_name(index: int) -> str:
     return f"check-{index:06d}-sample.parquet"
+
+
+def _places_name(index: int) -> str:
+    return f"check-{index:06d}.places"

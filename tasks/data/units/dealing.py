@@ -3,11 +3,10 @@
 A row's place is the MD5 of the seed and its id. A bucket has the rows of one split whose places begin alike, so all
 rows of a bucket stand in the order before all rows of the next one.
 Invariant: the file that is left has one part for each bucket, in their order, each with the CRC-32 that its record
-states; what is in a part is sorted.
+states. Rows are put in order when a bucket is read, with those of all pieces.
 """
 
 import zlib
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain, pairwise
 from pathlib import Path
@@ -121,35 +120,49 @@ def require_short_enough(records: list[Record], num_rows: int, config: DataConfi
 
 
 def write_parts(rows: pa.Table, bucket_bits: list[int], path: Path) -> dict[str, list[int]]:
-    """Write rows in order, a part for each bucket that has any: its number, rows, end in the file and CRC-32.
+    """Write rows, a part for each bucket that has any: its number, rows, end in the file and CRC-32.
 
     Buckets are numbered through all splits. `rows` has the columns of `part_schema`, and `split`.
     """
     parts: dict[str, list[int]] = {"bucket": [], "rows": [], "end": [], "crc": []}
-    splits = rows.column("split").to_numpy()
-    order = order_of(rows, splits)
-    sorted_rows = in_order(rows.drop_columns(["split"]), order)
+    buckets = _buckets_of(rows.column("split").to_numpy(), rows.column("place").to_numpy(), bucket_bits)
+    dealt = in_order(rows.drop_columns(["split"]), np.argsort(buckets, kind="stable"))
+    edges = np.cumsum([0, *np.bincount(buckets)]).tolist()
     with path.open("xb") as file:
-        for bucket, part in _parts(sorted_rows, splits[order], bucket_bits):
+        for bucket, (begin, end) in enumerate(pairwise(edges)):
+            if begin == end:
+                continue
+            (part,) = dealt.slice(begin, end - begin).to_batches()
             # Neither compressed, since it is read once more, nor with a schema, since there are very many of them.
             data = part.serialize()
             file.write(data)
-            for name, value in zip(parts, (bucket, part.num_rows, file.tell(), zlib.crc32(data)), strict=True):
+            for name, value in zip(parts, (bucket, end - begin, file.tell(), zlib.crc32(data)), strict=True):
                 parts[name].append(value)
     return parts
 
 
-def order_of(rows: pa.Table, splits: NDArray[np.int32] | None = None) -> NDArray[np.int64]:
-    """Rows by their split, where these are given, by place, and, where two hashes meet, by id."""
+def _buckets_of(
+    splits: NDArray[np.int32], places: NDArray[np.uint64], bucket_bits: list[int]
+) -> NDArray[np.uint16 | np.uint32]:
+    """The bucket of each row."""
+    *firsts, num_buckets = np.cumsum([0, *(1 << bits for bits in bucket_bits)]).tolist()
+    # A number may not be shifted by all of its bits.
+    shifts = np.array([PLACE_BITS - max(1, bits) for bits in bucket_bits], np.uint64)
+    within = (places >> shifts[splits]) * np.array([bits > 0 for bits in bucket_bits])[splits]
+    buckets: NDArray[np.uint64] = np.array(firsts, np.uint64)[splits] + within
+    # Numbers of 16 bits are sorted by counting them.
+    return buckets.astype(np.uint16 if num_buckets <= 1 << 16 else np.uint32)
+
+
+def order_of(rows: pa.Table) -> NDArray[np.int64]:
+    """Rows by place, and, where two hashes meet, by id."""
     places = rows.column("place").to_numpy()
     order = np.argsort(places)
     found = places[order]
     if not np.any(found[1:] == found[:-1]):
-        # In so few bits the splits are counted, not compared, and rows of one split stay in order.
-        return order if splits is None else order[np.argsort(splits[order].astype(np.uint8), kind="stable")]
-    keys = ({} if splits is None else {"split": splits}) | {"place": places, "id": rows.column("id")}
-    by_all = pc.sort_indices(pa.table(keys), sort_keys=[(name, "ascending") for name in keys])
-    return np.from_dlpack(by_all).astype(np.int64)
+        return order
+    by_both = pc.sort_indices(rows.select(["place", "id"]), sort_keys=[("place", "ascending"), ("id", "ascending")])
+    return np.from_dlpack(by_both).astype(np.int64)
 
 
 def in_order(rows: pa.Table, order: NDArray[np.int64]) -> pa.Table:
@@ -160,22 +173,6 @@ def in_order(rows: pa.Table, order: NDArray[np.int64]) -> pa.Table:
 
 def _in_order(column: pa.Array, order: NDArray[np.int64]) -> pa.Array:
     return take_lists(column, order) if pa.types.is_list(column.type) else column.take(pa.array(order))
-
-
-def _parts(rows: pa.Table, splits: NDArray[np.int32], bucket_bits: list[int]) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """The rows of each bucket that has any, of rows in order, whose splits these are."""
-    places = rows.column("place").to_numpy()
-    first_bucket = 0
-    for split, bits in enumerate(bucket_bits):
-        start, stop = np.searchsorted(splits, [split, split + 1]).tolist()
-        # A number may not be shifted by all of its bits.
-        buckets = places[start:stop] >> np.uint64(PLACE_BITS - bits) if bits else np.zeros(stop - start, np.uint64)
-        edges = np.searchsorted(buckets, np.arange((1 << bits) + 1, dtype=np.uint64)).tolist()
-        for bucket, (begin, end) in enumerate(pairwise(edges)):
-            if begin < end:
-                (part,) = rows.slice(start + begin, end - begin).to_batches()
-                yield first_bucket + bucket, part
-        first_bucket += 1 << bits
 
 
 def _register_vocabularies(connection: duckdb.DuckDBPyConnection, columns: list[CategoricalColumn]) -> None:

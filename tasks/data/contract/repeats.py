@@ -1,0 +1,73 @@
+"""Ids that several rows have. Where ids are equal, places in the order are: numbers, which are looked at first.
+
+Invariant: what is found does not depend on the number of files or ranges, and memory grows with the places that are
+repeated alone.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import duckdb
+import numpy as np
+from numpy.typing import NDArray
+
+from tasks.data.sources.columns import only_row
+
+PLACE = np.dtype("<u8")
+PLACES_AT_A_TIME = 1 << 24  # 128 MiB, sorted where they are
+NUM_EXAMPLES = 3
+
+
+class Repeats(NamedTuple):
+    """How many ids several rows have, how many rows too many these are, and the worst ids with their rows."""
+
+    num_ids: int
+    num_surplus: int
+    worst: list[tuple[str, int]]
+
+
+def write_places(places: NDArray[np.uint64], path: Path) -> None:
+    """Leave the places of some rows, in any order, for `repeated_places`."""
+    np.sort(places).astype(PLACE, copy=False).tofile(path)
+
+
+def repeated_places(paths: Sequence[Path], num_at_a_time: int = PLACES_AT_A_TIME) -> NDArray[np.uint64]:
+    """The places that more than one row has, each once, in order; `paths` are of `write_places`.
+
+    Places are spread evenly, so a range of them has few enough to be sorted in memory, which takes less time than
+    DuckDB's GROUP BY. Of each sorted file a range is one slice.
+    """
+    files = [_places_in(path) for path in paths]
+    num_ranges = max(1, -(-sum(map(len, files)) // num_at_a_time))
+    firsts = np.array([(i << 64) // num_ranges for i in range(num_ranges)], PLACE)
+    edges = [[*np.searchsorted(file, firsts).tolist(), len(file)] for file in files]
+    found = [np.empty(0, PLACE)]
+    for i in range(num_ranges):
+        slices = [file[edge[i] : edge[i + 1]] for file, edge in zip(files, edges, strict=True)]
+        places = np.concatenate([np.empty(0, PLACE), *slices])
+        places.sort()
+        found.append(np.unique(places[1:][places[1:] == places[:-1]]))
+    return np.concatenate(found)
+
+
+def has_any(path: Path, places: NDArray[np.uint64]) -> bool:
+    """Whether a file of `write_places` has one of these places, which are in order."""
+    found = _places_in(path)
+    nearest = np.searchsorted(places, found).clip(max=len(places) - 1)
+    return bool(np.any(places[nearest] == found))
+
+
+def _places_in(path: Path) -> NDArray[np.uint64]:
+    # Without a byte there is nothing to map.
+    return np.memmap(path, PLACE, mode="r") if path.stat().st_size else np.empty(0, PLACE)
+
+
+def count_repeats(connection: duckdb.DuckDBPyConnection, rows: str) -> Repeats:
+    """What is repeated in the column `id` of a table or view."""
+    query = (
+        f"WITH twice AS (SELECT id, count(*) AS n FROM {rows} GROUP BY id HAVING n > 1) "
+        f"SELECT count(*), coalesce(sum(n - 1), 0)::BIGINT, min({{'n': -n, 'id': id}}, {NUM_EXAMPLES}) FROM twice"
+    )
+    num_ids, num_surplus, worst = only_row(connection, query)
+    return Repeats(num_ids, num_surplus, [(entry["id"], -entry["n"]) for entry in worst or []])

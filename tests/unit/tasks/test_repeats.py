@@ -1,0 +1,30 @@
+"""Which places several rows have: the same answer wherever rows are cut and however many are looked at at a time."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tasks.data.contract.repeats import repeated_places, write_places
+
+
+@pytest.mark.parametrize("num_at_a_time", [1, 7, 100, 10_000])
+def test_places_that_several_rows_have_are_found(tmp_path: Path, num_at_a_time: int) -> None:
+    generator = np.random.default_rng(num_at_a_time)
+    largest = np.iinfo(np.uint64).max
+    once = generator.integers(1, largest, 1000, dtype=np.uint64)
+    twice = np.concatenate([once[:3], np.array([0, largest], np.uint64)])
+    places = generator.permutation(np.concatenate([once, twice, twice[3:], twice[:1]]))
+    paths = [tmp_path / str(index) for index in range(6)]
+    # A piece of the source may have no row.
+    pieces = [places[:0], *np.split(places, [1, 400, 400, 900])]
+    for path, piece in zip(paths, pieces, strict=True):
+        write_places(piece, path)
+    found, counts = np.unique(places, return_counts=True)
+    assert repeated_places(paths, num_at_a_time).tolist() == found[counts > 1].tolist() == sorted(twice.tolist())
+
+
+def test_rows_of_different_places_have_none_in_common(tmp_path: Path) -> None:
+    write_places(np.arange(100, dtype=np.uint64)[::-1], tmp_path / "places")
+    assert len(repeated_places([tmp_path / "places"])) == 0
+    assert len(repeated_places([])) == 0

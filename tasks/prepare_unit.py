@@ -17,6 +17,7 @@ from prefect import flow, task
 from prefect.cache_policies import NO_CACHE
 from prefect.context import TaskRunContext
 from prefect.futures import as_completed
+from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 
 from storage.errors import ConfigurationError, StoreError
@@ -32,6 +33,8 @@ Value = TypeVar("Value")
 # What a pool and Dask raise when a process that was at work is no more.
 KILLED = ("BrokenProcessPool", "KilledWorker")
 CONNECT_SECONDS = 15
+# The flow around this one tells that it is alive, in the same process. Prefect waits for what beats, up to a second.
+NO_HEARTBEATS = {PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}
 MOST_TOGETHER = 8  # units in a task: a few seconds, after which a person sees how far it is
 # A flow is handed to each process of a pool with all that it refers to: so this is not one of its parameters.
 _attended: ContextVar[Callable[[], None]] = ContextVar("attended")
@@ -50,7 +53,7 @@ class PrefectUnits:
         results: list[Value] = []
         attended = _attended.set(lambda: results.append(prepare()))
         try:
-            with self._task_runner() as task_runner:
+            with self._task_runner() as task_runner, temporary_settings(NO_HEARTBEATS):
                 _prepare_units.with_options(task_runner=task_runner)()
         except Exception as error:
             if type(error).__name__ not in KILLED:

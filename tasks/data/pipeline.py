@@ -251,7 +251,7 @@ class _Preparation:
 
         These are taken beside the contract, each on a core and with a database of its own, and count if it holds.
         """
-        with self._database("statistics") as connection, ThreadPoolExecutor(1, "statistics") as beside:
+        with self._database("statistics") as connection, ThreadPoolExecutor(2, "beside the contract") as beside:
             try:
                 contract, measuring = self.run_part("contract", lambda: self._check(connection, beside))
             except BaseException:
@@ -269,7 +269,7 @@ class _Preparation:
         measuring = beside.submit(self._measure, connection)
         with self._database("contract") as own:
             open_extract(own, self.area, num_pieces)
-            repeats = find_repeats(own, self.place) if self.config.id else None
+            repeats = beside.submit(find_repeats, own.cursor(), self.place).result if self.config.id else None
             result = check_contract(own, self.place.rows_of, self.config, measured, repeats)
         return (result, measuring), sum_up(result)
 

@@ -37,7 +37,7 @@ def checked(connection: duckdb.DuckDBPyConnection, config: DataConfig) -> Source
     """Check the files that a configuration names; the table, if they keep the contract."""
     table = open_samples(connection, config)
     measured = measure_samples(connection, table, config)
-    check_contract(connection, table, config, measured, count_repeats(connection, "samples"))
+    check_contract(connection, table, config, measured, lambda: count_repeats(connection, "samples"))
     return table
 
 

@@ -5,7 +5,7 @@ Great Expectations judges these small tables, and a sample of the rows themselve
 Invariant: every row of every file was measured against every rule, and the first broken rule in order is the error.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
@@ -51,13 +51,13 @@ def check_contract(
     table: SourceTable,
     config: DataConfig,
     measured: Sequence[Measured],
-    repeats: Repeats | None,
+    repeats: Callable[[], Repeats] | None,
 ) -> dict[str, Any]:
     """All results, JSON-able and the same for the same data.
 
-    `measured` is what was found in all stretches of all files, in their order, and `repeats` which ids several rows
-    have, None where ids are numbers of rows. The views `samples`, the extract of all rows, and `sampled`, the sample of
-    them, must be there. Raises `ContractError` for the first rule that the data break.
+    `measured` is what was found in all stretches of all files, in their order. `repeats` waits for which ids several
+    rows have, and is None where ids are numbers of rows. The views `samples`, the extract of all rows, and `sampled`,
+    the sample of them, must be there. Raises `ContractError` for the first rule that the data break.
     """
     rules = row_rules(config)
     of_each_file = add_up(measured, rules)
@@ -66,8 +66,8 @@ def check_contract(
     of_files = judge(counts, [(BETWEEN, rule.name, NONE) for rule in rules], "file_index")
     if of_files.failures:
         raise _row_error(table, rules, of_each_file, of_files.failures)
-    of_all = _check_bounds(_measure_bounds(connection, table, config, repeats))
     of_sample = _check_sample(connection, config)
+    of_all = _check_bounds(_measure_bounds(connection, table, config, repeats))
     return {
         "great_expectations": version("great-expectations"),
         "rows": table.num_rows_total,
@@ -81,9 +81,12 @@ def check_contract(
 
 
 def _measure_bounds(
-    connection: duckdb.DuckDBPyConnection, table: SourceTable, config: DataConfig, repeats: Repeats | None
+    connection: duckdb.DuckDBPyConnection,
+    table: SourceTable,
+    config: DataConfig,
+    repeats: Callable[[], Repeats] | None,
 ) -> list[Bound]:
-    bounds = [_duplicate_ids(config.id, repeats)] if config.id and repeats is not None else []
+    bounds = [_duplicate_ids(config.id, repeats())] if config.id and repeats is not None else []
     names = [
         *((f"n{i}", c) for i, c in enumerate(config.numeric)),
         *((f"c{i}", c) for i, c in enumerate(config.categorical)),

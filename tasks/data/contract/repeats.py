@@ -46,7 +46,7 @@ def repeated_places(paths: Sequence[Path], num_at_a_time: int = PLACES_AT_A_TIME
     for i in range(num_ranges):
         slices = [file[edge[i] : edge[i + 1]] for file, edge in zip(files, edges, strict=True)]
         places = np.concatenate([np.empty(0, PLACE), *slices])
-        places.sort()
+        places.sort(kind="stable")  # which takes runs that are sorted as they are
         found.append(np.unique(places[1:][places[1:] == places[:-1]]))
     return np.concatenate(found)
 

@@ -4,27 +4,47 @@ Invariant: they are a copy, on this machine alone. Where they are missing or dam
 again: but for time nothing depends on them. So they need no sync, and may be removed before what came of them is kept.
 """
 
+import io
 import zlib
 from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
 
 import pyarrow as pa
 
 from tasks.data.units.place import Place
 from tasks.data.units.records import unit_name
 
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
 CRC = "rows_crc"
+
+
+class _Summed(io.RawIOBase):
+    """Writes to a file, and has the CRC-32 of what it wrote: all of it in memory once more would take time."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self.crc = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: "ReadableBuffer", /) -> int:
+        self.crc = zlib.crc32(data, self.crc)
+        return self._file.write(data)
 
 
 def leave_rows(place: Place, index: int, rows: pa.Table, folder: Path) -> int:
     """Leave a piece's rows; the CRC-32 that the record of `check` states."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, rows.schema) as writer:
-        writer.write_table(rows)
-    data, path = sink.getvalue(), folder / "rows"
-    path.write_bytes(data)
+    path = folder / "rows"
+    with path.open("xb") as file:
+        summed = _Summed(file)
+        with pa.ipc.new_stream(summed, rows.schema) as writer:
+            writer.write_table(rows)
     place.brought.mkdir(parents=True, exist_ok=True)
     path.rename(_path_of(place, index))
-    return zlib.crc32(data)
+    return summed.crc
 
 
 def take_rows(place: Place, index: int) -> pa.Table | None:

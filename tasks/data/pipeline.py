@@ -66,7 +66,7 @@ from tasks.places import scratch_error
 # What is smaller than this is prepared in this process, and nothing of it is kept for a second attempt.
 SMALL_SOURCE_BYTES = 64 << 20
 # Counted up whenever units leave something else: what an earlier version kept is not used then.
-UNITS_FORMAT = 6
+UNITS_FORMAT = 7
 LEARNED = "learned"
 Value = TypeVar("Value")
 Statistics = tuple[Dealt, list[NumericColumn], list[CategoricalColumn]]

@@ -5,11 +5,12 @@ would be read number by number, these bytes are copied. Invariant: how the rows 
 bytes.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -72,8 +73,13 @@ class ShardFile:
         self.num_tokens += pc.sum(rows.column("length")).as_py()
 
 
-def whole_row_groups(parts: Iterable[pa.Table], row_group_rows: int) -> Iterator[pa.Table]:
-    """The rows as shards have them, always as many row groups as are complete, at the end what is left."""
+def whole_row_groups(
+    parts: Iterable[pa.Table], row_group_rows: int, metadata: Mapping[str, Sequence[str]]
+) -> Iterator[pa.Table]:
+    """The rows as shards have them, always as many row groups as are complete, at the end what is left.
+
+    `metadata` are the columns that have the values of each of the lists `numeric`, `missing` and `categorical`.
+    """
     waiting: list[pa.Table] = []
     num_waiting = 0
     for part in parts:
@@ -83,27 +89,26 @@ def whole_row_groups(parts: Iterable[pa.Table], row_group_rows: int) -> Iterator
             continue
         table = pa.concat_tables(waiting)
         whole = num_waiting - num_waiting % row_group_rows
-        yield _shard_table([table.slice(0, whole)])
+        yield _shard_table([table.slice(0, whole)], metadata)
         waiting, num_waiting = [table.slice(whole)] if whole < num_waiting else [], num_waiting - whole
     if waiting:
-        yield _shard_table(waiting)
+        yield _shard_table(waiting, metadata)
 
 
-def _shard_table(tables: list[pa.Table]) -> pa.Table:
+def _shard_table(tables: list[pa.Table], metadata: Mapping[str, Sequence[str]]) -> pa.Table:
     """One contiguous table: how the rows arrived must not show in the file's bytes."""
     table = pa.concat_tables(tables).combine_chunks()
-    table = table.append_column("length", pc.list_value_length(table.column("tokens")))
-    columns = [_column(table.column(part.name).chunk(0), part.type) for part in SHARD_SCHEMA]
+    found = {name: table.column(name).chunk(0) for name in table.column_names}
+    found |= {"tokens": _as_bytes(found["tokens"]), "length": pc.list_value_length(found["tokens"])}
+    found |= {kind: _as_lists([found[name] for name in names], table.num_rows) for kind, names in metadata.items()}
+    columns = [found[field.name].cast(field.type) for field in SHARD_SCHEMA]
     return pa.Table.from_arrays(columns, schema=SHARD_SCHEMA)
 
 
-def _column(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    if pa.types.is_binary(kind):
-        return _as_bytes(array)
-    if not pa.types.is_list(kind):
-        return array.cast(kind)
-    offsets = pc.subtract(array.offsets, array.offsets[0])
-    return pa.ListArray.from_arrays(offsets, array.flatten().cast(kind.value_type), type=kind)
+def _as_lists(columns: Sequence[pa.Array], num_rows: int) -> pa.ListArray:
+    """A list of the columns' values for each row."""
+    values = np.array([column.to_numpy() for column in columns] or [[]]).T.ravel()
+    return pa.ListArray.from_arrays(np.arange(num_rows + 1, dtype=np.int32) * len(columns), values)
 
 
 def _as_bytes(lists: pa.ListArray) -> pa.BinaryArray:

@@ -24,6 +24,7 @@ from storage.runs.retention import RetentionPolicy
 from storage.runs.run_state import RunState
 from storage.runs.transitions import promote, take_lease
 from tasks.configuration import RunConfig
+from tasks.data.rows import METADATA
 from tasks.data.shard import ShardFile, whole_row_groups
 from tests.helpers.parquet import text_config
 from tests.helpers.runs import record_of
@@ -38,6 +39,7 @@ GROUP_ROWS, SHARD_ROWS = 1024, 65_536
 BATCH_SIZE, LEAVES, STEPS_A_PART = 512, 32, 1000
 VOCABULARY_SIZE, FEWEST_TOKENS, MOST_TOKENS = 8000, 4, 11
 LARGE_PRIME = 2_654_435_761
+NO_METADATA: dict[str, list[str]] = {kind: [] for kind in METADATA}
 
 
 class _Consumed:
@@ -104,7 +106,7 @@ def _put_shard(store: LocalStore, digest: str, rows: range, scratch: Path) -> Fi
     name = f"train-{rows.start // SHARD_ROWS:05d}.parquet"
     path = scratch / name
     with ShardFile(path, GROUP_ROWS) as file:
-        for groups in whole_row_groups([_table(np.arange(rows.start, rows.stop))], GROUP_ROWS):
+        for groups in whole_row_groups([_table(np.arange(rows.start, rows.stop))], GROUP_ROWS, NO_METADATA):
             file.write(groups)
     num_bytes, sha256 = path.stat().st_size, sha256_of_file(path)
     store.put_file(path, dataset_key(digest, name))
@@ -116,14 +118,10 @@ def _table(rows: NDArray[np.int64]) -> pa.Table:
     lengths = _lengths(rows)
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
     tokens = (1 + np.arange(offsets[-1]) * LARGE_PRIME % (VOCABULARY_SIZE - 1)).astype(token_type(VOCABULARY_SIZE))
-    nothing = np.zeros(len(rows) + 1, np.int32)
     columns = {
         "id": _ids(rows),
         "label": np.zeros(len(rows), np.int32),
         "tokens": pa.ListArray.from_arrays(offsets, tokens),
-        "numeric": pa.ListArray.from_arrays(nothing, np.empty(0, np.float32)),
-        "missing": pa.ListArray.from_arrays(nothing, np.empty(0, np.float32)),
-        "categorical": pa.ListArray.from_arrays(nothing, np.empty(0, np.int32)),
     }
     return pa.table(columns)
 

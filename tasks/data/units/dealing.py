@@ -21,7 +21,7 @@ from tokenizers import Tokenizer
 from storage.datasets import FIRST_VOCABULARY_INDEX, CategoricalColumn, NumericColumn
 from tasks.configuration import DataConfig
 from tasks.data.contract.rules import too_long
-from tasks.data.rows import prepared_sql
+from tasks.data.rows import METADATA, metadata_columns, prepared_sql
 from tasks.data.split import Dealt
 from tasks.data.token_lists import kept_tokens, narrow_type, take_lists
 from tasks.data.tokenizer import TOKENIZER_FILE, encode_texts, load_tokenizer, shortened
@@ -34,7 +34,6 @@ NUM_EXAMPLES = 3
 PLACE_BITS = 64
 # A shard is written from several buckets: at its two ends it needs part of one, which is read twice.
 BUCKETS_IN_A_SHARD = 1
-PART_COLUMNS = ("split", "id", "label", "tokens", "numeric", "missing", "categorical", "place")
 
 
 @dataclass(frozen=True)
@@ -91,18 +90,12 @@ def deal(place: Place, index: int, folder: Path) -> tuple[Record, dict[str, Path
     return record, {parts_name(index): path}
 
 
-def part_schema(token_kind: pa.DataType) -> pa.Schema:
+def part_schema(config: DataConfig, vocabulary_size: int) -> pa.Schema:
     """The columns of a row in a part."""
+    tokens = pa.list_(narrow_type(vocabulary_size))
+    metadata = [(name, METADATA[kind]) for kind, names in metadata_columns(config).items() for name in names]
     return pa.schema(
-        [
-            ("id", pa.string()),
-            ("label", pa.int32()),
-            ("tokens", pa.list_(token_kind)),
-            ("numeric", pa.list_(pa.float32())),
-            ("missing", pa.list_(pa.float32())),
-            ("categorical", pa.list_(pa.int32())),
-            ("place", pa.uint64()),
-        ]
+        [("id", pa.string()), ("label", pa.int32()), ("tokens", tokens), *metadata, ("place", pa.uint64())]
     )
 
 
@@ -175,6 +168,11 @@ def _in_order(column: pa.Array, order: NDArray[np.int64]) -> pa.Array:
     return take_lists(column, order) if pa.types.is_list(column.type) else column.take(pa.array(order))
 
 
+def _dealt_columns(config: DataConfig) -> list[str]:
+    """What `write_parts` takes."""
+    return ["split", *part_schema(config, config.vocabulary_size).names]
+
+
 def _register_vocabularies(connection: duckdb.DuckDBPyConnection, columns: list[CategoricalColumn]) -> None:
     for i, column in enumerate(columns):
         indices = pa.array(range(FIRST_VOCABULARY_INDEX, FIRST_VOCABULARY_INDEX + len(column.vocabulary)), pa.int32())
@@ -198,12 +196,13 @@ def _with_decoded(
         rows = in_order(rows, np.argsort(numbers))
     for name, column in zip(kept.column_names, kept.columns, strict=True):
         rows = rows.append_column(name, column)
-    return rows.select(PART_COLUMNS)
+    return rows.select(_dealt_columns(config))
 
 
 def _read(reader: pa.RecordBatchReader, tokenizer: Tokenizer | None, config: DataConfig) -> tuple[pa.Table, Record]:
     """All rows with the tokens that training will see, and those that have too many of them."""
-    kind = narrow_type(config.vocabulary_size if tokenizer is None else tokenizer.get_vocab_size())
+    names, vocabulary_size = _dealt_columns(config), config.vocabulary_size
+    kind = narrow_type(vocabulary_size if tokenizer is None else tokenizer.get_vocab_size())
     too_long_rows: Record = {"rows": 0, "examples": []}
     tables = []
     # A piece may have no row at all.
@@ -213,7 +212,7 @@ def _read(reader: pa.RecordBatchReader, tokenizer: Tokenizer | None, config: Dat
             tokens = kept_tokens(batch.column("tokens"), mask, config.max_tokens, kind)
         else:
             tokens = _encode(tokenizer, batch, config, too_long_rows).cast(pa.list_(kind))
-        columns = {name: tokens if name == "tokens" else batch.column(name) for name in PART_COLUMNS}
+        columns = {name: tokens if name == "tokens" else batch.column(name) for name in names}
         tables.append(pa.table(columns))
     return pa.concat_tables(tables), too_long_rows
 

@@ -21,8 +21,8 @@ from storage.datasets import SPLITS, FileRecord, SplitRecord, dataset_key
 from storage.errors import CorruptObjectError, ObjectMissingError
 from storage.objects.digests import sha256_of_file
 from tasks.configuration import DataConfig
+from tasks.data.rows import metadata_columns
 from tasks.data.shard import SHARD_SCHEMA, ShardFile, whole_row_groups
-from tasks.data.token_lists import narrow_type
 from tasks.data.units.area import Area, Record, put_again
 from tasks.data.units.dealing import in_order, order_of, part_schema, parts_name
 from tasks.data.units.place import Place
@@ -67,7 +67,7 @@ def write_shards(place: Place, index: int, folder: Path) -> tuple[Record, dict[s
     unit = shard_units(settings["num_rows"], settings["num_together"], place.config)[index]
     first = unit.number * place.config.shard_rows
     rows = _rows(place, settings, unit.split, first, first + sum(unit.rows))
-    groups = whole_row_groups(rows, place.config.row_group_rows)
+    groups = whole_row_groups(rows, place.config.row_group_rows, metadata_columns(place.config))
     written, waiting = [], SHARD_SCHEMA.empty_table()
     for number, num_rows in enumerate(unit.rows, unit.number):
         path = folder / f"{SPLITS[unit.split]}-{number:05d}.parquet"
@@ -132,7 +132,7 @@ def rows_in(records: list[Record], bucket_bits: list[int]) -> list[int]:
 def _rows(place: Place, settings: Record, split: int, first: int, stop: int) -> Iterator[pa.Table]:
     """The rows [first, stop) of a split, in order, a bucket at a time."""
     parts = _parts(place.area, settings["num_pieces"], tuple(settings["bucket_bits"]))
-    schema = part_schema(narrow_type(settings["vocabulary_size"]))
+    schema = part_schema(place.config, settings["vocabulary_size"])
     first_bucket = sum(1 << bits for bits in settings["bucket_bits"][:split])
     num_buckets = 1 << settings["bucket_bits"][split]
     starts = [0, *np.cumsum(parts.rows[:, first_bucket : first_bucket + num_buckets].sum(axis=0)).tolist()]

@@ -16,10 +16,9 @@ from tokenizers import Tokenizer
 from storage.datasets import SPLITS, SplitRecord, dataset_key
 from storage.errors import CorruptObjectError
 from storage.objects.local_store import LocalStore
-from tasks.data.token_lists import narrow_type
 from tasks.data.tokenizer import encode_texts, shortened, train_tokenizer
 from tasks.data.units.area import FolderArea, Record, put_again
-from tasks.data.units.dealing import parts_name, write_parts
+from tasks.data.units.dealing import part_schema, parts_name, write_parts
 from tasks.data.units.place import Place, settings_name
 from tasks.data.units.records import read_records, unit_name
 from tasks.data.units.sharding import require_all_rows, shard_units, splits_in
@@ -27,19 +26,8 @@ from tasks.data.units.work import STAGES, do_unit
 from tests.helpers.parquet import text_config
 
 VOCABULARY_SIZE = 100_000
-SCHEMA = pa.schema(
-    {
-        "split": pa.int32(),
-        "id": pa.string(),
-        "label": pa.int32(),
-        "tokens": pa.list_(narrow_type(VOCABULARY_SIZE)),
-        "numeric": pa.list_(pa.float32()),
-        "missing": pa.list_(pa.float32()),
-        "categorical": pa.list_(pa.int32()),
-        "place": pa.uint64(),
-    }
-)
-ROW_COLUMNS = SCHEMA.names[1:-1]
+CONFIG = text_config("unused", row_group_rows=8, shard_rows=24, numeric=["a", "b"], categorical=["c"])
+SCHEMA = pa.schema([pa.field("split", pa.int32()), *part_schema(CONFIG, VOCABULARY_SIZE)])
 
 
 def rows_of(sizes: list[int], same_place: bool = False) -> list[dict[str, Any]]:
@@ -47,7 +35,7 @@ def rows_of(sizes: list[int], same_place: bool = False) -> list[dict[str, Any]]:
     splits = [split for split, size in enumerate(sizes) for _ in range(size)]
     return [
         {"split": split, "id": str(i), "label": i % 2, "tokens": [i] * (i % 4 + 1)}
-        | {"numeric": [i / 2], "missing": [0.0], "categorical": [i % 3]}
+        | {"numeric0": i / 2, "numeric1": float(-i), "missing0": 0.0, "missing1": i % 2.0, "categorical0": i % 3}
         | {"place": 7 if same_place else low_md5(f"order:0:{i}")}
         for i, split in enumerate(splits)
     ]
@@ -67,7 +55,6 @@ def write_shards(
 ) -> tuple[LocalStore, dict[str, SplitRecord], Place]:
     """Deal rows in pieces of this size, and write all shards from them."""
     folder.mkdir(parents=True, exist_ok=True)
-    config = text_config("unused", row_group_rows=8, shard_rows=24)
     store, area = LocalStore(folder / "store"), FolderArea(folder / "area")
     pieces = [rows[start : start + piece_rows] for start in range(0, len(rows), piece_rows)]
     for index, piece in enumerate(pieces):
@@ -78,8 +65,8 @@ def write_shards(
     settings = {"digest": "digest", "num_rows": sizes, "bucket_bits": bucket_bits, "num_pieces": len(pieces)}
     settings |= {"vocabulary_size": VOCABULARY_SIZE, "num_together": num_together}
     area.keep(settings_name("shard"), settings, {})
-    place = Place(config, store, area, folder, folder, [])
-    units = shard_units(sizes, num_together, config)
+    place = Place(CONFIG, store, area, folder, folder, [])
+    units = shard_units(sizes, num_together, CONFIG)
     for index in range(len(units)):
         do_unit(place, "shard", index)
     return store, splits_in(read_records(area, "shard", len(units)), units, sizes), place
@@ -113,8 +100,10 @@ def test_shards_hold_every_row_once_in_the_order_of_their_places_wherever_the_ro
     store, splits, _ = write_shards(folder, rows, sizes, piece_rows, bucket_bits, num_together)
     for split, (name, size) in enumerate(zip(SPLITS, sizes, strict=True)):
         expected = [
-            {key: row[key] for key in ROW_COLUMNS}
+            {"id": row["id"], "label": row["label"]}
             | {"tokens": np.array(row["tokens"], np.int32).tobytes(), "length": len(row["tokens"])}
+            | {"numeric": [row["numeric0"], row["numeric1"]], "missing": [row["missing0"], row["missing1"]]}
+            | {"categorical": [row["categorical0"]]}
             for row in sorted(rows, key=lambda row: (row["place"], row["id"]))
             if row["split"] == split
         ]

@@ -35,7 +35,7 @@ from storage.objects.store import Store
 from tasks.configuration import DataConfig
 from tasks.data.class_order import find_prepared, with_class_order
 from tasks.data.contract.judge_process import load_judge
-from tasks.data.contract.judgement import check_contract
+from tasks.data.contract.judgement import Findings, findings_of
 from tasks.data.contract.result import CONTRACT_FILE, sum_up
 from tasks.data.database import open_database
 from tasks.data.identity.fingerprints import ensure_unchanged, fingerprint_files, read_inputs
@@ -51,7 +51,7 @@ from tasks.data.split import TRAIN, Dealt, deal_samples
 from tasks.data.statistics import measure_categorical, measure_numeric
 from tasks.data.tokenizer import TOKENIZER_FILE, load_tokenizer, train_tokenizer
 from tasks.data.units.area import Area, FolderArea, Record, StoreArea, begin_area, put_again, remove_area
-from tasks.data.units.checking import find_repeats, measured_in, open_extract
+from tasks.data.units.checking import fetch_extract, find_repeats, measured_in, open_extract
 from tasks.data.units.dealing import DealSettings, bits_of_buckets, require_short_enough
 from tasks.data.units.pieces import bytes_of_piece, cut, limit_beside_processes
 from tasks.data.units.place import PLAN, Address, Place, plan_record, read_files, settings_name
@@ -66,7 +66,7 @@ from tasks.places import scratch_error
 # What is smaller than this is prepared in this process, and nothing of it is kept for a second attempt.
 SMALL_SOURCE_BYTES = 64 << 20
 # Counted up whenever units leave something else: what an earlier version kept is not used then.
-UNITS_FORMAT = 7
+UNITS_FORMAT = 8
 LEARNED = "learned"
 Value = TypeVar("Value")
 Statistics = tuple[Dealt, list[NumericColumn], list[CategoricalColumn]]
@@ -200,12 +200,13 @@ class _Preparation:
         if table is None:
             table = self.run_part("read", self._read)
         self._cut(table)
-        contract, dealt, numeric, categorical = self._look_at_all_rows()
+        judging, dealt, numeric, categorical = self._look_at_all_rows()
         self.inputs = with_class_order(self.inputs, dealt.classes, self.config)
         vocabulary_size = self.config.vocabulary_size
         if self.config.text:
             vocabulary_size = self.run_part("tokenise", lambda: self._learn_tokens(dealt))
         bits = self.run_part("deal", lambda: self._deal(dealt, numeric, categorical))
+        contract = self.run_part("judgement", lambda: _judged(judging))
         splits = self.run_part("shard", lambda: self._write(dealt, bits, vocabulary_size))
         manifest = DatasetManifest(
             digest=self.digest,
@@ -244,34 +245,35 @@ class _Preparation:
         self.place = replace(self.place, table=table, pieces=tuple(pieces))
         self.area.keep(PLAN, plan_record(table, pieces), {})
 
-    def _look_at_all_rows(
-        self,
-    ) -> tuple[Record, Dealt, list[NumericColumn], list[CategoricalColumn]]:
-        """What the contract finds, how the rows are dealt to splits, and the statistics of the training split.
+    def _look_at_all_rows(self) -> tuple[Future[Record], Dealt, list[NumericColumn], list[CategoricalColumn]]:
+        """What becomes of the contract, how the rows are dealt to splits, and the statistics of the training split.
 
-        These are taken beside the contract, each on a core and with a database of its own, and count if it holds.
+        These are taken beside what the contract asks of all rows, each on a core and with a database of its own.
         """
-        with self._database("statistics") as connection, ThreadPoolExecutor(2, "beside the contract") as beside:
+        with self._database("statistics") as connection, ThreadPoolExecutor(1, "statistics") as beside:
             try:
-                contract, measuring = self.run_part("contract", lambda: self._check(connection, beside))
+                judging, measuring = self.run_part("contract", lambda: self._check(connection, beside))
             except BaseException:
                 connection.interrupt()
                 raise
-            return contract, *self.run_part("split and statistics", measuring.result)
+            return judging, *self.run_part("split and statistics", measuring.result)
 
     def _check(
         self, connection: duckdb.DuckDBPyConnection, beside: ThreadPoolExecutor
-    ) -> tuple[tuple[Record, Future[tuple[Statistics, str]]], str]:
-        num_pieces = len(self.place.pieces)
-        measured = measured_in(self._do("check", num_pieces, "check"))
+    ) -> tuple[tuple[Future[Record], Future[tuple[Statistics, str]]], str]:
+        records = self._do("check", len(self.place.pieces), "check")
+        measured, extract = measured_in(records), fetch_extract(self.area, records)
         self.num_text_bytes = sum(found.num_text_bytes for found in measured)
-        open_extract(connection, self.area, num_pieces)
+        open_extract(connection, extract)
         measuring = beside.submit(self._measure, connection)
         with self._database("contract") as own:
-            open_extract(own, self.area, num_pieces)
-            repeats = beside.submit(find_repeats, own.cursor(), self.place).result if self.config.id else None
-            result = check_contract(own, self.place.rows_of, self.config, measured, repeats)
-        return (result, measuring), sum_up(result)
+            open_extract(own, extract)
+            repeats = find_repeats(own, self.place, extract.places) if self.config.id else None
+            findings = findings_of(own, self.place.rows_of, self.config, measured, repeats)
+        judging = _begin_to_judge(findings)
+        if not findings.are_plain:
+            judging.result()
+        return (judging, measuring), f"{self.place.rows_of.num_rows_total:,} rows measured against every rule."
 
     def _measure(self, connection: duckdb.DuckDBPyConnection) -> tuple[Statistics, str]:
         dealt = deal_samples(connection, self.place.rows_of, self.config)
@@ -293,8 +295,7 @@ class _Preparation:
         if self.area.find(LEARNED) is None:
             bytes_per_text = self.num_text_bytes / self.place.rows_of.num_rows_total
             self._share("texts", texts_settings(dealt.split_sql, dealt.num_rows[TRAIN], bytes_per_text))
-            self._do("texts", len(self.place.pieces), "learn")
-            texts = read_texts(self.area, len(self.place.pieces))
+            texts = read_texts(self.area, self._do("texts", len(self.place.pieces), "learn"))
             path = self.place.folder / TOKENIZER_FILE
             train_tokenizer(texts, self.config.vocabulary_size).save(str(path))
             self.area.keep(LEARNED, {}, {TOKENIZER_FILE: path})
@@ -369,6 +370,19 @@ class _Preparation:
         if self.address is not None:
             remove_area(store, self.address.area)
             shutil.rmtree(self.place.brought, ignore_errors=True)
+
+
+def _begin_to_judge(findings: Findings) -> Future[Record]:
+    """Great Expectations takes seconds to load: what it has but to confirm is judged beside the parts that follow."""
+    beside = ThreadPoolExecutor(1, "judge")
+    judging = beside.submit(findings.judge)
+    beside.shutdown(wait=False)
+    return judging
+
+
+def _judged(judging: Future[Record]) -> tuple[Record, str]:
+    result = judging.result()
+    return result, sum_up(result)
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ from storage.errors import ContractError
 from tasks.configuration import DataConfig
 from tasks.data.contract import judgement as contract
 from tasks.data.contract.judge_process import judge
-from tasks.data.contract.judgement import check_contract
+from tasks.data.contract.judgement import findings_of
 from tasks.data.contract.repeats import count_repeats
 from tasks.data.contract.rules import label_domain, row_rules
 from tasks.data.sources.columns import SourceTable
@@ -37,7 +37,7 @@ def checked(connection: duckdb.DuckDBPyConnection, config: DataConfig) -> Source
     """Check the files that a configuration names; the table, if they keep the contract."""
     table = open_samples(connection, config)
     measured = measure_samples(connection, table, config)
-    check_contract(connection, table, config, measured, lambda: count_repeats(connection, "samples"))
+    findings_of(connection, table, config, measured, count_repeats(connection, "samples")).judge()
     return table
 
 
@@ -120,8 +120,8 @@ def test_great_expectations_is_the_judge_of_what_was_measured(
     checked(connection, config)
     assert batches == [
         (3, [rule.name for rule in row_rules(config)]),
-        (150, ["id", "label", "body", "label", "body"]),
         (1, ["sample_id: duplicate ids", "length: missing values"]),
+        (150, ["id", "label", "body", "label", "body"]),
     ]
 
 
@@ -151,7 +151,7 @@ def test_the_sample_is_bounded(
     monkeypatch.setattr(contract, "SAMPLE_ROWS", 30)
     monkeypatch.setattr(contract, "judge", noted_judge)
     checked(connection, text_config(write_parquet(tmp_path / "a.parquet", text_columns(600))))
-    of_files, sample, of_all = sizes
+    of_files, of_all, sample = sizes
     assert (of_files, of_all) == (1, 1)
     assert 5 < sample <= 30
 

@@ -13,10 +13,11 @@ from unittest import mock
 import pytest
 
 from storage.datasets import DatasetManifest, find_dataset
-from storage.errors import ContractError
+from storage.errors import ContractError, CorruptObjectError
 from storage.objects.digests import sha256_of_file
 from storage.objects.local_store import LocalStore
 from tasks.configuration import DataConfig
+from tasks.data.contract import judgement, measured
 from tasks.data.pipeline import prepare_dataset
 from tasks.data.rows import prepared_sql
 from tasks.data.units import checking, dealing
@@ -32,6 +33,7 @@ from tests.helpers.parquet import (
 )
 
 METADATA: dict[str, Any] = {"numeric": ["length", "score"], "categorical": ["region"]}
+CHECKED = ["-extract.parquet", "-sample.parquet", ".places"]  # what the unit leaves of a piece
 KINDS = ["text", "tokens", "csv", "row numbers", "hidden row numbers"]
 
 
@@ -107,6 +109,23 @@ def test_a_contract_that_is_broken_is_the_error_whatever_the_statistics_meet_bes
     write_parquet(tmp_path / "both.parquet", columns, 20)
     with pytest.raises(ContractError, match="duplicate ids"):
         prepare_with(Counted(), token_config(tmp_path / "both.parquet"), tmp_path / "both")
+
+
+def test_what_great_expectations_alone_notices_is_an_error_before_a_shard_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    columns = text_columns(600)
+    columns["domain"] = ["weather", *columns["domain"][1:]]
+    write_parquet(tmp_path / "a.parquet", columns, 50)
+    for module in (judgement, measured):
+        monkeypatch.setattr(module, "row_rules", lambda _: [])
+    engine = Counted()
+    config = text_config(tmp_path / "a.parquet", classes=["billing", "travel", "work"])
+    with pytest.raises(ContractError, match="in_set on a sample of 600 rows"):
+        prepare_with(engine, config, tmp_path)
+    # It was judged beside what came next.
+    assert any(unit.startswith("deal") for unit in engine.done)
+    assert not list(LocalStore(tmp_path / "store").list_keys("datasets/"))
 
 
 def test_a_unit_that_is_done_is_never_done_again(
@@ -205,6 +224,31 @@ def test_decoded_rows_that_are_damaged_or_gone_are_decoded_again(
     assert read.call_count == 1
     assert files_of(LocalStore(tmp_path / "store")) == files_of(LocalStore(tmp_path / "other" / "store"))
     assert [path.name for path in (tmp_path / "scratch").iterdir()] == ["fingerprints.json"]
+
+
+@pytest.mark.parametrize("name", [f"check-000001{of}" for of in CHECKED] + ["texts-000001.parquet"])
+def test_a_bit_that_flips_in_what_a_unit_left_is_an_error_until_that_unit_is_done_again(
+    tmp_path: Path, name: str
+) -> None:
+    if name.startswith("texts"):
+        config = text_config(write_parquet(tmp_path / "a.parquet", text_columns(600), 50))
+    else:
+        config = token_config(write_parquet(tmp_path / "a.parquet", token_columns(900), 40))
+    stage = name.partition("-")[0]
+    last = max(i for i, unit in enumerate(units_of(config, tmp_path / "other")) if unit.startswith(stage))
+    # Texts are read as soon as the last of them is there, the other files again by whoever goes on.
+    with pytest.raises(OSError, match="the machine is gone"):
+        prepare_with(Counted(fail_at=last if stage == "texts" else last + 1), config, tmp_path)
+    (path,) = (tmp_path / "store").glob(f"preparations/*/{name}")
+    flip_a_bit(path)
+    record = f"{stage}-000001.json"
+    with pytest.raises(CorruptObjectError, match=rf"{name} is not what was written there.*Delete .*{record} and run"):
+        prepare_with(Counted(), config, tmp_path)
+    path.with_name(record).unlink()
+    engine = Counted()
+    prepare_with(engine, config, tmp_path)
+    assert engine.done[0] == f"{stage} 1" and engine.done.count(f"{stage} 0") == 0
+    assert files_of(LocalStore(tmp_path / "store")) == files_of(LocalStore(tmp_path / "other" / "store"))
 
 
 def units_of(config: DataConfig, folder: Path) -> list[str]:

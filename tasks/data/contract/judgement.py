@@ -5,7 +5,7 @@ Great Expectations judges these small tables, and a sample of the rows themselve
 Invariant: every row of every file was measured against every rule, and the first broken rule in order is the error.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
@@ -46,47 +46,70 @@ class Bound:
         return f"{self.column}: {self.problem}"
 
 
-def check_contract(
+@dataclass(frozen=True)
+class Findings:
+    """What was measured of all rows: of each file how many break each rule, what must hold for all, and a sample."""
+
+    table: SourceTable
+    config: DataConfig
+    rules: list[Rule]
+    of_each_file: list[Measured]
+    bounds: list[Bound]
+    sample: Columns
+
+    @property
+    def are_plain(self) -> bool:
+        """Whether nothing was found that breaks the contract, so that Great Expectations has but to confirm it."""
+        broken = any(count for file in self.of_each_file for count in file.counts)
+        return not broken and all(bound.value <= bound.maximum for bound in self.bounds)
+
+    def judge(self) -> dict[str, Any]:
+        """All results, JSON-able and the same for the same data.
+
+        Raises `ContractError` for the first rule that the data break.
+        """
+        rows = [(file.file_index, file.num_rows, *file.counts) for file in self.of_each_file]
+        counts = _columns(rows, ["file_index", "rows", *(rule.name for rule in self.rules)])
+        of_files = judge(counts, [(BETWEEN, rule.name, NONE) for rule in self.rules], "file_index")
+        if of_files.failures:
+            raise _row_error(self.table, self.rules, self.of_each_file, of_files.failures)
+        of_all = _check_bounds(self.bounds)
+        of_sample = _check_sample(self.sample, self.config)
+        return {
+            "great_expectations": version("great-expectations"),
+            "rows": self.table.num_rows_total,
+            "files": len(self.table.files),
+            "checks": [
+                {"batch": "rows of each file that break a rule", "results": of_files.results},
+                {"batch": "all rows together", "results": of_all},
+                {"batch": "a sample of the rows", "results": of_sample},
+            ],
+        }
+
+
+def findings_of(
     connection: duckdb.DuckDBPyConnection,
     table: SourceTable,
     config: DataConfig,
     measured: Sequence[Measured],
-    repeats: Callable[[], Repeats] | None,
-) -> dict[str, Any]:
-    """All results, JSON-able and the same for the same data.
+    repeats: Repeats | None,
+) -> Findings:
+    """What Great Expectations is to judge.
 
-    `measured` is what was found in all stretches of all files, in their order. `repeats` waits for which ids several
-    rows have, and is None where ids are numbers of rows. The views `samples`, the extract of all rows, and `sampled`,
-    the sample of them, must be there. Raises `ContractError` for the first rule that the data break.
+    `measured` is what was found in all stretches of all files, in their order, and `repeats` which ids several rows
+    have, None where ids are numbers of rows. The views `samples`, the extract of all rows, and `sampled`, the sample of
+    them, must be there.
     """
     rules = row_rules(config)
-    of_each_file = add_up(measured, rules)
-    rows = [(file.file_index, file.num_rows, *file.counts) for file in of_each_file]
-    counts = _columns(rows, ["file_index", "rows", *(rule.name for rule in rules)])
-    of_files = judge(counts, [(BETWEEN, rule.name, NONE) for rule in rules], "file_index")
-    if of_files.failures:
-        raise _row_error(table, rules, of_each_file, of_files.failures)
-    of_sample = _check_sample(connection, config)
-    of_all = _check_bounds(_measure_bounds(connection, table, config, repeats))
-    return {
-        "great_expectations": version("great-expectations"),
-        "rows": table.num_rows_total,
-        "files": len(table.files),
-        "checks": [
-            {"batch": "rows of each file that break a rule", "results": of_files.results},
-            {"batch": "all rows together", "results": of_all},
-            {"batch": "a sample of the rows", "results": of_sample},
-        ],
-    }
+    bounds = _measure_bounds(connection, table, config, repeats)
+    sample = connection.execute(f"SELECT id, label, body FROM sampled LIMIT {SAMPLE_ROWS}").fetchnumpy()
+    return Findings(table, config, rules, add_up(measured, rules), bounds, sample)
 
 
 def _measure_bounds(
-    connection: duckdb.DuckDBPyConnection,
-    table: SourceTable,
-    config: DataConfig,
-    repeats: Callable[[], Repeats] | None,
+    connection: duckdb.DuckDBPyConnection, table: SourceTable, config: DataConfig, repeats: Repeats | None
 ) -> list[Bound]:
-    bounds = [_duplicate_ids(config.id, repeats())] if config.id and repeats is not None else []
+    bounds = [_duplicate_ids(config.id, repeats)] if config.id and repeats is not None else []
     names = [
         *((f"n{i}", c) for i, c in enumerate(config.numeric)),
         *((f"c{i}", c) for i, c in enumerate(config.categorical)),
@@ -131,10 +154,9 @@ def _check_bounds(bounds: list[Bound]) -> list[dict[str, Any]]:
     return judged.results
 
 
-def _check_sample(connection: duckdb.DuckDBPyConnection, config: DataConfig) -> list[dict[str, Any]]:
+def _check_sample(batch: Columns, config: DataConfig) -> list[dict[str, Any]]:
     """Let Great Expectations look at rows themselves: a second pair of eyes on what the SQL has counted."""
     columns = {"id": config.id or "id", "label": config.label}
-    batch = connection.execute(f"SELECT id, label, body FROM sampled LIMIT {SAMPLE_ROWS}").fetchnumpy()
     num_rows = len(batch["id"])
     asked: list[Question] = [(NOT_NULL, name, {}) for name in ("id", "label", "body")]
     domain = label_domain(config)

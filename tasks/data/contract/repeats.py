@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from tasks.data.sources.columns import only_row
 
 PLACE = np.dtype("<u8")
-PLACES_AT_A_TIME = 1 << 24  # 128 MiB, sorted where they are
 NUM_EXAMPLES = 3
 
 
@@ -32,7 +31,7 @@ def write_places(places: NDArray[np.uint64], path: Path) -> None:
     np.sort(places).astype(PLACE, copy=False).tofile(path)
 
 
-def repeated_places(paths: Sequence[Path], num_at_a_time: int = PLACES_AT_A_TIME) -> NDArray[np.uint64]:
+def repeated_places(paths: Sequence[Path], num_at_a_time: int) -> NDArray[np.uint64]:
     """The places that more than one row has, each once, in order; `paths` are of `write_places`.
 
     Places are spread evenly, so a range of them has few enough to be sorted in memory, which takes less time than

@@ -4,25 +4,40 @@ Invariant: the extract has one row for each row of the piece, in its order, and 
 and tokens.
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import NamedTuple
 
 import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tasks.data.contract.measured import Measured, measure
-from tasks.data.contract.repeats import Repeats, count_repeats, has_any, repeated_places, write_places
+from tasks.data.contract.repeats import PLACE, Repeats, count_repeats, has_any, repeated_places, write_places
 from tasks.data.database import parquet_sql, place_sql
 from tasks.data.rows import extracted_columns
 from tasks.data.sources.columns import literal
 from tasks.data.units.area import Area, Record
 from tasks.data.units.decoded import CRC, leave_rows
+from tasks.data.units.pieces import bytes_of_piece
 from tasks.data.units.place import Place
+from tasks.data.units.records import HASHES, fetch_file, hashes_of
 
 Files = dict[str, Path]
 # What is asked of ids in all rows together is asked of their places first, which are left by themselves.
 NOT_EXTRACTED = ("id", "place")
+
+
+class Extract(NamedTuple):
+    """Files of all pieces: their rows without id, place, text and tokens; those in the sample; the places in order.
+
+    There are no places where ids are numbers of rows.
+    """
+
+    rows: list[Path]
+    sample: list[Path]
+    places: list[Path]
 
 
 def check(place: Place, index: int, folder: Path) -> tuple[Record, Files]:
@@ -52,20 +67,31 @@ def check(place: Place, index: int, folder: Path) -> tuple[Record, Files]:
     if place.config.id:  # else an id is a number of a row, and none is there twice
         write_places(of_rows.column("place").drop_null().to_numpy(), places)
         files[_places_name(index)] = places
-    return record, files
+    return record | hashes_of(files), files
 
 
-def open_extract(connection: duckdb.DuckDBPyConnection, area: Area, num_pieces: int) -> None:
+def fetch_extract(area: Area, records: Sequence[Record]) -> Extract:
+    """What the units have extracted, on this machine. Raises `CorruptObjectError` for what is not as it was kept."""
+
+    def fetched(name_of: Callable[[int], str]) -> list[Path]:
+        named = [(index, record, name_of(index)) for index, record in enumerate(records)]
+        return [fetch_file(area, "check", *unit) for unit in named if unit[-1] in unit[1][HASHES]]
+
+    return Extract(fetched(_extract_name), fetched(_sample_name), fetched(_places_name))
+
+
+def open_extract(connection: duckdb.DuckDBPyConnection, extract: Extract) -> None:
     """Make the views `samples` and `sampled`: the extract of all rows in their order, and the sample of them."""
-    for view, name in (("samples", _extract_name), ("sampled", _sample_name)):
-        paths = [area.fetch(name(index)) for index in range(num_pieces)]
+    for view, paths in (("samples", extract.rows), ("sampled", extract.sample)):
         connection.execute(f"CREATE TEMP VIEW {view} AS SELECT * FROM {parquet_sql(paths, by_name=True)}")
 
 
-def find_repeats(connection: duckdb.DuckDBPyConnection, place: Place) -> Repeats:
-    """The ids that several rows have, where a column has the ids. Pieces in which that may be are read once more."""
-    paths = [place.area.fetch(_places_name(index)) for index in range(len(place.pieces))]
-    repeated = repeated_places(paths)
+def find_repeats(connection: duckdb.DuckDBPyConnection, place: Place, paths: Sequence[Path]) -> Repeats:
+    """The ids that several rows have, where a column has the ids; `paths` are those of the rows' places.
+
+    Pieces in which that may be are read once more.
+    """
+    repeated = repeated_places(paths, bytes_of_piece(place.config) // PLACE.itemsize)
     connection.register("repeated", pa.table({"place": repeated}))
     connection.execute("CREATE TEMP TABLE suspected (id VARCHAR)")
     for index in [index for index, path in enumerate(paths) if len(repeated) and has_any(path, repeated)]:

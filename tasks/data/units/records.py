@@ -1,13 +1,18 @@
-"""The names of units, and the records of all units of a stage.
+"""The names of units, the records of all units of a stage, and the files that a record states the hashes of.
 
-Invariant: a unit is known by its stage and its number.
+Invariant: a unit is known by its stage and its number. What a file says is not used unless it is what was kept.
 """
 
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
+from storage.errors import CorruptObjectError
+from storage.objects.digests import sha256_of_file
 from tasks.data.units.area import Area, Record, load_record
 
 READING_THREADS = 8
+HASHES = "sha256"
 
 
 def unit_name(stage: str, index: int) -> str:
@@ -25,3 +30,25 @@ def read_records(area: Area, stage: str, num_units: int) -> list[Record]:
     """The records of a stage's units, all of which are done. Raises `ObjectMissingError` for one that is not there."""
     with ThreadPoolExecutor(READING_THREADS, thread_name_prefix="records") as pool:
         return list(pool.map(lambda index: load_record(area, unit_name(stage, index)), range(num_units)))
+
+
+def hashes_of(files: Mapping[str, Path]) -> Record:
+    """What the record of a unit has, so that `fetch_file` can tell whether these files are what was kept."""
+    return {HASHES: {name: sha256_of_file(path) for name, path in files.items()}}
+
+
+def fetch_file(area: Area, stage: str, index: int, record: Record, name: str) -> Path:
+    """A file of a unit, on this machine. Raises `CorruptObjectError` if it is not what was kept."""
+    path = area.fetch(name)
+    if sha256_of_file(path) != record[HASHES][name]:
+        raise damaged(area, stage, index, name)
+    return path
+
+
+def damaged(area: Area, stage: str, index: int, name: str) -> CorruptObjectError:
+    """The error where a file of a unit is not what was kept."""
+    return CorruptObjectError(
+        f"What was prepared of the source is damaged: {area.address_of(name)} is not what was written there. "
+        f"Nothing was published. Delete {area.address_of(unit_name(stage, index))}.json and run again: this part "
+        "is then prepared again from the source, and nothing else."
+    )

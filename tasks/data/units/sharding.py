@@ -26,7 +26,7 @@ from tasks.data.shard import SHARD_SCHEMA, ShardFile, whole_row_groups
 from tasks.data.units.area import Area, Record, put_again
 from tasks.data.units.dealing import in_order, order_of, part_schema, parts_name
 from tasks.data.units.place import Place
-from tasks.data.units.records import read_records, unit_name
+from tasks.data.units.records import damaged, read_records
 
 
 @dataclass(frozen=True)
@@ -158,11 +158,7 @@ def _read_part(area: Area, parts: Parts, piece: int, bucket: int, schema: pa.Sch
     except (ObjectMissingError, FileNotFoundError):
         data = b""
     if zlib.crc32(data) != parts.crcs[piece, bucket]:
-        raise CorruptObjectError(
-            f"What was prepared of the source is damaged: {area.address_of(name)} is not what was written there. "
-            f"Nothing was published. Delete {area.address_of(unit_name('deal', piece))}.json and run again: this part "
-            "is then prepared again from the source, and nothing else."
-        )
+        raise damaged(area, "deal", piece, name)
     return pa.ipc.read_record_batch(data, schema)
 
 

@@ -4,7 +4,7 @@ Invariant: a text is among them or not by its id, its split and the share that i
 processes change what is learned.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -14,6 +14,7 @@ from tasks.data.sources.columns import literal
 from tasks.data.split import TRAIN
 from tasks.data.units.area import Area, Record
 from tasks.data.units.place import Place
+from tasks.data.units.records import fetch_file, hashes_of
 
 MOST_TEXTS = 200_000
 MOST_BYTES = 512 << 20
@@ -34,13 +35,14 @@ def choose_texts(place: Place, index: int, folder: Path) -> tuple[Record, dict[s
     query = f"SELECT text FROM ({place.piece_sql(index)}) WHERE {settings['split_sql']} = {TRAIN} AND {chosen}"
     with place.database() as connection:
         connection.execute(f"COPY ({query}) TO {literal(str(path))} (FORMAT parquet, COMPRESSION zstd)")
-    return {}, {_name(index): path}
+    files = {_name(index): path}
+    return hashes_of(files), files
 
 
-def read_texts(area: Area, num_pieces: int) -> Iterator[str]:
-    """The texts of all pieces in their order."""
-    for index in range(num_pieces):
-        with pq.ParquetFile(area.fetch(_name(index))) as file:
+def read_texts(area: Area, records: Sequence[Record]) -> Iterator[str]:
+    """The texts of all pieces in their order. Raises `CorruptObjectError` for a file that is not what was kept."""
+    for index, record in enumerate(records):
+        with pq.ParquetFile(fetch_file(area, "texts", index, record, _name(index))) as file:
             for batch in file.iter_batches(BATCH_ROWS):
                 yield from batch.column(0).to_pylist()
 

@@ -26,5 +26,5 @@ def test_places_that_several_rows_have_are_found(tmp_path: Path, num_at_a_time: 
 
 def test_rows_of_different_places_have_none_in_common(tmp_path: Path) -> None:
     write_places(np.arange(100, dtype=np.uint64)[::-1], tmp_path / "places")
-    assert len(repeated_places([tmp_path / "places"])) == 0
-    assert len(repeated_places([])) == 0
+    assert len(repeated_places([tmp_path / "places"], 10)) == 0
+    assert len(repeated_places([], 10)) == 0

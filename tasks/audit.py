@@ -4,13 +4,11 @@ Invariant: a run whose ledger has a violation is an error, each time. What was p
 same checkpoint; the command `holdfast audit` always looks anew.
 """
 
-import json
 from typing import Any
 
-from storage.checkpoints.checkpoints import audit_key
-from storage.errors import LedgerViolationError, ObjectMissingError
+from storage.checkpoints.results import audit_key, find_result, write_result
+from storage.errors import LedgerViolationError
 from storage.objects.addresses import run_address
-from storage.objects.digests import canonical_json
 from storage.runs.run_state import CheckpointRecord
 from tasks.audits.verdict import audit_run
 from tasks.audits.words import render_markdown, sum_up
@@ -39,18 +37,14 @@ def _audit(config: RunConfig, places: RunPlaces) -> tuple[None, str]:
         show(f"audit-{config.run}", render_markdown(result))
         if not result["ok"]:
             _fail(places, result)
-        places.store.write(audit_key(promoted.path), canonical_json({"digest": promoted.digest, "result": result}))
+        write_result(places.store, audit_key(promoted.path), {"digest": promoted.digest, "result": result})
     return None, sum_up(result)
 
 
 def _find_proof(places: RunPlaces, promoted: CheckpointRecord) -> dict[str, Any] | None:
     """What an earlier audit of this very checkpoint found, if it passed."""
-    try:
-        found = json.loads(places.store.read(audit_key(promoted.path)))
-    except ObjectMissingError:
-        return None
-    result: dict[str, Any] = found["result"]
-    return result if found["digest"] == promoted.digest else None
+    found = find_result(places.store, audit_key(promoted.path))
+    return found["result"] if found is not None and found["digest"] == promoted.digest else None
 
 
 def _fail(places: RunPlaces, result: dict[str, Any]) -> None:

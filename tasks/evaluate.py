@@ -4,11 +4,10 @@ Invariant: the metrics in the manifest belong to the checkpoint that is promoted
 evaluates holds the run's lease, so nobody does it at the same time.
 """
 
-import json
 from typing import Any
 
-from storage.checkpoints.checkpoints import evaluation_key
-from storage.errors import ObjectMissingError, SegmentFailedError
+from storage.checkpoints.results import evaluation_key, find_result
+from storage.errors import SegmentFailedError
 from storage.runs.holders import this_process
 from storage.runs.metric_values import MetricValue, describe_not_finite, find_not_finite
 from storage.runs.run_state import RunState
@@ -46,11 +45,8 @@ def find_evaluation(places: RunPlaces, state: RunState) -> dict[str, Any] | None
     """The test results of the promoted checkpoint, or None. Not of another checkpoint of the same step."""
     if state.promoted is None:
         return None
-    try:
-        result: dict[str, Any] = json.loads(places.store.read(evaluation_key(state.promoted.path)))
-    except ObjectMissingError:
-        return None
-    return result
+    result = find_result(places.store, evaluation_key(state.promoted.path))
+    return result if result is not None and result["weights_sha256"] == state.promoted.weights_sha256 else None
 
 
 def _evaluate_patiently(config: RunConfig, request: StopRequest) -> dict[str, MetricValue]:

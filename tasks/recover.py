@@ -7,9 +7,16 @@ ranks are started with it.
 import time
 
 from storage.datasets import DatasetManifest, dataset_sha256
+from storage.errors import IncompatibleRunError
 from storage.runs.run_state import RunState
 from storage.runs.transitions import reconfigure
-from tasks.compatibility import as_begun, describe_changes, has_no_limit_of_before, read_stored
+from tasks.compatibility import (
+    as_begun,
+    describe_changes,
+    has_no_limit_of_before,
+    read_stored,
+    require_compatible,
+)
 from tasks.configuration import UNLIMITED, RunConfig
 from tasks.places import RunPlaces, open_places
 from tasks.promote import promote
@@ -32,14 +39,26 @@ def _take_up(config: RunConfig, dataset: DatasetManifest, places: RunPlaces) -> 
     config = as_begun(config, head.state if head else None)
     if head is None:
         return places.manifest.create(_first_state(config, dataset, places)).state, "A new run: it begins at step 0."
+    # Somebody else may have begun it, or gone on with it, since the data were prepared.
+    require_compatible(head.state, config)
+    _require_same_dataset(head.state, dataset)
     require_pinned_dataset(places, head.state)
     state = pin_if_older(places, recover_run(config, places, promote))
+    require_compatible(state, config)  # with what was promoted just now
     if state.config != config.model_dump(mode="json"):
         _announce_changes(state, config)
         change = reconfigure(config.model_dump(mode="json"), config.train.steps)
         state = places.manifest.commit("configuration changed", change).state
     state = judge_again(config, places, state)
     return state, _describe(state)
+
+
+def _require_same_dataset(state: RunState, dataset: DatasetManifest) -> None:
+    if state.dataset_digest != dataset.digest:
+        raise IncompatibleRunError(
+            f"Run {state.run!r} has the data set {state.dataset_digest}; what was prepared for it here is "
+            f"{dataset.digest}: another command began this run meanwhile. Give another run name to start a new run."
+        )
 
 
 def _first_state(config: RunConfig, dataset: DatasetManifest, places: RunPlaces) -> RunState:

@@ -3,9 +3,9 @@
 Invariant: the result belongs to one checkpoint and is a function of it and of the test split alone.
 """
 
-from storage.checkpoints.checkpoints import evaluation_key, hash_weights
+from storage.checkpoints.checkpoints import hash_weights
+from storage.checkpoints.results import evaluation_key, write_result
 from storage.datasets import load_dataset
-from storage.objects.digests import canonical_json
 from storage.runs.metric_values import metric_value
 from training.agreement import Agreement
 from training.building import make_model, make_objective, make_validator
@@ -56,4 +56,4 @@ def evaluate(spec: SegmentSpec, world: World, flag: StopFlag) -> None:
             "metrics": {name: metric_value(number) for name, number in metrics.items()},
             **describe(*predictions, dataset.target),
         }
-        store.write(evaluation_key(spec.resume.path), canonical_json(result))
+        write_result(store, evaluation_key(spec.resume.path), result)

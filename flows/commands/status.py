@@ -56,6 +56,7 @@ def read_status(store: Store, run: str) -> dict[str, Any]:
         "steps_lost_total": state.steps_lost,
         "dataset_digest": state.dataset_digest,
         "metrics": state.metrics,
+        "metrics_step": state.metrics_step,
         "generation": head.generation,
     }
 
@@ -148,7 +149,7 @@ def render_status(status: dict[str, Any]) -> RenderableType:
         lines += [Text(f"  {record['description']}") for record in status["rollbacks"]]
     if status["metrics"]:
         shown = ", ".join(f"{name} {score(value)}" for name, value in status["metrics"].items())
-        lines.append(Text(f"test: {shown}"))
+        lines.append(Text(f"test, at step {status['metrics_step']:,}: {shown}"))
     return Group(*lines, *([show_table(_list_segments(status["segments"]), MOST_ROWS)] if status["segments"] else []))
 
 

@@ -5,9 +5,11 @@ that the index states, and the index the SHA-256 that the manifest states. A fol
 way, or one that a kill cut off; nobody reads it.
 """
 
+import errno
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +21,7 @@ from storage.errors import CorruptObjectError, ObjectExistsError, ObjectMissingE
 from storage.objects.addresses import RUNS_FOLDER
 from storage.objects.digests import canonical_json, require_format, sha256_of_bytes, sha256_of_file
 from storage.objects.direct_io import write_directly
+from storage.objects.local_store import LocalStore
 from storage.objects.store import Store, put_file_anew
 from storage.runs.ledger import LedgerPart, require_ledger_to
 from storage.runs.positions import end_position
@@ -178,7 +181,7 @@ def verify_checkpoint(store: Store, path: str, digest: str | None = None) -> Fou
     def verify(name: str) -> None:
         expected = found.index.files[name]
         try:
-            actual = describe_file(store.fetch(f"{path}/{name}"))
+            actual = _describe_stored(store, f"{path}/{name}")
         except ObjectMissingError as error:
             raise CorruptObjectError(f"{path}/{name} is missing.") from error
         if actual != expected:
@@ -190,6 +193,28 @@ def verify_checkpoint(store: Store, path: str, digest: str | None = None) -> Fou
     with checkpoint_readers() as readers:
         list(readers.map(verify, found.index.files))
     return found
+
+
+def _describe_stored(store: Store, key: str) -> CheckpointFile:
+    try:
+        return describe_file(store.fetch(key))
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+    # A network file system says so too of what can be read a moment later.
+    with disk_errors_as_damage(store, key):
+        return describe_file(store.fetch(key))
+
+
+@contextmanager
+def disk_errors_as_damage(store: Store, key: str) -> Iterator[None]:
+    """Raise `CorruptObjectError` where the store's own disk cannot read a block. Of a bucket there are only copies."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno == errno.EIO and isinstance(store, LocalStore):
+            raise CorruptObjectError(f"{key} cannot be read from its disk any more.") from error
+        raise
 
 
 def validate_for_promotion(
@@ -241,16 +266,6 @@ def read_checkpoint_file(store: Store, found: FoundCheckpoint, name: str) -> byt
     if sha256_of_bytes(data) != found.index.files[name].sha256:
         raise CorruptObjectError(f"{found.path}/{name} was changed after it was written.")
     return data
-
-
-def evaluation_key(path: str) -> str:
-    """Key of the test results of the checkpoint in the folder `path`."""
-    return f"{path.replace('/checkpoints/', '/evaluations/')}.json"
-
-
-def audit_key(path: str) -> str:
-    """Key of what the audit found up to the checkpoint in the folder `path`."""
-    return f"{path.replace('/checkpoints/', '/audits/')}.json"
 
 
 def delete_checkpoint(store: Store, path: str) -> None:

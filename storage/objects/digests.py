@@ -6,7 +6,7 @@ Invariant: equal values give equal bytes, on every machine and in every version 
 import hashlib
 import io
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,11 @@ def sha256_of_stream(
         digest.update(piece[:count])
         note(count)
     return digest.hexdigest()
+
+
+def seal(content: Mapping[str, Any], field: str) -> bytes:
+    """A JSON object with the digest of all the rest in `field`, for `is_sealed`."""
+    return canonical_json({**content, field: digest_of(content)})
 
 
 def is_sealed(data: bytes, field: str) -> bool:

@@ -68,7 +68,11 @@ class LocalStore:
     def write(self, key: str, data: bytes) -> None:
         with self._explained(key):
             temporary = self._write_temporary(data)
-            self._place(key, temporary.replace)
+            try:
+                self._place(key, temporary.replace)
+            except BaseException:
+                temporary.unlink(missing_ok=True)
+                raise
 
     def write_if_absent(self, key: str, data: bytes) -> None:
         with self._explained(key):
@@ -82,11 +86,11 @@ class LocalStore:
         with self._explained(key):
             temporary = self._temporary_path()
             try:
-                # A second name for the same bytes costs nothing; another file system needs a copy.
-                os.link(source, temporary)
-            except OSError:
-                shutil.copyfile(source, temporary)
-            try:
+                try:
+                    # A second name for the same bytes costs nothing; another file system needs a copy.
+                    os.link(source, temporary)
+                except OSError:
+                    shutil.copyfile(source, temporary)  # half of it would take the last space of a full disk
                 sync_file(temporary)
                 self._link(temporary, key)
             finally:

@@ -47,8 +47,7 @@ def promote_checkpoint(
     head = places.manifest.load_head().state
     validate_for_promotion(found, places.store, config.train.batch_size, head.rollbacks)
     state = json.loads(read_checkpoint_file(places.store, found, STATE_NAME))
-    if (history := newest_part_of(state)) is not None:
-        read_history_part(places.store, history)
+    _look_at_history(places.store, state)
     record, figures = _describe(found, places.store, state), read_figures(state)
     refusal = find_refusal(figures, record.step, config.train.steps, config.checkpoint.gate)
     if figures is not None and refusal is not None:
@@ -58,6 +57,16 @@ def promote_checkpoint(
     change = promote(record, config.checkpoint.retention(config.divergence), changes)
     clear_strays(places, places.manifest.commit(f"promoted step {record.step}", change))
     return record
+
+
+def _look_at_history(store: Store, state: Mapping[str, Any]) -> None:
+    """Say if the newest part of the loss curve is damaged: no step needs it, so none is trained again for it."""
+    history = newest_part_of(state)
+    try:
+        if history is not None:
+            read_history_part(store, history)
+    except CorruptObjectError as error:
+        warn(f"A part of the loss curve is lost, and the report's curve will begin after it: {error}")
 
 
 def clear_strays(places: RunPlaces, head: Generation) -> None:

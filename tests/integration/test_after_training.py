@@ -12,7 +12,8 @@ from typing import Any
 import httpx
 import pytest
 
-from storage.checkpoints.checkpoints import audit_key, load_checkpoint
+from storage.checkpoints.checkpoints import load_checkpoint
+from storage.checkpoints.results import audit_key
 from storage.objects.local_store import LocalStore
 from storage.runs.manifest import Manifest
 from storage.runs.run_state import CheckpointRecord

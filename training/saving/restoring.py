@@ -8,6 +8,7 @@ to be what was written; if one has not, all go on to the next older checkpoint.
 import hashlib
 import io
 import json
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from storage.checkpoints.checkpoints import (
     STATE_NAME,
     FoundCheckpoint,
     checkpoint_readers,
+    disk_errors_as_damage,
     load_checkpoint,
     read_checkpoint_file,
 )
@@ -162,9 +164,11 @@ def read_checked(store: Store, folder: str, file: StoredFile) -> Tensor:
     """
     key = f"{folder}/{file.name}"
     data = torch.empty(file.num_bytes, dtype=torch.uint8)
-    if _read_into(data, store.fetch(key, is_checked=True)) == file.sha256:
-        return data
-    found = _read_into(data, store.fetch(key))
+    with suppress(OSError):  # what is wrong with a disk is told when it is so again
+        if _read_into(data, store.fetch(key, is_checked=True)) == file.sha256:
+            return data
+    with disk_errors_as_damage(store, key):
+        found = _read_into(data, store.fetch(key))
     if found != file.sha256:
         raise CorruptObjectError(
             f"{key} was changed after it was written: {file.num_bytes} bytes with SHA-256 {file.sha256[:16]}... "

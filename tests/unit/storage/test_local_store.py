@@ -1,12 +1,14 @@
 """A store in a folder: what was written is there after the machine died, whoever made the folders that it is in."""
 
+import errno
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from storage.errors import ObjectExistsError
+from storage.errors import ObjectExistsError, StoreError
 from storage.objects.local_store import LocalStore
 from tests.helpers.unsynced_files import UnsyncedFiles
 
@@ -75,3 +77,24 @@ def test_an_object_that_is_said_to_exist_is_there_after_the_machine_died(
         LocalStore(tmp_path / "store").write_if_absent(KEY, b"second")
     unsynced.lose()
     assert store.read(KEY) == b"first"
+
+
+@pytest.mark.parametrize("call", ["put_file", "write", "write_if_absent"])
+def test_what_did_not_fit_takes_no_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+    store, source = LocalStore(tmp_path / "store"), tmp_path / "file"
+    source.write_bytes(b"checkpoint" * 1000)
+
+    def fill_the_disk(_source: Path, target: Path) -> None:
+        Path(target).write_bytes(b"checkpoint" * 500)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def refuse(*_paths: object) -> None:
+        raise OSError(errno.EXDEV, "Invalid cross-device link")
+
+    monkeypatch.setattr(shutil, "copyfile", fill_the_disk)
+    monkeypatch.setattr(os, "link", refuse)
+    monkeypatch.setattr(Path, "replace", refuse)
+    arguments = {"put_file": (source, "key"), "write": ("key", b"x"), "write_if_absent": ("key", b"x")}
+    with pytest.raises(StoreError):
+        getattr(store, call)(*arguments[call])
+    assert list((store.root / ".tmp").iterdir()) == []

@@ -9,11 +9,13 @@ import pytest
 
 from flows.resume import load_run_configuration
 from storage.datasets import DatasetManifest
+from storage.errors import IncompatibleRunError
 from storage.objects.local_store import LocalStore
+from storage.runs.holders import this_process
 from storage.runs.manifest import Manifest
 from storage.runs.retention import RetentionPolicy
 from storage.runs.run_state import RunState
-from storage.runs.transitions import promote
+from storage.runs.transitions import promote, take_lease
 from tasks.compatibility import as_begun
 from tasks.configuration import RunConfig
 from tasks.recover import recover
@@ -99,3 +101,31 @@ def test_a_run_that_was_begun_when_none_meant_no_limit_goes_on_without_one_and_s
             state, _ = recovered(config, dataset)
     assert RunConfig.model_validate(state.config).data.memory_limit == "unlimited"
     assert caplog.text.count("now it is written 'unlimited'") == 1
+
+
+def test_a_run_that_another_command_began_meanwhile_is_not_taken_over(
+    store: LocalStore, dataset: DatasetManifest
+) -> None:
+    """While this one's data were prepared there was no such run, so nothing was compared then."""
+    recovered(config_of(store), dataset)
+    before = Manifest(store, "run").load_head()
+    with pytest.raises(IncompatibleRunError, match=r"train\.seed: was \d+, is 7 now"):
+        recovered(config_of(store, seed=7), dataset)
+    other = dataset.model_copy(update={"digest": "e" * 64})
+    with pytest.raises(IncompatibleRunError, match="another command began this run meanwhile"):
+        recovered(config_of(store), other)
+    assert Manifest(store, "run").load_head() == before
+
+
+def test_fewer_steps_than_what_is_promoted_only_now_are_refused(
+    store: LocalStore, dataset: DatasetManifest, tmp_path: Path
+) -> None:
+    config = config_of(store)
+    recovered(config, dataset)
+    manifest = Manifest(store, "run")
+    lease = take_lease(this_process().model_copy(update={"start_ticks": 1}), world_size=1)
+    fence = manifest.commit("segment began", lease).state.lease.fence  # type: ignore[union-attr]
+    make_checkpoint(store, tmp_path / "files", 50, fence)
+    with pytest.raises(IncompatibleRunError, match=r"has already made 50 steps; train\.steps = 45 is below"):
+        recovered(config_of(store, steps=45), dataset)
+    assert manifest.load_head().state.steps_total == 100

@@ -1,5 +1,6 @@
 """What ranks report is passed on whole, also what they wrote in their last moment."""
 
+import time
 from pathlib import Path
 
 from storage.objects.local_store import LocalStore
@@ -33,3 +34,34 @@ def test_what_ranks_reported_before_they_ended_is_passed_on(tmp_path: Path) -> N
     passed_on: list[Report] = []
     assert not supervise(_BriefRanks(spec), spec, HangWatch(60), StopRequest(), passed_on.append)
     assert passed_on == REPORTED
+
+
+class _PatientRanks(_BriefRanks):
+    """Ranks that report once, and end when they are asked to."""
+
+    asked_at: float | None = None
+
+    def is_running(self, wait_seconds: float) -> bool:
+        super().is_running(wait_seconds)
+        return self.asked_at is None
+
+    def stop(self) -> None:
+        self.asked_at = time.monotonic()
+
+
+def test_ranks_are_asked_to_leave_while_a_checkpoint_is_being_promoted(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path / "store")
+    spec = make_spec(store, publish_small_dataset(store, tmp_path / "work", rows=100), tmp_path / "segment")
+    ranks, request = _PatientRanks(spec), StopRequest()
+    promoted_at: list[float] = []
+
+    def promote(_report: Report) -> None:
+        """As one does that takes long: somebody asks to stop meanwhile, and it goes on until the ranks know."""
+        request.exceptions.append(KeyboardInterrupt())
+        deadline = time.monotonic() + 30
+        while ranks.asked_at is None and time.monotonic() < deadline:
+            time.sleep(0.01)  # this stands for hashing
+        promoted_at.append(time.monotonic())
+
+    assert not supervise(ranks, spec, HangWatch(60), request, promote)
+    assert ranks.asked_at is not None and ranks.asked_at < promoted_at[0]

@@ -1,0 +1,42 @@
+"""What was found of a checkpoint after training, in a file of its own: its evaluation and its audit.
+
+Invariant: a file that is not as it was written counts as none, and what it said is found out again.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from storage.errors import ObjectMissingError
+from storage.objects.digests import is_sealed, seal
+from storage.objects.store import Store
+
+SEAL_FIELD = "seal"
+
+
+def evaluation_key(path: str) -> str:
+    """Key of the test results of the checkpoint in the folder `path`."""
+    return f"{path.replace('/checkpoints/', '/evaluations/')}.json"
+
+
+def audit_key(path: str) -> str:
+    """Key of what the audit found up to the checkpoint in the folder `path`."""
+    return f"{path.replace('/checkpoints/', '/audits/')}.json"
+
+
+def write_result(store: Store, key: str, result: Mapping[str, Any]) -> None:
+    """Write or replace a result, sealed."""
+    store.write(key, seal(result, SEAL_FIELD))
+
+
+def find_result(store: Store, key: str) -> dict[str, Any] | None:
+    """A result that was written; None if there is none, or if it is damaged."""
+    try:
+        data = store.read(key)
+        result: dict[str, Any] = dict(json.loads(data))
+    except (ObjectMissingError, ValueError, TypeError):
+        return None
+    # Earlier versions wrote results without a seal.
+    if result.pop(SEAL_FIELD, None) is not None and not is_sealed(data, SEAL_FIELD):
+        return None
+    return result

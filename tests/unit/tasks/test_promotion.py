@@ -1,0 +1,80 @@
+"""What is promoted, and what a run falls back to, where a disk or a part beside a checkpoint is damaged."""
+
+from pathlib import Path
+
+import pytest
+
+from storage.errors import CorruptObjectError
+from storage.objects.history import seal_history
+from storage.objects.local_store import LocalStore
+from storage.runs.manifest import Manifest
+from storage.runs.retention import RetentionPolicy
+from storage.runs.transitions import promote
+from tasks.configuration import DataConfig, RunConfig
+from tasks.places import RunPlaces
+from tasks.running.promotion import fall_back_to_valid, promote_newest
+from tests.helpers.runs import BATCH_SIZE, lease_run, make_checkpoint, make_run, record_of
+from training.configuration import TrainConfig
+from training.saving.restoring import StoredFile, read_checked
+
+CONFIG = RunConfig(
+    run="run", data=DataConfig(text="t", label="l", kind="binary"), train=TrainConfig(batch_size=BATCH_SIZE)
+)
+WEIGHTS = "model.safetensors"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> LocalStore:
+    return LocalStore(tmp_path / "store")
+
+
+@pytest.fixture
+def manifest(store: LocalStore) -> Manifest:
+    return make_run(store)
+
+
+@pytest.fixture
+def places(store: LocalStore, manifest: Manifest, tmp_path: Path) -> RunPlaces:
+    return RunPlaces(store, manifest, tmp_path / "scratch", tmp_path / "data")
+
+
+def give_a_bad_block(path: Path) -> None:
+    """Reading the file fails as it does where a disk has a bad block."""
+    path.unlink()
+    path.symlink_to("/proc/self/mem")
+
+
+@pytest.mark.parametrize("damage", [None, b"not what was written", b""])
+def test_a_checkpoint_is_promoted_whatever_became_of_the_loss_curve_before_it(
+    store: LocalStore, places: RunPlaces, tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: bytes | None
+) -> None:
+    part = seal_history("run", "curve", {"loss": [[1, 0.5]]}, None)
+    store.write(part.part.key, part.data)
+    fence = lease_run(places.manifest)
+    found = make_checkpoint(store, tmp_path / "files", 10, fence, validated_step=10, history=part.part)
+    if damage == b"":
+        store.delete(part.part.key)
+    elif damage is not None:
+        store.write(part.part.key, damage)
+    record = promote_newest(CONFIG, places, [found])
+    assert record is not None
+    state = places.manifest.load_head().state
+    assert state.promoted is not None and state.promoted.step == 10 and not state.set_aside
+    assert ("A part of the loss curve is lost" in caplog.text) == (damage is not None)
+
+
+def test_a_run_falls_back_from_a_checkpoint_that_its_disk_cannot_read(
+    store: LocalStore, places: RunPlaces, tmp_path: Path
+) -> None:
+    fence = lease_run(places.manifest)
+    for step in (10, 20):
+        found = make_checkpoint(store, tmp_path / "files", step, fence)
+        places.manifest.commit("promoted", promote(record_of(found), RetentionPolicy(newest=2)))
+    places.manifest.commit("ended", lambda state, _: state.model_copy(update={"lease": None}))
+    give_a_bad_block(store.root / found.path / WEIGHTS)
+    stated = found.index.files[WEIGHTS]
+    with pytest.raises(CorruptObjectError, match="cannot be read from its disk"):
+        read_checked(store, found.path, StoredFile(WEIGHTS, stated.num_bytes, stated.sha256))
+    state = fall_back_to_valid(places)
+    assert state.promoted is not None and state.promoted.step == 10
+    assert [record.step for record in state.set_aside] == [20]

@@ -10,7 +10,7 @@ import errno
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -29,7 +29,7 @@ from storage.datasets import (
     dataset_key,
     publish_dataset,
 )
-from storage.errors import ConfigurationError, CorruptObjectError, ObjectMissingError, StoreError
+from storage.errors import ConfigurationError, StoreError
 from storage.objects.digests import canonical_json, digest_of, sha256_of_file
 from storage.objects.store import Store
 from tasks.configuration import DataConfig
@@ -43,7 +43,7 @@ from tasks.data.identity.identities import identities_of, keep_identities
 from tasks.data.listing import find_source
 from tasks.data.progress import OnProgress
 from tasks.data.readers.check import check_columns
-from tasks.data.readers.conversion import require_readable
+from tasks.data.readers.conversion import require_one_kind_of_times, require_readable
 from tasks.data.sources.columns import SourceTable, inspect_files
 from tasks.data.sources.formats import PARQUET, format_of
 from tasks.data.sources.source_file import SourceFile
@@ -55,9 +55,10 @@ from tasks.data.units.checking import fetch_extract, find_repeats, measured_in, 
 from tasks.data.units.dealing import DealSettings, bits_of_buckets, require_short_enough
 from tasks.data.units.pieces import bytes_of_piece, cut, limit_beside_processes
 from tasks.data.units.place import PLAN, Address, Place, plan_record, read_files, settings_name
+from tasks.data.units.reading import TIMES
 from tasks.data.units.records import find_records, read_records
 from tasks.data.units.sharding import require_all_rows, rows_in, shard_units, shards_together, splits_in
-from tasks.data.units.texts import read_texts, texts_settings
+from tasks.data.units.texts import LEARNED, fetch_tokenizer, keep_tokenizer, read_texts, texts_settings
 from tasks.data.units.work import Engine, OneByOne, do_unit
 from tasks.data.units.working_folders import remove_abandoned, working_folder
 from tasks.pages.words import count_of, size
@@ -66,8 +67,8 @@ from tasks.places import scratch_error
 # What is smaller than this is prepared in this process, and nothing of it is kept for a second attempt.
 SMALL_SOURCE_BYTES = 64 << 20
 # Counted up whenever units leave something else: what an earlier version kept is not used then.
-UNITS_FORMAT = 8
-LEARNED = "learned"
+UNITS_FORMAT = 9
+INTERRUPT_SECONDS = 0.1
 Value = TypeVar("Value")
 Statistics = tuple[Dealt, list[NumericColumn], list[CategoricalColumn]]
 LIBRARIES = ("duckdb", "pyarrow", "tokenizers", "great-expectations", "numpy")
@@ -169,6 +170,7 @@ class _Preparation:
         self.run_part = run_part
         self.engine = engine
         self.bytes_per_row = 0.0
+        self.measuring: Future[tuple[Statistics, str]] | None = None
 
     @property
     def digest(self) -> str:
@@ -186,8 +188,9 @@ class _Preparation:
         inputs = self.inputs
         try:
             return self.engine.attend(lambda: self._run(table))
-        except (ObjectMissingError, CorruptObjectError):
-            # Another process may have prepared the same and, once it was published, removed what both had kept.
+        except Exception:
+            # Another process may have prepared the same and, once it was published, removed what both had kept: files
+            # under this one's hands too.
             published = find_prepared(self.place.store, inputs, self.config)
             if published is None:
                 raise
@@ -224,7 +227,7 @@ class _Preparation:
             numeric=numeric,
             categorical=categorical,
             splits=splits,
-            tokenizer=self._put(TOKENIZER_FILE, self.area.fetch(TOKENIZER_FILE)) if self.config.text else None,
+            tokenizer=self._put(TOKENIZER_FILE, fetch_tokenizer(self.area)) if self.config.text else None,
             contract=self._put_json(CONTRACT_FILE, contract),
         )
         ensure_unchanged(self.place.files)
@@ -235,7 +238,8 @@ class _Preparation:
         """The rows of files of another format than Parquet, as Parquet."""
         files = self.place.files
         require_readable(files, self.config)
-        self._do("read", len(files), "read")
+        records = self._do("read", len(files), "read")
+        require_one_kind_of_times(files, [record[TIMES] for record in records], self.config)
         table = inspect_files(read_files(self.area, files), self.config)
         return table, f"{table.num_rows_total:,} rows in {count_of(len(files), 'file')}."
 
@@ -253,10 +257,15 @@ class _Preparation:
         with self._database("statistics") as connection, ThreadPoolExecutor(1, "statistics") as beside:
             try:
                 judging, measuring = self.run_part("contract", lambda: self._check(connection, beside))
+                return judging, *self.run_part("split and statistics", measuring.result)
             except BaseException:
-                connection.interrupt()
+                self._interrupt_measuring(connection)
                 raise
-            return judging, *self.run_part("split and statistics", measuring.result)
+
+    def _interrupt_measuring(self, connection: duckdb.DuckDBPyConnection) -> None:
+        """End the statistics: again and again, since an interruption between two queries is lost."""
+        while self.measuring is not None and not wait([self.measuring], INTERRUPT_SECONDS).done:
+            connection.interrupt()
 
     def _check(
         self, connection: duckdb.DuckDBPyConnection, beside: ThreadPoolExecutor
@@ -265,7 +274,7 @@ class _Preparation:
         measured, extract = measured_in(records), fetch_extract(self.area, records)
         self.num_text_bytes = sum(found.num_text_bytes for found in measured)
         open_extract(connection, extract)
-        measuring = beside.submit(self._measure, connection)
+        self.measuring = measuring = beside.submit(self._measure, connection)
         with self._database("contract") as own:
             open_extract(own, extract)
             repeats = find_repeats(own, self.place, extract.places) if self.config.id else None
@@ -298,8 +307,8 @@ class _Preparation:
             texts = read_texts(self.area, self._do("texts", len(self.place.pieces), "learn"))
             path = self.place.folder / TOKENIZER_FILE
             train_tokenizer(texts, self.config.vocabulary_size).save(str(path))
-            self.area.keep(LEARNED, {}, {TOKENIZER_FILE: path})
-        vocabulary_size = load_tokenizer(self.area.fetch(TOKENIZER_FILE)).get_vocab_size()
+            keep_tokenizer(self.area, path)
+        vocabulary_size = load_tokenizer(fetch_tokenizer(self.area)).get_vocab_size()
         return vocabulary_size, f"{vocabulary_size:,} tokens, learned on the training split."
 
     def _deal(

@@ -55,8 +55,8 @@ def prepared_sql(config: DataConfig, classes: list[str], numeric: list[NumericCo
         for i in range(len(config.categorical))
     ]
     joins = " ".join(f"LEFT JOIN vocabulary{i} v{i} ON v{i}.value = c{i}" for i in range(len(config.categorical)))
-    tokens = "CAST(tokens AS INTEGER[]) AS tokens"
-    body = "text" if config.text else f"{tokens}, CAST(mask AS TINYINT[]) AS mask" if config.attention_mask else tokens
+    # Not narrowed here: what the mask hides may be any number.
+    body = "text" if config.text else "tokens, CAST(mask AS TINYINT[]) AS mask" if config.attention_mask else "tokens"
     own = f"id, {place_sql(config)} AS place, {body}" if has_body else "number"
     label = f"(list_position([{listed}], label) - 1)::INTEGER AS label"
     return f"SELECT {', '.join(['split', own, label, *values])} FROM dealt {joins}"

@@ -19,6 +19,8 @@ from tasks.data.sources.messages import broken_contract
 
 TRAIN, VALIDATION, TEST = (SPLITS.index(name) for name in ("train", "validation", "test"))
 NUM_VALUES_SHOWN = 10
+# A column with more is not the target but, for instance, an id; all of them would be listed in memory.
+MOST_CLASSES = 10_000
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,9 @@ def deal_samples(connection: duckdb.DuckDBPyConnection, table: SourceTable, conf
         split = _time_split_sql(connection, table, config)
         dealt = f"*, {split} AS split"
     connection.execute(f"CREATE TEMP VIEW dealt AS SELECT {dealt} FROM samples")
-    found = connection.execute("SELECT split, label, count(*) FROM dealt GROUP BY ALL").fetchall()
+    query = f"SELECT split, label, count(*) FROM dealt GROUP BY ALL LIMIT {len(SPLITS) * MOST_CLASSES + 1}"
+    found = connection.execute(query).fetchall()
+    _require_few_classes(len({label for _, label, _ in found}), config)
     counts = {(int(split_index), str(label)): int(count) for split_index, label, count in found}
     num_rows = [
         sum(count for (split_index, _), count in counts.items() if split_index == i) for i in range(len(SPLITS))
@@ -136,6 +140,16 @@ def _values_found(connection: duckdb.DuckDBPyConnection, config: DataConfig) -> 
     values = connection.execute(f"{query} LIMIT {NUM_VALUES_SHOWN + 1}").fetchall()
     shown = ", ".join(f"{value!r} in {count:,} rows" for value, count in values[:NUM_VALUES_SHOWN])
     return shown + (" and others" if len(values) > NUM_VALUES_SHOWN else "")
+
+
+def _require_few_classes(num_classes: int, config: DataConfig) -> None:
+    if num_classes > MOST_CLASSES:
+        raise broken_contract(
+            f"Column {config.label!r} has too many classes.",
+            f"at most {MOST_CLASSES:,} distinct values",
+            f"{num_classes:,} or more",
+            "check that data.label names the target",
+        )
 
 
 def _require_classes(

@@ -5,8 +5,10 @@ the order of the rows; everything else here does not depend on order.
 """
 
 import math
+from collections.abc import Sequence
 
 import duckdb
+import numpy as np
 
 from storage.datasets import FIRST_VOCABULARY_INDEX, CategoricalColumn, NumericColumn
 from tasks.configuration import DataConfig
@@ -15,6 +17,7 @@ from tasks.data.sources.messages import broken_contract
 from tasks.data.split import TRAIN
 
 MAX_CATEGORIES = 1000
+LARGEST_SCALED = float(np.finfo(np.float32).max)
 
 
 def measure_numeric(connection: duckdb.DuckDBPyConnection, config: DataConfig) -> list[NumericColumn]:
@@ -28,10 +31,14 @@ def measure_numeric(connection: duckdb.DuckDBPyConnection, config: DataConfig) -
         row = only_row(connection, f"SELECT count(*), {moments} FROM dealt WHERE split = {TRAIN}")
     finally:
         connection.execute(f"SET threads = {threads}")
+    ranges = ", ".join(f"min(n{i}), max(n{i})" for i in range(len(config.numeric)))
+    of_all = only_row(connection, f"SELECT {ranges} FROM dealt")
     columns = []
     for i, column in enumerate(config.numeric):
         mean, deviation, count = row[3 * i + 1 : 3 * i + 4]
-        columns.append(_numeric_column(column, mean, deviation, count, _median(connection, i, count), row[0]))
+        found = _numeric_column(column, mean, deviation, count, _median(connection, i, count), row[0])
+        _require_scalable(found, of_all[2 * i : 2 * i + 2])
+        columns.append(found)
     return columns
 
 
@@ -60,6 +67,19 @@ def _numeric_column(
     return NumericColumn(
         name=name, mean=mean, standard_deviation=deviation or 1.0, median=median, missing_share=1 - count / num_rows
     )
+
+
+def _require_scalable(column: NumericColumn, extremes: Sequence[float | None]) -> None:
+    """Raise `ContractError` if a row of any split has a value that is no number any more once it is scaled."""
+    for value in extremes:
+        if value is not None and not abs((value - column.mean) / column.standard_deviation) <= LARGEST_SCALED:
+            raise broken_contract(
+                f"Column {column.name!r} has numbers too large to be scaled.",
+                f"numbers whose distance from the mean, {column.mean:g}, is below 3.4e38 times the standard deviation, "
+                f"{column.standard_deviation:g}",
+                f"{value:g}",
+                "correct these rows, scale the column, or take its logarithm",
+            )
 
 
 def _too_large(name: str) -> Exception:

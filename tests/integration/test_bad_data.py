@@ -11,6 +11,7 @@ import pytest
 from storage.errors import ConfigurationError, ContractError, StoreError
 from storage.objects.local_store import LocalStore
 from tasks.configuration import DataConfig
+from tasks.data import split
 from tasks.data.pipeline import prepare_dataset
 from tests.helpers.parquet import text_columns, text_config, token_columns, token_config, write_parquet
 
@@ -273,6 +274,15 @@ def two_files(tmp_path: Path) -> tuple[Path, Path]:
     folder = tmp_path / "data"
     write_parquet(folder / "part-0.parquet", text_columns(NUM_ROWS))
     return folder, write_parquet(folder / "part-1.parquet", text_columns(NUM_ROWS, first=NUM_ROWS))
+
+
+def test_a_label_that_is_no_target_is_not_listed_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(split, "MOST_CLASSES", 50)
+    columns = text_columns(NUM_ROWS) | {"domain": [f"d{i}" for i in range(NUM_ROWS)]}
+    source = write_parquet(tmp_path / "a.parquet", columns)
+    assert_fails(
+        text_config(source), tmp_path, "'domain' has too many classes", "at most 50 distinct values", "data.label names"
+    )
 
 
 def test_an_empty_file_is_named(tmp_path: Path) -> None:

@@ -274,3 +274,20 @@ def test_a_text_among_numbers_far_behind_the_first_rows_is_found_and_counted(
         f"2 of 5,000 rows of {source}: line 8,002 has 'n/a'; line 9,998 has 'n/a'",
         "leave the field empty",
     )
+
+
+@pytest.mark.parametrize(("kind", "zone"), [("jsonl", "Z"), ("csv", "Z"), ("jsonl", None), ("csv", None)])
+def test_times_that_two_files_write_in_two_ways_are_an_error(tmp_path: Path, kind: str, zone: str | None) -> None:
+    """Each file is right by itself, and as numbers of microseconds they could all be compared."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    plain: list[Any] = [f"2026-01-{1 + i % 28:02d}T00:00:00" for i in range(120)]
+    other: list[Any] = [f"{moment}{zone}" if zone else 1_735_689_600 + i for i, moment in enumerate(plain)]
+    write_table(folder / f"a.{kind}", text_columns(120) | {"at": plain})
+    write_table(folder / f"b.{kind}", text_columns(120, first=120) | {"at": other})
+    write_table(folder / f"c.{kind}", text_columns(120, first=240) | {"at": [None] * 120})
+    split = {"by": "time", "column": "at"}
+    found = f"{'zoned time' if zone else 'whole'} in b.{kind}"
+    assert_fails(
+        text_config(folder, split=split), tmp_path, "disagree on how times are written", f"time in a.{kind}", found
+    )

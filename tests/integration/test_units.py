@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import duckdb
+import pyarrow as pa
 import pytest
 
 from storage.datasets import DatasetManifest, find_dataset
@@ -17,6 +19,7 @@ from storage.errors import ContractError, CorruptObjectError
 from storage.objects.digests import sha256_of_file
 from storage.objects.local_store import LocalStore
 from tasks.configuration import DataConfig
+from tasks.data import pipeline
 from tasks.data.contract import judgement, measured
 from tasks.data.pipeline import prepare_dataset
 from tasks.data.rows import prepared_sql
@@ -226,12 +229,18 @@ def test_decoded_rows_that_are_damaged_or_gone_are_decoded_again(
     assert [path.name for path in (tmp_path / "scratch").iterdir()] == ["fingerprints.json"]
 
 
-@pytest.mark.parametrize("name", [f"check-000000{of}" for of in CHECKED] + ["texts-000000.parquet"])
+@pytest.mark.parametrize(
+    "name", ["read-000000.parquet", *(f"check-000000{of}" for of in CHECKED), "texts-000000.parquet"]
+)
 def test_a_bit_that_flips_in_what_a_unit_left_is_an_error_until_that_unit_is_done_again(
     tmp_path: Path, name: str
 ) -> None:
     stage = name.partition("-")[0]
-    if stage == "texts":
+    if stage == "read":
+        for part in range(2):
+            write_table(tmp_path / f"data-{part}.csv", text_columns(300, first=300 * part))
+        config = text_config(tmp_path / "data-*.csv")
+    elif stage == "texts":
         config = text_config(write_parquet(tmp_path / "a.parquet", text_columns(600), 50))
     else:
         config = token_config(write_parquet(tmp_path / "a.parquet", token_columns(900), 40))
@@ -255,6 +264,76 @@ def units_of(config: DataConfig, folder: Path) -> list[str]:
     engine = Counted()
     prepare_with(engine, config, folder)
     return engine.done
+
+
+def test_a_bit_that_flips_in_the_tokenizer_is_an_error(tmp_path: Path) -> None:
+    config = text_config(write_parquet(tmp_path / "a.parquet", text_columns(600), 50))
+    first_deal = units_of(config, tmp_path / "other").index("deal 0")
+    with pytest.raises(OSError, match="the machine is gone"):
+        prepare_with(Counted(fail_at=first_deal), config, tmp_path)
+    (path,) = (tmp_path / "store").glob("preparations/*/tokenizer.json")
+    flip_a_bit(path)
+    with pytest.raises(
+        CorruptObjectError, match=r"tokenizer\.json is not what was written there.*Delete .*learned\.json"
+    ):
+        prepare_with(Counted(), config, tmp_path)
+    path.with_name("learned.json").unlink()
+    prepare_with(Counted(), config, tmp_path)
+    assert files_of(LocalStore(tmp_path / "store")) == files_of(LocalStore(tmp_path / "other" / "store"))
+
+
+@pytest.mark.parametrize("between", ["find_repeats", "findings_of", "deal_samples", "measure_categorical"])
+def test_one_that_is_overtaken_while_it_asks_all_rows_takes_what_the_other_published(
+    tmp_path: Path, between: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = text_config(write_parquet(tmp_path / "a.parquet", text_columns(600), 50), **METADATA)
+    ask, published = getattr(pipeline, between), list[DatasetManifest]()
+
+    def be_overtaken(*arguments: Any) -> Any:
+        monkeypatch.setattr(pipeline, between, ask)
+        if not published:
+            published.append(prepare_with(Counted(), config, tmp_path))
+        return ask(*arguments)
+
+    monkeypatch.setattr(pipeline, between, be_overtaken)
+    assert prepare_with(Counted(), config, tmp_path) == published[0]
+    assert not list(LocalStore(tmp_path / "store").list_keys("preparations/"))
+
+
+def test_a_stop_does_not_wait_for_the_statistics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = text_config(write_parquet(tmp_path / "a.parquet", text_columns(600), 50))
+    queries: list[int] = []
+
+    def measure_for_an_hour(connection: duckdb.DuckDBPyConnection, *_: Any) -> None:
+        for number in range(10_000):
+            queries.append(number)
+            connection.execute("SELECT sum(hash(i)) FROM range(100_000_000) t(i)").fetchall()
+
+    def stop_there(name: str, work: Callable[[], tuple[Any, str]]) -> Any:
+        if name == "split and statistics":
+            raise KeyboardInterrupt
+        return work()[0]
+
+    monkeypatch.setattr(pipeline, "deal_samples", measure_for_an_hour)
+    with cut_small(), pytest.raises(KeyboardInterrupt):
+        store = LocalStore(tmp_path / "store")
+        pipeline.prepare_dataset(config, store, tmp_path / "scratch", run_part=stop_there, engine=Counted())
+    assert len(queries) < 100
+
+
+def test_what_the_mask_hides_may_be_any_number(tmp_path: Path) -> None:
+    columns = token_columns(900)
+    shown, mask = columns["input_ids"].to_pylist(), columns["attention_mask"].to_pylist()
+    hidden = [
+        [token if seen else 1 << 40 for token, seen in zip(*row, strict=True)] for row in zip(shown, mask, strict=True)
+    ]
+    found = []
+    for name, tokens in (("plain", shown), ("hidden", hidden)):
+        rows = columns | {"input_ids": pa.array(tokens, pa.list_(pa.int64()))}
+        config = token_config(write_parquet(tmp_path / f"{name}.parquet", rows))
+        dataset = prepare_with(Counted(), config, tmp_path / name)
+        found.append([shard.sha256 for split in dataset.splits.values() for shard in split.shards])
+    assert found[0] == found[1]
 
 
 class OnAnotherMachine(Counted):

@@ -44,10 +44,19 @@ def repeated_places(paths: Sequence[Path], num_at_a_time: int) -> NDArray[np.uin
     found = [np.empty(0, PLACE)]
     for i in range(num_ranges):
         slices = [file[edge[i] : edge[i + 1]] for file, edge in zip(files, edges, strict=True)]
+        # Of a place that very many rows have, each file gives one: else a range of places could have any number.
+        within = [_again(places) for places in slices]
+        slices = [np.unique(places) if len(again) else places for places, again in zip(slices, within, strict=True)]
         places = np.concatenate([np.empty(0, PLACE), *slices])
         places.sort(kind="stable")  # which takes runs that are sorted as they are
-        found.append(np.unique(places[1:][places[1:] == places[:-1]]))
+        found.append(np.unique(np.concatenate([_again(places), *map(np.unique, within)])))
     return np.concatenate(found)
+
+
+def _again(places: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Of sorted places those that are like the one before."""
+    again: NDArray[np.uint64] = places[1:][places[1:] == places[:-1]]
+    return again
 
 
 def has_any(path: Path, places: NDArray[np.uint64]) -> bool:

@@ -4,7 +4,7 @@ Invariant: row n of such a file is row n of the user's, and it is a file of this
 later. Every value was read before the first error about values is raised, so that it can say how many there are.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from storage.errors import ContractError
 from tasks.configuration import DataConfig
 from tasks.data.readers.arrow_files import open_arrow_file, read_arrow_schema
 from tasks.data.readers.lines import CsvRows, JsonRows, open_lines
-from tasks.data.readers.values import Meaning, meanings_of
+from tasks.data.readers.values import Meaning, Times, meanings_of
 from tasks.data.sources.columns import named_columns, read_each, require_columns, require_fitting
 from tasks.data.sources.formats import ARROW, JSON_LINES, format_of
 from tasks.data.sources.messages import broken_contract
@@ -36,18 +36,33 @@ def require_readable(files: list[SourceFile], config: DataConfig) -> None:
 
 def convert_file(
     file: SourceFile, config: DataConfig, path: Path, on_position: Callable[[int], None] = lambda _: None
-) -> SourceFile:
-    """The file with its rows as Parquet at `path`. Raises `ContractError` for what cannot be read.
+) -> str | None:
+    """Write the file's rows as Parquet to `path`; the kind of its times to split by, if it has any that are text.
 
-    `on_position` is told up to which byte the file is read.
+    Raises `ContractError` for what cannot be read. `on_position` is told up to which byte the file is read.
     """
     converted = replace(file, parquet=path)
     if format_of(file.name) == ARROW:
         _convert_arrow(converted, config)
-    else:
-        meanings = meanings_of(config, format_of(file.name) == JSON_LINES)
-        _convert_lines(converted, meanings, config, on_position)
-    return converted
+        return None
+    meanings = meanings_of(config, format_of(file.name) == JSON_LINES)
+    _convert_lines(converted, meanings, config, on_position)
+    return next((meaning.parse.kind for meaning in meanings if isinstance(meaning.parse, Times)), None)
+
+
+def require_one_kind_of_times(files: list[SourceFile], kinds: Sequence[str | None], config: DataConfig) -> None:
+    """Raise `ContractError` unless all files write times in one way; `kinds` are as `convert_file` gave them.
+
+    In Parquet they are numbers by then, which can all be compared, and mean different moments.
+    """
+    first = {kind: file.name for file, kind in reversed(list(zip(files, kinds, strict=True))) if kind is not None}
+    if len(first) > 1:
+        raise broken_contract(
+            f"The files disagree on how times are written in column {config.split.column!r}.",
+            "times without a zone, times with one, or whole numbers, the same in all files",
+            ", ".join(f"{kind} in {name}" for kind, name in sorted(first.items())),
+            "write these files in one way",
+        )
 
 
 def _convert_arrow(file: SourceFile, config: DataConfig) -> None:

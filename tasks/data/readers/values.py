@@ -60,7 +60,7 @@ def _meaning(column: str, roles: list[str], config: DataConfig, is_typed: bool) 
         return Meaning(column, shown, pa.float64(), "numbers", _number_of_json if is_typed else _number_of_text)
     if first.endswith("by time"):
         expected = "times such as 2026-01-31T12:00:00 or whole numbers, one kind in all rows"
-        return Meaning(column, shown, pa.int64(), expected, _Times(is_typed))
+        return Meaning(column, shown, pa.int64(), expected, Times(is_typed))
     if is_typed:
         return _meaning_in_json(column, first, shown, config)
     as_number = first == "label" and config.kind == "binary" and config.classes is None
@@ -164,8 +164,11 @@ class _Lists:
         return int(entry) if isinstance(entry, bool) and self.is_mask else _whole(entry)
 
 
-class _Times:
-    """Times as microseconds since 1970, or whole numbers as they are: what the first value of all files is."""
+class Times:
+    """Times as microseconds since 1970, or whole numbers as they are: what the first value of a file is.
+
+    `kind` says which of these: of all files it must be one.
+    """
 
     def __init__(self, is_typed: bool) -> None:
         self.is_typed = is_typed

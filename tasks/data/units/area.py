@@ -121,21 +121,22 @@ def load_record(area: Area, name: str) -> Record:
 
 
 def begin_area(area: StoreArea, now: float) -> None:
-    """Note when a preparation began, and remove what others kept that began long ago and were never finished."""
+    """Note when somebody last began or went on with a preparation, and remove what others kept and left long ago."""
     for key in list(area.store.list_keys(f"{AREAS_FOLDER}/")):
         _, other, name = key.split("/", 2)
         if name == f"{BEGUN}.json" and other != area.key:
             begun = StoreArea(area.store, other).find(BEGUN)
             if begun is None or begun["unix_time"] < now - ABANDONED_SECONDS:
                 remove_area(area.store, other)
-    if area.find(BEGUN) is None:
-        area.keep(BEGUN, {"unix_time": now}, {})
+    area.keep(BEGUN, {"unix_time": now}, {})
 
 
 def remove_area(store: Store, key: str) -> None:
     """Remove what a preparation kept, several files at a time: a disk takes a while for each large one."""
+    begun = f"{AREAS_FOLDER}/{key}/{BEGUN}.json"
     with ThreadPoolExecutor(REMOVING_THREADS, thread_name_prefix="remove") as pool:
-        list(pool.map(store.delete, list(store.list_keys(f"{AREAS_FOLDER}/{key}/"))))
+        list(pool.map(store.delete, [name for name in store.list_keys(f"{AREAS_FOLDER}/{key}/") if name != begun]))
+    store.delete(begun)  # the last: what a kill leaves here is found by it, and removed in the end
 
 
 def put_again(store: Store, path: Path, key: str) -> None:

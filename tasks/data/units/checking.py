@@ -22,7 +22,7 @@ from tasks.data.units.area import Area, Record
 from tasks.data.units.decoded import CRC, leave_rows
 from tasks.data.units.pieces import bytes_of_piece
 from tasks.data.units.place import Place
-from tasks.data.units.records import HASHES, fetch_file, hashes_of
+from tasks.data.units.records import HASHES, fetch_file, hashes_of, unit_name
 
 Files = dict[str, Path]
 # What is asked of ids in all rows together is asked of their places first, which are left by themselves.
@@ -74,8 +74,8 @@ def fetch_extract(area: Area, records: Sequence[Record]) -> Extract:
     """What the units have extracted, on this machine. Raises `CorruptObjectError` for what is not as it was kept."""
 
     def fetched(name_of: Callable[[int], str]) -> list[Path]:
-        named = [(index, record, name_of(index)) for index, record in enumerate(records)]
-        return [fetch_file(area, "check", *unit) for unit in named if unit[-1] in unit[1][HASHES]]
+        named = [(unit_name("check", index), record, name_of(index)) for index, record in enumerate(records)]
+        return [fetch_file(area, *of_unit) for of_unit in named if of_unit[-1] in of_unit[1][HASHES]]
 
     return Extract(fetched(_extract_name), fetched(_sample_name), fetched(_places_name))
 

@@ -24,10 +24,11 @@ from tasks.data.contract.rules import too_long
 from tasks.data.rows import METADATA, metadata_columns, prepared_sql
 from tasks.data.split import Dealt
 from tasks.data.token_lists import kept_tokens, narrow_type, take_lists
-from tasks.data.tokenizer import TOKENIZER_FILE, encode_texts, load_tokenizer, shortened
+from tasks.data.tokenizer import encode_texts, load_tokenizer, shortened
 from tasks.data.units.area import Record
 from tasks.data.units.decoded import take_rows
 from tasks.data.units.place import Place
+from tasks.data.units.texts import fetch_tokenizer
 
 BATCH_ROWS = 4096
 NUM_EXAMPLES = 3
@@ -73,7 +74,7 @@ def deal(place: Place, index: int, folder: Path) -> tuple[Record, dict[str, Path
     """Deal the rows of a piece."""
     settings = DealSettings.from_record(place.settings("deal"))
     decoded = take_rows(place, index)
-    tokenizer = load_tokenizer(place.area.fetch(TOKENIZER_FILE)) if place.config.text else None
+    tokenizer = load_tokenizer(fetch_tokenizer(place.area)) if place.config.text else None
     too_long_rows: Record = {"rows": 0, "examples": []}
     with place.database() as connection:
         _register_vocabularies(connection, settings.categorical)

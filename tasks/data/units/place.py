@@ -29,6 +29,7 @@ from tasks.data.sources.formats import PARQUET, format_of
 from tasks.data.sources.source_file import SourceFile
 from tasks.data.units.area import Area, Record, StoreArea, load_record
 from tasks.data.units.pieces import Piece, limit_in_bytes, num_processes_within, pieces_from
+from tasks.data.units.records import fetch_file, read_records, unit_name
 from tasks.data.units.working_folders import folder_needed_again, working_folder
 
 PLAN = "plan"
@@ -198,10 +199,17 @@ def leave_places() -> None:
 
 
 def read_files(area: Area, files: list[SourceFile]) -> list[SourceFile]:
-    """The files, each with its rows as Parquet if its format is another one, which the units of `read` have made."""
+    """The files, each with its rows as Parquet if its format is another one, which the units of `read` have made.
+
+    Raises `CorruptObjectError` if one is not what was kept.
+    """
     if format_of(files[0].name) == PARQUET:
         return files
-    return [replace(file, parquet=area.fetch(read_name(index))) for index, file in enumerate(files)]
+    records = read_records(area, "read", len(files))
+    return [
+        replace(file, parquet=fetch_file(area, unit_name("read", index), record, read_name(index)))
+        for index, (file, record) in enumerate(zip(files, records, strict=True))
+    ]
 
 
 def read_name(index: int) -> str:

@@ -5,6 +5,9 @@ from pathlib import Path
 from tasks.data.readers.conversion import convert_file
 from tasks.data.units.area import Record
 from tasks.data.units.place import Place, read_name
+from tasks.data.units.records import hashes_of
+
+TIMES = "times"
 
 
 def read(place: Place, index: int, folder: Path) -> tuple[Record, dict[str, Path]]:
@@ -16,5 +19,6 @@ def read(place: Place, index: int, folder: Path) -> tuple[Record, dict[str, Path
             place.on_progress("read", min(1.0, (sum(num_bytes[:index]) + position) / sum(num_bytes)))
 
     path = folder / read_name(index)
-    convert_file(place.files[index], place.config, path, show)
-    return {}, {read_name(index): path}
+    times = convert_file(place.files[index], place.config, path, show)
+    files = {read_name(index): path}
+    return {TIMES: times, **hashes_of(files)}, files

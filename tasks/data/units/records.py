@@ -37,18 +37,21 @@ def hashes_of(files: Mapping[str, Path]) -> Record:
     return {HASHES: {name: sha256_of_file(path) for name, path in files.items()}}
 
 
-def fetch_file(area: Area, stage: str, index: int, record: Record, name: str) -> Path:
-    """A file of a unit, on this machine. Raises `CorruptObjectError` if it is not what was kept."""
+def fetch_file(area: Area, unit: str, record: Record, name: str) -> Path:
+    """A file of a unit with this name and record, on this machine.
+
+    Raises `CorruptObjectError` if it is not what was kept.
+    """
     path = area.fetch(name)
     if sha256_of_file(path) != record[HASHES][name]:
-        raise damaged(area, stage, index, name)
+        raise damaged(area, unit, name)
     return path
 
 
-def damaged(area: Area, stage: str, index: int, name: str) -> CorruptObjectError:
+def damaged(area: Area, unit: str, name: str) -> CorruptObjectError:
     """The error where a file of a unit is not what was kept."""
     return CorruptObjectError(
         f"What was prepared of the source is damaged: {area.address_of(name)} is not what was written there. "
-        f"Nothing was published. Delete {area.address_of(unit_name(stage, index))}.json and run again: this part "
+        f"Nothing was published. Delete {area.address_of(unit)}.json and run again: this part "
         "is then prepared again from the source, and nothing else."
     )

@@ -26,7 +26,7 @@ from tasks.data.shard import SHARD_SCHEMA, ShardFile, whole_row_groups
 from tasks.data.units.area import Area, Record, put_again
 from tasks.data.units.dealing import in_order, order_of, part_schema, parts_name
 from tasks.data.units.place import Place
-from tasks.data.units.records import damaged, read_records
+from tasks.data.units.records import damaged, read_records, unit_name
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,7 @@ def _read_part(area: Area, parts: Parts, piece: int, bucket: int, schema: pa.Sch
     except (ObjectMissingError, FileNotFoundError):
         data = b""
     if zlib.crc32(data) != parts.crcs[piece, bucket]:
-        raise damaged(area, "deal", piece, name)
+        raise damaged(area, unit_name("deal", piece), name)
     return pa.ipc.read_record_batch(data, schema)
 
 

@@ -12,13 +12,15 @@ import pyarrow.parquet as pq
 from tasks.data.database import HASH_VALUES, hash_sql
 from tasks.data.sources.columns import literal
 from tasks.data.split import TRAIN
-from tasks.data.units.area import Area, Record
+from tasks.data.tokenizer import TOKENIZER_FILE
+from tasks.data.units.area import Area, Record, load_record
 from tasks.data.units.place import Place
-from tasks.data.units.records import fetch_file, hashes_of
+from tasks.data.units.records import fetch_file, hashes_of, unit_name
 
 MOST_TEXTS = 200_000
 MOST_BYTES = 512 << 20
 BATCH_ROWS = 1024
+LEARNED = "learned"
 
 
 def texts_settings(split_sql: str, num_training_rows: int, bytes_per_text: float) -> Record:
@@ -42,9 +44,20 @@ def choose_texts(place: Place, index: int, folder: Path) -> tuple[Record, dict[s
 def read_texts(area: Area, records: Sequence[Record]) -> Iterator[str]:
     """The texts of all pieces in their order. Raises `CorruptObjectError` for a file that is not what was kept."""
     for index, record in enumerate(records):
-        with pq.ParquetFile(fetch_file(area, "texts", index, record, _name(index))) as file:
+        with pq.ParquetFile(fetch_file(area, unit_name("texts", index), record, _name(index))) as file:
             for batch in file.iter_batches(BATCH_ROWS):
                 yield from batch.column(0).to_pylist()
+
+
+def keep_tokenizer(area: Area, path: Path) -> None:
+    """Keep what was learned."""
+    files = {TOKENIZER_FILE: path}
+    area.keep(LEARNED, hashes_of(files), files)
+
+
+def fetch_tokenizer(area: Area) -> Path:
+    """What was learned. Raises `CorruptObjectError` if it is not what was kept."""
+    return fetch_file(area, LEARNED, load_record(area, LEARNED), TOKENIZER_FILE)
 
 
 def _name(index: int) -> str:

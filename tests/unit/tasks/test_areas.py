@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from storage.objects.local_store import LocalStore
-from tasks.data.units.area import ABANDONED_SECONDS, Area, FolderArea, StoreArea, begin_area
+from tasks.data.units import area as area_module
+from tasks.data.units.area import ABANDONED_SECONDS, Area, FolderArea, StoreArea, begin_area, remove_area
 
 
 @pytest.fixture(params=["store", "folder"])
@@ -54,7 +55,39 @@ def test_what_was_begun_two_weeks_ago_and_never_finished_is_removed(tmp_path: Pa
     begin_area(first, now=0.0)
     first.keep("unit", {}, {"unit.parts": path})
     begin_area(second, now=ABANDONED_SECONDS - 1)
-    begin_area(first, now=ABANDONED_SECONDS - 1)
     assert first.find("unit") == {}
     begin_area(third, now=ABANDONED_SECONDS + 1)
     assert {key.split("/")[1] for key in store.list_keys("")} == {"second", "third"}
+
+
+def test_what_is_left_where_a_removal_was_killed_is_removed_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = LocalStore(tmp_path / "store")
+    area = StoreArea(store, "first")
+    begin_area(area, now=0.0)
+    for number in range(5):
+        area.keep(f"unit-{number}", {}, {})
+    delete, deleted = store.delete, list[str]()
+
+    def die_at_the_third(key: str) -> None:
+        if len(deleted) == 2:
+            raise KeyboardInterrupt
+        deleted.append(key)
+        delete(key)
+
+    monkeypatch.setattr(area_module, "REMOVING_THREADS", 1)
+    monkeypatch.setattr(store, "delete", die_at_the_third)
+    with pytest.raises(KeyboardInterrupt):
+        remove_area(store, "first")
+    monkeypatch.undo()
+    begin_area(StoreArea(store, "second"), now=ABANDONED_SECONDS + 1)
+    assert {key.split("/")[1] for key in store.list_keys("preparations/")} == {"second"}
+
+
+def test_a_preparation_that_somebody_goes_on_with_is_not_abandoned(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path / "store")
+    begin_area(StoreArea(store, "first"), now=0.0)
+    begin_area(StoreArea(store, "first"), now=ABANDONED_SECONDS - 1)
+    begin_area(StoreArea(store, "second"), now=ABANDONED_SECONDS + 1)
+    assert {key.split("/")[1] for key in store.list_keys("preparations/")} == {"first", "second"}

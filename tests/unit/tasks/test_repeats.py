@@ -1,11 +1,14 @@
 """Which places several rows have: the same answer wherever rows are cut and however many are looked at at a time."""
 
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
-from tasks.data.contract.repeats import repeated_places, write_places
+from tasks.data.contract import repeats
+from tasks.data.contract.repeats import _again, repeated_places, write_places
 
 
 @pytest.mark.parametrize("num_at_a_time", [1, 7, 100, 10_000])
@@ -28,3 +31,19 @@ def test_rows_of_different_places_have_none_in_common(tmp_path: Path) -> None:
     write_places(np.arange(100, dtype=np.uint64)[::-1], tmp_path / "places")
     assert len(repeated_places([tmp_path / "places"], 10)) == 0
     assert len(repeated_places([], 10)) == 0
+
+
+def test_of_a_place_that_very_many_rows_have_few_are_looked_at_at_a_time(tmp_path: Path) -> None:
+    paths = [tmp_path / str(index) for index in range(3)]
+    for index, path in enumerate(paths):
+        write_places(np.array([7] * 100_000 + [1 << 60, index], np.uint64), path)
+    looked_at: list[int] = []
+
+    def note(places: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        looked_at.append(len(places))
+        return _again(places)
+
+    with mock.patch.object(repeats, "_again", note):
+        assert repeated_places(paths, 10).tolist() == [7, 1 << 60]
+    # The slices of files as they are on disk, and what is sorted of them in memory.
+    assert sum(length > 10 for length in looked_at) == len(paths)

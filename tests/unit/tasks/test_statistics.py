@@ -110,3 +110,13 @@ def test_a_vocabulary_is_sorted_by_frequency_then_by_value_and_is_bounded(
     assert column.vocabulary == ["c", "b", "a"] and column.missing_share == pytest.approx(1 / 8)
     table = connection.execute("SELECT value, index FROM vocabulary0 ORDER BY index").fetchall()
     assert table == [("c", 2), ("b", 3), ("a", 4)]
+
+
+@pytest.mark.parametrize("value", [1.797e308, -1.797e308, 1e60, 3.5e38])
+def test_a_number_of_another_split_that_is_none_once_it_is_scaled_is_an_error(
+    connection: duckdb.DuckDBPyConnection, value: float
+) -> None:
+    split = [TRAIN] * 4 + [VALIDATION]
+    deal(connection, split, n0=numbers([0.1, 0.2, 0.3, 0.4, value]))
+    with pytest.raises(ContractError, match=r"'length' has numbers too large to be scaled[\s\S]*found: "):
+        measure_numeric(connection, text_config("unused", numeric=["length"]))

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from storage.runs.metric_values import NotFinite, describe_not_finite
 from training.agreement import Agreement
 from training.batches.source import Batch
+from training.configuration import LONGEST_EVERY_SECONDS
 from training.optimization import learning_rate
 from training.saving.checkpointing import Checkpointer
 from training.saving.restoring import Restorer
@@ -23,6 +24,8 @@ from training.watching.training_state import TrainingState
 from training.watching.validation import Validator
 from training.world import World
 
+# A save that takes longer hangs, most likely: on a network file system, for instance, a write may never return.
+LONG_SAVE_SECONDS = LONGEST_EVERY_SECONDS
 # Fewer values that count as zero are not worth a word.
 NOTED_SHARE = 0.01
 
@@ -43,6 +46,7 @@ class Segment:
     headline: str
     last_save: float = field(default_factory=time.monotonic)
     save_is_owed: bool = False
+    has_told_of_save: bool = False
     has_noted_rounding: bool = False
 
 
@@ -127,8 +131,9 @@ def _save_when_possible(segment: Segment) -> None:
     """Begin a save, unless the one before is still under way: that one is never overtaken, this one is owed then."""
     segment.save_is_owed = not segment.checkpointer.is_idle
     if segment.save_is_owed:
+        _tell_of_long_save(segment)
         return
-    segment.last_save = time.monotonic()
+    segment.last_save, segment.has_told_of_save = time.monotonic(), False
     if segment.checkpointer.is_saved():
         return
     with segment.reporter.phase("save"):
@@ -137,6 +142,17 @@ def _save_when_possible(segment: Segment) -> None:
         else:
             segment.checkpointer.save_now(is_on_cadence=True)
     _note_rounding(segment)
+
+
+def _tell_of_long_save(segment: Segment) -> None:
+    """Say once of a save if it does not come to an end: no other one begins before, and a kill costs ever more."""
+    seconds = time.monotonic() - segment.last_save
+    if seconds > LONG_SAVE_SECONDS and not segment.has_told_of_save:
+        segment.has_told_of_save = True
+        segment.reporter.save_failed(
+            f"A save that began {seconds / 60:,.0f} minutes ago is still under way, and no other one begins before it "
+            "ends. The store, or the way to it, may hang: look at it now. Training goes on."
+        )
 
 
 def _save_and_leave(segment: Segment) -> None:

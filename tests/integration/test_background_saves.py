@@ -18,6 +18,7 @@ from storage.objects.local_store import LocalStore
 from tests.helpers.datasets import publish_small_dataset
 from tests.helpers.processes import train_segment
 from tests.helpers.training import make_spec, read_log, read_state, train_forked
+from training import loop
 from training.configuration import ValidationConfig
 from training.saving import writer as writer_module
 from training.saving.writer import CheckpointWriter
@@ -298,3 +299,29 @@ def test_a_long_validation_does_not_keep_a_checkpoint_from_being_found(
     waiting = make_spec(store, dataset, tmp_path / "waiting", fence=3, every_steps=9)
     assert train_forked(waiting, store).outcome == "completed"
     assert checkpoints_of(store, waiting)[9].index.files == checkpoints_of(store, spec)[9].index.files
+
+
+def hangs_at_step_5(spec: SegmentSpec, world: World) -> Any:
+    """One write never returns, as on a network file system whose server is gone."""
+    put = checkpoint_writer.put_checkpoint_file
+
+    def put_or_hang(store: Any, key: str, *rest: Any) -> Any:
+        if "/000000000005-" in key:
+            threading.Event().wait()
+        return put(store, key, *rest)
+
+    checkpoint_writer.put_checkpoint_file = put_or_hang
+    loop.LONG_SAVE_SECONDS = 0.2
+    return slowly(spec, world)
+
+
+def test_a_save_that_hangs_is_told_once_and_training_goes_on(
+    store: LocalStore, dataset: DatasetManifest, tmp_path: Path
+) -> None:
+    spec = make_spec(store, dataset, tmp_path / "segment", steps=60, every_steps=5, background=True)
+    outcome = train_forked(spec, store, hangs_at_step_5)
+    assert (outcome.outcome, outcome.last_step) == ("completed", 60), read_log(spec)
+    alarms = [report.alarm for report in read_reports(spec) if report.alarm]
+    assert len(alarms) == 1 and "is still under way, and no other one begins before it ends" in alarms[0]
+    # The last one of a run gives up the one that hangs.
+    assert max(checkpoints_of(store, spec)) == 60 and 5 not in checkpoints_of(store, spec)

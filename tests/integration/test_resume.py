@@ -1,16 +1,24 @@
 """A segment that starts from a checkpoint ends with the bits of one that was never interrupted."""
 
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from storage.checkpoints.checkpoints import verify_checkpoint
 from storage.datasets import dataset_sha256, publish_dataset
 from storage.objects.local_store import LocalStore
 from tests.helpers.datasets import publish_small_dataset
+from tests.helpers.processes import train_segment
 from tests.helpers.training import checkpoint_at, make_spec, read_log, read_state, train_forked
 from training.configuration import ValidationConfig
+from training.optimization import Optimization
+from training.saving.restoring import Restorer
+from training.specification import SegmentSpec
+from training.world import World
 
 # Dropout, metadata, a batch across two epochs and several leaves a rank are part of all of them.
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -84,3 +92,38 @@ def test_ranks_read_no_other_data_set_than_the_one_they_are_told(tmp_path: Path)
     outcome = train_forked(spec, store)
     assert (outcome.outcome, outcome.is_final) == ("failed", True), read_log(spec)
     assert "is not the one that the run was begun with" in outcome.cause
+
+
+def killed_in_restore(spec: SegmentSpec, world: World) -> Any:
+    """The second rank is killed as files go round, as the system does that has no memory left."""
+    pass_round = Restorer._pass_round
+
+    def die_or_pass_round(self: Restorer, *arguments: Any) -> Any:
+        if world.rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return pass_round(self, *arguments)
+
+    Restorer._pass_round = die_or_pass_round  # type: ignore[method-assign, assignment]
+    return train_segment(spec, world)
+
+
+def out_of_memory_in_restore(spec: SegmentSpec, world: World) -> Any:
+    """As where the rank before has not yet given back the GPU's memory."""
+
+    def fail(*_: Any) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 256.00 MiB.")
+
+    Optimization.load_tensors = fail  # type: ignore[method-assign, assignment]
+    return train_segment(spec, world)
+
+
+@pytest.mark.parametrize(("fault", "ranks"), [(killed_in_restore, 2), (out_of_memory_in_restore, 1)])
+def test_a_rank_that_dies_in_a_restore_is_no_reason_to_give_the_run_up(fault: Any, ranks: int, tmp_path: Path) -> None:
+    store = LocalStore(tmp_path / "store")
+    dataset = publish_small_dataset(store, tmp_path / "work")
+    begun = make_spec(store, dataset, tmp_path / "begun", fence=2, steps=4, every_steps=2)
+    assert train_forked(begun, store).outcome == "completed", read_log(begun)
+    options: dict[str, Any] = {"resume": checkpoint_at(store, 2, 2), "steps": 4, "every_steps": 2, "ranks": ranks}
+    outcome = train_forked(make_spec(store, dataset, tmp_path / "faulty", fence=3, **options), store, fault)
+    assert (outcome.outcome, outcome.is_final) == ("failed", False)
+    assert "does not fit" not in outcome.cause

@@ -18,7 +18,10 @@ def seed_everything(seed: int, step: int, leaf: int) -> None:
     word = int(random_bits(1, "leaf", seed, step, leaf)[0])
     random.seed(word)
     np.random.seed(word & 0xFFFFFFFF)
-    torch.manual_seed(word)
+    # As `torch.manual_seed`, which formats a traceback for each kind of device that is not in use, at every leaf.
+    torch.default_generator.manual_seed(word)
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        torch.cuda.manual_seed_all(word)
 
 
 def seed_initial_weights(seed: int) -> None:

@@ -8,7 +8,8 @@ to be what was written; if one has not, all go on to the next older checkpoint.
 import hashlib
 import io
 import json
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -89,22 +90,18 @@ class Restorer:
             for file in share_of(share.all_files, replace(self._world, rank=rank))
         }
         weights = WeightsLoader(self._trainer.model, share.found)
-        try:
-            for file in share.all_files:
-                data = self._pass_round(share.files.pop(file.name, None), file, owners[file.name])
-                if file.name in share.found.index.model_files:
-                    weights.take_over(file.name, data)
-                else:
-                    weights.require_fit()  # before the moments, whose names would say it less well
-                    entries = find_entries(_header_of(data), len(data), file.name)
-                    self._trainer.optimization.load_tensors(view_tensors(data, entries))
-            weights.require_fit()
+        for file in share.all_files:
+            data = self._pass_round(share.files.pop(file.name, None), file, owners[file.name])
+            if file.name in share.found.index.model_files:
+                weights.take_over(file.name, data)
+                continue
+            weights.require_fit()  # before the moments, whose names would say it less well
+            with _misfits_explained(share.found.path):
+                entries = find_entries(_header_of(data), len(data), file.name)
+                self._trainer.optimization.load_tensors(view_tensors(data, entries))
+        weights.require_fit()
+        with _misfits_explained(share.found.path):
             self._trainer.optimization.require_complete()
-        except (RuntimeError, KeyError) as error:
-            raise IncompatibleRunError(
-                f"The checkpoint {share.found.path} does not fit the configured optimizer: {error}. "
-                "Restore the configuration as it was when the run began, or start a new run."
-            ) from error
         self._trainer.optimization.load_state_dict(share.state["optimization"])
 
     def _read_share(self, point: ResumePoint) -> Share:
@@ -122,6 +119,23 @@ class Restorer:
         if self._world.size > 1:
             dist.broadcast(data, src=owner)
         return data
+
+
+@contextmanager
+def _misfits_explained(path: str) -> Iterator[None]:
+    """Raise `IncompatibleRunError` where the optimizer cannot take what a checkpoint has.
+
+    Not for what is passed round: that a rank died meanwhile is a `RuntimeError` too, and no reason to give the run up.
+    """
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise
+    except (RuntimeError, KeyError) as error:
+        raise IncompatibleRunError(
+            f"The checkpoint {path} does not fit the configured optimizer: {error}. "
+            "Restore the configuration as it was when the run began, or start a new run."
+        ) from error
 
 
 def load_weights(store: Store, point: ResumePoint, model: torch.nn.Module) -> FoundCheckpoint:

@@ -29,3 +29,10 @@ def test_steps_leaves_and_seeds_draw_different_numbers() -> None:
         seed_everything(seed, step, leaf)
         draws |= set(draw())
     assert len(draws) == 15
+
+
+def test_a_leaf_draws_what_torch_draws_after_its_own_seeding() -> None:
+    seed_everything(1, step=5, leaf=2)
+    state = torch.get_rng_state()
+    torch.manual_seed(torch.initial_seed())
+    assert torch.equal(torch.get_rng_state(), state)

@@ -17,7 +17,8 @@ from training.adamw import STATE_KINDS, AdamW
 from training.configuration import TrainConfig
 from training.divergence import DivergedError
 
-# So small only after fifty steps that all overflowed.
+# So small only after 51 steps more that overflowed than were answered by a rise: torch doubles the scale again after
+# 2,000 steps without an overflow.
 SMALLEST_LOSS_SCALE = 2.0**-34
 
 
@@ -75,14 +76,14 @@ class Optimization:
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether one step after the other overflowed in fp16, whatever the scale; the same on every rank."""
+        """Whether steps kept overflowing in fp16, whatever the scale; the same on every rank."""
         return self.loss_scale < SMALLEST_LOSS_SCALE
 
     def exhausted(self, step: int) -> DivergedError:
         """The error that says so of `step`, counted from 1."""
         return DivergedError(
-            f"At step {step} the gradient was not finite, as in all of the last steps: in fp16 the weights did not "
-            f"change while the loss scale fell to {self.loss_scale:g}.",
+            f"At step {step} the gradient was not finite, as at many steps before it: in fp16 such a step changes no "
+            f"weight and halves the loss scale, which has fallen to {self.loss_scale:g}.",
             Divergence(kind="loss_scale", step=step, value=self.loss_scale),
         )
 

@@ -1,8 +1,9 @@
 """The process that assembles the next block while the ranks of its machine take their leaves from this one.
 
-Threads of a rank would take turns with the one that trains, since one at a time runs Python. Invariant: no run depends
-on this process. It makes files that any rank makes by itself where they are not there yet; what goes wrong here goes
-wrong again in a rank, which tells it. It ends with the rank that started it, however that ends.
+Threads of a rank would take turns with the one that trains, since one at a time runs Python. Invariant: what a run is
+does not depend on this process. It makes files that any rank makes by itself where they are not there yet and nobody
+makes them; what goes wrong here goes wrong again in a rank, which tells it. Were it stopped while it makes one, ranks
+would wait for it, until they count as hung. It ends with the rank that started it, however that ends.
 """
 
 import gc

@@ -22,7 +22,8 @@ class SampleReader:
     """Reads `split`, with windows in `folder` on local disk. Not for use by several threads at once.
 
     With `looks_ahead` the window after the one that is read is decoded meanwhile, in a thread. As many windows stay in
-    the folder as take `kept_bytes`, but at least the few that ranks need: what is read again is not decoded again.
+    the folder as take `kept_bytes` in the shards, but at least the few that ranks need: what is read again is not
+    decoded again.
     """
 
     def __init__(

@@ -275,16 +275,18 @@ class RunState(Record):
     def steps_lost(self) -> int:
         """Steps that had, or have, to be trained again: lost with their segment, or later with a damaged checkpoint.
 
-        What a rollback left out is not among them.
+        What a rollback left out is not among them, but the steps before it that no kept checkpoint had.
         """
         resume_step = self.promoted.step if self.promoted else 0
         begun_at = [segment.first_step for segment in self.segments[1:]]
         begun_at.append(self.lease.first_step if self.lease else resume_step)
-        rolled_back = {record.fence for record in self.rollbacks}
-        lost = sum(segment.steps_lost for segment in self.segments)
+        stayed = {record.fence: record.resume_step for record in self.rollbacks}
+        lost = 0
         for segment, next_step in zip(self.segments, begun_at, strict=False):  # a run without a segment lost nothing
-            if segment.fence not in rolled_back:
-                lost += max(0, segment.last_step - segment.steps_lost - next_step)
+            if segment.fence in stayed:
+                lost += max(0, stayed[segment.fence] - next_step)
+            else:
+                lost += segment.steps_lost + max(0, segment.last_step - segment.steps_lost - next_step)
         return lost
 
     @property

@@ -80,6 +80,16 @@ def test_the_newest_checkpoint_that_is_old_enough_becomes_the_resume_point(run: 
     assert record.cause == "The loss became nan at step 43."
 
 
+def test_steps_that_are_trained_again_before_what_is_left_out_are_lost_and_no_others(run: Diverging) -> None:
+    fence = run.segment(10, 20, 30, 40, diverged=43)
+    before = run.manifest.load_head().state.segments[-1].model_copy(update={"steps_lost": 3})
+    run.manifest.commit("noted", lambda state, _: state.model_copy(update={"segments": [before]}))
+    state = answer_divergence(config_of(rollback_steps=15, consecutive_steps=5), run.places)
+    assert [(record.fence, record.resume_step) for record in state.rollbacks] == [(fence, 28)]
+    assert state.promoted is not None and state.promoted.step == 20
+    assert state.steps_lost == 28 - 20
+
+
 def test_without_a_checkpoint_that_is_old_enough_the_run_begins_again(run: Diverging) -> None:
     run.segment(30, 40, diverged=43)
     state = answer_divergence(config_of(rollback_steps=40), run.places)

@@ -113,12 +113,17 @@ def kill_tree(pid: int) -> None:
             continue  # it ended by itself meanwhile
 
 
+def find_orphans(specification: Path) -> list[psutil.Process]:
+    """The processes that work on this specification, zombies too."""
+    return [p for p in psutil.process_iter(["cmdline"]) if str(specification) in (p.info["cmdline"] or [])]
+
+
 def wait_for_orphans(specification: Path, grace_seconds: float) -> int:
     """Wait until no process works on this specification any more, and kill those that stay too long; how many were met.
 
     Ranks whose launcher was killed get SIGTERM from the kernel and may be saving right now: what they save counts.
     """
-    orphans = [p for p in psutil.process_iter(["cmdline"]) if str(specification) in (p.info["cmdline"] or [])]
+    orphans = find_orphans(specification)
     for process in _still_running(orphans, grace_seconds):
         kill_tree(process.pid)
     # One that the kernel holds, in a driver or a file system, ends when it comes back, and does nothing before that.

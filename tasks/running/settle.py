@@ -5,8 +5,10 @@ one its heartbeat is watched for a while, by this machine's clock alone.
 """
 
 import json
+import re
 import shutil
 import time
+from pathlib import Path
 
 from storage.checkpoints.checkpoints import find_complete_checkpoints
 from storage.errors import ConflictError, RunBusyError
@@ -19,12 +21,15 @@ from tasks.places import RunPlaces
 from tasks.running.heartbeat import HEARTBEAT_SECONDS
 from tasks.running.launch import LOG_NAME, SPECIFICATION_NAME, find_folder
 from tasks.running.promotion import Promote, fall_back_to_valid, promote_checkpoint, promote_newest
-from tasks.running.ranks import wait_for_orphans
+from tasks.running.ranks import find_orphans, wait_for_orphans
 from tasks.running.roll_back import answer_divergence
 from tasks.telling.announce import announce
 
 SILENCE_SECONDS = 60.0
 WATCH_SECONDS = 2.0
+# Ranks report every few seconds.
+FORGOTTEN_SECONDS = 3600.0
+FOLDER_NAME = re.compile(r"(?:evaluation-)?(\d{8,})")  # as `launch` names the folders of leases
 
 
 def recover_run(config: RunConfig, places: RunPlaces, promote: Promote = promote_checkpoint) -> RunState:
@@ -40,6 +45,7 @@ def recover_run(config: RunConfig, places: RunPlaces, promote: Promote = promote
                 settle_segment(config, places, lease, promote)
             else:
                 settle_evaluation(config, places, lease)
+        _put_away_forgotten(places)
         answer_divergence(config, places)
         places.store.sweep()
         state = places.manifest.load_head().state
@@ -122,11 +128,42 @@ def _wait_for_ranks(config: RunConfig, places: RunPlaces, lease: Lease) -> None:
 
 def _put_away(places: RunPlaces, lease: Lease) -> None:
     """Keep what the ranks printed in the store, and remove their folder from local disk."""
-    folder = find_folder(places, lease)
+    _put_folder_away(places, find_folder(places, lease), lease.fence)
+
+
+def _put_folder_away(places: RunPlaces, folder: Path, fence: int) -> None:
     log = folder / LOG_NAME
     if log.is_file():
-        places.store.write(f"{segment_path(places.manifest.run, lease.fence)}/{LOG_NAME}", log.read_bytes())
+        places.store.write(f"{segment_path(places.manifest.run, fence)}/{LOG_NAME}", log.read_bytes())
     shutil.rmtree(folder, ignore_errors=True)
+
+
+def _put_away_forgotten(places: RunPlaces) -> None:
+    """Put away the folders here of segments that were settled by whoever died then, or on another machine.
+
+    Not what somebody works on or wrote to within the hour, nor what a run of the same name in another store has here.
+    """
+    for folder in sorted(places.scratch.glob("*")):
+        of_segment = FOLDER_NAME.fullmatch(folder.name)
+        if of_segment is not None and folder.is_dir() and _is_forgotten(places, folder):
+            _put_folder_away(places, folder, int(of_segment[1]))
+
+
+def _is_forgotten(places: RunPlaces, folder: Path) -> bool:
+    specification = folder / SPECIFICATION_NAME
+    try:
+        written_at = max(path.stat().st_mtime for path in (folder, *folder.iterdir()))
+    except FileNotFoundError:
+        return False  # somebody writes there, or puts it away right now
+    if time.time() - written_at < FORGOTTEN_SECONDS or find_orphans(specification):
+        return False
+    try:
+        is_ours: bool = json.loads(specification.read_bytes())["store"] == places.store.address
+    except FileNotFoundError:
+        return True  # its ranks were never launched
+    except (ValueError, KeyError):
+        return False
+    return is_ours
 
 
 def _describe_segment(

@@ -1,9 +1,13 @@
 """A run is never taken from a process that lives; what a segment left is counted once, whoever settles it."""
 
 import itertools
+import json
 import os
 import shutil
+import subprocess
+import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -218,3 +222,37 @@ def test_no_beat_follows_once_the_lease_is_given_back(tmp_path: Path, monkeypatc
     with Heartbeat(places_of(store, tmp_path), 4, first_step=0):
         assert store.has_recovered.wait(60)
     assert [thread for thread in threading.enumerate() if thread.name == "heartbeat"] == []
+
+
+def leave_folder(places: RunPlaces, name: str, store: str, age_seconds: float) -> Path:
+    folder = places.scratch / name
+    folder.mkdir(parents=True)
+    (folder / "segment.json").write_text(json.dumps({"store": store}))
+    (folder / "ranks.log").write_text("last words")
+    for path in (*folder.iterdir(), folder):
+        os.utime(path, (time.time() - age_seconds, time.time() - age_seconds))
+    return folder
+
+
+def test_folders_of_segments_that_were_settled_by_whoever_died_then_are_put_away(places: RunPlaces) -> None:
+    ours, old = places.store.address, settle.FORGOTTEN_SECONDS + 60
+    forgotten = [leave_folder(places, name, ours, old) for name in ("00000002", "evaluation-00000003")]
+    kept = [
+        leave_folder(places, "00000004", ours, 60),
+        leave_folder(places, "00000005", "/another/store", old),
+        leave_folder(places, "somebody's", ours, old),
+    ]
+    recover_run(CONFIG, places)
+    assert [folder.exists() for folder in (*forgotten, *kept)] == [False] * 2 + [True] * 3
+    assert places.store.read("runs/run/segments/00000002/ranks.log") == b"last words"
+
+
+def test_a_folder_that_a_process_works_on_is_not_put_away(places: RunPlaces) -> None:
+    folder = leave_folder(places, "00000002", places.store.address, settle.FORGOTTEN_SECONDS + 60)
+    waiting = [sys.executable, "-c", "input()", str(folder / "segment.json")]
+    with subprocess.Popen(waiting, stdin=subprocess.PIPE) as process:
+        recover_run(CONFIG, places)
+        assert folder.exists()
+        process.communicate(b"\n")
+    recover_run(CONFIG, places)
+    assert not folder.exists()

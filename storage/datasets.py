@@ -10,7 +10,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from storage.errors import CorruptObjectError, IncompatibleRunError, ObjectMissingError
-from storage.objects.digests import canonical_json, digest_of, is_sealed, require_format, sha256_of_bytes
+from storage.objects.digests import is_sealed, require_format, seal, sha256_of_bytes
 from storage.objects.store import Store
 
 DATASET_FORMAT = 4
@@ -172,6 +172,5 @@ def _require_same(store: Store, manifest: DatasetManifest, found: str, expected:
 
 def publish_dataset(store: Store, manifest: DatasetManifest) -> None:
     """Make a data set visible, after every one of its files has been put into the store."""
-    content = manifest.model_dump(mode="json")
-    sealed = content | {SEAL_FIELD: digest_of(content)}
-    store.write(dataset_key(manifest.digest, MANIFEST_NAME), canonical_json(sealed))
+    data = seal(manifest.model_dump(mode="json"), SEAL_FIELD)
+    store.write(dataset_key(manifest.digest, MANIFEST_NAME), data)

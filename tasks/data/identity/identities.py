@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from storage.errors import ObjectMissingError
-from storage.objects.digests import canonical_json, digest_of, is_sealed
+from storage.objects.digests import is_sealed, seal
 from storage.objects.store import Store
 from tasks.data.sources.source_file import SETTLED_SECONDS, SourceFile
 
@@ -43,7 +43,7 @@ def keep_identities(store: Store, digest: str, identities: Identities) -> None:
     """Keep them, unless they are there already."""
     if identities != find_identities(store, digest):
         content = {"files": dict(identities)}
-        store.write(_key(digest), canonical_json(content | {SEAL_FIELD: digest_of(content)}))
+        store.write(_key(digest), seal(content, SEAL_FIELD))
 
 
 def _key(digest: str) -> str:

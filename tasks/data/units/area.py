@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from storage.errors import ObjectExistsError, ObjectMissingError
-from storage.objects.digests import canonical_json, digest_of, is_sealed, sha256_of_file
+from storage.objects.digests import is_sealed, seal, sha256_of_file
 from storage.objects.store import Store
 
 AREAS_FOLDER = "preparations"
@@ -95,7 +95,7 @@ class StoreArea:
         for file_name, path in files.items():
             put_again(self.store, path, self._key_of(file_name))
             path.unlink()
-        self.store.write(self._key_of(f"{name}.json"), canonical_json(record | {SEAL_FIELD: digest_of(record)}))
+        self.store.write(self._key_of(f"{name}.json"), seal(record, SEAL_FIELD))
 
     def fetch(self, name: str) -> Path:
         return self.store.fetch(self._key_of(name))

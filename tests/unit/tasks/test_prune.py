@@ -10,8 +10,7 @@ import pytest
 from flows.commands.prune import prune_run
 from storage.checkpoints.checkpoints import find_complete_checkpoints, list_checkpoint_paths, verify_checkpoint
 from storage.checkpoints.strays import delete_strays, find_strays
-from storage.errors import ConfigurationError, ConflictError, CorruptObjectError, IncompatibleRunError, StoreError
-from storage.objects.history import seal_history
+from storage.errors import ConfigurationError, ConflictError, IncompatibleRunError, StoreError
 from storage.objects.local_store import LocalStore
 from storage.runs.manifest import Manifest
 from storage.runs.retention import RetentionPolicy
@@ -207,21 +206,6 @@ def test_promotion_notes_the_metric_of_a_validation_at_that_very_step(store: Loc
     for path in (due_checkpoint(store), older.path):
         assert promote_checkpoint(CONFIG, places_of(store), path) == state_of(store).kept[0]
     assert [record.metric for record in state_of(store).kept[:2]] == [None, 0.045]
-
-
-def test_a_checkpoint_whose_history_was_not_written_as_it_says_is_not_promoted(
-    store: LocalStore, tmp_path: Path
-) -> None:
-    fence = state_of(store).kept[0].fence
-    sealed = seal_history("run", "curve", {"loss": [[10, 0.5, 0.1]], "validation": []}, None)
-    found = make_checkpoint(store, tmp_path, 60, fence, history=sealed.part)
-    for data, problem in ((None, "is missing"), (sealed.data[:-1], "was changed")):
-        if data is not None:
-            store.write(sealed.part.key, data)
-        with pytest.raises(CorruptObjectError, match=f"{sealed.part.key} {problem}"):
-            promote_checkpoint(CONFIG, places_of(store), found.path)
-    sealed.write(store)
-    assert promote_checkpoint(CONFIG, places_of(store), found.path) == state_of(store).promoted
 
 
 def test_a_promotion_applies_the_policy_and_a_store_that_cannot_delete_does_not_stop_training(

@@ -1,7 +1,7 @@
 """Validating a checkpoint, outside the processes that wrote it, and making it the run's resume point.
 
-Invariant: nothing is promoted of which not every byte was hashed and every value looked at, but the curve of losses from
-before, which stands beside it; and nothing is deleted before the generation that no longer names it is committed.
+Invariant: nothing is promoted of which not every byte was hashed and every value looked at, and nothing is deleted
+before the generation that no longer names it is committed. A loss curve of before, beside it, is no part of it.
 """
 
 import json

@@ -47,16 +47,17 @@ def explained_errors(memory_limit: str, folder: Path) -> Iterator[None]:
     except duckdb.OutOfMemoryException as error:
         raise ConfigurationError(
             f"The ledger takes more memory than data.memory_limit = {memory_limit!r}, or more disk than {folder} has: "
-            f"{_first_line(error)} Raise data.memory_limit, or give that folder a larger disk."
+            f"{first_line(error)} Raise data.memory_limit, or give that folder a larger disk."
         ) from error
     except duckdb.Error as error:
         raise StoreError(
-            f"The ledger or the data set cannot be read: {_first_line(error)} "
+            f"The ledger or the data set cannot be read: {first_line(error)} "
             "Check that the store's files are there and may be read."
         ) from error
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """What DuckDB says of an error, without the advice that follows."""
     return str(error).partition("\n")[0]
 
 

@@ -6,7 +6,6 @@ inputs are never prepared twice. Before the data have passed every check, no fil
 """
 
 import contextlib
-import errno
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -29,7 +28,6 @@ from storage.datasets import (
     dataset_key,
     publish_dataset,
 )
-from storage.errors import ConfigurationError, StoreError
 from storage.objects.digests import canonical_json, digest_of, sha256_of_file
 from storage.objects.store import Store
 from tasks.configuration import DataConfig
@@ -38,6 +36,7 @@ from tasks.data.contract.judge_process import load_judge
 from tasks.data.contract.judgement import Findings, findings_of
 from tasks.data.contract.result import CONTRACT_FILE, sum_up
 from tasks.data.database import open_database
+from tasks.data.failures import explained_failures
 from tasks.data.identity.fingerprints import ensure_unchanged, fingerprint_files, read_inputs
 from tasks.data.identity.identities import identities_of, keep_identities
 from tasks.data.listing import find_source
@@ -62,7 +61,6 @@ from tasks.data.units.texts import LEARNED, fetch_tokenizer, keep_tokenizer, rea
 from tasks.data.units.work import Engine, OneByOne, do_unit
 from tasks.data.units.working_folders import remove_abandoned, working_folder
 from tasks.pages.words import count_of, size
-from tasks.places import scratch_error
 
 # What is smaller than this is prepared in this process, and nothing of it is kept for a second attempt.
 SMALL_SOURCE_BYTES = 64 << 20
@@ -117,7 +115,7 @@ def prepare_dataset(
         keep_identities(store, published.digest, identities)
         return published
     load_judge()
-    with working_folder(scratch) as folder, _explained(config, scratch):
+    with working_folder(scratch) as folder, explained_failures(config, scratch):
         place, address = _open(config, store, scratch, folder, inputs, files, cache)
         place = replace(place, on_progress=on_progress)
         preparation = _Preparation(place, address, inputs, on_progress, run_part, engine or OneByOne())
@@ -392,28 +390,3 @@ def _begin_to_judge(findings: Findings) -> Future[Record]:
 def _judged(judging: Future[Record]) -> tuple[Record, str]:
     result = judging.result()
     return result, sum_up(result)
-
-
-@contextlib.contextmanager
-def _explained(config: DataConfig, scratch: Path) -> Iterator[None]:
-    """Turn running out of memory or disk into errors that say what to do."""
-    try:
-        yield
-    except duckdb.OutOfMemoryException as error:
-        raise ConfigurationError(
-            f"Preparing the data takes more memory than data.memory_limit = {config.memory_limit!r}, or more disk than "
-            f"{scratch} has: {_first_line(error)} Raise data.memory_limit, or free some disk."
-        ) from error
-    except duckdb.IOException as error:
-        raise StoreError(
-            f"Cannot read {config.source} or write working files in {scratch}: {_first_line(error)} "
-            "Check that the files are still there and that the disk has space left, then run again."
-        ) from error
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM):
-            raise
-        raise scratch_error(scratch, error) from error
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0]

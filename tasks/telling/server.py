@@ -72,7 +72,7 @@ def tell_all(why: str = "", patience_seconds: float = PATIENCE_SECONDS) -> None:
         if time.monotonic() > deadline:
             warn("Prefect's server did not come back. What was trained is safe; the flow run may be shown wrongly.")
             return
-        time.sleep(POLL_SECONDS)
+        time.sleep(POLL_SECONDS)  # nobody tells when a server is back: it is asked
     # Prefect's client for events connects again when it has one to send, and first sends those it still holds.
     emit_event(event=FLOW_ENDS, resource={"prefect.resource.id": "holdfast.flow-run"})
 

@@ -62,7 +62,7 @@ def slowly(spec: SegmentSpec, world: World) -> Any:
 
     @functools.wraps(take_step)
     def slow_step(*arguments: Any) -> Any:
-        time.sleep(STEP_SECONDS)
+        time.sleep(STEP_SECONDS)  # what a step of a larger model takes
         return take_step(*arguments)
 
     Trainer.take_step = slow_step  # type: ignore[method-assign, assignment]
@@ -223,16 +223,21 @@ def test_a_save_that_fails_on_one_rank_leaves_what_the_other_one_is_writing_alon
         verify_checkpoint(store, checkpoint.path, checkpoint.digest)
 
 
-def with_a_store_that_hangs(spec: SegmentSpec, world: World) -> Any:
-    """Nothing of the first checkpoint is ever put; the ranks are asked to stop at step 8."""
+def let_the_save_of_step_5_hang() -> None:
+    """In this process no write of its files ever returns."""
     put = checkpoint_writer.put_checkpoint_file
 
-    def hanging_put(store: Any, key: str, *arguments: Any) -> Any:
+    def put_or_hang(store: Any, key: str, *rest: Any) -> Any:
         if "/000000000005-" in key:
             threading.Event().wait()
-        return put(store, key, *arguments)
+        return put(store, key, *rest)
 
-    checkpoint_writer.put_checkpoint_file = hanging_put
+    checkpoint_writer.put_checkpoint_file = put_or_hang
+
+
+def with_a_store_that_hangs(spec: SegmentSpec, world: World) -> Any:
+    """Nothing of the first checkpoint is ever put; the ranks are asked to stop at step 8."""
+    let_the_save_of_step_5_hang()
     flag = StopFlag()
     take_step = Trainer.take_step
 
@@ -303,14 +308,7 @@ def test_a_long_validation_does_not_keep_a_checkpoint_from_being_found(
 
 def hangs_at_step_5(spec: SegmentSpec, world: World) -> Any:
     """One write never returns, as on a network file system whose server is gone."""
-    put = checkpoint_writer.put_checkpoint_file
-
-    def put_or_hang(store: Any, key: str, *rest: Any) -> Any:
-        if "/000000000005-" in key:
-            threading.Event().wait()
-        return put(store, key, *rest)
-
-    checkpoint_writer.put_checkpoint_file = put_or_hang
+    let_the_save_of_step_5_hang()
     loop.LONG_SAVE_SECONDS = 0.2
     return slowly(spec, world)
 

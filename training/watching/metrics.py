@@ -51,8 +51,8 @@ def score(logits: Tensor, labels: Tensor, target: Target, objective: Objective) 
 def _counting() -> Iterator[None]:
     """A context in which torchmetrics counts with `bincount`, which on a CPU gives the same numbers each time.
 
-    Where torch is told to be deterministic, torchmetrics compares each sample with each pair of classes instead: 10 GB
-    for 100,000 samples of 77 classes.
+    Where torch is told to be deterministic, torchmetrics compares each sample with each pair of classes instead, all at
+    once, in memory.
     """
     mode = torch.get_deterministic_debug_mode()
     torch.set_deterministic_debug_mode("default")

@@ -18,7 +18,7 @@ from hypothesis import settings
 from tests.helpers.prefect_server import running_prefect_server, starting_prefect_server, wait_until_healthy
 
 # Who asks for one of these fixtures needs what the marker says; a store that is a parameter brings its marker itself.
-NEEDED_BY_FIXTURE = {"prefect_server": "server", "s3_endpoint": "server", "ceph_endpoint": "ceph"}
+NEEDED_BY_FIXTURE = {"prefect_server": "server", "s3_endpoint": "server", "ceph_endpoint": "ceph", "slurm": "slurm"}
 SERVER_MARKERS = set(NEEDED_BY_FIXTURE.values())
 EXIT_STATUS = pytest.StashKey[int]()
 SHARED_SERVER = pytest.StashKey[dict[str, str]]()
@@ -98,6 +98,24 @@ def ceph_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         pytest.skip(f"Ceph is not installed ({missing[0]} is missing); on Debian 12: apt-get install {PACKAGES}")
     with running_ceph_server(tmp_path_factory.mktemp("ceph")) as endpoint:
         yield endpoint
+
+
+@pytest.fixture(scope="session")
+def slurm_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """The session's one real Slurm; who asks for it is skipped where there can be none. Tests ask for `slurm`."""
+    from tests.helpers.slurm_cluster import find_reason_to_skip, running_slurm
+
+    if reason := find_reason_to_skip():
+        pytest.skip(reason)
+    with running_slurm(tmp_path_factory.mktemp("slurm")) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def slurm(slurm_cluster: Any) -> Iterator[Any]:
+    """That cluster, a `SlurmCluster`, with idle nodes and without a job; what a test leaves there is ended with it."""
+    yield slurm_cluster
+    slurm_cluster.reset()
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:

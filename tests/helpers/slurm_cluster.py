@@ -178,7 +178,12 @@ class SlurmCluster:
         _kill_all(lambda: find_processes(self.settings, node))
 
     def start_node(self, node: str) -> None:
-        """Start a node that was killed; returns when Slurm gives it jobs again."""
+        """Start a node that was killed, once Slurm has noticed; returns when Slurm gives it jobs again.
+
+        Earlier the jobs it had would be taken for running: Slurm tells by the time of its boot that a machine was away
+        for a moment, and all nodes have that of this machine.
+        """
+        self.wait_until(f"{node} is given up", lambda: "DOWN" in self.read_node(node)["State"], self._describe)
         self._start_node(node)
         usable = ("IDLE", "MIXED", "ALLOCATED")
         self.wait_until(f"{node} is back", lambda: self.read_node(node)["State"] in usable, self._describe)

@@ -15,7 +15,7 @@ from storage.errors import ConfigurationError, HoldfastError
 from storage.objects.addresses import open_store, path_of
 from storage.objects.local_store import LocalStore
 from storage.runs.manifest import Manifest
-from tasks.running.ranks import environment_of_installation
+from tasks.launching.processes import environment_of_installation
 from tasks.settings.reading import load_configuration
 from tasks.telling.terminal import console
 

@@ -22,6 +22,7 @@ from tasks.evaluate import evaluate_run
 from tasks.prepare import prepare_data
 from tasks.recover import recover
 from tasks.report import publish_report
+from tasks.running.launch import require_launchable
 from tasks.segment import require_progress, train_segment
 from tasks.telling.final_errors import never_retry
 from tasks.telling.server import tell_all
@@ -45,6 +46,7 @@ def train(config: RunConfig, max_segments: int | None = None) -> RunState:
 
 
 def _train(config: RunConfig, max_segments: int | None) -> RunState:
+    require_launchable(config)
     dataset = prepare_data(config)
     dismiss_judge()
     try:

@@ -25,6 +25,10 @@ class StoreUnavailableError(StoreError):
     """The store does not answer just now: the same operation may succeed later, without anybody's help."""
 
 
+class ClusterUnavailableError(HoldfastError):
+    """The cluster's controller does not answer just now; what it was told may have reached it."""
+
+
 class ObjectMissingError(StoreError):
     """No object has this key."""
 

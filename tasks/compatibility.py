@@ -29,6 +29,7 @@ CHANGEABLE = (
     "checkpoint",
     "divergence",  # what was rolled back stands in the manifest and stays; this is about what is to come
     "segment",
+    "cluster",
     "retry",
 )
 # What a new run has where its configuration says nothing, and what is kept from then on: by section and field.

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer, model_validator
 
 from storage.objects.addresses import MAX_RUN_NAME_CHARACTERS, RUN_NAME_PATTERN
+from tasks.launching.configuration import ClusterConfig
 from training.configuration import (
     CheckpointConfig,
     ConfigModel,
@@ -326,4 +327,22 @@ class RunConfig(ConfigModel):
     checkpoint: CheckpointConfig = CheckpointConfig()
     divergence: DivergenceConfig = DivergenceConfig()
     segment: SegmentConfig = SegmentConfig()
+    cluster: ClusterConfig = ClusterConfig()
     retry: RetryConfig = RetryConfig()
+
+    @property
+    def num_ranks(self) -> int:
+        """Of all nodes together."""
+        return self.cluster.nodes * self.train.ranks
+
+    @model_validator(mode="after")
+    def _a_leaf_for_each_rank(self) -> "RunConfig":
+        leaves = self.train.leaves
+        if self.num_ranks > leaves:
+            raise ValueError(
+                f"all ranks together must be at most train.leaves: cluster.nodes = {self.cluster.nodes} with "
+                f"train.ranks = {self.train.ranks} each are {self.num_ranks}, and train.leaves is {leaves}. Set "
+                f"cluster.nodes to at most {leaves // self.train.ranks}, or for a new run train.leaves to at least "
+                f"{self.num_ranks}"
+            )
+        return self

@@ -13,19 +13,19 @@ from storage.runs.metric_values import MetricValue, describe_not_finite, find_no
 from storage.runs.run_state import RunState
 from storage.runs.transitions import record_metrics
 from tasks.configuration import RunConfig
+from tasks.launching.job import Job
 from tasks.pages.words import score
 from tasks.places import RunPlaces, open_places
 from tasks.retrying import Patience
 from tasks.running.hang import HangWatch
 from tasks.running.heartbeat import Heartbeat
-from tasks.running.launch import LOG_NAME, hold_lease, make_ranks, make_specification
+from tasks.running.launch import hold_lease, launch_job
 from tasks.running.settle import settle_evaluation
 from tasks.running.signals import StopRequest, run_to_end
 from tasks.running.supervision import supervise
 from tasks.step import step
 from tasks.telling.announce import announce, warn
 from tasks.telling.terminal import console
-from training.specification import SegmentSpec
 from training.watching.reporter import Report
 
 LOG_LINES_SHOWN = 15
@@ -77,17 +77,16 @@ def _run_ranks(config: RunConfig, places: RunPlaces, request: StopRequest) -> No
     state = hold_lease(config, places, "evaluate").state
     lease = state.lease
     assert lease is not None
-    spec = make_specification(config, places, state)
     watch = HangWatch(config.segment.hang_seconds, lease.first_step)
-    ranks = make_ranks(config, spec)
+    job = launch_job(config, places, state)
     with Heartbeat(places, lease.fence, lease.first_step) as heartbeat:
 
         def take(report: Report) -> None:
             heartbeat.step = report.step
 
-        with ranks, console.status("evaluating on the test split"):
-            is_hung = supervise(ranks, spec, watch, request, take)
-        reason = watch.cause if is_hung else f"The last lines of its log:\n{_last_lines(spec)}"
+        with job, console.status("evaluating on the test split"):
+            is_hung = supervise(job, watch, request, take)
+        reason = watch.cause if is_hung else f"The last lines of its log:\n{_last_lines(job)}"
         if is_hung:
             warn(f"The evaluation made no progress. {watch.cause}")
         settle_evaluation(config, places, lease)
@@ -95,6 +94,5 @@ def _run_ranks(config: RunConfig, places: RunPlaces, request: StopRequest) -> No
         raise SegmentFailedError(f"The evaluation ended without a result. {reason}")
 
 
-def _last_lines(spec: SegmentSpec) -> str:
-    log = spec.scratch_folder / LOG_NAME
-    return "\n".join(log.read_text(errors="replace").splitlines()[-LOG_LINES_SHOWN:])
+def _last_lines(job: Job) -> str:
+    return "\n".join(job.read_log().splitlines()[-LOG_LINES_SHOWN:])

@@ -44,6 +44,8 @@ def _take_up(config: RunConfig, dataset: DatasetManifest, places: RunPlaces) -> 
     _require_same_dataset(head.state, dataset)
     require_pinned_dataset(places, head.state)
     state = pin_if_older(places, recover_run(config, places, promote))
+    if state.lease is not None:
+        return state, "Its ranks work on in a job of the cluster."
     require_compatible(state, config)  # with what was promoted just now
     if state.config != config.model_dump(mode="json"):
         _announce_changes(state, config)

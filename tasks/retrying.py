@@ -1,4 +1,4 @@
-"""Operations on a store that does not answer for a while: made again, for as long as the configuration says.
+"""Operations on a store, or a cluster, that does not answer for a while: made again for as long as configured.
 
 Each request to a store is made again in one place, by the store itself, for seconds. This is the one place where a
 whole operation is (settling a segment, an evaluation, a report), for minutes. Invariant: whatever is given to it may be
@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from storage.errors import StoreUnavailableError
+from storage.errors import ClusterUnavailableError, StoreUnavailableError
 from tasks.configuration import RetryConfig
 from tasks.telling.announce import warn
 
@@ -22,7 +22,7 @@ _Result = TypeVar("_Result")
 
 
 class Patience:
-    """Waits for a store for `retry.store_seconds`, unless `is_asked_to_stop` says that there is no time to wait."""
+    """Waits for a store or a cluster for `retry.store_seconds`, unless `is_asked_to_stop` says there is no time."""
 
     def __init__(self, retry: RetryConfig, is_asked_to_stop: Callable[[], bool] = lambda: False) -> None:
         self._seconds = retry.store_seconds
@@ -31,14 +31,14 @@ class Patience:
     def attempt(self, what: str, operation: Callable[[], _Result]) -> _Result:
         """What `operation` returns, made again while the store does not answer. `what` names it, for people.
 
-        Raises the last `StoreUnavailableError`, and everything else at once.
+        Raises the last `StoreUnavailableError` or `ClusterUnavailableError`, and everything else at once.
         """
         pauses = plan_pauses(self._seconds)
         deadline: float | None = None
         for number, longest in enumerate(pauses, start=1):
             try:
                 return operation()
-            except StoreUnavailableError as error:
+            except (StoreUnavailableError, ClusterUnavailableError) as error:
                 deadline = deadline or time.monotonic() + self._seconds
                 if time.monotonic() >= deadline or self._is_asked_to_stop():
                     raise

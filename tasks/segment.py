@@ -9,23 +9,24 @@ from storage.objects.addresses import run_address
 from storage.runs.run_state import RunState, SegmentRecord
 from storage.runs.segments import write_outcome
 from tasks.configuration import RunConfig
+from tasks.launching.job import Job
+from tasks.pages.words import count_of
 from tasks.places import open_places
 from tasks.promote import promote
 from tasks.reports.set_aside import describe_set_aside, describe_setback
 from tasks.retrying import Patience
 from tasks.running.hang import HangWatch
 from tasks.running.heartbeat import Heartbeat
-from tasks.running.launch import hold_lease, make_ranks, make_specification
+from tasks.running.launch import hold_lease, launch_job, require_launchable
 from tasks.running.promotion import clear_strays, set_aside_damaged, set_aside_resume_point
-from tasks.running.ranks import Ranks
 from tasks.running.settle import settle_segment
 from tasks.running.signals import StopRequest, run_to_end
 from tasks.running.supervision import supervise
+from tasks.running.taking_over import was_taken_up
 from tasks.step import rename_step, step
 from tasks.telling.alerts import SAVE_FAILED, alert
 from tasks.telling.announce import announce, warn
 from tasks.telling.display import SegmentDisplay
-from training.specification import SegmentSpec
 from training.watching.reporter import CheckpointReport, Report
 
 
@@ -69,19 +70,19 @@ class _Segment:
 
     def run(self) -> SegmentRecord:
         config, places = self._config, self._places
+        self._patience.attempt("Asking the cluster", lambda: require_launchable(config))
         head = self._patience.attempt("Taking the lease", lambda: hold_lease(config, places, "train"))
         lease = head.state.lease
         assert lease is not None
         number = len(head.state.segments) + 1
         rename_step(f"segment {number}: from step {lease.first_step:,}")
-        spec = make_specification(config, places, head.state)
-        ranks = make_ranks(config, spec)
+        job = launch_job(config, places, head.state)
         _warn_of_setback(head.state)
         announce(_describe_start(head.state, config))
         with Heartbeat(places, lease.fence, lease.first_step) as heartbeat:
             clear_strays(places, head)
-            with ranks, SegmentDisplay(config, lease.first_step) as display:
-                self._supervise(spec, ranks, display, heartbeat)
+            with job, SegmentDisplay(config, lease.first_step) as display:
+                self._supervise(job, head.state, display, heartbeat)
             record = self._patience.attempt(
                 f"Settling segment {lease.fence}", lambda: settle_segment(config, places, lease, promote)
             )
@@ -89,8 +90,9 @@ class _Segment:
             rename_step(f"segment {number}: steps {record.first_step:,} to {record.last_step:,}")
         return record
 
-    def _supervise(self, spec: SegmentSpec, ranks: Ranks, display: SegmentDisplay, heartbeat: Heartbeat) -> None:
-        watch = HangWatch(self._config.segment.hang_seconds)
+    def _supervise(self, job: Job, begun_with: RunState, display: SegmentDisplay, heartbeat: Heartbeat) -> None:
+        lease, watch = begun_with.lease, HangWatch(self._config.segment.hang_seconds)
+        assert lease is not None
 
         def take(report: Report) -> None:
             display.show(report)
@@ -98,15 +100,15 @@ class _Segment:
             if report.note is not None:
                 warn(report.note)
             if report.alarm is not None:
-                alert(SAVE_FAILED, run_address(self._places.store, spec.run), report.alarm)
-            if report.checkpoint is not None:
-                self._take_up(report.checkpoint, spec.fence, display)
+                alert(SAVE_FAILED, run_address(self._places.store, self._config.run), report.alarm)
+            if report.checkpoint is not None and not was_taken_up(begun_with, report.checkpoint):
+                self._take_up(report.checkpoint, lease.fence, display)
 
-        if supervise(ranks, spec, watch, self._request, take):
-            record = watch.describe_end(spec.train.ranks)
+        if supervise(job, watch, self._request, take):
+            record = watch.describe_end(lease.world_size)
             self._patience.attempt(
-                f"Recording how segment {spec.fence} ended",
-                lambda: write_outcome(self._places.store, spec.run, spec.fence, record),
+                f"Recording how segment {lease.fence} ended",
+                lambda: write_outcome(self._places.store, self._config.run, lease.fence, record),
             )
 
     def _take_up(self, found: CheckpointReport, fence: int, display: SegmentDisplay) -> None:
@@ -150,5 +152,7 @@ def _warn_of_setback(state: RunState) -> None:
 
 def _describe_start(state: RunState, config: RunConfig) -> str:
     point = state.promoted.step if state.promoted else 0
-    ranks = "1 rank" if config.train.ranks == 1 else f"{config.train.ranks} ranks"
-    return f"Training {config.run} from step {point:,} of {config.train.steps:,} on {ranks}."
+    where = count_of(config.num_ranks, "rank")
+    if config.cluster.kind != "local":
+        where += f" of {count_of(config.cluster.nodes, 'node')}"
+    return f"Training {config.run} from step {point:,} of {config.train.steps:,} on {where}."

@@ -43,6 +43,8 @@ from tasks.telling.terminal import console
 from training.watching.reporter import Report
 
 POLL_SECONDS = 0.05
+# Processes are killed, which one can do to those of this machine.
+ON_THIS_MACHINE = ("cluster.kind=local", "cluster.nodes=1")
 
 
 def drill_run(
@@ -68,8 +70,9 @@ class _Drill:
         self, configuration: Path, assignments: Sequence[str], kills: int, world_sizes: str | None, seed: int | None
     ) -> None:
         self.configuration = configuration
-        self.assignments = assignments
-        self.config = load_configuration(configuration, assignments)
+        is_here = load_configuration(configuration, assignments).cluster.kind == "local"
+        self.assignments = assignments if is_here else [*assignments, *ON_THIS_MACHINE]
+        self.config = load_configuration(configuration, self.assignments)
         self.places = open_places(self.config)
         seed = secrets.randbelow(2**32) if seed is None else seed
         self.plan: DrillPlan = plan_drill(self.config, self.places.store, kills, world_sizes, seed)

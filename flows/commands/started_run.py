@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Self
 
 from storage.errors import HoldfastError, SegmentFailedError
-from tasks.running.ranks import environment_of_installation, kill_tree
+from tasks.launching.processes import environment_of_installation, kill_tree
 from tasks.telling.terminal import console
 from training.stopping import follow_parent
 

@@ -34,6 +34,8 @@ def drill(
     two runs and a page with the verdict stay in the store: runs/RUN-drill-1-straight, runs/RUN-drill-1-interrupted and
     drills/RUN-1.html, with 2 for the second drill.
 
+    All ranks are processes of this machine, also where cluster.kind names a cluster.
+
     Exit code 0 if the two agree, 1 if not. With train.sum = 'fast' only the samples decide; how far apart weights and
     metrics are is reported.
     """

@@ -29,6 +29,13 @@ class Holder(Record):
     start_ticks: int = Field(description="Start of the process, in clock ticks since boot.")
 
 
+class JobRecord(Record):
+    """A job of a cluster, in which the ranks of a lease run."""
+
+    kind: Literal["slurm"]
+    name: str = Field(description="By which the cluster's controller finds it.")
+
+
 class Lease(Record):
     """Who may promote checkpoints. The generation that granted it is its `fence`."""
 
@@ -49,6 +56,11 @@ class Lease(Record):
         None,
         exclude_if=lambda value: value is None,
         description="Folder of its ranks on the holder's local disk. None: as the configuration's scratch gives it.",
+    )
+    job: JobRecord | None = Field(
+        None,
+        exclude_if=lambda value: value is None,
+        description="None: its ranks are processes on the holder's machine.",
     )
 
 

@@ -18,6 +18,7 @@ from storage.runs.run_state import (
     ChangeRecord,
     CheckpointRecord,
     Holder,
+    JobRecord,
     Lease,
     RefusedRecord,
     RollbackRecord,
@@ -34,10 +35,11 @@ def take_lease(
     world_size: int,
     work: Literal["train", "evaluate"] = "train",
     scratch: Callable[[int], Path] | None = None,
+    job: Callable[[int], JobRecord | None] = lambda _fence: None,
 ) -> Change:
     """Begin a segment or an evaluation: its fence is the generation that grants the lease.
 
-    `scratch` gives the folder of its ranks for a fence.
+    For a fence `scratch` gives the folder of its ranks, and `job` the cluster's job in which they will be.
     """
 
     def change(state: RunState, generation: int) -> RunState:
@@ -54,8 +56,26 @@ def take_lease(
             planned_steps=state.steps_total,
             work=work,
             scratch=None if scratch is None else str(scratch(generation)),
+            job=job(generation),
         )
         return state.model_copy(update={"lease": lease})
+
+    return change
+
+
+def take_over(lease: Lease, holder: Holder) -> Change:
+    """Hold a lease whose ranks go on working, in place of a process that has died.
+
+    Raises `RunBusyError` if somebody else was quicker, `FencedError` if it has ended.
+    """
+
+    def change(state: RunState, _generation: int) -> RunState:
+        require_fence(state, lease.fence)
+        assert state.lease is not None
+        if state.lease.holder != lease.holder:
+            other = state.lease.holder
+            raise RunBusyError(f"Run {state.run!r} was just taken over by process {other.pid} on {other.host}.")
+        return state.model_copy(update={"lease": state.lease.model_copy(update={"holder": holder})})
 
     return change
 

@@ -13,13 +13,13 @@ from storage.runs.run_state import Lease, RunState
 from storage.runs.transitions import take_lease
 from tasks.compatibility import as_begun
 from tasks.configuration import RunConfig
+from tasks.launching.job import Job
+from tasks.launching.launchers import make_job, name_job, require_acceptable_job
+from tasks.launching.orders import JobOrder
 from tasks.places import RunPlaces
-from tasks.running.ranks import Ranks
 from training.specification import ResumePoint, SegmentSpec
 
 Work = Literal["train", "evaluate"]
-SPECIFICATION_NAME = "segment.json"
-LOG_NAME = "ranks.log"
 
 
 def hold_lease(config: RunConfig, places: RunPlaces, work: Work) -> Generation:
@@ -31,7 +31,13 @@ def hold_lease(config: RunConfig, places: RunPlaces, work: Work) -> Generation:
     head = places.manifest.load_head()
     if head.state.lease is not None and head.state.lease.holder == this_process():
         return head
-    change = take_lease(this_process(), config.train.ranks, work, lambda fence: _new_folder(places, work, fence))
+    change = take_lease(
+        this_process(),
+        config.num_ranks,
+        work,
+        lambda fence: _new_folder(places, work, fence),
+        lambda fence: name_job(config.cluster, places.store, config.run, fence),
+    )
     return places.manifest.commit("segment began" if work == "train" else "evaluation began", change)
 
 
@@ -67,12 +73,28 @@ def make_specification(config: RunConfig, places: RunPlaces, state: RunState) ->
     )
 
 
-def make_ranks(config: RunConfig, spec: SegmentSpec) -> Ranks:
-    """The ranks for a specification, to be launched as a context manager; it is written for them."""
-    spec.scratch_folder.mkdir(parents=True, exist_ok=True)
-    path = spec.scratch_folder / SPECIFICATION_NAME
-    path.write_text(spec.model_dump_json(), encoding="utf-8")
-    return Ranks(path, spec.scratch_folder / LOG_NAME, config.train, config.segment.grace_seconds)
+def launch_job(config: RunConfig, places: RunPlaces, state: RunState) -> Job:
+    """The ranks of the lease, to be launched as a context manager, or found if they run already."""
+    assert state.lease is not None
+    return make_job(state.lease.job, _order(config, places, make_specification(config, places, state)), places.store)
+
+
+def require_launchable(config: RunConfig) -> None:
+    """Raise `ConfigurationError` if the cluster would refuse the ranks: better before the data are prepared than after.
+
+    Raises `ClusterUnavailableError` too.
+    """
+    require_acceptable_job(config.cluster, config.train, config.segment.grace_seconds)
+
+
+def _order(config: RunConfig, places: RunPlaces, spec: SegmentSpec) -> JobOrder:
+    private_folder = None if places.private_folder is None else str(places.private_folder)
+    return JobOrder(
+        segment=spec,
+        cluster=config.cluster,
+        grace_seconds=config.segment.grace_seconds,
+        private_folder=private_folder,
+    )
 
 
 def _new_folder(places: RunPlaces, work: Work, fence: int) -> Path:

@@ -11,36 +11,44 @@ import time
 from pathlib import Path
 
 from storage.checkpoints.checkpoints import find_complete_checkpoints
-from storage.errors import ConflictError, RunBusyError
+from storage.errors import ConfigurationError, ConflictError, RunBusyError
 from storage.runs.holders import is_alive, is_visible, this_process
-from storage.runs.run_state import Lease, RunState, SegmentRecord
+from storage.runs.run_state import JobRecord, Lease, RunState, SegmentRecord
 from storage.runs.segments import OutcomeRecord, find_heartbeat, find_outcome, segment_path
-from storage.runs.transitions import end_evaluation, end_segment
+from storage.runs.transitions import end_evaluation, end_segment, take_over
 from tasks.configuration import RunConfig
+from tasks.launching.launchers import end_job
+from tasks.launching.processes import find_orphans, wait_for_orphans
+from tasks.launching.ranks import LOG_NAME, SPECIFICATION_NAME
 from tasks.places import RunPlaces
 from tasks.running.heartbeat import HEARTBEAT_SECONDS
-from tasks.running.launch import LOG_NAME, SPECIFICATION_NAME, find_folder
+from tasks.running.launch import find_folder
 from tasks.running.promotion import Promote, fall_back_to_valid, promote_checkpoint, promote_newest
-from tasks.running.ranks import find_orphans, wait_for_orphans
 from tasks.running.roll_back import answer_divergence
-from tasks.telling.announce import announce
+from tasks.running.taking_over import goes_on_as_it_is
+from tasks.telling.announce import announce, warn
 
 SILENCE_SECONDS = 60.0
 WATCH_SECONDS = 2.0
 # Ranks report every few seconds.
 FORGOTTEN_SECONDS = 3600.0
+LOST = "no outcome recorded: the process or the machine was killed"
 FOLDER_NAME = re.compile(r"(?:evaluation-)?(\d{8,})")  # as `launch` names the folders of leases
 
 
 def recover_run(config: RunConfig, places: RunPlaces, promote: Promote = promote_checkpoint) -> RunState:
     """Settle what the last segment left; if that was the last one, make sure that the final checkpoint is valid.
 
-    A segment that diverged is answered by a rollback. Raises `RunBusyError`, and `RunDivergedError` if none is left.
+    A segment that diverged is answered by a rollback, and one whose ranks go on in a cluster's job is taken over.
+    Raises `RunBusyError`, and `RunDivergedError` if no rollback is left.
     """
     lease = places.manifest.load_head().state.lease
     try:
         if lease is not None:
             require_dead_holder(places, lease)
+            if goes_on_as_it_is(config, places, lease):
+                change = take_over(lease, this_process())
+                return places.manifest.commit(f"segment {lease.fence} is watched by another process", change).state
             if lease.work == "train":
                 settle_segment(config, places, lease, promote)
             else:
@@ -94,7 +102,7 @@ def settle_segment(
     if ended is not None:  # by an earlier attempt, after which the store did not answer any more
         _put_away(places, lease)
         return ended
-    _wait_for_ranks(config, places, lease)
+    said = _wait_for_ranks(config, places, lease)
     promote_newest(config, places, find_complete_checkpoints(places.store, run, fence), promote)
     outcome = find_outcome(places.store, run, fence)
     state = places.manifest.load_head().state
@@ -103,7 +111,7 @@ def settle_segment(
     heartbeat = find_heartbeat(places.store, run, fence)
     alive_seconds = heartbeat.beat * HEARTBEAT_SECONDS if heartbeat else 0.0
     # Where it began may have moved back since it took the lease.
-    record = _describe_segment(state.lease or lease, outcome, last_step, resume_step, alive_seconds)
+    record = _describe_segment(state.lease or lease, outcome, last_step, resume_step, alive_seconds, said)
     places.manifest.commit(f"segment {fence} ended: {record.outcome}", end_segment(record))
     _put_away(places, lease)
     return record
@@ -118,12 +126,30 @@ def settle_evaluation(config: RunConfig, places: RunPlaces, lease: Lease) -> Non
     _put_away(places, lease)
 
 
-def _wait_for_ranks(config: RunConfig, places: RunPlaces, lease: Lease) -> None:
-    """Those whose launcher was killed may be saving right now. On another machine there is nothing to wait for."""
+def _wait_for_ranks(config: RunConfig, places: RunPlaces, lease: Lease) -> str | None:
+    """Those whose launcher was killed may be saving right now. On another machine there is nothing to wait for.
+
+    A cluster's job is ended wherever this runs; what the cluster says of it is returned.
+    """
+    if lease.job is not None:
+        return _end_job(config, places, lease, lease.job)
     if not is_visible(lease.holder):
-        return
+        return None
     if wait_for_orphans(find_folder(places, lease) / SPECIFICATION_NAME, config.segment.grace_seconds):
         announce("Ranks of a process before were still running: waited until they saved a checkpoint and exited.")
+    return None
+
+
+def _end_job(config: RunConfig, places: RunPlaces, lease: Lease, job: JobRecord) -> str | None:
+    """Where the cluster cannot be asked, its nodes find in the store that the lease is not theirs any more."""
+    try:
+        return end_job(job, places.store, config.run, lease, config.segment.grace_seconds)
+    except ConfigurationError as error:
+        warn(
+            f"The {job.kind} job {job.name} of segment {lease.fence} may still run, and cannot be ended from here; it "
+            f"can promote no checkpoint any more, and its nodes leave when they next look at the run. {error}"
+        )
+        return None
 
 
 def _put_away(places: RunPlaces, lease: Lease) -> None:
@@ -167,12 +193,17 @@ def _is_forgotten(places: RunPlaces, folder: Path) -> bool:
 
 
 def _describe_segment(
-    lease: Lease, outcome: OutcomeRecord | None, last_step: int, resume_step: int, alive_seconds: float
+    lease: Lease,
+    outcome: OutcomeRecord | None,
+    last_step: int,
+    resume_step: int,
+    alive_seconds: float,
+    said: str | None,
 ) -> SegmentRecord:
     return SegmentRecord(
         fence=lease.fence,
         outcome=outcome.outcome if outcome else "lost",
-        cause=outcome.cause if outcome else "no outcome recorded: the process or the machine was killed",
+        cause=_describe_cause(outcome, said),
         first_step=lease.first_step,
         last_step=last_step,
         world_size=lease.world_size,
@@ -187,6 +218,13 @@ def _describe_segment(
         planned_steps=lease.planned_steps,
         is_abandoned=outcome.is_abandoned if outcome else False,
     )
+
+
+def _describe_cause(outcome: OutcomeRecord | None, said: str | None) -> str:
+    """The ranks' words; of what they did not choose also the cluster's, which knows why."""
+    cause = outcome.cause if outcome else LOST
+    is_theirs = outcome is not None and outcome.outcome in ("completed", "budget", "diverged")
+    return cause if said is None or is_theirs else f"{cause}. {said}"
 
 
 def _last_step_seen(places: RunPlaces, lease: Lease) -> int:

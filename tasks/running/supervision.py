@@ -8,42 +8,50 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from tasks.running.following import ReportFollower
+from tasks.launching.job import Job
+from tasks.launching.processes import POLL_SECONDS
 from tasks.running.hang import HangWatch
-from tasks.running.ranks import POLL_SECONDS, Ranks
 from tasks.running.signals import StopRequest
-from training.specification import SegmentSpec
+from tasks.telling.announce import announce
 from training.watching.reporter import Report
 
 
-def supervise(
-    ranks: Ranks, spec: SegmentSpec, watch: HangWatch, request: StopRequest, on_report: Callable[[Report], None]
-) -> bool:
+def supervise(job: Job, watch: HangWatch, request: StopRequest, on_report: Callable[[Report], None]) -> bool:
     """Follow launched ranks until the last one has ended; whether they hung and were killed."""
-    reports = ReportFollower(spec.progress_file)
-    with _passing_on(request, ranks):
-        while ranks.is_running(POLL_SECONDS):
-            new = reports.read()
+    told: str | None = None
+    with _passing_on(request, job):
+        while job.is_running(POLL_SECONDS):
+            new = job.read_reports()
+            wait = job.describe_wait()
+            if wait is not None:
+                told = _tell(wait, told)
+                watch.heard(watch.last_step)  # who waits in a queue does not hang
             if not new and watch.is_hung():
-                ranks.kill()
+                job.kill()
                 return True
             for report in new:
                 watch.heard(report.step)
                 on_report(report)
-    for report in reports.read():  # the last ones, which they wrote while they left
+    for report in job.read_reports():  # the last ones, which they wrote while they left
         on_report(report)
     return False
 
 
+def _tell(wait: str, told: str | None) -> str:
+    if wait != told:
+        announce(f"{wait}.")
+    return wait
+
+
 @contextmanager
-def _passing_on(request: StopRequest, ranks: Ranks) -> Iterator[None]:
+def _passing_on(request: StopRequest, job: Job) -> Iterator[None]:
     """Ask the ranks to leave as soon as somebody asks to stop, whatever the block is at: a promotion takes a while."""
     is_over = threading.Event()
 
     def watch() -> None:
         while not is_over.wait(POLL_SECONDS):
             if request.is_made:
-                ranks.stop()
+                job.stop()
                 return
 
     watching = threading.Thread(target=watch, name="stop-request", daemon=True)

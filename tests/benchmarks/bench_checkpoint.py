@@ -17,8 +17,8 @@ from typing import Any
 from rich.console import Console
 
 from storage.objects.local_store import LocalStore
-from tasks.running.following import ReportFollower
-from tasks.running.ranks import POLL_SECONDS
+from tasks.launching.processes import POLL_SECONDS
+from tasks.launching.reports import ReportFollower
 from tests.benchmarks.checkpoints.figures import PREEMPTION, all_ratios, make_table
 from tests.benchmarks.checkpoints.rank import BATCH_SIZE, LEAVES, work
 from tests.helpers.datasets import publish_small_dataset

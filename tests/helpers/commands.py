@@ -17,7 +17,7 @@ import psutil
 from flows.cli import execute
 from flows.commands.status import read_status
 from storage.objects.local_store import LocalStore
-from tasks.running.ranks import kill_tree
+from tasks.launching.processes import kill_tree
 
 COMMAND = [sys.executable, "-m", "flows.cli"]
 ROOT = Path(__file__).parents[2]

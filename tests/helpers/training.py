@@ -9,7 +9,8 @@ from storage.checkpoints.checkpoints import STATE_NAME, FoundCheckpoint, find_co
 from storage.datasets import DatasetManifest
 from storage.objects.local_store import LocalStore
 from storage.runs.segments import OutcomeRecord, find_outcome
-from tasks.running.ranks import POLL_SECONDS, Ranks
+from tasks.launching.processes import POLL_SECONDS
+from tasks.launching.ranks import Ranks
 from tests.helpers.processes import RankProcesses
 from training.configuration import CheckpointConfig, ModelConfig, TrainConfig, ValidationConfig
 from training.specification import ResumePoint, SegmentSpec
@@ -54,9 +55,7 @@ def make_spec(
 
 def launch(spec: SegmentSpec, grace_seconds: float = 30) -> Ranks:
     """The ranks of a segment, to be used as a context manager."""
-    path = spec.scratch_folder / "segment.json"
-    path.write_text(spec.model_dump_json(), encoding="utf-8")
-    return Ranks(path, spec.scratch_folder / "ranks.log", spec.train, grace_seconds)
+    return Ranks(spec, grace_seconds)
 
 
 def train_to_end(spec: SegmentSpec, store: LocalStore) -> OutcomeRecord:

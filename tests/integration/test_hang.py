@@ -34,7 +34,7 @@ def test_ranks_that_report_are_followed_and_those_that_are_silent_for_too_long_a
                 os.kill(pid, signal.SIGSTOP)
 
     with launch(spec) as ranks:
-        assert supervise(ranks, spec, watch, StopRequest(), take)
+        assert supervise(ranks, watch, StopRequest(), take)
         assert not ranks.is_running(0)
     assert processes_mentioning(str(spec.scratch_folder)) == []
     assert steps[-1] >= LAST_REPORTED_STEP

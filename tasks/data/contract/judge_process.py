@@ -17,7 +17,7 @@ from threading import Lock, Thread
 
 from storage.errors import StoreError
 from tasks.data.contract.judge import Columns, Judgement, Question, judge_here, load
-from tasks.running.ranks import environment_of_installation
+from tasks.launching.processes import environment_of_installation
 
 _lock = Lock()
 _running: "_Process | None" = None

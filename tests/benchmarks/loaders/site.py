@@ -22,7 +22,7 @@ from storage.objects.local_store import LocalStore
 from tasks.configuration import RunConfig
 from tasks.corpora.generate import generate_corpus
 from tasks.data.pipeline import prepare_dataset
-from tasks.running.ranks import kill_tree
+from tasks.launching.processes import kill_tree
 from tasks.settings.reading import load_configuration
 from tests.benchmarks.loaders.holdfast import QUALITY
 from tests.benchmarks.loaders.peers import PEERS, ROOT, Peer, peer_command, peer_environment

@@ -9,11 +9,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property, partial
 
-from tests.faults.campaign import chains, damage, disturbances, network, poison, prune_kills, rivals
+from tests.faults.campaign import chains, clusters, damage, disturbances, network, poison, prune_kills, rivals
 from tests.faults.campaign.points import PHASES, Point
 from tests.faults.campaign.results import Attempt
 from tests.faults.campaign.site import Site
 from tests.helpers.faulty_proxy import Failure, FaultyProxy
+from tests.helpers.slurm_cluster import SlurmCluster, find_reason_to_skip, running_slurm
 
 NUM_FLIPS, NUM_CUTS = 1000, 100
 
@@ -55,6 +56,11 @@ class Catalogue:
             yield Entry(name, partial(attempt, site))
         for disturbance in disturbances.DISTURBANCES:
             yield Entry(disturbance.name, partial(disturbances.meet, site, disturbance))
+        yield Entry("cluster: all that happens to Slurm jobs", lambda: clusters.everything_happens(site, self._slurm))
+        yield Entry(
+            "cluster: the command dies while its Slurm job runs",
+            lambda: clusters.command_dies_and_its_job_goes_on(site, self._slurm),
+        )
         yield Entry("power cut at every operation of a prune", self._kill_prunes)
         yield Entry("a bit flips", partial(damage.flip_bits, site, generator, NUM_FLIPS))
         yield Entry("a file is cut short", partial(damage.cut_short, site, generator, NUM_CUTS))
@@ -72,6 +78,16 @@ class Catalogue:
     @cached_property
     def _bucket(self) -> FaultyProxy:
         return self._resources.enter_context(network.running_bucket(self._site))
+
+    @cached_property
+    def _slurm(self) -> SlurmCluster:
+        """Of this catalogue alone: a job that takes the nodes of another one's would be a fault too many."""
+        reason = find_reason_to_skip()
+        if reason is not None:
+            raise RuntimeError(reason)
+        folder = self._site.new_folder("slurm")
+        folder.mkdir(parents=True)
+        return self._resources.enter_context(running_slurm(folder))
 
     @cached_property
     def _requests(self) -> list[tuple[str, str]]:

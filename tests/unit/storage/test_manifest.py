@@ -21,7 +21,7 @@ from storage.runs.holders import this_process
 from storage.runs.manifest import GENERATION_FORMAT, Manifest
 from storage.runs.retention import RetentionPolicy
 from storage.runs.run_state import CheckpointRecord, RunState, SegmentRecord
-from storage.runs.transitions import end_segment, promote, prune, record_metrics, set_aside, take_lease
+from storage.runs.transitions import end_segment, promote, prune, record_metrics, set_aside, take_lease, take_over
 from tests.helpers.runs import lease_run, make_run
 
 
@@ -113,6 +113,20 @@ def test_a_segment_whose_lease_is_over_can_promote_nothing(manifest: Manifest) -
     with pytest.raises(FencedError, match=f"held by fence {successor}"):
         manifest.commit("promoted", promote(checkpoint(10, zombie), RetentionPolicy(newest=3)))
     assert manifest.load_head().state.promoted is None
+
+
+def test_of_two_that_take_a_lease_over_one_wins_and_the_fence_stays(manifest: Manifest) -> None:
+    lease_run(manifest)
+    lease = manifest.load_head().state.lease
+    assert lease is not None
+    first, second = (lease.holder.model_copy(update={"pid": lease.holder.pid + number}) for number in (1, 2))
+    taken = manifest.commit("watched by another process", take_over(lease, first)).state.lease
+    assert taken == lease.model_copy(update={"holder": first})
+    with pytest.raises(RunBusyError, match=f"taken over by process {first.pid}"):
+        manifest.commit("watched by another process", take_over(lease, second))
+    manifest.commit("ended", end_segment(ended(lease.fence)))
+    with pytest.raises(FencedError, match="held by nobody"):
+        manifest.commit("watched by another process", take_over(taken, second))
 
 
 def test_promotion_moves_forward_and_keeps_the_newest(manifest: Manifest) -> None:

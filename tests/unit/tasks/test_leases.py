@@ -14,8 +14,9 @@ from storage.runs.run_state import Lease
 from storage.runs.segments import segment_path
 from storage.runs.transitions import take_lease
 from tasks.configuration import DataConfig, RunConfig, SegmentConfig
+from tasks.launching.ranks import LOG_NAME, SPECIFICATION_NAME
 from tasks.places import RunPlaces
-from tasks.running.launch import LOG_NAME, SPECIFICATION_NAME, Work, find_folder, hold_lease
+from tasks.running.launch import Work, find_folder, hold_lease
 from tasks.running.settle import recover_run, settle_segment
 from tests.helpers.commands import processes_mentioning
 from tests.helpers.runs import make_run

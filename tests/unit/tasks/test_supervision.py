@@ -4,8 +4,8 @@ import time
 from pathlib import Path
 
 from storage.objects.local_store import LocalStore
+from tasks.launching.ranks import Ranks
 from tasks.running.hang import HangWatch
-from tasks.running.ranks import Ranks
 from tasks.running.signals import StopRequest
 from tasks.running.supervision import supervise
 from tests.helpers.datasets import publish_small_dataset
@@ -20,7 +20,7 @@ class _BriefRanks(Ranks):
     """Ranks that report, and have ended before anybody looks at them."""
 
     def __init__(self, spec: SegmentSpec) -> None:
-        super().__init__(spec.scratch_folder / "segment.json", spec.scratch_folder / "ranks.log", spec.train, 30)
+        super().__init__(spec, grace_seconds=30)
         self._progress = spec.progress_file
 
     def is_running(self, wait_seconds: float) -> bool:
@@ -32,7 +32,7 @@ def test_what_ranks_reported_before_they_ended_is_passed_on(tmp_path: Path) -> N
     store = LocalStore(tmp_path / "store")
     spec = make_spec(store, publish_small_dataset(store, tmp_path / "work", rows=100), tmp_path / "segment")
     passed_on: list[Report] = []
-    assert not supervise(_BriefRanks(spec), spec, HangWatch(60), StopRequest(), passed_on.append)
+    assert not supervise(_BriefRanks(spec), HangWatch(60), StopRequest(), passed_on.append)
     assert passed_on == REPORTED
 
 
@@ -63,5 +63,5 @@ def test_ranks_are_asked_to_leave_while_a_checkpoint_is_being_promoted(tmp_path:
             time.sleep(0.01)  # this stands for hashing
         promoted_at.append(time.monotonic())
 
-    assert not supervise(ranks, spec, HangWatch(60), request, promote)
+    assert not supervise(ranks, HangWatch(60), request, promote)
     assert ranks.asked_at is not None and ranks.asked_at < promoted_at[0]

@@ -1,0 +1,188 @@
+"""Entry point on each node of a job: `python -m tasks.launching.node STORE RUN FENCE`, started by the cluster.
+
+Invariant: a fence is worked on by one incarnation of one job. A job that the cluster queued again, or a node that comes
+back after somebody else took the run up, finds that in the store and leaves: its checkpoints could not be promoted.
+"""
+
+import argparse
+import os
+import shutil
+import signal
+import socket
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+from storage.errors import StoreError
+from storage.objects.addresses import open_store
+from storage.objects.private_folder import make_private_folder
+from storage.objects.store import Store
+from storage.runs.manifest import Manifest
+from storage.runs.segments import OutcomeRecord, find_outcome, write_outcome
+from tasks.launching.meeting import introduce, join
+from tasks.launching.orders import FirstNode, JobOrder, come_first, load_order, read_logs
+from tasks.launching.processes import POLL_SECONDS
+from tasks.launching.ranks import LOG_NAME, Meeting, Ranks
+from tasks.launching.relay import Relay
+
+LEASE_SECONDS = 30.0
+LAST_PUTS = 5
+SECONDS_BETWEEN_LAST_PUTS = 5.0
+
+
+@dataclass(frozen=True)
+class Place:
+    """This node's name in the cluster, and which start of which job it belongs to."""
+
+    node: str
+    incarnation: str
+
+
+class StopSignal:
+    """Whether the cluster asked to stop: before its time limit, for another job, or because somebody said so."""
+
+    def __init__(self) -> None:
+        self.is_made = False
+
+    def listen(self) -> None:
+        signal.signal(signal.SIGTERM, self._on_signal)
+
+    def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
+        self.is_made = True
+
+
+class Node:
+    """The ranks of one node, from the order in the store to the last report there."""
+
+    def __init__(self, store: Store, order: JobOrder, place: Place, stop: StopSignal) -> None:
+        spec = order.segment
+        folder = Path(spec.scratch) / place.node
+        self._store, self._order, self._place, self._stop = store, order, place, stop
+        self._spec = spec.model_copy(update={"scratch": str(folder)})
+        self._relay = Relay(store, spec.run, spec.fence, place.node, self._spec.progress_file, folder / LOG_NAME)
+        self._look_at_lease = time.monotonic() + LEASE_SECONDS
+
+    def run(self) -> None:
+        """Returns when the ranks of this node have ended. Raises `ValueError`, `TimeoutError`, `StoreError`."""
+        cluster = self._order.cluster
+        own = introduce(self._place.incarnation, self._place.node, cluster.interface)
+        first = come_first(self._store, self._spec.run, self._spec.fence, own)
+        if first.incarnation != self._place.incarnation:
+            print("This segment was worked on before the job was queued again: the run's next segment goes on.")
+            return
+        self._make_folder(own)
+        self._relay.pass_on()
+        meeting = self._meet(first, is_host=first == own)
+        try:
+            self._work(meeting)
+        finally:
+            self._pass_on_the_rest()
+            shutil.rmtree(self._spec.scratch_folder, ignore_errors=True)
+
+    def _make_folder(self, own: FirstNode) -> None:
+        if self._order.private_folder is not None:
+            make_private_folder(Path(self._order.private_folder), "scratch")
+        folder = self._spec.scratch_folder
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        (folder / LOG_NAME).write_text(f"node {own.node} on {socket.gethostname()}, {', '.join(own.addresses)}\n")
+
+    def _meet(self, first: FirstNode, is_host: bool) -> Meeting | None:
+        """None for a node that is alone."""
+        spec = self._spec
+        if self._order.cluster.nodes == 1:
+            return None
+        return join(self._order.cluster, f"{spec.run}-{spec.fence}", first, is_host)
+
+    def _work(self, meeting: Meeting | None) -> None:
+        began = time.monotonic()
+        with Ranks(self._spec, self._order.grace_seconds, meeting) as ranks:
+            while ranks.is_running(POLL_SECONDS):
+                if self._stop.is_made:
+                    ranks.stop()
+                if self._has_lost_the_lease():
+                    print("The run's lease is another segment's: the ranks of this node are killed.", flush=True)
+                    ranks.kill()
+                self._relay.pass_on()
+        if meeting is not None and meeting.is_host and time.monotonic() - began >= meeting.join_seconds:
+            self._tell_who_did_not_come(meeting)
+
+    def _tell_who_did_not_come(self, meeting: Meeting) -> None:
+        """Torchrun gives up without a word in the store; ranks that began have written an outcome or were killed."""
+        came = sorted(read_logs(self._store, self._spec.run, self._spec.fence))
+        if self._spec.progress_file.exists() or len(came) == meeting.num_nodes:
+            return
+        write_failure(
+            self._store,
+            self._order,
+            f"cluster.nodes = {meeting.num_nodes}, but within {meeting.join_seconds:g} s (cluster.join_seconds) only "
+            f"{' and '.join(came)} came",
+        )
+
+    def _has_lost_the_lease(self) -> bool:
+        """Asked now and then: whoever took the run up elsewhere has told the store, and may not reach this node."""
+        if time.monotonic() < self._look_at_lease:
+            return False
+        self._look_at_lease = time.monotonic() + LEASE_SECONDS
+        try:
+            head = Manifest(self._store, self._spec.run).find_head()
+        except StoreError:
+            return False
+        lease = head.state.lease if head is not None else None
+        return head is not None and (lease is None or lease.fence != self._spec.fence)
+
+    def _pass_on_the_rest(self) -> None:
+        for _ in range(LAST_PUTS):
+            if self._relay.pass_on(at_once=True):
+                return
+            time.sleep(SECONDS_BETWEEN_LAST_PUTS)  # the store did not answer; nobody tells when it does again
+
+
+def write_failure(store: Store, order: JobOrder, cause: str, is_final: bool = False) -> None:
+    """Why no rank could begin, unless somebody said so before."""
+    spec = order.segment
+    step = spec.resume.step if spec.resume is not None else 0
+    record = OutcomeRecord(
+        outcome="failed",
+        cause=cause,
+        is_final=is_final,
+        first_step=step,
+        last_step=step,
+        world_size=order.cluster.nodes * spec.train.ranks,
+        seconds=0.0,
+        phases={},
+    )
+    if find_outcome(store, spec.run, spec.fence) is None:
+        write_outcome(store, spec.run, spec.fence, record)
+
+
+def read_place() -> Place:
+    """As Slurm tells each task of a step: srun(1), sbatch(1)."""
+    environment = os.environ
+    starts = environment.get("SLURM_RESTART_COUNT", "0")
+    return Place(environment["SLURMD_NODENAME"], f"{environment['SLURM_JOB_ID']}.{starts}")
+
+
+def main() -> None:
+    """Do this node's part."""
+    stop = StopSignal()
+    stop.listen()
+    parser = argparse.ArgumentParser(description="One node's part in a segment; started by the cluster.")
+    parser.add_argument("store")
+    parser.add_argument("run")
+    parser.add_argument("fence", type=int)
+    parser.add_argument("--cache", type=Path)
+    options = parser.parse_args()
+    store = open_store(options.store, options.cache)
+    order = load_order(store, options.run, options.fence)
+    place = read_place()
+    try:
+        Node(store, order, place, stop).run()
+    except (ValueError, TimeoutError) as error:
+        write_failure(store, order, f"node {place.node}: {error}", is_final=isinstance(error, ValueError))
+        raise SystemExit(str(error)) from error
+
+
+if __name__ == "__main__":
+    main()

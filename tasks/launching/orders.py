@@ -1,0 +1,96 @@
+"""What the nodes of a job are told, and what they leave for whoever supervises them: all of it in the store.
+
+Invariant: nodes and supervisor share nothing but the store. What is rewritten is one small object each, so a job of
+days leaves as many objects as one of minutes.
+"""
+
+from pydantic import BaseModel, Field, ValidationError
+
+from storage.errors import ObjectExistsError, ObjectMissingError
+from storage.objects.store import Store
+from storage.runs.segments import segment_path
+from tasks.launching.configuration import ClusterConfig
+from training.configuration import ConfigModel
+from training.specification import SegmentSpec
+from training.watching.reporter import Report
+
+LOG_FOLDER = "logs"
+MOST_LOG_BYTES = 2**20
+
+
+class JobOrder(ConfigModel):
+    """A segment, or an evaluation, for the nodes of a cluster."""
+
+    segment: SegmentSpec
+    cluster: ClusterConfig
+    grace_seconds: float
+    private_folder: str | None = Field(None, description="Of its scratch, where that is below the system's.")
+
+
+class FirstNode(BaseModel):
+    """The node that came first, at which the others meet. `incarnation` tells a job from itself, queued again."""
+
+    incarnation: str
+    node: str
+    addresses: list[str]
+    port: int
+
+
+class NumberedReport(BaseModel):
+    """Numbers go up by one with each report, so that a reader knows which it has seen."""
+
+    number: int
+    report: Report
+
+
+class LiveReports(BaseModel):
+    """What the first rank reported last: all that people or promotions wait for, and the newest of the others."""
+
+    reports: list[NumberedReport]
+
+
+def write_order(store: Store, order: JobOrder) -> None:
+    store.write(_key(order.segment.run, order.segment.fence, "job.json"), order.model_dump_json().encode())
+
+
+def load_order(store: Store, run: str, fence: int) -> JobOrder:
+    """Raises `ObjectMissingError`."""
+    return JobOrder.model_validate_json(store.read(_key(run, fence, "job.json")))
+
+
+def come_first(store: Store, run: str, fence: int, candidate: FirstNode) -> FirstNode:
+    """The node that came first to this job: `candidate`, unless there is one."""
+    key = _key(run, fence, "first_node.json")
+    try:
+        store.write_if_absent(key, candidate.model_dump_json().encode())
+    except ObjectExistsError:
+        return FirstNode.model_validate_json(store.read(key))
+    return candidate
+
+
+def write_reports(store: Store, run: str, fence: int, live: LiveReports) -> None:
+    store.write(_key(run, fence, "reports.json"), live.model_dump_json().encode())
+
+
+def find_reports(store: Store, run: str, fence: int) -> LiveReports | None:
+    """None before there are any; what cannot be read says nothing either."""
+    try:
+        return LiveReports.model_validate_json(store.read(_key(run, fence, "reports.json")))
+    except (ObjectMissingError, ValidationError):
+        return None
+
+
+def write_log(store: Store, run: str, fence: int, node: str, data: bytes) -> None:
+    """Replace what the store has of the ranks' words on a node; of a long log its end is kept."""
+    store.write(_key(run, fence, f"{LOG_FOLDER}/{node}.log"), data[-MOST_LOG_BYTES:])
+
+
+def read_logs(store: Store, run: str, fence: int) -> dict[str, str]:
+    """What the ranks printed, by node."""
+    prefix = _key(run, fence, f"{LOG_FOLDER}/")
+    keys = list(store.list_keys(prefix))
+    return {key.removeprefix(prefix).removesuffix(".log"): store.read(key).decode(errors="replace") for key in keys}
+
+
+def _key(run: str, fence: int, name: str) -> str:
+    return f"{segment_path(run, fence)}/{name}"

@@ -1,0 +1,170 @@
+"""The processes of a segment on one machine: torchrun and its ranks, or one rank alone, until the last one has ended.
+
+Invariant: no rank outlives the block that launched it, however the block is left; and each rank is asked to leave in
+good order, and given the time for it, before it is killed.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from tasks.launching.processes import POLL_SECONDS, environment_of_installation, kill_tree
+from tasks.launching.reports import ReportFollower
+from training.configuration import TrainConfig
+from training.specification import SegmentSpec
+from training.stopping import SUPERVISOR_VARIABLE, follow_parent
+from training.watching.reporter import Report
+
+SPECIFICATION_NAME = "segment.json"
+LOG_NAME = "ranks.log"
+# What torchrun would say to the only rank.
+ALONE = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
+LOOPBACK = "lo"
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """Where torchrun on this machine meets that of the other nodes, and over which interface their ranks talk."""
+
+    name: str
+    num_nodes: int
+    endpoint: str
+    is_host: bool
+    join_seconds: float
+    own_address: str
+    interface: str
+
+
+class Ranks:
+    """A `Job` on this machine: it works on a specification, with as many ranks as its `train` says.
+
+    Several ranks run under torchrun. One alone is launched without: it has nobody to meet, and torchrun would spend
+    seconds on loading torch only to start it. With a `meeting` they are the ranks of one node among several.
+    """
+
+    def __init__(self, spec: SegmentSpec, grace_seconds: float, meeting: Meeting | None = None) -> None:
+        self._spec = spec
+        self._grace_seconds = grace_seconds
+        self._stop_deadline: float | None = None
+        specification = spec.scratch_folder / SPECIFICATION_NAME
+        is_alone = spec.train.ranks == 1 and meeting is None
+        self._command = [sys.executable, *_arguments(spec.train.ranks, is_alone, meeting), str(specification)]
+        self._environment = _environment(spec.train, grace_seconds, is_alone, meeting)
+        self._reports = ReportFollower(spec.progress_file)
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        folder = self._spec.scratch_folder
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / SPECIFICATION_NAME).write_text(self._spec.model_dump_json(), encoding="utf-8")
+        with (folder / LOG_NAME).open("ab") as log:
+            self._process = subprocess.Popen(
+                self._command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=self._environment,
+                start_new_session=True,  # Ctrl-C in the terminal reaches the flow alone, which passes it on once
+                preexec_fn=follow_parent,
+            )
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+        while self.is_running(POLL_SECONDS):
+            pass
+
+    def is_running(self, wait_seconds: float) -> bool:
+        """Wait a moment for the ranks to end, and kill them if their time to leave is over; whether any still runs."""
+        process = self._launched()
+        try:
+            process.wait(wait_seconds)
+        except subprocess.TimeoutExpired:
+            if self._stop_deadline is not None and time.monotonic() > self._stop_deadline:
+                kill_tree(process.pid)
+            return True
+        return False
+
+    def read_reports(self) -> list[Report]:
+        return self._reports.read()
+
+    def describe_wait(self) -> str | None:
+        return None
+
+    def stop(self) -> None:
+        """Ask the ranks to save and leave, once however often it is called."""
+        if self._stop_deadline is not None:
+            return
+        self._stop_deadline = time.monotonic() + self._grace_seconds
+        if self._launched().poll() is None:
+            self._launched().send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """SIGKILL for all of them, at once."""
+        kill_tree(self._launched().pid)
+        self._launched().wait()
+
+    def describe_end(self) -> str | None:
+        return None
+
+    def read_log(self) -> str:
+        return (self._spec.scratch_folder / LOG_NAME).read_text(errors="replace")
+
+    def _launched(self) -> subprocess.Popen[bytes]:
+        if self._process is None:
+            raise RuntimeError("the ranks were not launched")
+        return self._process
+
+
+def _arguments(ranks: int, is_alone: bool, meeting: Meeting | None) -> list[str]:
+    """Python's, in front of the specification's path."""
+    worker = ["-m", "training.worker"]
+    if is_alone:
+        return ["-u", *worker]
+    if meeting is None:
+        how = ["--standalone", "--local-addr=127.0.0.1"]
+    else:
+        conf = f"is_host={int(meeting.is_host)},join_timeout={meeting.join_seconds:.0f},last_call_timeout=1"
+        how = [
+            f"--nnodes={meeting.num_nodes}",
+            "--rdzv-backend=c10d",
+            f"--rdzv-id={meeting.name}",
+            f"--rdzv-endpoint={meeting.endpoint}",
+            f"--rdzv-conf={conf}",
+            f"--local-addr={meeting.own_address}",
+        ]
+    return ["-m", "torch.distributed.run", *how, f"--nproc-per-node={ranks}", *worker]
+
+
+def _environment(
+    train: TrainConfig, grace_seconds: float, is_alone: bool, meeting: Meeting | None
+) -> Mapping[str, str]:
+    """What the numerical libraries read at load time. The number of threads decides the last bits of a sum."""
+    threads = str(train.threads)
+    interface = LOOPBACK if meeting is None else meeting.interface
+    return {
+        **environment_of_installation(),
+        "OMP_NUM_THREADS": threads,
+        "MKL_NUM_THREADS": threads,
+        "OMP_WAIT_POLICY": "PASSIVE",  # threads that spin while they wait take a busy machine from those they wait for
+        "OMP_DYNAMIC": "FALSE",
+        "MKL_DYNAMIC": "FALSE",  # or MKL takes fewer threads on a busy machine, and the bits change
+        "CUBLAS_WORKSPACE_CONFIG": ":4096:8",  # what cuBLAS needs to be deterministic
+        "TORCHINDUCTOR_DETERMINISTIC": "1",  # or the compiler times alternatives and takes what was quicker that day
+        "GLOO_SOCKET_IFNAME": interface,
+        **({} if meeting is None else {"NCCL_SOCKET_IFNAME": f"={interface}"}),  # with = it is no prefix
+        "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": f"{grace_seconds:.0f}",
+        "PYTHONUNBUFFERED": "1",
+        "TORCH_DISTRIBUTED_DEBUG": "OFF",
+        "TORCH_CPP_LOG_LEVEL": "ERROR",
+        SUPERVISOR_VARIABLE: str(os.getpid()),
+        **(ALONE if is_alone else {}),
+    }

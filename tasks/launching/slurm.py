@@ -1,0 +1,176 @@
+"""A segment as one job of a Slurm cluster: each node's task is `node.py`, all else goes through the store.
+
+Invariant: a job's name is made of the lease it works for, so whoever holds that lease finds the job that was submitted
+for it, also where the answer to `sbatch` was lost; and a job that Slurm queued again is over for us: its fence is used.
+"""
+
+import shlex
+import sys
+import time
+from types import TracebackType
+from typing import Self
+
+from storage.errors import ClusterUnavailableError
+from storage.objects.digests import sha256_of_bytes
+from storage.objects.store import Store
+from tasks.launching.configuration import ClusterConfig
+from tasks.launching.orders import JobOrder, find_reports, read_logs, write_order
+from tasks.launching.processes import environment_of_installation
+from tasks.launching.slurm_commands import (
+    SlurmState,
+    cancel,
+    find_job,
+    read_state,
+    send,
+    submit,
+)
+from training.configuration import TrainConfig
+from training.specification import SegmentSpec
+from training.watching.reporter import Report
+
+ASK_SECONDS = 2.0
+# Beyond the time that the ranks have, for what Slurm itself does to end a job.
+ENDING_SECONDS = 60.0
+# What the ranks themselves say of these is better.
+AS_ITS_TASKS_ENDED = ("COMPLETED", "FAILED")
+REQUEUED = "Slurm queued the job again: a node failed, another job took its nodes, or somebody asked for it"
+
+
+class SlurmJob:
+    """A `Job`, found by its name; without an `order` nothing can be submitted. `number` is Slurm's own for it."""
+
+    def __init__(
+        self, name: str, store: Store, run: str, fence: int, grace_seconds: float, order: JobOrder | None = None
+    ) -> None:
+        self._name, self._store, self._run, self._fence = name, store, run, fence
+        self._grace_seconds = grace_seconds
+        self._order = order
+        self.number = 0
+        self._state: SlurmState | None = SlurmState("PENDING", "", 0)
+        self._asked_at = 0.0
+        self._stop_deadline: float | None = None
+        self._is_killed = False
+        self._seen = 0
+
+    def find(self) -> bool:
+        """Whether the controller remembers such a job. Raises `ClusterUnavailableError`."""
+        found = find_job(self._name)
+        self.number = found or 0
+        return found is not None
+
+    def __enter__(self) -> Self:
+        if not self.find():
+            assert self._order is not None
+            write_order(self._store, self._order)
+            order = self._order
+            options = submission(order.cluster, order.segment.train, order.grace_seconds, self._name)
+            self.number = submit(options, batch_script(order.segment))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+        while self.is_running(ASK_SECONDS):
+            pass
+
+    def is_running(self, wait_seconds: float) -> bool:
+        """As every job's. Raises `ClusterUnavailableError` if the job does not end though it was killed."""
+        time.sleep(wait_seconds)  # Slurm tells nobody when a job's state changes
+        self._see_to_its_end()
+        if time.monotonic() - self._asked_at >= ASK_SECONDS:
+            self._ask()
+        return self._state is not None and not self._state.is_over
+
+    def _see_to_its_end(self) -> None:
+        late_seconds = 0.0 if self._stop_deadline is None else time.monotonic() - self._stop_deadline
+        if late_seconds > 0:
+            self.kill()
+        if late_seconds > ENDING_SECONDS:
+            raise ClusterUnavailableError(
+                f"Slurm job {self.number} ({self._name}) was cancelled and did not end within {ENDING_SECONDS:.0f} s: "
+                f"{self._state}. Look at it with `scontrol show job {self.number}`; when it is over, run this again."
+            )
+
+    def describe_wait(self) -> str | None:
+        if self._state is None or not self._state.is_waiting:
+            return None
+        return f"Slurm job {self.number} waits in the queue{self._state.reason and f': {self._state.reason}'}"
+
+    def read_reports(self) -> list[Report]:
+        live = find_reports(self._store, self._run, self._fence)
+        new = [numbered for numbered in live.reports if numbered.number > self._seen] if live is not None else []
+        self._seen = max((numbered.number for numbered in new), default=self._seen)
+        return [numbered.report for numbered in new]
+
+    def stop(self) -> None:
+        if self._stop_deadline is not None:
+            return
+        self._stop_deadline = time.monotonic() + self._grace_seconds
+        if self._state is not None and self._state.is_waiting:
+            cancel(self.number)
+        else:
+            send("TERM", self.number)
+
+    def kill(self) -> None:
+        if not self._is_killed:
+            send("KILL", self.number)
+            cancel(self.number)
+            self._is_killed = True
+
+    def describe_end(self) -> str | None:
+        state = self._state
+        if state is None or state.name in AS_ITS_TASKS_ENDED:
+            return None
+        return REQUEUED if state.restarts else f"Slurm says {state}"
+
+    def read_log(self) -> str:
+        logs = read_logs(self._store, self._run, self._fence)
+        return "\n".join(log for _, log in sorted(logs.items()))
+
+    def _ask(self) -> None:
+        """A controller that does not answer, or is started anew, knows the job again when it is back."""
+        self._asked_at = time.monotonic()
+        try:
+            self._state = read_state(self.number, self._name)
+            if self._state is not None and self._state.is_waiting and self._state.restarts:
+                cancel(self.number)
+        except ClusterUnavailableError:
+            return
+
+
+def job_name(store: Store, run: str, fence: int) -> str:
+    """Of the job for a lease; two stores may have a run of the same name."""
+    return f"holdfast-{run}-{fence:08d}-{sha256_of_bytes(store.address.encode())[:8]}"
+
+
+def submission(cluster: ClusterConfig, train: TrainConfig, grace_seconds: float, name: str) -> list[str]:
+    """The options of `sbatch` for a job."""
+    cpus = cluster.cpus_per_node or train.ranks * train.threads + 1
+    options = {
+        "--job-name": name,
+        "--nodes": cluster.nodes,
+        "--ntasks-per-node": 1,
+        "--cpus-per-task": cpus,
+        "--signal": f"TERM@{grace_seconds:.0f}",
+        "--partition": cluster.partition,
+        "--account": cluster.account,
+        "--time": cluster.time_limit,
+        "--gpus-per-node": cluster.gpus_per_node,
+    }
+    return [f"{name}={value}" for name, value in options.items() if value is not None] + cluster.sbatch
+
+
+def batch_script(spec: SegmentSpec) -> str:
+    """One task on each node; when one of them fails the others have nobody to go on with."""
+    environment = environment_of_installation()
+    command = [sys.executable, "-u", "-m", "tasks.launching.node", spec.store, spec.run, str(spec.fence)]
+    command += ["--cache", spec.cache] if spec.cache is not None else []
+    return "\n".join(
+        [
+            "#!/bin/bash",
+            f"export PYTHONSAFEPATH=1 PYTHONPATH={shlex.quote(environment['PYTHONPATH'])}",
+            f'exec srun --kill-on-bad-exit=1 --cpus-per-task="$SLURM_CPUS_PER_TASK" {shlex.join(command)}',
+            "",
+        ]
+    )

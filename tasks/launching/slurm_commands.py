@@ -1,0 +1,120 @@
+"""Slurm's own commands, and what they say about a job.
+
+Invariant: a controller that does not answer says nothing about a job; only an answer ends one.
+"""
+
+import os
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from storage.errors import ClusterUnavailableError, ConfigurationError
+
+COMMAND_SECONDS = 30.0
+# Of these a client has to keep what it was told; all others are about the job in which this process may run itself.
+KEPT = ("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT")
+# squeue(1), JOB STATE CODES: in these a job waits, or has not left its nodes.
+WAITING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD")
+UNDER_WAY = ("RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "RESIZING", "STAGE_OUT")
+NO_REASON = "None"
+UNKNOWN_JOB = "Invalid job id"
+NO_ANSWER = (
+    "Unable to contact slurm controller",
+    "Connection refused",
+    "Socket timed out",
+    "Zero Bytes were transmitted",
+)
+
+
+@dataclass(frozen=True)
+class SlurmState:
+    """What the controller says of a job."""
+
+    name: str
+    reason: str
+    restarts: int
+
+    @property
+    def is_waiting(self) -> bool:
+        return self.name in WAITING
+
+    @property
+    def is_over(self) -> bool:
+        return self.name not in WAITING + UNDER_WAY
+
+    def __str__(self) -> str:
+        return f"{self.name}, {self.reason}" if self.reason else self.name
+
+
+def submit(options: Sequence[str], script: str) -> int:
+    """Hand a batch script in; the job's number. Raises `ConfigurationError` if Slurm refuses it."""
+    return int(_call(["sbatch", "--parsable", *options], script).strip().partition(";")[0])
+
+
+def require_acceptable(options: Sequence[str]) -> None:
+    """Raise `ConfigurationError` if Slurm would refuse a job with these, or is not here. Nothing is submitted."""
+    _call(["sbatch", "--test-only", *options], script="#!/bin/sh\n")
+
+
+def find_job(name: str) -> int | None:
+    """The newest job of this name that the controller still remembers, or None."""
+    numbers = _call(["squeue", "--noheader", "--states=all", f"--name={name}", "--format=%A"]).split()
+    return max(map(int, numbers), default=None)
+
+
+def read_state(job: int, name: str) -> SlurmState | None:
+    """None if the controller has forgotten the job: it is over, since it remembers all others.
+
+    One that dies within seconds of a submission forgets it, and gives its number to the next job.
+    """
+    try:
+        text = _call(["scontrol", "show", "job", "--oneliner", str(job)])
+    except ConfigurationError as error:
+        if UNKNOWN_JOB in str(error):
+            return None
+        raise
+    fields = dict(part.split("=", 1) for part in text.split() if "=" in part)
+    if fields["JobName"] != name:
+        return None
+    reason = fields.get("Reason", NO_REASON)
+    return SlurmState(fields["JobState"], "" if reason == NO_REASON else reason, int(fields.get("Restarts", 0)))
+
+
+def send(signal_name: str, job: int) -> None:
+    """A signal to all tasks of a job's steps. A job that is over, or waits, is left as it is."""
+    _tell(["scancel", f"--signal={signal_name}", str(job)])
+
+
+def cancel(job: int) -> None:
+    """SIGTERM, and after Slurm's KillWait SIGKILL; a job that waits is over at once."""
+    _tell(["scancel", str(job)])
+
+
+def _tell(command: list[str]) -> None:
+    try:
+        _call(command)
+    except ConfigurationError as error:
+        if UNKNOWN_JOB not in str(error):
+            raise
+
+
+def _call(command: list[str], script: str | None = None) -> str:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "SBATCH_"))}
+    environment |= {name: os.environ[name] for name in KEPT if name in os.environ} | {"LC_ALL": "C"}
+    try:
+        done = subprocess.run(
+            command, input=script, capture_output=True, text=True, env=environment, timeout=COMMAND_SECONDS, check=False
+        )
+    except FileNotFoundError as error:
+        raise ConfigurationError(
+            f"cluster.kind = 'slurm', but {command[0]} is not on this machine's PATH. Run this where Slurm's commands "
+            "are, for instance on a login node of the cluster."
+        ) from error
+    except subprocess.TimeoutExpired as error:
+        raise ClusterUnavailableError(f"Slurm did not answer {command[0]} within {COMMAND_SECONDS:.0f} s.") from error
+    said = done.stderr.strip()
+    if done.returncode == 0:
+        return done.stdout
+    if any(words in said for words in NO_ANSWER):
+        raise ClusterUnavailableError(f"Slurm's controller does not answer {command[0]}: {said}")
+    raise ConfigurationError(f"Slurm refused {' '.join(command)}: {said}")

@@ -1,0 +1,44 @@
+"""Going on with ranks that work in a cluster's job though whoever watched them is gone.
+
+Invariant: a job that trains is never doubled, and not ended either, unless it has to begin anew with what changed.
+"""
+
+from storage.errors import ConfigurationError
+from storage.runs.holders import this_process
+from storage.runs.run_state import Lease, RunState
+from tasks.compatibility import describe_changes, read_stored
+from tasks.configuration import RunConfig
+from tasks.launching.launchers import is_under_way
+from tasks.places import RunPlaces
+from tasks.telling.announce import announce
+from training.watching.reporter import CheckpointReport
+
+
+def goes_on_as_it_is(config: RunConfig, places: RunPlaces, lease: Lease) -> bool:
+    """Whether the lease's ranks train on in a job, with this very configuration. Raises `ClusterUnavailableError`.
+
+    Not of a lease of this process: an earlier attempt of its own has asked the job to end.
+    """
+    if lease.job is None or lease.work != "train" or lease.holder == this_process():
+        return False
+    try:
+        if not is_under_way(lease.job, places.store, config.run, lease):
+            return False
+    except ConfigurationError:
+        return False  # no commands of the cluster are here; whoever settles the segment says what follows
+    changes = describe_changes(read_stored(places.manifest.load_head().state.config), config.model_dump(mode="json"))
+    if changes:
+        announce(
+            f"The {lease.job.kind} job {lease.job.name} still trains this run, with another configuration: it is asked "
+            f"to save and leave. Changed: {', '.join(changes)}."
+        )
+        return False
+    announce(f"The {lease.job.kind} job {lease.job.name} still trains this run: it is watched again.")
+    return True
+
+
+def was_taken_up(state: RunState, found: CheckpointReport) -> bool:
+    """Whether what ranks report was dealt with when the run stood so: they told whoever watched them before, too."""
+    if found.damage is not None:
+        return any(record.path == found.path for record in state.set_aside)
+    return state.promoted is not None and found.step <= state.promoted.step

@@ -1,0 +1,133 @@
+"""What a user of Slurm meets besides a job that simply runs: refusals, nodes that do not come, leases that are lost."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storage.errors import ConfigurationError
+from storage.objects.local_store import LocalStore
+from storage.runs.run_state import JobRecord, Lease
+from storage.runs.segments import OutcomeRecord, find_outcome
+from storage.runs.transitions import end_evaluation
+from tasks.launching.configuration import ClusterConfig
+from tasks.launching.launchers import end_job, is_under_way, make_job, name_job, require_acceptable_job
+from tasks.launching.orders import JobOrder
+from tasks.launching.slurm import SlurmJob
+from tests.helpers.commands import call_here
+from tests.helpers.datasets import publish_small_dataset
+from tests.helpers.parquet import text_columns, write_parquet
+from tests.helpers.runs import lease_run, make_run
+from tests.helpers.slurm_cluster import SlurmCluster
+from tests.helpers.tiny_runs import write_tiny_configuration
+from tests.helpers.training import make_spec
+
+POLL_SECONDS = 0.2
+RUN = "small"
+
+
+@pytest.fixture
+def here(slurm: SlurmCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SlurmCluster:
+    """The cluster as this process's own, and a folder for what Slurm itself prints."""
+    monkeypatch.setenv("SLURM_CONF", slurm.environment["SLURM_CONF"])
+    monkeypatch.chdir(tmp_path)
+    return slurm
+
+
+class Job:
+    """A segment of two nodes under a lease of its own, from the store alone."""
+
+    def __init__(self, folder: Path, train: dict[str, Any] | None = None, **cluster: Any) -> None:
+        self.store = LocalStore(folder / "store")
+        self.manifest = make_run(self.store, RUN)
+        dataset = publish_small_dataset(self.store, folder / "work", rows=100)
+        self.fence = lease_run(self.manifest, ranks=2)
+        spec = make_spec(self.store, dataset, folder / "segment", self.fence, ranks=1, **train or {})
+        config = ClusterConfig(kind="slurm", nodes=2, **cluster)
+        self.order = JobOrder(segment=spec, cluster=config, grace_seconds=30)
+        record = name_job(config, self.store, RUN, self.fence)
+        assert record is not None
+        self.record: JobRecord = record
+
+    def launch(self) -> SlurmJob:
+        job = make_job(self.record, self.order, self.store)
+        assert isinstance(job, SlurmJob)
+        return job
+
+    @property
+    def lease(self) -> Lease:
+        lease = self.manifest.load_head().state.lease
+        assert lease is not None
+        return lease
+
+    @property
+    def outcome(self) -> OutcomeRecord | None:
+        return find_outcome(self.store, RUN, self.fence)
+
+
+def follow(job: SlurmJob, until: Callable[[], bool] = lambda: False) -> None:
+    while job.is_running(POLL_SECONDS) and not until():
+        pass
+
+
+def test_a_job_that_slurm_refuses_is_one_error_and_nothing_is_recorded(here: SlurmCluster, tmp_path: Path) -> None:
+    source = write_parquet(tmp_path / "data.parquet", text_columns(200))
+    configuration = write_tiny_configuration(tmp_path, "refused", tmp_path / "store", source)
+    settings = ("--set", "cluster.kind=slurm", "--set", "cluster.partition=no-such-partition")
+    refused = call_here(["run", configuration, *settings])
+    assert refused.returncode == 2
+    assert "Slurm refused sbatch" in refused.stderr and "no-such-partition" in refused.stderr
+    assert "Traceback" not in refused.stderr
+    assert not (tmp_path / "store").exists()
+
+
+def test_where_slurm_is_not_installed_the_error_says_where_to_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = Job(tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ConfigurationError, match=r"sbatch is not on this machine's PATH.* login node"):
+        require_acceptable_job(job.order.cluster, job.order.segment.train, 30)
+
+
+def test_a_job_that_runs_is_found_and_launched_once(here: SlurmCluster, tmp_path: Path) -> None:
+    job = Job(tmp_path, train={"steps": 1_000_000})
+    with job.launch() as first:
+        follow(first, lambda: first.describe_wait() is None)
+        with job.launch():  # as by a second process, which has nothing but the lease
+            assert is_under_way(job.record, job.store, RUN, job.lease)
+            assert len(here.call("squeue", "--noheader", "--format=%A").split()) == 1
+    assert not is_under_way(job.record, job.store, RUN, job.lease)
+    end_job(job.record, job.store, RUN, job.lease, grace_seconds=1)  # it is over, and that is no error
+
+
+@pytest.mark.slow
+def test_a_node_that_never_comes_is_missed_and_the_others_are_named(here: SlurmCluster, tmp_path: Path) -> None:
+    job = Job(tmp_path, join_seconds=20, sbatch=["--nodes=1"])  # what is said last decides
+    with job.launch() as launched:
+        follow(launched)
+    assert job.outcome is not None and job.outcome.outcome == "failed"
+    assert "cluster.nodes = 2, but within 20 s (cluster.join_seconds) only n1 came" in job.outcome.cause
+
+
+@pytest.mark.slow
+def test_nodes_whose_lease_was_taken_leave_by_themselves(here: SlurmCluster, tmp_path: Path) -> None:
+    job = Job(tmp_path, train={"steps": 1_000_000})
+    with job.launch() as launched:
+        follow(launched, lambda: launched.read_reports() != [])
+        job.manifest.commit("taken up elsewhere", end_evaluation(job.fence))
+        follow(launched)
+        assert "the ranks of this node are killed" in (tmp_path / f"slurm-{launched.number}.out").read_text()
+    assert job.outcome is None
+
+
+@pytest.mark.slow
+def test_a_job_that_is_queued_again_does_not_train_its_fence_a_second_time(here: SlurmCluster, tmp_path: Path) -> None:
+    job = Job(tmp_path, train={"steps": 1_000_000})
+    with job.launch() as launched:
+        follow(launched, lambda: launched.read_reports() != [])
+        here.call("scontrol", "requeue", str(launched.number))
+        follow(launched)
+        assert "Slurm queued the job again" in (launched.describe_end() or "")
+    assert job.outcome is not None and job.outcome.outcome == "preempted"

@@ -24,6 +24,12 @@ class ClusterConfig(ConfigModel):
     nodes: int = Field(
         1, ge=1, description="Machines of one segment. Each has train.ranks ranks; local has one machine."
     )
+    min_nodes: int | None = Field(
+        None,
+        ge=1,
+        description="Begin a segment with fewer machines than nodes when no more are free, but no fewer than this. The "
+        "model is the same. Default: as many as nodes.",
+    )
     interface: str | None = Field(
         None,
         min_length=1,
@@ -51,6 +57,15 @@ class ClusterConfig(ConfigModel):
         description='More options of sbatch, each as on its command line: ["--exclusive", "--constraint=a100"]. '
         "They come last, so they decide.",
     )
+
+    @model_validator(mode="after")
+    def _fewer_than_nodes(self) -> "ClusterConfig":
+        if self.min_nodes is not None and self.min_nodes > self.nodes:
+            raise ValueError(
+                f"min_nodes must be at most nodes: {self.told('min_nodes', 'nodes')}. Set nodes to the largest number "
+                "of machines that a segment may have"
+            )
+        return self
 
     @model_validator(mode="after")
     def _local_is_one_machine(self) -> "ClusterConfig":

@@ -25,13 +25,13 @@ def introduce(incarnation: str, node: str, interface: str | None) -> FirstNode:
     return FirstNode(incarnation=incarnation, node=node, addresses=_own_addresses(interface), port=_find_free_port())
 
 
-def join(cluster: ClusterConfig, name: str, first: FirstNode, is_host: bool) -> Meeting:
+def join(cluster: ClusterConfig, name: str, num_nodes: int, first: FirstNode, is_host: bool) -> Meeting:
     """Where this node's torchrun goes. Raises `TimeoutError` if the first node cannot be reached."""
     address, own = (first.addresses[0],) * 2 if is_host else _reach(first, cluster.join_seconds)
     own = own if cluster.interface is None else _own_addresses(cluster.interface)[0]
     return Meeting(
         name=name,
-        num_nodes=cluster.nodes,
+        num_nodes=num_nodes,
         endpoint=f"{address}:{first.port}",
         is_host=is_host,
         join_seconds=cluster.join_seconds,

@@ -33,10 +33,11 @@ SECONDS_BETWEEN_LAST_PUTS = 5.0
 
 @dataclass(frozen=True)
 class Place:
-    """This node's name in the cluster, and which start of which job it belongs to."""
+    """This node's name in the cluster, which start of which job it belongs to, and how many nodes the job got."""
 
     node: str
     incarnation: str
+    num_nodes: int
 
 
 class StopSignal:
@@ -90,10 +91,10 @@ class Node:
 
     def _meet(self, first: FirstNode, is_host: bool) -> Meeting | None:
         """None for a node that is alone."""
-        spec = self._spec
-        if self._order.cluster.nodes == 1:
+        spec, num_nodes = self._spec, self._place.num_nodes
+        if num_nodes == 1:
             return None
-        return join(self._order.cluster, f"{spec.run}-{spec.fence}", first, is_host)
+        return join(self._order.cluster, f"{spec.run}-{spec.fence}", num_nodes, first, is_host)
 
     def _work(self, meeting: Meeting | None) -> None:
         began = time.monotonic()
@@ -106,18 +107,16 @@ class Node:
                     ranks.kill()
                 self._relay.pass_on()
         if meeting is not None and meeting.is_host and time.monotonic() - began >= meeting.join_seconds:
-            self._tell_who_did_not_come(meeting)
+            self._require_that_all_came(meeting)
 
-    def _tell_who_did_not_come(self, meeting: Meeting) -> None:
+    def _require_that_all_came(self, meeting: Meeting) -> None:
         """Torchrun gives up without a word in the store; ranks that began have written an outcome or were killed."""
         came = sorted(read_logs(self._store, self._spec.run, self._spec.fence))
         if self._spec.progress_file.exists() or len(came) == meeting.num_nodes:
             return
-        write_failure(
-            self._store,
-            self._order,
-            f"cluster.nodes = {meeting.num_nodes}, but within {meeting.join_seconds:g} s (cluster.join_seconds) only "
-            f"{' and '.join(came)} came",
+        raise TimeoutError(
+            f"the job has {meeting.num_nodes} nodes, but within {meeting.join_seconds:g} s (cluster.join_seconds) only "
+            f"{' and '.join(came)} came"
         )
 
     def _has_lost_the_lease(self) -> bool:
@@ -161,7 +160,11 @@ def read_place() -> Place:
     """As Slurm tells each task of a step: srun(1), sbatch(1)."""
     environment = os.environ
     starts = environment.get("SLURM_RESTART_COUNT", "0")
-    return Place(environment["SLURMD_NODENAME"], f"{environment['SLURM_JOB_ID']}.{starts}")
+    return Place(
+        node=environment["SLURMD_NODENAME"],
+        incarnation=f"{environment['SLURM_JOB_ID']}.{starts}",
+        num_nodes=int(environment["SLURM_NNODES"]),
+    )
 
 
 def main() -> None:

@@ -20,6 +20,7 @@ from tasks.launching.slurm_commands import (
     SlurmState,
     cancel,
     find_job,
+    find_lost_nodes,
     read_state,
     send,
     submit,
@@ -33,6 +34,7 @@ ASK_SECONDS = 2.0
 ENDING_SECONDS = 60.0
 # What the ranks themselves say of these is better.
 AS_ITS_TASKS_ENDED = ("COMPLETED", "FAILED")
+PREEMPTED = "Slurm gave the job's nodes to another job"
 REQUEUED = "Slurm queued the job again: a node failed, another job took its nodes, or somebody asked for it"
 
 
@@ -46,7 +48,7 @@ class SlurmJob:
         self._grace_seconds = grace_seconds
         self._order = order
         self.number = 0
-        self._state: SlurmState | None = SlurmState("PENDING", "", 0)
+        self._state: SlurmState | None = SlurmState("PENDING")
         self._asked_at = 0.0
         self._stop_deadline: float | None = None
         self._is_killed = False
@@ -120,8 +122,12 @@ class SlurmJob:
 
     def describe_end(self) -> str | None:
         state = self._state
+        if state is not None and state.was_preempted:
+            return PREEMPTED
         if state is None or state.name in AS_ITS_TASKS_ENDED:
             return None
+        if state.name == "NODE_FAIL":
+            return f"Slurm says {state}: {', '.join(find_lost_nodes(state.nodes)) or 'the node is back'}"
         return REQUEUED if state.restarts else f"Slurm says {state}"
 
     def read_log(self) -> str:
@@ -149,7 +155,7 @@ def submission(cluster: ClusterConfig, train: TrainConfig, grace_seconds: float,
     cpus = cluster.cpus_per_node or train.ranks * train.threads + 1
     options = {
         "--job-name": name,
-        "--nodes": cluster.nodes,
+        "--nodes": cluster.nodes if cluster.min_nodes is None else f"{cluster.min_nodes}-{cluster.nodes}",
         "--ntasks-per-node": 1,
         "--cpus-per-task": cpus,
         "--signal": f"TERM@{grace_seconds:.0f}",
@@ -158,7 +164,12 @@ def submission(cluster: ClusterConfig, train: TrainConfig, grace_seconds: float,
         "--time": cluster.time_limit,
         "--gpus-per-node": cluster.gpus_per_node,
     }
-    return [f"{name}={value}" for name, value in options.items() if value is not None] + cluster.sbatch
+    # Queued again by Slurm, a job would begin the steps anew that its ranks have saved: the next segment is a new one.
+    return [
+        "--no-requeue",
+        *(f"{name}={value}" for name, value in options.items() if value is not None),
+        *cluster.sbatch,
+    ]
 
 
 def batch_script(spec: SegmentSpec) -> str:

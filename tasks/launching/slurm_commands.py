@@ -16,7 +16,7 @@ KEPT = ("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT")
 # squeue(1), JOB STATE CODES: in these a job waits, or has not left its nodes.
 WAITING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD")
 UNDER_WAY = ("RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "RESIZING", "STAGE_OUT")
-NO_REASON = "None"
+NOTHING = "None"
 UNKNOWN_JOB = "Invalid job id"
 NO_ANSWER = (
     "Unable to contact slurm controller",
@@ -31,8 +31,10 @@ class SlurmState:
     """What the controller says of a job."""
 
     name: str
-    reason: str
-    restarts: int
+    reason: str = ""
+    restarts: int = 0
+    was_preempted: bool = False
+    nodes: str = ""
 
     @property
     def is_waiting(self) -> bool:
@@ -76,8 +78,20 @@ def read_state(job: int, name: str) -> SlurmState | None:
     fields = dict(part.split("=", 1) for part in text.split() if "=" in part)
     if fields["JobName"] != name:
         return None
-    reason = fields.get("Reason", NO_REASON)
-    return SlurmState(fields["JobState"], "" if reason == NO_REASON else reason, int(fields.get("Restarts", 0)))
+    reason = fields.get("Reason", NOTHING)
+    return SlurmState(
+        name=fields["JobState"],
+        reason="" if reason == NOTHING else reason,
+        restarts=int(fields.get("Restarts", 0)),
+        was_preempted=fields.get("PreemptTime", NOTHING) != NOTHING,
+        nodes=fields.get("NodeList", ""),
+    )
+
+
+def find_lost_nodes(nodes: str) -> list[str]:
+    """Of these, in Slurm's way of writing several, those that are down, each with the reason that Slurm gives."""
+    lines = _call(["sinfo", "--noheader", "--Node", f"--nodes={nodes}", "--states=down", "--format=%N (%E)"])
+    return sorted(set(lines.splitlines()))  # one line for each partition that has the node
 
 
 def send(signal_name: str, job: int) -> None:

@@ -206,7 +206,7 @@ def _describe_segment(
         cause=_describe_cause(outcome, said),
         first_step=lease.first_step,
         last_step=last_step,
-        world_size=lease.world_size,
+        world_size=outcome.world_size if outcome else lease.world_size,
         started_at=lease.taken_at,
         seconds=outcome.seconds if outcome else alive_seconds,
         steps_lost=max(0, last_step - resume_step),

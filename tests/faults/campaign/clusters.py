@@ -119,13 +119,14 @@ def command_dies_and_its_job_goes_on(site: Site, cluster: SlurmCluster) -> Attem
 def _find_unexpected(runner: Runner, said: str) -> str | None:
     """How the segments ended, if not as they should: the last one, with a controller that restarts, as if alone."""
     causes = [segment["cause"] for segment in runner.status()["segments"]]
-    are_told = all("Slurm queued the job again" in cause for cause in causes[:-1])
+    are_told = all("Slurm gave" in cause or "Slurm queued the job again" in cause for cause in causes[:-1])
     return None if are_told and len(causes) == len(HAPPENINGS) else f"causes {causes}: {said[-800:]}"
 
 
 def _new_run(site: Site, name: str, cluster: SlurmCluster) -> Runner:
-    output = f'["--output={site.folder}/slurm-%j.out"]'
-    runner = site.new_run(name, **SETTINGS, cluster__sbatch=output)
+    # --requeue, which is not asked for otherwise, and which a cluster's operators may insist on.
+    sbatch = f'["--requeue", "--output={site.folder}/slurm-%j.out"]'
+    runner = site.new_run(name, **SETTINGS, cluster__sbatch=sbatch)
     runner.environment = {**runner.environment, "SLURM_CONF": cluster.environment["SLURM_CONF"]}
     return runner
 

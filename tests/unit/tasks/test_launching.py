@@ -113,7 +113,7 @@ def test_nodes_meet_at_the_address_that_answers_and_take_the_interface_on_the_wa
     first = introduce("1.0", "n1", interface=None)
     with socket.create_server((first.addresses[0], first.port)):
         told = first.model_copy(update={"addresses": ["127.0.0.9", *first.addresses]})
-        met = join(ClusterConfig(kind="slurm", nodes=2), "run-7", told, is_host=False)
+        met = join(ClusterConfig(), "run-7", 2, told, is_host=False)
     assert met.endpoint == f"{first.addresses[0]}:{first.port}"
     own = [address.address for address in psutil.net_if_addrs()[met.interface]]
     assert met.own_address in own
@@ -122,7 +122,7 @@ def test_nodes_meet_at_the_address_that_answers_and_take_the_interface_on_the_wa
 def test_a_first_node_that_does_not_answer_is_named_with_its_addresses() -> None:
     first = FirstNode(incarnation="1.0", node="n1", addresses=["127.0.0.1"], port=1)
     with pytest.raises(TimeoutError, match=r"n1, did not answer within 0\.1 s .* port 1 of 127\.0\.0\.1.*interface"):
-        join(ClusterConfig(kind="slurm", nodes=2, join_seconds=0.1), "run-7", first, is_host=False)
+        join(ClusterConfig(join_seconds=0.1), "run-7", 2, first, is_host=False)
 
 
 def test_a_node_that_comes_before_the_first_listens_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,7 +132,7 @@ def test_a_node_that_comes_before_the_first_listens_waits_for_it(monkeypatch: py
     late = threading.Timer(0.3, lambda: listening.append(socket.create_server(("", first.port))))
     late.start()
     try:
-        met = join(ClusterConfig(kind="slurm", nodes=2, join_seconds=60), "run-7", first, is_host=False)
+        met = join(ClusterConfig(join_seconds=60), "run-7", 2, first, is_host=False)
     finally:
         late.join()
         listening[0].close()
@@ -145,6 +145,8 @@ def test_an_interface_that_a_node_does_not_have_is_named() -> None:
 
 
 def test_local_is_one_machine_and_all_ranks_together_are_at_most_the_leaves() -> None:
+    with pytest.raises(ValidationError, match="min_nodes must be at most nodes: min_nodes is 3 and nodes is 2"):
+        ClusterConfig(kind="slurm", nodes=2, min_nodes=3)
     with pytest.raises(ValidationError, match=r"nodes is 2\. Set kind to 'slurm', or nodes to 1"):
         ClusterConfig(nodes=2)
     data = DataConfig(text="t", label="l", kind="binary")
@@ -155,11 +157,16 @@ def test_local_is_one_machine_and_all_ranks_together_are_at_most_the_leaves() ->
         RunConfig(run="r", data=data, train=train, cluster=ClusterConfig(kind="slurm", nodes=3))
 
 
+def test_slurm_may_be_asked_for_some_nodes_or_more() -> None:
+    cluster = ClusterConfig(kind="slurm", nodes=8, min_nodes=2)
+    assert "--nodes=2-8" in submission(cluster, TrainConfig(), 90, "name")
+
+
 def test_slurm_is_asked_for_what_the_configuration_says_and_its_own_options_come_last() -> None:
     cluster = ClusterConfig(kind="slurm", nodes=2, partition="gpu", time_limit="8:00:00", sbatch=["--exclusive"])
     options = submission(cluster, TrainConfig(ranks=4, threads=2), 90, "name")
     assert options == [
-        "--job-name=name", "--nodes=2", "--ntasks-per-node=1", "--cpus-per-task=9", "--signal=TERM@90",
+        "--no-requeue", "--job-name=name", "--nodes=2", "--ntasks-per-node=1", "--cpus-per-task=9", "--signal=TERM@90",
         "--partition=gpu", "--time=8:00:00", "--exclusive",
     ]  # fmt: skip
 
@@ -169,5 +176,5 @@ def test_slurm_is_asked_for_what_the_configuration_says_and_its_own_options_come
     [("PENDING", True, False), ("COMPLETING", False, False), ("NODE_FAIL", False, True), ("TIMEOUT", False, True)],
 )
 def test_a_state_of_slurm_says_whether_a_job_waits_or_is_over(name: str, is_waiting: bool, is_over: bool) -> None:
-    state = SlurmState(name, "Resources", restarts=0)
+    state = SlurmState(name, "Resources")
     assert (state.is_waiting, state.is_over, str(state)) == (is_waiting, is_over, f"{name}, Resources")

@@ -1,11 +1,20 @@
-"""SQL of a sample as training will see it.
+"""A sample as training will see it: what SQL makes of a row, and the places of categories in their vocabularies.
 
 Invariant: what becomes of a row depends on the row, the classes, the statistics and the vocabularies alone.
 """
 
-import pyarrow as pa
+from collections.abc import Callable, Sequence
 
-from storage.datasets import MISSING_INDEX, UNSEEN_INDEX, NumericColumn
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from storage.datasets import (
+    FIRST_VOCABULARY_INDEX,
+    MISSING_INDEX,
+    UNSEEN_INDEX,
+    CategoricalColumn,
+    NumericColumn,
+)
 from tasks.configuration import DataConfig
 from tasks.data.database import place_sql
 from tasks.data.sources.columns import literal
@@ -42,24 +51,37 @@ def extracted_columns(config: DataConfig) -> str:
 
 
 def prepared_sql(config: DataConfig, classes: list[str], numeric: list[NumericColumn], has_body: bool = True) -> str:
-    """SQL of every sample as training will see it, in no particular order; raw text is still text, tokens that the
-    mask hides are still there, and each value of the metadata has a column of its own, as `METADATA` says. Without
-    `has_body` there are neither text nor tokens, and for the id and the place there is `number`, which `dealt` must
-    have."""
+    """SQL of every sample, in no particular order: as training will see it, but that raw text is still text, that
+    tokens which the mask hides are still there, and that categories are still the values `c0`..., which
+    `index_categories` takes. Each number of the metadata has a column of its own, as `METADATA` says. Without
+    `has_body` there are neither text, tokens nor categories, and for the id and the place there is `number`, which
+    `dealt` must have."""
     listed = ", ".join(literal(name) for name in classes)
     values = [f"{_scaled_sql(i, column)}::FLOAT AS numeric{i}" for i, column in enumerate(numeric)]
     values += [f"(n{i} IS NULL)::FLOAT AS missing{i}" for i in range(len(numeric))]
-    values += [
-        f"CASE WHEN c{i} IS NULL THEN {MISSING_INDEX} ELSE coalesce(v{i}.index, {UNSEEN_INDEX}) END::INTEGER "
-        f"AS categorical{i}"
-        for i in range(len(config.categorical))
-    ]
-    joins = " ".join(f"LEFT JOIN vocabulary{i} v{i} ON v{i}.value = c{i}" for i in range(len(config.categorical)))
     # Not narrowed here: what the mask hides may be any number.
     body = "text" if config.text else "tokens, CAST(mask AS TINYINT[]) AS mask" if config.attention_mask else "tokens"
-    own = f"id, {place_sql(config)} AS place, {body}" if has_body else "number"
+    categories = [f"c{i}" for i in range(len(config.categorical))]
+    own = ["id", f"{place_sql(config)} AS place", body, *categories] if has_body else ["number"]
     label = f"(list_position([{listed}], label) - 1)::INTEGER AS label"
-    return f"SELECT {', '.join(['split', own, label, *values])} FROM dealt {joins}"
+    return f"SELECT {', '.join(['split', *own, label, *values])} FROM dealt"
+
+
+def index_categories(
+    categories: Sequence[CategoricalColumn], column_of: Callable[[str], pa.Array | pa.ChunkedArray]
+) -> dict[str, pa.Array | pa.ChunkedArray]:
+    """The columns `categorical0`...: for each value of `c0`... its place in the vocabulary.
+
+    Arrow looks them up, one column after the other: a join of DuckDB for each column takes memory for all at once.
+    """
+    return {f"categorical{i}": _indices(column_of(f"c{i}"), column) for i, column in enumerate(categories)}
+
+
+def _indices(values: pa.Array | pa.ChunkedArray, column: CategoricalColumn) -> pa.Array | pa.ChunkedArray:
+    first, unseen, missing = (pa.scalar(i, pa.int32()) for i in (FIRST_VOCABULARY_INDEX, UNSEEN_INDEX, MISSING_INDEX))
+    found = pc.index_in(values, value_set=pa.array(column.vocabulary, pa.string()))
+    known = pc.fill_null(pc.add(found, first), unseen)
+    return pc.if_else(values.is_null(), missing, known)
 
 
 def _scaled_sql(index: int, column: NumericColumn) -> str:

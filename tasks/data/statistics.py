@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import duckdb
 import numpy as np
 
-from storage.datasets import FIRST_VOCABULARY_INDEX, CategoricalColumn, NumericColumn
+from storage.datasets import CategoricalColumn, NumericColumn
 from tasks.configuration import DataConfig
 from tasks.data.sources.columns import only_row
 from tasks.data.sources.messages import broken_contract
@@ -43,7 +43,7 @@ def measure_numeric(connection: duckdb.DuckDBPyConnection, config: DataConfig) -
 
 
 def measure_categorical(connection: duckdb.DuckDBPyConnection, config: DataConfig) -> list[CategoricalColumn]:
-    """The most frequent values of each categorical column, and the table `vocabulary<i>` (value, index) for each."""
+    """The most frequent values of each categorical column over the values that are there."""
     return [_categorical_column(connection, i, column) for i, column in enumerate(config.categorical)]
 
 
@@ -92,13 +92,10 @@ def _too_large(name: str) -> Exception:
 
 
 def _categorical_column(connection: duckdb.DuckDBPyConnection, index: int, name: str) -> CategoricalColumn:
-    connection.execute(
-        f"CREATE TEMP TABLE vocabulary{index} AS "
-        f"SELECT value, (row_number() OVER (ORDER BY n DESC, value) + {FIRST_VOCABULARY_INDEX - 1})::INTEGER AS index "
-        f"FROM (SELECT c{index} AS value, count(*) AS n FROM dealt WHERE split = {TRAIN} AND c{index} IS NOT NULL "
-        f"GROUP BY value ORDER BY n DESC, value LIMIT {MAX_CATEGORIES})"
-    )
-    values = connection.execute(f"SELECT value FROM vocabulary{index} ORDER BY index").fetchall()
+    values = connection.execute(
+        f"SELECT c{index} AS value FROM dealt WHERE split = {TRAIN} AND value IS NOT NULL "
+        f"GROUP BY value ORDER BY count(*) DESC, value LIMIT {MAX_CATEGORIES}"
+    ).fetchall()
     query = f"SELECT count(*) FILTER (WHERE c{index} IS NULL) / count(*) FROM dealt WHERE split = {TRAIN}"
     (share,) = only_row(connection, query)
     return CategoricalColumn(name=name, vocabulary=[value for (value,) in values], missing_share=share)

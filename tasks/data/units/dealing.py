@@ -18,10 +18,10 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from storage.datasets import FIRST_VOCABULARY_INDEX, CategoricalColumn, NumericColumn
+from storage.datasets import CategoricalColumn, NumericColumn
 from tasks.configuration import DataConfig
 from tasks.data.contract.rules import too_long
-from tasks.data.rows import METADATA, metadata_columns, prepared_sql
+from tasks.data.rows import METADATA, index_categories, metadata_columns, prepared_sql
 from tasks.data.split import Dealt
 from tasks.data.token_lists import kept_tokens, narrow_type, take_lists
 from tasks.data.tokenizer import encode_texts, load_tokenizer, shortened
@@ -77,7 +77,6 @@ def deal(place: Place, index: int, folder: Path) -> tuple[Record, dict[str, Path
     tokenizer = load_tokenizer(fetch_tokenizer(place.area)) if place.config.text else None
     too_long_rows: Record = {"rows": 0, "examples": []}
     with place.database() as connection:
-        _register_vocabularies(connection, settings.categorical)
         if decoded is not None:
             rows = _with_decoded(connection, settings, decoded, place.config)
         else:
@@ -85,7 +84,8 @@ def deal(place: Place, index: int, folder: Path) -> tuple[Record, dict[str, Path
                 f"CREATE TEMP VIEW dealt AS SELECT *, {settings.split_sql} AS split FROM ({place.piece_sql(index)})"
             )
             prepared = prepared_sql(place.config, settings.classes, settings.numeric)
-            rows, too_long_rows = _read(connection.sql(prepared).to_arrow_reader(BATCH_ROWS), tokenizer, place.config)
+            reader = connection.sql(prepared).to_arrow_reader(BATCH_ROWS)
+            rows, too_long_rows = _read(reader, tokenizer, settings.categorical, place.config)
     path = folder / "parts"
     record = {"too_long": too_long_rows, "parts": write_parts(rows, settings.bucket_bits, path)}
     return record, {parts_name(index): path}
@@ -174,14 +174,6 @@ def _dealt_columns(config: DataConfig) -> list[str]:
     return ["split", *part_schema(config, config.vocabulary_size).names]
 
 
-def _register_vocabularies(connection: duckdb.DuckDBPyConnection, columns: list[CategoricalColumn]) -> None:
-    for i, column in enumerate(columns):
-        indices = pa.array(range(FIRST_VOCABULARY_INDEX, FIRST_VOCABULARY_INDEX + len(column.vocabulary)), pa.int32())
-        connection.register(
-            f"vocabulary{i}", pa.table({"value": pa.array(column.vocabulary, pa.string()), "index": indices})
-        )
-
-
 def _with_decoded(
     connection: duckdb.DuckDBPyConnection, settings: DealSettings, decoded: pa.Table, config: DataConfig
 ) -> pa.Table:
@@ -195,12 +187,18 @@ def _with_decoded(
     numbers = rows.column("number").to_numpy()
     if not np.array_equal(numbers, number):  # which DuckDB does not promise
         rows = in_order(rows, np.argsort(numbers))
-    for name, column in zip(kept.column_names, kept.columns, strict=True):
+    indices = index_categories(settings.categorical, decoded.column)
+    for name, column in chain(zip(kept.column_names, kept.columns, strict=True), indices.items()):
         rows = rows.append_column(name, column)
     return rows.select(_dealt_columns(config))
 
 
-def _read(reader: pa.RecordBatchReader, tokenizer: Tokenizer | None, config: DataConfig) -> tuple[pa.Table, Record]:
+def _read(
+    reader: pa.RecordBatchReader,
+    tokenizer: Tokenizer | None,
+    categories: list[CategoricalColumn],
+    config: DataConfig,
+) -> tuple[pa.Table, Record]:
     """All rows with the tokens that training will see, and those that have too many of them."""
     names, vocabulary_size = _dealt_columns(config), config.vocabulary_size
     kind = narrow_type(vocabulary_size if tokenizer is None else tokenizer.get_vocab_size())
@@ -213,8 +211,8 @@ def _read(reader: pa.RecordBatchReader, tokenizer: Tokenizer | None, config: Dat
             tokens = kept_tokens(batch.column("tokens"), mask, config.max_tokens, kind)
         else:
             tokens = _encode(tokenizer, batch, config, too_long_rows).cast(pa.list_(kind))
-        columns = {name: tokens if name == "tokens" else batch.column(name) for name in names}
-        tables.append(pa.table(columns))
+        columns = {"tokens": tokens, **index_categories(categories, batch.column)}
+        tables.append(pa.table({name: columns[name] if name in columns else batch.column(name) for name in names}))
     return pa.concat_tables(tables), too_long_rows
 
 

@@ -10,7 +10,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import replace
+from dataclasses import asdict, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -52,11 +52,12 @@ from tasks.data.tokenizer import TOKENIZER_FILE, load_tokenizer, train_tokenizer
 from tasks.data.units.area import Area, FolderArea, Record, StoreArea, begin_area, put_again, remove_area
 from tasks.data.units.checking import fetch_extract, find_repeats, measured_in, open_extract
 from tasks.data.units.dealing import DealSettings, bits_of_buckets, require_short_enough
+from tasks.data.units.parts import TABLE_NAME, Buckets, gather_tables
 from tasks.data.units.pieces import bytes_of_piece, cut, limit_beside_processes
 from tasks.data.units.place import PLAN, Address, Place, plan_record, read_files, settings_name
 from tasks.data.units.reading import TIMES
 from tasks.data.units.records import find_records, read_records
-from tasks.data.units.sharding import require_all_rows, rows_in, shard_units, shards_together, splits_in
+from tasks.data.units.sharding import require_all_rows, shard_units, shards_together, splits_in
 from tasks.data.units.texts import LEARNED, fetch_tokenizer, keep_tokenizer, read_texts, texts_settings
 from tasks.data.units.work import Engine, OneByOne, do_unit
 from tasks.data.units.working_folders import remove_abandoned, working_folder
@@ -65,7 +66,7 @@ from tasks.pages.words import count_of, size
 # What is smaller than this is prepared in this process, and nothing of it is kept for a second attempt.
 SMALL_SOURCE_BYTES = 64 << 20
 # Counted up whenever units leave something else: what an earlier version kept is not used then.
-UNITS_FORMAT = 9
+UNITS_FORMAT = 10
 INTERRUPT_SECONDS = 0.1
 Value = TypeVar("Value")
 Statistics = tuple[Dealt, list[NumericColumn], list[CategoricalColumn]]
@@ -206,9 +207,9 @@ class _Preparation:
         vocabulary_size = self.config.vocabulary_size
         if self.config.text:
             vocabulary_size = self.run_part("tokenise", lambda: self._learn_tokens(dealt))
-        bits = self.run_part("deal", lambda: self._deal(dealt, numeric, categorical))
+        buckets = self.run_part("deal", lambda: self._deal(dealt, numeric, categorical))
         contract = self.run_part("judgement", lambda: _judged(judging))
-        splits = self.run_part("shard", lambda: self._write(dealt, bits, vocabulary_size))
+        splits = self.run_part("shard", lambda: self._write(dealt, buckets, vocabulary_size))
         manifest = DatasetManifest(
             digest=self.digest,
             inputs=self.inputs,
@@ -311,28 +312,30 @@ class _Preparation:
 
     def _deal(
         self, dealt: Dealt, numeric: list[NumericColumn], categorical: list[CategoricalColumn]
-    ) -> tuple[list[int], str]:
+    ) -> tuple[Buckets, str]:
         num_rows = self.place.rows_of.num_rows_total
         bits = bits_of_buckets(dealt, self.config, self.bytes_per_row, bytes_of_piece(self.config))
         settings = DealSettings(dealt.split_sql, dealt.classes, numeric, categorical, bits)
         self._share("deal", settings.as_record())
         records = self._do("deal", len(self.place.pieces), "tokenise" if self.config.text else "deal")
         require_short_enough(records, num_rows, self.config)
-        require_all_rows(rows_in(records, bits), dealt.num_rows)
-        return bits, f"{num_rows:,} rows in {count_of(sum(1 << n for n in bits), 'bucket')}."
+        tables, path = [record["table"] for record in records], self.place.folder / TABLE_NAME
+        buckets = gather_tables(self.area, tables, bits, path, bytes_of_piece(self.config))
+        require_all_rows(buckets.rows_of_splits, dealt.num_rows)
+        return buckets, f"{num_rows:,} rows in {count_of(len(buckets.rows), 'bucket')}."
 
-    def _write(self, dealt: Dealt, bits: list[int], vocabulary_size: int) -> tuple[dict[str, SplitRecord], str]:
+    def _write(self, dealt: Dealt, buckets: Buckets, vocabulary_size: int) -> tuple[dict[str, SplitRecord], str]:
         num_together = shards_together(self.config, self.bytes_per_row, bytes_of_piece(self.config))
         units = shard_units(dealt.num_rows, num_together, self.config)
-        shared: Record = {"digest": self.digest, "num_rows": dealt.num_rows, "bucket_bits": bits}
-        shared |= {"num_pieces": len(self.place.pieces), "vocabulary_size": vocabulary_size}
-        self._share("shard", shared | {"num_together": num_together})
+        shared: Record = {"digest": self.digest, "num_rows": dealt.num_rows, "num_together": num_together}
+        shared |= {"buckets": asdict(buckets), "vocabulary_size": vocabulary_size}
+        self._share("shard", shared, {TABLE_NAME: self.place.folder / TABLE_NAME})
         splits = splits_in(self._do("shard", len(units), "shard"), units, dealt.num_rows)
         files = [shard for split in splits.values() for shard in split.shards]
         return splits, f"{count_of(len(files), 'shard')} with {size(sum(file.num_bytes for file in files))}."
 
-    def _share(self, stage: str, settings: Record) -> None:
-        self.area.keep(settings_name(stage), settings, {})
+    def _share(self, stage: str, settings: Record, files: dict[str, Path] | None = None) -> None:
+        self.area.keep(settings_name(stage), settings, files or {})
 
     def _do(self, stage: str, num_units: int, phase: str) -> list[Record]:
         """Do those units of a stage that are not done; the records of all."""

@@ -2,37 +2,34 @@
 
 A row's place is the MD5 of the seed and its id. A bucket has the rows of one split whose places begin alike, so all
 rows of a bucket stand in the order before all rows of the next one.
-Invariant: the file that is left has one part for each bucket, in their order, each with the CRC-32 that its record
-states. Rows are put in order when a bucket is read, with those of all pieces.
+Invariant: rows are put in order when a bucket is read, with those of all pieces.
 """
 
-import zlib
 from dataclasses import dataclass
-from itertools import chain, pairwise
+from itertools import chain
 from pathlib import Path
 
 import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from storage.datasets import CategoricalColumn, NumericColumn
 from tasks.configuration import DataConfig
 from tasks.data.contract.rules import too_long
-from tasks.data.rows import METADATA, index_categories, metadata_columns, prepared_sql
+from tasks.data.rows import index_categories, prepared_sql
 from tasks.data.split import Dealt
-from tasks.data.token_lists import kept_tokens, narrow_type, take_lists
+from tasks.data.token_lists import kept_tokens, narrow_type
 from tasks.data.tokenizer import encode_texts, load_tokenizer, shortened
 from tasks.data.units.area import Record
 from tasks.data.units.decoded import take_rows
+from tasks.data.units.parts import in_order, part_schema, parts_name, write_parts
 from tasks.data.units.place import Place
 from tasks.data.units.texts import fetch_tokenizer
 
 BATCH_ROWS = 4096
 NUM_EXAMPLES = 3
-PLACE_BITS = 64
 # A shard is written from several buckets: at its two ends it needs part of one, which is read twice.
 BUCKETS_IN_A_SHARD = 1
 
@@ -87,22 +84,8 @@ def deal(place: Place, index: int, folder: Path) -> tuple[Record, dict[str, Path
             reader = connection.sql(prepared).to_arrow_reader(BATCH_ROWS)
             rows, too_long_rows = _read(reader, tokenizer, settings.categorical, place.config)
     path = folder / "parts"
-    record = {"too_long": too_long_rows, "parts": write_parts(rows, settings.bucket_bits, path)}
+    record = {"too_long": too_long_rows, "table": write_parts(rows, settings.bucket_bits, path)}
     return record, {parts_name(index): path}
-
-
-def part_schema(config: DataConfig, vocabulary_size: int) -> pa.Schema:
-    """The columns of a row in a part."""
-    tokens = pa.list_(narrow_type(vocabulary_size))
-    metadata = [(name, METADATA[kind]) for kind, names in metadata_columns(config).items() for name in names]
-    return pa.schema(
-        [("id", pa.string()), ("label", pa.int32()), ("tokens", tokens), *metadata, ("place", pa.uint64())]
-    )
-
-
-def parts_name(index: int) -> str:
-    """The name of the file with a piece's parts."""
-    return f"deal-{index:06d}.parts"
 
 
 def require_short_enough(records: list[Record], num_rows: int, config: DataConfig) -> None:
@@ -111,62 +94,6 @@ def require_short_enough(records: list[Record], num_rows: int, config: DataConfi
     if num_long:
         examples = [shown for record in records for shown in record["too_long"]["examples"]][:NUM_EXAMPLES]
         raise too_long(config, f"{num_long:,} of {num_rows:,} rows are longer: {', '.join(examples)}")
-
-
-def write_parts(rows: pa.Table, bucket_bits: list[int], path: Path) -> dict[str, list[int]]:
-    """Write rows, a part for each bucket that has any: its number, rows, end in the file and CRC-32.
-
-    Buckets are numbered through all splits. `rows` has the columns of `part_schema`, and `split`.
-    """
-    parts: dict[str, list[int]] = {"bucket": [], "rows": [], "end": [], "crc": []}
-    buckets = _buckets_of(rows.column("split").to_numpy(), rows.column("place").to_numpy(), bucket_bits)
-    dealt = in_order(rows.drop_columns(["split"]), np.argsort(buckets, kind="stable"))
-    edges = np.cumsum([0, *np.bincount(buckets)]).tolist()
-    with path.open("xb") as file:
-        for bucket, (begin, end) in enumerate(pairwise(edges)):
-            if begin == end:
-                continue
-            (part,) = dealt.slice(begin, end - begin).to_batches()
-            # Neither compressed, since it is read once more, nor with a schema, since there are very many of them.
-            data = part.serialize()
-            file.write(data)
-            for name, value in zip(parts, (bucket, end - begin, file.tell(), zlib.crc32(data)), strict=True):
-                parts[name].append(value)
-    return parts
-
-
-def _buckets_of(
-    splits: NDArray[np.int32], places: NDArray[np.uint64], bucket_bits: list[int]
-) -> NDArray[np.uint16 | np.uint32]:
-    """The bucket of each row."""
-    *firsts, num_buckets = np.cumsum([0, *(1 << bits for bits in bucket_bits)]).tolist()
-    # A number may not be shifted by all of its bits.
-    shifts = np.array([PLACE_BITS - max(1, bits) for bits in bucket_bits], np.uint64)
-    within = (places >> shifts[splits]) * np.array([bits > 0 for bits in bucket_bits])[splits]
-    buckets: NDArray[np.uint64] = np.array(firsts, np.uint64)[splits] + within
-    # Numbers of 16 bits are sorted by counting them.
-    return buckets.astype(np.uint16 if num_buckets <= 1 << 16 else np.uint32)
-
-
-def order_of(rows: pa.Table) -> NDArray[np.int64]:
-    """Rows by place, and, where two hashes meet, by id."""
-    places = rows.column("place").to_numpy()
-    order = np.argsort(places)
-    found = places[order]
-    if not np.any(found[1:] == found[:-1]):
-        return order
-    by_both = pc.sort_indices(rows.select(["place", "id"]), sort_keys=[("place", "ascending"), ("id", "ascending")])
-    return np.from_dlpack(by_both).astype(np.int64)
-
-
-def in_order(rows: pa.Table, order: NDArray[np.int64]) -> pa.Table:
-    """These rows in this order, each column in one piece."""
-    columns = [_in_order(column.combine_chunks(), order) for column in rows.columns]
-    return pa.Table.from_arrays(columns, names=rows.schema.names)
-
-
-def _in_order(column: pa.Array, order: NDArray[np.int64]) -> pa.Array:
-    return take_lists(column, order) if pa.types.is_list(column.type) else column.take(pa.array(order))
 
 
 def _dealt_columns(config: DataConfig) -> list[str]:

@@ -4,39 +4,21 @@ Invariant: which rows a shard has, and their order, follow from the order of all
 in its bytes.
 """
 
-import zlib
-from bisect import bisect_right
 from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import lru_cache
-from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from storage.datasets import SPLITS, FileRecord, SplitRecord, dataset_key
-from storage.errors import CorruptObjectError, ObjectMissingError
+from storage.errors import CorruptObjectError
 from storage.objects.digests import sha256_of_file
 from tasks.configuration import DataConfig
 from tasks.data.rows import metadata_columns
 from tasks.data.shard import SHARD_SCHEMA, ShardFile, whole_row_groups
-from tasks.data.units.area import Area, Record, put_again
-from tasks.data.units.dealing import in_order, order_of, part_schema, parts_name
+from tasks.data.units.area import Record, put_again
+from tasks.data.units.parts import Buckets, in_order, order_of, part_schema, read_bucket
 from tasks.data.units.place import Place
-from tasks.data.units.records import damaged, read_records, unit_name
-
-
-@dataclass(frozen=True)
-class Parts:
-    """The parts of all pieces, by piece and bucket; where a piece has no row of a bucket, a part without bytes."""
-
-    rows: NDArray[np.int64]
-    starts: NDArray[np.int64]
-    ends: NDArray[np.int64]
-    crcs: NDArray[np.int64]
 
 
 class Shards(NamedTuple):
@@ -120,55 +102,15 @@ def require_all_rows(found: list[int], expected: list[int]) -> None:
     )
 
 
-def rows_in(records: list[Record], bucket_bits: list[int]) -> list[int]:
-    """How many rows of each split were dealt."""
-    firsts = np.cumsum([0, *(1 << bits for bits in bucket_bits)])
-    found = np.zeros(firsts[-1], dtype=np.int64)
-    for record in records:
-        np.add.at(found, record["parts"]["bucket"], record["parts"]["rows"])
-    return [int(found[start:end].sum()) for start, end in pairwise(firsts.tolist())]
-
-
 def _rows(place: Place, settings: Record, split: int, first: int, stop: int) -> Iterator[pa.Table]:
     """The rows [first, stop) of a split, in order, a bucket at a time."""
-    parts = _parts(place.area, settings["num_pieces"], tuple(settings["bucket_bits"]))
+    buckets = Buckets(**settings["buckets"])
     schema = part_schema(place.config, settings["vocabulary_size"])
-    first_bucket = sum(1 << bits for bits in settings["bucket_bits"][:split])
-    num_buckets = 1 << settings["bucket_bits"][split]
-    starts = [0, *np.cumsum(parts.rows[:, first_bucket : first_bucket + num_buckets].sum(axis=0)).tolist()]
-    for bucket in range(bisect_right(starts, first) - 1, num_buckets):
-        start, end = starts[bucket], starts[bucket + 1]
-        if start >= stop:
-            return
-        if start < end:
-            rows = _read_bucket(place.area, parts, first_bucket + bucket, schema)
-            # A bucket at an end is read once more for the neighbour: its rows are not put in order here.
-            yield in_order(rows, order_of(rows)[max(first, start) - start : min(stop, end) - start])
-
-
-def _read_bucket(area: Area, parts: Parts, bucket: int, schema: pa.Schema) -> pa.Table:
-    pieces = np.flatnonzero(parts.rows[:, bucket]).tolist()
-    return pa.Table.from_batches([_read_part(area, parts, piece, bucket, schema) for piece in pieces])
-
-
-def _read_part(area: Area, parts: Parts, piece: int, bucket: int, schema: pa.Schema) -> pa.RecordBatch:
-    name = parts_name(piece)
-    try:
-        data = area.read_range(name, int(parts.starts[piece, bucket]), int(parts.ends[piece, bucket]))
-    except (ObjectMissingError, FileNotFoundError):
-        data = b""
-    if zlib.crc32(data) != parts.crcs[piece, bucket]:
-        raise damaged(area, unit_name("deal", piece), name)
-    return pa.ipc.read_record_batch(data, schema)
-
-
-@lru_cache(maxsize=1)
-def _parts(area: Area, num_pieces: int, bucket_bits: tuple[int, ...]) -> Parts:
-    shape = (num_pieces, sum(1 << bits for bits in bucket_bits))
-    rows, starts, ends, crcs = (np.zeros(shape, dtype=np.int64) for _ in range(4))
-    for piece, record in enumerate(read_records(area, "deal", num_pieces)):
-        found = record["parts"]
-        at = piece, np.asarray(found["bucket"], dtype=np.int64)
-        rows[at], ends[at], crcs[at] = found["rows"], found["end"], found["crc"]
-        starts[at] = [0, *found["end"]][: len(found["end"])]
-    return Parts(rows, starts, ends, crcs)
+    end = 0
+    for bucket in buckets.of_split(split):
+        start, end = end, end + buckets.rows[bucket]
+        # A bucket at an end is read once more for the neighbour: its rows are not put in order here.
+        wanted = slice(max(first, start) - start, min(stop, end) - start)
+        if wanted.start < wanted.stop:
+            rows = read_bucket(place.area, buckets, bucket, schema)
+            yield in_order(rows, order_of(rows)[wanted])

@@ -1,6 +1,8 @@
 """From dealt rows to shards of exact size, in the order of the rows, and put where something may lie already."""
 
 import hashlib
+import tracemalloc
+from dataclasses import asdict, replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -18,7 +20,7 @@ from storage.errors import CorruptObjectError
 from storage.objects.local_store import LocalStore
 from tasks.data.tokenizer import encode_texts, shortened, train_tokenizer
 from tasks.data.units.area import FolderArea, Record, put_again
-from tasks.data.units.dealing import part_schema, parts_name, write_parts
+from tasks.data.units.parts import PART, TABLE_NAME, gather_tables, part_schema, parts_name, write_parts
 from tasks.data.units.place import Place, settings_name
 from tasks.data.units.records import read_records, unit_name
 from tasks.data.units.sharding import require_all_rows, shard_units, splits_in
@@ -26,6 +28,7 @@ from tasks.data.units.work import STAGES, do_unit
 from tests.helpers.parquet import text_config
 
 VOCABULARY_SIZE = 100_000
+SOME_BYTES = 200  # of the tables of parts, so that they are gathered a few buckets at a time
 CONFIG = text_config("unused", row_group_rows=8, shard_rows=24, numeric=["a", "b"], categorical=["c"])
 SCHEMA = pa.schema([pa.field("split", pa.int32()), *part_schema(CONFIG, VOCABULARY_SIZE)])
 
@@ -57,14 +60,17 @@ def write_shards(
     folder.mkdir(parents=True, exist_ok=True)
     store, area = LocalStore(folder / "store"), FolderArea(folder / "area")
     pieces = [rows[start : start + piece_rows] for start in range(0, len(rows), piece_rows)]
+    tables = []
     for index, piece in enumerate(pieces):
         # A slice with rows before it: as batches may be, and as careless code gets wrong.
         table = pa.Table.from_pylist([rows[0], *piece], schema=SCHEMA).slice(1)
-        parts = write_parts(table, bucket_bits, folder / "parts")
-        area.keep(unit_name("deal", index), {"parts": parts}, {parts_name(index): folder / "parts"})
-    settings = {"digest": "digest", "num_rows": sizes, "bucket_bits": bucket_bits, "num_pieces": len(pieces)}
+        tables.append(write_parts(table, bucket_bits, folder / "parts"))
+        area.keep(unit_name("deal", index), {"table": tables[-1]}, {parts_name(index): folder / "parts"})
+    buckets = gather_tables(area, tables, bucket_bits, folder / TABLE_NAME, SOME_BYTES)
+    assert buckets.rows_of_splits == sizes
+    settings: Record = {"digest": "digest", "num_rows": sizes, "buckets": asdict(buckets)}
     settings |= {"vocabulary_size": VOCABULARY_SIZE, "num_together": num_together}
-    area.keep(settings_name("shard"), settings, {})
+    area.keep(settings_name("shard"), settings, {TABLE_NAME: folder / TABLE_NAME})
     place = Place(CONFIG, store, area, folder, folder, [])
     units = shard_units(sizes, num_together, CONFIG)
     for index in range(len(units)):
@@ -149,6 +155,72 @@ def test_where_two_places_are_the_same_the_id_decides(tmp_path: Path) -> None:
     keys = [dataset_key("digest", shard.name) for shard in splits["train"].shards]
     ids = [id_ for key in keys for id_ in pq.read_table(store.fetch(key)).column("id").to_pylist()]
     assert ids == sorted(map(str, range(40)))
+
+
+class ReadRanges(FolderArea):
+    """Another view of a `FolderArea`, which notes how many bytes of each file are read in ranges."""
+
+    def __init__(self, area: FolderArea) -> None:
+        vars(self).update(vars(area))
+        self.read: list[tuple[str, int]] = []
+
+    def find(self, name: str) -> Record | None:
+        self.read.append((name, 0))
+        return super().find(name)
+
+    def read_range(self, name: str, start: int, end: int) -> bytes:
+        self.read.append((name, end - start))
+        return super().read_range(name, start, end)
+
+
+def test_a_unit_reads_of_the_table_of_parts_the_entries_of_its_own_buckets(tmp_path: Path) -> None:
+    """The table has as many entries as pieces times buckets: in every process it would be most of the memory."""
+    sizes = [256, 1, 1]
+    _, _, place = write_shards(tmp_path, rows_of(sizes), sizes, 10, [6, 0, 0])
+    assert isinstance(place.area, FolderArea)
+    area = ReadRanges(place.area)
+    STAGES["shard"](replace(place, area=area), 0, tmp_path)
+    names = [name for name, _ in area.read]
+    assert unit_name("deal", 0) not in names and settings_name("shard") in names
+    of_a_bucket = 26 * PART.itemsize  # an entry for each piece
+    assert {num_bytes for name, num_bytes in area.read if name == TABLE_NAME} == {of_a_bucket}
+    # 24 of 256 rows are in 6 of 64 buckets, more or less.
+    assert 2 <= names.count(TABLE_NAME) <= 14
+
+
+def test_tables_of_parts_are_gathered_in_the_memory_that_is_given(tmp_path: Path) -> None:
+    bits, num_pieces = [10, 2, 2], 200
+    area, rows = FolderArea(tmp_path / "area"), pa.Table.from_pylist(rows_of([40, 1, 1]), schema=SCHEMA)
+    table = write_parts(rows, bits, tmp_path / "parts")
+    area.keep(unit_name("deal", 0), {}, {parts_name(0): tmp_path / "parts"})
+    for index in range(1, num_pieces):
+        area.fetch(parts_name(index)).hardlink_to(area.fetch(parts_name(0)))
+    most_bytes, whole = 1 << 18, num_pieces * (1024 + 8) * PART.itemsize
+    tracemalloc.start()
+    few = gather_tables(area, [table] * num_pieces, bits, tmp_path / "few", most_bytes)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 4 * most_bytes < whole / 4
+    assert few.rows_of_splits == [40 * num_pieces, num_pieces, num_pieces]
+    assert gather_tables(area, [table] * num_pieces, bits, tmp_path / "all", whole) == few
+    assert (tmp_path / "all").read_bytes() == (tmp_path / "few").read_bytes()
+
+
+@pytest.mark.parametrize("name", [TABLE_NAME, parts_name(1)])
+def test_damage_in_a_table_of_parts_is_an_error_that_says_which_file_and_what_to_do(tmp_path: Path, name: str) -> None:
+    sizes = [50, 30, 20]
+    _, _, place = write_shards(tmp_path, rows_of(sizes), sizes, 40, [1, 0, 0])
+    path = place.area.fetch(name)
+    content = bytearray(path.read_bytes())
+    content[-PART.itemsize * 2] ^= 4
+    path.write_bytes(content)
+    with pytest.raises(CorruptObjectError, match=rf"{name} is not what was written there.*Delete .*\.json and run"):
+        if name == TABLE_NAME:
+            for index in range(len(shard_units(sizes, 1, place.config))):
+                STAGES["shard"](place, index, tmp_path)
+        else:
+            tables = [record["table"] for record in read_records(place.area, "deal", 3)]
+            gather_tables(place.area, tables, [1, 0, 0], tmp_path / "again", SOME_BYTES)
 
 
 @pytest.mark.parametrize("damage", ["a bit flips", "it is cut off", "it is gone"])

@@ -139,7 +139,7 @@ def _category(value: Any) -> str | None:
         return _label(value, True)
     if math.isnan(value):
         return None
-    return str(int(value)) if abs(value) < 1e15 and value.is_integer() else repr(value).replace("e+", "e")
+    return str(int(value)) if abs(value) < 1e15 and value.is_integer() else repr(value)
 
 
 class _Lists:

@@ -1,14 +1,20 @@
-"""What becomes of categories: their places in the vocabulary, of however many columns."""
+"""What becomes of categories: their names, the same in every format, and their places in the vocabularies."""
 
+import json
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from storage.datasets import FIRST_VOCABULARY_INDEX, MISSING_INDEX, UNSEEN_INDEX
 from storage.objects.local_store import LocalStore
 from tasks.data.pipeline import prepare_dataset
+from tasks.data.readers.values import meanings_of
 from tests.helpers.parquet import (
+    open_samples,
     read_rows,
     text_columns,
     text_config,
@@ -18,6 +24,27 @@ from tests.helpers.parquet import (
 )
 
 NUM_COLUMNS = 100
+NUMBERS = [0.0, -0.0, 3.0, 2.5, 0.1, 1e-5, 5e-324, 999_999_999_999_999.0, 1e15, 9_999_999_999_999_998.0, 1e16, 1.5e16]
+NUMBERS += [123_456_789_012_345_680.0, 1e21, 1e22, 1.7e308, float("inf")]
+
+
+@settings(max_examples=20, deadline=None)
+@given(numbers=st.lists(st.floats(allow_nan=False), min_size=1), wholes=st.lists(st.integers(0, 10**19), min_size=1))
+def test_numbers_of_any_size_are_named_in_json_lines_as_in_parquet(
+    tmp_path_factory: pytest.TempPathFactory, numbers: list[float], wholes: list[int]
+) -> None:
+    numbers += [sign * number for number in NUMBERS for sign in (1, -1)]
+    numbers += [float(whole) for whole in wholes]
+    names = [f"s{i}" for i in range(len(numbers))]
+    others = {"sample_id": names, "text": names, "domain": names}
+    path = write_parquet(tmp_path_factory.mktemp("numbers") / "a.parquet", {**others, "region": numbers})
+    config = text_config(path, categorical=["region"])
+    with duckdb.connect() as connection:
+        open_samples(connection, config)
+        in_parquet = connection.execute("SELECT c0 FROM samples").fetchall()
+    (meaning,) = (found for found in meanings_of(config, is_typed=True) if found.column == "region")
+    in_json = [meaning.parse(json.loads(json.dumps(number))) for number in numbers]
+    assert in_json == [name for (name,) in in_parquet]
 
 
 @pytest.mark.parametrize("kind", ["text", "tokens"])

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from storage.datasets import DatasetManifest
+from storage.errors import ContractError
 from storage.objects.digests import digest_of, sha256_of_file
 from storage.objects.local_store import LocalStore
 from tasks.configuration import DataConfig
@@ -87,6 +88,38 @@ def test_the_same_rows_give_the_same_samples_in_every_format(
 def test_token_lists_masks_and_boolean_labels_are_the_same_in_every_format(tmp_path: Path) -> None:
     split = {"by": "column", "column": "shard_id"}
     assert_same_samples(lambda source: token_config(source, split=split), [token_columns(200)], tmp_path)
+
+
+def with_padding(columns: Columns, padding: list[int]) -> Columns:
+    """The same rows, with these numbers where the mask is 0."""
+    rows = zip(columns["input_ids"].to_pylist(), columns["attention_mask"].to_pylist(), strict=True)
+    tokens = [
+        [token if kept else padding[i % len(padding)] for i, (token, kept) in enumerate(zip(*row, strict=True))]
+        for row in rows
+    ]
+    return columns | {"input_ids": pa.array(tokens, pa.list_(pa.uint64()))}
+
+
+def test_padding_of_unsigned_numbers_beyond_the_signed_ones_is_hidden_by_the_mask_in_every_format(
+    tmp_path: Path,
+) -> None:
+    columns = token_columns(200)
+    source = write_table(tmp_path / "zeros" / "part-0.parquet", columns)
+    zeros = prepared(token_config(source), tmp_path / "zeros")[1]
+    beyond = with_padding(columns, [2**63, 2**64 - 1])
+    assert_same_samples(token_config, [beyond], tmp_path / "beyond")
+    found = prepared(token_config(write_table(tmp_path / "a.parquet", beyond)), tmp_path)[1]
+    assert content(found) == content(zeros)
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "jsonl"])
+def test_an_unsigned_number_that_the_mask_does_not_hide_is_a_token_id_out_of_range(tmp_path: Path, suffix: str) -> None:
+    columns = token_columns(200)
+    tokens = columns["input_ids"].to_pylist()
+    tokens[7][0] = 2**64 - 1
+    columns["input_ids"] = pa.array(tokens, pa.list_(pa.uint64()))
+    with pytest.raises(ContractError, match=r"'input_ids' breaks the contract: token ids out of range[\s\S]*row 7"):
+        prepared(token_config(write_table(tmp_path / f"a.{suffix}", columns)), tmp_path)
 
 
 @pytest.mark.parametrize("zone", [None, UTC])

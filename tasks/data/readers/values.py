@@ -16,11 +16,11 @@ from typing import Any
 import pyarrow as pa
 
 from tasks.configuration import DataConfig
-from tasks.data.sources.columns import named_columns
+from tasks.data.sources.columns import LARGEST_WHOLE, named_columns
 
 Parse = Callable[[Any], Any]
 
-LARGEST_WHOLE = 2**63
+LARGEST_UNSIGNED = 2**64 - 1
 WHOLE = re.compile(r"[+-]?\d+")
 NUMBER = re.compile(
     r"\s*[+-]?(\d+\.?\d*([eE][+-]?\d+)?|\.\d+([eE][+-]?\d+)?|nan|inf|infinity)\s*", re.IGNORECASE | re.ASCII
@@ -109,7 +109,7 @@ def _no_nan(number: float) -> float | None:
 def _whole(value: Any) -> int:
     if isinstance(value, str) and WHOLE.fullmatch(value):
         value = int(value)
-    if isinstance(value, bool) or not isinstance(value, int) or not -LARGEST_WHOLE <= value < LARGEST_WHOLE:
+    if isinstance(value, bool) or not isinstance(value, int) or not -LARGEST_WHOLE - 1 <= value <= LARGEST_WHOLE:
         raise ValueError(value)
     return value
 
@@ -161,7 +161,11 @@ class _Lists:
     def _entry(self, entry: Any) -> int:
         if isinstance(entry, str):
             raise ValueError(entry)
-        return int(entry) if isinstance(entry, bool) and self.is_mask else _whole(entry)
+        if isinstance(entry, bool) and self.is_mask:
+            return int(entry)
+        # Padding of unsigned numbers, as `samples_sql` takes it of Parquet files.
+        is_beyond = isinstance(entry, int) and LARGEST_WHOLE < entry <= LARGEST_UNSIGNED
+        return LARGEST_WHOLE if is_beyond else _whole(entry)
 
 
 class Times:

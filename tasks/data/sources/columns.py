@@ -47,6 +47,7 @@ NUMBER_ROWS = "take data.id out: file and row number are the id then"
 NOT_PARQUET = f"something that is not Parquet, whose name does not end with {', '.join(SUFFIXES)}"
 ROW_NUMBER_COLUMNS = {"file_index", "file_row_number"}
 READING_THREADS = 8
+LARGEST_WHOLE = 2**63 - 1  # of a BIGINT
 _Read = TypeVar("_Read")
 
 
@@ -165,8 +166,7 @@ def samples_sql(table: SourceTable, config: DataConfig, stretch: Stretch | None 
     # Not by way of BIGINT[]: to cast all values once more takes as long as half of their decoding.
     for name, column, narrow in (("tokens", config.tokens, "INTEGER[]"), ("mask", config.attention_mask, "TINYINT[]")):
         if column is not None:
-            cast, kind = ("TRY_CAST", narrow) if is_narrow else ("CAST", "BIGINT[]")
-            expressions[name] = f"{cast}({identifier(column)} AS {kind})"
+            expressions[name] = f"TRY_CAST({identifier(column)} AS {narrow})" if is_narrow else _list_sql(column)
     expressions["split_key"] = _split_key_sql(table, config)
     if stretch is not None and config.split.has_own_sources:
         own = table.files[stretch.file_index].split
@@ -265,6 +265,19 @@ def _label_sql(table: SourceTable, config: DataConfig) -> str:
     if table.families[config.label] == BOOLEAN and not words:
         column = f"CAST({column} AS INTEGER)"
     return f"CAST({column} AS VARCHAR)"
+
+
+def _list_sql(column: str) -> str:
+    """A list of whole numbers as BIGINT[]; what is beyond that, as padding of unsigned numbers may be, is its largest.
+
+    DuckDB knows the type when it plans, so lists of other types are cast and nothing else.
+    """
+    found = identifier(column)
+    # Not `least`, which would make a null the largest.
+    at_most = f"CASE WHEN n > {LARGEST_WHOLE} THEN {LARGEST_WHOLE} ELSE n END"
+    cut = f"list_transform({found}::HUGEINT[], lambda n: {at_most})"
+    is_beyond = f"typeof({found}) IN ('UBIGINT[]', 'HUGEINT[]')"
+    return f"CASE WHEN {is_beyond} THEN {cut}::BIGINT[] ELSE {found}::BIGINT[] END"
 
 
 def _category_sql(column: str, family: str) -> str:

@@ -5,11 +5,9 @@ that the index states, and the index the SHA-256 that the manifest states. A fol
 way, or one that a kill cut off; nobody reads it.
 """
 
-import errno
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,9 +17,9 @@ from storage.checkpoints.tensor_files import find_non_finite, weights_sha256
 from storage.checkpoints.tensor_layout import tensor_file_names
 from storage.errors import CorruptObjectError, ObjectExistsError, ObjectMissingError
 from storage.objects.addresses import RUNS_FOLDER
+from storage.objects.bad_blocks import read_or_damaged
 from storage.objects.digests import canonical_json, require_format, sha256_of_bytes, sha256_of_file
 from storage.objects.direct_io import write_directly
-from storage.objects.local_store import LocalStore
 from storage.objects.store import Store, put_file_anew
 from storage.runs.ledger import LedgerPart, require_ledger_to
 from storage.runs.positions import end_position
@@ -146,7 +144,7 @@ def load_checkpoint(store: Store, path: str, digest: str | None = None) -> Found
     """Read the index in the folder `path`. Raises `CorruptObjectError` if it is missing, unreadable or not `digest`."""
     key = f"{path}/{INDEX_NAME}"
     try:
-        data = store.read(key)
+        data = read_or_damaged(store, key, lambda: store.read(key))
     except ObjectMissingError as error:
         raise CorruptObjectError(f"{key} is missing.") from error
     found = sha256_of_bytes(data)
@@ -181,7 +179,7 @@ def verify_checkpoint(store: Store, path: str, digest: str | None = None) -> Fou
     def verify(name: str) -> None:
         expected = found.index.files[name]
         try:
-            actual = _describe_stored(store, f"{path}/{name}")
+            actual = read_or_damaged(store, f"{path}/{name}", lambda: describe_file(store.fetch(f"{path}/{name}")))
         except ObjectMissingError as error:
             raise CorruptObjectError(f"{path}/{name} is missing.") from error
         if actual != expected:
@@ -193,28 +191,6 @@ def verify_checkpoint(store: Store, path: str, digest: str | None = None) -> Fou
     with checkpoint_readers() as readers:
         list(readers.map(verify, found.index.files))
     return found
-
-
-def _describe_stored(store: Store, key: str) -> CheckpointFile:
-    try:
-        return describe_file(store.fetch(key))
-    except OSError as error:
-        if error.errno != errno.EIO:
-            raise
-    # A network file system says so too of what can be read a moment later.
-    with disk_errors_as_damage(store, key):
-        return describe_file(store.fetch(key))
-
-
-@contextmanager
-def disk_errors_as_damage(store: Store, key: str) -> Iterator[None]:
-    """Raise `CorruptObjectError` where the store's own disk cannot read a block. Of a bucket there are only copies."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno == errno.EIO and isinstance(store, LocalStore):
-            raise CorruptObjectError(f"{key} cannot be read from its disk any more.") from error
-        raise
 
 
 def validate_for_promotion(
@@ -262,9 +238,10 @@ def list_checkpoint_paths(store: Store, run: str) -> list[tuple[str, int, int]]:
 
 def read_checkpoint_file(store: Store, found: FoundCheckpoint, name: str) -> bytes:
     """One file's content, hashed while it is in hand. Raises `CorruptObjectError`."""
-    data = store.read(f"{found.path}/{name}")
+    key = f"{found.path}/{name}"
+    data = read_or_damaged(store, key, lambda: store.read(key))
     if sha256_of_bytes(data) != found.index.files[name].sha256:
-        raise CorruptObjectError(f"{found.path}/{name} was changed after it was written.")
+        raise CorruptObjectError(f"{key} was changed after it was written.")
     return data
 
 

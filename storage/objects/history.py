@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from storage.errors import CorruptObjectError, ObjectMissingError
 from storage.objects.addresses import RUNS_FOLDER
+from storage.objects.bad_blocks import read_or_damaged
 from storage.objects.digests import canonical_json, require_format, sha256_of_bytes
 from storage.objects.store import Store
 
@@ -65,7 +66,7 @@ def seal_history(run: str, kind: str, entries: Mapping[str, list[Any]], previous
 def read_history_part(store: Store, part: HistoryPart) -> HistoryContent:
     """A part as it was written. Raises `CorruptObjectError`, or `IncompatibleRunError` if a later version wrote it."""
     try:
-        data = store.read(part.key)
+        data = read_or_damaged(store, part.key, lambda: store.read(part.key))
     except ObjectMissingError as error:
         raise CorruptObjectError(f"{part.key} is missing.") from error
     found = sha256_of_bytes(data)

@@ -15,6 +15,7 @@ from pydantic import Field, ValidationError
 
 from storage.errors import CorruptObjectError, ObjectMissingError
 from storage.objects.addresses import RUNS_FOLDER
+from storage.objects.bad_blocks import read_or_damaged
 from storage.objects.digests import require_format, sha256_of_file
 from storage.objects.store import Store, put_file_anew
 from storage.runs.run_state import Record
@@ -105,7 +106,7 @@ def fetch_ledger_part(store: Store, part: LedgerPart) -> Path:
         path = store.fetch(part.key)
     except ObjectMissingError as error:
         raise CorruptObjectError(f"{part.key} is missing.") from error
-    found = sha256_of_file(path)
+    found = read_or_damaged(store, part.key, lambda: sha256_of_file(path))
     if found != part.sha256:
         raise CorruptObjectError(
             f"{part.key} was changed after it was written: SHA-256 {part.sha256} expected, {found} found."

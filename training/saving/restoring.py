@@ -23,13 +23,13 @@ from storage.checkpoints.checkpoints import (
     STATE_NAME,
     FoundCheckpoint,
     checkpoint_readers,
-    disk_errors_as_damage,
     load_checkpoint,
     read_checkpoint_file,
 )
 from storage.checkpoints.tensor_files import find_entries
 from storage.checkpoints.tensor_layout import TensorKind
 from storage.errors import CorruptObjectError, IncompatibleRunError, ObjectMissingError
+from storage.objects.bad_blocks import read_or_damaged
 from storage.objects.store import Store
 from training.saving.exchange import first_trouble
 from training.saving.signature import require_same_signature, signature_of_file, signature_of_model
@@ -181,8 +181,7 @@ def read_checked(store: Store, folder: str, file: StoredFile) -> Tensor:
     with suppress(OSError):  # what is wrong with a disk is told when it is so again
         if _read_into(data, store.fetch(key, is_checked=True)) == file.sha256:
             return data
-    with disk_errors_as_damage(store, key):
-        found = _read_into(data, store.fetch(key))
+    found = read_or_damaged(store, key, lambda: _read_into(data, store.fetch(key)))
     if found != file.sha256:
         raise CorruptObjectError(
             f"{key} was changed after it was written: {file.num_bytes} bytes with SHA-256 {file.sha256[:16]}... "

@@ -1,9 +1,17 @@
 """What is promoted, and what a run falls back to, where a disk or a part beside a checkpoint is damaged."""
 
+import errno
 from pathlib import Path
 
 import pytest
 
+from storage.checkpoints.checkpoints import (
+    INDEX_NAME,
+    STATE_NAME,
+    FoundCheckpoint,
+    load_checkpoint,
+    read_checkpoint_file,
+)
 from storage.errors import CorruptObjectError
 from storage.objects.history import seal_history
 from storage.objects.local_store import LocalStore
@@ -44,9 +52,16 @@ def give_a_bad_block(path: Path) -> None:
     path.symlink_to("/proc/self/mem")
 
 
-@pytest.mark.parametrize("damage", [None, b"not what was written", b""])
+def read_as_a_rank_does(store: LocalStore, found: FoundCheckpoint) -> None:
+    load_checkpoint(store, found.path, found.digest)
+    read_checkpoint_file(store, found, STATE_NAME)
+    stated = found.index.files[WEIGHTS]
+    read_checked(store, found.path, StoredFile(WEIGHTS, stated.num_bytes, stated.sha256))
+
+
+@pytest.mark.parametrize("damage", [None, b"not what was written", b"", "a bad block"])
 def test_a_checkpoint_is_promoted_whatever_became_of_the_loss_curve_before_it(
-    store: LocalStore, places: RunPlaces, tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: bytes | None
+    store: LocalStore, places: RunPlaces, tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: bytes | str | None
 ) -> None:
     part = seal_history("run", "curve", {"loss": [[1, 0.5]]}, None)
     store.write(part.part.key, part.data)
@@ -54,6 +69,8 @@ def test_a_checkpoint_is_promoted_whatever_became_of_the_loss_curve_before_it(
     found = make_checkpoint(store, tmp_path / "files", 10, fence, validated_step=10, history=part.part)
     if damage == b"":
         store.delete(part.part.key)
+    elif isinstance(damage, str):
+        give_a_bad_block(store.root / part.part.key)
     elif damage is not None:
         store.write(part.part.key, damage)
     record = promote_newest(CONFIG, places, [found])
@@ -63,18 +80,45 @@ def test_a_checkpoint_is_promoted_whatever_became_of_the_loss_curve_before_it(
     assert ("A part of the loss curve is lost" in caplog.text) == (damage is not None)
 
 
+@pytest.mark.parametrize("name", [WEIGHTS, STATE_NAME, INDEX_NAME])
 def test_a_run_falls_back_from_a_checkpoint_that_its_disk_cannot_read(
-    store: LocalStore, places: RunPlaces, tmp_path: Path
+    store: LocalStore, places: RunPlaces, tmp_path: Path, name: str
 ) -> None:
     fence = lease_run(places.manifest)
     for step in (10, 20):
         found = make_checkpoint(store, tmp_path / "files", step, fence)
         places.manifest.commit("promoted", promote(record_of(found), RetentionPolicy(newest=2)))
     places.manifest.commit("ended", lambda state, _: state.model_copy(update={"lease": None}))
-    give_a_bad_block(store.root / found.path / WEIGHTS)
-    stated = found.index.files[WEIGHTS]
-    with pytest.raises(CorruptObjectError, match="cannot be read from its disk"):
-        read_checked(store, found.path, StoredFile(WEIGHTS, stated.num_bytes, stated.sha256))
+    give_a_bad_block(store.root / found.path / name)
+    with pytest.raises(CorruptObjectError, match=f"{name} cannot be read from its disk"):
+        read_as_a_rank_does(store, found)
     state = fall_back_to_valid(places)
     assert state.promoted is not None and state.promoted.step == 10
     assert [record.step for record in state.set_aside] == [20]
+
+
+def test_a_checkpoint_whose_ledger_the_disk_cannot_read_is_not_promoted_and_the_one_before_is(
+    store: LocalStore, places: RunPlaces, tmp_path: Path
+) -> None:
+    fence = lease_run(places.manifest)
+    older, newer = (make_checkpoint(store, tmp_path / "files", step, fence) for step in (10, 20))
+    assert newer.index.ledger is not None
+    give_a_bad_block(store.root / newer.index.ledger.key)
+    record = promote_newest(CONFIG, places, [newer, older])
+    assert record is not None and record.step == 10
+
+
+def test_what_can_be_read_a_moment_later_is_no_damage(store: LocalStore, tmp_path: Path) -> None:
+    """A network file system says so too."""
+    found = make_checkpoint(store, tmp_path / "files", 10, fence=1)
+    read, failures = Path.read_bytes, iter([OSError(errno.EIO, "Input/output error")])
+
+    def read_or_fail(path: Path) -> bytes:
+        for failure in failures:
+            raise failure
+        return read(path)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Path, "read_bytes", read_or_fail)
+        assert load_checkpoint(store, found.path, found.digest) == found
+    assert next(failures, None) is None

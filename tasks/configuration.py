@@ -174,8 +174,9 @@ class DataConfig(ConfigModel):
         "have one format, which their names say: Parquet (.parquet), CSV (.csv), TSV (.tsv), JSON Lines (.jsonl, "
         ".ndjson), these also compressed (.gz), or Arrow IPC and Feather (.arrow, .feather). CSV and TSV have a "
         "header, are UTF-8, and an empty field, quoted or not, is a missing value. In JSON Lines null, NaN in a "
-        "metadata column and an absent key are missing values. A relative path is taken from the configuration file's "
-        "folder.",
+        "metadata column and an absent key are missing values. Each file that is not Parquet is read by one process, "
+        "so a large one is better split, or converted to Parquet. A relative path is taken from the configuration "
+        "file's folder.",
     )
     id: str | None = Field(
         None,

@@ -23,7 +23,7 @@ class Job(Protocol):
         """Wait a moment for the ranks to end, and kill them if their time to leave is over; whether any may run."""
 
     def read_reports(self) -> list[Report]:
-        """What the ranks reported since the last call, oldest first."""
+        """What the ranks reported since the last call, oldest first. Raises `StoreUnavailableError`."""
 
     def describe_wait(self) -> str | None:
         """Why nothing runs yet, in the cluster's words; None once the ranks have been started."""

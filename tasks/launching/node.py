@@ -85,7 +85,9 @@ class Node:
         if self._order.private_folder is not None:
             make_private_folder(Path(self._order.private_folder), "scratch")
         folder = self._spec.scratch_folder
-        shutil.rmtree(folder, ignore_errors=True)
+        # Of segments before that died with this node; one that came back works for a fence that is over.
+        for left in folder.parents[1].glob(f"*/{self._place.node}"):
+            shutil.rmtree(left, ignore_errors=True)
         folder.mkdir(parents=True)
         (folder / LOG_NAME).write_text(f"node {own.node} on {socket.gethostname()}, {', '.join(own.addresses)}\n")
 

@@ -7,6 +7,7 @@ for it, also where the answer to `sbatch` was lost; and a job that Slurm queued 
 import shlex
 import sys
 import time
+from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
@@ -32,8 +33,6 @@ from training.watching.reporter import Report
 ASK_SECONDS = 2.0
 # Beyond the time that the ranks have, for what Slurm itself does to end a job.
 ENDING_SECONDS = 60.0
-# What the ranks themselves say of these is better.
-AS_ITS_TASKS_ENDED = ("COMPLETED", "FAILED")
 PREEMPTED = "Slurm gave the job's nodes to another job"
 REQUEUED = "Slurm queued the job again: a node failed, another job took its nodes, or somebody asked for it"
 
@@ -49,9 +48,9 @@ class SlurmJob:
         self._order = order
         self.number = 0
         self._state: SlurmState | None = SlurmState("PENDING")
-        self._asked_at = 0.0
+        self._asked_at = self._read_at = 0.0
         self._stop_deadline: float | None = None
-        self._is_killed = False
+        self._is_asked_to_leave = self._is_killed = False
         self._seen = 0
 
     def find(self) -> bool:
@@ -79,20 +78,39 @@ class SlurmJob:
     def is_running(self, wait_seconds: float) -> bool:
         """As every job's. Raises `ClusterUnavailableError` if the job does not end though it was killed."""
         time.sleep(wait_seconds)  # Slurm tells nobody when a job's state changes
-        self._see_to_its_end()
         if time.monotonic() - self._asked_at >= ASK_SECONDS:
             self._ask()
-        return self._state is not None and not self._state.is_over
+        is_over = self._state is None or self._state.is_over
+        if self._stop_deadline is not None and not is_over:
+            self._see_to_its_end(time.monotonic() - self._stop_deadline)
+        return not is_over
 
-    def _see_to_its_end(self) -> None:
-        late_seconds = 0.0 if self._stop_deadline is None else time.monotonic() - self._stop_deadline
-        if late_seconds > 0:
-            self.kill()
+    def _see_to_its_end(self, late_seconds: float) -> None:
+        """A controller that does not answer is told the next time."""
+        with suppress(ClusterUnavailableError):
+            if late_seconds >= 0:
+                self._kill()
+            else:
+                self._ask_to_leave()
         if late_seconds > ENDING_SECONDS:
             raise ClusterUnavailableError(
                 f"Slurm job {self.number} ({self._name}) was cancelled and did not end within {ENDING_SECONDS:.0f} s: "
                 f"{self._state}. Look at it with `scontrol show job {self.number}`; when it is over, run this again."
             )
+
+    def _ask_to_leave(self) -> None:
+        if not self._is_asked_to_leave:
+            if self._state is not None and self._state.is_waiting:
+                cancel(self.number)
+            else:
+                send("TERM", self.number)
+            self._is_asked_to_leave = True
+
+    def _kill(self) -> None:
+        if not self._is_killed:
+            send("KILL", self.number)
+            cancel(self.number)
+            self._is_killed = True
 
     def describe_wait(self) -> str | None:
         if self._state is None or not self._state.is_waiting:
@@ -100,35 +118,35 @@ class SlurmJob:
         return f"Slurm job {self.number} waits in the queue{self._state.reason and f': {self._state.reason}'}"
 
     def read_reports(self) -> list[Report]:
+        is_over = self._state is None or self._state.is_over
+        if not is_over and time.monotonic() - self._read_at < ASK_SECONDS:  # a request to a bucket each time
+            return []
+        self._read_at = time.monotonic()
         live = find_reports(self._store, self._run, self._fence)
         new = [numbered for numbered in live.reports if numbered.number > self._seen] if live is not None else []
         self._seen = max((numbered.number for numbered in new), default=self._seen)
         return [numbered.report for numbered in new]
 
     def stop(self) -> None:
-        if self._stop_deadline is not None:
-            return
-        self._stop_deadline = time.monotonic() + self._grace_seconds
-        if self._state is not None and self._state.is_waiting:
-            cancel(self.number)
-        else:
-            send("TERM", self.number)
+        """Slurm is told by whoever waits for the job: this may be another thread's wish."""
+        if self._stop_deadline is None:
+            self._stop_deadline = time.monotonic() + self._grace_seconds
 
     def kill(self) -> None:
-        if not self._is_killed:
-            send("KILL", self.number)
-            cancel(self.number)
-            self._is_killed = True
+        """As `stop`, without time to leave."""
+        self._stop_deadline = time.monotonic()
 
     def describe_end(self) -> str | None:
         state = self._state
         if state is not None and state.was_preempted:
             return PREEMPTED
-        if state is None or state.name in AS_ITS_TASKS_ENDED:
+        if state is not None and state.restarts:
+            return REQUEUED
+        if state is None or state.name == "COMPLETED":
             return None
         if state.name == "NODE_FAIL":
             return f"Slurm says {state}: {', '.join(find_lost_nodes(state.nodes)) or 'the node is back'}"
-        return REQUEUED if state.restarts else f"Slurm says {state}"
+        return f"Slurm says {state}; what it printed is in {state.output}"
 
     def read_log(self) -> str:
         logs = read_logs(self._store, self._run, self._fence)
@@ -137,12 +155,10 @@ class SlurmJob:
     def _ask(self) -> None:
         """A controller that does not answer, or is started anew, knows the job again when it is back."""
         self._asked_at = time.monotonic()
-        try:
+        with suppress(ClusterUnavailableError):
             self._state = read_state(self.number, self._name)
             if self._state is not None and self._state.is_waiting and self._state.restarts:
                 cancel(self.number)
-        except ClusterUnavailableError:
-            return
 
 
 def job_name(store: Store, run: str, fence: int) -> str:

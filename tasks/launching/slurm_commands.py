@@ -35,6 +35,7 @@ class SlurmState:
     restarts: int = 0
     was_preempted: bool = False
     nodes: str = ""
+    output: str = ""
 
     @property
     def is_waiting(self) -> bool:
@@ -85,6 +86,7 @@ def read_state(job: int, name: str) -> SlurmState | None:
         restarts=int(fields.get("Restarts", 0)),
         was_preempted=fields.get("PreemptTime", NOTHING) != NOTHING,
         nodes=fields.get("NodeList", ""),
+        output=fields.get("StdOut", ""),
     )
 
 

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from storage.errors import StoreUnavailableError
 from tasks.launching.job import Job
 from tasks.launching.processes import POLL_SECONDS
 from tasks.running.hang import HangWatch
@@ -21,7 +22,7 @@ def supervise(job: Job, watch: HangWatch, request: StopRequest, on_report: Calla
     told: str | None = None
     with _passing_on(request, job):
         while job.is_running(POLL_SECONDS):
-            new = job.read_reports()
+            new = _hear(job, watch)
             wait = job.describe_wait()
             if wait is not None:
                 told = _tell(wait, told)
@@ -32,9 +33,18 @@ def supervise(job: Job, watch: HangWatch, request: StopRequest, on_report: Calla
             for report in new:
                 watch.heard(report.step)
                 on_report(report)
-    for report in job.read_reports():  # the last ones, which they wrote while they left
+    for report in _hear(job, watch):  # the last ones, which they wrote while they left
         on_report(report)
     return False
+
+
+def _hear(job: Job, watch: HangWatch) -> list[Report]:
+    """New reports. Of ranks elsewhere they come through the store: while that does not answer, nobody seems to hang."""
+    try:
+        return job.read_reports()
+    except StoreUnavailableError:
+        watch.heard(watch.last_step)
+        return []
 
 
 def _tell(wait: str, told: str | None) -> str:

@@ -1,5 +1,7 @@
 """What a user of Slurm meets besides a job that simply runs: refusals, nodes that do not come, leases that are lost."""
 
+import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,10 +18,11 @@ from tasks.launching.configuration import ClusterConfig
 from tasks.launching.launchers import end_job, is_under_way, make_job, name_job, require_acceptable_job
 from tasks.launching.orders import JobOrder
 from tasks.launching.slurm import SlurmJob
-from tests.helpers.commands import call_here
+from tests.helpers.commands import Runner
 from tests.helpers.datasets import publish_small_dataset
 from tests.helpers.parquet import text_columns, write_parquet
 from tests.helpers.runs import lease_run, make_run
+from tests.helpers.s3_server import BUCKET, make_bucket, use_s3
 from tests.helpers.slurm_cluster import SlurmCluster
 from tests.helpers.tiny_runs import write_tiny_configuration
 from tests.helpers.training import checkpoint_at, make_spec, train_to_end
@@ -72,6 +75,11 @@ def follow(job: SlurmJob, until: Callable[[], bool] = lambda: False) -> None:
         pass
 
 
+def own_environment(prefect_server: dict[str, str]) -> dict[str, str]:
+    """What this test has set, and the server of all tests."""
+    return {**prefect_server, **os.environ, "PREFECT_API_URL": prefect_server["PREFECT_API_URL"]}
+
+
 def stop_agents(slurm: SlurmCluster, node: str) -> bool:
     """Let what Holdfast runs on a node stand still, before it has met the others; whether there was anything."""
     agents = [process for process in slurm.find_job_processes(node) if "tasks.launching.node" in process.cmdline()]
@@ -80,11 +88,13 @@ def stop_agents(slurm: SlurmCluster, node: str) -> bool:
     return bool(agents)
 
 
-def test_a_job_that_slurm_refuses_is_one_error_and_nothing_is_recorded(here: SlurmCluster, tmp_path: Path) -> None:
+def test_a_job_that_slurm_refuses_is_one_error_and_nothing_is_recorded(
+    here: SlurmCluster, tmp_path: Path, prefect_server: dict[str, str]
+) -> None:
     source = write_parquet(tmp_path / "data.parquet", text_columns(200))
     configuration = write_tiny_configuration(tmp_path, "refused", tmp_path / "store", source)
-    settings = ("--set", "cluster.kind=slurm", "--set", "cluster.partition=no-such-partition")
-    refused = call_here(["run", configuration, *settings])
+    settings = {"cluster__kind": "slurm", "cluster__partition": "no-such-partition"}
+    refused = Runner(configuration, settings, own_environment(prefect_server)).call("run")
     assert refused.returncode == 2
     assert "Slurm refused sbatch" in refused.stderr and "no-such-partition" in refused.stderr
     assert "Traceback" not in refused.stderr
@@ -177,3 +187,40 @@ def test_a_segment_begins_with_the_nodes_that_are_free_and_comes_to_the_same_wei
     train_to_end(alone, job.store)
     one, other = (hash_weights(job.store, checkpoint_at(job.store, 20, fence)) for fence in (job.fence, alone.fence))
     assert one == other
+
+
+@pytest.mark.slow
+def test_a_run_over_a_bucket_is_trained_and_evaluated_by_nodes_that_share_nothing_else(
+    here: SlurmCluster,
+    s3_endpoint: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    prefect_server: dict[str, str],
+) -> None:
+    use_s3(monkeypatch, s3_endpoint)
+    make_bucket(s3_endpoint)
+    source = write_parquet(tmp_path / "data.parquet", text_columns(200))
+    configuration = write_tiny_configuration(tmp_path, "over-a-bucket", f"s3://{BUCKET}/{tmp_path.name}", source)
+    settings = {
+        "scratch": tmp_path / "scratch",
+        "cluster__kind": "slurm",
+        "cluster__nodes": 2,
+        "cluster__sbatch": f'["--output={tmp_path}/slurm-%j.out"]',
+    }
+    trained = Runner(configuration, settings, own_environment(prefect_server)).call("run")
+    assert trained.returncode == 0, trained.stdout + trained.stderr
+    assert "step     4 of 4 in 1 segment, 0 steps lost" in trained.stdout
+    assert len(list((tmp_path / "scratch/runs/over-a-bucket").glob("*/*"))) == 0
+
+
+@pytest.mark.slow
+def test_where_nothing_can_be_started_on_a_node_the_end_names_what_slurm_printed(
+    here: SlurmCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = Job(tmp_path)
+    monkeypatch.setattr(sys, "executable", "/no/such/python")
+    with job.launch() as launched:
+        follow(launched)
+        said = launched.describe_end() or ""
+    assert said.startswith("Slurm says FAILED, NonZeroExitCode; what it printed is in ")
+    assert "/no/such/python" in Path(said.rpartition(" ")[2]).read_text()

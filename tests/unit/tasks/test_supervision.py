@@ -3,6 +3,7 @@
 import time
 from pathlib import Path
 
+from storage.errors import StoreUnavailableError
 from storage.objects.local_store import LocalStore
 from tasks.launching.ranks import Ranks
 from tasks.running.hang import HangWatch
@@ -65,3 +66,27 @@ def test_ranks_are_asked_to_leave_while_a_checkpoint_is_being_promoted(tmp_path:
 
     assert not supervise(ranks, HangWatch(60), request, promote)
     assert ranks.asked_at is not None and ranks.asked_at < promoted_at[0]
+
+
+class _UnheardRanks(_BriefRanks):
+    """Ranks of another machine: for a while the store does not tell what they report."""
+
+    looks = 0
+
+    def is_running(self, wait_seconds: float) -> bool:
+        return self.looks < 4
+
+    def read_reports(self) -> list[Report]:
+        self.looks += 1
+        time.sleep(0.1)  # longer than the watch has patience
+        if self.looks < 4:
+            raise StoreUnavailableError("no answer")
+        return REPORTED
+
+
+def test_ranks_are_not_taken_to_hang_while_the_store_does_not_tell_what_they_report(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path / "store")
+    spec = make_spec(store, publish_small_dataset(store, tmp_path / "work", rows=100), tmp_path / "segment")
+    passed_on: list[Report] = []
+    assert not supervise(_UnheardRanks(spec), HangWatch(0.05), StopRequest(), passed_on.append)
+    assert passed_on[: len(REPORTED)] == REPORTED

@@ -16,7 +16,7 @@ from tasks.configuration import RunConfig
 from tasks.launching.job import Job
 from tasks.launching.launchers import make_job, name_job, require_acceptable_job
 from tasks.launching.orders import JobOrder
-from tasks.places import RunPlaces
+from tasks.places import RunPlaces, open_places
 from training.specification import ResumePoint, SegmentSpec
 
 Work = Literal["train", "evaluate"]
@@ -82,9 +82,14 @@ def launch_job(config: RunConfig, places: RunPlaces, state: RunState) -> Job:
 def require_launchable(config: RunConfig) -> None:
     """Raise `ConfigurationError` if the cluster would refuse the ranks: better before the data are prepared than after.
 
-    Raises `ClusterUnavailableError` too.
+    Raises `ClusterUnavailableError` too. A run that needs no ranks any more needs no cluster.
     """
-    require_acceptable_job(config.cluster, config.train, config.segment.grace_seconds)
+    if config.cluster.kind == "local":
+        return
+    head = open_places(config).manifest.find_head()
+    is_over = head is not None and head.state.is_complete and head.state.steps_total == config.train.steps
+    if not is_over:
+        require_acceptable_job(config.cluster, config.train, config.segment.grace_seconds)
 
 
 def _order(config: RunConfig, places: RunPlaces, spec: SegmentSpec) -> JobOrder:

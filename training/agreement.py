@@ -1,10 +1,12 @@
-"""One small all-reduce at each step boundary, after which all ranks know the same.
+"""A few words at each step boundary, after which all ranks know the same.
 
 Invariant: whatever depends on a clock or a signal (to stop, to save by time) is decided here and nowhere else. The
-words travel as CPU integers, so no GPU is waited for.
+words travel as CPU integers, so no GPU is waited for; and along a tree: Gloo's all-reduce goes round a ring, which at
+512 ranks are 1,022 messages one after the other, at every step, where the tree has 18.
 """
 
 from dataclasses import dataclass
+from itertools import count, takewhile
 
 import torch
 import torch.distributed as dist
@@ -39,7 +41,35 @@ class Agreement:
         if reason is StopReason.BUDGET and not self._world.is_first:
             reason = StopReason.NONE
         words = torch.tensor([reason, int(save_is_due and self._world.is_first), writing])
-        if self._world.size > 1:
-            dist.all_reduce(words, op=dist.ReduceOp.MAX)
+        _take_greatest(words, self._world)
         stop, save, most_busy = words.tolist()
         return BoundaryDecision(StopReason(stop), bool(save), Writing(most_busy))
+
+
+def _take_greatest(words: torch.Tensor, world: World) -> None:
+    """Of each word the greatest of all ranks: up the tree to the first rank, and from there down to all."""
+    children = children_of(world.rank, world.size)
+    theirs = torch.empty_like(words)
+    for child in children:
+        dist.recv(theirs, child)
+        torch.maximum(words, theirs, out=words)
+    if not world.is_first:
+        dist.send(words, parent_of(world.rank))
+        dist.recv(words, parent_of(world.rank))
+    for child in reversed(children):  # who has most below itself first
+        dist.send(words, child)
+
+
+def parent_of(rank: int) -> int:
+    """In the binomial tree whose root is rank 0: without the lowest bit that is set.
+
+    Of 2^k ranks that follow each other on a machine, only the first one's parent is on another.
+    """
+    return rank & (rank - 1)
+
+
+def children_of(rank: int, size: int) -> list[int]:
+    """Those whose parent this rank is, nearest first."""
+    reach = rank & -rank if rank > 0 else size
+    distances = takewhile(lambda distance: distance < reach and rank + distance < size, (1 << k for k in count()))
+    return [rank + distance for distance in distances]

@@ -66,6 +66,11 @@ class StopFlag:
         self._signal = number
 
 
+def stacks_file(folder: Path, rank: int) -> Path:
+    """Where a rank writes the stacks of its threads when it gets SIGQUIT, below the folder of its specification."""
+    return folder / f"stacks-{rank:04d}.txt"
+
+
 def follow_parent() -> None:
     """Ask Linux to send SIGTERM when the parent dies, so that no rank outlives a launcher that was killed."""
     _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)

@@ -5,13 +5,15 @@ ends by leaving, never by taking itself apart. Taking a Gloo process group apart
 lock, for which that thread may be waiting: with torch 2.13, ranks whose work was done were seen to hang there for ever.
 """
 
+import faulthandler
 import os
+import signal
 import sys
 import traceback
 from pathlib import Path
 from typing import NoReturn
 
-from training.stopping import StopFlag, follow_parent
+from training.stopping import StopFlag, follow_parent, stacks_file
 
 
 def main() -> NoReturn:
@@ -19,8 +21,12 @@ def main() -> NoReturn:
     flag = StopFlag()
     flag.listen()
     follow_parent()
+    specification = Path(sys.argv[1])
+    stacks = stacks_file(specification.parent, int(os.environ["RANK"])).open("w")
+    # From C, whatever Python is at: for whoever asks a rank that does not get on where it stands.
+    faulthandler.register(signal.SIGQUIT, stacks, all_threads=True)
     try:
-        kept = _work(Path(sys.argv[1]), flag)
+        kept = _work(specification, flag)
     except BaseException:  # noqa: BLE001 - whatever it was, the process says it and leaves
         traceback.print_exc()
         _leave(1)

@@ -31,6 +31,9 @@ class Job(Protocol):
     def stop(self) -> None:
         """Ask the ranks to save and leave, once however often it is called."""
 
+    def write_stacks(self) -> None:
+        """Let each rank that runs write into its log where all of its threads stand; returns when they had time to."""
+
     def kill(self) -> None:
         """End all of them, as fast as the cluster does; nobody waits for a save."""
 

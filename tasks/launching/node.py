@@ -40,26 +40,32 @@ class Place:
     num_nodes: int
 
 
-class StopSignal:
-    """Whether the cluster asked to stop: before its time limit, for another job, or because somebody said so."""
+class Requests:
+    """What was asked of this node by signals.
+
+    To stop (SIGTERM): before the time limit, for another job, or because somebody said so. To tell where its ranks
+    stand (SIGQUIT).
+    """
 
     def __init__(self) -> None:
-        self.is_made = False
+        self.is_stop = self.is_for_stacks = False
 
     def listen(self) -> None:
         signal.signal(signal.SIGTERM, self._on_signal)
+        signal.signal(signal.SIGQUIT, self._on_signal)
 
-    def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
-        self.is_made = True
+    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
+        self.is_stop |= number == signal.SIGTERM
+        self.is_for_stacks |= number == signal.SIGQUIT
 
 
 class Node:
     """The ranks of one node, from the order in the store to the last report there."""
 
-    def __init__(self, store: Store, order: JobOrder, place: Place, stop: StopSignal) -> None:
+    def __init__(self, store: Store, order: JobOrder, place: Place, requests: Requests) -> None:
         spec = order.segment
         folder = Path(spec.scratch) / place.node
-        self._store, self._order, self._place, self._stop = store, order, place, stop
+        self._store, self._order, self._place, self._requests = store, order, place, requests
         self._spec = spec.model_copy(update={"scratch": str(folder)})
         self._relay = Relay(store, spec.run, spec.fence, place.node, self._spec.progress_file, folder / LOG_NAME)
         self._look_at_lease = time.monotonic() + LEASE_SECONDS
@@ -102,8 +108,11 @@ class Node:
         began = time.monotonic()
         with Ranks(self._spec, self._order.grace_seconds, meeting) as ranks:
             while ranks.is_running(POLL_SECONDS):
-                if self._stop.is_made:
+                if self._requests.is_stop:
                     ranks.stop()
+                if self._requests.is_for_stacks:
+                    self._requests.is_for_stacks = False
+                    ranks.write_stacks()
                 if self._has_lost_the_lease():
                     print("The run's lease is another segment's: the ranks of this node are killed.", flush=True)
                     ranks.kill()
@@ -171,8 +180,8 @@ def read_place() -> Place:
 
 def main() -> None:
     """Do this node's part."""
-    stop = StopSignal()
-    stop.listen()
+    requests = Requests()
+    requests.listen()
     parser = argparse.ArgumentParser(description="One node's part in a segment; started by the cluster.")
     parser.add_argument("store")
     parser.add_argument("run")
@@ -183,7 +192,7 @@ def main() -> None:
     order = load_order(store, options.run, options.fence)
     place = read_place()
     try:
-        Node(store, order, place, stop).run()
+        Node(store, order, place, requests).run()
     except (ValueError, TimeoutError) as error:
         write_failure(store, order, f"node {place.node}: {error}", is_final=isinstance(error, ValueError))
         raise SystemExit(str(error)) from error

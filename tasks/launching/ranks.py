@@ -10,11 +10,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from tasks.launching.processes import POLL_SECONDS, environment_of_installation, kill_tree
+import psutil
+
+from tasks.launching.processes import POLL_SECONDS, environment_of_installation, find_orphans, kill_tree
 from tasks.launching.reports import ReportFollower
 from training.configuration import TrainConfig
 from training.specification import SegmentSpec
@@ -26,6 +29,8 @@ LOG_NAME = "ranks.log"
 # What torchrun would say to the only rank.
 ALONE = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
 LOOPBACK = "lo"
+TORCHRUN = "torch.distributed.run"
+STACKS_SECONDS = 2.0
 
 
 @dataclass(frozen=True)
@@ -107,6 +112,19 @@ class Ranks:
         if self._launched().poll() is None:
             self._launched().send_signal(signal.SIGTERM)
 
+    def write_stacks(self) -> None:
+        """By SIGQUIT. A rank that does not answer does not run: it was stopped, or the kernel holds it."""
+        folder = self._spec.scratch_folder
+        for process in find_orphans(folder / SPECIFICATION_NAME):
+            with suppress(psutil.NoSuchProcess):
+                if TORCHRUN not in process.cmdline():  # which would end the ranks
+                    process.send_signal(signal.SIGQUIT)
+        time.sleep(STACKS_SECONDS)  # they tell nobody when they are done
+        with (folder / LOG_NAME).open("a") as log:
+            for path in sorted(folder.glob("stacks-*.txt")):
+                said = path.read_text(errors="replace") or f"nothing was written within {STACKS_SECONDS:.0f} s\n"
+                log.write(f"stacks of rank {int(path.stem.rpartition('-')[2])}:\n{said}\n")
+
     def kill(self) -> None:
         """SIGKILL for all of them, at once."""
         kill_tree(self._launched().pid)
@@ -141,7 +159,7 @@ def _arguments(ranks: int, is_alone: bool, meeting: Meeting | None) -> list[str]
             f"--rdzv-conf={conf}",
             f"--local-addr={meeting.own_address}",
         ]
-    return ["-m", "torch.distributed.run", *how, f"--nproc-per-node={ranks}", *worker]
+    return ["-m", TORCHRUN, *how, f"--nproc-per-node={ranks}", *worker]
 
 
 def _environment(

@@ -17,6 +17,8 @@ from storage.objects.store import Store
 from tasks.launching.configuration import ClusterConfig
 from tasks.launching.orders import JobOrder, find_reports, read_logs, write_order
 from tasks.launching.processes import environment_of_installation
+from tasks.launching.ranks import STACKS_SECONDS
+from tasks.launching.relay import RELAY_SECONDS
 from tasks.launching.slurm_commands import (
     SlurmState,
     cancel,
@@ -131,6 +133,12 @@ class SlurmJob:
         """Slurm is told by whoever waits for the job: this may be another thread's wish."""
         if self._stop_deadline is None:
             self._stop_deadline = time.monotonic() + self._grace_seconds
+
+    def write_stacks(self) -> None:
+        """By SIGQUIT to what runs on the nodes, which puts them into the store."""
+        with suppress(ClusterUnavailableError):
+            send("QUIT", self.number)
+            time.sleep(STACKS_SECONDS + 2 * RELAY_SECONDS)  # nobody tells when the last node is done
 
     def kill(self) -> None:
         """As `stop`, without time to leave."""

@@ -29,7 +29,10 @@ class HangWatch:
     @property
     def cause(self) -> str:
         """What is to be said of ranks that were killed for it."""
-        return f"The ranks reported nothing for {self._patience_seconds:g} s (segment.hang_seconds) and were killed."
+        return (
+            f"The ranks reported nothing for {self._patience_seconds:g} s (segment.hang_seconds) and were killed. "
+            "Where each of them stood is at the end of the segment's log in the store."
+        )
 
     def describe_end(self, world_size: int) -> OutcomeRecord:
         """The outcome of a segment that was ended for it, in place of the ranks' own words."""

@@ -28,6 +28,7 @@ def supervise(job: Job, watch: HangWatch, request: StopRequest, on_report: Calla
                 told = _tell(wait, told)
                 watch.heard(watch.last_step)  # who waits in a queue does not hang
             if not new and watch.is_hung():
+                job.write_stacks()
                 job.kill()
                 return True
             for report in new:

@@ -4,6 +4,8 @@ import os
 import signal
 from pathlib import Path
 
+import psutil
+
 from storage.objects.local_store import LocalStore
 from tasks.running.hang import HangWatch
 from tasks.running.signals import StopRequest
@@ -41,6 +43,24 @@ def test_ranks_that_report_are_followed_and_those_that_are_silent_for_too_long_a
     outcome = watch.describe_end(spec.train.ranks)
     assert (outcome.outcome, outcome.last_step, outcome.world_size) == ("failed", steps[-1], 2)
     assert f"reported nothing for {PATIENCE_SECONDS:g} s (segment.hang_seconds)" in outcome.cause
+
+
+def test_of_ranks_that_wait_for_one_that_does_not_come_the_log_says_where_each_stands(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path / "store")
+    dataset = publish_small_dataset(store, tmp_path / "work", rows=100)
+    spec = make_spec(store, dataset, tmp_path / "segment", steps=1_000_000, ranks=2)
+
+    def take(report: Report) -> None:
+        if report.step >= LAST_REPORTED_STEP:
+            for pid in processes_mentioning(str(spec.scratch_folder)):
+                if psutil.Process(pid).environ().get("RANK") == "1":
+                    os.kill(pid, signal.SIGSTOP)
+
+    with launch(spec) as ranks:
+        assert supervise(ranks, _Watch(PATIENCE_SECONDS), StopRequest(), take)
+    _, of_first, of_second = (tmp_path / "segment/ranks.log").read_text().split("stacks of rank ")
+    assert of_first.startswith("0:") and "training/loop.py" in of_first and "training/worker.py" in of_first
+    assert of_second.startswith("1:\nnothing was written within")
 
 
 class _Watch(HangWatch):

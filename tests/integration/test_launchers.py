@@ -116,10 +116,14 @@ def test_ranks_that_are_asked_to_leave_save_first(launch: Launch) -> None:
 
 
 @everywhere_slowly
-def test_who_leaves_the_block_ends_the_ranks(launch: Launch) -> None:
+def test_ranks_say_where_they_stand_and_end_when_their_block_is_left(launch: Launch) -> None:
     launched = launch(steps=1_000_000)
     with pytest.raises(KeyboardInterrupt), launched.make() as job:
         follow(job, has_stepped)
+        job.write_stacks()
+        _, *stacks = job.read_log().split("stacks of rank ")
+        assert sorted(of_rank[:2] for of_rank in stacks) == ["0:", "1:"]
+        assert all("training/worker.py" in of_rank for of_rank in stacks)
         raise KeyboardInterrupt
     assert not job.is_running(0)
     outcome = find_outcome(launched.store, RUN, launched.fence)

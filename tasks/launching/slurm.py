@@ -33,6 +33,7 @@ from training.specification import SegmentSpec
 from training.watching.reporter import Report
 
 ASK_SECONDS = 2.0
+SUBMITTING_SECONDS = 120.0
 # Beyond the time that the ranks have, for what Slurm itself does to end a job.
 ENDING_SECONDS = 60.0
 PREEMPTED = "Slurm gave the job's nodes to another job"
@@ -62,13 +63,23 @@ class SlurmJob:
         return found is not None
 
     def __enter__(self) -> Self:
-        if not self.find():
-            assert self._order is not None
-            write_order(self._store, self._order)
-            order = self._order
-            options = submission(order.cluster, order.segment.train, order.grace_seconds, self._name)
-            self.number = submit(options, batch_script(order.segment))
-        return self
+        deadline = time.monotonic() + SUBMITTING_SECONDS
+        while True:
+            try:
+                if not self.find():
+                    self._submit()
+                return self
+            except ClusterUnavailableError:
+                if time.monotonic() >= deadline:
+                    raise
+            time.sleep(ASK_SECONDS)  # the controller may be starting; it may have taken the job, too
+
+    def _submit(self) -> None:
+        assert self._order is not None
+        write_order(self._store, self._order)
+        order = self._order
+        options = submission(order.cluster, order.segment.train, order.grace_seconds, self._name)
+        self.number = submit(options, batch_script(order.segment))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -2,6 +2,7 @@
 
 import os
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -224,3 +225,17 @@ def test_where_nothing_can_be_started_on_a_node_the_end_names_what_slurm_printed
         said = launched.describe_end() or ""
     assert said.startswith("Slurm says FAILED, NonZeroExitCode; what it printed is in ")
     assert "/no/such/python" in Path(said.rpartition(" ")[2]).read_text()
+
+
+@pytest.mark.slow
+def test_a_job_is_submitted_once_the_controller_answers(here: SlurmCluster, tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    here.stop_controller()
+    start = threading.Timer(12, here.start_controller)  # sbatch gives up after nine seconds
+    start.start()
+    try:
+        with job.launch() as launched:
+            follow(launched)
+    finally:
+        start.join()
+    assert job.outcome is not None and job.outcome.outcome == "completed"

@@ -27,10 +27,6 @@ from training.watching.reporter import Report
 WORLD_SIZE = 2
 RUN = "small"
 everywhere = pytest.mark.parametrize("launch", ["local", "slurm"], indirect=True)
-# On a cluster they take as long again, and `make test` has to end some time.
-everywhere_slowly = pytest.mark.parametrize(
-    "launch", ["local", pytest.param("slurm", marks=pytest.mark.slow)], indirect=True
-)
 
 
 @dataclass
@@ -115,7 +111,8 @@ def test_ranks_that_are_asked_to_leave_save_first(launch: Launch) -> None:
     assert checkpoint_at(launched.store, outcome.last_step, launched.fence).index.step == outcome.last_step
 
 
-@everywhere_slowly
+@pytest.mark.slow
+@everywhere
 def test_ranks_say_where_they_stand_and_end_when_their_block_is_left(launch: Launch) -> None:
     launched = launch(steps=1_000_000)
     with pytest.raises(KeyboardInterrupt), launched.make() as job:
@@ -130,7 +127,8 @@ def test_ranks_say_where_they_stand_and_end_when_their_block_is_left(launch: Lau
     assert outcome is not None and outcome.outcome == "preempted"
 
 
-@everywhere_slowly
+@pytest.mark.slow
+@everywhere
 def test_ranks_that_are_killed_leave_no_process_and_the_lease_to_whoever_settles_it(launch: Launch) -> None:
     launched = launch(steps=1_000_000)
     with launched.make() as job:

@@ -21,6 +21,8 @@ from training.watching.training_state import TrainingState
 from training.world import World
 
 MAX_CAUSE_CHARACTERS = 2000
+# Of the file in Gloo's sources that raises when the other side is gone.
+GLOO_CONNECTION = "gloo/transport/tcp/"
 
 
 class Ending:
@@ -81,8 +83,19 @@ class Ending:
             self.write("failed", str(error), is_final=True)
             raise
         except Exception as error:
-            self.write("failed", f"rank {self._world.rank}: {type(error).__name__}: {error}")
+            self.write("failed", f"{self._world.place}: {describe_failure(error)}")
             raise
+
+
+def describe_failure(error: Exception) -> str:
+    """A cause in words: Gloo's own about a broken connection name no cause, and end in a joke."""
+    text = f"{type(error).__name__}: {error}"
+    if GLOO_CONNECTION not in text:
+        return text
+    return (
+        "the connection to another rank broke: its process ended, its machine vanished, or the network between them "
+        f"failed. What another rank says of itself is in the log. ({text.partition('. This is')[0]})"
+    )
 
 
 def describe_end(reason: StopReason, spec: SegmentSpec) -> tuple[Outcome, str]:

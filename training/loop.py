@@ -13,7 +13,7 @@ from storage.runs.metric_values import NotFinite, describe_not_finite
 from training.agreement import Agreement
 from training.batches.source import Batch
 from training.configuration import LONGEST_EVERY_SECONDS
-from training.optimization import learning_rate
+from training.optimizer.optimization import learning_rate
 from training.saving.checkpointing import Checkpointer
 from training.saving.restoring import Restorer
 from training.specification import SegmentSpec

@@ -17,7 +17,7 @@ from training.configuration import TrainConfig
 from training.model.buffers import Buffers
 from training.model.objective import Objective
 from training.model.precision import Precision
-from training.optimization import Optimization
+from training.optimizer.optimization import Optimization
 from training.sums.exact_sum import ExactSum
 from training.sums.fast_sum import FastSum
 from training.world import World

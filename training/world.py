@@ -1,6 +1,7 @@
 """Who this rank is. Passed as a value, so that no logic asks a global for it."""
 
 import os
+import socket
 from dataclasses import dataclass
 
 
@@ -16,6 +17,12 @@ class World:
     @property
     def is_first(self) -> bool:
         return self.rank == 0
+
+    @property
+    def place(self) -> str:
+        """This rank for people: where there are several machines, with the name of its own."""
+        host = "" if self.local_size == self.size else f" on {socket.gethostname()}"
+        return f"rank {self.rank}{host}"
 
     @property
     def ranks_here(self) -> range:

@@ -15,7 +15,7 @@ from tests.helpers.datasets import publish_small_dataset
 from tests.helpers.processes import train_segment
 from tests.helpers.training import checkpoint_at, make_spec, read_log, read_state, train_forked
 from training.configuration import ValidationConfig
-from training.optimization import Optimization
+from training.optimizer.optimization import Optimization
 from training.saving.restoring import Restorer
 from training.specification import SegmentSpec
 from training.world import World

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import torch
 
 from storage.checkpoints.tensor_layout import TensorFile
-from training.adamw import AdamW
+from training.optimizer.adamw import AdamW
 from training.saving.state_tensors import HostFile, StateTensors, share_of
 from training.world import World
 

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from storage.errors import ConfigurationError
-from training.optimization import Optimization
+from training.optimizer.optimization import Optimization
 from training.sums.fixed_point import NUM_TALLIES, OUTSIDE, FixedPoint
 from training.world import World
 

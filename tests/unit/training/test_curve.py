@@ -10,7 +10,7 @@ from storage.runs.run_state import Divergence
 from tests.helpers.rollbacks import rollback_to
 from training.configuration import DivergenceConfig, TrainConfig
 from training.divergence import DivergedError
-from training.optimization import learning_rate
+from training.optimizer.optimization import learning_rate
 from training.watching.curve import LossCurve
 from training.world import World
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from storage.errors import ConfigurationError
 from training.configuration import TrainConfig
-from training.optimization import Optimization
+from training.optimizer.optimization import Optimization
 from training.sums.exact_sum import ExactSum
 from training.world import World
 

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from storage.runs.positions import learning_rate_factor
 from storage.runs.run_state import Divergence, RollbackRecord
-from training.adamw import STATE_KINDS, AdamW
 from training.configuration import TrainConfig
 from training.divergence import DivergedError
+from training.optimizer.adamw import STATE_KINDS, AdamW
 
 # So small only after 51 steps more that overflowed than were answered by a rise: torch doubles the scale again after
 # 2,000 steps without an overflow.

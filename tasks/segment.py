@@ -4,7 +4,14 @@ Invariant: what the ranks did is learnt from their outcome record and their chec
 checkpoint is promoted while its segment runs, so the resume point is never older than one cadence.
 """
 
-from storage.errors import ConfigurationError, CorruptObjectError, SegmentFailedError, StoreError
+from storage.errors import (
+    ConfigurationError,
+    ConflictError,
+    CorruptObjectError,
+    FencedError,
+    SegmentFailedError,
+    StoreError,
+)
 from storage.objects.addresses import run_address
 from storage.runs.run_state import RunState, SegmentRecord
 from storage.runs.segments import write_outcome
@@ -22,7 +29,7 @@ from tasks.running.promotion import clear_strays, set_aside_damaged, set_aside_r
 from tasks.running.settle import settle_segment
 from tasks.running.signals import StopRequest, run_to_end
 from tasks.running.supervision import supervise
-from tasks.running.taking_over import was_taken_up
+from tasks.running.taking_over import require_own_watch, was_taken_up
 from tasks.step import rename_step, step
 from tasks.telling.alerts import SAVE_FAILED, alert
 from tasks.telling.announce import announce, warn
@@ -102,7 +109,7 @@ class _Segment:
             if report.alarm is not None:
                 alert(SAVE_FAILED, run_address(self._places.store, self._config.run), report.alarm)
             if report.checkpoint is not None and not was_taken_up(begun_with, report.checkpoint):
-                self._take_up(report.checkpoint, lease.fence, display)
+                self._take_up(report.checkpoint, lease.fence, job, display)
 
         if supervise(job, watch, self._request, take):
             record = watch.describe_end(lease.world_size)
@@ -111,7 +118,7 @@ class _Segment:
                 lambda: write_outcome(self._places.store, self._config.run, lease.fence, record),
             )
 
-    def _take_up(self, found: CheckpointReport, fence: int, display: SegmentDisplay) -> None:
+    def _take_up(self, found: CheckpointReport, fence: int, job: Job, display: SegmentDisplay) -> None:
         """Promote what the ranks have completed; set aside what they could not start from."""
         places, damage = self._places, found.damage
         if damage is not None:
@@ -125,6 +132,10 @@ class _Segment:
                 display.promoted(found.step)
         except CorruptObjectError as error:
             set_aside_damaged(places, found.step, found.path, str(error), fence)
+        except FencedError:
+            raise
+        except ConflictError:  # somebody else promoted it
+            require_own_watch(places, job)
         except StoreError as error:
             warn(
                 f"The checkpoint of step {found.step} could not be promoted. Training goes on; the next checkpoint, "

@@ -37,6 +37,9 @@ class Job(Protocol):
     def kill(self) -> None:
         """End all of them, as fast as the cluster does; nobody waits for a save."""
 
+    def leave(self) -> None:
+        """Do not end ranks elsewhere when the block is left: another process watches them now."""
+
     def describe_end(self) -> str | None:
         """What the cluster says of how the job ended; None where it says nothing."""
 

@@ -130,6 +130,9 @@ class Ranks:
         kill_tree(self._launched().pid)
         self._launched().wait()
 
+    def leave(self) -> None:
+        """Nobody else can watch them."""
+
     def describe_end(self) -> str | None:
         return None
 

@@ -53,7 +53,7 @@ class SlurmJob:
         self._state: SlurmState | None = SlurmState("PENDING")
         self._asked_at = self._read_at = 0.0
         self._stop_deadline: float | None = None
-        self._is_asked_to_leave = self._is_killed = False
+        self._is_asked_to_leave = self._is_killed = self._is_left = False
         self._seen = 0
 
     def find(self) -> bool:
@@ -84,6 +84,8 @@ class SlurmJob:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self._is_left:
+            return
         self.stop()
         while self.is_running(ASK_SECONDS):
             pass
@@ -154,6 +156,9 @@ class SlurmJob:
     def kill(self) -> None:
         """As `stop`, without time to leave."""
         self._stop_deadline = time.monotonic()
+
+    def leave(self) -> None:
+        self._is_left = True
 
     def describe_end(self) -> str | None:
         state = self._state

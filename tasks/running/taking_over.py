@@ -3,11 +3,12 @@
 Invariant: a job that trains is never doubled, and not ended either, unless it has to begin anew with what changed.
 """
 
-from storage.errors import ConfigurationError
+from storage.errors import ConfigurationError, RunBusyError
 from storage.runs.holders import this_process
 from storage.runs.run_state import Lease, RunState
 from tasks.compatibility import describe_changes, read_stored
 from tasks.configuration import RunConfig
+from tasks.launching.job import Job
 from tasks.launching.launchers import is_under_way
 from tasks.places import RunPlaces
 from tasks.telling.announce import announce
@@ -35,6 +36,21 @@ def goes_on_as_it_is(config: RunConfig, places: RunPlaces, lease: Lease) -> bool
         return False
     announce(f"The {lease.job.kind} job {lease.job.name} still trains this run: it is watched again.")
     return True
+
+
+def require_own_watch(places: RunPlaces, job: Job) -> None:
+    """Raise `RunBusyError` if another process watches the job by now, for which it is left running.
+
+    That one took this process for dead: it stood still for longer than a heartbeat may be late.
+    """
+    lease = places.manifest.load_head().state.lease
+    if lease is None or lease.holder == this_process():
+        return
+    job.leave()
+    raise RunBusyError(
+        f"Run {places.manifest.run!r} is watched by process {lease.holder.pid} on {lease.holder.host} now, which heard "
+        "nothing of this one for a while. Its ranks work on; there is nothing to do here."
+    )
 
 
 def was_taken_up(state: RunState, found: CheckpointReport) -> bool:

@@ -1,0 +1,67 @@
+"""Who watches a job that goes on without the process that launched it, and what it does not do twice."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storage.errors import RunBusyError
+from storage.objects.local_store import LocalStore
+from storage.runs.holders import this_process
+from storage.runs.manifest import Manifest
+from storage.runs.run_state import CheckpointRecord
+from storage.runs.transitions import take_lease, take_over
+from tasks.places import RunPlaces
+from tasks.running.taking_over import require_own_watch, was_taken_up
+from tests.helpers.runs import make_run
+from training.watching.reporter import CheckpointReport
+
+
+class Job:
+    """Remembers whether it was left to others."""
+
+    is_left = False
+
+    def leave(self) -> None:
+        self.is_left = True
+
+
+def promoted_at(step: int) -> CheckpointRecord:
+    return CheckpointRecord(step=step, path="p", digest="d", weights_sha256="w", num_bytes=1, fence=2, promoted_at=0)
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> RunPlaces:
+    """A run whose lease this process has."""
+    store = LocalStore(tmp_path / "store")
+    make_run(store)
+    places = RunPlaces(store, Manifest(store, "run"), tmp_path / "scratch", tmp_path / "data")
+    places.manifest.commit("segment began", take_lease(this_process(), 2))
+    return places
+
+
+def test_who_holds_the_lease_goes_on(places: RunPlaces) -> None:
+    job: Any = Job()
+    require_own_watch(places, job)
+    assert not job.is_left
+
+
+def test_whose_lease_was_taken_over_leaves_the_job_to_whoever_watches_it_now(places: RunPlaces) -> None:
+    lease = places.manifest.load_head().state.lease
+    assert lease is not None
+    heir = lease.holder.model_copy(update={"host": "another-host", "pid": 77})
+    places.manifest.commit("watched by another process", take_over(lease, heir))
+    job: Any = Job()
+    with pytest.raises(RunBusyError, match="watched by process 77 on another-host now"):
+        require_own_watch(places, job)
+    assert job.is_left
+
+
+def test_what_was_promoted_or_set_aside_before_is_not_taken_up_again(places: RunPlaces) -> None:
+    state = places.manifest.load_head().state
+    new = CheckpointReport(path="p", step=20)
+    assert not was_taken_up(state, new)
+    promoted = state.model_copy(update={"promoted": promoted_at(20)})
+    assert was_taken_up(promoted, new)
+    assert not was_taken_up(promoted, CheckpointReport(path="q", step=21))
+    assert not was_taken_up(promoted, CheckpointReport(path="p", step=20, damage="a flipped bit"))

@@ -61,6 +61,10 @@ class Catalogue:
             "cluster: the command dies while its Slurm job runs",
             lambda: clusters.command_dies_and_its_job_goes_on(site, self._slurm),
         )
+        yield Entry(
+            "cluster: the command stands still, and comes back to its Slurm job",
+            lambda: clusters.command_stands_still_and_comes_back(site, self._slurm),
+        )
         yield Entry("power cut at every operation of a prune", self._kill_prunes)
         yield Entry("a bit flips", partial(damage.flip_bits, site, generator, NUM_FLIPS))
         yield Entry("a file is cut short", partial(damage.cut_short, site, generator, NUM_CUTS))

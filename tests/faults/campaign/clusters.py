@@ -7,7 +7,7 @@ machine's speed; what a job loses is trained again, and the weights are those of
 import os
 import signal
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -91,29 +91,80 @@ def everything_happens(site: Site, cluster: SlurmCluster) -> Attempt:
 
 def command_dies_and_its_job_goes_on(site: Site, cluster: SlurmCluster) -> Attempt:
     """Whoever starts it again, on another machine, watches the same job: there never is a second one."""
-    runner, folder = _new_run(site, "watched", cluster), site.new_folder("watched")
-    with FaultPlan().hang(rank=0, step=STEPS // 2).injected(runner, folder):
-        command = _start(runner, site.folder / "watched.log")
-    rank = _wait_for_still_rank(folder, 0, command)
-    kill_everything(command)
-    if rank is None:
+    watched = _Watched(site, cluster, "watched")
+    if watched.rank is None:
         return Attempt(1, 0, "bad", "the command ended before it was killed")
-    job, elsewhere = _job_of(rank), site.new_folder("elsewhere")
-    log = site.folder / "heir.log"
-    with FaultPlan().on_another_host().injected(runner, elsewhere):
-        heir = _start(runner, log)
+    kill_everything(watched.command)
+    heir = watched.start_heir()
     try:
-        is_watched = wait_until(lambda: "it is watched again" in log.read_text(), heir)
-        jobs = cluster.call("squeue", "--noheader", "--format=%A").split()
-        os.kill(rank, signal.SIGCONT)
+        problem = watched.find_doubled()
+        os.kill(watched.rank, signal.SIGCONT)
         code = heir.wait(COMMAND_SECONDS)
     finally:
         kill_everything(heir)
-    problem = None if is_watched and jobs == [str(job)] else f"jobs {jobs}, expected {job}: {log.read_text()[-800:]}"
-    problem = problem or (f"exit code {code}: {log.read_text()[-800:]}" if code else site.find_difference(runner))
-    segments = len(runner.status()["segments"])
-    problem = problem or (f"{segments} segments" if segments != 1 else None)
+    problem = problem or (f"exit code {code}: {watched.said()}" if code else watched.find_difference())
     return Attempt(1, 1, "bad" if problem else "equal", problem or "one job, one segment")
+
+
+def command_stands_still_and_comes_back(site: Site, cluster: SlurmCluster) -> Attempt:
+    """Its machine slept, and another one watches the job meanwhile. It ends neither the job nor the other's work."""
+    watched = _Watched(site, cluster, "asleep")
+    if watched.rank is None:
+        return Attempt(1, 0, "bad", "the command ended before it stood still")
+    asleep = [watched.command.pid, *(one.pid for one in psutil.Process(watched.command.pid).children(recursive=True))]
+    _send(asleep, signal.SIGSTOP)
+    heir = watched.start_heir()
+    try:
+        problem = watched.find_doubled()
+        _send([*asleep, watched.rank], signal.SIGCONT)
+        codes = [one.wait(COMMAND_SECONDS) for one in (watched.command, heir)]
+    finally:
+        kill_everything(watched.command)
+        kill_everything(heir)
+    # Both watch, and one of them finds that the other has gone on: which one is a race that either may win.
+    are_told = sorted(codes) == [0, 2] and "Traceback" not in watched.said()
+    problem = problem or (None if are_told else f"exit codes {codes}: {watched.said()}") or watched.find_difference()
+    return Attempt(1, 1, "bad" if problem else "equal", problem or "one job, one segment; the other one is told")
+
+
+class _Watched:
+    """A run whose rank 0 stands still in a job, to be watched by a command and by another one after it."""
+
+    def __init__(self, site: Site, cluster: SlurmCluster, name: str) -> None:
+        self._site, self._cluster = site, cluster
+        self._runner, self._log = _new_run(site, name, cluster), site.folder / f"{name}.log"
+        folder = site.new_folder(name)
+        with FaultPlan().hang(rank=0, step=STEPS // 2).injected(self._runner, folder):
+            self.command = _start(self._runner, self._log)
+        self.rank = _wait_for_still_rank(folder, 0, self.command)
+        self._job = None if self.rank is None else _job_of(self.rank)
+
+    def start_heir(self) -> "subprocess.Popen[bytes]":
+        """The same command on another machine, when it has begun to watch."""
+        with FaultPlan().on_another_host().injected(self._runner, self._site.new_folder("elsewhere")):
+            heir = _start(self._runner, self._log)
+        wait_until(lambda: "it is watched again" in self.said(), heir)
+        return heir
+
+    def find_doubled(self) -> str | None:
+        """Whether there is another job than the first one, in words."""
+        jobs = self._cluster.call("squeue", "--noheader", "--format=%A").split()
+        is_one = jobs == [str(self._job)] and "it is watched again" in self.said()
+        return None if is_one else f"jobs {jobs}, expected {self._job}: {self.said()}"
+
+    def find_difference(self) -> str | None:
+        """As the site finds it, and whether it is one segment."""
+        segments = len(self._runner.status()["segments"])
+        return self._site.find_difference(self._runner) or (f"{segments} segments" if segments != 1 else None)
+
+    def said(self) -> str:
+        """The last words of both commands."""
+        return self._log.read_text()[-3000:]
+
+
+def _send(pids: Sequence[int], number: signal.Signals) -> None:
+    for pid in pids:
+        os.kill(pid, number)
 
 
 def _find_unexpected(runner: Runner, said: str) -> str | None:

@@ -15,8 +15,8 @@ from typing import Any
 import psutil
 
 from tests.faults.campaign.results import Attempt
-from tests.faults.campaign.site import STEPS, Site
-from tests.helpers.commands import ROOT, Runner, kill_everything, wait_until
+from tests.faults.campaign.site import STEPS, Site, start_logged
+from tests.helpers.commands import Runner, kill_everything, wait_until
 from tests.helpers.fault_plans import FaultPlan, read_fired
 from tests.helpers.slurm_cluster import PREEMPTING_PARTITION, SlurmCluster
 
@@ -71,7 +71,7 @@ def everything_happens(site: Site, cluster: SlurmCluster) -> Attempt:
         plan = plan.hang(rank=0, step=(number + 1) * STEPS // (len(HAPPENINGS) + 1))
     met = 0
     with plan.injected(runner, folder):
-        command = _start(runner, site.folder / "slurm.log")
+        command = start_logged(runner, site.folder / "slurm.log")
     try:
         for number, happen in enumerate(HAPPENINGS.values()):
             rank = _wait_for_still_rank(folder, number, command)
@@ -135,14 +135,14 @@ class _Watched:
         self._runner, self._log = _new_run(site, name, cluster), site.folder / f"{name}.log"
         folder = site.new_folder(name)
         with FaultPlan().hang(rank=0, step=STEPS // 2).injected(self._runner, folder):
-            self.command = _start(self._runner, self._log)
+            self.command = start_logged(self._runner, self._log)
         self.rank = _wait_for_still_rank(folder, 0, self.command)
         self._job = None if self.rank is None else _job_of(self.rank)
 
     def start_heir(self) -> "subprocess.Popen[bytes]":
         """The same command on another machine, when it has begun to watch."""
         with FaultPlan().on_another_host().injected(self._runner, self._site.new_folder("elsewhere")):
-            heir = _start(self._runner, self._log)
+            heir = start_logged(self._runner, self._log)
         wait_until(lambda: "it is watched again" in self.said(), heir)
         return heir
 
@@ -180,14 +180,6 @@ def _new_run(site: Site, name: str, cluster: SlurmCluster) -> Runner:
     runner = site.new_run(name, **SETTINGS, cluster__sbatch=sbatch)
     runner.environment = {**runner.environment, "SLURM_CONF": cluster.environment["SLURM_CONF"]}
     return runner
-
-
-def _start(runner: Runner, log: Path) -> "subprocess.Popen[bytes]":
-    with log.open("ab") as output:
-        return subprocess.Popen(
-            runner.line("run"), env=dict(runner.environment), cwd=ROOT, stdin=subprocess.DEVNULL, stdout=output,
-            stderr=subprocess.STDOUT, start_new_session=True,
-        )  # fmt: skip
 
 
 def _wait_for_still_rank(folder: Path, fault: int, command: "subprocess.Popen[bytes]") -> int | None:

@@ -14,8 +14,8 @@ import psutil
 
 from tests.faults.campaign.disturbances import continue_to_end
 from tests.faults.campaign.results import Attempt
-from tests.faults.campaign.site import DEATH_STEP, STEPS, Site
-from tests.helpers.commands import ROOT, Runner, kill_everything, wait_until
+from tests.faults.campaign.site import DEATH_STEP, STEPS, Site, start_logged
+from tests.helpers.commands import Runner, kill_everything, wait_until
 from tests.helpers.fault_plans import FaultPlan, read_fired
 
 REFUSALS = ("is being trained by", "was just taken over by", "was started by another process", "The lease of run")
@@ -39,7 +39,7 @@ def two_take_up_one(site: Site) -> Attempt:
 def _race(site: Site, runner: Runner) -> Attempt:
     rival = Runner(runner.configuration, dict(runner.settings), runner.environment)
     logs = [site.folder / f"{runner.settings['run']}-{name}.log" for name in ("first", "second")]
-    started = [_start(one, log) for one, log in zip((runner, rival), logs, strict=True)]
+    started = [start_logged(one, log) for one, log in zip((runner, rival), logs, strict=True)]
     codes = sorted(process.wait(240) for process in started)
     said = "".join(log.read_text() for log in logs)
     was_refused = codes == [0, 2] and any(words in said for words in REFUSALS) and "Traceback" not in said
@@ -57,7 +57,7 @@ def a_zombie_comes_back(site: Site) -> Attempt:
     zombie = site.new_run("zombie")
     here, there = site.new_folder("here"), site.new_folder("there")
     with FaultPlan().hang(rank=0, step=DEATH_STEP).injected(zombie, here):
-        first = _start(zombie, site.folder / "zombie.log")
+        first = start_logged(zombie, site.folder / "zombie.log")
         was_met = wait_until(lambda: _stands_still(here), first)
     _send_all(here, signal.SIGSTOP)
     scratch = site.new_folder("scratch")
@@ -65,7 +65,7 @@ def a_zombie_comes_back(site: Site) -> Attempt:
     plan = FaultPlan().on_another_host().hang(rank=0, step=STEPS // 2)
     try:
         with plan.injected(heir, there):
-            second = _start(heir, site.folder / "heir.log")
+            second = start_logged(heir, site.folder / "heir.log")
             was_met &= wait_until(lambda: _stands_still(there, fault=1), second)
         _send_all(here, signal.SIGCONT)  # both are at work now, and the first one does not know that it is over
         first_code = first.wait(240)
@@ -88,7 +88,7 @@ def a_rank_stands_still_and_is_asked_to_stop(site: Site) -> Attempt:
     runner = site.new_run("hung", segment__grace_seconds=5)
     folder = site.new_folder("hung")
     with FaultPlan().hang(rank=1, step=DEATH_STEP).injected(runner, folder):
-        process = _start(runner, site.folder / "hung.log")
+        process = start_logged(runner, site.folder / "hung.log")
         was_met = wait_until(lambda: bool(read_fired(folder)), process)
     began = time.monotonic()
     process.send_signal(signal.SIGTERM)
@@ -110,14 +110,6 @@ RIVALRIES: dict[str, Callable[[Site], Attempt]] = {
     "a zombie comes back after its lease was taken": a_zombie_comes_back,
     "a rank hangs, and the command is asked to stop": a_rank_stands_still_and_is_asked_to_stop,
 }
-
-
-def _start(runner: Runner, log: Path) -> "subprocess.Popen[bytes]":
-    with log.open("ab") as output:
-        return subprocess.Popen(
-            runner.line("run"), env=dict(runner.environment), cwd=ROOT, stdin=subprocess.DEVNULL, stdout=output,
-            stderr=subprocess.STDOUT, start_new_session=True,
-        )  # fmt: skip
 
 
 def _stands_still(folder: Path, fault: int = 0) -> bool:

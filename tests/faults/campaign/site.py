@@ -5,6 +5,7 @@ Invariant: every run of a site has the same settings, so that all must come to t
 
 import itertools
 import shutil
+import subprocess
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -126,3 +127,12 @@ class Site:
             if checked.returncode != 0:
                 return f"{command}: {checked.stdout}{checked.stderr}"
         return None
+
+
+def start_logged(runner: Runner, log: Path) -> "subprocess.Popen[bytes]":
+    """`holdfast run` in the background; what it prints is added to the log."""
+    with log.open("ab") as output:
+        return subprocess.Popen(
+            runner.line("run"), env=dict(runner.environment), cwd=ROOT, stdin=subprocess.DEVNULL, stdout=output,
+            stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip

@@ -63,25 +63,28 @@ def to_leaves(assembled: Assembled, first: int, end: int, is_flat: bool, pin: bo
     lengths, categorical, labels = (
         array[start:stop].copy() for array in (assembled.lengths, assembled.categorical, assembled.labels)
     )
-    parts = [_parts(array, pin) for array in (own_tokens, lengths, numeric, categorical, labels)]
+    own: list[Any] = [own_tokens, lengths, numeric, categorical, labels]
+    # Arrays are parted, not tensors: compiled code would notice that a tensor begins within another one.
+    as_tensor: Callable[[Any], Tensor] = torch.from_numpy
+    if pin:
+        own, as_tensor = [torch.from_numpy(array).pin_memory() for array in own], _itself
+    own_tokens, lengths, numeric, categorical, labels = own
     own_groups = assembled.groups(groups[first], groups[end])
     for leaf, index in enumerate(assembled.indices[first:end].tolist(), first):
-        of_tokens = slice(tokens[leaf] - first_token, tokens[leaf + 1] - first_token)
         of_samples = slice(samples[leaf] - start, samples[leaf + 1] - start)
-        flat, *others = (part(place) for part, place in zip(parts, (of_tokens, *[of_samples] * 4), strict=True))
+        flat = as_tensor(own_tokens[tokens[leaf] - first_token : tokens[leaf + 1] - first_token])
         yield Leaf(
             index,
             rows[of_samples],
             own_ids[ids[leaf] - ids[first] : ids[leaf + 1] - ids[first] - 1],
             tuple(own_groups[groups[leaf] - groups[first] : groups[leaf + 1] - groups[first]]),
-            flat if is_flat else flat.view(len(others[0]), -1),
-            *others,
+            flat if is_flat else flat.view(of_samples.stop - of_samples.start, -1),
+            as_tensor(lengths[of_samples]),
+            as_tensor(numeric[of_samples]),
+            as_tensor(categorical[of_samples]),
+            as_tensor(labels[of_samples]),
         )
 
 
-def _parts(array: NDArray[Any], pin: bool) -> Callable[[slice], Tensor]:
-    """What gives parts of an array as tensors."""
-    if pin:
-        return torch.from_numpy(array).pin_memory().__getitem__
-    # The array is parted, not a tensor: compiled code would notice that a tensor begins within another one.
-    return lambda part: torch.from_numpy(array[part])
+def _itself(tensor: Tensor) -> Tensor:
+    return tensor

@@ -25,7 +25,7 @@ from training.data.order import SampleOrder, Window
 ROWS = 133_700
 QUICK_ROWS = 20_000
 ROUNDS = 3
-# Of peers that are not asked about in the last line, and over the link, which takes its time.
+# Of peers that are not asked about in the last line.
 FEW_ROUNDS = 1
 # Peers have one, but ours is over too soon to be measured well. It fetches each epoch anew from the bucket.
 OWN_EPOCHS = 3
@@ -55,7 +55,7 @@ def main() -> None:
         _measure_rates(site, results, False, 1 if options.quick else options.rounds)
         starts = _measure_starts(site, 1 if options.quick else STARTS, bucket=False)
         with site.in_bucket():
-            _measure_rates(site, results, True, FEW_ROUNDS)
+            _measure_rates(site, results, True, 1 if options.quick else options.rounds)
             cold = _measure_starts(site, 1 if options.quick else COLD_STARTS, bucket=True)
             fetched = site.fetch_large()
             share = _share_fetched(site)

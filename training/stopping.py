@@ -15,6 +15,7 @@ from types import FrameType
 # Names the process that supervises the ranks to them; one that it launched itself has nobody in between.
 SUPERVISOR_VARIABLE = "HOLDFAST_SUPERVISOR"
 PR_SET_PDEATHSIG = 1  # prctl(2)
+PF_EXITING = 4  # linux/sched.h
 # Loaded with this module: between a fork and an exec, where `follow_parent` is called, loading could dead-lock.
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
@@ -95,10 +96,16 @@ def _find_forebears() -> list[int]:
 
 
 def _read_process(pid: int) -> tuple[bool, int]:
-    """Whether its first thread lives, and its parent."""
+    """Whether its first thread lives and is not being killed, and its parent.
+
+    SIGKILL ends a process thread by thread: the one that started this rank may be gone, and the signal here, before the
+    first one had its turn on a busy processor, or while it gives gigabytes back.
+    """
     try:
-        # The process's name stands in parentheses and may hold anything; state and parent follow it: proc_pid_stat(5).
-        state, parent = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:2]
+        # The process's name stands in parentheses and may hold anything; the third field follows it: proc_pid_stat(5).
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return False, 0
-    return state not in ("Z", "X"), int(parent)
+    state, parent, flags, pending = (fields[number - 3] for number in (3, 4, 9, 31))
+    is_killed = int(flags) & PF_EXITING or int(pending) & 1 << (signal.SIGKILL - 1)
+    return state not in ("Z", "X") and not is_killed, int(parent)

@@ -112,10 +112,11 @@ def test_nothing_is_left_of_a_cluster_whose_process_was_killed(tmp_path: Path) -
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as owner:
         assert owner.stdout is not None
         said = owner.stdout.readline()
-        names = {name.partition(":")[0] for name in _names(find_processes(settings))}
+        # A job runs from the moment on at which Slurm starts its script.
+        wanted = {"munged", "slurmctld", "slurmd", "slurmstepd", "srun"}
+        wait_until(lambda: wanted <= {name.partition(":")[0] for name in _names(find_processes(settings))})
         owner.kill()
     assert said == "runs\n"
-    assert {"munged", "slurmctld", "slurmd", "slurmstepd", "srun"} <= names
     assert wait_until(lambda: not find_processes(settings) and not processes_mentioning(str(settings)))
 
 

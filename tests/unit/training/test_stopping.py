@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from training import stopping
+
 ROOT = Path(__file__).parents[3]
 # Each launches the next one, the last is a rank, with the very ties that the real ones have.
 FAMILY = """
@@ -69,3 +71,13 @@ def test_a_notice_and_a_killed_supervisor_are_told_apart(
             assert first.stdout.readline().strip() == taken_for
         finally:
             first.kill()
+
+
+def test_a_process_is_not_taken_for_alive_from_the_moment_on_at_which_it_is_killed() -> None:
+    for _ in range(20):
+        with subprocess.Popen([sys.executable, "-c", "print(bytes(100 << 20)[0]); input()"], stdin=subprocess.PIPE,
+                              stdout=subprocess.PIPE) as process:  # fmt: skip
+            assert process.stdout is not None and process.stdout.readline() == b"0\n"
+            assert stopping._read_process(process.pid) == (True, os.getpid())
+            os.kill(process.pid, signal.SIGKILL)
+            assert not stopping._read_process(process.pid)[0]

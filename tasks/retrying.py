@@ -51,7 +51,7 @@ class Patience:
         """Wait, but not for longer than until somebody asks to stop."""
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0 and not self._is_asked_to_stop():
-            time.sleep(min(left, POLL_SECONDS))
+            time.sleep(min(left, POLL_SECONDS))  # a request to stop is only looked at, and wakes nobody
 
 
 def plan_pauses(seconds: float) -> list[float]:

@@ -288,6 +288,13 @@ class SegmentConfig(ConfigModel):
         "from its last checkpoint. They report each step and each part of a validation, but nothing while they start, "
         "restore or compile.",
     )
+    lost_seconds: float | None = Field(
+        None,
+        ge=10,
+        description="Seconds without a step after which ranks are killed that cannot get on for certain: a machine is "
+        "not heard of any more and the others wait for it, or all wait for each other and nothing arrives. Default: 20 "
+        "times the longest of the last 100 steps, and at least 60; never more than hang_seconds.",
+    )
     grace_seconds: float = Field(90, gt=0, description="Seconds the ranks get to save and leave when asked to stop.")
 
 

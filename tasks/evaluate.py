@@ -77,7 +77,7 @@ def _run_ranks(config: RunConfig, places: RunPlaces, request: StopRequest) -> No
     state = hold_lease(config, places, "evaluate").state
     lease = state.lease
     assert lease is not None
-    watch = HangWatch(config.segment.hang_seconds, lease.first_step)
+    watch = HangWatch(config.segment.hang_seconds, first_step=lease.first_step)
     job = launch_job(config, places, state)
     with Heartbeat(places, lease.fence, lease.first_step) as heartbeat:
 

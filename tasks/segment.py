@@ -98,8 +98,9 @@ class _Segment:
         return record
 
     def _supervise(self, job: Job, begun_with: RunState, display: SegmentDisplay, heartbeat: Heartbeat) -> None:
-        lease, watch = begun_with.lease, HangWatch(self._config.segment.hang_seconds)
+        lease, limits = begun_with.lease, self._config.segment
         assert lease is not None
+        watch = HangWatch(limits.hang_seconds, limits.lost_seconds, lease.first_step)
 
         def take(report: Report) -> None:
             display.show(report)

@@ -50,14 +50,15 @@ def _take_greatest(words: torch.Tensor, world: World) -> None:
     """Of each word the greatest of all ranks: up the tree to the first rank, and from there down to all."""
     children = children_of(world.rank, world.size)
     theirs = torch.empty_like(words)
-    for child in children:
-        dist.recv(theirs, child)
-        torch.maximum(words, theirs, out=words)
-    if not world.is_first:
-        dist.send(words, parent_of(world.rank))
-        dist.recv(words, parent_of(world.rank))
-    for child in reversed(children):  # who has most below itself first
-        dist.send(words, child)
+    with world.pulse.waiting_for_ranks():
+        for child in children:
+            dist.recv(theirs, child)
+            torch.maximum(words, theirs, out=words)
+        if not world.is_first:
+            dist.send(words, parent_of(world.rank))
+            dist.recv(words, parent_of(world.rank))
+        for child in reversed(children):  # who has most below itself first
+            dist.send(words, child)
 
 
 def parent_of(rank: int) -> int:

@@ -72,7 +72,7 @@ def train(segment: Segment, batches: Iterator[Batch]) -> StopReason:
         if segment.trainer.optimization.is_exhausted:
             state.curve.collect(state.step)  # what went wrong before counts first, whenever it is looked at
             raise segment.trainer.optimization.exhausted(state.step)
-        segment.reporter.stepped(state.step, state.curve.last, batch.num_tokens)
+        segment.reporter.stepped(state.step, state.curve.last, batch.num_tokens, len(batch.leaves))
 
 
 def _validation_is_due(segment: Segment) -> bool:

@@ -42,7 +42,7 @@ def run_segment(spec: SegmentSpec, world: World, flag: StopFlag) -> Segment:
         segment = build_segment(spec, world, flag, store, dataset, precision, reporter, state)
         if spec.resume is not None:
             _restore(segment, [spec.resume, *spec.fallbacks])
-        ending.first_step = reporter.step = state.step
+        ending.first_step = reporter.step = world.pulse.step = state.step
         ending.checkpointer = segment.checkpointer
         flag.start_budget(spec.budget_seconds)
         gc.freeze()  # what lives by now lives on: looking for garbage in it would stop training time and again

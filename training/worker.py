@@ -40,15 +40,17 @@ def _work(path: Path, flag: StopFlag) -> object:
     from training.specification import SegmentSpec
     from training.world import read_world
 
+    world = read_world()
+    world.pulse.begin(path.parent, world.rank)
     spec = SegmentSpec.model_validate_json(path.read_bytes())
     if spec.work == "evaluate":
         from training.evaluation import evaluate
 
-        evaluate(spec, read_world(), flag)
+        evaluate(spec, world, flag)
         return None
     from training.segment import run_segment
 
-    return run_segment(spec, read_world(), flag)
+    return run_segment(spec, world, flag)
 
 
 def _leave(exit_code: int, _kept: object = None) -> NoReturn:

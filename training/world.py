@@ -2,7 +2,9 @@
 
 import os
 import socket
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from training.pulse import Pulse
 
 
 @dataclass(frozen=True)
@@ -13,6 +15,7 @@ class World:
     size: int
     local_rank: int
     local_size: int
+    pulse: Pulse = field(default_factory=Pulse, compare=False)  # what it tells of where it is
 
     @property
     def is_first(self) -> bool:
@@ -34,4 +37,5 @@ class World:
 def read_world() -> World:
     """The world as the launcher describes it in the environment, by torchrun's names. For entry points alone."""
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
-    return World(*(int(os.environ[name]) for name in names))
+    rank, size, local_rank, local_size = (int(os.environ[name]) for name in names)
+    return World(rank, size, local_rank, local_size)

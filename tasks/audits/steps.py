@@ -9,7 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tasks.audits.expectation import Expectation
-from tasks.audits.violations import MAX_NAMED, MAX_SPOKEN, Violation, listed, name_sample
+from tasks.audits.violations import MAX_NAMED, Violation, name_sample
+from tasks.pages.words import MAX_LISTED, listed
 
 Leaves = Sequence[tuple[int, Sequence[int]]]
 Use = tuple[int, int]  # a row, and the epoch for which it was used or is due
@@ -164,8 +165,8 @@ def _find_displaced(found: Leaves, due: Leaves) -> list[tuple[int, int, int]]:
 
 def _say_all(texts: Sequence[str]) -> str:
     """Some of these half-sentences, and how many more there are."""
-    more = [f"and {len(texts) - MAX_SPOKEN:,} more samples like these"] if len(texts) > MAX_SPOKEN else []
-    return "; ".join([*texts[:MAX_SPOKEN], *more]) + "."
+    more = [f"and {len(texts) - MAX_LISTED:,} more samples like these"] if len(texts) > MAX_LISTED else []
+    return "; ".join([*texts[:MAX_LISTED], *more]) + "."
 
 
 def _say_steps(steps: Sequence[int]) -> str:

@@ -3,12 +3,10 @@
 Invariant: a violation names its steps; samples are named by their row in the training split and by their id.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 MAX_NAMED = 20
-MAX_SPOKEN = 4
 
 
 @dataclass(frozen=True)
@@ -42,10 +40,3 @@ def name_steps(first_step: int, end_step: int) -> str:
 def name_sample(row: int, id_: str | None) -> str:
     """A sample in words."""
     return f"row {row:,} (id {id_!r})" if id_ is not None else f"row {row:,} (which the training split does not have)"
-
-
-def listed(names: Iterable[str], most: int = MAX_SPOKEN) -> str:
-    """'a, b and c', or 'a, b, c, d and 7 more'."""
-    names = list(names)
-    shown = names[:most] + ([f"{len(names) - most:,} more"] if len(names) > most else [])
-    return " and ".join([", ".join(shown[:-1]), shown[-1]]) if len(shown) > 1 else "".join(shown)

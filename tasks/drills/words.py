@@ -11,7 +11,7 @@ from storage.runs.metric_values import MetricValue
 from tasks.drills.comparison import Comparison, Kill, difference
 from tasks.drills.plan import DrillPlan
 from tasks.drills.records import TrainedRun
-from tasks.pages.words import NOTHING, count_of, metric_name, plain, score
+from tasks.pages.words import NOTHING, count_of, listed, metric_name, plain, score
 from tasks.reports.changes import tell_changes
 
 DIGEST_CHARACTERS = 12
@@ -70,8 +70,7 @@ def judge_drill(plan: DrillPlan, comparison: Comparison, hits: Sequence[Kill]) -
 def ranks_of(run: TrainedRun) -> str:
     """'2, 1 and 2 ranks': of the segments, in their order."""
     sizes = [str(segment.world_size) for segment in run.segments]
-    listed = " and ".join([", ".join(sizes[:-1]), sizes[-1]]) if len(sizes) > 1 else sizes[0]
-    return f"{listed} rank" if set(sizes) == {"1"} else f"{listed} ranks"
+    return f"{listed(sizes, most=len(sizes))} rank{'' if set(sizes) == {'1'} else 's'}"
 
 
 def small(difference: float | None) -> str:

@@ -7,6 +7,7 @@ ranks, what they reported comes whole and in order, and launching what runs alre
 from types import TracebackType
 from typing import Protocol, Self
 
+from training.pulse import RankPulse
 from training.watching.reporter import Report
 
 
@@ -24,6 +25,9 @@ class Job(Protocol):
 
     def read_reports(self) -> list[Report]:
         """What the ranks reported since the last call, oldest first. Raises `StoreUnavailableError`."""
+
+    def read_pulses(self) -> list[RankPulse]:
+        """Where each rank was a few seconds ago. Raises `StoreUnavailableError`."""
 
     def describe_wait(self) -> str | None:
         """Why nothing runs yet, in the cluster's words; None once the ranks have been started."""

@@ -67,7 +67,7 @@ class Node:
         folder = Path(spec.scratch) / place.node
         self._store, self._order, self._place, self._requests = store, order, place, requests
         self._spec = spec.model_copy(update={"scratch": str(folder)})
-        self._relay = Relay(store, spec.run, spec.fence, place.node, self._spec.progress_file, folder / LOG_NAME)
+        self._relay = Relay(store, self._spec, place.node)
         self._look_at_lease = time.monotonic() + LEASE_SECONDS
 
     def run(self) -> None:

@@ -11,10 +11,11 @@ from storage.objects.store import Store
 from storage.runs.segments import segment_path
 from tasks.launching.configuration import ClusterConfig
 from training.configuration import ConfigModel
+from training.pulse import RankPulse
 from training.specification import SegmentSpec
 from training.watching.reporter import Report
 
-LOG_FOLDER = "logs"
+LOG_FOLDER, PULSE_FOLDER = "logs", "pulses"
 MOST_LOG_BYTES = 2**20
 
 
@@ -49,6 +50,12 @@ class LiveReports(BaseModel):
     reports: list[NumberedReport]
 
 
+class NodePulses(BaseModel):
+    """Where the ranks of a node are."""
+
+    ranks: list[RankPulse]
+
+
 def write_order(store: Store, order: JobOrder) -> None:
     store.write(_key(order.segment.run, order.segment.fence, "job.json"), order.model_dump_json().encode())
 
@@ -78,6 +85,16 @@ def find_reports(store: Store, run: str, fence: int) -> LiveReports | None:
         return LiveReports.model_validate_json(store.read(_key(run, fence, "reports.json")))
     except (ObjectMissingError, ValidationError):
         return None
+
+
+def write_pulses(store: Store, run: str, fence: int, node: str, pulses: NodePulses) -> None:
+    store.write(_key(run, fence, f"{PULSE_FOLDER}/{node}.json"), pulses.model_dump_json().encode())
+
+
+def read_node_pulses(store: Store, run: str, fence: int) -> list[RankPulse]:
+    """Of all ranks whose node has passed any on."""
+    keys = list(store.list_keys(_key(run, fence, f"{PULSE_FOLDER}/")))
+    return [pulse for key in keys for pulse in NodePulses.model_validate_json(store.read(key)).ranks]
 
 
 def write_log(store: Store, run: str, fence: int, node: str, data: bytes) -> None:

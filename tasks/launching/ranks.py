@@ -20,6 +20,7 @@ import psutil
 from tasks.launching.processes import POLL_SECONDS, environment_of_installation, find_orphans, kill_tree
 from tasks.launching.reports import ReportFollower
 from training.configuration import TrainConfig
+from training.pulse import RankPulse, read_pulses
 from training.specification import SegmentSpec
 from training.stopping import SUPERVISOR_VARIABLE, follow_parent
 from training.watching.reporter import Report
@@ -100,6 +101,9 @@ class Ranks:
 
     def read_reports(self) -> list[Report]:
         return self._reports.read()
+
+    def read_pulses(self) -> list[RankPulse]:
+        return read_pulses(self._spec.scratch_folder)
 
     def describe_wait(self) -> str | None:
         return None

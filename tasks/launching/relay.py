@@ -5,30 +5,42 @@ time. Of plain progress the newest report is enough; what is said once is kept u
 """
 
 import time
-from pathlib import Path
 
 from storage.errors import StoreError
 from storage.objects.store import Store
-from tasks.launching.orders import MOST_LOG_BYTES, LiveReports, NumberedReport, write_log, write_reports
+from tasks.launching.orders import (
+    MOST_LOG_BYTES,
+    LiveReports,
+    NodePulses,
+    NumberedReport,
+    write_log,
+    write_pulses,
+    write_reports,
+)
+from tasks.launching.ranks import LOG_NAME
 from tasks.launching.reports import ReportFollower
+from training.pulse import read_pulses
+from training.specification import SegmentSpec
 from training.watching.reporter import Report
 
 RELAY_SECONDS = 2.0
+PULSES_SECONDS = 4.0
 MOST_EVENTS = 100
 
 
 class Relay:
     """Of one node. Only where the first rank is there are reports to pass on."""
 
-    def __init__(self, store: Store, run: str, fence: int, node: str, progress: Path, log: Path) -> None:
-        self._store, self._run, self._fence, self._node = store, run, fence, node
-        self._progress = ReportFollower(progress)
-        self._log = log
+    def __init__(self, store: Store, spec: SegmentSpec, node: str) -> None:
+        self._store, self._run, self._fence, self._node = store, spec.run, spec.fence, node
+        self._folder = spec.scratch_folder
+        self._progress = ReportFollower(spec.progress_file)
+        self._log = spec.scratch_folder / LOG_NAME
         self._reports: list[NumberedReport] = []
         self._count = 0
         self._has_news = False
         self._log_bytes = 0
-        self._due = 0.0
+        self._due = self._pulses_due = 0.0
 
     def pass_on(self, at_once: bool = False) -> bool:
         """Put what is new into the store, every few seconds however often this is called; False if it has to wait."""
@@ -41,6 +53,7 @@ class Relay:
                 write_reports(self._store, self._run, self._fence, LiveReports(reports=self._reports))
                 self._has_news = False
             self._pass_on_log()
+            self._pass_on_pulses()
         except StoreError as error:
             print(f"The store did not take the reports of this node; they are put again: {error}", flush=True)
             return False
@@ -54,6 +67,15 @@ class Relay:
         newest = self._reports[-1:]
         events = [numbered for numbered in self._reports[:-1] if _is_event(numbered.report)]
         self._reports = events[-MOST_EVENTS:] + newest
+
+    def _pass_on_pulses(self) -> None:
+        if time.monotonic() < self._pulses_due:
+            return
+        # By the name that the cluster has for the machine, which is the one to look for.
+        pulses = [pulse.model_copy(update={"host": self._node}) for pulse in read_pulses(self._folder)]
+        if pulses:
+            write_pulses(self._store, self._run, self._fence, self._node, NodePulses(ranks=pulses))
+        self._pulses_due = time.monotonic() + PULSES_SECONDS
 
     def _pass_on_log(self) -> None:
         size = self._log.stat().st_size if self._log.exists() else 0

@@ -15,7 +15,7 @@ from storage.errors import ClusterUnavailableError
 from storage.objects.digests import sha256_of_bytes
 from storage.objects.store import Store
 from tasks.launching.configuration import ClusterConfig
-from tasks.launching.orders import JobOrder, find_reports, read_logs, write_order
+from tasks.launching.orders import JobOrder, find_reports, read_logs, read_node_pulses, write_order
 from tasks.launching.processes import environment_of_installation
 from tasks.launching.ranks import STACKS_SECONDS
 from tasks.launching.relay import RELAY_SECONDS
@@ -29,6 +29,7 @@ from tasks.launching.slurm_commands import (
     submit,
 )
 from training.configuration import TrainConfig
+from training.pulse import RankPulse
 from training.specification import SegmentSpec
 from training.watching.reporter import Report
 
@@ -141,6 +142,9 @@ class SlurmJob:
         new = [numbered for numbered in live.reports if numbered.number > self._seen] if live is not None else []
         self._seen = max((numbered.number for numbered in new), default=self._seen)
         return [numbered.report for numbered in new]
+
+    def read_pulses(self) -> list[RankPulse]:
+        return read_node_pulses(self._store, self._run, self._fence)
 
     def stop(self) -> None:
         """Slurm is told by whoever waits for the job: this may be another thread's wish."""

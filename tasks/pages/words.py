@@ -6,7 +6,7 @@ Invariant: pure. Dates are UTC and come from the records, so the same state alwa
 import json
 import unicodedata
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -14,6 +14,7 @@ from storage.runs.metric_values import MetricValue
 from storage.runs.run_state import SegmentRecord
 
 NOTHING = "\N{EN DASH}"
+MAX_LISTED = 4
 OUTCOME_WORDS = {
     "completed": "reached the last step",
     "budget": "ended because its time budget was spent",
@@ -48,6 +49,13 @@ def shortened(text: object, length: int) -> str:
 def count_of(number: int, noun: str) -> str:
     """'1 step', '1,200 steps'."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def listed(names: Iterable[str], most: int = MAX_LISTED) -> str:
+    """'a, b and c', or 'a, b, c, d and 7 more'."""
+    names = list(names)
+    shown = names[:most] + ([f"{len(names) - most:,} more"] if len(names) > most else [])
+    return " and ".join([", ".join(shown[:-1]), shown[-1]]) if len(shown) > 1 else "".join(shown)
 
 
 def duration(seconds: float) -> str:

@@ -1,37 +1,97 @@
-"""Ranks that live and do not get on: one waits for an answer that never comes, and all others wait for it.
+"""Ranks that do not get on: one waits for an answer that never comes, and all others wait for it.
 
-Invariant: ranks are taken to hang only when they reported nothing for so long. Who ends them speaks for them: none of
-them can any more.
+Invariant: ranks are taken to hang only when they made no step for so long, as far as they and whoever runs beside them
+tell. Who ends them speaks for them: none of them can any more.
 """
 
 import time
+from collections.abc import Sequence
 
 from storage.runs.segments import OutcomeRecord
+from tasks.launching.relay import PULSES_SECONDS
+from tasks.running.whereabouts import Finding, Whereabouts
+from training.pulse import RankPulse
+from training.watching.reporter import Report
+
+# Ranks that a machine or a network has left behind are waited for as long as for so many steps, and at least so long.
+LOST_STEPS = 20
+LEAST_LOST_SECONDS = 60.0
+SILENT_SECONDS = 3 * PULSES_SECONDS
+# Whoever did not look for so long stood still itself, and knows nothing of the ranks.
+UNWATCHED_SECONDS = 10.0
 
 
 class HangWatch:
-    """Measures for how long the ranks have been silent."""
+    """Measures for how long the ranks have made no step, and finds out why."""
 
-    def __init__(self, patience_seconds: float, first_step: int = 0) -> None:
+    def __init__(self, hang_seconds: float, lost_seconds: float | None = None, first_step: int = 0) -> None:
+        """`lost_seconds` is for ranks of which it is certain that they will not get on; None: by their own steps."""
         self.last_step = first_step
-        self._patience_seconds = patience_seconds
-        self._began = self._heard = time.monotonic()
+        self.finding: Finding | None = None
+        self.cause = ""
+        self._hang_seconds = hang_seconds
+        self._lost_seconds = lost_seconds
+        self._longest_step: float | None = None
+        self._whereabouts = Whereabouts()
+        self._began = self._heard = self._asked = time.monotonic()
+        self._look_at = 0.0
 
-    def heard(self, step: int) -> None:
+    def heard(self, report: Report) -> None:
         """The ranks reported something."""
-        self.last_step = step
+        self.last_step = report.step
+        self._longest_step = report.longest_step_seconds
         self._heard = time.monotonic()
 
+    def cannot_hear(self) -> None:
+        """Nobody can report: they wait in a queue, or the store does not tell."""
+        self._heard = time.monotonic()
+        self._whereabouts.forget_silence()
+
+    def wants_pulses(self) -> bool:
+        """Whether it is time to see where each rank is: often, while nothing is reported."""
+        now = time.monotonic()
+        is_due = now >= self._look_at and now - self._heard >= self._patience / 4
+        if is_due:
+            self._look_at = now + PULSES_SECONDS
+        return is_due
+
+    def look(self, pulses: Sequence[RankPulse]) -> None:
+        """Take in where each rank is. Steps count also if the rank that reports them cannot be heard."""
+        if self._whereabouts.look(pulses):
+            self._heard = time.monotonic()
+        self.finding = self._whereabouts.explain(max(SILENT_SECONDS, self._patience / 2), self._patience)
+
     def is_hung(self) -> bool:
-        """Whether they were silent for too long."""
-        return time.monotonic() - self._heard >= self._patience_seconds
+        """Whether they made no step for too long; `cause` says what is to be said of ranks that are killed for it."""
+        now = time.monotonic()
+        if now - self._asked > UNWATCHED_SECONDS:
+            self._heard += now - self._asked
+        self._asked = now
+        quiet, finding = now - self._heard, self.finding
+        if quiet >= self._hang_seconds:
+            self.cause = self._describe(f"{self._hang_seconds:g} s (segment.hang_seconds)")
+        elif finding is not None and finding.is_for_good and quiet >= self._patience:
+            self.cause = self._describe(f"{self._patience:.0f} s ({self._describe_patience()})")
+        return bool(self.cause)
 
     @property
-    def cause(self) -> str:
-        """What is to be said of ranks that were killed for it."""
+    def _patience(self) -> float:
+        """Seconds without a step that are enough for ranks which will not get on for certain."""
+        wanted = self._lost_seconds
+        if wanted is None and self._longest_step is not None:
+            wanted = max(LEAST_LOST_SECONDS, LOST_STEPS * self._longest_step)
+        return self._hang_seconds if wanted is None else min(wanted, self._hang_seconds)
+
+    def _describe_patience(self) -> str:
+        if self._lost_seconds is not None:
+            return "segment.lost_seconds"
+        return f"{LOST_STEPS} times their longest step of late, and at least {LEAST_LOST_SECONDS:.0f} s"
+
+    def _describe(self, limit: str) -> str:
+        said = f"{self.finding.words} " if self.finding is not None else ""
         return (
-            f"The ranks reported nothing for {self._patience_seconds:g} s (segment.hang_seconds) and were killed. "
-            "Where each of them stood is at the end of the segment's log in the store."
+            f"{said}The ranks reported nothing for {limit} and were killed. Where each of them stood is at the end of "
+            "the segment's log in the store."
         )
 
     def describe_end(self, world_size: int) -> OutcomeRecord:

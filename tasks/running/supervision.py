@@ -6,34 +6,36 @@ they hang.
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from storage.errors import StoreUnavailableError
 from tasks.launching.job import Job
 from tasks.launching.processes import POLL_SECONDS
 from tasks.running.hang import HangWatch
+from tasks.running.pace import Pace
 from tasks.running.signals import StopRequest
-from tasks.telling.announce import announce
+from tasks.telling.announce import announce, warn
 from training.watching.reporter import Report
 
 
 def supervise(job: Job, watch: HangWatch, request: StopRequest, on_report: Callable[[Report], None]) -> bool:
     """Follow launched ranks until the last one has ended; whether they hung and were killed."""
-    told: str | None = None
+    told, pace = None, Pace()
     with _passing_on(request, job):
         while job.is_running(POLL_SECONDS):
             new = _hear(job, watch)
             wait = job.describe_wait()
             if wait is not None:
                 told = _tell(wait, told)
-                watch.heard(watch.last_step)  # who waits in a queue does not hang
-            if not new and watch.is_hung():
+                watch.cannot_hear()  # who waits in a queue does not hang
+            if not new and _do_hang(job, watch):
                 job.write_stacks()
                 job.kill()
                 return True
             for report in new:
-                watch.heard(report.step)
+                watch.heard(report)
                 on_report(report)
+            _tell_of_pace(job, pace)
     for report in _hear(job, watch):  # the last ones, which they wrote while they left
         on_report(report)
     return False
@@ -44,8 +46,25 @@ def _hear(job: Job, watch: HangWatch) -> list[Report]:
     try:
         return job.read_reports()
     except StoreUnavailableError:
-        watch.heard(watch.last_step)
+        watch.cannot_hear()
         return []
+
+
+def _do_hang(job: Job, watch: HangWatch) -> bool:
+    if watch.wants_pulses():
+        try:
+            watch.look(job.read_pulses())
+        except StoreUnavailableError:
+            watch.cannot_hear()
+    return watch.is_hung()
+
+
+def _tell_of_pace(job: Job, pace: Pace) -> None:
+    if not pace.is_due():
+        return
+    with suppress(StoreUnavailableError):
+        for remark in pace.look(job.read_pulses()):
+            warn(remark)
 
 
 def _tell(wait: str, told: str | None) -> str:

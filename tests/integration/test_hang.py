@@ -2,6 +2,7 @@
 
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -13,6 +14,7 @@ from tasks.running.supervision import supervise
 from tests.helpers.commands import processes_mentioning
 from tests.helpers.datasets import publish_small_dataset
 from tests.helpers.training import launch, make_spec
+from training.specification import SegmentSpec
 from training.watching.reporter import Report
 
 # As short as may be: the report from which the ranks are watched is the one at which they are stopped, so that no
@@ -50,17 +52,37 @@ def test_of_ranks_that_wait_for_one_that_does_not_come_the_log_says_where_each_s
     dataset = publish_small_dataset(store, tmp_path / "work", rows=100)
     spec = make_spec(store, dataset, tmp_path / "segment", steps=1_000_000, ranks=2)
 
-    def take(report: Report) -> None:
-        if report.step >= LAST_REPORTED_STEP:
-            for pid in processes_mentioning(str(spec.scratch_folder)):
-                if psutil.Process(pid).environ().get("RANK") == "1":
-                    os.kill(pid, signal.SIGSTOP)
-
     with launch(spec) as ranks:
-        assert supervise(ranks, _Watch(PATIENCE_SECONDS), StopRequest(), take)
+        assert supervise(ranks, _Watch(PATIENCE_SECONDS), StopRequest(), _stopping(spec, rank=1))
     _, of_first, of_second = (tmp_path / "segment/ranks.log").read_text().split("stacks of rank ")
     assert of_first.startswith("0:") and "training/loop.py" in of_first and "training/worker.py" in of_first
     assert of_second.startswith("1:\nnothing was written within")
+
+
+def test_a_rank_that_stands_still_while_the_other_waits_is_named_and_costs_less_than_hang_seconds(
+    tmp_path: Path,
+) -> None:
+    store = LocalStore(tmp_path / "store")
+    dataset = publish_small_dataset(store, tmp_path / "work", rows=100)
+    spec = make_spec(store, dataset, tmp_path / "segment", steps=1_000_000, ranks=2)
+    watch = _Watch(hang_seconds=3_600, lost_seconds=10)
+    with launch(spec) as ranks:
+        assert supervise(ranks, watch, StopRequest(), _stopping(spec, rank=1))
+    assert watch.cause.startswith("Rank 1 on ")
+    assert "the process stands still, while others of its machine do not." in watch.cause
+    assert "reported nothing for 10 s (segment.lost_seconds) and were killed" in watch.cause
+
+
+def _stopping(spec: SegmentSpec, rank: int) -> Callable[[Report], None]:
+    """Stop this rank's process when the first step was reported."""
+
+    def take(report: Report) -> None:
+        if report.step >= LAST_REPORTED_STEP:
+            for pid in processes_mentioning(str(spec.scratch_folder)):
+                if psutil.Process(pid).environ().get("RANK") == str(rank):
+                    os.kill(pid, signal.SIGSTOP)
+
+    return take
 
 
 class _Watch(HangWatch):

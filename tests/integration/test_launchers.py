@@ -113,10 +113,12 @@ def test_ranks_that_are_asked_to_leave_save_first(launch: Launch) -> None:
 
 @pytest.mark.slow
 @everywhere
-def test_ranks_say_where_they_stand_and_end_when_their_block_is_left(launch: Launch) -> None:
+def test_ranks_say_where_they_are_and_end_when_their_block_is_left(launch: Launch) -> None:
     launched = launch(steps=1_000_000)
     with pytest.raises(KeyboardInterrupt), launched.make() as job:
         follow(job, has_stepped)
+        wait_until(lambda: len(job.read_pulses()) == WORLD_SIZE)
+        assert sorted(pulse.rank for pulse in job.read_pulses()) == list(range(WORLD_SIZE))
         job.write_stacks()
         _, *stacks = job.read_log().split("stacks of rank ")
         assert sorted(of_rank[:2] for of_rank in stacks) == ["0:", "1:"]

@@ -43,7 +43,8 @@ class AssemblingAhead:
 
     def begin(self, spec: SegmentSpec, world: World) -> None:
         """Say whose blocks it assembles."""
-        self._work = {"spec": spec.model_dump(mode="json"), "world": [*vars(world).values()]}
+        numbers = [world.rank, world.size, world.local_rank, world.local_size]
+        self._work = {"spec": spec.model_dump(mode="json"), "world": numbers}
         self._tell_work()
 
     def assemble(self, step: int) -> None:

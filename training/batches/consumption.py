@@ -49,13 +49,15 @@ class Consumption:
             return words
         mine = torch.from_numpy(words)
         counts = [torch.zeros(1, dtype=torch.int64) for _ in range(self._world.size)]
-        dist.all_gather(counts, torch.tensor([len(words)]))
+        with self._world.pulse.waiting_for_ranks():
+            dist.all_gather(counts, torch.tensor([len(words)]))
         longest = max(int(count) for count in counts)
         padded = torch.nn.functional.pad(mine, (0, longest - len(words)))
         parts: list[Tensor] | None = None
         if self._world.is_first:
             parts = [torch.empty_like(padded) for _ in range(self._world.size)]
-        dist.gather(padded, parts)
+        with self._world.pulse.waiting_for_ranks():
+            dist.gather(padded, parts)
         kept = [part[: int(count)] for part, count in zip(parts or [], counts, strict=False)]
         return torch.cat(kept).numpy() if kept else np.empty(0, dtype=np.int64)
 

@@ -20,7 +20,8 @@ def add_digests(own: list[bytes | None], world: World) -> list[bytes]:
         if digest is not None:
             row.copy_(torch.frombuffer(bytearray(digest), dtype=torch.uint8))
     if world.size > 1:
-        dist.all_reduce(digests)
+        with world.pulse.waiting_for_ranks():
+            dist.all_reduce(digests)
     return [bytes(row.tolist()) for row in digests]
 
 
@@ -31,6 +32,7 @@ def first_trouble(world: World, trouble: str | None) -> str | None:
         text = (trouble or "no reason given").encode()[:MAX_TROUBLE_BYTES]
         said[world.rank, : len(text)] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
     if world.size > 1:
-        dist.all_reduce(said)
+        with world.pulse.waiting_for_ranks():
+            dist.all_reduce(said)
     texts = [bytes(row.tolist()).rstrip(b"\0") for row in said]
     return next((text.decode(errors="replace") for text in texts if text), None)

@@ -117,7 +117,8 @@ class Restorer:
         device = self._trainer.device
         data = torch.empty(file.num_bytes, dtype=torch.uint8, device=device) if data is None else data.to(device)
         if self._world.size > 1:
-            dist.broadcast(data, src=owner)
+            with self._world.pulse.waiting_for_ranks():
+                dist.broadcast(data, src=owner)
         return data
 
 

@@ -71,6 +71,8 @@ class ExactSum:
         self._scratch = torch.empty(largest_bucket, device=self._words.device)
         self._largest = torch.zeros((), device=self._words.device)
         self._under_way: list[dist.Work] = []
+        # What this rank computes itself, on a GPU: when that is done the CPU waits for nothing but the other ranks.
+        self._own_part = torch.cuda.Event() if self._words.is_cuda else None  # type: ignore[no-untyped-call]
         self._num_sent, self._sends, self._loss_scale = 0, True, 1.0
         _make_equal(model, world)
         for parameter in self._names:
@@ -85,7 +87,11 @@ class ExactSum:
         """
         self._begin(self._usual)
         yield
-        if self._tallies()[OUTSIDE].item() == 0:
+        if self._own_part is not None:
+            self._own_part.synchronize()
+        with self._world.pulse.waiting_for_ranks():
+            num_outside = self._tallies()[OUTSIDE].item()
+        if num_outside == 0:
             return
         wider = self._usual.widened(self._find_largest(), self._loss_scale)
         if wider is not None:
@@ -130,7 +136,8 @@ class ExactSum:
         """The largest magnitude in any leaf's gradient, infinity if one is not finite. A collective."""
         largest = self._largest.nan_to_num(nan=torch.inf, posinf=torch.inf)
         if self._world.size > 1:
-            dist.all_reduce(largest, op=dist.ReduceOp.MAX)
+            with self._world.pulse.waiting_for_ranks():
+                dist.all_reduce(largest, op=dist.ReduceOp.MAX)
         return largest.item()
 
     def _keep(self, parameter: Tensor) -> None:
@@ -160,8 +167,11 @@ class ExactSum:
 
     def _receive(self) -> None:
         """Wait for the sums, and make them the parameters' gradients."""
-        for work in self._under_way:
-            work.wait()  # on a GPU the stream waits, not the CPU
+        if self._own_part is not None:
+            self._own_part.record()
+        with self._world.pulse.waiting_for_ranks():
+            for work in self._under_way:
+                work.wait()  # on a GPU the stream waits, not the CPU
         self._under_way.clear()
         for bucket in self._buckets:
             self._fixed_point.read(bucket.total, bucket.tallies, bucket.give_gradients(), self._loss_scale)

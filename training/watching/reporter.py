@@ -6,6 +6,7 @@ for the loss curve anyway, at most twice a second.
 
 import json
 import time
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import copy
@@ -15,9 +16,11 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from storage.runs.run_state import Throughput
+from training.pulse import Place
 from training.world import World
 
 SECONDS_BETWEEN_REPORTS = 0.5
+RECENT_STEPS = 100
 
 
 class CheckpointReport(BaseModel):
@@ -29,12 +32,16 @@ class CheckpointReport(BaseModel):
 
 
 class Report(BaseModel):
-    """One line. `note` is for people, `alarm` for whoever is on call: a save that came to nothing."""
+    """One line. `note` is for people, `alarm` for whoever is on call: a save that came to nothing.
+
+    `longest_step_seconds` is that of the last RECENT_STEPS steps.
+    """
 
     phase: str
     step: int
     loss: float | None = None
     throughput: Throughput | None = None
+    longest_step_seconds: float | None = None
     checkpoint: CheckpointReport | None = None
     note: str | None = None
     alarm: str | None = None
@@ -66,6 +73,7 @@ class Reporter:
     def __init__(self, path: Path, world: World, batch_size: int, age_seconds: float = 0.0) -> None:
         """`age_seconds` have been spent already, on loading libraries, before somebody could report."""
         self.seconds: dict[str, float] = {}
+        self.pulse = world.pulse
         self.step = 0
         self.loss: float | None = None
         self._file = path.open("a", encoding="utf-8") if world.is_first else None
@@ -76,6 +84,8 @@ class Reporter:
         self._work = _Work()
         self._throughput: Throughput | None = None
         self._measured_from = (_Work(), self._phase_began)
+        self._recent_steps: deque[float] = deque(maxlen=RECENT_STEPS)
+        self._last_step_ended = time.monotonic()
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -84,24 +94,34 @@ class Reporter:
         self._measured_from = (copy(self._work), time.monotonic())
         self._report()
         try:
-            yield
+            with self.pulse.at(Place(name)):
+                yield
         finally:
             self._enter(before)
-            self._measured_from = (copy(self._work), time.monotonic())
+            self._last_step_ended = time.monotonic()
+            self._measured_from = (copy(self._work), self._last_step_ended)
 
     @contextmanager
     def waiting_for_input(self) -> Iterator[None]:
         """Count the time of the block as time in which there are no samples to train on."""
         began = time.monotonic()
-        yield
+        with self.pulse.at(Place.INPUT):
+            yield
         self._work.waited_seconds += time.monotonic() - began
 
-    def stepped(self, step: int, loss: float | None, num_tokens: int) -> None:
-        """`step` steps are done, the last one with so many tokens; `loss` is the last point of the loss curve."""
+    def stepped(self, step: int, loss: float | None, num_tokens: int, num_leaves: int) -> None:
+        """`step` steps are done, the last one with so many tokens, of which this rank computed so many leaves.
+
+        `loss` is the last point of the loss curve.
+        """
         self.step, self.loss = step, loss
+        self.pulse.step = step
+        self.pulse.leaves += num_leaves
         self._work.steps += 1
         self._work.tokens += num_tokens
         now = time.monotonic()
+        self._recent_steps.append(now - self._last_step_ended)
+        self._last_step_ended = now
         if now - self._last_report >= SECONDS_BETWEEN_REPORTS:
             before, since = self._measured_from
             self._throughput = self._work.throughput_since(before, now - since, self._batch_size)
@@ -160,6 +180,7 @@ class Reporter:
             step=self.step,
             loss=self.loss,
             throughput=self._throughput,
+            longest_step_seconds=max(self._recent_steps, default=None),
             checkpoint=checkpoint,
             note=note,
             alarm=alarm,

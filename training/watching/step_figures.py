@@ -32,5 +32,6 @@ class StepFigures:
         losses, tallies = figures[:, :-NUM_TALLIES].contiguous(), figures[:, -NUM_TALLIES:]
         if self._world.size > 1:
             # Each leaf's loss is one rank's and zero on all others: nothing is rounded. Tallies are all ranks' already.
-            dist.all_reduce(losses)
+            with self._world.pulse.waiting_for_ranks():
+                dist.all_reduce(losses)
         return list(zip(losses, tallies.tolist(), strict=True))

@@ -15,11 +15,22 @@ from tasks.configuration import DataConfig, RunConfig
 from tasks.launching import meeting
 from tasks.launching.configuration import ClusterConfig
 from tasks.launching.meeting import introduce, join
-from tasks.launching.orders import MOST_LOG_BYTES, FirstNode, come_first, find_reports, read_logs
+from tasks.launching.orders import (
+    MOST_LOG_BYTES,
+    FirstNode,
+    come_first,
+    find_reports,
+    read_logs,
+    read_node_pulses,
+)
 from tasks.launching.relay import MOST_EVENTS, Relay
 from tasks.launching.slurm import submission
 from tasks.launching.slurm_commands import SlurmState
+from tests.helpers.commands import wait_until
+from tests.helpers.finished_runs import dataset_of
+from tests.helpers.training import make_spec
 from training.configuration import TrainConfig
+from training.pulse import Place, RankPulse, pulse_file
 from training.watching.reporter import CheckpointReport, Report
 
 RUN, FENCE = "run", 7
@@ -31,7 +42,10 @@ class Node:
     def __init__(self, folder: Path, store: Any) -> None:
         self.progress, self.log = folder / "progress.jsonl", folder / "ranks.log"
         self.store = store
-        self.relay = Relay(store, RUN, FENCE, "n1", self.progress, self.log)
+        spec = make_spec(store, dataset_of(["a", "b"], "multiclass", "label"), folder, FENCE).model_copy(
+            update={"run": RUN}
+        )
+        self.relay = Relay(store, spec, "n1")
 
     def report(self, *reports: Report) -> None:
         with self.progress.open("a") as file:
@@ -92,6 +106,16 @@ def test_what_a_store_did_not_take_is_put_the_next_time(tmp_path: Path) -> None:
     store.fails = False
     assert node.pass_on() == [saved(1)]
     assert read_logs(store, RUN, FENCE) == {"n1": "said\n"}
+
+
+def test_where_ranks_are_is_passed_on_with_the_cluster_s_name_for_their_machine(tmp_path: Path) -> None:
+    node = Node(tmp_path, LocalStore(tmp_path / "store"))
+    node.pass_on()
+    assert read_node_pulses(node.store, RUN, FENCE) == []
+    pulse = RankPulse(rank=3, host="vm", beat=1, step=5, place=Place.OTHERS, seconds=2, leaves=9, spent={})
+    pulse_file(tmp_path, 3).write_text(pulse.model_dump_json())
+    wait_until(lambda: bool(node.pass_on() or read_node_pulses(node.store, RUN, FENCE)))
+    assert read_node_pulses(node.store, RUN, FENCE) == [pulse.model_copy(update={"host": "n1"})]
 
 
 def test_of_a_long_log_the_end_is_kept(tmp_path: Path) -> None:

@@ -129,17 +129,18 @@ def _lines(shown_segment: display.SegmentDisplay, screen: Console) -> list[str]:
 def test_the_rate_after_a_resume_counts_the_steps_that_were_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock = iter(float(second) for second in range(1000))
-    monkeypatch.setattr("training.watching.reporter.time.monotonic", lambda: next(clock))
+    now = 1000.0
+    monkeypatch.setattr("training.watching.reporter.time.monotonic", lambda: now)
     reporter = Reporter(tmp_path / "progress.jsonl", World(0, 1, 0, 1), batch_size=10)
     with reporter.phase("restore"):
-        pass
+        now += 5
     reporter.step = 5000  # what was restored
     with reporter.phase("train"):
         for step in (5001, 5002):
             with reporter.waiting_for_input():
-                pass  # takes one second by this clock
-            reporter.stepped(step, 0.5, num_tokens=300)
+                now += 1
+            now += 4  # the step itself
+            reporter.stepped(step, 0.5, num_tokens=300, num_leaves=1)
     reporter.close()
     lines = (tmp_path / "progress.jsonl").read_text().splitlines()
     measured = [report.throughput for report in map(Report.model_validate_json, lines) if report.throughput is not None]
@@ -147,7 +148,8 @@ def test_the_rate_after_a_resume_counts_the_steps_that_were_made(
     assert all(one.tokens_per_second == 30 * one.samples_per_second for one in measured)
     assert all(0 < one.input_wait_fraction < 1 for one in measured)
     whole = reporter.throughput()
-    assert whole is not None and whole.input_wait_fraction == pytest.approx(2 / reporter.seconds["train"])
+    assert reporter.seconds["train"] == 10
+    assert whole is not None and whole.input_wait_fraction == pytest.approx(2 / 10)
     assert whole.samples_per_second == pytest.approx(20 / reporter.seconds["train"], abs=0.001)
 
 

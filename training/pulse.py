@@ -1,0 +1,112 @@
+"""Where this rank is, written down every few seconds for whoever watches all ranks.
+
+Invariant: training sets a name and adds a number up; a thread of its own writes, so a disk that hangs holds nobody up.
+A process that stands still, or whose machine does, is known by its silence.
+"""
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from enum import StrEnum
+from pathlib import Path
+
+from pydantic import BaseModel, Field
+
+PULSE_SECONDS = 2.0
+
+
+class Place(StrEnum):
+    """What a rank is at; a name is the phase's where it has one."""
+
+    STARTING = "start"
+    RESTORING = "restore"
+    COMPUTING = "train"
+    INPUT = "input"  # waits for samples
+    OTHERS = "others"  # waits for what the other ranks send
+    VALIDATING = "validate"
+    EVALUATING = "evaluate"
+    SAVING = "save"
+
+
+class RankPulse(BaseModel):
+    """One rank, as it was a moment ago."""
+
+    rank: int
+    host: str
+    beat: int = Field(description="Counts up as long as the process runs.")
+    step: int
+    place: Place
+    seconds: float = Field(description="For so long at this place by now.")
+    leaves: int = Field(description="Computed since the rank began.")
+    spent: dict[Place, float] = Field(description="Seconds at each place since the rank began.")
+
+
+class Pulse:
+    """Of this rank. Before `begin` nothing is written down."""
+
+    def __init__(self) -> None:
+        self.step = self.leaves = 0
+        self._place, self._since = Place.STARTING, time.monotonic()
+        self._spent: dict[Place, float] = {}
+        self._beat = 0
+
+    def begin(self, folder: Path, rank: int) -> None:
+        """Write it into this folder, from now on to the end of the process."""
+        arguments = (pulse_file(folder, rank), rank)
+        threading.Thread(target=self._write_again_and_again, args=arguments, name="pulse", daemon=True).start()
+
+    @contextmanager
+    def at(self, place: Place) -> Iterator[None]:
+        """The block is spent there; afterwards the rank is where it was before."""
+        before = self._place
+        self._go_to(place)
+        try:
+            yield
+        finally:
+            self._go_to(before)
+
+    def waiting_for_ranks(self) -> AbstractContextManager[None]:
+        """Around a collective in the midst of training."""
+        return self.at(Place.OTHERS)
+
+    def _go_to(self, place: Place) -> None:
+        now = time.monotonic()
+        self._spent[self._place] = self._spent.get(self._place, 0.0) + now - self._since
+        self._place, self._since = place, now
+
+    def _write_again_and_again(self, file: Path, rank: int) -> None:
+        while True:
+            with suppress(OSError):  # a full disk, or a folder that is put away: silence says what there is to say
+                self._write(file, rank)
+            time.sleep(PULSE_SECONDS)  # this is a clock's work
+
+    def _write(self, file: Path, rank: int) -> None:
+        self._beat += 1
+        place, seconds = self._place, time.monotonic() - self._since
+        spent = dict(self._spent)
+        spent[place] = spent.get(place, 0.0) + seconds
+        pulse = RankPulse(
+            rank=rank,
+            host=socket.gethostname(),
+            beat=self._beat,
+            step=self.step,
+            place=place,
+            seconds=seconds,
+            leaves=self.leaves,
+            spent=spent,
+        )
+        new = file.with_suffix(".new")
+        new.write_text(pulse.model_dump_json(), encoding="utf-8")
+        new.replace(file)
+
+
+def pulse_file(folder: Path, rank: int) -> Path:
+    """Where a rank writes it."""
+    return folder / f"pulse-{rank:04d}.json"
+
+
+def read_pulses(folder: Path) -> list[RankPulse]:
+    """Of the ranks of this machine that have written theirs, by rank."""
+    return [RankPulse.model_validate_json(path.read_bytes()) for path in sorted(folder.glob("pulse-*.json"))]

@@ -11,8 +11,8 @@ from training.configuration import TrainConfig
 from training.model.precision import Precision
 from training.world import World
 
-# Ranks wait for each other while they load their libraries, and at the end while one of them writes the last save. Those
-# that are watched are ended far earlier, by their own step times: `tasks/running/hang.py`. This is for the others.
+# Ranks wait for each other while they load their libraries, and at the end while one of them writes the last save.
+# Ranks that are watched are ended far earlier, by their own step times (`tasks/running/hang.py`); this is for others.
 COLLECTIVE_TIMEOUT = timedelta(minutes=30)
 
 

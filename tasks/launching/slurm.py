@@ -54,7 +54,7 @@ class SlurmJob:
         self._state: SlurmState | None = SlurmState("PENDING")
         self._asked_at = self._read_at = 0.0
         self._stop_deadline: float | None = None
-        self._is_asked_to_leave = self._is_killed = self._is_left = False
+        self._is_asked_to_leave = self._is_killed = self._is_left = self._is_given_up = False
         self._seen = 0
 
     def find(self) -> bool:
@@ -92,14 +92,20 @@ class SlurmJob:
             pass
 
     def is_running(self, wait_seconds: float) -> bool:
-        """As every job's. Raises `ClusterUnavailableError` if the job does not end though it was killed."""
+        """As every job's. Raises `ClusterUnavailableError` if the job does not end though it was killed.
+
+        One that is only not over since a node of it does not answer is given up: its fence is, so it changes nothing.
+        """
         time.sleep(wait_seconds)  # Slurm tells nobody when a job's state changes
         if time.monotonic() - self._asked_at >= ASK_SECONDS:
             self._ask()
-        is_over = self._state is None or self._state.is_over
-        if self._stop_deadline is not None and not is_over:
+        if self._stop_deadline is not None and not self._is_over:
             self._see_to_its_end(time.monotonic() - self._stop_deadline)
-        return not is_over
+        return not self._is_over
+
+    @property
+    def _is_over(self) -> bool:
+        return self._state is None or self._state.is_over or self._is_given_up
 
     def _see_to_its_end(self, late_seconds: float) -> None:
         """A controller that does not answer is told the next time."""
@@ -108,7 +114,10 @@ class SlurmJob:
                 self._kill()
             else:
                 self._ask_to_leave()
-        if late_seconds > ENDING_SECONDS:
+        if late_seconds <= ENDING_SECONDS:
+            return
+        self._is_given_up = self._state is not None and self._state.is_ending
+        if not self._is_given_up:
             raise ClusterUnavailableError(
                 f"Slurm job {self.number} ({self._name}) was cancelled and did not end within {ENDING_SECONDS:.0f} s: "
                 f"{self._state}. Look at it with `scontrol show job {self.number}`; when it is over, run this again."
@@ -134,8 +143,7 @@ class SlurmJob:
         return f"Slurm job {self.number} waits in the queue{self._state.reason and f': {self._state.reason}'}"
 
     def read_reports(self) -> list[Report]:
-        is_over = self._state is None or self._state.is_over
-        if not is_over and time.monotonic() - self._read_at < ASK_SECONDS:  # a request to a bucket each time
+        if not self._is_over and time.monotonic() - self._read_at < ASK_SECONDS:  # a request to a bucket each time
             return []
         self._read_at = time.monotonic()
         live = find_reports(self._store, self._run, self._fence)
@@ -172,6 +180,8 @@ class SlurmJob:
             return REQUEUED
         if state is None or state.name == "COMPLETED":
             return None
+        if self._is_given_up:
+            return f"Slurm could not end the job within {ENDING_SECONDS:.0f} s: a node of {state.nodes} does not answer"
         if state.name == "NODE_FAIL":
             return f"Slurm says {state}: {', '.join(find_lost_nodes(state.nodes)) or 'the node is back'}"
         return f"Slurm says {state}; what it printed is in {state.output}"

@@ -15,7 +15,8 @@ COMMAND_SECONDS = 30.0
 KEPT = ("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT")
 # squeue(1), JOB STATE CODES: in these a job waits, or has not left its nodes.
 WAITING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD")
-UNDER_WAY = ("RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "RESIZING", "STAGE_OUT")
+ENDING = "COMPLETING"
+UNDER_WAY = ("RUNNING", ENDING, "SUSPENDED", "STOPPED", "SIGNALING", "RESIZING", "STAGE_OUT")
 NOTHING = "None"
 UNKNOWN_JOB = "Invalid job id"
 NO_ANSWER = (
@@ -40,6 +41,11 @@ class SlurmState:
     @property
     def is_waiting(self) -> bool:
         return self.name in WAITING
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether Slurm has told its nodes to end it, and waits for their answers."""
+        return self.name == ENDING
 
     @property
     def is_over(self) -> bool:

@@ -9,10 +9,10 @@ import psutil
 import pytest
 from pydantic import ValidationError
 
-from storage.errors import StoreUnavailableError
+from storage.errors import ClusterUnavailableError, StoreUnavailableError
 from storage.objects.local_store import LocalStore
 from tasks.configuration import DataConfig, RunConfig
-from tasks.launching import meeting
+from tasks.launching import meeting, slurm
 from tasks.launching.configuration import ClusterConfig
 from tasks.launching.meeting import introduce, join
 from tasks.launching.orders import (
@@ -24,7 +24,7 @@ from tasks.launching.orders import (
     read_node_pulses,
 )
 from tasks.launching.relay import MOST_EVENTS, Relay
-from tasks.launching.slurm import submission
+from tasks.launching.slurm import SlurmJob, submission
 from tasks.launching.slurm_commands import SlurmState
 from tests.helpers.commands import wait_until
 from tests.helpers.finished_runs import dataset_of
@@ -193,6 +193,27 @@ def test_slurm_is_asked_for_what_the_configuration_says_and_its_own_options_come
         "--no-requeue", "--job-name=name", "--nodes=2", "--ntasks-per-node=1", "--cpus-per-task=9", "--signal=TERM@90",
         "--partition=gpu", "--time=8:00:00", "--exclusive",
     ]  # fmt: skip
+
+
+def test_a_job_whose_node_does_not_answer_any_more_is_not_waited_for_until_slurm_gives_the_node_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told, state = [], SlurmState("RUNNING", nodes="n[1-2]")
+    monkeypatch.setattr(slurm, "find_job", lambda name: 7)
+    monkeypatch.setattr(slurm, "read_state", lambda number, name: state)
+    monkeypatch.setattr(slurm, "send", lambda signal, number: told.append(signal))
+    monkeypatch.setattr(slurm, "cancel", lambda number: told.append("cancel"))
+    monkeypatch.setattr(slurm, "ASK_SECONDS", 0.0)
+    monkeypatch.setattr(slurm, "ENDING_SECONDS", 0.2)
+    with SlurmJob("name", LocalStore(tmp_path / "store"), RUN, FENCE, grace_seconds=30) as job:
+        job.kill()
+        assert job.is_running(0.0) and told == ["KILL", "cancel"]
+        with pytest.raises(ClusterUnavailableError, match="did not end within 0 s: RUNNING"):
+            job.is_running(0.3)
+        state = SlurmState("COMPLETING", nodes="n[1-2]")
+        job.is_running(0.0)
+        assert not job.is_running(0.0)
+    assert job.describe_end() == "Slurm could not end the job within 0 s: a node of n[1-2] does not answer"
 
 
 @pytest.mark.parametrize(

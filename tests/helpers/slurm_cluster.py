@@ -10,7 +10,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -19,7 +18,9 @@ from typing import NoReturn
 
 import psutil
 
+from tests.helpers.hosts import Hosts
 from tests.helpers.prefect_server import find_free_port
+from tests.helpers.swept import swept_behind
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "scancel", "scontrol", "sinfo", "squeue", "srun")
 PACKAGES = "slurmctld slurmd slurm-client munge"
@@ -31,8 +32,7 @@ LONGEST_SECONDS = 120.0  # for what hangs, not for what is slow
 POLL_SECONDS = 0.05
 LAST_LINES = 8
 LONGEST_SOCKET_PATH = 107  # Linux's limit; the longest of them is a job step's, in the folder of its node
-HOST = "127.0.0.1"
-ROOT = Path(__file__).parents[2]
+LOOPBACK_ADDRESS = "127.0.0.1"
 CONFIGURATION = """
 ClusterName=tests
 SlurmctldHost={host}({address})
@@ -78,15 +78,21 @@ DebugFlags=NO_CONF_HASH
 
 @contextmanager
 def running_slurm(
-    folder: Path, nodes: Sequence[str] = NODES, preempt_mode: str = "REQUEUE", grace_seconds: int = 10
+    folder: Path,
+    nodes: Sequence[str] = NODES,
+    preempt_mode: str = "REQUEUE",
+    grace_seconds: int = 10,
+    hosts: Hosts | None = None,
 ) -> Iterator["SlurmCluster"]:
     """A cluster that lives as long as the block, on ports of its own, as root or not; its logs are in the folder.
 
     A job of the partition `urgent` preempts those of `main`, which is the default. `preempt_mode` is REQUEUE or CANCEL.
+    With `hosts` each of them is a node, at its own address; without, all nodes are at this machine's loopback.
     Raises `RuntimeError` with the last lines of the logs if not all nodes are idle within START_SECONDS.
     """
-    cluster = SlurmCluster(folder.resolve(), tuple(nodes), preempt_mode, grace_seconds)
-    with _swept_behind(cluster.settings):
+    names = tuple(nodes if hosts is None else hosts.names)
+    cluster = SlurmCluster(folder.resolve(), names, preempt_mode, grace_seconds, hosts)
+    with swept_behind(sweep, str(cluster.settings)):
         cluster.bring_up()
         yield cluster
 
@@ -102,9 +108,13 @@ def find_reason_to_skip() -> str | None:
 class SlurmCluster:
     """A cluster of this machine. Its nodes are names: what a node runs is told by `SLURMD_NODENAME`."""
 
-    def __init__(self, folder: Path, nodes: tuple[str, ...], preempt_mode: str, grace_seconds: int) -> None:
+    def __init__(
+        self, folder: Path, nodes: tuple[str, ...], preempt_mode: str, grace_seconds: int, hosts: Hosts | None
+    ) -> None:
         self.folder = folder
         self.nodes = nodes
+        self._hosts = hosts
+        self._address = LOOPBACK_ADDRESS if hosts is None else hosts.address
         self.settings = folder / "slurm.conf"
         own = ("SLURM", "SBATCH_", "SRUN_", "SALLOC_", "SCANCEL_", "SQUEUE_", "SINFO_", "SCONTROL_", "MUNGE_")
         clean = {name: value for name, value in os.environ.items() if not name.startswith(own)}
@@ -237,9 +247,11 @@ class SlurmCluster:
         host = socket.gethostname().partition(".")[0]
         line = "NodeName={} NodeHostname={} NodeAddr={} Port={} CPUs=4 RealMemory=4000"
         facts = {
-            "host": host, "address": HOST, "controller_port": self._controller_port, "folder": self.folder,
+            "host": host, "address": self._address, "controller_port": self._controller_port, "folder": self.folder,
             "user": psutil.Process().username(), "requeue_seconds": SERVES_REQUEUED_AFTER_SECONDS,
-            "nodes": "\n".join(line.format(node, host, HOST, find_free_port()) for node in self.nodes),
+            "nodes": "\n".join(
+                line.format(node, host, self._address_of(node), find_free_port()) for node in self.nodes
+            ),
             "partition": PARTITION, "preempting": PREEMPTING_PARTITION,
             "mode": self._preemption[0], "grace": self._preemption[1],
         }  # fmt: skip
@@ -256,12 +268,17 @@ class SlurmCluster:
         files = {name: self.folder / f"munge.{name}" for name in ("socket", "pid", "seed")}
         options = [f"--{name}{'-file' * (name != 'socket')}={path}" for name, path in files.items()]
         log = self.folder / "munge.log"
-        own = [f"--key-file={key}", f"--log-file={log}", f"--origin={HOST}"]
+        own = [f"--key-file={key}", f"--log-file={log}", f"--origin={self._address}"]
         self._start("munged", "munged", "--foreground", "--force", *own, *options)
         self.wait_until("munged listens", files["socket"].exists, seconds=START_SECONDS)
 
     def _start_node(self, node: str) -> None:
-        self._start(node, "slurmd", "-D", "-f", str(self.settings), "-N", node, SLURMD_NODENAME=node)
+        command = [_find_program("slurmd") or "slurmd", "-D", "-f", str(self.settings), "-N", node]
+        command = command if self._hosts is None else self._hosts.command_on(node, command)
+        self._start(node, *command, SLURMD_NODENAME=node)
+
+    def _address_of(self, node: str) -> str:
+        return LOOPBACK_ADDRESS if self._hosts is None else self._hosts.address_of(node)
 
     def _start(self, name: str, program: str, *arguments: str, **environment: str) -> None:
         command = [_find_program(program) or program, *arguments]
@@ -274,7 +291,10 @@ class SlurmCluster:
     def _controller_answers(self) -> bool:
         if self._daemons["slurmctld"].poll() is not None:
             self._fail(f"slurmctld ended with exit code {self._daemons['slurmctld'].returncode}")
-        with suppress(OSError, RuntimeError), socket.create_connection((HOST, self._controller_port), timeout=1):
+        with (
+            suppress(OSError, RuntimeError),
+            socket.create_connection((self._address, self._controller_port), timeout=1),
+        ):
             return "is UP" in self.call("scontrol", "ping")
         return False  # not asked before it listens: a client of Slurm repeats that for seconds
 
@@ -296,24 +316,9 @@ class SlurmCluster:
         raise RuntimeError("\n".join([f"The Slurm cluster in {self.folder} is not as expected: {what}", *said]))
 
 
-def sweep(settings: Path) -> None:
+def sweep(settings: str) -> None:
     """SIGKILL for all that belongs to the cluster with these settings; returns when nothing of it is left."""
-    _kill_all(lambda: find_processes(settings))
-
-
-@contextmanager
-def _swept_behind(settings: Path) -> Iterator[None]:
-    """Sweep when the block is left, or when this process is gone: a watcher sees its standard input end then."""
-    watch = "import sys; sys.stdin.read(); from tests.helpers import slurm_cluster as s; s.sweep(s.Path(sys.argv[1]))"
-    watcher = subprocess.Popen(
-        [sys.executable, "-c", watch, str(settings)], cwd=ROOT, stdin=subprocess.PIPE, start_new_session=True
-    )
-    try:
-        yield
-    finally:
-        sweep(settings)
-        watcher.kill()
-        watcher.communicate()
+    _kill_all(lambda: find_processes(Path(settings)))
 
 
 def _find_program(name: str) -> str | None:

@@ -210,7 +210,6 @@ def submission(cluster: ClusterConfig, train: TrainConfig, grace_seconds: float,
     options = {
         "--job-name": name,
         "--nodes": cluster.nodes if cluster.min_nodes is None else f"{cluster.min_nodes}-{cluster.nodes}",
-        "--ntasks-per-node": 1,
         "--cpus-per-task": cpus,
         "--signal": f"TERM@{grace_seconds:.0f}",
         "--partition": cluster.partition,
@@ -235,7 +234,8 @@ def batch_script(spec: SegmentSpec) -> str:
         [
             "#!/bin/bash",
             f"export PYTHONSAFEPATH=1 PYTHONPATH={shlex.quote(environment['PYTHONPATH'])}",
-            f'exec srun --kill-on-bad-exit=1 --cpus-per-task="$SLURM_CPUS_PER_TASK" {shlex.join(command)}',
+            'exec srun --ntasks-per-node=1 --kill-on-bad-exit=1 --cpus-per-task="$SLURM_CPUS_PER_TASK" '
+            + shlex.join(command),
             "",
         ]
     )

@@ -18,7 +18,7 @@ from storage.runs.transitions import end_evaluation
 from tasks.launching.configuration import ClusterConfig
 from tasks.launching.launchers import end_job, is_under_way, make_job, name_job, require_acceptable_job
 from tasks.launching.orders import JobOrder
-from tasks.launching.slurm import SlurmJob
+from tasks.launching.slurm import SlurmJob, submission
 from tests.helpers.commands import Runner
 from tests.helpers.datasets import publish_small_dataset
 from tests.helpers.parquet import text_columns, write_parquet
@@ -27,6 +27,7 @@ from tests.helpers.s3_server import BUCKET, make_bucket, use_s3
 from tests.helpers.slurm_cluster import SlurmCluster
 from tests.helpers.tiny_runs import write_tiny_configuration
 from tests.helpers.training import checkpoint_at, make_spec, train_to_end
+from training.configuration import TrainConfig
 
 POLL_SECONDS = 0.2
 RUN = "small"
@@ -109,6 +110,12 @@ def test_where_slurm_is_not_installed_the_error_says_where_to_go(
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ConfigurationError, match=r"sbatch is not on this machine's PATH.* login node"):
         require_acceptable_job(job.order.cluster, job.order.segment.train, 30)
+
+
+def test_a_job_that_may_begin_with_fewer_nodes_gets_all_that_are_free(here: SlurmCluster) -> None:
+    options = submission(ClusterConfig(kind="slurm", nodes=2, min_nodes=1), TrainConfig(ranks=1), 30, "both")
+    known = here.wait_for_job(here.submit("true", *options), "COMPLETED")
+    assert known["NodeList"] == "n[1-2]"
 
 
 @pytest.mark.slow

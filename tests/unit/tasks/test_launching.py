@@ -190,7 +190,7 @@ def test_slurm_is_asked_for_what_the_configuration_says_and_its_own_options_come
     cluster = ClusterConfig(kind="slurm", nodes=2, partition="gpu", time_limit="8:00:00", sbatch=["--exclusive"])
     options = submission(cluster, TrainConfig(ranks=4, threads=2), 90, "name")
     assert options == [
-        "--no-requeue", "--job-name=name", "--nodes=2", "--ntasks-per-node=1", "--cpus-per-task=9", "--signal=TERM@90",
+        "--no-requeue", "--job-name=name", "--nodes=2", "--cpus-per-task=9", "--signal=TERM@90",
         "--partition=gpu", "--time=8:00:00", "--exclusive",
     ]  # fmt: skip
 

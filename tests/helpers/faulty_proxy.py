@@ -96,12 +96,12 @@ class FaultyProxy:
 
 
 @contextmanager
-def running_proxy(upstream: str) -> Iterator[FaultyProxy]:
-    """A proxy before the server at `upstream` that lives as long as the block."""
+def running_proxy(upstream: str, address: str = "127.0.0.1") -> Iterator[FaultyProxy]:
+    """A proxy before the server at `upstream`, at this address of the machine, that lives as long as the block."""
     proxy = FaultyProxy(upstream)
     handler = type("Handler", (_Handler,), {"proxy": proxy})
-    server = _Server(("127.0.0.1", 0), handler)
-    proxy.endpoint = f"http://127.0.0.1:{server.server_port}"
+    server = _Server((address, 0), handler)
+    proxy.endpoint = f"http://{address}:{server.server_port}"
     thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
     thread.start()
     try:

@@ -102,15 +102,15 @@ class Hosts:
 
     def cut_from(self, name: str, address: str) -> None:
         """From now on nothing that the host sends to this one address arrives there."""
-        self._change_neighbour(name, "replace", address, "lladdr", NOBODY, "nud", "permanent")
+        words = ("replace", address, "lladdr", NOBODY, "nud", "permanent", "dev", INTERFACE)
+        _call("ip", "-netns", self._namespace(name), "neighbour", *words)
 
     def mend(self, name: str) -> None:
         """The host's link is again as it was in the beginning."""
         for way in Way:
             with suppress(RuntimeError):  # there is nothing to be taken away
                 self._queue(name, way, "del")
-        with suppress(RuntimeError):
-            self._change_neighbour(name, "del", self.store_address)
+        _call("ip", "-netns", self._namespace(name), "neighbour", "flush", "dev", INTERFACE, "nud", "permanent")
 
     def stop(self, name: str) -> None:
         """All that runs on the host stands still, until `go_on`."""
@@ -150,9 +150,6 @@ class Hosts:
             _call("tc", "qdisc", change, "dev", self._link(name), "root", *discipline)
         else:
             _call("tc", "-netns", self._namespace(name), "qdisc", change, "dev", INTERFACE, "root", *discipline)
-
-    def _change_neighbour(self, name: str, change: str, *words: str) -> None:
-        _call("ip", "-netns", self._namespace(name), "neighbour", change, *words, "dev", INTERFACE)
 
     def _numbered(self, number: int) -> str:
         return f"{NETWORK}.{self._part}.{number}"

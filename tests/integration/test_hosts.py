@@ -3,6 +3,7 @@
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -127,6 +128,22 @@ def test_a_host_that_is_cut_from_one_address_reaches_the_others(hosts: Hosts) ->
         assert (reaches(machine), reaches(store)) == (True, False)
         hosts.mend("h1")
         assert reaches(store)
+
+
+def test_a_slow_link_carries_so_many_bits_a_second_and_no_more(hosts: Hosts) -> None:
+    kilobits_per_second, seconds = 1000, 1.0
+    num_bytes = int(kilobits_per_second * 125 * seconds)
+    sends = "import socket, sys; socket.create_connection((sys.argv[1], sys.argv[2])).sendall(bytes(int(sys.argv[3])))"
+    with socket.create_server((hosts.address, 0)) as listener:
+        address, port = listener.getsockname()
+        hosts.slow("h1", kilobits_per_second)
+        command = hosts.command_on("h1", [sys.executable, "-c", sends, address, str(port), str(num_bytes)])
+        with subprocess.Popen(command), listener.accept()[0] as connection:
+            began = time.monotonic()
+            received = sum(map(len, iter(lambda: connection.recv(65536), b"")))
+            took = time.monotonic() - began
+    assert received == num_bytes
+    assert took > 0.9 * seconds  # a few packets go at once: `burst`
 
 
 def test_nothing_is_left_of_hosts_whose_process_is_killed() -> None:

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property, partial
 
-from tests.faults.campaign import chains, clusters, damage, disturbances, network, poison, prune_kills, rivals
+from tests.faults.campaign import chains, clusters, damage, disturbances, hosts, network, poison, prune_kills, rivals
 from tests.faults.campaign.points import PHASES, Point
 from tests.faults.campaign.results import Attempt
 from tests.faults.campaign.site import Site
@@ -65,6 +65,10 @@ class Catalogue:
             "cluster: the command stands still, and comes back to its Slurm job",
             lambda: clusters.command_stands_still_and_comes_back(site, self._slurm),
         )
+        yield Entry(
+            "cluster: all that happens to three hosts and their links",
+            lambda: hosts.everything_happens(site, self._hosts),
+        )
         yield Entry("power cut at every operation of a prune", self._kill_prunes)
         yield Entry("a bit flips", partial(damage.flip_bits, site, generator, NUM_FLIPS))
         yield Entry("a file is cut short", partial(damage.cut_short, site, generator, NUM_CUTS))
@@ -92,6 +96,10 @@ class Catalogue:
         folder = self._site.new_folder("slurm")
         folder.mkdir(parents=True)
         return self._resources.enter_context(running_slurm(folder))
+
+    @cached_property
+    def _hosts(self) -> hosts.Place:
+        return self._resources.enter_context(hosts.running_place(self._site))
 
     @cached_property
     def _requests(self) -> list[tuple[str, str]]:

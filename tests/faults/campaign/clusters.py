@@ -74,7 +74,7 @@ def everything_happens(site: Site, cluster: SlurmCluster) -> Attempt:
         command = start_logged(runner, site.folder / "slurm.log")
     try:
         for number, happen in enumerate(HAPPENINGS.values()):
-            rank = _wait_for_still_rank(folder, number, command)
+            rank = wait_for_still_rank(folder, number, command)
             if rank is None:
                 break
             happen(cluster, _job_of(rank), rank)
@@ -136,7 +136,7 @@ class _Watched:
         folder = site.new_folder(name)
         with FaultPlan().hang(rank=0, step=STEPS // 2).injected(self._runner, folder):
             self.command = start_logged(self._runner, self._log)
-        self.rank = _wait_for_still_rank(folder, 0, self.command)
+        self.rank = wait_for_still_rank(folder, 0, self.command)
         self._job = None if self.rank is None else _job_of(self.rank)
 
     def start_heir(self) -> "subprocess.Popen[bytes]":
@@ -182,17 +182,17 @@ def _new_run(site: Site, name: str, cluster: SlurmCluster) -> Runner:
     return runner
 
 
-def _wait_for_still_rank(folder: Path, fault: int, command: "subprocess.Popen[bytes]") -> int | None:
+def wait_for_still_rank(folder: Path, fault: int, command: "subprocess.Popen[bytes]") -> int | None:
     """The process that this fault of the plan has stopped; None if the command ended before."""
 
     def find() -> list[int]:
         pids = [mark["pid"] for mark in read_fired(folder) if mark["fault"] == fault]
-        return [pid for pid in pids if _is_stopped(pid)]
+        return [pid for pid in pids if is_stopped(pid)]
 
     return find()[0] if wait_until(lambda: bool(find()), command) else None
 
 
-def _is_stopped(pid: int) -> bool:
+def is_stopped(pid: int) -> bool:
     try:
         return bool(psutil.Process(pid).status() == psutil.STATUS_STOPPED)
     except psutil.NoSuchProcess:

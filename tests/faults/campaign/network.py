@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from tests.faults.campaign.disturbances import continue_to_end, find_unclear
 from tests.faults.campaign.results import Attempt
@@ -73,11 +74,18 @@ def place_of_request(path: str) -> str:
 
 
 @contextmanager
-def running_bucket(site: Site) -> Iterator[FaultyProxy]:
-    """A server and the proxy before it, for `new_bucket_run`."""
+def running_server(site: Site) -> Iterator[str]:
+    """The endpoint of a server on loopback."""
     folder = site.new_folder("ceph")
     folder.mkdir(parents=True)
-    with running_ceph_server(folder) if has_ceph() else running_s3_server() as server, running_proxy(server) as proxy:
+    with running_ceph_server(folder) if has_ceph() else running_s3_server() as endpoint:
+        yield endpoint
+
+
+@contextmanager
+def running_bucket(site: Site) -> Iterator[FaultyProxy]:
+    """A server and the proxy before it, for `new_bucket_run`."""
+    with running_server(site) as server, running_proxy(server) as proxy:
         yield proxy
 
 
@@ -86,18 +94,18 @@ def has_ceph() -> bool:
     return not find_missing_programs()
 
 
-def new_bucket_run(site: Site, proxy: FaultyProxy) -> Runner:
-    """A run whose store is an empty prefix of the bucket behind the proxy."""
+def new_bucket_run(site: Site, endpoint: str, **settings: Any) -> Runner:
+    """A run whose store is an empty prefix of the bucket of the server at `endpoint`."""
     scratch = site.new_folder("scratch")
     scratch.mkdir(parents=True)
-    runner = site.new_run("bucket", f"s3://{BUCKET}/{uuid.uuid4().hex}/prefix", scratch=scratch)
-    runner.environment = {**runner.environment, **s3_environment(proxy.endpoint)}
+    runner = site.new_run("bucket", f"s3://{BUCKET}/{uuid.uuid4().hex}/prefix", scratch=scratch, **settings)
+    runner.environment = {**runner.environment, **s3_environment(endpoint)}
     return runner
 
 
 def meet(site: Site, proxy: FaultyProxy, fault: NetworkFault) -> Attempt:
     """Continue a run that a machine left when it died while the network fails."""
-    runner = new_bucket_run(site, proxy)
+    runner = new_bucket_run(site, proxy.endpoint)
     site.leave_dead(runner)
     failing = proxy.fail(fault.failure, fault.method, fault.part, fault.times)
     problem = continue_to_end(site, runner)
@@ -109,7 +117,7 @@ def meet(site: Site, proxy: FaultyProxy, fault: NetworkFault) -> Attempt:
 
 def vanish(site: Site, proxy: FaultyProxy) -> Attempt:
     """Let the bucket be out of reach for a minute from the middle of training on."""
-    runner = new_bucket_run(site, proxy)
+    runner = new_bucket_run(site, proxy.endpoint)
     site.leave_dead(runner)
     gone = _Vanishing()
     proxy.faults.append(gone)
@@ -151,7 +159,7 @@ class _Vanishing(Fault):
 
 def find_requests(site: Site, proxy: FaultyProxy) -> list[tuple[str, str]]:
     """Every kind of request that changes something when a run is continued that a machine left: method and place."""
-    runner = new_bucket_run(site, proxy)
+    runner = new_bucket_run(site, proxy.endpoint)
     site.leave_dead(runner)
     before = len(proxy.requests)
     runner.run()
@@ -170,7 +178,7 @@ def die_at_each(
     left, fired = deque(requests), 0
     problems: list[str] = []
     while left:
-        runner, num_left = new_bucket_run(site, proxy), len(left)
+        runner, num_left = new_bucket_run(site, proxy.endpoint), len(left)
         site.leave_dead(runner)
         while left and _dies_at(site, proxy, runner, left[0], failure, on_point):
             left.popleft()

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
+MOST_CHARACTERS = 800  # of a note
 Verdict = Literal["equal", "clear error", "bad"]
 
 
@@ -72,4 +73,4 @@ def sum_up(results: Sequence[Result], seconds: float) -> str:
 
 
 def _one_line(text: str) -> str:
-    return " ".join(text.replace("|", "/").split())[:300]
+    return " ".join(text.replace("|", "/").split())[:MOST_CHARACTERS]

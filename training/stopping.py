@@ -7,6 +7,7 @@ so that all of them stop, and save, after the same step. Imports nothing heavy: 
 import ctypes
 import os
 import signal
+import threading
 import time
 from enum import IntEnum
 from pathlib import Path
@@ -14,6 +15,9 @@ from types import FrameType
 
 # Names the process that supervises the ranks to them; one that it launched itself has nobody in between.
 SUPERVISOR_VARIABLE = "HOLDFAST_SUPERVISOR"
+# Torch's own: so many seconds torchrun gives its ranks to leave when it was asked to.
+GRACE_VARIABLE = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
+PARENT_SECONDS = 1.0
 PR_SET_PDEATHSIG = 1  # prctl(2)
 PF_EXITING = 4  # linux/sched.h
 # Loaded with this module: between a fork and an exec, where `follow_parent` is called, loading could dead-lock.
@@ -75,6 +79,25 @@ def stacks_file(folder: Path, rank: int) -> Path:
 def follow_parent() -> None:
     """Ask Linux to send SIGTERM when the parent dies, so that no rank outlives a launcher that was killed."""
     _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+
+
+def end_after_parent(seconds: float) -> None:
+    """End this process so many seconds after its parent was killed, whatever it is at.
+
+    A rank that waits for another one's words takes notice of no signal, which Python hands on between two of its own
+    instructions; and the one that it waits for may be on a machine that is gone.
+    """
+    parent = os.getppid()
+
+    def follow() -> None:
+        while os.getppid() == parent:
+            time.sleep(PARENT_SECONDS)  # pidfd_open(2) would tell, which the kernels of many a cluster do not have
+        time.sleep(seconds)
+        text = f"What launched this rank was killed {seconds:g} s ago, and the rank still waits for another: it ends.\n"
+        os.write(2, text.encode())
+        os._exit(1)
+
+    threading.Thread(target=follow, name="parent", daemon=True).start()
 
 
 def _find_forebears() -> list[int]:

@@ -13,7 +13,7 @@ import traceback
 from pathlib import Path
 from typing import NoReturn
 
-from training.stopping import StopFlag, follow_parent, stacks_file
+from training.stopping import GRACE_VARIABLE, StopFlag, end_after_parent, follow_parent, stacks_file
 
 
 def main() -> NoReturn:
@@ -21,6 +21,7 @@ def main() -> NoReturn:
     flag = StopFlag()
     flag.listen()
     follow_parent()
+    end_after_parent(float(os.environ[GRACE_VARIABLE]))
     specification = Path(sys.argv[1])
     stacks = stacks_file(specification.parent, int(os.environ["RANK"])).open("w")
     # From C, whatever Python is at: for whoever asks a rank that does not get on where it stands.

@@ -22,7 +22,7 @@ from tasks.launching.reports import ReportFollower
 from training.configuration import TrainConfig
 from training.pulse import RankPulse, read_pulses
 from training.specification import SegmentSpec
-from training.stopping import SUPERVISOR_VARIABLE, follow_parent
+from training.stopping import GRACE_VARIABLE, SUPERVISOR_VARIABLE, follow_parent
 from training.watching.reporter import Report
 
 SPECIFICATION_NAME = "segment.json"
@@ -186,7 +186,7 @@ def _environment(
         "TORCHINDUCTOR_DETERMINISTIC": "1",  # or the compiler times alternatives and takes what was quicker that day
         "GLOO_SOCKET_IFNAME": interface,
         **({} if meeting is None else {"NCCL_SOCKET_IFNAME": f"={interface}"}),  # with = it is no prefix
-        "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": f"{grace_seconds:.0f}",
+        GRACE_VARIABLE: f"{grace_seconds:.0f}",
         "PYTHONUNBUFFERED": "1",
         "TORCH_DISTRIBUTED_DEBUG": "OFF",
         "TORCH_CPP_LOG_LEVEL": "ERROR",

@@ -8,12 +8,13 @@ from pathlib import Path
 import psutil
 
 from storage.objects.local_store import LocalStore
+from tasks.launching.ranks import TORCHRUN
 from tasks.running.hang import HangWatch
 from tasks.running.signals import StopRequest
 from tasks.running.supervision import supervise
-from tests.helpers.commands import processes_mentioning
+from tests.helpers.commands import processes_mentioning, wait_until
 from tests.helpers.datasets import publish_small_dataset
-from tests.helpers.training import launch, make_spec
+from tests.helpers.training import launch, make_spec, read_log
 from training.specification import SegmentSpec
 from training.watching.reporter import Report
 
@@ -21,6 +22,7 @@ from training.watching.reporter import Report
 # slow machine makes them silent in between.
 PATIENCE_SECONDS = 3.0
 LAST_REPORTED_STEP = 1
+GRACE_SECONDS = 2.0
 
 
 def test_ranks_that_report_are_followed_and_those_that_are_silent_for_too_long_are_killed(tmp_path: Path) -> None:
@@ -73,16 +75,44 @@ def test_a_rank_that_stands_still_while_the_other_waits_is_named_and_costs_less_
     assert "reported nothing for 10 s (segment.lost_seconds) and were killed" in watch.cause
 
 
+def test_a_rank_that_waits_for_one_that_does_not_come_does_not_outlive_its_launcher_for_long(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path / "store")
+    dataset = publish_small_dataset(store, tmp_path / "work", rows=100)
+    spec = make_spec(store, dataset, tmp_path / "segment", steps=1_000_000, ranks=2)
+    stopped: list[int] = []
+
+    def take(report: Report) -> None:
+        if report.step >= LAST_REPORTED_STEP and not stopped:
+            stopped.append(_stop(spec, rank=1))
+            for pid in processes_mentioning(TORCHRUN):
+                if str(spec.scratch_folder) in psutil.Process(pid).cmdline()[-1]:
+                    psutil.Process(pid).kill()
+
+    with launch(spec, GRACE_SECONDS) as ranks:
+        assert not supervise(ranks, _Watch(PATIENCE_SECONDS), StopRequest(), take)
+        try:
+            assert wait_until(lambda: processes_mentioning(str(spec.scratch_folder)) == stopped)
+        finally:
+            os.kill(stopped[0], signal.SIGKILL)
+    assert "was killed 2 s ago" in read_log(spec)
+
+
 def _stopping(spec: SegmentSpec, rank: int) -> Callable[[Report], None]:
-    """Stop this rank's process when the first step was reported."""
+    """Stops this rank's process when the first step is reported."""
 
     def take(report: Report) -> None:
         if report.step >= LAST_REPORTED_STEP:
-            for pid in processes_mentioning(str(spec.scratch_folder)):
-                if psutil.Process(pid).environ().get("RANK") == str(rank):
-                    os.kill(pid, signal.SIGSTOP)
+            _stop(spec, rank)
 
     return take
+
+
+def _stop(spec: SegmentSpec, rank: int) -> int:
+    """The process that was stopped."""
+    pids = processes_mentioning(str(spec.scratch_folder))
+    (pid,) = [pid for pid in pids if psutil.Process(pid).environ().get("RANK") == str(rank)]
+    os.kill(pid, signal.SIGSTOP)
+    return pid
 
 
 class _Watch(HangWatch):

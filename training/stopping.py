@@ -93,7 +93,7 @@ def end_after_parent(seconds: float) -> None:
         while os.getppid() == parent:
             time.sleep(PARENT_SECONDS)  # pidfd_open(2) would tell, which the kernels of many a cluster do not have
         time.sleep(seconds)
-        text = f"What launched this rank was killed {seconds:g} s ago, and the rank still waits for another: it ends.\n"
+        text = f"What launched this rank was killed {seconds:g} s ago, and it has not left since: it ends.\n"
         os.write(2, text.encode())
         os._exit(1)
 

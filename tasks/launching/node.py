@@ -5,12 +5,10 @@ back after somebody else took the run up, finds that in the store and leaves: it
 """
 
 import argparse
-import os
 import shutil
 import signal
 import socket
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
@@ -22,6 +20,7 @@ from storage.runs.manifest import Manifest
 from storage.runs.segments import OutcomeRecord, find_outcome, write_outcome
 from tasks.launching.meeting import introduce, join
 from tasks.launching.orders import FirstNode, JobOrder, come_first, load_order, read_logs
+from tasks.launching.place import Place, read_place
 from tasks.launching.processes import POLL_SECONDS
 from tasks.launching.ranks import LOG_NAME, Meeting, Ranks
 from tasks.launching.relay import Relay
@@ -29,15 +28,6 @@ from tasks.launching.relay import Relay
 LEASE_SECONDS = 30.0
 LAST_PUTS = 5
 SECONDS_BETWEEN_LAST_PUTS = 5.0
-
-
-@dataclass(frozen=True)
-class Place:
-    """This node's name in the cluster, which start of which job it belongs to, and how many nodes the job got."""
-
-    node: str
-    incarnation: str
-    num_nodes: int
 
 
 class Requests:
@@ -165,17 +155,6 @@ def write_failure(store: Store, order: JobOrder, cause: str, is_final: bool = Fa
     )
     if find_outcome(store, spec.run, spec.fence) is None:
         write_outcome(store, spec.run, spec.fence, record)
-
-
-def read_place() -> Place:
-    """As Slurm tells each task of a step: srun(1), sbatch(1)."""
-    environment = os.environ
-    starts = environment.get("SLURM_RESTART_COUNT", "0")
-    return Place(
-        node=environment["SLURMD_NODENAME"],
-        incarnation=f"{environment['SLURM_JOB_ID']}.{starts}",
-        num_nodes=int(environment["SLURM_NNODES"]),
-    )
 
 
 def main() -> None:

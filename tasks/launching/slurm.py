@@ -15,10 +15,11 @@ from storage.errors import ClusterUnavailableError
 from storage.objects.digests import sha256_of_bytes
 from storage.objects.store import Store
 from tasks.launching.configuration import ClusterConfig
-from tasks.launching.orders import JobOrder, find_reports, read_logs, read_node_pulses, write_order
+from tasks.launching.orders import JobOrder, write_order
 from tasks.launching.processes import environment_of_installation
 from tasks.launching.ranks import STACKS_SECONDS
 from tasks.launching.relay import RELAY_SECONDS
+from tasks.launching.relayed import Relayed
 from tasks.launching.slurm_commands import (
     SlurmState,
     cancel,
@@ -52,10 +53,10 @@ class SlurmJob:
         self._order = order
         self.number = 0
         self._state: SlurmState | None = SlurmState("PENDING")
-        self._asked_at = self._read_at = 0.0
+        self._relayed = Relayed(store, run, fence)
+        self._asked_at = 0.0
         self._stop_deadline: float | None = None
         self._is_asked_to_leave = self._is_killed = self._is_left = self._is_given_up = False
-        self._seen = 0
 
     def find(self) -> bool:
         """Whether the controller remembers such a job. Raises `ClusterUnavailableError`."""
@@ -143,16 +144,10 @@ class SlurmJob:
         return f"Slurm job {self.number} waits in the queue{self._state.reason and f': {self._state.reason}'}"
 
     def read_reports(self) -> list[Report]:
-        if not self._is_over and time.monotonic() - self._read_at < ASK_SECONDS:  # a request to a bucket each time
-            return []
-        self._read_at = time.monotonic()
-        live = find_reports(self._store, self._run, self._fence)
-        new = [numbered for numbered in live.reports if numbered.number > self._seen] if live is not None else []
-        self._seen = max((numbered.number for numbered in new), default=self._seen)
-        return [numbered.report for numbered in new]
+        return self._relayed.read_reports(is_last=self._is_over)
 
     def read_pulses(self) -> list[RankPulse]:
-        return read_node_pulses(self._store, self._run, self._fence)
+        return self._relayed.read_pulses()
 
     def stop(self) -> None:
         """Slurm is told by whoever waits for the job: this may be another thread's wish."""
@@ -187,8 +182,7 @@ class SlurmJob:
         return f"Slurm says {state}; what it printed is in {state.output}"
 
     def read_log(self) -> str:
-        logs = read_logs(self._store, self._run, self._fence)
-        return "\n".join(log for _, log in sorted(logs.items()))
+        return self._relayed.read_log()
 
     def _ask(self) -> None:
         """A controller that does not answer, or is started anew, knows the job again when it is back."""
@@ -206,11 +200,10 @@ def job_name(store: Store, run: str, fence: int) -> str:
 
 def submission(cluster: ClusterConfig, train: TrainConfig, grace_seconds: float, name: str) -> list[str]:
     """The options of `sbatch` for a job."""
-    cpus = cluster.cpus_per_node or train.ranks * train.threads + 1
     options = {
         "--job-name": name,
         "--nodes": cluster.nodes if cluster.min_nodes is None else f"{cluster.min_nodes}-{cluster.nodes}",
-        "--cpus-per-task": cpus,
+        "--cpus-per-task": cluster.num_cpus(train),
         "--signal": f"TERM@{grace_seconds:.0f}",
         "--partition": cluster.partition,
         "--account": cluster.account,

@@ -106,6 +106,9 @@ def _parts(annotation: Any) -> tuple[Any, ...]:
 def _toml(value: Any) -> str:
     if isinstance(value, list):
         return f"[{', '.join(map(_toml, value))}]"
+    if isinstance(value, dict):
+        pairs = ", ".join(f"{_toml(key)} = {_toml(entry)}" for key, entry in value.items())
+        return f"{{ {pairs} }}" if pairs else "{}"
     # JSON's texts, numbers and booleans are TOML's too, but for the one control character that only TOML escapes.
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 

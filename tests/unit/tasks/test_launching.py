@@ -171,7 +171,7 @@ def test_an_interface_that_a_node_does_not_have_is_named() -> None:
 def test_local_is_one_machine_and_all_ranks_together_are_at_most_the_leaves() -> None:
     with pytest.raises(ValidationError, match="min_nodes must be at most nodes: min_nodes is 3 and nodes is 2"):
         ClusterConfig(kind="slurm", nodes=2, min_nodes=3)
-    with pytest.raises(ValidationError, match=r"nodes is 2\. Set kind to 'slurm', or nodes to 1"):
+    with pytest.raises(ValidationError, match=r"nodes is 2\. Set kind to 'slurm' or 'kubernetes', or nodes to 1"):
         ClusterConfig(nodes=2)
     data = DataConfig(text="t", label="l", kind="binary")
     train = TrainConfig(ranks=4, leaves=8)

@@ -1,0 +1,40 @@
+"""What the nodes of a job passed on through the store, for whoever supervises them.
+
+Invariant: each report is read once, in the order of its number.
+"""
+
+import time
+
+from storage.objects.store import Store
+from tasks.launching.orders import find_reports, read_logs, read_node_pulses
+from tasks.launching.relay import RELAY_SECONDS
+from training.pulse import RankPulse
+from training.watching.reporter import Report
+
+
+class Relayed:
+    """Of one fence."""
+
+    def __init__(self, store: Store, run: str, fence: int) -> None:
+        self._store, self._run, self._fence = store, run, fence
+        self._read_at = 0.0
+        self._seen = 0
+
+    def read_reports(self, is_last: bool) -> list[Report]:
+        """Those since the last call, oldest first; the store is asked every few seconds, and at last once more."""
+        if not is_last and time.monotonic() - self._read_at < RELAY_SECONDS:  # a request to a bucket each time
+            return []
+        self._read_at = time.monotonic()
+        live = find_reports(self._store, self._run, self._fence)
+        new = [numbered for numbered in live.reports if numbered.number > self._seen] if live is not None else []
+        self._seen = max((numbered.number for numbered in new), default=self._seen)
+        return [numbered.report for numbered in new]
+
+    def read_pulses(self) -> list[RankPulse]:
+        """Where the ranks of all nodes are."""
+        return read_node_pulses(self._store, self._run, self._fence)
+
+    def read_log(self) -> str:
+        """What all nodes printed, one after the other."""
+        logs = read_logs(self._store, self._run, self._fence)
+        return "\n".join(log for _, log in sorted(logs.items()))

@@ -18,7 +18,13 @@ from hypothesis import settings
 from tests.helpers.prefect_server import running_prefect_server, starting_prefect_server, wait_until_healthy
 
 # Who asks for one of these fixtures needs what the marker says; a store that is a parameter brings its marker itself.
-NEEDED_BY_FIXTURE = {"prefect_server": "server", "s3_endpoint": "server", "ceph_endpoint": "ceph", "slurm": "slurm"}
+NEEDED_BY_FIXTURE = {
+    "prefect_server": "server",
+    "s3_endpoint": "server",
+    "ceph_endpoint": "ceph",
+    "slurm": "slurm",
+    "kubernetes": "server",
+}
 SERVER_MARKERS = set(NEEDED_BY_FIXTURE.values())
 EXIT_STATUS = pytest.StashKey[int]()
 SHARED_SERVER = pytest.StashKey[dict[str, str]]()
@@ -116,6 +122,16 @@ def slurm(slurm_cluster: Any) -> Iterator[Any]:
     """That cluster, a `SlurmCluster`, with idle nodes and without a job; what a test leaves there is ended with it."""
     yield slurm_cluster
     slurm_cluster.reset()
+
+
+@pytest.fixture
+def kubernetes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A Kubernetes of two nodes, a `KubernetesCluster`, as this process's own."""
+    from tests.helpers.kubernetes_cluster import running_kubernetes
+
+    with running_kubernetes(tmp_path / "kubernetes") as cluster:
+        monkeypatch.setenv("KUBECONFIG", str(cluster.kubeconfig))
+        yield cluster
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:

@@ -32,7 +32,7 @@ class Holder(Record):
 class JobRecord(Record):
     """A job of a cluster, in which the ranks of a lease run."""
 
-    kind: Literal["slurm"]
+    kind: Literal["slurm", "kubernetes"]
     name: str = Field(description="By which the cluster's controller finds it.")
 
 

@@ -3,52 +3,88 @@
 Invariant: what a lease's ranks run on stands in the lease, not in the configuration: that may have changed since.
 """
 
+from typing import Protocol
+
+from storage.errors import ConfigurationError
 from storage.objects.store import Store
 from storage.runs.run_state import JobRecord, Lease
 from tasks.launching.configuration import ClusterConfig
 from tasks.launching.job import Job
+from tasks.launching.kubernetes.jobset import jobset_name
 from tasks.launching.orders import JobOrder
 from tasks.launching.ranks import Ranks
 from tasks.launching.slurm import SlurmJob, job_name, submission
 from tasks.launching.slurm_commands import require_acceptable
 from training.configuration import TrainConfig
 
+NO_CLIENT = (
+    "cluster.kind is 'kubernetes', which needs the package kubernetes: it is not installed. Install it here, with "
+    "`pip install kubernetes`; the nodes need none."
+)
+
+
+class ClusterJob(Job, Protocol):
+    """A job that can be found by others than those who launched it."""
+
+    def find(self) -> bool:
+        """Whether the cluster remembers such a job. Raises `ClusterUnavailableError`."""
+
 
 def name_job(cluster: ClusterConfig, store: Store, run: str, fence: int) -> JobRecord | None:
     """The job that is to be launched for a lease; None for processes of this machine."""
     if cluster.kind == "local":
         return None
-    return JobRecord(kind=cluster.kind, name=job_name(store, run, fence))
+    name = jobset_name if cluster.kind == "kubernetes" else job_name
+    return JobRecord(kind=cluster.kind, name=name(store, run, fence))
 
 
 def make_job(record: JobRecord | None, order: JobOrder, store: Store) -> Job:
-    """The ranks for an order, to be launched, or found, as a context manager."""
+    """The ranks for an order, to be launched, or found, as a context manager. Raises `ConfigurationError`."""
     spec = order.segment
     if record is None:
         return Ranks(spec, order.grace_seconds)
-    return SlurmJob(record.name, store, spec.run, spec.fence, order.grace_seconds, order)
+    return _job(record, store, spec.run, spec.fence, order.grace_seconds, order)
 
 
 def require_acceptable_job(cluster: ClusterConfig, train: TrainConfig, grace_seconds: float) -> None:
     """Raise `ConfigurationError` if the cluster is not there, or would refuse such a job. Nothing is launched."""
     if cluster.kind == "slurm":
         require_acceptable(submission(cluster, train, grace_seconds, "holdfast-test"))
+    elif cluster.kind == "kubernetes":
+        try:
+            from tasks.launching.kubernetes.job import require_acceptable_jobset
+        except ImportError as error:
+            raise ConfigurationError(NO_CLIENT) from error
+        require_acceptable_jobset(cluster, train, grace_seconds)
 
 
 def is_under_way(record: JobRecord, store: Store, run: str, lease: Lease) -> bool:
     """Whether a lease's job waits or runs. Raises `ClusterUnavailableError`, and `ConfigurationError` elsewhere."""
-    job = SlurmJob(record.name, store, run, lease.fence, grace_seconds=0)
+    job = _job(record, store, run, lease.fence, grace_seconds=0)
     return job.find() and job.is_running(0)
 
 
 def end_job(record: JobRecord, store: Store, run: str, lease: Lease, grace_seconds: float) -> str | None:
     """See to it that a lease's job does not run any more: it is asked to save and leave, and killed if it does not.
 
-    What the cluster says of how it ended, None if it has forgotten it. Raises `ClusterUnavailableError`.
+    What the cluster says of how it ended, None if it has forgotten it. Raises `ClusterUnavailableError`, and
+    `ConfigurationError` elsewhere.
     """
-    job = SlurmJob(record.name, store, run, lease.fence, grace_seconds)
+    job = _job(record, store, run, lease.fence, grace_seconds)
     if not job.find():
         return None
     with job:
         pass
     return job.describe_end()
+
+
+def _job(
+    record: JobRecord, store: Store, run: str, fence: int, grace_seconds: float, order: JobOrder | None = None
+) -> ClusterJob:
+    if record.kind != "kubernetes":
+        return SlurmJob(record.name, store, run, fence, grace_seconds, order)
+    try:
+        from tasks.launching.kubernetes.job import KubernetesJob  # its client is optional, and takes time to load
+    except ImportError as error:
+        raise ConfigurationError(NO_CLIENT) from error
+    return KubernetesJob(record.name, store, run, fence, grace_seconds, order)

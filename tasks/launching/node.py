@@ -65,7 +65,8 @@ class Node:
         cluster = self._order.cluster
         own = introduce(self._place.incarnation, self._place.node, cluster.interface)
         first = come_first(self._store, self._spec.run, self._spec.fence, own)
-        if first.incarnation != self._place.incarnation:
+        is_second_start = self._place.num_nodes == 1 and first != own
+        if first.incarnation != self._place.incarnation or is_second_start:
             print("This segment was worked on before the job was queued again: the run's next segment goes on.")
             return
         self._make_folder(own)

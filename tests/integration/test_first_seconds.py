@@ -23,7 +23,18 @@ kind = "multiclass"
 """
 # Nothing answers there: who asks Prefect's server first never comes to the mistake.
 NO_SERVER = "http://127.0.0.1:9/api"
-HEAVY = {"prefect", "torch", "great_expectations", "duckdb", "tokenizers", "matplotlib", "pandas", "boto3", "httpx"}
+HEAVY = {
+    "prefect",
+    "torch",
+    "great_expectations",
+    "duckdb",
+    "tokenizers",
+    "matplotlib",
+    "pandas",
+    "boto3",
+    "httpx",
+    "kubernetes",
+}
 # Runs commands in one process and prints what each raised, and which of the heavy libraries were imported at the end.
 SCRIPT = """
 import json, sys

@@ -1,4 +1,4 @@
-"""What ranks owe whoever supervises them, wherever they run: one suite over this machine and a real Slurm."""
+"""What ranks owe whoever supervises them, wherever they run: one suite over this machine, Slurm and Kubernetes."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -11,13 +11,15 @@ from storage.checkpoints.checkpoints import hash_weights
 from storage.objects.local_store import LocalStore
 from storage.runs.manifest import Manifest
 from storage.runs.segments import find_outcome
-from tasks.launching.configuration import ClusterConfig
+from tasks.launching.configuration import ClusterConfig, KubernetesConfig
 from tasks.launching.job import Job
 from tasks.launching.launchers import make_job, name_job
 from tasks.launching.orders import JobOrder
 from tasks.launching.processes import POLL_SECONDS
 from tests.helpers.commands import processes_mentioning, wait_until
 from tests.helpers.datasets import publish_small_dataset
+from tests.helpers.kubernetes_cluster import IMAGE
+from tests.helpers.kubernetes_server import NAMESPACE
 from tests.helpers.runs import lease_run, make_run
 from tests.helpers.slurm_cluster import SlurmCluster
 from tests.helpers.training import checkpoint_at, make_spec
@@ -26,7 +28,7 @@ from training.watching.reporter import Report
 # Of all ranks, wherever they are.
 WORLD_SIZE = 2
 RUN = "small"
-everywhere = pytest.mark.parametrize("launch", ["local", "slurm"], indirect=True)
+everywhere = pytest.mark.parametrize("launch", ["local", "slurm", "kubernetes"], indirect=True)
 
 
 @dataclass
@@ -51,6 +53,10 @@ def launch(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.M
         monkeypatch.setenv("SLURM_CONF", slurm.environment["SLURM_CONF"])
         monkeypatch.chdir(tmp_path)  # where Slurm leaves what it prints itself
         cluster = ClusterConfig(kind="slurm", nodes=WORLD_SIZE)
+    elif request.param == "kubernetes":
+        request.getfixturevalue("kubernetes")
+        own = KubernetesConfig(image=IMAGE, namespace=NAMESPACE)
+        cluster = ClusterConfig(kind="kubernetes", nodes=WORLD_SIZE, kubernetes=own)
     store = LocalStore(tmp_path / "store")
     dataset = publish_small_dataset(store, tmp_path / "work", rows=100)
 

@@ -24,6 +24,7 @@ from tasks.launching.ranks import STACKS_SECONDS
 from tasks.launching.relay import RELAY_SECONDS
 from tasks.launching.relayed import Relayed
 from training.configuration import TrainConfig
+from training.pulse import RankPulse
 from training.watching.reporter import Report
 
 ASK_SECONDS = 2.0
@@ -142,6 +143,9 @@ class KubernetesJob:
 
     def read_reports(self) -> list[Report]:
         return self._relayed.read_reports(is_last=self._is_over)
+
+    def read_pulses(self) -> list[RankPulse]:
+        return self._relayed.read_pulses()
 
     def describe_wait(self) -> str | None:
         """Until the last pod was started: ranks begin when all nodes have come."""

@@ -13,8 +13,8 @@ from tasks.launching.job import Job
 from tasks.launching.kubernetes.jobset import jobset_name
 from tasks.launching.orders import JobOrder
 from tasks.launching.ranks import Ranks
-from tasks.launching.slurm import SlurmJob, job_name, submission
-from tasks.launching.slurm_commands import require_acceptable
+from tasks.launching.slurm.commands import require_acceptable
+from tasks.launching.slurm.job import SlurmJob, job_name, submission
 from training.configuration import TrainConfig
 
 NO_CLIENT = (

@@ -18,7 +18,7 @@ from storage.runs.transitions import end_evaluation
 from tasks.launching.configuration import ClusterConfig
 from tasks.launching.launchers import end_job, is_under_way, make_job, name_job, require_acceptable_job
 from tasks.launching.orders import JobOrder
-from tasks.launching.slurm import SlurmJob, submission
+from tasks.launching.slurm.job import SlurmJob, submission
 from tests.helpers.commands import Runner
 from tests.helpers.datasets import publish_small_dataset
 from tests.helpers.parquet import text_columns, write_parquet

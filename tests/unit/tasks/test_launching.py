@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from storage.errors import ClusterUnavailableError, StoreUnavailableError
 from storage.objects.local_store import LocalStore
 from tasks.configuration import DataConfig, RunConfig
-from tasks.launching import meeting, slurm
+from tasks.launching import meeting
 from tasks.launching.configuration import ClusterConfig
 from tasks.launching.meeting import introduce, join
 from tasks.launching.orders import (
@@ -24,8 +24,9 @@ from tasks.launching.orders import (
     read_node_pulses,
 )
 from tasks.launching.relay import MOST_EVENTS, Relay
-from tasks.launching.slurm import SlurmJob, submission
-from tasks.launching.slurm_commands import SlurmState
+from tasks.launching.slurm import job as slurm_job
+from tasks.launching.slurm.commands import SlurmState
+from tasks.launching.slurm.job import SlurmJob, submission
 from tests.helpers.commands import wait_until
 from tests.helpers.finished_runs import dataset_of
 from tests.helpers.training import make_spec
@@ -199,12 +200,12 @@ def test_a_job_whose_node_does_not_answer_any_more_is_not_waited_for_until_slurm
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told, state = [], SlurmState("RUNNING", nodes="n[1-2]")
-    monkeypatch.setattr(slurm, "find_job", lambda name: 7)
-    monkeypatch.setattr(slurm, "read_state", lambda number, name: state)
-    monkeypatch.setattr(slurm, "send", lambda signal, number: told.append(signal))
-    monkeypatch.setattr(slurm, "cancel", lambda number: told.append("cancel"))
-    monkeypatch.setattr(slurm, "ASK_SECONDS", 0.0)
-    monkeypatch.setattr(slurm, "ENDING_SECONDS", 0.2)
+    monkeypatch.setattr(slurm_job, "find_job", lambda name: 7)
+    monkeypatch.setattr(slurm_job, "read_state", lambda number, name: state)
+    monkeypatch.setattr(slurm_job, "send", lambda signal, number: told.append(signal))
+    monkeypatch.setattr(slurm_job, "cancel", lambda number: told.append("cancel"))
+    monkeypatch.setattr(slurm_job, "ASK_SECONDS", 0.0)
+    monkeypatch.setattr(slurm_job, "ENDING_SECONDS", 0.2)
     with SlurmJob("name", LocalStore(tmp_path / "store"), RUN, FENCE, grace_seconds=30) as job:
         job.kill()
         assert job.is_running(0.0) and told == ["KILL", "cancel"]

@@ -20,7 +20,7 @@ from tasks.launching.processes import environment_of_installation
 from tasks.launching.ranks import STACKS_SECONDS
 from tasks.launching.relay import RELAY_SECONDS
 from tasks.launching.relayed import Relayed
-from tasks.launching.slurm_commands import (
+from tasks.launching.slurm.commands import (
     SlurmState,
     cancel,
     find_job,

@@ -1,0 +1,1 @@
+"""Segments as jobs of a Slurm cluster, through its own commands."""

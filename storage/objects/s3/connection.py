@@ -34,6 +34,7 @@ from storage.objects.s3.errors import (
     says_missing,
     says_upload_is_over,
 )
+from storage.objects.s3.parts import Parts
 
 DEFAULT_ATTEMPTS = 6
 FIRST_PAUSE_SECONDS = 0.5
@@ -61,8 +62,9 @@ class StoredObject:
 class S3Connection:
     """A boto3 client for one store or source. Threads may share it."""
 
-    def __init__(self, client: Any, address: S3Address, attempts: int, sends_md5: bool) -> None:
+    def __init__(self, client: Any, parts: Parts, address: S3Address, attempts: int, sends_md5: bool) -> None:
         self.client = client
+        self.parts = parts
         self.address = address
         self.attempts = attempts
         self.sends_md5 = sends_md5
@@ -176,7 +178,10 @@ def connect(address: S3Address) -> S3Connection:
             max_pool_connections=MAX_CONNECTIONS,
         )
         attempts = session.get_config_variable("max_attempts") or DEFAULT_ATTEMPTS
-        client = Session(botocore_session=session).client("s3", config=config)
+        make_client = partial(Session(botocore_session=session).client, "s3")
+        # Unless it is told so, boto3 signs addresses in a way that AWS has given up.
+        signer = make_client(config=config.merge(Config(signature_version="s3v4")))
+        client, parts = make_client(config=config), Parts(signer, session.get_config_variable("ca_bundle"))
     except CREDENTIAL_ERRORS as error:
         raise explain(error, address, "", "its endpoint") from None
     except (BotoCoreError, ValueError) as error:
@@ -185,7 +190,7 @@ def connect(address: S3Address) -> S3Connection:
             f"{without_secrets(str(error))} Check the variables that begin with AWS_, and the files in ~/.aws."
         ) from error
     sends_md5 = client.meta.config.request_checksum_calculation == "when_required"
-    return S3Connection(client, address, attempts, sends_md5)
+    return S3Connection(client, parts, address, attempts, sends_md5)
 
 
 @lru_cache(maxsize=1)

@@ -71,7 +71,7 @@ def is_transient(error: Exception) -> bool:
     """Whether the same request may succeed when it is made again."""
     if isinstance(error, ClientError):
         return status_of(error) in TRANSIENT_STATUS or code_of(error) in TRANSIENT_CODES
-    if isinstance(error, botocore_errors.SSLError):
+    if isinstance(error, (botocore_errors.SSLError, urllib3.exceptions.SSLError)):
         return False  # a certificate does not become valid by asking again
     return isinstance(error, (*NETWORK_ERRORS, botocore_errors.FlexibleChecksumError))
 

@@ -11,7 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from storage.objects.s3.connection import S3Connection, StoredObject
-from storage.objects.s3.transfers import read_range
+from storage.objects.s3.transfers import fill_range, read_range
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -74,7 +74,7 @@ class _ExactReader(io.RawIOBase):
         target = memoryview(buffer).cast("B")
         num_wanted = self._num_there(len(target))
         if num_wanted:
-            target[:num_wanted] = self._request(self._position, num_wanted)
+            fill_range(self._s3, self._key, self._found, self._position, target[:num_wanted])
             self._position += num_wanted
         return num_wanted
 

@@ -112,6 +112,17 @@ def read_range(s3: S3Connection, key: str, found: StoredObject, start: int, end:
     return s3.request("GetObject", key, lambda: _read_range(s3, target, found, start, end))
 
 
+def fill_range(s3: S3Connection, key: str, found: StoredObject, start: int, buffer: memoryview) -> None:
+    """Fill the buffer with the bytes from `start` on, as `read_range` reads them, in less CPU time."""
+    target = s3.target(key)
+
+    def fill() -> None:
+        if not s3.parts.fill(target["Bucket"], target["Key"], found.etag, start, buffer):
+            buffer[:] = _read_range(s3, target, found, start, start + len(buffer))
+
+    s3.request("GetObject", key, fill)
+
+
 def download_ranges(
     s3: S3Connection, key: str, found: StoredObject, ranges: Iterable[tuple[int, int]], file: BinaryIO
 ) -> None:

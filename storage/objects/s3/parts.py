@@ -1,0 +1,74 @@
+"""Parts of objects, for a loader that reads thousands of them: urllib3 asks for them at addresses that boto3 signs.
+
+boto3 itself takes more CPU time to ask for a part than it takes to receive it. What is signed of an address says nothing
+of a part, so one address serves all parts of an object for some minutes. Invariant: what is filled in are the bytes that
+were asked for, of the version that was asked for. Any other answer is boto3's to get again, and to understand.
+"""
+
+import os
+import time
+from functools import lru_cache
+from typing import Any
+
+from botocore.exceptions import ClientError
+from botocore.httpsession import get_cert_path
+from botocore.parsers import create_parser
+from botocore.utils import get_environ_proxies
+from urllib3 import PoolManager, Timeout
+
+from storage.objects.s3.errors import TRANSIENT_STATUS
+
+PARTIAL_CONTENT = 206
+# How long an address is used; and signed for, since servers allow clocks to differ by fifteen minutes.
+USED_SECONDS = 5 * 60
+SIGNED_SECONDS = USED_SECONDS + 15 * 60
+NUM_ADDRESSES = 1024
+
+
+class Parts:
+    """Receives parts of objects. Threads may share it.
+
+    `signer` is a boto3 client whose signature is `s3v4`, and `ca_bundle` the one that it was given, if it was.
+    """
+
+    def __init__(self, signer: Any, ca_bundle: str | None) -> None:
+        config = signer.meta.config
+        self._signer = signer
+        self._http = PoolManager(
+            maxsize=config.max_pool_connections,
+            timeout=Timeout(connect=config.connect_timeout, read=config.read_timeout),
+            retries=False,
+            ca_certs=get_cert_path(ca_bundle or os.environ.get("REQUESTS_CA_BUNDLE", True)),
+        )
+        # What a proxy is to be told, boto3 knows.
+        self._is_of_use = not get_environ_proxies(signer.meta.endpoint_url)
+        self._address = lru_cache(maxsize=NUM_ADDRESSES)(self._sign)
+
+    def fill(self, bucket: str, key: str, etag: str, start: int, buffer: memoryview) -> bool:
+        """Fill the buffer with the bytes from `start` on of this version of an object.
+
+        False: boto3 is to be asked, for this part and all others. Raises what boto3 and urllib3 raise for what may pass.
+        """
+        if not self._is_of_use:
+            return False
+        address = self._address(bucket, key, int(time.time() // USED_SECONDS))
+        headers = {
+            "User-Agent": self._signer.meta.config.user_agent,
+            "Range": f"bytes={start}-{start + len(buffer) - 1}",
+        }
+        answer = self._http.request("GET", address, headers=headers, redirect=False, preload_content=False)
+        found = (answer.status, answer.headers.get("ETag"), answer.headers.get("Content-Length"))
+        if found == (PARTIAL_CONTENT, etag, str(len(buffer))):
+            buffer[:] = answer.read(decode_content=False)
+            return True
+        if answer.status in TRANSIENT_STATUS:
+            facts = {"status_code": answer.status, "headers": answer.headers, "body": answer.data}
+            raise ClientError(create_parser("rest-xml").parse(facts, None), "GetObject")
+        answer.close()
+        self._is_of_use = False
+        return False
+
+    def _sign(self, bucket: str, key: str, _period: int) -> str:
+        target = {"Bucket": bucket, "Key": key}
+        address: str = self._signer.generate_presigned_url("get_object", Params=target, ExpiresIn=SIGNED_SECONDS)
+        return address

@@ -5,6 +5,7 @@ Invariant: a fault counts how often it took place, so that a test can show that 
 
 import http.client
 import socket
+import ssl
 import struct
 import sys
 import threading
@@ -27,6 +28,9 @@ class Failure(Enum):
     REPLY_IS_ERROR = auto()  # the server did it, and the answer is 500
     HANG = auto()  # the server did it, and no answer comes, however long one waits
     CUT = auto()  # half of the answer's body, and the connection breaks
+    SHORT = auto()  # half of the answer's body, and the connection ends
+    CLOSED = auto()  # the answer, and the connection ends, of which nothing was said
+    REFUSED = auto()  # 403, and the server never saw it
     STRUCK_BEFORE = auto()  # `FaultyProxy.strike` is called, and the server never saw it
     STRUCK_AFTER = auto()  # the server did it, and `FaultyProxy.strike` is called
 
@@ -96,12 +100,19 @@ class FaultyProxy:
 
 
 @contextmanager
-def running_proxy(upstream: str, address: str = "127.0.0.1") -> Iterator[FaultyProxy]:
-    """A proxy before the server at `upstream`, at this address of the machine, that lives as long as the block."""
+def running_proxy(
+    upstream: str, address: str = "127.0.0.1", tls: ssl.SSLContext | None = None
+) -> Iterator[FaultyProxy]:
+    """A proxy before the server at `upstream`, at this address of the machine, that lives as long as the block.
+
+    With `tls` it is asked by https.
+    """
     proxy = FaultyProxy(upstream)
     handler = type("Handler", (_Handler,), {"proxy": proxy})
     server = _Server((address, 0), handler)
-    proxy.endpoint = f"http://{address}:{server.server_port}"
+    if tls is not None:
+        server.socket = tls.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
+    proxy.endpoint = f"{'https' if tls else 'http'}://{address}:{server.server_port}"
     thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
     thread.start()
     try:
@@ -116,8 +127,8 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        # Clients that are killed break off in the middle of a request: not worth a word.
-        if not isinstance(sys.exception(), ConnectionError):
+        # Clients that are killed, or refuse a certificate, break off: not worth a word.
+        if not isinstance(sys.exception(), (ConnectionError, ssl.SSLError)):
             super().handle_error(request, client_address)
 
 
@@ -138,6 +149,8 @@ class _Handler(BaseHTTPRequestHandler):
             return self._send(503, {}, _error("SlowDown"))
         if failure is Failure.CONFLICT:
             return self._send(409, {}, _error("ConditionalRequestConflict"))
+        if failure is Failure.REFUSED:
+            return self._send(403, {}, _error("AccessDenied"))
         if failure is Failure.RESET:
             return self._break_off()
         if failure is Failure.STRUCK_BEFORE:
@@ -153,7 +166,10 @@ class _Handler(BaseHTTPRequestHandler):
             self._wait_for_end()
         if failure in (Failure.REPLY_LOST, Failure.HANG):
             return self._break_off()
-        self._send(status, headers, answer, cut=failure is Failure.CUT)
+        self._send(status, headers, answer, cut=failure in (Failure.CUT, Failure.SHORT))
+        if failure is Failure.CUT:
+            self._break_off()
+        self.close_connection |= failure in (Failure.SHORT, Failure.CLOSED)
 
     def _forward(self, body: bytes) -> tuple[int, dict[str, str], bytes]:
         headers = {name: value for name, value in self.headers.items() if name.lower() not in ("connection", "expect")}
@@ -176,8 +192,6 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(body[: len(body) // 2] if cut else body)
-        if cut:
-            self._break_off()
 
     def _wait_for_end(self) -> None:
         """Until whoever asked hangs up."""

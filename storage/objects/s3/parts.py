@@ -1,8 +1,8 @@
 """Parts of objects, for a loader that reads thousands of them: urllib3 asks for them at addresses that boto3 signs.
 
-boto3 itself takes more CPU time to ask for a part than it takes to receive it. What is signed of an address says nothing
-of a part, so one address serves all parts of an object for some minutes. Invariant: what is filled in are the bytes that
-were asked for, of the version that was asked for. Any other answer is boto3's to get again, and to understand.
+boto3 takes more CPU time to ask for a part than it takes to receive one. The signature of an address says nothing of a
+part, so all parts of an object share it for some minutes. Invariant: what is filled in are the bytes that were asked
+for, of the version that was asked for. Any other answer is left to boto3, which asks again and says what is wrong.
 """
 
 import os
@@ -38,7 +38,7 @@ class Parts:
             maxsize=config.max_pool_connections,
             timeout=Timeout(connect=config.connect_timeout, read=config.read_timeout),
             retries=False,
-            ca_certs=get_cert_path(ca_bundle or os.environ.get("REQUESTS_CA_BUNDLE", True)),
+            ca_certs=get_cert_path(ca_bundle or os.environ.get("REQUESTS_CA_BUNDLE") or True),
         )
         # What a proxy is to be told, boto3 knows.
         self._is_of_use = not get_environ_proxies(signer.meta.endpoint_url)
@@ -47,7 +47,7 @@ class Parts:
     def fill(self, bucket: str, key: str, etag: str, start: int, buffer: memoryview) -> bool:
         """Fill the buffer with the bytes from `start` on of this version of an object.
 
-        False: boto3 is to be asked, for this part and all others. Raises what boto3 and urllib3 raise for what may pass.
+        False: boto3 is to be asked, from now on. What may pass raises an error of boto3's or urllib3's.
         """
         if not self._is_of_use:
             return False

@@ -25,6 +25,9 @@ from training.stopping import follow_parent
 from training.world import World
 
 MESSAGE_BYTES = 1 << 16
+# Arrow's allocator gives freed pages back to the system within 10 ms, and row groups from a bucket come less often than
+# that: to be given new pages for each takes longer than to send for it. What a user has set stands.
+ALLOCATOR = {"MIMALLOC_PURGE_DELAY": "10000"}  # ms
 # Of one that ends again and again, ranks do the work.
 MOST_STARTS = 4
 
@@ -61,7 +64,7 @@ class AssemblingAhead:
 
     def _start(self) -> None:
         command = [sys.executable, "-m", "training.batches.ahead"]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, bufsize=0)
+        self._process = subprocess.Popen(command, env=ALLOCATOR | os.environ, stdin=subprocess.PIPE, bufsize=0)
         self._num_started += 1
 
     def _tell_work(self) -> None:

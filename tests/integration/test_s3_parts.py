@@ -124,7 +124,7 @@ def test_what_may_pass_is_tried_again_as_often_as_any_request_and_no_traceback_h
     assert fault.fired == store._s3.attempts == len(caplog.records) + 1
     assert "Signature" not in "".join(traceback.format_exception(raised.value)) + caplog.text
     fault.times = 0
-    assert read(store, 10, 500_000) == DATA[10:1_000_000]
+    assert read(store, 10, 1_000_000) == DATA[10:1_000_000]
     assert set(askers(proxy)) == {"urllib3"}
 
 
@@ -186,7 +186,7 @@ def test_https_is_used_with_the_certificates_that_boto3_is_given_and_no_others(
     with running_proxy(server, tls) as proxy:
         use_s3(monkeypatch, proxy.endpoint, AWS_CA_BUNDLE=str(tmp_path / "authority.pem"))
         store = s3_store.open_s3_store(address)
-        assert read(store, 10, 500_000) == DATA[10:1_000_000]
+        assert read(store, 10, 1_000_000) == DATA[10:1_000_000]
         assert askers(proxy) == ["urllib3"]
         monkeypatch.setattr(store._s3, "parts", Parts(store._s3.client, None))
         with pytest.raises(StoreError, match="SSLError"):

@@ -25,8 +25,8 @@ PARTIAL_CONTENT = 206
 USED_SECONDS = 5 * 60
 SIGNED_SECONDS = USED_SECONDS + 15 * 60
 NUM_ADDRESSES = 1024
-# A part comes in pieces of 64 KiB and less, and to wake up for each takes as long as all else: until this much is left,
-# so much is waited for.
+# A part comes in pieces of 64 KiB and less, and to wake up for each takes as long as all else. So as long as more than
+# this is to come, this much is waited for.
 AWAITED_BYTES = 256 << 10
 
 
@@ -61,8 +61,9 @@ class Parts:
             "User-Agent": self._signer.meta.config.user_agent,
             "Range": f"bytes={start}-{start + len(buffer) - 1}",
         }
-        options: dict[str, Any] = {"redirect": False, "preload_content": False, "decode_content": False}
-        answer = self._http.request("GET", address, headers=headers, **options)
+        answer = self._http.request(
+            "GET", address, headers=headers, redirect=False, preload_content=False, decode_content=False
+        )
         found = (answer.status, answer.headers.get("ETag"), answer.headers.get("Content-Length"))
         if found == (PARTIAL_CONTENT, etag, str(len(buffer))):
             _receive(answer, buffer)
@@ -83,7 +84,7 @@ class Parts:
 def _receive(answer: BaseHTTPResponse, buffer: memoryview) -> None:
     """Fill the buffer with the body of an answer. Raises urllib3's `HTTPError` if it ends before."""
     connection = getattr(answer.connection, "sock", None)
-    # Of what is not asked for here, as much may have been read ahead as a buffered file reads.
+    # Never more than what is still to come: a buffered file may have read so much ahead.
     num_first = len(buffer) - AWAITED_BYTES - io.DEFAULT_BUFFER_SIZE
     num_read = 0
     if num_first > 0 and type(connection) is socket.socket:  # none of TLS, of which bytes are no body yet

@@ -13,6 +13,7 @@ import resource
 import socket
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -117,7 +118,11 @@ def _cpu_seconds() -> float:
 
 
 def _running_children() -> list[str]:
-    return [pid for path in Path("/proc/self/task").glob("*/children") for pid in path.read_text().split()]
+    children: list[str] = []
+    for path in Path("/proc/self/task").glob("*/children"):
+        with suppress(FileNotFoundError):  # a thread that has ended meanwhile
+            children += path.read_text().split()
+    return children
 
 
 def _cpu_seconds_of(pid: str) -> float:

@@ -77,7 +77,7 @@ def everything_happens(site: Site, cluster: SlurmCluster) -> Attempt:
             rank = wait_for_still_rank(folder, number, command)
             if rank is None:
                 break
-            happen(cluster, _job_of(rank), rank)
+            happen(cluster, job_of(rank), rank)
             met += 1
         code = command.wait(COMMAND_SECONDS)
     finally:
@@ -137,7 +137,7 @@ class _Watched:
         with FaultPlan().hang(rank=0, step=STEPS // 2).injected(self._runner, folder):
             self.command = start_logged(self._runner, self._log)
         self.rank = wait_for_still_rank(folder, 0, self.command)
-        self._job = None if self.rank is None else _job_of(self.rank)
+        self._job = None if self.rank is None else job_of(self.rank)
 
     def start_heir(self) -> "subprocess.Popen[bytes]":
         """The same command on another machine, when it has begun to watch."""
@@ -199,7 +199,7 @@ def is_stopped(pid: int) -> bool:
         return False
 
 
-def _job_of(rank: int) -> int:
+def job_of(rank: int) -> int:
     return int(psutil.Process(rank).environ()["SLURM_JOB_ID"])
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 
 from tasks.launching.ranks import LOG_NAME
-from tests.faults.campaign.clusters import is_stopped
+from tests.faults.campaign.clusters import is_stopped, job_of
 from tests.faults.campaign.network import new_bucket_run, running_server
 from tests.faults.campaign.results import Attempt
 from tests.faults.campaign.site import STEPS, Site, start_logged
@@ -153,10 +153,10 @@ def everything_happens(site: Site, place: Place) -> Attempt:
 
 @dataclass
 class _Met:
-    """A fault that took place. Seconds from the fault on: `noticed` when the lost segment was recorded with its cause.
+    """A fault that took place. Seconds from the fault on: `noticed`, until the lost segment had its cause in the log.
 
-    `stepped`: the run had taken the steps that the fault lasts. `gone`, from the host's return on: nothing ran there
-    any more of what was cut off.
+    `stepped`: until the run had taken the steps that the fault lasts. `gone`, from the host's return on: until nothing
+    ran there any more of what was cut off.
     """
 
     fault: HostFault
@@ -207,7 +207,7 @@ class _HostRun:
         """Let a fault happen, and mend it when the run has gone on from it. Rank 0 stands still before and after."""
         fault, place, ends = HOST_FAULTS[number], self._place, self._count_ends()
         rank = self._wait_for_still_rank(2 * number)
-        host = self._find_host(fault.rank)
+        host = self._find_host(fault.rank, job_of(rank))
         cut_off, said = place.slurm.find_job_processes(host), self._count_symptoms(fault, host)
         fault.happen(place, host)
         met = _Met(fault, host, cut_off, time.monotonic())
@@ -265,11 +265,12 @@ class _HostRun:
     def _read_marks(self, fault: int) -> list[dict[str, Any]]:
         return [mark for mark in read_fired(self._folder) if mark["fault"] == fault]
 
-    def _find_host(self, rank: int) -> str:
+    def _find_host(self, rank: int, job: int) -> str:
+        """Where this rank of a job is; of an earlier job there may be one, too, on a host that is not free yet."""
         for name in NAMES:
             for process in self._place.slurm.find_job_processes(name):
                 with suppress(psutil.NoSuchProcess):
-                    if "training.worker" in process.cmdline() and process.environ().get("RANK") == str(rank):
+                    if process.environ().get("RANK") == str(rank) and job_of(process.pid) == job:
                         return name
         raise RuntimeError(f"rank {rank} is on no host: {self.said()[-800:]}")
 

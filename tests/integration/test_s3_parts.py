@@ -183,7 +183,7 @@ def test_https_is_used_with_the_certificates_that_boto3_is_given_and_no_others(
     authority.cert_pem.write_to_path(str(tmp_path / "authority.pem"))
     use_s3(monkeypatch, server)
     address = store_with_object(tmp_path).address
-    with running_proxy(server, tls) as proxy:
+    with running_proxy(server, tls=tls) as proxy:
         use_s3(monkeypatch, proxy.endpoint, AWS_CA_BUNDLE=str(tmp_path / "authority.pem"))
         store = s3_store.open_s3_store(address)
         assert read(store, 10, 1_000_000) == DATA[10:1_000_000]

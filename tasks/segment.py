@@ -164,7 +164,8 @@ def _warn_of_setback(state: RunState) -> None:
 
 def _describe_start(state: RunState, config: RunConfig) -> str:
     point = state.promoted.step if state.promoted else 0
-    where = count_of(config.num_ranks, "rank")
-    if config.cluster.kind != "local":
-        where += f" of {count_of(config.cluster.nodes, 'node')}"
+    cluster, where = config.cluster, count_of(config.num_ranks, "rank")
+    if cluster.kind != "local":
+        fewest = "" if cluster.min_nodes in (None, cluster.nodes) else f"{cluster.min_nodes} to "
+        where = f"{fewest}{count_of(cluster.nodes, 'node')} with {count_of(config.train.ranks, 'rank')} each"
     return f"Training {config.run} from step {point:,} of {config.train.steps:,} on {where}."

@@ -8,7 +8,10 @@ import argparse
 import shutil
 import signal
 import socket
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
@@ -59,6 +62,7 @@ class Node:
         self._spec = spec.model_copy(update={"scratch": str(folder)})
         self._relay = Relay(store, self._spec, place.node)
         self._look_at_lease = time.monotonic() + LEASE_SECONDS
+        self._is_lease_lost = threading.Event()
 
     def run(self) -> None:
         """Returns when the ranks of this node have ended. Raises `ValueError`, `TimeoutError`, `StoreError`."""
@@ -97,19 +101,37 @@ class Node:
 
     def _work(self, meeting: Meeting | None) -> None:
         began = time.monotonic()
-        with Ranks(self._spec, self._order.grace_seconds, meeting) as ranks:
+        with self._talking_to_the_store(), Ranks(self._spec, self._order.grace_seconds, meeting) as ranks:
             while ranks.is_running(POLL_SECONDS):
                 if self._requests.is_stop:
                     ranks.stop()
                 if self._requests.is_for_stacks:
                     self._requests.is_for_stacks = False
                     ranks.write_stacks()
-                if self._has_lost_the_lease():
+                if self._is_lease_lost.is_set():
                     print("The run's lease is another segment's: the ranks of this node are killed.", flush=True)
                     ranks.kill()
-                self._relay.pass_on()
         if meeting is not None and meeting.is_host and time.monotonic() - began >= meeting.join_seconds:
             self._require_that_all_came(meeting)
+
+    @contextmanager
+    def _talking_to_the_store(self) -> Iterator[None]:
+        """In a thread: a store that does not answer keeps nobody from stopping the ranks meanwhile."""
+        is_over = threading.Event()
+
+        def talk() -> None:
+            while not is_over.wait(POLL_SECONDS):
+                self._relay.pass_on()
+                if self._has_lost_the_lease():
+                    self._is_lease_lost.set()
+
+        talking = threading.Thread(target=talk, name="store", daemon=True)
+        talking.start()
+        try:
+            yield
+        finally:
+            is_over.set()
+            talking.join()
 
     def _require_that_all_came(self, meeting: Meeting) -> None:
         """Torchrun gives up without a word in the store; ranks that began have written an outcome or were killed."""

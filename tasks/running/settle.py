@@ -224,7 +224,7 @@ def _describe_cause(outcome: OutcomeRecord | None, said: str | None) -> str:
     """The ranks' words; of what they did not choose also the cluster's, which knows why."""
     cause = outcome.cause if outcome else LOST
     is_theirs = outcome is not None and outcome.outcome in ("completed", "budget", "diverged")
-    return cause if said is None or is_theirs else f"{cause}. {said}"
+    return cause if said is None or is_theirs else f"{cause.removesuffix('.')}. {said}"
 
 
 def _last_step_seen(places: RunPlaces, lease: Lease) -> int:

@@ -35,6 +35,7 @@ SETTINGS: dict[str, Any] = {
     "cluster__min_nodes": len(NAMES) - 1,
     "train__ranks": 1,
     "segment__hang_seconds": 60,
+    "segment__lost_seconds": 15,
     "segment__grace_seconds": 10,
     "retry__attempts": 3 * STEPS,
 }
@@ -58,7 +59,7 @@ class HostFault:
     mend: Callable[["Place", str], None] = lambda place, host: place.hosts.mend(host)
     rank: int = 1
     steps: int = 1
-    cause: str | None = "NodeDown: {host} (Not responding)"
+    cause: str | None = "{host}"
     symptom: str = ""
     until_noticed: bool = False
 
@@ -111,7 +112,7 @@ HOST_FAULTS = (
     HostFault("hears nothing any more", lambda place, host: place.hosts.cut(host, Way.TO_HOST)),
     HostFault("has a slow link", lambda place, host: place.hosts.slow(host, SLOW_KILOBITS), steps=4, cause=None),
     HostFault("is cut off from the store alone", cut_from_store, steps=4, cause=None, symptom="attempt 1 of"),
-    HostFault("is cut off from the other hosts alone", cut_from_hosts, cause="hang_seconds", until_noticed=True),
+    HostFault("is cut off from the other hosts alone", cut_from_hosts, cause="The network between", until_noticed=True),
     HostFault("that has rank 0 is cut off", lambda place, host: place.hosts.cut(host), rank=0),
     HostFault("stands still, and comes back as a zombie", stand_still, come_back),
 )

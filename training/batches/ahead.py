@@ -25,8 +25,8 @@ from training.stopping import follow_parent
 from training.world import World
 
 MESSAGE_BYTES = 1 << 16
-# Arrow's allocator gives freed pages back to the system within 10 ms, and row groups from a bucket come less often than
-# that: to be given new pages for each takes longer than to send for it. What a user has set stands.
+# How long Arrow's allocator keeps the pages of what is freed: longer than from one row group of a bucket to the next.
+# What a user has set stands.
 ALLOCATOR = {"MIMALLOC_PURGE_DELAY": "10000"}  # ms
 # Of one that ends again and again, ranks do the work.
 MOST_STARTS = 4

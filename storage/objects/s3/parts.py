@@ -5,9 +5,7 @@ part, so all parts of an object share it for some minutes. Invariant: what is fi
 for, of the version that was asked for. Any other answer is left to boto3, which asks again and says what is wrong.
 """
 
-import io
 import os
-import socket
 import time
 from functools import lru_cache
 from typing import Any
@@ -16,7 +14,7 @@ from botocore.exceptions import ClientError
 from botocore.httpsession import get_cert_path
 from botocore.parsers import create_parser
 from botocore.utils import get_environ_proxies
-from urllib3 import BaseHTTPResponse, PoolManager, Timeout
+from urllib3 import PoolManager, Timeout
 
 from storage.objects.s3.errors import TRANSIENT_STATUS
 
@@ -25,9 +23,6 @@ PARTIAL_CONTENT = 206
 USED_SECONDS = 5 * 60
 SIGNED_SECONDS = USED_SECONDS + 15 * 60
 NUM_ADDRESSES = 1024
-# A part comes in pieces of 64 KiB and less, and to wake up for each takes as long as all else. So as long as more than
-# this is to come, this much is waited for.
-AWAITED_BYTES = 256 << 10
 
 
 class Parts:
@@ -61,12 +56,10 @@ class Parts:
             "User-Agent": self._signer.meta.config.user_agent,
             "Range": f"bytes={start}-{start + len(buffer) - 1}",
         }
-        answer = self._http.request(
-            "GET", address, headers=headers, redirect=False, preload_content=False, decode_content=False
-        )
+        answer = self._http.request("GET", address, headers=headers, redirect=False, preload_content=False)
         found = (answer.status, answer.headers.get("ETag"), answer.headers.get("Content-Length"))
         if found == (PARTIAL_CONTENT, etag, str(len(buffer))):
-            _receive(answer, buffer)
+            buffer[:] = answer.read(decode_content=False)
             return True
         if answer.status in TRANSIENT_STATUS:
             facts = {"status_code": answer.status, "headers": answer.headers, "body": answer.data}
@@ -79,16 +72,3 @@ class Parts:
         target = {"Bucket": bucket, "Key": key}
         address: str = self._signer.generate_presigned_url("get_object", Params=target, ExpiresIn=SIGNED_SECONDS)
         return address
-
-
-def _receive(answer: BaseHTTPResponse, buffer: memoryview) -> None:
-    """Fill the buffer with the body of an answer. Raises urllib3's `HTTPError` if it ends before."""
-    connection = getattr(answer.connection, "sock", None)
-    # Never more than what is still to come: a buffered file may have read so much ahead.
-    num_first = len(buffer) - AWAITED_BYTES - io.DEFAULT_BUFFER_SIZE
-    num_read = 0
-    if num_first > 0 and type(connection) is socket.socket:  # none of TLS, of which bytes are no body yet
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, AWAITED_BYTES)
-        num_read = answer.readinto(buffer[:num_first])
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
-    buffer[num_read:] = answer.read()

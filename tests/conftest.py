@@ -127,11 +127,14 @@ def slurm(slurm_cluster: Any) -> Iterator[Any]:
 @pytest.fixture
 def kubernetes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """A Kubernetes of two nodes, a `KubernetesCluster`, as this process's own."""
+    # As above.
+    from tests.helpers.commands import processes_mentioning
     from tests.helpers.kubernetes_cluster import running_kubernetes
 
     with running_kubernetes(tmp_path / "kubernetes") as cluster:
         monkeypatch.setenv("KUBECONFIG", str(cluster.kubeconfig))
         yield cluster
+        assert processes_mentioning(str(tmp_path / "store")) == []  # of pods, before their nodes are ended
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:

@@ -66,7 +66,7 @@ class KubernetesCluster:
     def __init__(self, folder: Path, nodes: tuple[str, ...]) -> None:
         self.objects = Objects()
         self.is_answering = self.has_jobset = True
-        self.loses_next_answer = False
+        self.is_overloaded = self.loses_next_answer = False
         self.forbidden: set[str] = set()
         self.refusal: str | None = None
         self.images = {IMAGE}

@@ -33,6 +33,7 @@ class Cluster(Protocol):
 
     objects: Objects
     is_answering: bool
+    is_overloaded: bool
     has_jobset: bool
     loses_next_answer: bool
     forbidden: set[str]
@@ -100,6 +101,9 @@ class _Handler(BaseHTTPRequestHandler):
     def _serve(self, path: str, query: dict[str, str], lists: dict[str, list[str]], body: Object) -> None:
         if self.headers.get("Authorization") != f"Bearer {TOKEN}":
             raise Refusal(HTTPStatus.UNAUTHORIZED, "Unauthorized", "Unauthorized")
+        if self.cluster.is_overloaded:
+            said = "Too many requests, please try again later."
+            raise Refusal(HTTPStatus.TOO_MANY_REQUESTS, "TooManyRequests", said)
         found = JOBSET_PATH.match(path) or POD_PATH.match(path)
         if found is None or (found[2] == JOBSETS and not self.cluster.has_jobset):
             self._answer_text(HTTPStatus.NOT_FOUND, "404 page not found\n")

@@ -1,105 +1,28 @@
-"""What a user of Kubernetes meets: refusals, pods that wait, are taken away or die, and a whole run on two nodes."""
+"""What a user of Kubernetes meets before and around a job: refusals, one JobSet for a lease, and whole runs."""
 
 import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from kubernetes import client, config
 
 from storage.errors import ClusterUnavailableError, ConfigurationError
-from storage.objects.local_store import LocalStore
-from storage.runs.run_state import JobRecord, Lease
-from storage.runs.segments import OutcomeRecord, find_outcome
-from tasks.launching.configuration import ClusterConfig
-from tasks.launching.kubernetes import job as job_module
 from tasks.launching.kubernetes.api import KubernetesApi
-from tasks.launching.kubernetes.job import KubernetesJob
-from tasks.launching.launchers import end_job, is_under_way, make_job, name_job, require_acceptable_job
-from tasks.launching.orders import JobOrder
-from tests.helpers.commands import Runner, kill_everything, processes_mentioning, wait_until
-from tests.helpers.datasets import publish_small_dataset
-from tests.helpers.kubernetes_cluster import IMAGE, KubernetesCluster
-from tests.helpers.kubernetes_server import NAMESPACE
+from tasks.launching.launchers import end_job, is_under_way, require_acceptable_job
+from tests.helpers.commands import Runner, kill_everything, wait_until
+from tests.helpers.kubernetes_cluster import KubernetesCluster
+from tests.helpers.kubernetes_jobs import ENDLESS, OWN, RUN, Job, cluster_of, follow_until_it_trains
 from tests.helpers.parquet import text_columns, write_parquet
-from tests.helpers.runs import lease_run, make_run
 from tests.helpers.s3_server import BUCKET, make_bucket, s3_environment, use_s3
 from tests.helpers.tiny_runs import write_tiny_configuration
-from tests.helpers.training import make_spec
 from training.configuration import TrainConfig
-
-POLL_SECONDS = 0.2
-RUN = "small"
-OWN = {"image": IMAGE, "namespace": NAMESPACE}
-ENDLESS = {"steps": 1_000_000}
-
-
-class Job:
-    """A segment of two nodes under a lease of its own, from the store alone."""
-
-    def __init__(
-        self, folder: Path, train: dict[str, Any] | None = None, grace: float = 30, nodes: int = 2, **own: Any
-    ) -> None:
-        self.store = LocalStore(folder / "store")
-        self.manifest = make_run(self.store, RUN)
-        dataset = publish_small_dataset(self.store, folder / "work", rows=100)
-        self.fence = lease_run(self.manifest, ranks=2)
-        spec = make_spec(self.store, dataset, folder / "segment" / "of" / "this", self.fence, ranks=1, **train or {})
-        self.config = cluster_of(nodes, **own)
-        self.order = JobOrder(segment=spec, cluster=self.config, grace_seconds=grace)
-        record = name_job(self.config, self.store, RUN, self.fence)
-        assert record is not None
-        self.record: JobRecord = record
-
-    def launch(self) -> KubernetesJob:
-        job = make_job(self.record, self.order, self.store)
-        assert isinstance(job, KubernetesJob)
-        return job
-
-    @property
-    def lease(self) -> Lease:
-        lease = self.manifest.load_head().state.lease
-        assert lease is not None
-        return lease
-
-    @property
-    def outcome(self) -> OutcomeRecord | None:
-        return find_outcome(self.store, RUN, self.fence)
-
-
-def cluster_of(nodes: int = 2, **own: Any) -> ClusterConfig:
-    return ClusterConfig.model_validate({"kind": "kubernetes", "nodes": nodes, "kubernetes": {**OWN, **own}})
-
-
-def follow(job: KubernetesJob, until: Callable[[], bool] = lambda: False) -> None:
-    while job.is_running(POLL_SECONDS) and not until():
-        pass
-
-
-def follow_until_it_trains(job: KubernetesJob) -> None:
-    follow(job, lambda: any(report.step > 0 for report in job.read_reports()))
 
 
 def try_it(**own: Any) -> None:
     require_acceptable_job(cluster_of(**own), TrainConfig(), 30)
-
-
-@pytest.fixture
-def core(kubernetes: KubernetesCluster) -> client.CoreV1Api:
-    """For what is done by others than Holdfast."""
-    found = client.Configuration()
-    config.load_kube_config(str(kubernetes.kubeconfig), client_configuration=found)
-    return client.CoreV1Api(client.ApiClient(found))
-
-
-@pytest.fixture(autouse=True)
-def nothing_left(tmp_path: Path) -> Iterator[None]:
-    yield
-    assert processes_mentioning(str(tmp_path / "store")) == []
 
 
 # What is refused.
@@ -167,9 +90,12 @@ def test_a_server_that_cannot_be_talked_to_in_secret_is_named(kubernetes: Kubern
         try_it()
 
 
-def test_a_server_that_does_not_answer_is_no_refusal(kubernetes: KubernetesCluster) -> None:
+def test_a_server_that_does_not_answer_or_has_too_much_to_do_is_no_refusal(kubernetes: KubernetesCluster) -> None:
     kubernetes.is_answering = False
     with pytest.raises(ClusterUnavailableError, match=r"http://127.0.0.1:\d+ does not answer"):
+        try_it()
+    kubernetes.is_answering, kubernetes.is_overloaded = True, True
+    with pytest.raises(ClusterUnavailableError, match="cannot create a JobSet now: 429, Too many requests"):
         try_it()
 
 
@@ -217,171 +143,6 @@ def test_a_job_that_nobody_watches_is_asked_to_save_by_whoever_settles_it(
     assert end_job(job.record, job.store, RUN, job.lease, grace_seconds=30) is None
     assert job.outcome is not None and job.outcome.outcome == "preempted"
     assert kubernetes.list_jobsets() == []
-
-
-# Why pods wait.
-
-
-def test_a_pod_without_a_place_an_image_or_a_secret_says_what_it_waits_for(
-    kubernetes: KubernetesCluster, tmp_path: Path
-) -> None:
-    kubernetes.nodes = {"n1"}
-    kubernetes.images = set()
-    job = Job(tmp_path, secrets=["bucket"])
-    with job.launch() as launched:
-        (name,) = (jobset["metadata"]["name"] for jobset in kubernetes.list_jobsets())
-        said: list[str] = []
-        for missing in ("ImagePullBackOff", 'CreateContainerConfigError: secret "bucket" not found', "Unschedulable"):
-            follow(launched, lambda missing=missing: missing in (launched.describe_wait() or ""))  # type: ignore[misc]
-            said.append(launched.describe_wait() or "")
-            kubernetes.images = {IMAGE}
-            if "secret" in missing:
-                kubernetes.secrets["bucket"] = {}
-    assert said[0].startswith(f"2 of 2 pods of JobSet {name} wait, {name}-nodes-0-0-")
-    assert said[0].endswith(f'ImagePullBackOff: Back-off pulling image "{IMAGE}"')
-    assert said[2].startswith(f"1 of 2 pods of JobSet {name} wait, {name}-nodes-0-1-")
-    assert said[2].endswith("Unschedulable: 0/1 nodes are available: 1 Insufficient cpu.")
-
-
-def test_a_suspended_jobset_waits_for_its_queue(kubernetes: KubernetesCluster, tmp_path: Path) -> None:
-    job = Job(tmp_path)
-    with job.launch() as launched:
-        jobset = kubernetes.list_jobsets()[0]
-        kubernetes.suspend(jobset)
-        follow(launched, lambda: "suspended" in (launched.describe_wait() or ""))
-        assert "as a queue such as Kueue does" in (launched.describe_wait() or "")
-    assert kubernetes.list_jobsets() == [] and job.outcome is None
-
-
-# How it ends.
-
-
-def test_pods_that_are_evicted_save_and_the_end_says_who_asked_for_it(
-    kubernetes: KubernetesCluster, core: client.CoreV1Api, tmp_path: Path
-) -> None:
-    job = Job(tmp_path, train=ENDLESS)
-    with job.launch() as launched:
-        follow_until_it_trains(launched)
-        kubernetes.objects.forget_events()  # whoever watches is told that, and lists anew
-        name = kubernetes.find_pod("n2")["metadata"]["name"]
-        body = client.V1Eviction(metadata=client.V1ObjectMeta(name=name, namespace=NAMESPACE))
-        core.create_namespaced_pod_eviction(name, NAMESPACE, body)
-        follow(launched)
-        assert launched.describe_end() == (
-            f"Kubernetes says: pod {name} on n2 was taken away, EvictionByEvictionAPI: Eviction API: evicting (somebody"
-            " asked for it, as when a node is drained)"
-        )
-    assert job.outcome is not None and job.outcome.outcome == "preempted"
-    assert job.outcome.saves is not None and job.outcome.saves.count > 0
-
-
-@pytest.mark.slow
-def test_pods_that_others_preempt_save_too(kubernetes: KubernetesCluster, tmp_path: Path) -> None:
-    job = Job(tmp_path, train=ENDLESS)
-    with job.launch() as launched:
-        follow_until_it_trains(launched)
-        kubernetes.preempt(kubernetes.find_pod("n1"))
-        follow(launched)
-        assert "on n1 was taken away, PreemptionByScheduler" in (launched.describe_end() or "")
-    assert job.outcome is not None and job.outcome.outcome == "preempted"
-
-
-@pytest.mark.slow
-def test_a_jobset_that_its_queue_suspends_saves_and_is_not_begun_again(
-    kubernetes: KubernetesCluster, tmp_path: Path
-) -> None:
-    job = Job(tmp_path, train=ENDLESS)
-    with job.launch() as launched:
-        follow_until_it_trains(launched)
-        kubernetes.suspend(kubernetes.list_jobsets()[0])
-        follow(launched)
-        assert "was suspended: its queue gave the nodes to another job" in (launched.describe_end() or "")
-    assert job.outcome is not None and job.outcome.outcome == "preempted"
-    assert kubernetes.list_jobsets() == []
-
-
-@pytest.mark.slow
-def test_a_pod_that_a_queue_starts_again_trains_its_fence_no_second_time(
-    kubernetes: KubernetesCluster, tmp_path: Path
-) -> None:
-    """Also where nobody watches who would delete its JobSet."""
-    job = Job(tmp_path, train=ENDLESS, nodes=1)
-    with job.launch() as launched:
-        follow_until_it_trains(launched)
-        launched.leave()
-    (jobset,) = kubernetes.list_jobsets()
-    kubernetes.suspend(jobset)
-    assert wait_until(lambda: kubernetes.list_pods() == [])
-    began = job.outcome
-    kubernetes.resume(jobset)
-    assert wait_until(lambda: [pod["status"]["phase"] for pod in kubernetes.list_pods()] == ["Succeeded"])
-    (pod,) = kubernetes.list_pods()
-    assert "was worked on before" in kubernetes.read_output(pod)
-    assert began is not None and job.outcome == began
-
-
-@pytest.mark.slow
-def test_a_jobset_that_somebody_deletes_saves_and_says_so(kubernetes: KubernetesCluster, tmp_path: Path) -> None:
-    job = Job(tmp_path, train=ENDLESS)
-    with job.launch() as launched:
-        follow_until_it_trains(launched)
-        kubernetes.delete_jobset(job.record.name)
-        follow(launched)
-        assert launched.describe_end() == f"JobSet {job.record.name} was deleted"
-    assert job.outcome is not None and job.outcome.outcome == "preempted"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("is_removed", [True, False], ids=["removed", "silent"])
-def test_a_node_that_dies_is_named_and_the_job_ends(
-    kubernetes: KubernetesCluster, tmp_path: Path, is_removed: bool
-) -> None:
-    """A silent one is never removed: its pod is there for as long as nobody deletes it by force."""
-    job = Job(tmp_path, train=ENDLESS, grace=10)
-    with job.launch() as launched:
-        follow_until_it_trains(launched)
-        kubernetes.lose_node("n2", is_removed)
-        if is_removed:
-            follow(launched)
-            assert "on n2 was taken away, DeletionByPodGC: PodGC: node no longer exists" in (
-                launched.describe_end() or ""
-            )
-        else:
-            follow(launched, lambda: "DeletionByTaintManager" in (launched.describe_end() or ""))
-            launched.stop()
-            follow(launched)
-        assert "on n2 was taken away" in (launched.describe_end() or "")
-    assert kubernetes.list_pods() == [] or is_removed
-
-
-@pytest.mark.slow
-def test_a_pod_that_needs_too_much_memory_is_said_to(kubernetes: KubernetesCluster, tmp_path: Path) -> None:
-    job = Job(tmp_path, train=ENDLESS)
-    with job.launch() as launched:
-        follow_until_it_trains(launched)
-        kubernetes.run_out_of_memory(kubernetes.find_pod("n1"))
-        follow(launched)
-        said = launched.describe_end() or ""
-    assert (
-        "on n1 was killed, OOMKilled: it needed more memory than its limit (cluster.kubernetes.memory_per_node)" in said
-    )
-
-
-@pytest.mark.slow
-def test_a_server_that_is_away_ends_no_job(
-    kubernetes: KubernetesCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(job_module, "ASK_SECONDS", 0.2)
-    job = Job(tmp_path)
-    with job.launch() as launched:
-        follow_until_it_trains(launched)
-        kubernetes.is_answering = False
-        for _ in range(10):
-            assert launched.is_running(POLL_SECONDS)
-        kubernetes.is_answering = True
-        follow(launched)
-        assert launched.describe_end() is None
-    assert job.outcome is not None and job.outcome.outcome == "completed"
 
 
 # Whole runs.

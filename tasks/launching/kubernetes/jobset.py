@@ -43,38 +43,19 @@ def jobset_of(order: JobOrder, name: str) -> dict[str, Any]:
     command = ["python", "-u", "-m", "tasks.launching.node", spec.store, spec.run, str(spec.fence)]
     command += ["--cache", spec.cache] if spec.cache is not None else []
     labels = {"holdfast/run": _label_value(spec.run), "holdfast/fence": str(spec.fence)}
-    return _render(order.cluster, spec.train, order.grace_seconds, name, command, _scratch_root(order), labels)
+    pod = _pod(order.cluster, spec.train, order.grace_seconds, name, command, _scratch_root(order))
+    return _jobset(order.cluster, name, labels, pod)
 
 
 def jobset_to_try(cluster: ClusterConfig, train: TrainConfig, grace_seconds: float) -> dict[str, Any]:
     """What any JobSet of this configuration is like, for a server to say whether it would take it."""
-    command = ["python", "-u", "-m", "tasks.launching.node"]
-    return _render(cluster, train, grace_seconds, "h" * LONGEST_NAME, command, "/tmp", {})
+    name, command = "h" * LONGEST_NAME, ["python", "-u", "-m", "tasks.launching.node"]
+    return _jobset(cluster, name, {}, _pod(cluster, train, grace_seconds, name, command, "/tmp"))
 
 
-def _render(
-    cluster: ClusterConfig,
-    train: TrainConfig,
-    grace_seconds: float,
-    name: str,
-    command: Sequence[str],
-    scratch: str,
-    labels: Mapping[str, str],
-) -> dict[str, Any]:
+def _jobset(cluster: ClusterConfig, name: str, labels: Mapping[str, str], pod: dict[str, Any]) -> dict[str, Any]:
     own = cluster.kubernetes
     labels = {"app.kubernetes.io/name": "holdfast", **labels, **own.labels}
-    pod = {
-        "restartPolicy": "Never",
-        "terminationGracePeriodSeconds": math.ceil(grace_seconds) + LAST_WORDS_SECONDS,
-        "enableServiceLinks": False,
-        "topologySpreadConstraints": [_one_on_each_host(name)],
-        "containers": [_container(cluster, train, command, scratch)],
-        "volumes": [
-            {"name": SCRATCH, **own.scratch_volume},
-            {"name": SHARED_MEMORY, "emptyDir": {"medium": "Memory", **_given(sizeLimit=own.shared_memory)}},
-        ],
-        **_given(serviceAccountName=own.service_account),
-    }
     job = {
         "completionMode": "Indexed",
         "completions": cluster.nodes,
@@ -92,6 +73,24 @@ def _render(
             "ttlSecondsAfterFinished": KEPT_SECONDS,  # for whoever wants to look at its pods
             "replicatedJobs": [{"name": JOB, "replicas": 1, "template": {"spec": job}}],
         },
+    }
+
+
+def _pod(
+    cluster: ClusterConfig, train: TrainConfig, grace_seconds: float, name: str, command: Sequence[str], scratch: str
+) -> dict[str, Any]:
+    own = cluster.kubernetes
+    return {
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": math.ceil(grace_seconds) + LAST_WORDS_SECONDS,
+        "enableServiceLinks": False,  # or variables for every service of the namespace, which nobody here reads
+        "topologySpreadConstraints": [_one_on_each_host(name)],
+        "containers": [_container(cluster, train, command, scratch)],
+        "volumes": [
+            {"name": SCRATCH, **own.scratch_volume},
+            {"name": SHARED_MEMORY, "emptyDir": {"medium": "Memory", **_given(sizeLimit=own.shared_memory)}},
+        ],
+        **_given(serviceAccountName=own.service_account),
     }
 
 

@@ -43,7 +43,6 @@ class PodEnds:
                         # The first cause is the one: a pod that is taken away may have an exit code later.
                         self._ends.setdefault(pod.metadata.name, end)
             except ClusterUnavailableError:
-                pass  # it may be back the next time
+                self._is_over.wait(RETRY_SECONDS)  # it may be back then
             except ConfigurationError:
                 return  # whoever asks about the job says it
-            self._is_over.wait(RETRY_SECONDS)

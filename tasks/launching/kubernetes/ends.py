@@ -9,7 +9,7 @@ from kubernetes import watch
 
 from storage.errors import ClusterUnavailableError, ConfigurationError
 from tasks.launching.kubernetes.api import KubernetesApi
-from tasks.launching.kubernetes.words import describe_pod_end
+from tasks.launching.kubernetes.words import describe_pod_end, is_taken_away
 
 RETRY_SECONDS = 2.0
 
@@ -20,6 +20,7 @@ class PodEnds:
     def __init__(self, api: KubernetesApi, name: str) -> None:
         self._api, self._name = api, name
         self._ends: dict[str, str] = {}
+        self.is_any_taken_away = False
         self._watcher = watch.Watch()
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._listen, daemon=True, name="kubernetes-pods")
@@ -39,6 +40,7 @@ class PodEnds:
         while not self._is_over.is_set():
             try:
                 for pod in self._api.watch_pods(self._name, self._watcher):
+                    self.is_any_taken_away |= is_taken_away(pod)
                     if (end := describe_pod_end(pod)) is not None:
                         # The first cause is the one: a pod that is taken away may have an exit code later.
                         self._ends.setdefault(pod.metadata.name, end)

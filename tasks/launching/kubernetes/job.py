@@ -18,7 +18,7 @@ from tasks.launching.configuration import ClusterConfig
 from tasks.launching.kubernetes.api import KubernetesApi
 from tasks.launching.kubernetes.ends import PodEnds
 from tasks.launching.kubernetes.jobset import jobset_of, jobset_to_try
-from tasks.launching.kubernetes.words import describe_pod_end, describe_pod_wait, is_live
+from tasks.launching.kubernetes.words import describe_pod_end, describe_pod_wait, is_live, is_taken_away
 from tasks.launching.orders import JobOrder, load_order, write_order
 from tasks.launching.ranks import STACKS_SECONDS
 from tasks.launching.relay import RELAY_SECONDS
@@ -107,8 +107,9 @@ class KubernetesJob:
                 self._look(self._found_api)
         if self._is_over:
             return False
-        if self._has_finished or self._was_put_back:
-            self.stop()  # what is left of it has its own time to leave, and a pod of a lost node never does
+        # Other nodes are not told of a pod that is taken away, and would wait for it; one of a lost node never ends.
+        if self._has_finished or self._was_put_back or self._is_any_taken_away:
+            self.stop()
         if self._stop_deadline is not None:
             self._see_to_its_end(time.monotonic() - self._stop_deadline)
         return True
@@ -223,6 +224,10 @@ class KubernetesJob:
     @property
     def _is_suspended(self) -> bool:
         return bool(self._last_jobset["spec"].get("suspend")) if self._last_jobset else False
+
+    @property
+    def _is_any_taken_away(self) -> bool:
+        return (self._ends is not None and self._ends.is_any_taken_away) or any(map(is_taken_away, self._pods))
 
     @property
     def _is_any_live(self) -> bool:

@@ -21,6 +21,12 @@ def is_live(pod: V1Pod) -> bool:
     return pod.status.phase not in ("Succeeded", "Failed")
 
 
+def is_taken_away(pod: V1Pod) -> bool:
+    """Whether something else than its own processes ends it, or has ended it."""
+    disruption = _condition(pod, "DisruptionTarget")
+    return disruption is not None and disruption.status == "True"
+
+
 def describe_pod_wait(pod: V1Pod) -> str | None:
     """None once its container was started."""
     if pod.status.phase != "Pending":
@@ -38,7 +44,7 @@ def describe_pod_end(pod: V1Pod) -> str | None:
     """Why it ended, or is being ended; None if nothing did that."""
     where = f"pod {pod.metadata.name} on {pod.spec.node_name or 'no node'}"
     disruption = _condition(pod, "DisruptionTarget")
-    if disruption is not None and disruption.status == "True":
+    if disruption is not None and is_taken_away(pod):
         means = DISRUPTIONS.get(disruption.reason)
         return f"{where} was taken away, {_join(disruption.reason, disruption.message)}{f' ({means})' if means else ''}"
     if pod.status.phase == "Failed" and pod.status.reason is not None:

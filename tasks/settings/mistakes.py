@@ -33,8 +33,9 @@ def _say(problem: Any) -> str:
     message: str = problem["msg"].removeprefix("Value error, ")
     for theirs, ours in (("Input should be", "must be"), ("String should", "must")):
         if message.startswith(theirs):
-            # What follows the comma says how the library tried to read the value.
-            return ours + message.removeprefix(theirs).partition(", ")[0]
+            wanted = message.removeprefix(theirs)
+            # Where it is no list, what follows the comma says how the library tried to read the value.
+            return ours + (wanted if problem["type"] == "literal_error" else wanted.partition(", ")[0])
     return message
 
 

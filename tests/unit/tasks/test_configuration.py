@@ -156,6 +156,7 @@ def test_a_configuration_cannot_be_changed_after_it_was_loaded(small: Path) -> N
         ("train.steps=0", "train.steps: must be greater than or equal to 1 (found 0)"),
         ("train.learning_rate=nan", "train.learning_rate: must be a finite number (found nan)"),
         ("train.compile=perhaps", "train.compile: must be a valid boolean (found 'perhaps')"),
+        ("cluster.kind=podman", "cluster.kind: must be 'local', 'slurm' or 'kubernetes' (found 'podman')"),
         ("checkpoint.every_seconds=1000", "checkpoint.every_seconds: must be less than or equal to 900 (found 1000)"),
         (
             "data.memory_limit=none",

@@ -14,7 +14,8 @@ from tasks.launching.kubernetes.api import KubernetesApi
 from tasks.launching.launchers import end_job, is_under_way, require_acceptable_job
 from tests.helpers.commands import Runner, kill_everything, wait_until
 from tests.helpers.kubernetes_cluster import KubernetesCluster
-from tests.helpers.kubernetes_jobs import ENDLESS, OWN, RUN, Job, cluster_of, follow_until_it_trains
+from tests.helpers.kubernetes_jobs import OWN, Job, cluster_of
+from tests.helpers.leased_segments import ENDLESS, RUN, follow_until_it_trains
 from tests.helpers.parquet import text_columns, write_parquet
 from tests.helpers.s3_server import BUCKET, make_bucket, s3_environment, use_s3
 from tests.helpers.tiny_runs import write_tiny_configuration
@@ -118,7 +119,7 @@ def test_of_one_name_one_jobset_is_created(kubernetes: KubernetesCluster, tmp_pa
         with job.launch():  # as by a second process, which has nothing but the lease
             assert is_under_way(job.record, job.store, RUN, job.lease)
             (jobset,) = kubernetes.list_jobsets()
-            KubernetesApi(job.config.kubernetes).create(jobset)  # 409, and that is no error
+            KubernetesApi(job.order.cluster.kubernetes).create(jobset)  # 409, and that is no error
             assert len(kubernetes.list_jobsets()) == 1
     assert not is_under_way(job.record, job.store, RUN, job.lease)
     assert end_job(job.record, job.store, RUN, job.lease, grace_seconds=1) is None  # it is gone, and that is none

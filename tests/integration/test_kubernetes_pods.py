@@ -8,8 +8,9 @@ from kubernetes import client, config
 from tasks.launching.kubernetes import job as job_module
 from tests.helpers.commands import wait_until
 from tests.helpers.kubernetes_cluster import IMAGE, KubernetesCluster
-from tests.helpers.kubernetes_jobs import ENDLESS, Job, follow, follow_until_it_trains
+from tests.helpers.kubernetes_jobs import Job
 from tests.helpers.kubernetes_server import NAMESPACE
+from tests.helpers.leased_segments import ENDLESS, follow, follow_until_it_trains
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 import os
 import sys
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,26 +10,18 @@ import pytest
 
 from storage.checkpoints.checkpoints import hash_weights
 from storage.errors import ConfigurationError
-from storage.objects.local_store import LocalStore
-from storage.runs.run_state import JobRecord, Lease
-from storage.runs.segments import OutcomeRecord, find_outcome
 from storage.runs.transitions import end_evaluation
 from tasks.launching.configuration import ClusterConfig
-from tasks.launching.launchers import end_job, is_under_way, make_job, name_job, require_acceptable_job
-from tasks.launching.orders import JobOrder
+from tasks.launching.launchers import end_job, is_under_way, require_acceptable_job
 from tasks.launching.slurm.job import SlurmJob, submission
 from tests.helpers.commands import Runner
-from tests.helpers.datasets import publish_small_dataset
+from tests.helpers.leased_segments import ENDLESS, RUN, LeasedSegment, follow
 from tests.helpers.parquet import text_columns, write_parquet
-from tests.helpers.runs import lease_run, make_run
 from tests.helpers.s3_server import BUCKET, make_bucket, use_s3
 from tests.helpers.slurm_cluster import SlurmCluster
 from tests.helpers.tiny_runs import write_tiny_configuration
-from tests.helpers.training import checkpoint_at, make_spec, train_to_end
+from tests.helpers.training import checkpoint_at, train_to_end
 from training.configuration import TrainConfig
-
-POLL_SECONDS = 0.2
-RUN = "small"
 
 
 @pytest.fixture
@@ -41,40 +32,16 @@ def here(slurm: SlurmCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     return slurm
 
 
-class Job:
-    """A segment of two nodes under a lease of its own, from the store alone."""
+class Job(LeasedSegment):
+    """A segment of two nodes; `cluster` are more settings of `[cluster]`."""
 
     def __init__(self, folder: Path, train: dict[str, Any] | None = None, **cluster: Any) -> None:
-        self.store = LocalStore(folder / "store")
-        self.manifest = make_run(self.store, RUN)
-        dataset = publish_small_dataset(self.store, folder / "work", rows=100)
-        self.fence = lease_run(self.manifest, ranks=2)
-        spec = make_spec(self.store, dataset, folder / "segment", self.fence, ranks=1, **train or {})
-        config = ClusterConfig(kind="slurm", nodes=2, **cluster)
-        self.order = JobOrder(segment=spec, cluster=config, grace_seconds=30)
-        record = name_job(config, self.store, RUN, self.fence)
-        assert record is not None
-        self.record: JobRecord = record
+        super().__init__(folder, ClusterConfig(kind="slurm", nodes=2, **cluster), train)
 
     def launch(self) -> SlurmJob:
-        job = make_job(self.record, self.order, self.store)
+        job = self.make_job()
         assert isinstance(job, SlurmJob)
         return job
-
-    @property
-    def lease(self) -> Lease:
-        lease = self.manifest.load_head().state.lease
-        assert lease is not None
-        return lease
-
-    @property
-    def outcome(self) -> OutcomeRecord | None:
-        return find_outcome(self.store, RUN, self.fence)
-
-
-def follow(job: SlurmJob, until: Callable[[], bool] = lambda: False) -> None:
-    while job.is_running(POLL_SECONDS) and not until():
-        pass
 
 
 def own_environment(prefect_server: dict[str, str]) -> dict[str, str]:
@@ -120,7 +87,7 @@ def test_a_job_that_may_begin_with_fewer_nodes_gets_all_that_are_free(here: Slur
 
 @pytest.mark.slow
 def test_a_job_that_runs_is_found_and_launched_once(here: SlurmCluster, tmp_path: Path) -> None:
-    job = Job(tmp_path, train={"steps": 1_000_000})
+    job = Job(tmp_path, train=ENDLESS)
     with job.launch() as first:
         follow(first, lambda: first.describe_wait() is None)
         with job.launch():  # as by a second process, which has nothing but the lease
@@ -142,7 +109,7 @@ def test_a_node_that_never_comes_is_missed_and_the_others_are_named(here: SlurmC
 
 @pytest.mark.slow
 def test_nodes_whose_lease_was_taken_leave_by_themselves(here: SlurmCluster, tmp_path: Path) -> None:
-    job = Job(tmp_path, train={"steps": 1_000_000})
+    job = Job(tmp_path, train=ENDLESS)
     with job.launch() as launched:
         follow(launched, lambda: launched.read_reports() != [])
         job.manifest.commit("taken up elsewhere", end_evaluation(job.fence))
@@ -153,7 +120,7 @@ def test_nodes_whose_lease_was_taken_leave_by_themselves(here: SlurmCluster, tmp
 
 @pytest.mark.slow
 def test_a_job_that_is_queued_again_does_not_train_its_fence_a_second_time(here: SlurmCluster, tmp_path: Path) -> None:
-    job = Job(tmp_path, train={"steps": 1_000_000}, sbatch=["--requeue"])
+    job = Job(tmp_path, train=ENDLESS, sbatch=["--requeue"])
     with job.launch() as launched:
         follow(launched, lambda: launched.read_reports() != [])
         here.call("scontrol", "requeue", str(launched.number))
@@ -164,7 +131,7 @@ def test_a_job_that_is_queued_again_does_not_train_its_fence_a_second_time(here:
 
 @pytest.mark.slow
 def test_a_node_that_dies_is_named(here: SlurmCluster, tmp_path: Path) -> None:
-    job = Job(tmp_path, train={"steps": 1_000_000})
+    job = Job(tmp_path, train=ENDLESS)
     with job.launch() as launched:
         follow(launched, lambda: launched.read_reports() != [])
         here.kill_node("n2")
@@ -174,7 +141,7 @@ def test_a_node_that_dies_is_named(here: SlurmCluster, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_ranks_save_before_the_time_limit_of_their_job(here: SlurmCluster, tmp_path: Path) -> None:
-    job = Job(tmp_path, train={"steps": 1_000_000}, time_limit="2")
+    job = Job(tmp_path, train=ENDLESS, time_limit="2")
     with job.launch() as launched:
         follow(launched)
         assert launched.describe_end() is None  # they were gone before it was over

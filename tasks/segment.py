@@ -132,6 +132,8 @@ class _Segment:
             if promote(self._config, places, found.path) is not None:
                 display.promoted(found.step)
         except CorruptObjectError as error:
+            # What is missing may have been promoted and, later, deleted by whoever watches the ranks by now.
+            require_own_watch(places, job)
             set_aside_damaged(places, found.step, found.path, str(error), fence)
         except FencedError:
             raise

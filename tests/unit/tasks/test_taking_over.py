@@ -5,13 +5,16 @@ from typing import Any
 
 import pytest
 
-from storage.errors import RunBusyError
+from storage.errors import CorruptObjectError, RunBusyError
 from storage.objects.local_store import LocalStore
 from storage.runs.holders import this_process
 from storage.runs.manifest import Manifest
-from storage.runs.run_state import CheckpointRecord
+from storage.runs.run_state import CheckpointRecord, Lease
 from storage.runs.transitions import take_lease, take_over
+from tasks import segment
+from tasks.configuration import DataConfig, RunConfig
 from tasks.places import RunPlaces
+from tasks.running.signals import StopRequest
 from tasks.running.taking_over import require_own_watch, was_taken_up
 from tests.helpers.runs import make_run
 from training.watching.reporter import CheckpointReport
@@ -46,15 +49,39 @@ def test_who_holds_the_lease_goes_on(places: RunPlaces) -> None:
     assert not job.is_left
 
 
-def test_whose_lease_was_taken_over_leaves_the_job_to_whoever_watches_it_now(places: RunPlaces) -> None:
+def hand_over(places: RunPlaces) -> Lease:
+    """Another process watches the job from now on; the lease as it was."""
     lease = places.manifest.load_head().state.lease
     assert lease is not None
     heir = lease.holder.model_copy(update={"host": "another-host", "pid": 77})
     places.manifest.commit("watched by another process", take_over(lease, heir))
+    return lease
+
+
+def test_whose_lease_was_taken_over_leaves_the_job_to_whoever_watches_it_now(places: RunPlaces) -> None:
+    hand_over(places)
     job: Any = Job()
     with pytest.raises(RunBusyError, match="watched by process 77 on another-host now"):
         require_own_watch(places, job)
     assert job.is_left
+
+
+def test_what_another_watcher_has_promoted_and_deleted_since_is_not_called_damaged(
+    places: RunPlaces, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def promote(_config: RunConfig, _places: RunPlaces, path: str) -> None:
+        raise CorruptObjectError(f"{path}/index.json is missing.")
+
+    monkeypatch.setattr(segment, "promote", promote)
+    lease = hand_over(places)
+    data = DataConfig(text="t", label="l", kind="multiclass")
+    late = segment._Segment(RunConfig(run="run", store=places.store.address, data=data), StopRequest())
+    job: Any = Job()
+    display: Any = None
+    with pytest.raises(RunBusyError, match="watched by process 77"):
+        late._take_up(CheckpointReport(path="checkpoints/33", step=33), lease.fence, job, display)
+    assert job.is_left
+    assert places.manifest.load_head().state.set_aside == []
 
 
 def test_what_was_promoted_or_set_aside_before_is_not_taken_up_again(places: RunPlaces) -> None:

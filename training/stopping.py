@@ -92,7 +92,7 @@ def end_after_parent(seconds: float) -> None:
     def follow() -> None:
         while os.getppid() == parent:
             time.sleep(PARENT_SECONDS)  # pidfd_open(2) would tell, which the kernels of many a cluster do not have
-        time.sleep(seconds)
+        time.sleep(seconds)  # the rank's time to save and leave; if it does, the process ends and this with it
         text = f"What launched this rank was killed {seconds:g} s ago, and it has not left since: it ends.\n"
         os.write(2, text.encode())
         os._exit(1)

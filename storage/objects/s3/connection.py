@@ -149,7 +149,7 @@ class S3Connection:
         _logger.warning(
             "%s: attempt %d of %d failed (%s), again in %.1f s.", what, attempt, self.attempts, brief(error), seconds
         )
-        time.sleep(seconds)
+        time.sleep(seconds)  # a server that has too much to do tells nobody when that is over
 
     def _is_settled(self, key: str, put_id: str) -> bool:
         """Whether the put with this id took place. Raises `ObjectExistsError` if another one did."""

@@ -1,8 +1,8 @@
 """Parts of objects, for a loader that reads thousands of them: urllib3 asks for them at addresses that boto3 signs.
 
-boto3 takes more CPU time to ask for a part than it takes to receive one. The signature of an address says nothing of a
-part, so all parts of an object share it for some minutes. Invariant: what is filled in are the bytes that were asked
-for, of the version that was asked for. Any other answer is left to boto3, which asks again and says what is wrong.
+boto3 makes and signs each request anew. The signature of an address says nothing of a part, so all parts of an object
+share it for some minutes. Invariant: what is filled in are the bytes that were asked for, of the version that was asked
+for. Any other answer is left to boto3, which asks again and says what is wrong.
 """
 
 import os

@@ -11,6 +11,7 @@ from itertools import count, takewhile
 import torch
 import torch.distributed as dist
 
+from training.pulse import Collective
 from training.saving.writer import Writing
 from training.stopping import StopFlag, StopReason
 from training.world import World
@@ -50,7 +51,7 @@ def _take_greatest(words: torch.Tensor, world: World) -> None:
     """Of each word the greatest of all ranks: up the tree to the first rank, and from there down to all."""
     children = children_of(world.rank, world.size)
     theirs = torch.empty_like(words)
-    with world.pulse.waiting_for_ranks():
+    with world.pulse.waiting_for_ranks(Collective.BOUNDARY):
         for child in children:
             dist.recv(theirs, child)
             torch.maximum(words, theirs, out=words)

@@ -8,7 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from enum import StrEnum
 from pathlib import Path
 
@@ -30,6 +30,20 @@ class Place(StrEnum):
     SAVING = "save"
 
 
+class Collective(StrEnum):
+    """What ranks wait for each other at, in words that follow "for"."""
+
+    GRADIENTS = "the sum of the gradients"
+    LARGEST_GRADIENT = "the largest gradient of a step that is computed again"
+    BOUNDARY = "the decision at the step's boundary"
+    LOSSES = "the losses of the last steps"
+    PREDICTIONS = "each other's predictions"
+    LEDGER = "the ledger's rows"
+    DIGESTS = "the digests of a checkpoint's files"
+    TROUBLE = "word whether saving or restoring went well"
+    RESTORED = "the files of the checkpoint"
+
+
 class RankPulse(BaseModel):
     """One rank, as it was a moment ago."""
 
@@ -38,6 +52,7 @@ class RankPulse(BaseModel):
     beat: int = Field(description="Counts up as long as the process runs.")
     step: int
     place: Place
+    collective: Collective | None = Field(None, description="Where it waits for the other ranks.")
     seconds: float = Field(description="For so long at this place by now.")
     leaves: int = Field(description="Computed since the rank began.")
     spent: dict[Place, float] = Field(description="Seconds at each place since the rank began.")
@@ -49,6 +64,7 @@ class Pulse:
     def __init__(self) -> None:
         self.step = self.leaves = 0
         self._place, self._since = Place.STARTING, time.monotonic()
+        self._collective: Collective | None = None
         self._spent: dict[Place, float] = {}
         self._beat = 0
 
@@ -67,9 +83,12 @@ class Pulse:
         finally:
             self._go_to(before)
 
-    def waiting_for_ranks(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def waiting_for_ranks(self, collective: Collective) -> Iterator[None]:
         """Around a collective in the midst of training."""
-        return self.at(Place.OTHERS)
+        self._collective = collective
+        with self.at(Place.OTHERS):
+            yield
 
     def _go_to(self, place: Place) -> None:
         now = time.monotonic()
@@ -84,7 +103,7 @@ class Pulse:
 
     def _write(self, file: Path, rank: int) -> None:
         self._beat += 1
-        place, seconds = self._place, time.monotonic() - self._since
+        place, collective, seconds = self._place, self._collective, time.monotonic() - self._since
         spent = dict(self._spent)
         spent[place] = spent.get(place, 0.0) + seconds
         pulse = RankPulse(
@@ -93,6 +112,7 @@ class Pulse:
             beat=self._beat,
             step=self.step,
             place=place,
+            collective=collective if place is Place.OTHERS else None,
             seconds=seconds,
             leaves=self.leaves,
             spent=spent,

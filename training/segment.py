@@ -17,9 +17,9 @@ from training.loop import Segment, train
 from training.model.precision import choose_precision
 from training.process_group import join_process_group
 from training.saving.restoring import Share
+from training.saving.versions import describe_version_changes, read_versions
 from training.specification import ResumePoint, SegmentSpec
 from training.stopping import StopFlag, StopReason
-from training.versions import describe_version_changes, read_versions
 from training.watching.curve import LossCurve
 from training.watching.reporter import Reporter
 from training.watching.training_state import TrainingState

@@ -91,7 +91,7 @@ def _describe_silence(silent: Sequence[_Heard], waiting: Sequence[RankPulse], li
     return (
         f"{_name(lost)} {'has' if len(lost) == 1 else 'have'} not been heard of for {seconds:.0f} s, and "
         f"{count_of(len(waiting), 'other rank')} {'waits' if len(waiting) == 1 else 'wait'} at step "
-        f"{waiting[0].step:,}: {why}."
+        f"{waiting[0].step:,}{_name_collectives(waiting)}: {why}."
     )
 
 
@@ -100,7 +100,8 @@ def _describe_busy(busy: Sequence[RankPulse], waiting: Sequence[RankPulse]) -> s
     doing = f"{AT_PLACE[slowest.place]} for {slowest.seconds:.0f} s at step {slowest.step:,}"
     if not waiting:
         return f"{_name([slowest])}: {doing}."
-    return f"{_name(busy)} did not come to where {count_of(len(waiting), 'other rank')} wait: {doing}."
+    others = f"{count_of(len(waiting), 'other rank')} {'waits' if len(waiting) == 1 else 'wait'}"
+    return f"{_name(busy)} did not come to where {others}{_name_collectives(waiting)}: {doing}."
 
 
 def _describe_broken(waiting: Sequence[RankPulse]) -> str:
@@ -108,9 +109,14 @@ def _describe_broken(waiting: Sequence[RankPulse]) -> str:
     seconds = min(pulse.seconds for pulse in waiting)
     where = f" The network between {listed(hosts)} is broken." if len(hosts) > 1 else ""
     return (
-        f"All ranks run, and have waited for each other for {seconds:.0f} s at step {waiting[0].step:,}: what they "
-        f"send does not arrive.{where}"
+        f"All ranks run, and have waited for each other for {seconds:.0f} s at step {waiting[0].step:,}"
+        f"{_name_collectives(waiting)}: what they send does not arrive.{where}"
     )
+
+
+def _name_collectives(waiting: Sequence[RankPulse]) -> str:
+    collectives = sorted({pulse.collective for pulse in waiting if pulse.collective is not None})
+    return f" for {listed(collectives)}" if collectives else ""
 
 
 def _name(pulses: Sequence[RankPulse]) -> str:

@@ -1,6 +1,7 @@
 """Ranks that do not get on are killed, and what became of them is written down."""
 
 import os
+import re
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -71,6 +72,7 @@ def test_a_rank_that_stands_still_while_the_other_waits_is_named_and_costs_less_
     with launch(spec) as ranks:
         assert supervise(ranks, watch, StopRequest(), _stopping(spec, rank=1))
     assert watch.cause.startswith("Rank 1 on ")
+    assert re.search(r"1 other rank waits at step [\d,]+ for (the|each)", watch.cause)
     assert "the process stands still, while others of its machine do not." in watch.cause
     assert "reported nothing for 10 s (segment.lost_seconds) and were killed" in watch.cause
 

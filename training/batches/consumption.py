@@ -15,6 +15,7 @@ from torch import Tensor
 
 from storage.runs.ledger import LEDGER_SCHEMA
 from training.batches.tensors import Leaf
+from training.pulse import Collective
 from training.world import World
 
 ROWS_TYPE = LEDGER_SCHEMA.field("rows").type
@@ -49,14 +50,14 @@ class Consumption:
             return words
         mine = torch.from_numpy(words)
         counts = [torch.zeros(1, dtype=torch.int64) for _ in range(self._world.size)]
-        with self._world.pulse.waiting_for_ranks():
+        with self._world.pulse.waiting_for_ranks(Collective.LEDGER):
             dist.all_gather(counts, torch.tensor([len(words)]))
         longest = max(int(count) for count in counts)
         padded = torch.nn.functional.pad(mine, (0, longest - len(words)))
         parts: list[Tensor] | None = None
         if self._world.is_first:
             parts = [torch.empty_like(padded) for _ in range(self._world.size)]
-        with self._world.pulse.waiting_for_ranks():
+        with self._world.pulse.waiting_for_ranks(Collective.LEDGER):
             dist.gather(padded, parts)
         kept = [part[: int(count)] for part, count in zip(parts or [], counts, strict=False)]
         return torch.cat(kept).numpy() if kept else np.empty(0, dtype=np.int64)

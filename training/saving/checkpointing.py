@@ -33,10 +33,10 @@ from storage.runs.run_state import SaveFigures
 from training.saving.exchange import add_digests, first_trouble
 from training.saving.snapshot import Snapshot
 from training.saving.state_tensors import HostFile, StateTensors, share_of
+from training.saving.versions import read_versions
 from training.saving.writer import CheckpointWriter, SavePart, Writing, WrittenPart, attempt
 from training.specification import SegmentSpec
 from training.trainer import Trainer
-from training.versions import read_versions
 from training.watching.reporter import Reporter
 from training.watching.training_state import TrainingState
 from training.world import World

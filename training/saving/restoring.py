@@ -31,6 +31,7 @@ from storage.checkpoints.tensor_layout import TensorKind
 from storage.errors import CorruptObjectError, IncompatibleRunError, ObjectMissingError
 from storage.objects.bad_blocks import read_or_damaged
 from storage.objects.store import Store
+from training.pulse import Collective
 from training.saving.exchange import first_trouble
 from training.saving.signature import require_same_signature, signature_of_file, signature_of_model
 from training.saving.state_tensors import share_of, view_tensors
@@ -117,7 +118,7 @@ class Restorer:
         device = self._trainer.device
         data = torch.empty(file.num_bytes, dtype=torch.uint8, device=device) if data is None else data.to(device)
         if self._world.size > 1:
-            with self._world.pulse.waiting_for_ranks():
+            with self._world.pulse.waiting_for_ranks(Collective.RESTORED):
                 dist.broadcast(data, src=owner)
         return data
 

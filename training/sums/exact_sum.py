@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from storage.errors import ConfigurationError
 from training.optimizer.optimization import Optimization
+from training.pulse import Collective
 from training.sums.fixed_point import NUM_TALLIES, OUTSIDE, FixedPoint
 from training.world import World
 
@@ -89,7 +90,7 @@ class ExactSum:
         yield
         if self._own_part is not None:
             self._own_part.synchronize()
-        with self._world.pulse.waiting_for_ranks():
+        with self._world.pulse.waiting_for_ranks(Collective.GRADIENTS):
             num_outside = self._tallies()[OUTSIDE].item()
         if num_outside == 0:
             return
@@ -136,7 +137,7 @@ class ExactSum:
         """The largest magnitude in any leaf's gradient, infinity if one is not finite. A collective."""
         largest = self._largest.nan_to_num(nan=torch.inf, posinf=torch.inf)
         if self._world.size > 1:
-            with self._world.pulse.waiting_for_ranks():
+            with self._world.pulse.waiting_for_ranks(Collective.LARGEST_GRADIENT):
                 dist.all_reduce(largest, op=dist.ReduceOp.MAX)
         return largest.item()
 
@@ -169,7 +170,7 @@ class ExactSum:
         """Wait for the sums, and make them the parameters' gradients."""
         if self._own_part is not None:
             self._own_part.record()
-        with self._world.pulse.waiting_for_ranks():
+        with self._world.pulse.waiting_for_ranks(Collective.GRADIENTS):
             for work in self._under_way:
                 work.wait()  # on a GPU the stream waits, not the CPU
         self._under_way.clear()

@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from training.pulse import Collective
 from training.sums.fixed_point import NUM_TALLIES
 from training.world import World
 
@@ -32,6 +33,6 @@ class StepFigures:
         losses, tallies = figures[:, :-NUM_TALLIES].contiguous(), figures[:, -NUM_TALLIES:]
         if self._world.size > 1:
             # Each leaf's loss is one rank's and zero on all others: nothing is rounded. Tallies are all ranks' already.
-            with self._world.pulse.waiting_for_ranks():
+            with self._world.pulse.waiting_for_ranks(Collective.LOSSES):
                 dist.all_reduce(losses)
         return list(zip(losses, tallies.tolist(), strict=True))

@@ -19,6 +19,7 @@ from training.data.order import RowOrder
 from training.data.reading import SampleReader
 from training.model.objective import Objective
 from training.model.precision import Precision
+from training.pulse import Collective
 from training.world import World
 
 # Samples are sorted by length within windows of so many forward passes: little padding, bounded memory.
@@ -71,7 +72,7 @@ class Validator:
             return None
         if self._world.size > 1:
             # Each row was filled in by one rank and is zero on all others: the sum is exact.
-            with self._world.pulse.waiting_for_ranks():
+            with self._world.pulse.waiting_for_ranks(Collective.PREDICTIONS):
                 dist.all_reduce(rows)
         return rows[:, :-1], rows[:, -1].long()
 

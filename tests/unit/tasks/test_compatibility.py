@@ -26,8 +26,8 @@ from tasks.settings.reading import change_values, configure
 from tests.helpers.runs import make_checkpoint
 from training.saving.restoring import load_weights
 from training.saving.signature import Signature, describe_differences, require_same_signature
+from training.saving.versions import describe_driver, describe_processor, describe_version_changes, read_versions
 from training.specification import ResumePoint
-from training.versions import describe_driver, describe_processor, describe_version_changes, read_versions
 
 SOURCES = {"source": "s", "split": {"validation_source": "v", "test_source": "t"}}
 CONFIG = RunConfig.model_validate({"run": "run", "data": {"text": "t", "label": "l", "kind": "binary", **SOURCES}})

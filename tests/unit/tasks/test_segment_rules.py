@@ -14,7 +14,7 @@ from storage.runs.run_state import CheckpointRecord, RunState, SegmentRecord, Se
 from tasks.configuration import DataConfig, RunConfig, SegmentConfig
 from tasks.running.signals import StopRequest, run_to_end
 from tasks.segment import require_progress
-from training.versions import describe_version_changes
+from training.saving.versions import describe_version_changes
 
 CONFIG = RunConfig(run="r", data=DataConfig(text="t", label="l", kind="binary"), segment=SegmentConfig(seconds=5))
 

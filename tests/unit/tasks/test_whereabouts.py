@@ -5,10 +5,11 @@ import pytest
 from tasks.running import hang, whereabouts
 from tasks.running.hang import LEAST_LOST_SECONDS, LOST_STEPS, SILENT_SECONDS, HangWatch
 from tasks.running.whereabouts import Whereabouts
-from training.pulse import Place, RankPulse
+from training.pulse import Collective, Place, RankPulse
 from training.watching.reporter import Report
 
 HOSTS = ("n1", "n1", "n2", "n2")
+COLLECTIVES = (Collective.GRADIENTS, Collective.GRADIENTS, Collective.GRADIENTS, Collective.BOUNDARY)
 HANG_SECONDS = 900.0
 POLL_SECONDS = 2.0
 
@@ -43,6 +44,7 @@ class Ranks:
     def pulse(self, rank: int) -> RankPulse:
         return self.silent.get(rank) or RankPulse(
             rank=rank, host=HOSTS[rank], beat=int(self.clock.now), step=self.step, place=self.places[rank],
+            collective=COLLECTIVES[rank] if self.places[rank] is Place.OTHERS else None,
             seconds=self.clock.now - self.since[rank], leaves=0, spent={},
         )  # fmt: skip
 
@@ -75,7 +77,7 @@ def test_ranks_on_a_machine_that_is_not_heard_of_are_named_and_not_waited_for_un
     assert ranks.pass_time(2 * POLL_SECONDS)
     cause = ranks.watch.cause
     assert cause.startswith("Rank 2 on n2 and rank 3 on n2 have not been heard of for ")
-    assert "2 other ranks wait at step 17: the machine vanished or stands still, its network is cut" in cause
+    assert "2 other ranks wait at step 17 for the sum of the gradients: the machine vanished or stands still, " in cause
     assert "reported nothing for 60 s (20 times their longest step of late, and at least 60 s)" in cause
 
 
@@ -89,6 +91,7 @@ def test_a_silent_rank_whose_machine_is_heard_of_is_called_a_process_that_stands
 def test_ranks_that_all_run_and_wait_for_each_other_have_a_broken_network(ranks: Ranks) -> None:
     assert ranks.pass_time(LEAST_LOST_SECONDS + POLL_SECONDS)
     assert ranks.watch.cause.startswith("All ranks run, and have waited for each other for 6")
+    assert "at step 17 for the decision at the step's boundary and the sum of the gradients: " in ranks.watch.cause
     assert "The network between n1 and n2 is broken." in ranks.watch.cause
 
 
@@ -110,7 +113,10 @@ def test_a_rank_that_is_busy_may_get_on_and_has_until_hang_seconds(ranks: Ranks,
     ranks.places[2] = place
     assert not ranks.pass_time(HANG_SECONDS - POLL_SECONDS)
     assert ranks.pass_time(2 * POLL_SECONDS)
-    assert ranks.watch.cause.startswith("Rank 2 on n2 did not come to where 3 other ranks wait: " + words)
+    assert ranks.watch.cause.startswith(
+        "Rank 2 on n2 did not come to where 3 other ranks wait for the decision at the step's boundary and the sum of "
+        "the gradients: " + words
+    )
     assert "reported nothing for 900 s (segment.hang_seconds)" in ranks.watch.cause
 
 

@@ -4,7 +4,7 @@ import threading
 from pathlib import Path
 
 from tests.helpers.commands import wait_until
-from training.pulse import Place, Pulse, RankPulse, read_pulses
+from training.pulse import Collective, Place, Pulse, RankPulse, read_pulses
 
 
 def test_a_rank_that_waits_says_for_what_and_goes_on_beating(tmp_path: Path) -> None:
@@ -13,7 +13,7 @@ def test_a_rank_that_waits_says_for_what_and_goes_on_beating(tmp_path: Path) -> 
 
     def train() -> None:
         pulse.step, pulse.leaves = 7, 14
-        with pulse.at(Place.COMPUTING), pulse.waiting_for_ranks():
+        with pulse.at(Place.COMPUTING), pulse.waiting_for_ranks(Collective.LOSSES):
             is_over.wait(60)
 
     training = threading.Thread(target=train)
@@ -27,6 +27,7 @@ def test_a_rank_that_waits_says_for_what_and_goes_on_beating(tmp_path: Path) -> 
         is_over.set()
         training.join()
     assert (later.rank, later.step, later.leaves, later.place) == (3, 7, 14, Place.OTHERS)
+    assert later.collective is Collective.LOSSES
     assert later.seconds > first.seconds
 
 
@@ -35,13 +36,13 @@ def test_time_is_counted_where_it_was_spent(tmp_path: Path) -> None:
     with pulse.at(Place.COMPUTING):
         with pulse.at(Place.INPUT):
             pass
-        with pulse.waiting_for_ranks():
+        with pulse.waiting_for_ranks(Collective.GRADIENTS):
             pass
     pulse.begin(tmp_path, rank=0)
     wait_until(lambda: bool(read_pulses(tmp_path)))
     (told,) = read_pulses(tmp_path)
     assert set(told.spent) == {Place.STARTING, Place.COMPUTING, Place.INPUT, Place.OTHERS}
-    assert told.place is Place.STARTING
+    assert (told.place, told.collective) == (Place.STARTING, None)
 
 
 def test_a_pulse_is_read_whole_or_not_at_all(tmp_path: Path) -> None:

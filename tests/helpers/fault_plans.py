@@ -60,11 +60,12 @@ class FileFault:
 class StepFault:
     """On a rank (None: each) before it takes this step (None: any) with this row of the training split (None: any).
 
-    A death: see `Death`. stop: the rank stands still. out_of_memory: the step raises what torch raises.
+    A death: see `Death`. stop: the rank stands still. slow: it stands still for a moment, at this step and at each one
+    after it. out_of_memory: the step raises what torch raises.
     nan, spike: the row's numeric columns become NaN, or so large that the loss leaps.
     """
 
-    effect: Death | Literal["stop", "out_of_memory", "nan", "spike"]
+    effect: Death | Literal["stop", "slow", "out_of_memory", "nan", "spike"]
     rank: int | None = None
     step: int | None = None
     row: int | None = None
@@ -131,6 +132,10 @@ class FaultPlan:
     def hang(self, rank: int, step: int) -> "FaultPlan":
         """The rank stands still before it takes this step."""
         return self.having(StepFault("stop", rank, step))
+
+    def slow(self, rank: int) -> "FaultPlan":
+        """The rank's machine is slow from the first step on."""
+        return self.having(StepFault("slow", rank))
 
     def out_of_memory(self, rank: int, step: int) -> "FaultPlan":
         """The step ends as it does when an allocation fails."""

@@ -6,6 +6,7 @@ does.
 
 import os
 import signal
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -16,6 +17,7 @@ from tests.helpers.injected_process import InjectedProcess
 
 # Standardised columns are a few units wide: nothing in a model that learnt from them is made for this.
 SPIKE_VALUE = 1e6
+SLOW_SECONDS = 0.1
 
 
 def install_step_faults(process: InjectedProcess, faults: Sequence[tuple[int, StepFault]]) -> None:
@@ -38,6 +40,8 @@ def _meet(process: InjectedProcess, index: int, fault: StepFault, step: int, lea
     """The leaves as they are after the fault, if it is due."""
     is_here = fault.rank in (None, process.rank) and fault.step in (None, step)
     has_row = fault.row is None or any(fault.row in leaf.rows for leaf in leaves)
+    if fault.effect == "slow":
+        return _be_slow(process, index, leaves) if is_here else leaves
     if not (is_here and has_row and process.claim(index, fault.times, step=step)):
         return leaves
     if fault.effect in ("nan", "spike"):
@@ -50,6 +54,13 @@ def _meet(process: InjectedProcess, index: int, fault: StepFault, step: int, lea
         os.kill(os.getpid(), signal.SIGSTOP)
     else:
         process.strike(fault.effect)
+    return leaves
+
+
+def _be_slow(process: InjectedProcess, index: int, leaves: list[Any]) -> list[Any]:
+    """The same leaves, later."""
+    process.claim(index, times=1)  # one mark is enough: it lasts
+    time.sleep(SLOW_SECONDS)
     return leaves
 
 

@@ -5,24 +5,33 @@ share it for some minutes. Invariant: what is filled in are the bytes that were 
 for. Any other answer is left to boto3, which asks again and says what is wrong.
 """
 
+import io
 import os
+import socket
 import time
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from botocore.exceptions import ClientError
 from botocore.httpsession import get_cert_path
 from botocore.parsers import create_parser
 from botocore.utils import get_environ_proxies
-from urllib3 import PoolManager, Timeout
+from urllib3 import HTTPConnectionPool, PoolManager, Timeout
+from urllib3.connection import HTTPConnection
+from urllib3.util import parse_url
 
 from storage.objects.s3.errors import TRANSIENT_STATUS
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
 
 PARTIAL_CONTENT = 206
 # How long an address is used; and signed for, since servers allow clocks to differ by fifteen minutes.
 USED_SECONDS = 5 * 60
 SIGNED_SECONDS = USED_SECONDS + 15 * 60
 NUM_ADDRESSES = 1024
+# A body comes in pieces of 64 KiB and less. To wake up for each takes as long as all else that a part takes.
+AWAITED_BYTES = 512 << 10
 
 
 class Parts:
@@ -51,12 +60,12 @@ class Parts:
         """
         if not self._is_of_use:
             return False
-        address = self._address(bucket, key, int(time.time() // USED_SECONDS))
+        pool, target = self._address(bucket, key, int(time.time() // USED_SECONDS))
         headers = {
             "User-Agent": self._signer.meta.config.user_agent,
             "Range": f"bytes={start}-{start + len(buffer) - 1}",
         }
-        answer = self._http.request("GET", address, headers=headers, redirect=False, preload_content=False)
+        answer = pool.urlopen("GET", target, headers=headers, retries=False, redirect=False, preload_content=False)
         found = (answer.status, answer.headers.get("ETag"), answer.headers.get("Content-Length"))
         if found == (PARTIAL_CONTENT, etag, str(len(buffer))):
             buffer[:] = answer.read(decode_content=False)
@@ -68,7 +77,34 @@ class Parts:
         self._is_of_use = False
         return False
 
-    def _sign(self, bucket: str, key: str, _period: int) -> str:
-        target = {"Bucket": bucket, "Key": key}
-        address: str = self._signer.generate_presigned_url("get_object", Params=target, ExpiresIn=SIGNED_SECONDS)
-        return address
+    def _sign(self, bucket: str, key: str, _period: int) -> tuple[HTTPConnectionPool, str]:
+        """The connections to an object's server, and the signed address of the object there."""
+        names = {"Bucket": bucket, "Key": key}
+        address = self._signer.generate_presigned_url("get_object", Params=names, ExpiresIn=SIGNED_SECONDS)
+        pool = self._http.connection_from_url(address)
+        if pool.scheme == "http":  # of TLS, the bytes on the socket are not those of the body
+            pool.ConnectionCls = _Connection
+        return pool, parse_url(address).request_uri
+
+
+class _Socket(socket.socket):
+    """Gives what is read in large pieces when all of a piece, or much, has come."""
+
+    _awaited = 1
+
+    def recv_into(self, buffer: "WriteableBuffer", nbytes: int = 0, flags: int = 0) -> int:
+        """As of any socket. Who asks for more than a buffer knows, from the answer's length, that so much will come."""
+        wanted = nbytes or memoryview(buffer).nbytes
+        awaited = min(wanted, AWAITED_BYTES) if wanted > io.DEFAULT_BUFFER_SIZE else 1
+        if awaited != self._awaited:
+            self.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, awaited)
+            self._awaited = awaited
+        return super().recv_into(buffer, nbytes, flags)
+
+
+class _Connection(HTTPConnection):
+    def connect(self) -> None:
+        super().connect()
+        timeout = self.sock.gettimeout()
+        self.sock = _Socket(fileno=self.sock.detach())
+        self.sock.settimeout(timeout)

@@ -54,7 +54,7 @@ class SlowLink:
         on_the_way: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
         arriving = asyncio.create_task(_arrive(on_the_way, writer))
         clock = asyncio.get_running_loop().time
-        while piece := await reader.read(PIECE_BYTES):
+        while (piece := await reader.read(PIECE_BYTES)) and not arriving.done():
             self.bytes_back += len(piece)
             self._is_free_at = max(clock(), self._is_free_at) + len(piece) / self._bytes_per_second
             on_the_way.put_nowait((self._is_free_at + self._delay_seconds, piece))
@@ -64,11 +64,12 @@ class SlowLink:
 
 
 async def _arrive(on_the_way: asyncio.Queue[tuple[float, bytes]], writer: asyncio.StreamWriter) -> None:
+    """Give the client what has come, until that is all or the client is gone, as one that ended while it fetched."""
     clock = asyncio.get_running_loop().time
     while True:
         at, piece = await on_the_way.get()
         await asyncio.sleep(at - clock())
-        if not piece:
+        if not piece or writer.is_closing():
             writer.close()
             return
         writer.write(piece)

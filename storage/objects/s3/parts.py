@@ -31,7 +31,7 @@ USED_SECONDS = 5 * 60
 SIGNED_SECONDS = USED_SECONDS + 15 * 60
 NUM_ADDRESSES = 1024
 # A body comes in pieces of 64 KiB and less. To wake up for each takes as long as all else that a part takes.
-AWAITED_BYTES = 512 << 10
+AWAITED_BYTES = 1 << 20
 
 
 class Parts:
@@ -88,18 +88,29 @@ class Parts:
 
 
 class _Socket(socket.socket):
-    """Gives what is read in large pieces when all of a piece, or much, has come."""
+    """Wakes who reads a large piece when all of it has come, or much, and not for each packet."""
 
+    _most_awaited = AWAITED_BYTES
     _awaited = 1
 
     def recv_into(self, buffer: "WriteableBuffer", nbytes: int = 0, flags: int = 0) -> int:
         """As of any socket. Who asks for more than a buffer knows, from the answer's length, that so much will come."""
         wanted = nbytes or memoryview(buffer).nbytes
-        awaited = min(wanted, AWAITED_BYTES) if wanted > io.DEFAULT_BUFFER_SIZE else 1
-        if awaited != self._awaited:
-            self.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, awaited)
-            self._awaited = awaited
+        self._await_bytes(min(wanted, self._most_awaited) if wanted > io.DEFAULT_BUFFER_SIZE else 1)
+        try:
+            return super().recv_into(buffer, nbytes, flags)
+        except TimeoutError:
+            if self._awaited == 1:
+                raise
+        # On a slow link less has come. Of one that hangs, the time-out tells now.
+        self._most_awaited = 1
+        self._await_bytes(1)
         return super().recv_into(buffer, nbytes, flags)
+
+    def _await_bytes(self, num_bytes: int) -> None:
+        if num_bytes != self._awaited:
+            self.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, num_bytes)
+            self._awaited = num_bytes
 
 
 class _Connection(HTTPConnection):

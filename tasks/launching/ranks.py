@@ -29,6 +29,9 @@ SPECIFICATION_NAME = "segment.json"
 LOG_NAME = "ranks.log"
 # What torchrun would say to the only rank.
 ALONE = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
+# How long Arrow's allocator keeps the pages of what is freed: longer than from one row group of a bucket, or one block
+# of leaves, to the next. What a user has set stands.
+ALLOCATOR = {"MIMALLOC_PURGE_DELAY": "10000"}  # ms
 LOOPBACK = "lo"
 TORCHRUN = "torch.distributed.run"
 STACKS_SECONDS = 2.0
@@ -176,6 +179,7 @@ def _environment(
     threads = str(train.threads)
     interface = LOOPBACK if meeting is None else meeting.interface
     return {
+        **ALLOCATOR,
         **environment_of_installation(),
         "OMP_NUM_THREADS": threads,
         "MKL_NUM_THREADS": threads,

@@ -25,9 +25,6 @@ from training.stopping import follow_parent
 from training.world import World
 
 MESSAGE_BYTES = 1 << 16
-# How long Arrow's allocator keeps the pages of what is freed: longer than from one row group of a bucket to the next.
-# What a user has set stands.
-ALLOCATOR = {"MIMALLOC_PURGE_DELAY": "10000"}  # ms
 # Of one that ends again and again, ranks do the work.
 MOST_STARTS = 4
 
@@ -64,7 +61,7 @@ class AssemblingAhead:
 
     def _start(self) -> None:
         command = [sys.executable, "-m", "training.batches.ahead"]
-        self._process = subprocess.Popen(command, env=ALLOCATOR | os.environ, stdin=subprocess.PIPE, bufsize=0)
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, bufsize=0)
         self._num_started += 1
 
     def _tell_work(self) -> None:

@@ -23,6 +23,7 @@ from tasks.configuration import RunConfig
 from tasks.corpora.generate import generate_corpus
 from tasks.data.pipeline import prepare_dataset
 from tasks.launching.processes import kill_tree
+from tasks.launching.ranks import ALLOCATOR
 from tasks.settings.reading import load_configuration
 from tests.benchmarks.loaders.holdfast import QUALITY
 from tests.benchmarks.loaders.peers import PEERS, ROOT, Peer, peer_command, peer_environment
@@ -82,7 +83,8 @@ class Site:
         for name, value in options.items():
             command += [f"--{name.replace('_', '-')}", str(value)]
         with tempfile.TemporaryDirectory(dir=self.folder) as scratch:
-            return self._run([*command, "--scratch", scratch], peer_environment(self._variables))
+            environment = peer_environment(ALLOCATOR | self._variables)  # as ranks are launched
+            return self._run([*command, "--scratch", scratch], environment)
 
     def run_peer(self, peer: Peer, ranks: int, bucket: bool = False) -> Measured:
         """An epoch of a peer."""

@@ -24,7 +24,7 @@ from tasks.reports.set_aside import describe_set_aside, describe_setback
 from tasks.retrying import Patience
 from tasks.running.hang import HangWatch
 from tasks.running.heartbeat import Heartbeat
-from tasks.running.launch import hold_lease, launch_job, require_launchable
+from tasks.running.launch import hold_lease, launch_job, release_kept_job, require_launchable
 from tasks.running.promotion import clear_strays, set_aside_damaged, set_aside_resume_point
 from tasks.running.settle import settle_segment
 from tasks.running.signals import StopRequest, run_to_end
@@ -93,6 +93,8 @@ class _Segment:
             record = self._patience.attempt(
                 f"Settling segment {lease.fence}", lambda: settle_segment(config, places, lease, promote)
             )
+            if record.is_final or self._request.is_made:
+                release_kept_job(places, lease)
             announce(_describe_end(record))
             rename_step(f"segment {number}: steps {record.first_step:,} to {record.last_step:,}")
         return record

@@ -34,6 +34,11 @@ class JobRecord(Record):
 
     kind: Literal["slurm", "kubernetes"]
     name: str = Field(description="By which the cluster's controller finds it.")
+    nodes: list[str] | None = Field(
+        None,
+        exclude_if=lambda value: value is None,
+        description="Those that are left of a job that served the segment before. None: all that the job gets.",
+    )
 
 
 class Lease(Record):

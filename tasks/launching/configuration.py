@@ -93,6 +93,20 @@ class ClusterConfig(ConfigModel):
     join_seconds: float = Field(
         300, gt=0, description="Seconds within which all nodes of a job must have come, counted from the first."
     )
+    keep_seconds: float = Field(
+        300,
+        ge=0,
+        description="Seconds for which the nodes of a Slurm job whose segment was lost wait in it for the run's next "
+        "segment, which then goes on there with those that are left, min_nodes or more. 0: the job ends, and the next "
+        "segment is a new one.",
+    )
+    grow_seconds: float | None = Field(
+        None,
+        gt=0,
+        description="Where a Slurm job has fewer machines than nodes: when a segment ran there for so many seconds, "
+        "and machines of its partition are idle, its ranks are asked to save and leave, and the next job takes them "
+        "too. Default: the run grows when a segment ends for another reason.",
+    )
     partition: str | None = Field(None, min_length=1, description="Slurm's partition. Default: the cluster's.")
     account: str | None = Field(None, min_length=1, description="Slurm's account that the jobs are charged to.")
     time_limit: str | None = Field(

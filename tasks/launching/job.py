@@ -32,6 +32,9 @@ class Job(Protocol):
     def describe_wait(self) -> str | None:
         """Why nothing runs yet, in the cluster's words; None once the ranks have been started."""
 
+    def describe_growth(self) -> str | None:
+        """Why the ranks had better save and leave: with the next job they would be more. None if they would not."""
+
     def stop(self) -> None:
         """Ask the ranks to save and leave, once however often it is called."""
 

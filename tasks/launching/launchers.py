@@ -11,10 +11,11 @@ from storage.runs.run_state import JobRecord, Lease
 from tasks.launching.configuration import ClusterConfig
 from tasks.launching.job import Job
 from tasks.launching.kubernetes.jobset import jobset_name
-from tasks.launching.orders import JobOrder
+from tasks.launching.orders import JobOrder, load_order, read_node_ends
 from tasks.launching.ranks import Ranks
 from tasks.launching.slurm.commands import require_acceptable
-from tasks.launching.slurm.job import SlurmJob, job_name, submission
+from tasks.launching.slurm.job import SlurmJob
+from tasks.launching.slurm.submission import job_name, submission
 from training.configuration import TrainConfig
 
 NO_CLIENT = (
@@ -36,6 +37,29 @@ def name_job(cluster: ClusterConfig, store: Store, run: str, fence: int) -> JobR
         return None
     name = jobset_name if cluster.kind == "kubernetes" else job_name
     return JobRecord(kind=cluster.kind, name=name(store, run, fence))
+
+
+def find_kept_job(config: ClusterConfig, train: TrainConfig, store: Store, run: str, fence: int) -> JobRecord | None:
+    """The job of the lost segment `fence`, if its nodes wait for the next one and are what the configuration asks for.
+
+    One that waits and is not is ended. Raises `ClusterUnavailableError`.
+    """
+    resting = [end for end in read_node_ends(store, run, fence) if end.how == "resting"]
+    if config.kind != "slurm" or not resting:
+        return None
+    job = SlurmJob(resting[0].job, store, run, fence, grace_seconds=0)
+    nodes, before = job.find_resting(), load_order(store, run, fence)
+    is_as_asked = before.cluster == config and before.segment.train.ranks == train.ranks
+    if is_as_asked and (config.min_nodes or config.nodes) <= len(nodes) <= config.nodes:
+        return JobRecord(kind="slurm", name=resting[0].job, nodes=nodes)
+    job.release()
+    return None
+
+
+def release_job(record: JobRecord, store: Store, run: str, fence: int) -> None:
+    """End a job whose nodes wait for a segment that will not come. Raises `ClusterUnavailableError`."""
+    if record.kind == "slurm":
+        SlurmJob(record.name, store, run, fence, grace_seconds=0).release()
 
 
 def make_job(record: JobRecord | None, order: JobOrder, store: Store) -> Job:
@@ -82,7 +106,7 @@ def _job(
     record: JobRecord, store: Store, run: str, fence: int, grace_seconds: float, order: JobOrder | None = None
 ) -> ClusterJob:
     if record.kind != "kubernetes":
-        return SlurmJob(record.name, store, run, fence, grace_seconds, order)
+        return SlurmJob(record.name, store, run, fence, grace_seconds, order, record.nodes)
     try:
         from tasks.launching.kubernetes.job import KubernetesJob  # its client is optional, and takes time to load
     except ImportError as error:

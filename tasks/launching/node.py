@@ -6,14 +6,12 @@ back after somebody else took the run up, finds that in the store and leaves: it
 
 import argparse
 import shutil
-import signal
 import socket
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 
 from storage.errors import StoreError
 from storage.objects.addresses import open_store
@@ -22,34 +20,17 @@ from storage.objects.store import Store
 from storage.runs.manifest import Manifest
 from storage.runs.segments import OutcomeRecord, find_outcome, write_outcome
 from tasks.launching.meeting import introduce, join
-from tasks.launching.orders import FirstNode, JobOrder, come_first, load_order, read_logs
+from tasks.launching.orders import FirstNode, JobOrder, NodeEnd, come_first, load_order, read_logs, write_node_end
 from tasks.launching.place import Place, read_place
 from tasks.launching.processes import POLL_SECONDS
 from tasks.launching.ranks import LOG_NAME, Meeting, Ranks
 from tasks.launching.relay import Relay
+from tasks.launching.requests import Requests
+from tasks.launching.resting import may_rest, rest
 
 LEASE_SECONDS = 30.0
 LAST_PUTS = 5
 SECONDS_BETWEEN_LAST_PUTS = 5.0
-
-
-class Requests:
-    """What was asked of this node by signals.
-
-    To stop (SIGTERM): before the time limit, for another job, or because somebody said so. To tell where its ranks
-    stand (SIGQUIT).
-    """
-
-    def __init__(self) -> None:
-        self.is_stop = self.is_for_stacks = False
-
-    def listen(self) -> None:
-        signal.signal(signal.SIGTERM, self._on_signal)
-        signal.signal(signal.SIGQUIT, self._on_signal)
-
-    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
-        self.is_stop |= number == signal.SIGTERM
-        self.is_for_stacks |= number == signal.SIGQUIT
 
 
 class Node:
@@ -63,16 +44,20 @@ class Node:
         self._relay = Relay(store, self._spec, place.node)
         self._look_at_lease = time.monotonic() + LEASE_SECONDS
         self._is_lease_lost = threading.Event()
+        self._trouble: Exception | None = None
 
-    def run(self) -> None:
-        """Returns when the ranks of this node have ended. Raises `ValueError`, `TimeoutError`, `StoreError`."""
+    def run(self) -> bool:
+        """Returns when the ranks of this node have ended; False if the segment is none that this job may work for.
+
+        Raises `ValueError`, `TimeoutError` and `StoreError`, and `RuntimeError` where this program itself has failed.
+        """
         cluster = self._order.cluster
         own = introduce(self._place.incarnation, self._place.node, cluster.interface)
         first = come_first(self._store, self._spec.run, self._spec.fence, own)
         is_second_start = self._place.num_nodes == 1 and first != own
         if first.incarnation != self._place.incarnation or is_second_start:
             print("This segment was worked on before the job was queued again: the run's next segment goes on.")
-            return
+            return False
         self._make_folder(own)
         self._relay.pass_on()
         meeting = self._meet(first, is_host=first == own)
@@ -81,6 +66,7 @@ class Node:
         finally:
             self._pass_on_the_rest()
             shutil.rmtree(self._spec.scratch_folder, ignore_errors=True)
+        return True
 
     def _make_folder(self, own: FirstNode) -> None:
         if self._order.private_folder is not None:
@@ -105,12 +91,18 @@ class Node:
             while ranks.is_running(POLL_SECONDS):
                 if self._requests.is_stop:
                     ranks.stop()
+                if self._requests.is_for_end:
+                    self._requests.is_for_end = False
+                    ranks.kill()
                 if self._requests.is_for_stacks:
                     self._requests.is_for_stacks = False
                     ranks.write_stacks()
                 if self._is_lease_lost.is_set():
                     print("The run's lease is another segment's: the ranks of this node are killed.", flush=True)
                     ranks.kill()
+                if self._trouble is not None:
+                    ranks.kill()
+                    raise RuntimeError(f"nothing could be passed on to the store any more: {self._trouble!r}")
         if meeting is not None and meeting.is_host and time.monotonic() - began >= meeting.join_seconds:
             self._require_that_all_came(meeting)
 
@@ -120,10 +112,13 @@ class Node:
         is_over = threading.Event()
 
         def talk() -> None:
-            while not is_over.wait(POLL_SECONDS):
-                self._relay.pass_on()
-                if self._has_lost_the_lease():
-                    self._is_lease_lost.set()
+            try:
+                while not is_over.wait(POLL_SECONDS):
+                    self._relay.pass_on()
+                    if self._has_lost_the_lease():
+                        self._is_lease_lost.set()
+            except Exception as error:  # noqa: BLE001 - whatever it is, the ranks must not train on unseen
+                self._trouble = error
 
         talking = threading.Thread(target=talk, name="store", daemon=True)
         talking.start()
@@ -191,13 +186,26 @@ def main() -> None:
     parser.add_argument("--cache", type=Path)
     options = parser.parse_args()
     store = open_store(options.store, options.cache)
-    order = load_order(store, options.run, options.fence)
-    place = read_place()
+    part: tuple[JobOrder, Place] | None = load_order(store, options.run, options.fence), read_place()
+    while part is not None:
+        part = _do_part(store, *part, requests)
+
+
+def _do_part(store: Store, order: JobOrder, place: Place, requests: Requests) -> tuple[JobOrder, Place] | None:
+    """Work for one segment; what is to be done after it, or None."""
+    run, fence = order.segment.run, order.segment.fence
     try:
-        Node(store, order, place, requests).run()
-    except (ValueError, TimeoutError) as error:
+        has_worked = Node(store, order, place, requests).run()
+    except (ValueError, TimeoutError, RuntimeError) as error:
         write_failure(store, order, f"node {place.node}: {error}", is_final=isinstance(error, ValueError))
+        if order.keep_seconds:
+            write_node_end(store, run, fence, NodeEnd(job=place.job, node=place.node, how="failed"))
         raise SystemExit(str(error)) from error
+    if has_worked and may_rest(store, order, requests):
+        return rest(store, order, place, requests)
+    if order.keep_seconds:
+        write_node_end(store, run, fence, NodeEnd(job=place.job, node=place.node, how="left"))
+    return None
 
 
 if __name__ == "__main__":

@@ -4,6 +4,9 @@ Invariant: nodes and supervisor share nothing but the store. What is rewritten i
 days leaves as many objects as one of minutes.
 """
 
+from contextlib import suppress
+from typing import Literal
+
 from pydantic import BaseModel, Field, ValidationError
 
 from storage.errors import ObjectExistsError, ObjectMissingError
@@ -15,7 +18,7 @@ from training.pulse import RankPulse
 from training.specification import SegmentSpec
 from training.watching.reporter import Report
 
-LOG_FOLDER, PULSE_FOLDER = "logs", "pulses"
+LOG_FOLDER, PULSE_FOLDER, END_FOLDER = "logs", "pulses", "ends"
 MOST_LOG_BYTES = 2**20
 
 
@@ -26,6 +29,9 @@ class JobOrder(ConfigModel):
     cluster: ClusterConfig
     grace_seconds: float
     private_folder: str | None = Field(None, description="Of its scratch, where that is below the system's.")
+    keep_seconds: float = Field(
+        0, description="For so long nodes whose segment was lost wait for the run's next one in their job."
+    )
 
 
 class FirstNode(BaseModel):
@@ -56,8 +62,27 @@ class NodePulses(BaseModel):
     ranks: list[RankPulse]
 
 
+class NodeEnd(BaseModel):
+    """How a node's part in a segment ended, where its job may go on with the next one."""
+
+    job: str = Field(description="Its name.")
+    node: str
+    how: Literal["resting", "left", "failed", "lost"] = Field(
+        description="resting: its ranks are gone, and it waits for the run's next segment. left: as the segment's end "
+        "asked. failed: it had an error of its own. lost: nothing is heard of it; the supervisor wrote that."
+    )
+
+
 def write_order(store: Store, order: JobOrder) -> None:
     store.write(_key(order.segment.run, order.segment.fence, "job.json"), order.model_dump_json().encode())
+
+
+def write_order_once(store: Store, order: JobOrder) -> None:
+    """For nodes that wait for it: what they may have read by now stays."""
+    with suppress(ObjectExistsError):
+        store.write_if_absent(
+            _key(order.segment.run, order.segment.fence, "job.json"), order.model_dump_json().encode()
+        )
 
 
 def load_order(store: Store, run: str, fence: int) -> JobOrder:
@@ -107,6 +132,16 @@ def read_logs(store: Store, run: str, fence: int) -> dict[str, str]:
     prefix = _key(run, fence, f"{LOG_FOLDER}/")
     keys = list(store.list_keys(prefix))
     return {key.removeprefix(prefix).removesuffix(".log"): store.read(key).decode(errors="replace") for key in keys}
+
+
+def write_node_end(store: Store, run: str, fence: int, end: NodeEnd) -> None:
+    store.write(_key(run, fence, f"{END_FOLDER}/{end.node}.json"), end.model_dump_json().encode())
+
+
+def read_node_ends(store: Store, run: str, fence: int) -> list[NodeEnd]:
+    """Of the nodes that have written one, by name."""
+    keys = sorted(store.list_keys(_key(run, fence, f"{END_FOLDER}/")))
+    return [NodeEnd.model_validate_json(store.read(key)) for key in keys]
 
 
 def _key(run: str, fence: int, name: str) -> str:

@@ -12,11 +12,12 @@ POD_HOST, POD_JOB, POD_NODES, POD_INDEX = "HOLDFAST_HOST", "HOLDFAST_JOB", "HOLD
 
 @dataclass(frozen=True)
 class Place:
-    """This node's name in the cluster, which start of which job it belongs to, and how many nodes the job got."""
+    """This node's name in the cluster, which start of which job it belongs to, and the number of nodes."""
 
     node: str
     incarnation: str
     num_nodes: int
+    job: str = ""  # its name, where one job may serve several segments
 
 
 def read_place() -> Place:
@@ -32,6 +33,7 @@ def _place_of_task() -> Place:
         node=environment["SLURMD_NODENAME"],
         incarnation=f"{environment['SLURM_JOB_ID']}.{starts}",
         num_nodes=int(environment["SLURM_NNODES"]),
+        job=environment["SLURM_JOB_NAME"],
     )
 
 

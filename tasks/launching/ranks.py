@@ -111,6 +111,9 @@ class Ranks:
     def describe_wait(self) -> str | None:
         return None
 
+    def describe_growth(self) -> str | None:
+        return None
+
     def stop(self) -> None:
         """Ask the ranks to save and leave, once however often it is called."""
         if self._stop_deadline is not None:

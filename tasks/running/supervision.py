@@ -36,6 +36,7 @@ def supervise(job: Job, watch: HangWatch, request: StopRequest, on_report: Calla
                 watch.heard(report)
                 on_report(report)
             _tell_of_pace(job, pace)
+            _grow(job)
     for report in _hear(job, watch):  # the last ones, which they wrote while they left
         on_report(report)
     return False
@@ -65,6 +66,13 @@ def _tell_of_pace(job: Job, pace: Pace) -> None:
     with suppress(StoreUnavailableError):
         for remark in pace.look(job.read_pulses()):
             warn(remark)
+
+
+def _grow(job: Job) -> None:
+    growth = job.describe_growth()
+    if growth is not None:
+        announce(growth)
+        job.stop()
 
 
 def _tell(wait: str, told: str | None) -> str:

@@ -13,7 +13,8 @@ from storage.errors import ConfigurationError
 from storage.runs.transitions import end_evaluation
 from tasks.launching.configuration import ClusterConfig
 from tasks.launching.launchers import end_job, is_under_way, require_acceptable_job
-from tasks.launching.slurm.job import SlurmJob, submission
+from tasks.launching.slurm.job import SlurmJob
+from tasks.launching.slurm.submission import submission
 from tests.helpers.commands import Runner
 from tests.helpers.leased_segments import ENDLESS, RUN, LeasedSegment, follow
 from tests.helpers.parquet import text_columns, write_parquet

@@ -163,6 +163,9 @@ class KubernetesJob:
         pod, said = min(waiting.items())
         return f"{len(waiting)} of {len(self._pods)} pods of JobSet {self._name} wait, {pod}: {said}"
 
+    def describe_growth(self) -> str | None:
+        return None  # a JobSet has all its pods, or none
+
     def stop(self) -> None:
         """Kubernetes is told by whoever waits for the job: this may be another thread's wish."""
         if self._stop_deadline is None:

@@ -18,6 +18,10 @@ WAITING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", 
 ENDING = "COMPLETING"
 UNDER_WAY = ("RUNNING", ENDING, "SUSPENDED", "STOPPED", "SIGNALING", "RESIZING", "STAGE_OUT")
 NOTHING = "None"
+NOT_AVAILABLE = "Requested node configuration is not available"
+# sinfo(1): in these a node gets no job now, and may later.
+OUT_OF_SERVICE = "down,drain,fail,maint,no_respond"
+LIST_NODES = ("sinfo", "--noheader", "--Node", "--format=%N")
 UNKNOWN_JOB = "Invalid job id"
 NO_ANSWER = (
     "Unable to contact slurm controller",
@@ -36,6 +40,8 @@ class SlurmState:
     restarts: int = 0
     was_preempted: bool = False
     nodes: str = ""
+    num_nodes: int = 0
+    partition: str = ""
     output: str = ""
 
     @property
@@ -62,7 +68,12 @@ def submit(options: Sequence[str], script: str) -> int:
 
 def require_acceptable(options: Sequence[str]) -> None:
     """Raise `ConfigurationError` if Slurm would refuse a job with these, or is not here. Nothing is submitted."""
-    _call(["sbatch", "--test-only", *options], script="#!/bin/sh\n")
+    try:
+        _call(["sbatch", "--test-only", *options], script="#!/bin/sh\n")
+    except ConfigurationError as error:
+        # A test says so too when there are enough nodes and some are down; a job that is submitted waits for them.
+        if NOT_AVAILABLE not in str(error) or not _call([*LIST_NODES, f"--states={OUT_OF_SERVICE}"]).strip():
+            raise
 
 
 def find_job(name: str) -> int | None:
@@ -92,6 +103,8 @@ def read_state(job: int, name: str) -> SlurmState | None:
         restarts=int(fields.get("Restarts", 0)),
         was_preempted=fields.get("PreemptTime", NOTHING) != NOTHING,
         nodes=fields.get("NodeList", ""),
+        num_nodes=int(fields.get("NumNodes", "0").partition("-")[0]),
+        partition=fields.get("Partition", ""),
         output=fields.get("StdOut", ""),
     )
 
@@ -102,6 +115,16 @@ def find_lost_nodes(nodes: str) -> list[str]:
     return sorted(set(lines.splitlines()))  # one line for each partition that has the node
 
 
+def count_idle_nodes(partition: str) -> int:
+    """Machines of a partition that nothing runs on."""
+    return len(set(_call([*LIST_NODES, f"--partition={partition}", "--states=idle", "--responding"]).split()))
+
+
+def list_names(nodes: str) -> list[str]:
+    """Each of several nodes, given in Slurm's way of writing them."""
+    return _call(["scontrol", "show", "hostnames", nodes]).split() if nodes else []
+
+
 def send(signal_name: str, job: int) -> None:
     """A signal to all tasks of a job's steps. A job that is over, or waits, is left as it is."""
     _tell(["scancel", f"--signal={signal_name}", str(job)])
@@ -110,6 +133,12 @@ def send(signal_name: str, job: int) -> None:
 def cancel(job: int) -> None:
     """SIGTERM, and after Slurm's KillWait SIGKILL; a job that waits is over at once."""
     _tell(["scancel", str(job)])
+
+
+def give_back(job: int) -> None:
+    """End a job in which nobody has anything to save: `srun` is killed, which would wait for nodes that are lost."""
+    _tell(["scancel", "--signal=KILL", "--batch", str(job)])
+    cancel(job)
 
 
 def _tell(command: list[str]) -> None:

@@ -1,40 +1,40 @@
 """A segment as one job of a Slurm cluster: each node's task is `node.py`, all else goes through the store.
 
-Invariant: a job's name is made of the lease it works for, so whoever holds that lease finds the job that was submitted
-for it, also where the answer to `sbatch` was lost; and a job that Slurm queued again is over for us: its fence is used.
+Invariant: a job's name is made of the lease it was submitted for, so whoever holds that lease finds the job, also where
+the answer to `sbatch` was lost; and a job that Slurm queued again is over for us: its fence is used. A job whose
+segment was lost may serve the next one, with the nodes that are left: nothing waits in the queue then.
 """
 
-import shlex
-import sys
 import time
 from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
-from storage.errors import ClusterUnavailableError
-from storage.objects.digests import sha256_of_bytes
+from storage.errors import ClusterUnavailableError, StoreError
 from storage.objects.store import Store
-from tasks.launching.configuration import ClusterConfig
-from tasks.launching.orders import JobOrder, write_order
-from tasks.launching.processes import environment_of_installation
+from tasks.launching.orders import JobOrder, write_order, write_order_once
 from tasks.launching.ranks import STACKS_SECONDS
 from tasks.launching.relay import RELAY_SECONDS
 from tasks.launching.relayed import Relayed
 from tasks.launching.slurm.commands import (
     SlurmState,
     cancel,
+    count_idle_nodes,
     find_job,
     find_lost_nodes,
+    give_back,
     read_state,
     send,
     submit,
 )
-from training.configuration import TrainConfig
+from tasks.launching.slurm.nodes import SegmentNodes
+from tasks.launching.slurm.submission import batch_script, submission
 from training.pulse import RankPulse
-from training.specification import SegmentSpec
 from training.watching.reporter import Report
 
+RUNNING = "RUNNING"
 ASK_SECONDS = 2.0
+ASK_ABOUT_IDLE_SECONDS = 30.0
 SUBMITTING_SECONDS = 120.0
 # Beyond the time that the ranks have, for what Slurm itself does to end a job.
 ENDING_SECONDS = 60.0
@@ -43,19 +43,33 @@ REQUEUED = "Slurm queued the job again: a node failed, another job took its node
 
 
 class SlurmJob:
-    """A `Job`, found by its name; without an `order` nothing can be submitted. `number` is Slurm's own for it."""
+    """A `Job`, found by its name; without an `order` nothing can be submitted. `number` is Slurm's own for it.
+
+    With `nodes` it is a job that served the segment before, and these of its nodes wait for this one.
+    """
 
     def __init__(
-        self, name: str, store: Store, run: str, fence: int, grace_seconds: float, order: JobOrder | None = None
+        self,
+        name: str,
+        store: Store,
+        run: str,
+        fence: int,
+        grace_seconds: float,
+        order: JobOrder | None = None,
+        nodes: list[str] | None = None,
     ) -> None:
-        self._name, self._store, self._run, self._fence = name, store, run, fence
+        self._name, self._store = name, store
+        self._is_kept = nodes is not None
+        self._nodes = SegmentNodes(store, run, fence, name, nodes)
         self._grace_seconds = grace_seconds
         self._order = order
         self.number = 0
         self._state: SlurmState | None = SlurmState("PENDING")
         self._relayed = Relayed(store, run, fence)
-        self._asked_at = 0.0
+        self._asked_at = self._grow_at = 0.0
         self._stop_deadline: float | None = None
+        self._end_deadline: float | None = None
+        self._is_done = False
         self._is_asked_to_leave = self._is_killed = self._is_left = self._is_given_up = False
 
     def find(self) -> bool:
@@ -68,25 +82,32 @@ class SlurmJob:
         deadline = time.monotonic() + SUBMITTING_SECONDS
         while True:
             try:
-                if not self.find():
-                    self._submit()
+                self._take_up() if self.find() else self._submit()
                 return self
             except ClusterUnavailableError:
                 if time.monotonic() >= deadline:
                     raise
             time.sleep(ASK_SECONDS)  # the controller may be starting; it may have taken the job, too
 
+    def _take_up(self) -> None:
+        if self._order is not None:
+            write_order_once(self._store, self._order)
+
     def _submit(self) -> None:
         assert self._order is not None
+        if self._is_kept:
+            self._state = None  # it is gone; one that is submitted now has other nodes
+            return
         write_order(self._store, self._order)
         order = self._order
         options = submission(order.cluster, order.segment.train, order.grace_seconds, self._name)
-        self.number = submit(options, batch_script(order.segment))
+        goes_on = order.keep_seconds > 0
+        self.number = submit([*(["--no-kill"] if goes_on else []), *options], batch_script(order.segment, goes_on))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._is_left:
+        if self._is_left or self._is_over:
             return
         self.stop()
         while self.is_running(ASK_SECONDS):
@@ -100,13 +121,15 @@ class SlurmJob:
         time.sleep(wait_seconds)  # Slurm tells nobody when a job's state changes
         if time.monotonic() - self._asked_at >= ASK_SECONDS:
             self._ask()
+        if self._end_deadline is not None and self._stop_deadline is None and time.monotonic() >= self._end_deadline:
+            self._stop_deadline = time.monotonic()
         if self._stop_deadline is not None and not self._is_over:
             self._see_to_its_end(time.monotonic() - self._stop_deadline)
         return not self._is_over
 
     @property
     def _is_over(self) -> bool:
-        return self._state is None or self._state.is_over or self._is_given_up
+        return self._state is None or self._state.is_over or self._is_done or self._is_given_up
 
     def _see_to_its_end(self, late_seconds: float) -> None:
         """A controller that does not answer is told the next time."""
@@ -143,6 +166,22 @@ class SlurmJob:
             return None
         return f"Slurm job {self.number} waits in the queue{self._state.reason and f': {self._state.reason}'}"
 
+    def describe_growth(self) -> str | None:
+        """Asked of Slurm every half minute, once the segment has run for as long as the configuration says."""
+        cluster = self._order.cluster if self._order is not None else None
+        is_due = time.monotonic() >= self._grow_at
+        if cluster is None or cluster.grow_seconds is None or not is_due or self._stop_deadline is not None:
+            return None
+        state, is_first = self._state, self._grow_at == 0
+        if state is None or state.name != RUNNING:
+            return None
+        self._grow_at = time.monotonic() + (cluster.grow_seconds if is_first else ASK_ABOUT_IDLE_SECONDS)
+        missing = cluster.nodes - state.num_nodes
+        with suppress(ClusterUnavailableError):
+            idle = 0 if is_first or missing <= 0 else count_idle_nodes(state.partition)
+            return _describe_growth(state, min(idle, missing)) if idle else None
+        return None
+
     def read_reports(self) -> list[Report]:
         return self._relayed.read_reports(is_last=self._is_over)
 
@@ -161,8 +200,23 @@ class SlurmJob:
             time.sleep(STACKS_SECONDS + 2 * RELAY_SECONDS)  # nobody tells when the last node is done
 
     def kill(self) -> None:
-        """As `stop`, without time to leave."""
-        self._stop_deadline = time.monotonic()
+        """As `stop`, without time to leave. In a job that may go on only the ranks are killed."""
+        if self._order is None or not self._order.keep_seconds:
+            self._stop_deadline = time.monotonic()
+        elif self._end_deadline is None:
+            self._end_deadline = time.monotonic() + ENDING_SECONDS
+
+    def find_resting(self) -> list[str]:
+        """The nodes that wait for the next segment; none of a job that is over. Raises `ClusterUnavailableError`."""
+        if not self.find():
+            return []
+        state = read_state(self.number, self._name)
+        return self._nodes.find_resting(state.nodes) if state is not None and state.name == RUNNING else []
+
+    def release(self) -> None:
+        """End it, whose nodes wait for a segment that will not come. Raises `ClusterUnavailableError`."""
+        if self.find():
+            give_back(self.number)
 
     def leave(self) -> None:
         self._is_left = True
@@ -173,6 +227,8 @@ class SlurmJob:
             return PREEMPTED
         if state is not None and state.restarts:
             return REQUEUED
+        if self._is_done:
+            return self._nodes.describe_lost()
         if state is None or state.name == "COMPLETED":
             return None
         if self._is_given_up:
@@ -191,44 +247,24 @@ class SlurmJob:
             self._state = read_state(self.number, self._name)
             if self._state is not None and self._state.is_waiting and self._state.restarts:
                 cancel(self.number)
+            if self._state is not None and self._state.name == RUNNING:
+                self._look_at_nodes(self._state.nodes)
+
+    def _look_at_nodes(self, held: str) -> None:
+        """Whether they are done with the segment; a store that does not answer is asked the next time."""
+        with suppress(StoreError):
+            self._nodes.look(held)
+            if self._nodes.must_be_told(is_wanted=self._end_deadline is not None):
+                send("USR1", self.number)
+                self._nodes.were_told()
+            if self._nodes.have_left:
+                give_back(self.number)
+            self._is_done = self._nodes.are_at_rest or self._nodes.have_left
 
 
-def job_name(store: Store, run: str, fence: int) -> str:
-    """Of the job for a lease; two stores may have a run of the same name."""
-    return f"holdfast-{run}-{fence:08d}-{sha256_of_bytes(store.address.encode())[:8]}"
-
-
-def submission(cluster: ClusterConfig, train: TrainConfig, grace_seconds: float, name: str) -> list[str]:
-    """The options of `sbatch` for a job."""
-    options = {
-        "--job-name": name,
-        "--nodes": cluster.nodes if cluster.min_nodes is None else f"{cluster.min_nodes}-{cluster.nodes}",
-        "--cpus-per-task": cluster.num_cpus(train),
-        "--signal": f"TERM@{grace_seconds:.0f}",
-        "--partition": cluster.partition,
-        "--account": cluster.account,
-        "--time": cluster.time_limit,
-        "--gpus-per-node": cluster.gpus_per_node,
-    }
-    # Queued again by Slurm, a job would begin the steps anew that its ranks have saved: the next segment is a new one.
-    return [
-        "--no-requeue",
-        *(f"{name}={value}" for name, value in options.items() if value is not None),
-        *cluster.sbatch,
-    ]
-
-
-def batch_script(spec: SegmentSpec) -> str:
-    """One task on each node; when one of them fails the others have nobody to go on with."""
-    environment = environment_of_installation()
-    command = [sys.executable, "-u", "-m", "tasks.launching.node", spec.store, spec.run, str(spec.fence)]
-    command += ["--cache", spec.cache] if spec.cache is not None else []
-    return "\n".join(
-        [
-            "#!/bin/bash",
-            f"export PYTHONSAFEPATH=1 PYTHONPATH={shlex.quote(environment['PYTHONPATH'])}",
-            'exec srun --ntasks-per-node=1 --kill-on-bad-exit=1 --cpus-per-task="$SLURM_CPUS_PER_TASK" '
-            + shlex.join(command),
-            "",
-        ]
+def _describe_growth(state: SlurmState, idle: int) -> str:
+    free = "1 more is idle" if idle == 1 else f"{idle} more are idle"
+    return (
+        f"The Slurm job has {state.num_nodes} nodes, and {free} in partition {state.partition}: the ranks are asked to "
+        "save and leave, and the next job takes them too (cluster.grow_seconds)."
     )

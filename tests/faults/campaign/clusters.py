@@ -24,6 +24,8 @@ SETTINGS: dict[str, Any] = {"cluster__kind": "slurm", "cluster__nodes": 2, "trai
 # What may come to a rank that stands still is kept for it: bits of ShdPnd in /proc/PID/status, proc_pid_status(5).
 TERM_BIT = 1 << (signal.SIGTERM - 1)
 OVER = ("CANCELLED", "COMPLETED", "FAILED", "NODE_FAIL", "PREEMPTED", "TIMEOUT")
+# Slurm's part in the cause of a segment that a job has lost.
+TOLD = ("Slurm gave", "Slurm queued the job again", "Slurm says NodeDown")
 COMMAND_SECONDS = 600
 
 Happening = Callable[[SlurmCluster, int, int], None]  # the cluster, the job, the process of rank 0
@@ -170,7 +172,7 @@ def _send(pids: Sequence[int], number: signal.Signals) -> None:
 def _find_unexpected(runner: Runner, said: str) -> str | None:
     """How the segments ended, if not as they should: the last one, with a controller that restarts, as if alone."""
     causes = [segment["cause"] for segment in runner.status()["segments"]]
-    are_told = all("Slurm gave" in cause or "Slurm queued the job again" in cause for cause in causes[:-1])
+    are_told = all(any(words in cause for words in TOLD) for cause in causes[:-1])
     return None if are_told and len(causes) == len(HAPPENINGS) else f"causes {causes}: {said[-800:]}"
 
 

@@ -25,8 +25,10 @@ from tasks.launching.orders import (
 )
 from tasks.launching.relay import MOST_EVENTS, Relay
 from tasks.launching.slurm import job as slurm_job
+from tasks.launching.slurm import nodes
 from tasks.launching.slurm.commands import SlurmState
-from tasks.launching.slurm.job import SlurmJob, submission
+from tasks.launching.slurm.job import SlurmJob
+from tasks.launching.slurm.submission import submission
 from tests.helpers.commands import wait_until
 from tests.helpers.finished_runs import dataset_of
 from tests.helpers.training import make_spec
@@ -202,6 +204,7 @@ def test_a_job_whose_node_does_not_answer_any_more_is_not_waited_for_until_slurm
     told, state = [], SlurmState("RUNNING", nodes="n[1-2]")
     monkeypatch.setattr(slurm_job, "find_job", lambda name: 7)
     monkeypatch.setattr(slurm_job, "read_state", lambda number, name: state)
+    monkeypatch.setattr(nodes, "list_names", lambda listed: ["n1", "n2"])
     monkeypatch.setattr(slurm_job, "send", lambda signal, number: told.append(signal))
     monkeypatch.setattr(slurm_job, "cancel", lambda number: told.append("cancel"))
     monkeypatch.setattr(slurm_job, "ASK_SECONDS", 0.0)

@@ -1,0 +1,166 @@
+"""A Slurm job whose segment was lost serves the next one, with the nodes that are left; and a run grows again."""
+
+import os
+import re
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storage.runs.segments import find_outcome
+from tasks.launching.configuration import ClusterConfig
+from tasks.launching.launchers import find_kept_job
+from tasks.launching.slurm.job import SlurmJob
+from tasks.running.hang import HangWatch
+from tasks.running.signals import StopRequest
+from tasks.running.supervision import supervise
+from tests.helpers.commands import Runner, processes_mentioning, wait_until
+from tests.helpers.fault_plans import FaultPlan, read_fired
+from tests.helpers.leased_segments import ENDLESS, RUN, LeasedSegment, follow, follow_until_it_trains
+from tests.helpers.parquet import text_columns, write_parquet
+from tests.helpers.slurm_cluster import SlurmCluster
+from tests.helpers.tiny_runs import write_tiny_configuration
+
+KEEP_SECONDS = 120.0
+
+
+@pytest.fixture
+def here(slurm: SlurmCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SlurmCluster:
+    """The cluster as this process's own, and a folder for what Slurm itself prints."""
+    monkeypatch.setenv("SLURM_CONF", slurm.environment["SLURM_CONF"])
+    monkeypatch.chdir(tmp_path)
+    return slurm
+
+
+class Job(LeasedSegment):
+    """An endless segment of two nodes, whose job is kept when it is lost; `cluster` are more settings."""
+
+    def __init__(self, folder: Path, keep_seconds: float = KEEP_SECONDS, **cluster: Any) -> None:
+        super().__init__(folder, ClusterConfig(kind="slurm", nodes=2, **cluster), ENDLESS, grace_seconds=10)
+        self.order = self.order.model_copy(update={"keep_seconds": keep_seconds})
+
+    def launch(self) -> SlurmJob:
+        job = self.make_job()
+        assert isinstance(job, SlurmJob)
+        return job
+
+    def find_kept(self) -> list[str] | None:
+        """The nodes that go on with the next segment."""
+        order = self.order
+        found = find_kept_job(order.cluster, order.segment.train, self.store, RUN, self.fence)
+        return None if found is None else found.nodes
+
+
+def is_over(slurm: SlurmCluster) -> Callable[[], bool]:
+    return lambda: slurm.call("squeue", "--noheader") == ""
+
+
+def test_a_run_whose_rank_dies_goes_on_in_the_same_job(
+    here: SlurmCluster, tmp_path: Path, prefect_server: dict[str, str]
+) -> None:
+    source = write_parquet(tmp_path / "data.parquet", text_columns(200))
+    configuration = write_tiny_configuration(tmp_path, "kept", tmp_path / "store", source)
+    settings = {
+        "store": tmp_path / "store",
+        "cluster__kind": "slurm",
+        "cluster__nodes": 2,
+        "cluster__sbatch": f'["--output={tmp_path}/slurm-%j.out"]',
+    }
+    environment = {**prefect_server, **os.environ, "PREFECT_API_URL": prefect_server["PREFECT_API_URL"]}
+    runner = Runner(configuration, {**settings, "run": "kept"}, environment)
+    with FaultPlan().kill_at_step(step=3, rank=1).injected(runner, tmp_path / "faults"):
+        ran = runner.call("run")
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert len(read_fired(tmp_path / "faults")) == 1
+    first, second = runner.status()["segments"]
+    assert (first["outcome"] in ("lost", "failed"), second["outcome"]) == (True, "completed")
+    assert len(re.findall(r"Waiting up to 300 s for the next one", "".join(read_outputs(tmp_path)))) == 2
+    assert processes_mentioning(str(tmp_path / "store")) == []
+
+
+def read_outputs(folder: Path) -> list[str]:
+    """What each job printed of its own."""
+    return [path.read_text() for path in sorted(folder.glob("slurm-*.out"))]
+
+
+@pytest.mark.slow
+def test_when_a_node_dies_the_others_wait_in_the_job_and_are_enough_or_are_given_back(
+    here: SlurmCluster, tmp_path: Path
+) -> None:
+    enough, too_few = Job(tmp_path / "enough", min_nodes=1), Job(tmp_path / "few")
+    for job, kept in ((enough, ["n1"]), (too_few, None)):
+        with job.launch() as launched:
+            follow_until_it_trains(launched)
+            here.kill_node("n2")
+            follow(launched)
+            assert launched.describe_end() == "Slurm says NodeDown: n2 (Not responding)"
+        assert here.read_job(launched.number)["JobState"] == "RUNNING"
+        assert job.find_kept() == kept
+        if kept is not None:
+            launched.release()
+        assert wait_until(is_over(here))
+        here.start_node("n2")
+
+
+@pytest.mark.slow
+def test_when_the_node_of_the_batch_script_dies_the_others_wait_all_the_same(
+    here: SlurmCluster, tmp_path: Path
+) -> None:
+    job = Job(tmp_path, min_nodes=1)
+    with job.launch() as launched:
+        follow_until_it_trains(launched)
+        node = here.read_job(launched.number)["BatchHost"]
+        here.kill_node(node)
+        follow(launched)
+        assert node in (launched.describe_end() or "")
+    assert job.find_kept() == [name for name in here.nodes if name != node]
+    launched.release()
+    assert wait_until(is_over(here))
+
+
+@pytest.mark.slow
+def test_ranks_that_are_killed_for_hanging_leave_their_nodes_to_the_next_segment(
+    here: SlurmCluster, tmp_path: Path
+) -> None:
+    job = Job(tmp_path)
+    with job.launch() as launched:
+        follow_until_it_trains(launched)
+        launched.kill()
+        follow(launched)
+    assert job.find_kept() == ["n1", "n2"]
+    assert processes_mentioning(str(tmp_path / "segment")) == []
+    launched.release()
+    assert wait_until(is_over(here))
+
+
+@pytest.mark.slow
+def test_nodes_for_which_nothing_comes_give_their_job_up(here: SlurmCluster, tmp_path: Path) -> None:
+    job = Job(tmp_path, keep_seconds=5)
+    with job.launch() as launched:
+        follow_until_it_trains(launched)
+        launched.kill()
+        follow(launched)
+    assert wait_until(is_over(here))
+    assert here.read_job(launched.number)["JobState"] == "COMPLETED"
+    assert job.find_kept() is None
+
+
+@pytest.mark.slow
+def test_a_segment_with_too_few_nodes_saves_and_leaves_when_more_are_idle(
+    here: SlurmCluster, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    blocking = here.submit("sleep 600", "--nodelist=n2", "--exclusive")
+    here.wait_for_job(blocking, "RUNNING")
+    job = Job(tmp_path, min_nodes=1, grow_seconds=5)
+    caplog.set_level("INFO")
+    with job.launch() as launched:
+        follow_until_it_trains(launched)
+        following = threading.Thread(target=supervise, args=(launched, HangWatch(600), StopRequest(), lambda _: None))
+        following.start()
+        here.call("scancel", str(blocking))
+        following.join()
+    outcome = find_outcome(job.store, RUN, job.fence)
+    assert outcome is not None and (outcome.outcome, outcome.world_size) == ("preempted", 1)
+    assert "has 1 nodes, and 1 more is idle in partition main: the ranks are asked to save and leave" in caplog.text

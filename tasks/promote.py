@@ -4,7 +4,7 @@ Invariant: the commit depends on the store alone. Prefect hears of it as events 
 answer delays no promotion.
 """
 
-from storage.runs.run_state import CheckpointRecord
+from storage.runs.run_state import CheckpointRecord, Holder
 from tasks.configuration import RunConfig
 from tasks.pages.words import size
 from tasks.places import RunPlaces
@@ -14,10 +14,10 @@ from tasks.step import rename_step, step
 
 @step("promote", "promote {path}")
 def promote(
-    config: RunConfig, places: RunPlaces, path: str, digest: str | None = None
+    config: RunConfig, places: RunPlaces, path: str, digest: str | None = None, holder: Holder | None = None
 ) -> tuple[CheckpointRecord | None, str]:
     """As `tasks.running.promotion.promote_checkpoint`."""
-    record = promote_checkpoint(config, places, path, digest)
+    record = promote_checkpoint(config, places, path, digest, holder)
     if record is None:
         return None, "The checkpoint is sound, but it does not pass the quality gate. It is not promoted."
     rename_step(f"promote step {record.step:,}")

@@ -13,10 +13,12 @@ from storage.errors import (
     StoreError,
 )
 from storage.objects.addresses import run_address
+from storage.runs.holders import this_process
 from storage.runs.run_state import RunState, SegmentRecord
 from storage.runs.segments import write_outcome
 from tasks.configuration import RunConfig
 from tasks.launching.job import Job
+from tasks.launching.launchers import release_job
 from tasks.pages.words import count_of
 from tasks.places import open_places
 from tasks.promote import promote
@@ -24,7 +26,7 @@ from tasks.reports.set_aside import describe_set_aside, describe_setback
 from tasks.retrying import Patience
 from tasks.running.hang import HangWatch
 from tasks.running.heartbeat import Heartbeat
-from tasks.running.launch import hold_lease, launch_job, release_kept_job, require_launchable
+from tasks.running.launch import hold_lease, launch_job, require_launchable
 from tasks.running.promotion import clear_strays, set_aside_damaged, set_aside_resume_point
 from tasks.running.settle import settle_segment
 from tasks.running.signals import StopRequest, run_to_end
@@ -94,7 +96,7 @@ class _Segment:
                 f"Settling segment {lease.fence}", lambda: settle_segment(config, places, lease, promote)
             )
             if record.is_final or self._request.is_made:
-                release_kept_job(places, lease)
+                release_job(lease.job, places.store, config.run, lease.fence)
             announce(_describe_end(record))
             rename_step(f"segment {number}: steps {record.first_step:,} to {record.last_step:,}")
         return record
@@ -131,7 +133,7 @@ class _Segment:
             )
             return
         try:
-            if promote(self._config, places, found.path) is not None:
+            if promote(self._config, places, found.path, holder=this_process()) is not None:
                 display.promoted(found.step)
         except CorruptObjectError as error:
             # What is missing may have been promoted and, later, deleted by whoever watches the ranks by now.

@@ -100,24 +100,35 @@ def end_evaluation(fence: int) -> Change:
     return change
 
 
-def promote(checkpoint: CheckpointRecord, policy: RetentionPolicy, changes: Sequence[ChangeRecord] = ()) -> Change:
+def promote(
+    checkpoint: CheckpointRecord,
+    policy: RetentionPolicy,
+    changes: Sequence[ChangeRecord] = (),
+    holder: Holder | None = None,
+) -> Change:
     """Make a validated checkpoint the resume point, and drop what the policy does not keep beside it.
 
-    `changes` are those since the resume point before.
+    `changes` are those since the resume point before. With `holder` only if that one still watches the segment: another
+    one may have been given the same fence. Raises `FencedError`, `ConflictError`.
     """
 
     def change(state: RunState, _generation: int) -> RunState:
         require_fence(state, checkpoint.fence)
+        _require_holder(state, holder)
         return _moved_forward(state, checkpoint, policy, changes)
 
     return change
 
 
-def refuse(record: RefusedRecord) -> Change:
-    """Remember a sound checkpoint that did not pass the quality gate. Those of an earlier one may go."""
+def refuse(record: RefusedRecord, holder: Holder | None = None) -> Change:
+    """Remember a sound checkpoint that did not pass the quality gate. Those of an earlier one may go.
+
+    With `holder` only if that one still watches the segment.
+    """
 
     def change(state: RunState, _generation: int) -> RunState:
         require_fence(state, record.checkpoint.fence)
+        _require_holder(state, holder)
         latest = state.refused[-1].checkpoint if state.refused else None
         for earlier in filter(None, (state.promoted, latest)):
             _require_later(record.checkpoint, earlier)
@@ -277,6 +288,12 @@ def record_metrics(metrics: dict[str, MetricValue], step: int) -> Change:
         return state.model_copy(update={"metrics": metrics, "metrics_step": step})
 
     return change
+
+
+def _require_holder(state: RunState, holder: Holder | None) -> None:
+    lease = state.lease
+    if holder is not None and lease is not None and lease.holder != holder:
+        raise ConflictError(f"Run {state.run!r} is watched by process {lease.holder.pid} on {lease.holder.host} now.")
 
 
 def _moved_forward(

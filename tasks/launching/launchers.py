@@ -3,9 +3,10 @@
 Invariant: what a lease's ranks run on stands in the lease, not in the configuration: that may have changed since.
 """
 
+from contextlib import suppress
 from typing import Protocol
 
-from storage.errors import ConfigurationError
+from storage.errors import ClusterUnavailableError, ConfigurationError
 from storage.objects.store import Store
 from storage.runs.run_state import JobRecord, Lease
 from tasks.launching.configuration import ClusterConfig
@@ -44,8 +45,10 @@ def find_kept_job(config: ClusterConfig, train: TrainConfig, store: Store, run: 
 
     One that waits and is not is ended. Raises `ClusterUnavailableError`.
     """
+    if config.kind != "slurm":
+        return None
     resting = [end for end in read_node_ends(store, run, fence) if end.how == "resting"]
-    if config.kind != "slurm" or not resting:
+    if not resting:
         return None
     job = SlurmJob(resting[0].job, store, run, fence, grace_seconds=0)
     nodes, before = job.find_resting(), load_order(store, run, fence)
@@ -56,10 +59,11 @@ def find_kept_job(config: ClusterConfig, train: TrainConfig, store: Store, run: 
     return None
 
 
-def release_job(record: JobRecord, store: Store, run: str, fence: int) -> None:
-    """End a job whose nodes wait for a segment that will not come. Raises `ClusterUnavailableError`."""
-    if record.kind == "slurm":
-        SlurmJob(record.name, store, run, fence, grace_seconds=0).release()
+def release_job(record: JobRecord | None, store: Store, run: str, fence: int) -> None:
+    """End a job whose nodes wait for a segment that will not come. Where Slurm does not answer, they leave later."""
+    if record is not None and record.kind == "slurm":
+        with suppress(ClusterUnavailableError):
+            SlurmJob(record.name, store, run, fence, grace_seconds=0).release()
 
 
 def make_job(record: JobRecord | None, order: JobOrder, store: Store) -> Job:

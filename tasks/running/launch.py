@@ -4,19 +4,17 @@ Invariant: whoever launches ranks holds the lease, and the lease says where thei
 finds them too.
 """
 
-from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
-from storage.errors import ClusterUnavailableError
 from storage.runs.holders import this_process
 from storage.runs.manifest import Generation
-from storage.runs.run_state import JobRecord, Lease, RunState
+from storage.runs.run_state import Lease, RunState
 from storage.runs.transitions import take_lease
 from tasks.compatibility import as_begun
 from tasks.configuration import RunConfig
 from tasks.launching.job import Job
-from tasks.launching.launchers import find_kept_job, make_job, name_job, release_job, require_acceptable_job
+from tasks.launching.launchers import find_kept_job, make_job, name_job, require_acceptable_job
 from tasks.launching.orders import JobOrder
 from tasks.places import RunPlaces, open_places
 from training.specification import ResumePoint, SegmentSpec
@@ -33,7 +31,8 @@ def hold_lease(config: RunConfig, places: RunPlaces, work: Work) -> Generation:
     head = places.manifest.load_head()
     if head.state.lease is not None and head.state.lease.holder == this_process():
         return head
-    kept = _find_kept_job(config, places, head.state) if work == "train" else None
+    last = head.state.segments[-1:] if work == "train" else []
+    kept = find_kept_job(config.cluster, config.train, places.store, config.run, last[0].fence) if last else None
     change = take_lease(
         this_process(),
         config.num_ranks,
@@ -105,19 +104,6 @@ def _order(config: RunConfig, places: RunPlaces, spec: SegmentSpec) -> JobOrder:
         # A pod that fails ends its JobSet, and an evaluation is short.
         keep_seconds=config.cluster.keep_seconds if config.cluster.kind == "slurm" and spec.work == "train" else 0,
     )
-
-
-def release_kept_job(places: RunPlaces, lease: Lease) -> None:
-    """Of a segment after which no other is begun: its nodes need not wait. Where Slurm does not answer, they do."""
-    if lease.job is not None:
-        with suppress(ClusterUnavailableError):
-            release_job(lease.job, places.store, places.manifest.run, lease.fence)
-
-
-def _find_kept_job(config: RunConfig, places: RunPlaces, state: RunState) -> JobRecord | None:
-    if config.cluster.kind == "local" or not state.segments:
-        return None
-    return find_kept_job(config.cluster, config.train, places.store, config.run, state.segments[-1].fence)
 
 
 def _new_folder(places: RunPlaces, work: Work, fence: int) -> Path:

@@ -24,7 +24,14 @@ from storage.objects.history import read_history_part
 from storage.objects.store import Store
 from storage.runs.manifest import Generation
 from storage.runs.metric_values import MetricValue, find_not_finite
-from storage.runs.run_state import CheckpointRecord, NotFiniteMetrics, RefusedRecord, RunState, ValidationFigures
+from storage.runs.run_state import (
+    CheckpointRecord,
+    Holder,
+    NotFiniteMetrics,
+    RefusedRecord,
+    RunState,
+    ValidationFigures,
+)
 from storage.runs.transitions import promote, refuse, set_aside
 from tasks.configuration import RunConfig
 from tasks.places import RunPlaces
@@ -37,11 +44,11 @@ Promote = Callable[[RunConfig, RunPlaces, str, str | None], CheckpointRecord | N
 
 
 def promote_checkpoint(
-    config: RunConfig, places: RunPlaces, path: str, digest: str | None = None
+    config: RunConfig, places: RunPlaces, path: str, digest: str | None = None, holder: Holder | None = None
 ) -> CheckpointRecord | None:
     """Validate the complete checkpoint in `path` and promote it; None if it is sound but does not pass the gate.
 
-    Raises `CorruptObjectError`, or `FencedError`.
+    With `holder` only while that one watches the segment. Raises `CorruptObjectError`, `FencedError`, `ConflictError`.
     """
     found = verify_checkpoint(places.store, path, digest)
     head = places.manifest.load_head().state
@@ -51,10 +58,10 @@ def promote_checkpoint(
     record, figures = _describe(found, places.store, state), read_figures(state)
     refusal = find_refusal(figures, record.step, config.train.steps, config.checkpoint.gate)
     if figures is not None and refusal is not None:
-        _refuse(places, record, figures, refusal)
+        _refuse(places, record, figures, refusal, holder)
         return None
     changes = find_changes(places.store, head, found.index, config.train)
-    change = promote(record, config.checkpoint.retention(config.divergence), changes)
+    change = promote(record, config.checkpoint.retention(config.divergence), changes, holder)
     clear_strays(places, places.manifest.commit(f"promoted step {record.step}", change))
     return record
 
@@ -77,14 +84,16 @@ def clear_strays(places: RunPlaces, head: Generation) -> None:
         warn(f"A checkpoint that is no longer kept could not be deleted; the next promotion tries again: {error}")
 
 
-def _refuse(places: RunPlaces, record: CheckpointRecord, figures: ValidationFigures, refusal: str) -> None:
+def _refuse(
+    places: RunPlaces, record: CheckpointRecord, figures: ValidationFigures, refusal: str, holder: Holder | None
+) -> None:
     """Remember that a sound checkpoint is not good enough, unless a later one was found to be so before."""
     known = places.manifest.load_head().state.refused
     if known and (record.step, record.fence) <= (known[-1].checkpoint.step, known[-1].checkpoint.fence):
         return
     warn(f"Checkpoint of step {record.step} does not pass the quality gate and is not promoted: {refusal}.")
     entry = RefusedRecord(checkpoint=record, validation=figures, reason=refusal, refused_at=time.time())
-    clear_strays(places, places.manifest.commit(f"refused step {record.step}", refuse(entry)))
+    clear_strays(places, places.manifest.commit(f"refused step {record.step}", refuse(entry, holder)))
 
 
 def set_aside_damaged(places: RunPlaces, step: int, path: str, reason: str, fence: int | None) -> RunState:

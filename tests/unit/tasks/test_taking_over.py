@@ -5,12 +5,13 @@ from typing import Any
 
 import pytest
 
-from storage.errors import CorruptObjectError, RunBusyError
+from storage.errors import ConflictError, CorruptObjectError, RunBusyError
 from storage.objects.local_store import LocalStore
 from storage.runs.holders import this_process
 from storage.runs.manifest import Manifest
-from storage.runs.run_state import CheckpointRecord, Lease
-from storage.runs.transitions import take_lease, take_over
+from storage.runs.retention import RetentionPolicy
+from storage.runs.run_state import CheckpointRecord, Holder, Lease, RefusedRecord, ValidationFigures
+from storage.runs.transitions import promote, refuse, take_lease, take_over
 from tasks import segment
 from tasks.configuration import DataConfig, RunConfig
 from tasks.places import RunPlaces
@@ -69,7 +70,7 @@ def test_whose_lease_was_taken_over_leaves_the_job_to_whoever_watches_it_now(pla
 def test_what_another_watcher_has_promoted_and_deleted_since_is_not_called_damaged(
     places: RunPlaces, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def promote(_config: RunConfig, _places: RunPlaces, path: str) -> None:
+    def promote(_config: RunConfig, _places: RunPlaces, path: str, holder: Holder) -> None:
         raise CorruptObjectError(f"{path}/index.json is missing.")
 
     monkeypatch.setattr(segment, "promote", promote)
@@ -82,6 +83,19 @@ def test_what_another_watcher_has_promoted_and_deleted_since_is_not_called_damag
         late._take_up(CheckpointReport(path="checkpoints/33", step=33), lease.fence, job, display)
     assert job.is_left
     assert places.manifest.load_head().state.set_aside == []
+
+
+def test_who_comes_late_promotes_and_refuses_nothing_that_its_successor_watches(places: RunPlaces) -> None:
+    hand_over(places)
+    late = promoted_at(33)
+    figures = ValidationFigures(metric="auc", value=0.5, step=33, best_value=0.5, best_step=33)
+    refused = RefusedRecord(checkpoint=late, validation=figures, reason="too low", refused_at=0)
+    for change in (promote(late, RetentionPolicy(newest=1), holder=this_process()), refuse(refused, this_process())):
+        with pytest.raises(ConflictError, match="watched by process 77 on another-host now"):
+            places.manifest.commit("late", change)
+    state = places.manifest.load_head().state
+    assert (state.promoted, state.refused) == (None, [])
+    places.manifest.commit("settled", promote(late, RetentionPolicy(newest=1)))
 
 
 def test_what_was_promoted_or_set_aside_before_is_not_taken_up_again(places: RunPlaces) -> None:

@@ -4,10 +4,12 @@ A job that ends gives its nodes back, and the next one waits in the queue for as
 alone says what is next. A node works for no fence but the one of a lease that names this node and its job.
 """
 
+import os
 import time
+from contextlib import suppress
 from dataclasses import replace
 
-from storage.errors import ObjectMissingError, StoreError
+from storage.errors import ClusterUnavailableError, ConfigurationError, ObjectMissingError, StoreError
 from storage.objects.store import Store
 from storage.runs.manifest import Manifest
 from storage.runs.run_state import Lease
@@ -15,6 +17,7 @@ from storage.runs.segments import find_outcome
 from tasks.launching.orders import JobOrder, NodeEnd, load_order, write_node_end
 from tasks.launching.place import Place
 from tasks.launching.requests import Requests
+from tasks.launching.slurm.commands import cancel
 
 LOOK_SECONDS = 2.0
 
@@ -52,8 +55,17 @@ def rest(store: Store, order: JobOrder, place: Place, requests: Requests) -> tup
             return next_order, replace(place, num_nodes=len(_nodes_of(lease)))
         except (ObjectMissingError, StoreError):
             continue  # the order comes after the lease; a store that does not answer is asked again
+    else:
+        if not requests.is_stop:  # the time is up
+            _end_own_job()
     write_node_end(store, run, fence, end.model_copy(update={"how": "left"}))
     return None
+
+
+def _end_own_job() -> None:
+    """Nobody else may do it: a job whose batch script was on a node that is lost ends only when it is cancelled."""
+    with suppress(ConfigurationError, ClusterUnavailableError):  # no commands of Slurm are here, or it does not answer
+        cancel(int(os.environ["SLURM_JOB_ID"]))
 
 
 def _counts_on(lease: Lease, place: Place) -> bool:

@@ -40,7 +40,7 @@ class SegmentNodes:
             self._bad_since = time.monotonic()
         if self._bad_since is not None and not self._missing:
             self._write_lost(self._find_gone())
-        elif self._has_waited(self._told_at, ANSWERING_SECONDS) and self._ends:
+        elif self._has_waited(self._told_at, ANSWERING_SECONDS):
             self._write_lost(self._missing)
 
     def find_resting(self, held: str) -> list[str]:

@@ -111,11 +111,13 @@ def test_a_node_that_does_not_answer_is_lost_before_slurm_gives_it_up(
     assert job.nodes.describe_lost() == "No answer came from n3"
 
 
-def test_while_no_node_answers_none_is_called_lost(job: Job, clock: Clock) -> None:
-    job.look()
+def test_a_job_of_which_no_node_answers_is_given_back(job: Job, clock: Clock) -> None:
+    job.held = "n2 n3"  # the node of the batch script is gone, and what ran on the others with it
+    assert job.look().must_be_told(is_wanted=False)
     job.nodes.were_told()
-    clock.now += 10 * ANSWERING_SECONDS
-    assert not job.look().are_at_rest and job.ends() == {}
+    clock.now += ANSWERING_SECONDS
+    assert job.look().have_left and not job.nodes.are_at_rest
+    assert set(job.ends().values()) == {"lost"}
 
 
 def test_nodes_that_rest_are_found_by_whoever_looks_later(job: Job, clock: Clock, tmp_path: Path) -> None:
@@ -218,10 +220,14 @@ def test_a_resting_node_leaves_when_it_is_asked_to(node: Resting) -> None:
 
 
 def test_a_resting_node_does_not_wait_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cancelled: list[int] = []
+    monkeypatch.setattr(resting, "cancel", cancelled.append)
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
     monkeypatch.setattr(resting, "LOOK_SECONDS", 0.05)
     node = Resting(tmp_path, keep_seconds=0.3)
     node.begin()
     assert node.wait() is None and node.how() == "left"
+    assert cancelled == [7]
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # The tests start hundreds of processes. Each would compile our modules again where the environment has this set.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup test fast-tests quick slow one lint demo bench-exact bench-padding bench-shuffling bench-checkpoint bench-prepare bench-tokenising bench-audit bench-loader campaign clean
+.PHONY: setup test fast-tests quick slow one lint demo bench-exact bench-padding bench-shuffling bench-checkpoint bench-prepare bench-tokenising bench-audit bench-loader scaling campaign clean
 
 setup: $(VENV)/.installed
 
@@ -81,6 +81,10 @@ bench-audit: setup
 # What it measures stands in training/data/README.md.
 bench-loader: setup
 	$(BIN)/python -m tests.benchmarks.bench_loader
+
+# A quarter of an hour, as root on Linux; what it measures stands in deployments/scaling.md.
+scaling: setup
+	$(BIN)/python -m tests.benchmarks.bench_scaling
 
 # Every fault of the catalogue; the table and what the runs left go to the folder OUT. `make campaign ONLY=bucket` does
 # those with this in their name.

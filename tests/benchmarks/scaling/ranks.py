@@ -1,0 +1,156 @@
+"""Ranks on hosts of their own, forked from a server that has loaded torch: on two cores 32 of them begin in seconds.
+
+Invariant: a rank enters its host's network before it opens a connection. All that it does is the product's, but that
+a leaf takes as long as a device would, which is slept.
+"""
+
+import ctypes
+import json
+import multiprocessing
+import os
+import statistics
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from tests.benchmarks.scaling.model import Link
+from tests.helpers.hosts import INTERFACE, NAMESPACES, Hosts
+from training.segment import run_segment
+from training.specification import SegmentSpec
+from training.stopping import StopFlag, follow_parent
+from training.trainer import Trainer
+from training.world import World
+
+_CONTEXT = multiprocessing.get_context("forkserver")
+_CONTEXT.set_forkserver_preload(["tests.benchmarks.scaling.ranks", "training.watching.metrics", "torch._dynamo"])
+_LIBC = ctypes.CDLL(None, use_errno=True)
+CLONE_NEWNET = 0x40000000  # sched.h
+LONGEST_SECONDS = 900.0
+ROUNDS = 9
+MANY_BYTES = 1 << 22
+
+
+def measure_link(hosts: Hosts, folder: Path) -> Link:
+    """Between the first two hosts, by the sums that ranks make: of one value, and of many."""
+    result = folder / "link.json"
+    _run_ranks(hosts, 2, folder, partial(_time_sums, result))
+    few, many = json.loads(result.read_text())
+    return Link(latency=few / 2, bytes_per_second=MANY_BYTES / (many - few))
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Of the first rank, on average: seconds from one step's beginning to the next, and of the processor."""
+
+    seconds: float
+    cpu_seconds: float
+
+
+def time_steps(hosts: Hosts, spec: SegmentSpec, num_ranks: int, leaf_seconds: float) -> Steps:
+    """Train the segment; what a step took, but for the last one, which nothing follows."""
+    result = spec.scratch_folder / "steps.json"
+    _run_ranks(hosts, num_ranks, spec.scratch_folder, partial(_train, result, spec.model_dump_json(), leaf_seconds))
+    began = json.loads(result.read_text())
+    (first, first_cpu), *_, (last, last_cpu) = began
+    return Steps((last - first) / (len(began) - 1), (last_cpu - first_cpu) / (len(began) - 1))
+
+
+def _run_ranks(hosts: Hosts, num_ranks: int, folder: Path, work: Callable[[World], Any]) -> None:
+    """One on each host, until all have ended. Raises `RuntimeError` with a rank's words if one fails."""
+    folder.mkdir(parents=True, exist_ok=True)
+    meeting = dist.TCPStore("0.0.0.0", 0, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
+    ranks: list[BaseProcess] = []
+    try:
+        for rank, name in enumerate(hosts.names[:num_ranks]):
+            namespace = str(NAMESPACES / f"{hosts.bridge}-{name}")
+            address, world = (hosts.address, meeting.port), World(rank, num_ranks, 0, 1)
+            process: BaseProcess = _CONTEXT.Process(target=_be_a_rank, args=(namespace, address, world, folder, work))
+            process.start()
+            ranks.append(process)
+        deadline = time.monotonic() + LONGEST_SECONDS
+        for process in ranks:
+            process.join(max(0.0, deadline - time.monotonic()))
+        failed = [rank for rank, process in enumerate(ranks) if process.exitcode != 0]
+        if failed:
+            raise RuntimeError(f"rank {failed[0]} failed: {(folder / f'rank-{failed[0]}.log').read_text()[-2000:]}")
+    finally:
+        for process in ranks:
+            process.kill()
+
+
+def _be_a_rank(
+    namespace: str, address: tuple[str, int], world: World, folder: Path, work: Callable[[World], Any]
+) -> None:
+    follow_parent()
+    log = (folder / f"rank-{world.rank}.log").open("w")
+    os.dup2(log.fileno(), 1)
+    os.dup2(log.fileno(), 2)
+    exit_code = 0
+    try:
+        _enter_network(namespace)
+        os.environ |= {
+            "MASTER_ADDR": address[0],
+            "MASTER_PORT": str(address[1]),
+            "RANK": str(world.rank),
+            "WORLD_SIZE": str(world.size),
+            "GLOO_SOCKET_IFNAME": INTERFACE,
+            "TORCHELASTIC_USE_AGENT_STORE": "True",  # the benchmark hosts the store, as torchrun does
+        }
+        torch.set_num_threads(1)
+        _kept = work(world)
+    except BaseException:  # noqa: BLE001 - whatever it was, the process says it and leaves
+        traceback.print_exc()
+        exit_code = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(exit_code)
+
+
+def _enter_network(namespace: str) -> None:
+    """Of this thread, and of all that it starts."""
+    with Path(namespace).open("rb") as file:
+        if _LIBC.setns(file.fileno(), CLONE_NEWNET) != 0:
+            raise OSError(ctypes.get_errno(), f"setns({namespace})")
+
+
+def _train(result: Path, spec_json: str, leaf_seconds: float, world: World) -> Any:
+    spec = SegmentSpec.model_validate_json(spec_json)
+    own = spec.model_copy(update={"scratch": str(spec.scratch_folder / f"host-{world.rank}")})
+    own.scratch_folder.mkdir(parents=True, exist_ok=True)
+    world.pulse.begin(own.scratch_folder, world.rank)
+    began: list[tuple[float, float]] = []
+    take_step = Trainer.take_step
+
+    def sleep_and_take_step(self: Trainer, step: int, leaves: list[Any]) -> Any:
+        began.append((time.monotonic(), time.process_time()))
+        time.sleep(leaf_seconds * len(leaves))  # the device computes
+        return take_step(self, step, leaves)
+
+    Trainer.take_step = sleep_and_take_step  # type: ignore[method-assign]
+    kept = run_segment(own, world, StopFlag())
+    if world.is_first:
+        result.write_text(json.dumps(began))
+    return kept
+
+
+def _time_sums(result: Path, world: World) -> None:
+    dist.init_process_group("gloo")
+    seconds = []
+    for num_bytes in (8, MANY_BYTES):
+        words, took = torch.zeros(num_bytes // 8, dtype=torch.int64), []
+        for _ in range(ROUNDS):
+            began = time.monotonic()
+            dist.all_reduce(words)
+            took.append(time.monotonic() - began)
+        seconds.append(statistics.median(took[1:]))
+    if world.is_first:
+        result.write_text(json.dumps(seconds))

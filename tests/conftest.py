@@ -125,6 +125,14 @@ def slurm(slurm_cluster: Any) -> Iterator[Any]:
 
 
 @pytest.fixture
+def own_slurm(slurm: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The same cluster as this process's own, and a folder for what Slurm itself prints."""
+    monkeypatch.setenv("SLURM_CONF", slurm.environment["SLURM_CONF"])
+    monkeypatch.chdir(tmp_path)
+    return slurm
+
+
+@pytest.fixture
 def kubernetes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """A Kubernetes of two nodes, a `KubernetesCluster`, as this process's own."""
     # As above.

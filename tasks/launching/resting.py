@@ -9,7 +9,7 @@ import time
 from contextlib import suppress
 from dataclasses import replace
 
-from storage.errors import ClusterUnavailableError, ConfigurationError, ObjectMissingError, StoreError
+from storage.errors import ClusterUnavailableError, ConfigurationError, StoreError
 from storage.objects.store import Store
 from storage.runs.manifest import Manifest
 from storage.runs.run_state import Lease
@@ -53,7 +53,7 @@ def rest(store: Store, order: JobOrder, place: Place, requests: Requests) -> tup
             next_order = load_order(store, run, lease.fence)
             requests.is_for_end = False  # it was for the ranks that are gone
             return next_order, replace(place, num_nodes=len(_nodes_of(lease)))
-        except (ObjectMissingError, StoreError):
+        except StoreError:
             continue  # the order comes after the lease; a store that does not answer is asked again
     else:
         if not requests.is_stop:  # the time is up

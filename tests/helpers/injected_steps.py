@@ -60,7 +60,7 @@ def _meet(process: InjectedProcess, index: int, fault: StepFault, step: int, lea
 def _be_slow(process: InjectedProcess, index: int, leaves: list[Any]) -> list[Any]:
     """The same leaves, later."""
     process.claim(index, times=1)  # one mark is enough: it lasts
-    time.sleep(SLOW_SECONDS)
+    time.sleep(SLOW_SECONDS)  # a machine that is slow
     return leaves
 
 

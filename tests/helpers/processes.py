@@ -11,7 +11,8 @@ import traceback
 from collections.abc import Callable
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
-from typing import Any
+from pathlib import Path
+from typing import Any, NoReturn
 
 import torch.distributed as dist
 
@@ -82,12 +83,17 @@ def _be_a_rank(spec_json: str, world: World, port: int, target: Callable[[Segmen
         "WORLD_SIZE": str(world.size),
         "TORCHELASTIC_USE_AGENT_STORE": "True",  # the test hosts the store, as torchrun does
     }
-    log = (spec.scratch_folder / "ranks.log").open("a")
-    os.dup2(log.fileno(), 1)  # for what torch's C++ says as well
-    os.dup2(log.fileno(), 2)
+    work_and_leave(lambda: target(spec, world), spec.scratch_folder / "ranks.log")
+
+
+def work_and_leave(work: Callable[[], Any], log: Path) -> NoReturn:
+    """Do it, and end this process as a rank ends; what it and torch's C++ print goes to the log."""
+    with log.open("a") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
     exit_code = 0
     try:
-        _kept = target(spec, world)
+        _kept = work()
     except BaseException:  # noqa: BLE001 - whatever it was, the process says it and leaves
         traceback.print_exc()
         exit_code = 1

@@ -11,7 +11,7 @@ import pytest
 
 from storage.runs.segments import find_outcome
 from tasks.launching.configuration import ClusterConfig
-from tasks.launching.launchers import find_kept_job
+from tasks.launching.launchers import find_kept_job, require_acceptable_job
 from tasks.launching.slurm.job import SlurmJob
 from tasks.running.hang import HangWatch
 from tasks.running.signals import StopRequest
@@ -24,14 +24,6 @@ from tests.helpers.slurm_cluster import SlurmCluster
 from tests.helpers.tiny_runs import write_tiny_configuration
 
 KEEP_SECONDS = 120.0
-
-
-@pytest.fixture
-def here(slurm: SlurmCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SlurmCluster:
-    """The cluster as this process's own, and a folder for what Slurm itself prints."""
-    monkeypatch.setenv("SLURM_CONF", slurm.environment["SLURM_CONF"])
-    monkeypatch.chdir(tmp_path)
-    return slurm
 
 
 class Job(LeasedSegment):
@@ -58,7 +50,7 @@ def is_over(slurm: SlurmCluster) -> Callable[[], bool]:
 
 
 def test_a_run_whose_rank_dies_goes_on_in_the_same_job(
-    here: SlurmCluster, tmp_path: Path, prefect_server: dict[str, str]
+    own_slurm: SlurmCluster, tmp_path: Path, prefect_server: dict[str, str]
 ) -> None:
     source = write_parquet(tmp_path / "data.parquet", text_columns(200))
     configuration = write_tiny_configuration(tmp_path, "kept", tmp_path / "store", source)
@@ -87,42 +79,44 @@ def read_outputs(folder: Path) -> list[str]:
 
 @pytest.mark.slow
 def test_when_a_node_dies_the_others_wait_in_the_job_and_are_enough_or_are_given_back(
-    here: SlurmCluster, tmp_path: Path
+    own_slurm: SlurmCluster, tmp_path: Path
 ) -> None:
     enough, too_few = Job(tmp_path / "enough", min_nodes=1), Job(tmp_path / "few")
     for job, kept in ((enough, ["n1"]), (too_few, None)):
         with job.launch() as launched:
             follow_until_it_trains(launched)
-            here.kill_node("n2")
+            own_slurm.kill_node("n2")
             follow(launched)
             assert launched.describe_end() == "Slurm says NodeDown: n2 (Not responding)"
-        assert here.read_job(launched.number)["JobState"] == "RUNNING"
+        assert own_slurm.read_job(launched.number)["JobState"] == "RUNNING"
         assert job.find_kept() == kept
+        require_acceptable_job(job.order.cluster, job.order.segment.train, 30)  # it would wait for the node
         if kept is not None:
             launched.release()
-        assert wait_until(is_over(here))
-        here.start_node("n2")
+        assert wait_until(is_over(own_slurm))
+        own_slurm.start_node("n2")
 
 
 @pytest.mark.slow
-def test_when_the_node_of_the_batch_script_dies_the_others_wait_all_the_same(
-    here: SlurmCluster, tmp_path: Path
+def test_when_the_node_of_the_batch_script_dies_the_others_wait_or_the_job_is_given_back(
+    own_slurm: SlurmCluster, tmp_path: Path
 ) -> None:
     job = Job(tmp_path, min_nodes=1)
     with job.launch() as launched:
         follow_until_it_trains(launched)
-        node = here.read_job(launched.number)["BatchHost"]
-        here.kill_node(node)
+        node = own_slurm.read_job(launched.number)["BatchHost"]
+        own_slurm.kill_node(node)
         follow(launched)
         assert node in (launched.describe_end() or "")
-    assert job.find_kept() == [name for name in here.nodes if name != node]
+    # Its `srun` may have had the time to kill what runs on the others.
+    assert job.find_kept() in ([name for name in own_slurm.nodes if name != node], None)
     launched.release()
-    assert wait_until(is_over(here))
+    assert wait_until(is_over(own_slurm))
 
 
 @pytest.mark.slow
 def test_ranks_that_are_killed_for_hanging_leave_their_nodes_to_the_next_segment(
-    here: SlurmCluster, tmp_path: Path
+    own_slurm: SlurmCluster, tmp_path: Path
 ) -> None:
     job = Job(tmp_path)
     with job.launch() as launched:
@@ -132,35 +126,35 @@ def test_ranks_that_are_killed_for_hanging_leave_their_nodes_to_the_next_segment
     assert job.find_kept() == ["n1", "n2"]
     assert processes_mentioning(str(tmp_path / "segment")) == []
     launched.release()
-    assert wait_until(is_over(here))
+    assert wait_until(is_over(own_slurm))
 
 
 @pytest.mark.slow
-def test_nodes_for_which_nothing_comes_give_their_job_up(here: SlurmCluster, tmp_path: Path) -> None:
+def test_nodes_for_which_nothing_comes_give_their_job_up(own_slurm: SlurmCluster, tmp_path: Path) -> None:
     job = Job(tmp_path, keep_seconds=5)
     with job.launch() as launched:
         follow_until_it_trains(launched)
         launched.kill()
         follow(launched)
-    assert wait_until(is_over(here))
-    assert here.read_job(launched.number)["JobState"] in ("COMPLETED", "CANCELLED")
+    assert wait_until(is_over(own_slurm))
+    assert own_slurm.read_job(launched.number)["JobState"] in ("COMPLETED", "CANCELLED")
     assert job.find_kept() is None
 
 
 @pytest.mark.slow
 def test_a_segment_with_too_few_nodes_saves_and_leaves_when_more_are_idle(
-    here: SlurmCluster, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    own_slurm: SlurmCluster, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    blocking = here.submit("sleep 600", "--nodelist=n2", "--exclusive")
-    here.wait_for_job(blocking, "RUNNING")
+    blocking = own_slurm.submit("sleep 600", "--nodelist=n2", "--exclusive")
+    own_slurm.wait_for_job(blocking, "RUNNING")
     job = Job(tmp_path, min_nodes=1, grow_seconds=5)
     caplog.set_level("INFO")
     with job.launch() as launched:
         follow_until_it_trains(launched)
         following = threading.Thread(target=supervise, args=(launched, HangWatch(600), StopRequest(), lambda _: None))
         following.start()
-        here.call("scancel", str(blocking))
+        own_slurm.call("scancel", str(blocking))
         following.join()
     outcome = find_outcome(job.store, RUN, job.fence)
     assert outcome is not None and (outcome.outcome, outcome.world_size) == ("preempted", 1)
-    assert "has 1 nodes, and 1 more is idle in partition main: the ranks are asked to save and leave" in caplog.text
+    assert "has 1 node, and 1 more is idle in partition main: the ranks are asked to save and leave" in caplog.text

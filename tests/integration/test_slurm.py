@@ -25,14 +25,6 @@ from tests.helpers.training import checkpoint_at, train_to_end
 from training.configuration import TrainConfig
 
 
-@pytest.fixture
-def here(slurm: SlurmCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SlurmCluster:
-    """The cluster as this process's own, and a folder for what Slurm itself prints."""
-    monkeypatch.setenv("SLURM_CONF", slurm.environment["SLURM_CONF"])
-    monkeypatch.chdir(tmp_path)
-    return slurm
-
-
 class Job(LeasedSegment):
     """A segment of two nodes; `cluster` are more settings of `[cluster]`."""
 
@@ -59,7 +51,7 @@ def stop_agents(slurm: SlurmCluster, node: str) -> bool:
 
 
 def test_a_job_that_slurm_refuses_is_one_error_and_nothing_is_recorded(
-    here: SlurmCluster, tmp_path: Path, prefect_server: dict[str, str]
+    own_slurm: SlurmCluster, tmp_path: Path, prefect_server: dict[str, str]
 ) -> None:
     source = write_parquet(tmp_path / "data.parquet", text_columns(200))
     configuration = write_tiny_configuration(tmp_path, "refused", tmp_path / "store", source)
@@ -80,68 +72,71 @@ def test_where_slurm_is_not_installed_the_error_says_where_to_go(
         require_acceptable_job(job.order.cluster, job.order.segment.train, 30)
 
 
-def test_a_job_that_may_begin_with_fewer_nodes_gets_all_that_are_free(here: SlurmCluster) -> None:
+def test_a_job_that_may_begin_with_fewer_nodes_gets_all_that_are_free(own_slurm: SlurmCluster) -> None:
     options = submission(ClusterConfig(kind="slurm", nodes=2, min_nodes=1), TrainConfig(ranks=1), 30, "both")
-    known = here.wait_for_job(here.submit("true", *options), "COMPLETED")
+    known = own_slurm.wait_for_job(own_slurm.submit("true", *options), "COMPLETED")
     assert known["NodeList"] == "n[1-2]"
 
 
 @pytest.mark.slow
-def test_a_job_that_runs_is_found_and_launched_once(here: SlurmCluster, tmp_path: Path) -> None:
+def test_a_job_that_runs_is_found_and_launched_once(own_slurm: SlurmCluster, tmp_path: Path) -> None:
     job = Job(tmp_path, train=ENDLESS)
     with job.launch() as first:
         follow(first, lambda: first.describe_wait() is None)
         with job.launch():  # as by a second process, which has nothing but the lease
             assert is_under_way(job.record, job.store, RUN, job.lease)
-            assert len(here.call("squeue", "--noheader", "--format=%A").split()) == 1
+            assert len(own_slurm.call("squeue", "--noheader", "--format=%A").split()) == 1
     assert not is_under_way(job.record, job.store, RUN, job.lease)
     end_job(job.record, job.store, RUN, job.lease, grace_seconds=1)  # it is over, and that is no error
 
 
 @pytest.mark.slow
-def test_a_node_that_never_comes_is_missed_and_the_others_are_named(here: SlurmCluster, tmp_path: Path) -> None:
+def test_a_node_that_never_comes_is_missed_and_the_others_are_named(own_slurm: SlurmCluster, tmp_path: Path) -> None:
     job = Job(tmp_path, join_seconds=20)
     with job.launch() as launched:
-        follow(launched, lambda: stop_agents(here, "n2"))
+        follow(launched, lambda: stop_agents(own_slurm, "n2"))
         follow(launched)
     assert job.outcome is not None and job.outcome.outcome == "failed"
     assert "the job has 2 nodes, but within 20 s (cluster.join_seconds) only n1 came" in job.outcome.cause
 
 
 @pytest.mark.slow
-def test_nodes_whose_lease_was_taken_leave_by_themselves(here: SlurmCluster, tmp_path: Path) -> None:
+def test_nodes_whose_lease_was_taken_leave_by_themselves(own_slurm: SlurmCluster, tmp_path: Path) -> None:
     job = Job(tmp_path, train=ENDLESS)
     with job.launch() as launched:
         follow(launched, lambda: launched.read_reports() != [])
         job.manifest.commit("taken up elsewhere", end_evaluation(job.fence))
         follow(launched)
         assert "the ranks of this node are killed" in (tmp_path / f"slurm-{launched.number}.out").read_text()
-    assert job.outcome is None
+    # One node may look before the other, whose ranks then lose the connection, and say so while they can.
+    assert job.outcome is None or "the connection to another rank broke" in job.outcome.cause
 
 
 @pytest.mark.slow
-def test_a_job_that_is_queued_again_does_not_train_its_fence_a_second_time(here: SlurmCluster, tmp_path: Path) -> None:
+def test_a_job_that_is_queued_again_does_not_train_its_fence_a_second_time(
+    own_slurm: SlurmCluster, tmp_path: Path
+) -> None:
     job = Job(tmp_path, train=ENDLESS, sbatch=["--requeue"])
     with job.launch() as launched:
         follow(launched, lambda: launched.read_reports() != [])
-        here.call("scontrol", "requeue", str(launched.number))
+        own_slurm.call("scontrol", "requeue", str(launched.number))
         follow(launched)
         assert "Slurm queued the job again" in (launched.describe_end() or "")
     assert job.outcome is not None and job.outcome.outcome == "preempted"
 
 
 @pytest.mark.slow
-def test_a_node_that_dies_is_named(here: SlurmCluster, tmp_path: Path) -> None:
+def test_a_node_that_dies_is_named(own_slurm: SlurmCluster, tmp_path: Path) -> None:
     job = Job(tmp_path, train=ENDLESS)
     with job.launch() as launched:
         follow(launched, lambda: launched.read_reports() != [])
-        here.kill_node("n2")
+        own_slurm.kill_node("n2")
         follow(launched)
         assert launched.describe_end() == "Slurm says NODE_FAIL, NodeDown: n2 (Not responding)"
 
 
 @pytest.mark.slow
-def test_ranks_save_before_the_time_limit_of_their_job(here: SlurmCluster, tmp_path: Path) -> None:
+def test_ranks_save_before_the_time_limit_of_their_job(own_slurm: SlurmCluster, tmp_path: Path) -> None:
     job = Job(tmp_path, train=ENDLESS, time_limit="2")
     with job.launch() as launched:
         follow(launched)
@@ -152,9 +147,9 @@ def test_ranks_save_before_the_time_limit_of_their_job(here: SlurmCluster, tmp_p
 
 @pytest.mark.slow
 def test_a_segment_begins_with_the_nodes_that_are_free_and_comes_to_the_same_weights(
-    here: SlurmCluster, tmp_path: Path
+    own_slurm: SlurmCluster, tmp_path: Path
 ) -> None:
-    here.submit("sleep 600", "--nodelist=n2", "--exclusive")
+    own_slurm.submit("sleep 600", "--nodelist=n2", "--exclusive")
     job = Job(tmp_path, min_nodes=1)
     with job.launch() as launched:
         follow(launched)
@@ -167,7 +162,7 @@ def test_a_segment_begins_with_the_nodes_that_are_free_and_comes_to_the_same_wei
 
 @pytest.mark.slow
 def test_a_run_over_a_bucket_is_trained_and_evaluated_by_nodes_that_share_nothing_else(
-    here: SlurmCluster,
+    own_slurm: SlurmCluster,
     s3_endpoint: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -191,7 +186,7 @@ def test_a_run_over_a_bucket_is_trained_and_evaluated_by_nodes_that_share_nothin
 
 @pytest.mark.slow
 def test_where_nothing_can_be_started_on_a_node_the_end_names_what_slurm_printed(
-    here: SlurmCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    own_slurm: SlurmCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = Job(tmp_path)
     monkeypatch.setattr(sys, "executable", "/no/such/python")
@@ -203,10 +198,10 @@ def test_where_nothing_can_be_started_on_a_node_the_end_names_what_slurm_printed
 
 
 @pytest.mark.slow
-def test_a_job_is_submitted_once_the_controller_answers(here: SlurmCluster, tmp_path: Path) -> None:
+def test_a_job_is_submitted_once_the_controller_answers(own_slurm: SlurmCluster, tmp_path: Path) -> None:
     job = Job(tmp_path)
-    here.stop_controller()
-    start = threading.Timer(12, here.start_controller)  # sbatch gives up after nine seconds
+    own_slurm.stop_controller()
+    start = threading.Timer(12, own_slurm.start_controller)  # sbatch gives up after nine seconds
     start.start()
     try:
         with job.launch() as launched:

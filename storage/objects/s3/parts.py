@@ -30,7 +30,7 @@ PARTIAL_CONTENT = 206
 USED_SECONDS = 5 * 60
 SIGNED_SECONDS = USED_SECONDS + 15 * 60
 NUM_ADDRESSES = 1024
-# A body comes in pieces of 64 KiB and less, and to wake up for each took a third of the CPU time of a part.
+# A body comes in pieces of 64 KiB and less, and to wake up for each of them costs CPU time.
 AWAITED_BYTES = 1 << 20
 
 

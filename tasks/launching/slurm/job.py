@@ -29,6 +29,7 @@ from tasks.launching.slurm.commands import (
 )
 from tasks.launching.slurm.nodes import SegmentNodes
 from tasks.launching.slurm.submission import batch_script, submission
+from tasks.pages.words import count_of
 from training.pulse import RankPulse
 from training.watching.reporter import Report
 
@@ -265,6 +266,6 @@ class SlurmJob:
 def _describe_growth(state: SlurmState, idle: int) -> str:
     free = "1 more is idle" if idle == 1 else f"{idle} more are idle"
     return (
-        f"The Slurm job has {state.num_nodes} nodes, and {free} in partition {state.partition}: the ranks are asked to "
-        "save and leave, and the next job takes them too (cluster.grow_seconds)."
+        f"The Slurm job has {count_of(state.num_nodes, 'node')}, and {free} in partition {state.partition}: the ranks "
+        "are asked to save and leave, and the next job takes them too (cluster.grow_seconds)."
     )

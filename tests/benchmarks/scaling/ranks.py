@@ -9,9 +9,7 @@ import json
 import multiprocessing
 import os
 import statistics
-import sys
 import time
-import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -24,6 +22,7 @@ import torch.distributed as dist
 
 from tests.benchmarks.scaling.model import Link
 from tests.helpers.hosts import INTERFACE, NAMESPACES, Hosts
+from tests.helpers.processes import work_and_leave
 from training.segment import run_segment
 from training.specification import SegmentSpec
 from training.stopping import StopFlag, follow_parent
@@ -91,28 +90,17 @@ def _be_a_rank(
     namespace: str, address: tuple[str, int], world: World, folder: Path, work: Callable[[World], Any]
 ) -> None:
     follow_parent()
-    log = (folder / f"rank-{world.rank}.log").open("w")
-    os.dup2(log.fileno(), 1)
-    os.dup2(log.fileno(), 2)
-    exit_code = 0
-    try:
-        _enter_network(namespace)
-        os.environ |= {
-            "MASTER_ADDR": address[0],
-            "MASTER_PORT": str(address[1]),
-            "RANK": str(world.rank),
-            "WORLD_SIZE": str(world.size),
-            "GLOO_SOCKET_IFNAME": INTERFACE,
-            "TORCHELASTIC_USE_AGENT_STORE": "True",  # the benchmark hosts the store, as torchrun does
-        }
-        torch.set_num_threads(1)
-        _kept = work(world)
-    except BaseException:  # noqa: BLE001 - whatever it was, the process says it and leaves
-        traceback.print_exc()
-        exit_code = 1
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(exit_code)
+    _enter_network(namespace)
+    os.environ |= {
+        "MASTER_ADDR": address[0],
+        "MASTER_PORT": str(address[1]),
+        "RANK": str(world.rank),
+        "WORLD_SIZE": str(world.size),
+        "GLOO_SOCKET_IFNAME": INTERFACE,
+        "TORCHELASTIC_USE_AGENT_STORE": "True",  # the benchmark hosts the store, as torchrun does
+    }
+    torch.set_num_threads(1)
+    work_and_leave(lambda: work(world), folder / f"rank-{world.rank}.log")
 
 
 def _enter_network(namespace: str) -> None:

@@ -2,6 +2,8 @@
 
 import socket
 import threading
+from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,7 @@ import psutil
 import pytest
 from pydantic import ValidationError
 
-from storage.errors import ClusterUnavailableError, StoreUnavailableError
+from storage.errors import ClusterUnavailableError, ConfigurationError, StoreUnavailableError
 from storage.objects.local_store import LocalStore
 from tasks.configuration import DataConfig, RunConfig
 from tasks.launching import meeting
@@ -24,9 +26,9 @@ from tasks.launching.orders import (
     read_node_pulses,
 )
 from tasks.launching.relay import MOST_EVENTS, Relay
+from tasks.launching.slurm import commands, nodes
 from tasks.launching.slurm import job as slurm_job
-from tasks.launching.slurm import nodes
-from tasks.launching.slurm.commands import SlurmState
+from tasks.launching.slurm.commands import SlurmState, require_acceptable
 from tasks.launching.slurm.job import SlurmJob
 from tasks.launching.slurm.submission import submission
 from tests.helpers.commands import wait_until
@@ -218,6 +220,18 @@ def test_a_job_whose_node_does_not_answer_any_more_is_not_waited_for_until_slurm
         job.is_running(0.0)
         assert not job.is_running(0.0)
     assert job.describe_end() == "Slurm could not end the job within 0 s: a node of n[1-2] does not answer"
+
+
+@pytest.mark.parametrize("down", ["", "n2\n"])
+def test_a_job_for_which_nodes_are_only_down_is_no_wrong_one(down: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def call(command: Sequence[str], script: str | None = None) -> str:
+        if command[0] == "sbatch":
+            raise ConfigurationError("allocation failure: Requested node configuration is not available")
+        return down
+
+    monkeypatch.setattr(commands, "_call", call)
+    with nullcontext() if down else pytest.raises(ConfigurationError, match="node configuration is not available"):
+        require_acceptable([])
 
 
 @pytest.mark.parametrize(

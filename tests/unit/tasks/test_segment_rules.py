@@ -124,7 +124,7 @@ def test_ctrl_c_stays_ignored_where_it_was_as_in_the_background_of_a_script() ->
 def wait_for(condition: Callable[[], bool]) -> None:
     """Wait until the main thread has got its signal."""
     while not condition():
-        time.sleep(0.001)
+        time.sleep(0.001)  # in the thread that signals: the main thread's handler sets a flag and wakes nobody
 
 
 def test_a_changed_library_is_said_and_an_unchanged_one_is_not() -> None:

@@ -24,12 +24,13 @@ lint: setup
 	$(BIN)/mypy
 
 # ruff and mypy run beside the tests, and these five files at a time: most tests wait for processes that they have
-# started. The order stays, the longest are first.
+# started. The order stays, the longest are first. A worker that died is not replaced: xdist would give the new one the
+# file that killed it, again and again.
 test: setup
 	$(MAKE) --jobs=2 lint fast-tests
 
 fast-tests: setup
-	$(BIN)/python -m pytest -n 5 --dist loadfile --no-loadscope-reorder -m "not slow"
+	$(BIN)/python -m pytest -n 5 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 -m "not slow"
 
 # The unit tests alone: they need nothing but files.
 quick: setup

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -29,6 +30,7 @@ SERVER_MARKERS = set(NEEDED_BY_FIXTURE.values())
 EXIT_STATUS = pytest.StashKey[int]()
 SHARED_SERVER = pytest.StashKey[dict[str, str]]()
 RESOURCES = pytest.StashKey[ExitStack]()
+TERMINATED = 128 + signal.SIGTERM
 # How long an example takes says how busy the machine is.
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
@@ -37,6 +39,31 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 # Threads of ranks that wait for each other sleep instead of spinning: there are more of them than cores.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+
+class RunningTests:
+    """Names the tests that still run when somebody, as a CI whose time is up, ends the run with SIGTERM."""
+
+    def __init__(self) -> None:
+        self._began: dict[str, float] = {}
+        signal.signal(signal.SIGTERM, self._tell)
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        self._began[nodeid] = time.monotonic()
+
+    def pytest_runtest_logfinish(self, nodeid: str) -> None:
+        self._began.pop(nodeid, None)
+
+    def _tell(self, _number: int, _frame: object) -> None:
+        now = time.monotonic()
+        running = [f"{nodeid} for {now - began:.0f} s" for nodeid, began in self._began.items()]
+        pytest.exit(f"ended by SIGTERM while these tests ran: {', '.join(running) or 'none'}", returncode=TERMINATED)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """In the process that prints what happens; a worker of xdist's is ended by that one."""
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(RunningTests())
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -91,7 +91,8 @@ def main() -> None:
     dataset = load_dataset(store, spec.dataset_digest, spec.dataset_sha256)
     # From a bucket windows are fetched ahead in a thread. From a folder they are here as soon as they are decoded, and
     # this process is ahead already.
-    blocks = open_blocks(spec, world, store, dataset, looks_ahead=not isinstance(store, LocalStore))
+    looks_ahead = not isinstance(store, LocalStore)
+    blocks = open_blocks(spec, world, store, dataset, looks_ahead, assembles_for_all=True)
     gc.freeze()  # what has been loaded so far is never garbage, and is not looked through again and again
     while lines := steps.read1(MESSAGE_BYTES).split():
         newest = int(lines[-1])  # of those before, ranks have need no more

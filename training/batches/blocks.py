@@ -142,11 +142,16 @@ class Blocks:
 
 
 def open_blocks(
-    spec: SegmentSpec, world: World, store: Store, dataset: DatasetManifest, looks_ahead: bool = False
+    spec: SegmentSpec,
+    world: World,
+    store: Store,
+    dataset: DatasetManifest,
+    looks_ahead: bool = False,
+    assembles_for_all: bool = False,
 ) -> Blocks:
-    """The blocks of a segment's run; with `looks_ahead` windows of samples are decoded ahead, as in `SampleReader`."""
+    """The blocks of a segment's run; how windows of samples are read for them, `SampleReader` says."""
     config = spec.train
-    reader = SampleReader(store, dataset, "train", spec.samples_folder, looks_ahead)
+    reader = SampleReader(store, dataset, "train", spec.samples_folder, looks_ahead, reads_for_all=assembles_for_all)
     order = SampleOrder(reader.num_rows, reader.group_rows, config.seed)
     cut = leaf_cut(spec.model, config)
     return Blocks(reader, order, cut, config.batch_size, config.leaves, world, spec.rollbacks)

@@ -14,8 +14,9 @@ from storage.datasets import DatasetManifest, token_type
 from storage.objects.store import Store
 from training.data.order import WINDOW_GROUPS, Order, Window
 from training.data.row_groups import RowGroups
-from training.data.samples import Samples, as_arrays, from_arrays, join
-from training.data.shared_arrays import KEPT_SETS, Pieces, SharedArrays
+from training.data.samples import Samples, join
+from training.data.shared_arrays import KEPT_SETS, SharedArrays
+from training.data.windows import OwnWindows, SharedWindows, Windows
 
 
 class SampleReader:
@@ -23,7 +24,7 @@ class SampleReader:
 
     With `looks_ahead` the window after the one that is read is decoded meanwhile, in a thread. As many windows stay in
     the folder as take `kept_bytes` in the shards, but at least the few that ranks need: what is read again is not
-    decoded again.
+    decoded again. One that `reads_for_all` is alone in having need of windows, and keeps those it decodes in memory.
     """
 
     def __init__(
@@ -34,17 +35,19 @@ class SampleReader:
         folder: Path,
         looks_ahead: bool = False,
         kept_bytes: int = 0,
+        reads_for_all: bool = False,
     ) -> None:
         self.num_rows = dataset.splits[split].num_rows
         self.group_rows = dataset.row_group_rows
         self.split = split
         self.folder = folder
-        self._token_type = np.dtype(token_type(dataset.vocabulary_size))
         self._row_groups = RowGroups(store, dataset, split, folder)
         split_bytes = sum(shard.num_bytes for shard in dataset.splits[split].shards)
         num_kept = kept_bytes * self.num_rows // (split_bytes * self.group_rows * WINDOW_GROUPS)
-        self._windows = SharedArrays(folder, f"{split}-samples", max(KEPT_SETS, num_kept))
+        files = SharedArrays(folder, f"{split}-samples", max(KEPT_SETS, num_kept))
+        kind = OwnWindows if reads_for_all else SharedWindows
         self._ahead = ThreadPoolExecutor(1, thread_name_prefix="next-window") if looks_ahead else None
+        self._windows: Windows = kind(files, np.dtype(token_type(dataset.vocabulary_size)), self._ahead)
         self._last_read: tuple[str, Samples] | None = None
 
     def read(self, order: Order, cursor: int, count: int) -> Samples:
@@ -59,26 +62,23 @@ class SampleReader:
         return self._last_read[1]
 
     def _open_window(self, order: Order, window: Window, key: str) -> Samples:
-        is_new = key not in self._windows
-        samples = from_arrays(self._windows.get(key, partial(self._decode_window, order, window)), self._token_type)
+        samples = self._windows.get(key, partial(self._decode_window, order, window))
         following = order.window_after(window)
-        if self._ahead is not None and is_new and following is not None:
-            # What goes wrong there goes wrong again when it is read, and is told then.
-            make_following = partial(self._decode_window, order, following)
-            self._ahead.submit(self._windows.map_or_make, self._key(order, following), make_following)
+        if following is not None:
+            self._windows.prepare(self._key(order, following), partial(self._decode_window, order, following))
         return samples
 
     def _key(self, order: Order, window: Window) -> str:
         return f"{order.name}-{window.epoch}-{window.number}"
 
-    def _decode_window(self, order: Order, window: Window) -> Pieces:
+    def _decode_window(self, order: Order, window: Window) -> Samples:
         return self._decode(order.window_rows(window))
 
-    def _decode(self, rows: NDArray[np.int64]) -> Pieces:
+    def _decode(self, rows: NDArray[np.int64]) -> Samples:
         """These rows, which are all rows of some row groups, in this order."""
         groups = np.unique(rows // self.group_rows)
         samples = join(list(self._row_groups.decode(groups.tolist())))
         # All groups but the last of the split are full.
         first_places = np.arange(len(groups)) * self.group_rows
         places = first_places[np.searchsorted(groups, rows // self.group_rows)] + rows % self.group_rows
-        return as_arrays(samples.at(places))
+        return samples.at(places)

@@ -63,13 +63,34 @@ class SharedArrays:
         Raises `StoreError` if it cannot be kept, and what `make` raises.
         """
         path = self._path(key)
-        try:
+        with self._explained():
             while (found := _map(path)) is None:
-                self._folder.mkdir(parents=True, exist_ok=True)
-                with _locked(self._folder / f".{self._name}.lock"):
+                with self._locked():
                     if not path.exists():
                         _save(make(), path)
             return found
+
+    def find(self, key: str) -> Arrays | None:
+        """The set `key` if it is there, or is being made. Raises `StoreError`."""
+        path = self._path(key)
+        with self._explained():
+            found = _map(path)
+            if found is None:
+                with self._locked():
+                    found = _map(path)
+            return found
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        with (self._folder / f".{self._name}.lock").open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
         except OSError as error:
             raise StoreError(
                 f"Cannot keep decoded samples in {self._folder}: {error.strerror or error}. Check that the disk has "
@@ -118,10 +139,3 @@ def _save(arrays: Pieces, path: Path) -> None:
 def _aligned(place: int) -> int:
     """The first place from there on where an array may begin."""
     return -(-place // ALIGNMENT) * ALIGNMENT
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield

@@ -18,7 +18,6 @@ from tests.helpers.datasets import publish_small_dataset
 from tests.helpers.training import make_spec
 from training.batches.ahead import MOST_STARTS, AssemblingAhead
 from training.batches.source import BatchSource, open_source
-from training.data.shared_arrays import _locked
 from training.specification import SegmentSpec
 from training.world import World
 
@@ -68,7 +67,7 @@ def wait_for_block(source: BatchSource, step: int) -> None:
     """Until the block that begins at `step` is there for all ranks."""
     blocks = source._blocks
     wait_until(blocks._shared._path(f"{blocks._name}-{step}").exists)
-    with _locked(source._blocks._shared._folder / ".train-block.lock"):
+    with blocks._shared._locked():
         pass  # whoever made it does nothing more with it
 
 

@@ -20,7 +20,8 @@ from training.data import row_groups
 from training.data.order import WINDOW_GROUPS, RowOrder, SampleOrder, Window
 from training.data.reading import SampleReader
 from training.data.row_groups import _read_footer
-from training.data.shared_arrays import KEPT_SETS, Pieces
+from training.data.samples import Samples
+from training.data.shared_arrays import KEPT_SETS
 
 ROWS = 5 * WINDOW_GROUPS * GROUP_ROWS + 7
 NUM_WINDOWS = 6
@@ -37,7 +38,7 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     found: list[int] = []
     decode = SampleReader._decode
 
-    def decode_and_tell(reader: SampleReader, rows: NDArray[np.int64]) -> Pieces:
+    def decode_and_tell(reader: SampleReader, rows: NDArray[np.int64]) -> Samples:
         found.append(int(rows[0]))
         return decode(reader, rows)
 
@@ -93,6 +94,22 @@ def test_the_next_window_is_decoded_while_this_one_is_read(
     assert wait_until(lambda: len(decoded) == 2)
     first_rows = [int(order.window_rows(stretch.window)[0]) for stretch in order.stretches(0, ROWS)]
     assert decoded == first_rows[:2]
+
+
+@pytest.mark.parametrize("looks_ahead", [False, True])
+def test_one_that_reads_for_all_keeps_windows_in_memory_and_maps_those_of_others(
+    store: LocalStore, dataset: DatasetManifest, tmp_path: Path, decoded: list[int], looks_ahead: bool
+) -> None:
+    folder, order = tmp_path / "samples", SampleOrder(ROWS, GROUP_ROWS, seed=4)
+    SampleReader(store, dataset, "train", folder).read(order, 0, 1)
+    files = sorted(folder.glob("train-samples-*"))
+    assert len(files) == len(decoded) == 1
+    reader = SampleReader(store, dataset, "train", folder, looks_ahead, reads_for_all=True)
+    assert read_epoch(reader, order) == order.rows(0, ROWS).tolist()
+    assert sorted(folder.glob("train-samples-*")) == files
+    if reader._ahead is not None:
+        reader._ahead.shutdown()
+    assert len(decoded) == NUM_WINDOWS + looks_ahead  # and the first window of the next epoch
 
 
 def test_rows_that_are_looked_at_are_decoded_ahead_up_to_the_last_that_is_looked_at(

@@ -16,8 +16,8 @@ from tasks.launching.slurm.job import SlurmJob
 from tasks.running.hang import HangWatch
 from tasks.running.signals import StopRequest
 from tasks.running.supervision import supervise
-from tests.helpers.commands import Runner, processes_mentioning, wait_until
-from tests.helpers.fault_plans import FaultPlan, read_fired
+from tests.helpers.commands import RUN_SECONDS, Runner, processes_mentioning, wait_until
+from tests.helpers.fault_plans import FaultPlan, Moment, read_fired
 from tests.helpers.leased_segments import ENDLESS, RUN, LeasedSegment, follow, follow_until_it_trains
 from tests.helpers.parquet import text_columns, write_parquet
 from tests.helpers.slurm_cluster import SlurmCluster
@@ -49,19 +49,28 @@ def is_over(slurm: SlurmCluster) -> Callable[[], bool]:
     return lambda: slurm.call("squeue", "--noheader") == ""
 
 
+def running_jobs(slurm: SlurmCluster) -> list[str]:
+    return slurm.call("squeue", "--noheader", "--states=RUNNING", "--format=%A").split()
+
+
+def make_runner(folder: Path, prefect_server: dict[str, str], **settings: object) -> Runner:
+    """Of the run `kept` on both nodes."""
+    source = write_parquet(folder / "data.parquet", text_columns(200))
+    configuration = write_tiny_configuration(folder, "kept", folder / "store", source)
+    on_slurm = {
+        "store": folder / "store",
+        "cluster__kind": "slurm",
+        "cluster__nodes": 2,
+        "cluster__sbatch": f'["--output={folder}/slurm-%j.out"]',
+    }
+    environment = {**prefect_server, **os.environ, "PREFECT_API_URL": prefect_server["PREFECT_API_URL"]}
+    return Runner(configuration, {**on_slurm, "run": "kept", **settings}, environment)
+
+
 def test_a_run_whose_rank_dies_goes_on_in_the_same_job(
     own_slurm: SlurmCluster, tmp_path: Path, prefect_server: dict[str, str]
 ) -> None:
-    source = write_parquet(tmp_path / "data.parquet", text_columns(200))
-    configuration = write_tiny_configuration(tmp_path, "kept", tmp_path / "store", source)
-    settings = {
-        "store": tmp_path / "store",
-        "cluster__kind": "slurm",
-        "cluster__nodes": 2,
-        "cluster__sbatch": f'["--output={tmp_path}/slurm-%j.out"]',
-    }
-    environment = {**prefect_server, **os.environ, "PREFECT_API_URL": prefect_server["PREFECT_API_URL"]}
-    runner = Runner(configuration, {**settings, "run": "kept"}, environment)
+    runner = make_runner(tmp_path, prefect_server)
     with FaultPlan().kill_at_step(step=3, rank=1).injected(runner, tmp_path / "faults"):
         ran = runner.call("run")
     assert ran.returncode == 0, ran.stdout + ran.stderr
@@ -70,6 +79,44 @@ def test_a_run_whose_rank_dies_goes_on_in_the_same_job(
     assert (first["outcome"] in ("lost", "failed"), second["outcome"]) == (True, "completed")
     assert len(re.findall(r"Waiting up to 300 s for the next one", "".join(read_outputs(tmp_path)))) == 2
     assert processes_mentioning(str(tmp_path / "store")) == []
+
+
+@pytest.mark.slow
+def test_nodes_that_wait_serve_the_next_command_where_theirs_was_killed(
+    own_slurm: SlurmCluster, tmp_path: Path, prefect_server: dict[str, str]
+) -> None:
+    runner = make_runner(tmp_path, prefect_server)
+    plan = FaultPlan().kill_at_step(step=3, rank=1).kill(Moment("command", "link", "segment began", nth=2))
+    with plan.injected(runner, tmp_path / "faults"):
+        assert runner.call("run").returncode < 0
+    assert len(read_fired(tmp_path / "faults")) == 2
+    ran = runner.call("run")
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    first, second = runner.status()["segments"]
+    assert (first["outcome"], second["outcome"], second["world_size"]) == ("failed", "completed", 2)
+    assert len(read_outputs(tmp_path)) == 2  # a file for each job: that of both segments, and the evaluation's
+    assert wait_until(is_over(own_slurm))
+
+
+@pytest.mark.slow
+def test_a_run_on_one_node_goes_on_with_both_and_ends_as_on_one_machine(
+    own_slurm: SlurmCluster, tmp_path: Path, prefect_server: dict[str, str]
+) -> None:
+    blocking = own_slurm.submit("sleep 600", "--nodelist=n2", "--exclusive")
+    own_slurm.wait_for_job(blocking, "RUNNING")
+    longer = {"train__steps": 1500, "checkpoint__every_steps": 500}
+    growing = make_runner(tmp_path, prefect_server, cluster__min_nodes=1, cluster__grow_seconds=10, **longer)
+    command = growing.start()
+    assert wait_until(lambda: len(running_jobs(own_slurm)) == 2, command)
+    own_slurm.call("scancel", str(blocking))
+    assert command.wait(RUN_SECONDS) == 0, growing.log.read_text()
+    segments = growing.status()["segments"]
+    assert [(each["outcome"], each["world_size"]) for each in segments] == [("preempted", 1), ("completed", 2)]
+    on_this_machine = {"store": tmp_path / "alone", "cluster__kind": "local", "cluster__nodes": 1}
+    alone = make_runner(tmp_path, prefect_server, **on_this_machine, **longer)
+    alone.run()
+    one, other = (runner.status()["promoted"]["weights_sha256"] for runner in (growing, alone))
+    assert one == other
 
 
 def read_outputs(folder: Path) -> list[str]:

@@ -3,13 +3,14 @@
 Each rank is on a host of its own, in a network namespace whose link is limited; loader, exact sum, decisions at the
 boundaries and checkpoints are the product's, and a leaf takes as long as a device would, which is slept. The batch and
 its leaves stay the same, as they do in a run: ranks share the leaves. The sleep comes before a leaf is computed, so
-nothing of the exchange hides behind it. The model is fed with what this machine's links and processors take, and then
-says what GPUs on faster links would do. The last line is for machines: `name=value` pairs.
+nothing of the exchange hides behind it. The model is fed with what this machine's links take, and its processors with
+up to four ranks; then it says what GPUs on faster links would do. The last line is for machines: `name=value` pairs.
 """
 
 import argparse
 import json
 import os
+import statistics
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -38,6 +39,9 @@ MODEL = ModelConfig(width=96, layers=2, heads=4, feedforward=256)
 # A step of one rank takes a minute and a half, and is nearly all sleep; more ranks make shorter ones.
 NUM_STEPS = {1: 2, 2: 3, 4: 3}
 FEWEST_STEPS = 5
+FEW_RANKS = 4
+# Of links that cut large packets into small ones as they slow them, the processor would have most of the work.
+BURST_KILOBYTES = 96
 # GPUs: a model of 100 million parameters, 6 FLOP for each parameter and token (Kaplan et al., 2020), 8,192 tokens in a
 # leaf, 160 TFLOP/s of it achieved; 400 Gbit/s and 10 us between any two.
 GPU_LINK = Link(latency=10e-6, bytes_per_second=400e9 / 8)
@@ -61,12 +65,12 @@ def main() -> None:
         running_hosts([f"h{rank}" for rank in range(max(2, *ranks))]) as hosts,
     ):
         for name in hosts.names:
-            hosts.slow(name, KILOBITS)
+            hosts.slow(name, KILOBITS, BURST_KILOBYTES)
         store = LocalStore(Path(folder) / "store")
         dataset = publish_small_dataset(store, Path(folder) / "work", rows=2000)
         link, steps, waits = _measure(store, dataset, Path(folder), hosts, ranks, options.leaf_seconds)
     measured = {number: of_step.seconds for number, of_step in steps.items()}
-    work = _describe_work(dataset, steps[1], options.leaf_seconds)
+    work = _describe_work(dataset, steps, options.leaf_seconds)
     predicted = {number: work.step_seconds(number, link) for number in ranks}
     console = Console(width=120, highlight=False)
     console.print(_make_table(measured, predicted, waits), _make_gpu_table(), sep="\n")
@@ -111,11 +115,16 @@ def _read_waits(folder: Path) -> dict[str, float]:
     return {place.value: spent.get(place, 0.0) / total for place in places}
 
 
-def _describe_work(dataset: DatasetManifest, alone: Steps, leaf_seconds: float) -> Work:
-    """What a step is here: of one rank's step, what the processor did is shared by as many as this machine has."""
+def _describe_work(dataset: DatasetManifest, steps: Mapping[int, Steps], leaf_seconds: float) -> Work:
+    """What a step is here. What the processor does is shared by as many ranks as this machine has cores.
+
+    With few ranks, what one takes beyond its leaves is what it takes for the exchange, the same for any number of them.
+    """
     num_values = sum(parameter.numel() for parameter in Classifier(MODEL, dataset, False).parameters())
-    cores = os.cpu_count() or 1
-    return Work(LEAVES, leaf_seconds, num_values, host_seconds=alone.cpu_seconds / LEAVES, num_cores=cores)
+    of_leaf = steps[1].cpu_seconds / LEAVES
+    beyond = [of.cpu_seconds - LEAVES / number * of_leaf for number, of in steps.items() if 1 < number <= FEW_RANKS]
+    of_rank = max(0.0, statistics.mean(beyond)) if beyond else 0.0
+    return Work(LEAVES, leaf_seconds, num_values, of_leaf, of_rank, num_cores=os.cpu_count() or 1)
 
 
 def _make_table(

@@ -95,10 +95,14 @@ class Hosts:
         for way in ways or tuple(Way):
             self._shape(name, way, "blackhole")
 
-    def slow(self, name: str, kilobits_per_second: int) -> None:
-        """From now on the host's link carries so much in each direction, whatever is sent."""
+    def slow(self, name: str, kilobits_per_second: int, burst_kilobytes: int = 4) -> None:
+        """From now on the host's link carries so much in each direction, whatever is sent.
+
+        After a pause it carries so many bytes at once; packets that are larger are cut into small ones.
+        """
+        limit = ("rate", f"{kilobits_per_second}kbit", "burst", f"{burst_kilobytes}kb", "latency", "1s")
         for way in Way:
-            self._shape(name, way, "tbf", "rate", f"{kilobits_per_second}kbit", "burst", "4kb", "latency", "1s")
+            self._shape(name, way, "tbf", *limit)
 
     def cut_from(self, name: str, address: str) -> None:
         """From now on nothing that the host sends to this one address arrives there."""

@@ -1,5 +1,7 @@
 """The alpha-beta model of `make scaling`: its arithmetic, by hand."""
 
+from dataclasses import replace
+
 import pytest
 
 from tests.benchmarks.scaling.model import Link, Work
@@ -27,6 +29,8 @@ def test_a_step_waits_for_the_rank_with_most_leaves() -> None:
 def test_processors_that_all_ranks_share_are_shared() -> None:
     work = Work(num_leaves=8, device_seconds=0, num_values=0, host_seconds=0.5, num_cores=2)
     assert [work.step_seconds(ranks, FREE) for ranks in (1, 2, 8)] == pytest.approx([4, 2, 2])
+    exchanging = replace(work, rank_seconds=0.25)
+    assert [exchanging.step_seconds(ranks, FREE) for ranks in (1, 2, 8)] == pytest.approx([4, 2.25, 3])
 
 
 def test_the_exact_sum_sends_twice_the_bytes_of_the_fast_one() -> None:

@@ -34,20 +34,22 @@ class Link:
 class Work:
     """What a step is: leaves of `device_seconds` each, and a sum of `num_values` values.
 
-    `host_seconds` of each leaf are computed by processors of which all ranks together have `num_cores`; none where each
-    rank has its own.
+    `host_seconds` of each leaf, and `rank_seconds` of each of several ranks, are computed by processors of which all
+    ranks together have `num_cores`; none where each rank has its own.
     """
 
     num_leaves: int
     device_seconds: float
     num_values: int
     host_seconds: float = 0.0
+    rank_seconds: float = 0.0
     num_cores: int = 1
 
     def step_seconds(self, num_ranks: int, link: Link, kind: str = "exact") -> float:
         """Of the rank with most leaves, which the others wait for."""
         device = ceil(self.num_leaves / num_ranks) * self.device_seconds
-        host = self.host_seconds * self.num_leaves / min(num_ranks, self.num_cores)
+        of_ranks = self.rank_seconds * num_ranks if num_ranks > 1 else 0.0
+        host = (self.host_seconds * self.num_leaves + of_ranks) / min(num_ranks, self.num_cores)
         exchange = link.sum_over(BYTES_OF_VALUE[kind] * self.num_values, num_ranks) if num_ranks > 1 else 0.0
         return device + host + exchange + link.agree(num_ranks)
 

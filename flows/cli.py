@@ -20,6 +20,7 @@ from flows.options.corpus import corpus
 from flows.options.drill import drill
 from flows.options.prepare import prepare
 from flows.options.prune import prune
+from flows.options.report import report
 from flows.options.run import run
 from flows.options.scrub import scrub
 from flows.options.status import status
@@ -39,7 +40,7 @@ app = typer.Typer(
     "The terms used here are explained in README.md, section Glossary.",
 )
 # In the order in which a newcomer needs them.
-for command in (corpus, config, prepare, run, status, verify, scrub, prune, audit, advise, drill):
+for command in (corpus, config, prepare, run, status, report, verify, scrub, prune, audit, advise, drill):
     app.command()(command)
 
 

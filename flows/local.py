@@ -13,6 +13,7 @@ from tasks.configuration import RunConfig
 from tasks.pages.words import count_of, score
 from tasks.places import open_places
 from tasks.reports.rollbacks import count_skipped
+from tasks.reports.written import report_address
 from tasks.telling.messages import show_messages
 from tasks.telling.terminal import console
 
@@ -48,4 +49,4 @@ def _show_result(config: RunConfig, state: RunState) -> None:
         print(f"changed  {count_of(len(state.changes), 'time')} while under way: `holdfast status` says what follows")
     for name, value in (state.metrics or {}).items():
         print(f"{name:<8} {score(value)}")
-    print(f"report   {places.store.address}/{places.report_key}")
+    print(f"report   {report_address(places.store, config.run)}")

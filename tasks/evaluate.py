@@ -4,13 +4,10 @@ Invariant: the metrics in the manifest belong to the checkpoint that is promoted
 evaluates holds the run's lease, so nobody does it at the same time.
 """
 
-from typing import Any
-
-from storage.checkpoints.results import evaluation_key, find_result
+from storage.checkpoints.results import find_evaluation
 from storage.errors import SegmentFailedError
 from storage.runs.holders import this_process
 from storage.runs.metric_values import MetricValue, describe_not_finite, find_not_finite
-from storage.runs.run_state import RunState
 from storage.runs.transitions import record_metrics
 from tasks.configuration import RunConfig
 from tasks.launching.job import Job
@@ -41,14 +38,6 @@ def evaluate_run(config: RunConfig) -> tuple[dict[str, MetricValue], str]:
     return metrics, "On the test split: " + ", ".join(f"{name} {score(value)}" for name, value in metrics.items()) + "."
 
 
-def find_evaluation(places: RunPlaces, state: RunState) -> dict[str, Any] | None:
-    """The test results of the promoted checkpoint, or None. Not of another checkpoint of the same step."""
-    if state.promoted is None:
-        return None
-    result = find_result(places.store, evaluation_key(state.promoted.path))
-    return result if result is not None and result["weights_sha256"] == state.promoted.weights_sha256 else None
-
-
 def _evaluate_patiently(config: RunConfig, request: StopRequest) -> dict[str, MetricValue]:
     patience, places = Patience(config.retry, lambda: request.is_made), open_places(config)
     return patience.attempt("Evaluating", lambda: _evaluate(config, places, request))
@@ -59,10 +48,10 @@ def _evaluate(config: RunConfig, places: RunPlaces, request: StopRequest) -> dic
     assert state.promoted is not None
     if state.lease is not None and state.lease.holder == this_process():
         settle_evaluation(config, places, state.lease)  # an earlier attempt, after which the store did not answer
-    if find_evaluation(places, state) is None:
+    if find_evaluation(places.store, state.promoted) is None:
         announce("Evaluating on the test split.")
         _run_ranks(config, places, request)
-    evaluation = find_evaluation(places, state)
+    evaluation = find_evaluation(places.store, state.promoted)
     assert evaluation is not None, "required before"
     metrics: dict[str, MetricValue] = evaluation["metrics"]
     if not_finite := find_not_finite(metrics):
@@ -90,7 +79,7 @@ def _run_ranks(config: RunConfig, places: RunPlaces, request: StopRequest) -> No
         if is_hung:
             warn(f"The evaluation made no progress. {watch.cause}")
         settle_evaluation(config, places, lease)
-    if find_evaluation(places, state) is None:
+    if find_evaluation(places.store, state.promoted) is None:
         raise SegmentFailedError(f"The evaluation ended without a result. {reason}")
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from storage.errors import StoreError
-from storage.objects.addresses import RUNS_FOLDER, open_store, path_of
+from storage.objects.addresses import open_store, path_of
 from storage.objects.local_store import TEMPORARY_FOLDER, LocalStore
 from storage.objects.private_folder import make_private_folder
 from storage.objects.store import Store
@@ -35,10 +35,6 @@ class RunPlaces:
     def segment_scratch(self, fence: int) -> Path:
         """The folder of the segment with this fence."""
         return self.scratch / f"{fence:08d}"
-
-    @property
-    def report_key(self) -> str:
-        return f"{RUNS_FOLDER}/{self.manifest.run}/report.html"
 
 
 def open_places(config: RunConfig) -> RunPlaces:

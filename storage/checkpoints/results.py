@@ -10,6 +10,7 @@ from typing import Any
 from storage.errors import ObjectMissingError
 from storage.objects.digests import is_sealed, seal
 from storage.objects.store import Store
+from storage.runs.run_state import CheckpointRecord
 
 SEAL_FIELD = "seal"
 
@@ -27,6 +28,14 @@ def audit_key(path: str) -> str:
 def write_result(store: Store, key: str, result: Mapping[str, Any]) -> None:
     """Write or replace a result, sealed."""
     store.write(key, seal(result, SEAL_FIELD))
+
+
+def find_evaluation(store: Store, checkpoint: CheckpointRecord | None) -> dict[str, Any] | None:
+    """The test results of a checkpoint, or None. Not of another checkpoint of the same step."""
+    if checkpoint is None:
+        return None
+    result = find_result(store, evaluation_key(checkpoint.path))
+    return result if result is not None and result["weights_sha256"] == checkpoint.weights_sha256 else None
 
 
 def find_result(store: Store, key: str) -> dict[str, Any] | None:

@@ -19,6 +19,7 @@ from storage.runs.run_state import RunState
 from storage.runs.transitions import promote
 from tasks.settings.reading import load_configuration
 from tests.helpers.commands import COMMAND, ROOT, call_here
+from tests.helpers.datasets import publish_small_dataset
 from tests.helpers.finished_runs import measured_run
 from tests.helpers.runs import lease_run, make_checkpoint, record_of
 
@@ -114,7 +115,7 @@ def test_a_run_is_found_where_its_store_was_moved_to(configuration: Path, store:
     assert read_json("status", configuration, "--set", f"store={moved}")["step"] == 20
 
 
-@pytest.mark.parametrize("command", ["status", "verify", "scrub", "prune", "audit", "advise"])
+@pytest.mark.parametrize("command", ["status", "report", "verify", "scrub", "prune", "audit", "advise"])
 def test_a_run_whose_folder_was_copied_is_refused_and_nothing_is_touched(
     configuration: Path, store: LocalStore, command: str
 ) -> None:
@@ -228,6 +229,34 @@ def test_advise_recommends_an_interval_compares_it_and_leaves_a_page(configurati
     assert other["recommended"]["every_seconds"] < 60 and other["rates"]["crashes_per_second"] == 24 / 86_400
 
 
+def test_report_writes_the_page_of_a_run_that_is_under_way(
+    configuration: Path, store: LocalStore, tmp_path: Path
+) -> None:
+    dataset = publish_small_dataset(store, tmp_path / "work", rows=40)
+    state = Manifest(store, "first").load_head().state
+    nothing_yet = {"promoted": None, "kept": [], "lease": None}
+    under_way = state.model_copy(update={"run": "third", "dataset_digest": dataset.digest, **nothing_yet})
+    manifest = Manifest(store, "third")
+    manifest.create(under_way)
+    fence = lease_run(manifest)
+    address = f"{store.address}/runs/third"
+    assert holdfast("report", address).stdout == f"{address}/report.html\n"
+    assert "0 of 100 steps" in store.read("runs/third/report.html").decode()
+    record = record_of(make_checkpoint(store, tmp_path / "files", 30, fence, run="third"))
+    manifest.commit("promoted", promote(record, RetentionPolicy(newest=3)))
+    out = tmp_path / "page.html"
+    assert holdfast("report", address, "--out", out).stdout == f"{out}\n"
+    assert "30 of 100 steps" in out.read_text() and "30 of 100" not in store.read("runs/third/report.html").decode()
+    refused = holdfast("report", address, "--out", tmp_path / "no-folder" / "page.html")
+    assert (refused.returncode, "Cannot write the report to" in refused.stderr) == (2, True)
+
+
+def test_report_says_that_the_data_set_is_gone(configuration: Path) -> None:
+    result = holdfast("report", configuration)
+    assert result.returncode == 2
+    assert f"There is no data set {'d' * 64}" in " ".join(result.stderr.split())
+
+
 def test_advise_says_what_it_needs_from_a_run_that_measured_nothing(configuration: Path) -> None:
     result = holdfast("advise", configuration)
     assert (result.returncode, result.stdout) == (2, "")
@@ -263,7 +292,9 @@ def test_the_console_script_and_the_module_are_one_command() -> None:
         assert by_script.returncode == by_module.returncode
 
 
-@pytest.mark.parametrize("command", ["corpus", "run", "status", "verify", "scrub", "prune", "audit", "advise", "drill"])
+@pytest.mark.parametrize(
+    "command", ["corpus", "run", "status", "report", "verify", "scrub", "prune", "audit", "advise", "drill"]
+)
 def test_help_fits_the_terminal_and_tells_of_set(command: str) -> None:
     help_text = holdfast(command, "--help").stdout
     assert "--set KEY=VALUE" in help_text
@@ -272,6 +303,6 @@ def test_help_fits_the_terminal_and_tells_of_set(command: str) -> None:
 
 def test_the_list_of_commands_is_not_cut_off() -> None:
     help_text = holdfast("--help").stdout
-    commands = ("corpus", "prepare", "run   ", "status", "verify", "prune ", "audit ", "advise")
+    commands = ("corpus", "prepare", "run   ", "status", "report", "verify", "prune ", "audit ", "advise")
     assert all(f"\n  {command}  " in help_text for command in commands)
     assert "..." not in help_text.partition("Commands:")[2]

@@ -8,7 +8,7 @@ from storage.objects.history import seal_history
 from storage.objects.local_store import LocalStore
 from storage.runs.retention import RetentionPolicy
 from storage.runs.transitions import promote
-from tasks.report import read_history
+from tasks.reports.written import read_history
 from tests.helpers.runs import lease_run, make_checkpoint, make_run, record_of
 
 

@@ -1,0 +1,55 @@
+"""The report of a run as it stands, written beside it into the store.
+
+Invariant: the page is made from the manifest, the promoted checkpoint and its evaluation alone, so it can be made again
+at any time.
+"""
+
+import json
+from typing import Any
+
+from storage.checkpoints.checkpoints import STATE_NAME
+from storage.checkpoints.history import read_whole_history
+from storage.checkpoints.results import find_evaluation
+from storage.datasets import DatasetManifest
+from storage.errors import CorruptObjectError
+from storage.objects.addresses import RUNS_FOLDER
+from storage.objects.store import Store
+from storage.runs.run_state import RunState
+from tasks.telling.announce import warn
+
+NO_HISTORY: dict[str, Any] = {"loss": [], "validation": []}
+
+
+def report_address(store: Store, run: str) -> str:
+    """Where a run's report is."""
+    return f"{store.address}/{_key(run)}"
+
+
+def write_report(store: Store, state: RunState, dataset: DatasetManifest) -> None:
+    """Write the page, or replace it. Raises `StoreError`."""
+    store.write(_key(state.run), make_report(store, state, dataset).encode())
+
+
+def make_report(store: Store, state: RunState, dataset: DatasetManifest) -> str:
+    """The page as HTML."""
+    # Matplotlib takes more than a second to load: a run need not wait for that before it begins.
+    from tasks.reports.run_page import render_report
+
+    return render_report(state, read_history(store, state), find_evaluation(store, state.promoted), dataset)
+
+
+def read_history(store: Store, state: RunState) -> dict[str, Any]:
+    """Loss curve and validations up to the resume point; of them what can be read, and a warning if that is not all."""
+    if state.promoted is None:
+        return NO_HISTORY
+    stated = json.loads(store.read(f"{state.promoted.path}/{STATE_NAME}"))
+    try:
+        return read_whole_history(store, stated)
+    except CorruptObjectError as error:
+        warn(f"The report's curves lack their first steps: {error} Training and its result do not depend on them.")
+        recent: dict[str, Any] = stated["history"]
+        return recent
+
+
+def _key(run: str) -> str:
+    return f"{RUNS_FOLDER}/{run}/report.html"

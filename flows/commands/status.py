@@ -17,12 +17,15 @@ from storage.runs.metric_values import describe_not_finite
 from storage.runs.run_state import CheckpointRecord, Lease, RunState, SegmentRecord, Throughput
 from storage.runs.segments import find_heartbeat
 from tasks.pages.tables import MOST_ROWS, Table, show_table
-from tasks.pages.words import duration, moment, score
+from tasks.pages.words import duration, moment, score, share
 from tasks.reports.changes import describe_change
+from tasks.reports.goodput import PART_NAMES, sum_up_time
 from tasks.reports.rollbacks import describe_rollbacks
 from tasks.reports.set_aside import describe_set_aside, describe_setback
 from tasks.reports.tables import segments_table
 from tasks.running.settle import SILENCE_SECONDS
+
+MOST_LOSSES = 3
 
 
 def read_status(store: Store, run: str) -> dict[str, Any]:
@@ -54,6 +57,7 @@ def read_status(store: Store, run: str) -> dict[str, Any]:
         ],
         "refused": [record.model_dump(mode="json") for record in state.refused],
         "steps_lost_total": state.steps_lost,
+        "time": _describe_time(state),
         "dataset_digest": state.dataset_digest,
         "metrics": state.metrics,
         "metrics_step": state.metrics_step,
@@ -120,12 +124,14 @@ def _describe_life(life: dict[str, Any]) -> str:
 
 def render_status(status: dict[str, Any]) -> RenderableType:
     """The status for a person."""
-    share = status["step"] / status["steps_total"]
-    progress = f"step {status['step']:,} of {status['steps_total']:,} ({share:.0%})"
+    progress = f"step {status['step']:,} of {status['steps_total']:,} ({status['step'] / status['steps_total']:.0%})"
     lines = [
         Text.assemble(("Run ", "bold"), status["run"], "  ", (status["state"], "bold cyan")),
         Text(f"{progress}, {status['steps_lost_total']:,} steps lost"),
     ]
+    if status["time"]:
+        goodput, spent = status["time"]["goodput"], status["time"]["seconds"]
+        lines.append(Text(f"goodput {share(goodput)}: of {duration(sum(spent.values()))}, {_tell_rest(spent)}"))
     if status["promoted"]:
         # On one line however narrow the terminal is, so that it can be copied.
         path = status["promoted"]["path"]
@@ -158,6 +164,17 @@ def _describe_segment(record: SegmentRecord) -> dict[str, Any]:
     unknown = dict.fromkeys(Throughput.model_fields)
     measured = record.throughput.model_dump() if record.throughput else unknown
     return {"state": "ended", **record.model_dump(mode="json", exclude={"phases", "throughput"}), **measured}
+
+
+def _describe_time(state: RunState) -> dict[str, Any] | None:
+    time = sum_up_time(state)
+    return None if time is None else {"goodput": time.goodput, "seconds": time.parts}
+
+
+def _tell_rest(spent: dict[str, float]) -> str:
+    """What most of the time beside training went into."""
+    rest = sorted(((seconds, PART_NAMES[name]) for name, seconds in spent.items() if name != "useful"), reverse=True)
+    return ", ".join(f"{duration(seconds)} {name}" for seconds, name in rest[:MOST_LOSSES])
 
 
 def _describe_checkpoint(store: Store, record: CheckpointRecord) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The report's other pictures: confusion matrix, ROC curve, time per phase, class counts.
+"""The report's other pictures: confusion matrix, ROC curve, time per phase, where all time went, class counts.
 
 Invariant: each is readable at every size it can get: cells lose their numbers before those overlap, segments are
 grouped before bars become hairlines, long names are cut.
@@ -7,6 +7,7 @@ grouped before bars become hairlines, long names are cut.
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from matplotlib.ticker import MaxNLocator
 from storage.runs.run_state import SegmentRecord
 from tasks.pages.canvas import (
     BLUE,
+    GREEN,
     INK,
     MUTED,
     ORANGE,
@@ -32,6 +34,7 @@ from tasks.pages.canvas import (
     draw_svg,
 )
 from tasks.pages.words import count_of, duration, metric_name, score, share, shortened
+from tasks.reports.goodput import PART_NAMES, TimeSpent
 
 MAX_BARS = 24
 MAX_CLASSES_WITH_SHARES = 12
@@ -131,6 +134,15 @@ def phase_bars(segments: Sequence[SegmentRecord]) -> list[Bar]:
     return bars
 
 
+def draw_time(time: TimeSpent) -> Chart:
+    """What the time since the run began was spent on, the part that counts first."""
+    parts = {PART_NAMES[name]: seconds for name, seconds in time.parts.items() if seconds >= 0.0005 * time.total}
+    rows = [(seconds, name, f"{duration(seconds)}  ({share(seconds / time.total)})") for name, seconds in parts.items()]
+    colours = [GREEN if name == PART_NAMES["useful"] else "#8a94a3" for name in parts]
+    svg = draw_svg(11, 0.3 + 0.27 * len(rows), partial(_draw_labelled_bars, rows=rows, colours=colours))
+    return Chart(svg, "Where the time went: " + ", ".join(f"{name} {label}" for _, name, label in rows) + ".")
+
+
 def draw_classes(classes: Sequence[str], counts: Sequence[int]) -> Chart | None:
     """Samples per class of the training split, the most frequent first."""
     total = sum(counts)
@@ -138,21 +150,25 @@ def draw_classes(classes: Sequence[str], counts: Sequence[int]) -> Chart | None:
         return None
     rows = sorted(zip(counts, classes, strict=True), key=lambda row: -row[0])
 
-    def draw(figure: Figure) -> None:
-        axes = figure.subplots()
-        positions = range(len(rows))
-        axes.barh(positions, [count for count, _ in rows], height=0.72, color=BLUE)
-        axes.set_yticks(positions, [shortened(name, 28) for _, name in rows], color=INK)
-        for position, (count, _) in enumerate(rows):
-            axes.annotate(f"{count:,}  ({share(count / total)})", (count, position), xytext=(5, 0),
-                          textcoords="offset points", va="center", size=9, color=MUTED)  # fmt: skip
-        axes.set_xlim(0, rows[0][0] * 1.3)
-        axes.set_ylim(len(rows) - 0.4, -0.6)
-        axes.set_xticks([])
-        axes.spines[:].set_visible(False)
-
+    labelled = [(count, shortened(name, 28), f"{count:,}  ({share(count / total)})") for count, name in rows]
+    draw = partial(_draw_labelled_bars, rows=labelled, colours=[BLUE] * len(rows))
     names = ", ".join(f"{shortened(name, 28)} {count:,}" for count, name in rows[:40])
     return Chart(draw_svg(5.6, 0.3 + 0.27 * len(rows), draw), f"Training samples per class: {names}.")
+
+
+def _draw_labelled_bars(figure: Figure, rows: Sequence[tuple[float, str, str]], colours: Sequence[str]) -> None:
+    """A bar for each value, with its name before it and its label behind it."""
+    axes = figure.subplots()
+    positions = range(len(rows))
+    axes.barh(positions, [value for value, _, _ in rows], height=0.72, color=colours)
+    axes.set_yticks(positions, [name for _, name, _ in rows], color=INK)
+    for position, (value, _, label) in enumerate(rows):
+        axes.annotate(label, (value, position), xytext=(5, 0), textcoords="offset points", va="center", size=9,
+                      color=MUTED)  # fmt: skip
+    axes.set_xlim(0, max(value for value, _, _ in rows) * 1.3)
+    axes.set_ylim(len(rows) - 0.4, -0.6)
+    axes.set_xticks([])
+    axes.spines[:].set_visible(False)
 
 
 def _sum_phases(records: Iterable[Mapping[str, float]]) -> dict[str, float]:

@@ -31,8 +31,9 @@ from tasks.pages.words import (
     shortened,
 )
 from tasks.reports.changes import tell_changes
-from tasks.reports.charts import draw_classes, draw_confusion, draw_phases, draw_roc
+from tasks.reports.charts import draw_classes, draw_confusion, draw_phases, draw_roc, draw_time
 from tasks.reports.curves import draw_training, draw_validation
+from tasks.reports.goodput import sum_up_time
 from tasks.reports.rollbacks import count_skipped
 from tasks.reports.tables import (
     checkpoints_table,
@@ -63,6 +64,7 @@ def render_report(
     state: RunState, history: Mapping[str, Any], evaluation: Mapping[str, Any] | None, dataset: DatasetManifest
 ) -> str:
     """The page as HTML. `history` and `evaluation` may be empty: a run that has only begun has a report too."""
+    time = sum_up_time(state)
     return render_page(
         TEMPLATE,
         state=state,
@@ -79,6 +81,7 @@ def render_report(
         validated=bool(history.get("validation")),
         confusion=draw_confusion(evaluation) if evaluation else None,
         roc=draw_roc(evaluation) if evaluation else None,
+        time=draw_time(time) if time else None,
         phases=draw_phases(state.segments),
         classes=draw_classes(dataset.target.classes, dataset.target.class_counts),
         evaluated=f"{plain(evaluation['split'])} split, {count_of(evaluation['num_samples'], 'sample')}, "
@@ -224,14 +227,15 @@ def _tiles(state: RunState, evaluation: Mapping[str, Any] | None, dataset: Datas
         Tile("Segments", f"{len(state.segments):,}", outcome_counts(interruptions) or "none interrupted"),
         Tile("Steps lost", f"{lost:,}", "had to be trained again" if lost else "none had to be trained again"),
         Tile("Time in segments", duration(seconds) if state.segments else NOTHING, _on_the_clock(state)),
-        _weights_tile(state),
+        _goodput_tile(state),
     ]
 
 
-def _weights_tile(state: RunState) -> Tile:
-    if state.promoted is None:
-        return Tile("Weights", NOTHING, "no checkpoint yet")
-    return Tile("Weights", state.promoted.weights_sha256[:8], "SHA-256, in full below")
+def _goodput_tile(state: RunState) -> Tile:
+    time = sum_up_time(state)
+    if time is None:
+        return Tile("Goodput", NOTHING, "no segment has ended")
+    return Tile("Goodput", share(time.goodput), "of all time went into steps that count")
 
 
 def _on_the_clock(state: RunState) -> str:

@@ -234,7 +234,7 @@ def test_report_writes_the_page_of_a_run_that_is_under_way(
 ) -> None:
     dataset = publish_small_dataset(store, tmp_path / "work", rows=40)
     state = Manifest(store, "first").load_head().state
-    nothing_yet = {"promoted": None, "kept": [], "lease": None}
+    nothing_yet: dict[str, Any] = {"promoted": None, "kept": [], "lease": None}
     under_way = state.model_copy(update={"run": "third", "dataset_digest": dataset.digest, **nothing_yet})
     manifest = Manifest(store, "third")
     manifest.create(under_way)

@@ -1,0 +1,99 @@
+"""Goodput: the share of the time since a run began in which steps were made that its weights still have.
+
+Invariant: the parts add up to all of the time, and what no record accounts for is a part of its own. A segment that was
+lost recorded no phases: what its steps took follows from what a step took in the others.
+"""
+
+from dataclasses import dataclass, fields
+
+from storage.runs.run_state import RunState, SegmentRecord
+
+PART_NAMES = {
+    "useful": "steps that count",
+    "again": "steps that were lost",
+    "input_wait": "waiting for samples",
+    "start": "starting",
+    "restore": "restoring",
+    "validate": "validating",
+    "save": "saving",
+    "unknown": "in segments, not recorded",
+    "between": "between segments",
+}
+_OVERHEADS = ("start", "restore", "validate", "save")
+
+
+@dataclass(frozen=True)
+class TimeSpent:
+    """Seconds from a run's beginning to the end of its last segment."""
+
+    useful: float  # making steps that the weights of the resume point have
+    again: float  # making steps that were lost, or left out by a rollback
+    input_wait: float
+    start: float
+    restore: float
+    validate: float
+    save: float
+    unknown: float
+    between: float  # nobody trained: no machine, or processes that were being started
+
+    @property
+    def total(self) -> float:
+        return sum(self.parts.values())
+
+    @property
+    def goodput(self) -> float:
+        """From 0 to 1."""
+        return self.useful / self.total
+
+    @property
+    def parts(self) -> dict[str, float]:
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+
+def sum_up_time(state: RunState) -> TimeSpent | None:
+    """None before the first segment has ended."""
+    segments = state.segments
+    if not segments:
+        return None
+    recorded = [segment for segment in segments if segment.phases.get("train") and _steps(segment)]
+    steps_recorded = sum(map(_steps, recorded))
+    per_step = sum(segment.phases["train"] for segment in recorded) / steps_recorded if recorded else 0.0
+    trained = sum(_training_seconds(segment, per_step) for segment in segments)
+    waited = sum(_waiting_seconds(segment) for segment in segments)
+    steps_made = sum(map(_steps, segments))
+    kept = min(1.0, _resume_step(state) / steps_made) if steps_made else 0.0
+    phases = {name: sum(segment.phases.get(name, 0.0) for segment in segments) for name in _OVERHEADS}
+    in_segments = sum(segment.seconds for segment in segments)
+    # From when its lease was taken a segment may have waited in a queue before its seconds began.
+    ends = [segment.started_at + segment.seconds for segment in segments]
+    if state.lease is None and state.promoted is not None:
+        ends.append(state.promoted.promoted_at)
+    spent = TimeSpent(
+        useful=(trained - waited) * kept,
+        again=(trained - waited) * (1 - kept),
+        input_wait=waited,
+        **phases,
+        unknown=max(0.0, in_segments - trained - sum(phases.values())),
+        between=max(0.0, max(ends) - state.created_at - in_segments),
+    )
+    return spent if spent.total else None
+
+
+def _resume_step(state: RunState) -> int:
+    """Where the ended segments led to: what one that runs has added is not counted, as its time is not."""
+    if state.lease is not None:
+        return state.lease.first_step
+    return state.promoted.step if state.promoted else 0
+
+
+def _steps(segment: SegmentRecord) -> int:
+    return segment.last_step - segment.first_step
+
+
+def _training_seconds(segment: SegmentRecord, per_step: float) -> float:
+    return segment.phases.get("train", min(segment.seconds, _steps(segment) * per_step))
+
+
+def _waiting_seconds(segment: SegmentRecord) -> float:
+    share = segment.throughput.input_wait_fraction if segment.throughput else 0.0
+    return segment.phases.get("train", 0.0) * share

@@ -137,12 +137,12 @@ class _Segment:
                 display.promoted(found.step)
         except CorruptObjectError as error:
             # What is missing may have been promoted and, later, deleted by whoever watches the ranks by now.
-            require_own_watch(places, job)
+            require_own_watch(places, job, fence)
             set_aside_damaged(places, found.step, found.path, str(error), fence)
         except FencedError:
             raise
         except ConflictError:  # somebody else promoted it
-            require_own_watch(places, job)
+            require_own_watch(places, job, fence)
         except StoreError as error:
             warn(
                 f"The checkpoint of step {found.step} could not be promoted. Training goes on; the next checkpoint, "

@@ -18,7 +18,7 @@ def report_run(store: Store, run: str, out: Path | None) -> str:
         return report_address(store, run)
     page = make_report(store, state, dataset)
     try:
-        out.write_text(page)
+        out.write_text(page, encoding="utf-8")
     except OSError as error:
         raise ConfigurationError(f"Cannot write the report to {out}: {error.strerror}. Give another file.") from error
     return str(out)

@@ -5,6 +5,7 @@ Invariant: a job that trains is never doubled, and not ended either, unless it h
 
 from storage.errors import ConfigurationError, RunBusyError
 from storage.runs.holders import this_process
+from storage.runs.manifest import require_fence
 from storage.runs.run_state import Lease, RunState
 from tasks.compatibility import describe_changes, read_stored
 from tasks.configuration import RunConfig
@@ -38,13 +39,17 @@ def goes_on_as_it_is(config: RunConfig, places: RunPlaces, lease: Lease) -> bool
     return True
 
 
-def require_own_watch(places: RunPlaces, job: Job) -> None:
+def require_own_watch(places: RunPlaces, job: Job, fence: int) -> None:
     """Raise `RunBusyError` if another process watches the job by now, for which it is left running.
 
-    That one took this process for dead: it stood still for longer than a heartbeat may be late.
+    That one took this process for dead: it stood still for longer than a heartbeat may be late. Raises `FencedError` if
+    the segment is over for it: its ranks may promote nothing any more.
     """
-    lease = places.manifest.load_head().state.lease
-    if lease is None or lease.holder == this_process():
+    state = places.manifest.load_head().state
+    require_fence(state, fence)
+    lease = state.lease
+    assert lease is not None
+    if lease.holder == this_process():
         return
     job.leave()
     raise RunBusyError(

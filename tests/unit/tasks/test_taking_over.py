@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from storage.errors import ConflictError, CorruptObjectError, RunBusyError
+from storage.errors import ConflictError, CorruptObjectError, FencedError, RunBusyError
 from storage.objects.local_store import LocalStore
 from storage.runs.holders import this_process
 from storage.runs.manifest import Manifest
 from storage.runs.retention import RetentionPolicy
 from storage.runs.run_state import CheckpointRecord, Holder, Lease, RefusedRecord, ValidationFigures
-from storage.runs.transitions import promote, refuse, take_lease, take_over
+from storage.runs.transitions import end_evaluation, promote, refuse, take_lease, take_over
 from tasks import segment
 from tasks.configuration import DataConfig, RunConfig
 from tasks.places import RunPlaces
@@ -46,7 +46,7 @@ def places(tmp_path: Path) -> RunPlaces:
 
 def test_who_holds_the_lease_goes_on(places: RunPlaces) -> None:
     job: Any = Job()
-    require_own_watch(places, job)
+    require_own_watch(places, job, fence=2)
     assert not job.is_left
 
 
@@ -60,11 +60,21 @@ def hand_over(places: RunPlaces) -> Lease:
 
 
 def test_whose_lease_was_taken_over_leaves_the_job_to_whoever_watches_it_now(places: RunPlaces) -> None:
-    hand_over(places)
+    lease = hand_over(places)
     job: Any = Job()
     with pytest.raises(RunBusyError, match="watched by process 77 on another-host now"):
-        require_own_watch(places, job)
+        require_own_watch(places, job, lease.fence)
     assert job.is_left
+
+
+def test_whose_lease_was_taken_is_told_that_it_has_ended_and_leaves_nothing_running(places: RunPlaces) -> None:
+    lease = hand_over(places)
+    places.manifest.commit("ended by its heir", end_evaluation(lease.fence))
+    places.manifest.commit("segment began", take_lease(this_process().model_copy(update={"pid": 77}), 2))
+    job: Any = Job()
+    with pytest.raises(FencedError, match=r"with fence 2 has ended; the lease is now held by fence 5"):
+        require_own_watch(places, job, lease.fence)
+    assert not job.is_left
 
 
 def test_what_another_watcher_has_promoted_and_deleted_since_is_not_called_damaged(

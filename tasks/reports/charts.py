@@ -39,7 +39,8 @@ from tasks.reports.goodput import PART_NAMES, TimeSpent
 MAX_BARS = 24
 MAX_CLASSES_WITH_SHARES = 12
 MAX_CLASSES_WITH_ALL_COUNTS = 26
-PHASE_COLOURS = {"train": BLUE, "validate": SKY, "save": ORANGE, "restore": PURPLE, "start": "#8a94a3"}
+GREY = "#8a94a3"
+PHASE_COLOURS = {"train": BLUE, "validate": SKY, "save": ORANGE, "restore": PURPLE, "start": GREY}
 UNRECORDED = "not recorded"
 PHASE_ORDER = ("start", "restore", "train", "validate", "save")
 _SPARE_COLOURS = (YELLOW, VERMILION, INK)
@@ -138,7 +139,7 @@ def draw_time(time: TimeSpent) -> Chart:
     """What the time since the run began was spent on, the part that counts first."""
     parts = {PART_NAMES[name]: seconds for name, seconds in time.parts.items() if seconds >= 0.0005 * time.total}
     rows = [(seconds, name, f"{duration(seconds)}  ({share(seconds / time.total)})") for name, seconds in parts.items()]
-    colours = [GREEN if name == PART_NAMES["useful"] else "#8a94a3" for name in parts]
+    colours = [GREEN if name == PART_NAMES["useful"] else GREY for name in parts]
     svg = draw_svg(11, 0.3 + 0.27 * len(rows), partial(_draw_labelled_bars, rows=rows, colours=colours))
     return Chart(svg, "Where the time went: " + ", ".join(f"{name} {label}" for _, name, label in rows) + ".")
 

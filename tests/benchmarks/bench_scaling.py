@@ -40,12 +40,13 @@ MODEL = ModelConfig(width=96, layers=2, heads=4, feedforward=256)
 NUM_STEPS = {1: 2, 2: 3, 4: 3}
 FEWEST_STEPS = 5
 FEW_RANKS = 4
-# Of links that cut large packets into small ones as they slow them, the processor would have most of the work.
+# As large as the largest packet, or the link would cut it: work for the processor that a real network card takes over.
 BURST_KILOBYTES = 96
 # GPUs: a model of 100 million parameters, 6 FLOP for each parameter and token (Kaplan et al., 2020), 8,192 tokens in a
 # leaf, 160 TFLOP/s of it achieved; 400 Gbit/s and 10 us between any two.
 GPU_LINK = Link(latency=10e-6, bytes_per_second=400e9 / 8)
 GPU_VALUES, GPU_LEAF_SECONDS = 100_000_000, 6 * 100e6 * 8192 / 160e12
+NEIGHBOUR_LIMIT = Path("/proc/sys/net/ipv4/neigh/default/gc_thresh3")
 NUM_GPUS = (8, 32, 256, 1024)
 LEAVES_OF_GPU = (1, 4, 16)
 
@@ -60,6 +61,7 @@ def main() -> None:
     if reason := find_reason_to_skip():
         raise SystemExit(f"Ranks cannot have hosts of their own here: {reason}")
     ranks = sorted({1, *options.ranks})
+    _require_neighbours(max(ranks))
     with (
         tempfile.TemporaryDirectory() as folder,
         running_hosts([f"h{rank}" for rank in range(max(2, *ranks))]) as hosts,
@@ -80,6 +82,16 @@ def main() -> None:
     _draw(measured, predicted).savefig(options.out / "scaling.png", dpi=110)
     print(f"figures and picture: {options.out}")
     print(" ".join(f"{name}={value:.3f}" for name, value in _pairs(measured, predicted).items()))
+
+
+def _require_neighbours(num_hosts: int) -> None:
+    """All hosts know each other, which the kernel keeps in one table: where that is full, "no route to host"."""
+    limit, needed = int(NEIGHBOUR_LIMIT.read_text()), 2 * num_hosts**2
+    if limit < needed:
+        raise SystemExit(
+            f"{num_hosts} hosts need room for {needed:,} neighbours in the kernel's table, and its limit is {limit:,}. "
+            f"Raise it: sysctl -w net.ipv4.neigh.default.gc_thresh3={needed}, or give fewer --ranks."
+        )
 
 
 def _measure(

@@ -7,6 +7,7 @@ a leaf takes as long as a device would, which is slept.
 import ctypes
 import json
 import multiprocessing
+import multiprocessing.connection
 import os
 import statistics
 import time
@@ -76,9 +77,13 @@ def _run_ranks(hosts: Hosts, num_ranks: int, folder: Path, work: Callable[[World
             process.start()
             ranks.append(process)
         deadline = time.monotonic() + LONGEST_SECONDS
-        for process in ranks:
-            process.join(max(0.0, deadline - time.monotonic()))
+        # One that failed is told at once: the others would wait for it.
+        while (running := [process for process in ranks if process.is_alive()]) and time.monotonic() < deadline:
+            if any(process.exitcode not in (None, 0) for process in ranks):
+                break
+            multiprocessing.connection.wait([process.sentinel for process in running], deadline - time.monotonic())
         failed = [rank for rank, process in enumerate(ranks) if process.exitcode != 0]
+        failed.sort(key=lambda rank: ranks[rank].exitcode is None)  # those that ended by themselves first
         if failed:
             raise RuntimeError(f"rank {failed[0]} failed: {(folder / f'rank-{failed[0]}.log').read_text()[-2000:]}")
     finally:

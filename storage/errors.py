@@ -61,6 +61,10 @@ class IncompatibleRunError(HoldfastError):
     """The run exists, but its configuration, data or software is not the one it was started with."""
 
 
+class RunStoppedError(HoldfastError):
+    """Somebody, or a notice that the machine goes away, asked for the end of training; what was made is saved."""
+
+
 class SegmentFailedError(HoldfastError):
     """A segment ended as `failed` or `lost`: trying again may help. The message carries its cause."""
 

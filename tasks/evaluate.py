@@ -18,9 +18,9 @@ from tasks.running.hang import HangWatch
 from tasks.running.heartbeat import Heartbeat
 from tasks.running.launch import hold_lease, launch_job
 from tasks.running.settle import settle_evaluation
-from tasks.running.signals import StopRequest, run_to_end
 from tasks.running.supervision import supervise
 from tasks.step import step
+from tasks.stopping.signals import StopRequest, run_to_end
 from tasks.telling.announce import announce, warn
 from tasks.telling.terminal import console
 from training.watching.reporter import Report

@@ -29,10 +29,10 @@ from tasks.running.heartbeat import Heartbeat
 from tasks.running.launch import hold_lease, launch_job, require_launchable
 from tasks.running.promotion import clear_strays, set_aside_damaged, set_aside_resume_point
 from tasks.running.settle import settle_segment
-from tasks.running.signals import StopRequest, run_to_end
 from tasks.running.supervision import supervise
 from tasks.running.taking_over import require_own_watch, was_taken_up
 from tasks.step import rename_step, step
+from tasks.stopping.signals import StopRequest, run_to_end
 from tasks.telling.alerts import SAVE_FAILED, alert
 from tasks.telling.announce import announce, warn
 from tasks.telling.display import SegmentDisplay

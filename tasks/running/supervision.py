@@ -13,7 +13,7 @@ from tasks.launching.job import Job
 from tasks.launching.processes import POLL_SECONDS
 from tasks.running.hang import HangWatch
 from tasks.running.pace import Pace
-from tasks.running.signals import StopRequest
+from tasks.stopping.signals import StopRequest
 from tasks.telling.announce import announce, warn
 from training.watching.reporter import Report
 

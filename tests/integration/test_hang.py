@@ -11,8 +11,8 @@ import psutil
 from storage.objects.local_store import LocalStore
 from tasks.launching.ranks import TORCHRUN
 from tasks.running.hang import HangWatch
-from tasks.running.signals import StopRequest
 from tasks.running.supervision import supervise
+from tasks.stopping.signals import StopRequest
 from tests.helpers.commands import processes_mentioning, wait_until
 from tests.helpers.datasets import publish_small_dataset
 from tests.helpers.training import launch, make_spec, read_log

@@ -14,8 +14,8 @@ from tasks.launching.configuration import ClusterConfig
 from tasks.launching.launchers import find_kept_job, require_acceptable_job
 from tasks.launching.slurm.job import SlurmJob
 from tasks.running.hang import HangWatch
-from tasks.running.signals import StopRequest
 from tasks.running.supervision import supervise
+from tasks.stopping.signals import StopRequest
 from tests.helpers.commands import RUN_SECONDS, Runner, processes_mentioning, wait_until
 from tests.helpers.fault_plans import FaultPlan, Moment, read_fired
 from tests.helpers.leased_segments import ENDLESS, RUN, LeasedSegment, follow, follow_until_it_trains

@@ -10,8 +10,8 @@ import pytest
 from tasks.launching.configuration import ClusterConfig
 from tasks.running import pace
 from tasks.running.hang import HangWatch
-from tasks.running.signals import StopRequest
 from tasks.running.supervision import supervise
+from tasks.stopping.signals import StopRequest
 from tests.helpers import hosts as hosts_module
 from tests.helpers import slurm_cluster
 from tests.helpers.commands import wait_until

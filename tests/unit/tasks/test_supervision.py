@@ -7,8 +7,8 @@ from storage.errors import StoreUnavailableError
 from storage.objects.local_store import LocalStore
 from tasks.launching.ranks import Ranks
 from tasks.running.hang import HangWatch
-from tasks.running.signals import StopRequest
 from tasks.running.supervision import supervise
+from tasks.stopping.signals import StopRequest
 from tests.helpers.datasets import publish_small_dataset
 from tests.helpers.training import make_spec
 from training.specification import SegmentSpec

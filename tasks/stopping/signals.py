@@ -21,6 +21,10 @@ class StopRequest:
     def __init__(self) -> None:
         self.exceptions: list[BaseException] = []
 
+    def make(self, error: BaseException) -> None:
+        """Ask from any thread. What was asked first is raised when the work has ended, once it has."""
+        self.exceptions.append(error)
+
     @property
     def is_made(self) -> bool:
         return bool(self.exceptions)
@@ -41,7 +45,7 @@ def run_to_end(work: Callable[[StopRequest], _Result]) -> _Result:
         except BaseException as asked:
             if isinstance(asked, RuntimeError) and not done.has_begun:
                 raise  # no thread can be started
-            done.request.exceptions.append(asked)
+            done.request.make(asked)
     if done.request.exceptions:
         raise done.request.exceptions[0]
     if done.error is not None:

@@ -83,7 +83,7 @@ bench-audit: setup
 bench-loader: setup
 	$(BIN)/python -m tests.benchmarks.bench_loader
 
-# A quarter of an hour, as root on Linux; what it measures stands in deployments/scaling.md.
+# Twenty-five minutes, as root on Linux; what it measures stands in deployments/scaling.md.
 scaling: setup
 	$(BIN)/python -m tests.benchmarks.bench_scaling
 

@@ -24,6 +24,7 @@ from flows.options.report import report
 from flows.options.run import run
 from flows.options.scrub import scrub
 from flows.options.status import status
+from flows.options.stop import stop
 from flows.options.verify import verify
 from storage.errors import HoldfastError, LedgerViolationError, SegmentFailedError
 from tasks.telling.terminal import console
@@ -40,7 +41,7 @@ app = typer.Typer(
     "The terms used here are explained in README.md, section Glossary.",
 )
 # In the order in which a newcomer needs them.
-for command in (corpus, config, prepare, run, status, report, verify, scrub, prune, audit, advise, drill):
+for command in (corpus, config, prepare, run, stop, status, report, verify, scrub, prune, audit, advise, drill):
     app.command()(command)
 
 

@@ -4,18 +4,34 @@ Invariant: the composition is `flows.train` alone; what is deployed only says wh
 goes. In the UI's list each flow run says in one sentence how it ended.
 """
 
+from prefect import tags
 from prefect.client.schemas.objects import State
-from prefect.states import Completed, Failed
+from prefect.states import Cancelled, Completed, Failed
 
 from flows.commands.status import describe_state
 from flows.train import train_with_retries
-from storage.errors import HoldfastError
+from storage.errors import HoldfastError, RunBusyError, RunStoppedError
 from tasks.configuration import RunConfig
+from tasks.step import SKIPPED
+from tasks.telling.announce import announce
+
+# By which automations.yaml knows the flow runs that are to be called crashed when they fall silent.
+TAG = "holdfast"
 
 
 def train_deployed(config: RunConfig, max_segments: int | None) -> State[None]:
-    """Train; the final state of the flow run, which says where the trained run stands."""
-    state = train_with_retries(config, max_segments)
+    """Train; the final state of the flow run, which says where the trained run stands.
+
+    It is skipped where another process trains the run, and cancelled where somebody asked for its end.
+    """
+    try:
+        with tags(TAG):
+            state = train_with_retries(config, max_segments)
+    except RunBusyError as busy:
+        announce(f"Skipped: {busy}")
+        return Completed(name=SKIPPED, message=str(busy))
+    except RunStoppedError as stopped:
+        return Cancelled(message=str(stopped))
     step = state.promoted.step if state.promoted else 0
     return Completed(message=f"{state.run}: {describe_state(state)}, step {step:,} of {state.steps_total:,}")
 

@@ -9,13 +9,11 @@ from typing import Annotated
 
 from prefect import flow
 from prefect.client.schemas.objects import State
-from prefect.states import Completed
 from pydantic import Field
 
 from flows.deployed import describe_failure, train_deployed, with_budget
-from storage.errors import HoldfastError, RunBusyError
+from storage.errors import HoldfastError
 from tasks.settings.reading import load_configuration
-from tasks.telling.announce import announce
 
 
 @flow(name="scheduled", flow_run_name="{configuration}", persist_result=False)
@@ -38,8 +36,5 @@ def scheduled(
     try:
         config = load_configuration(Path(configuration), assignments)
         return train_deployed(with_budget(config, segment_seconds or config.segment.seconds), max_segments=1)
-    except RunBusyError as busy:
-        announce(f"Skipped: {busy}")
-        return Completed(name="Skipped", message=str(busy))
     except HoldfastError as error:
         return describe_failure(error)

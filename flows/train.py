@@ -4,14 +4,20 @@ Invariant: the resume point is read from the manifest on every attempt and never
 process and another machine all go on from the same checkpoint.
 """
 
+from typing import cast
+
 from prefect import flow
+from prefect.client.schemas.objects import State
+from prefect.states import Cancelled, Completed
 
 from storage.datasets import DatasetManifest
 from storage.errors import (
     HoldfastError,
     LedgerViolationError,
     QualityGateError,
+    RunBusyError,
     RunDivergedError,
+    RunStoppedError,
     SegmentFailedError,
 )
 from storage.runs.run_state import RunState
@@ -21,23 +27,31 @@ from tasks.data.contract.judge_process import dismiss_judge
 from tasks.evaluate import evaluate_run
 from tasks.prepare import prepare_data
 from tasks.recover import recover
-from tasks.report import publish_report
+from tasks.report import leave_report, publish_report
 from tasks.running.launch import require_launchable
 from tasks.segment import require_progress, train_segment
+from tasks.step import SKIPPED, raise_unless_done
 from tasks.telling.final_errors import never_retry
 from tasks.telling.server import tell_all
 
 
 @flow(name="train", flow_run_name="{config.run}", retries=3, retry_delay_seconds=5, persist_result=False)
-def train(config: RunConfig, max_segments: int | None = None) -> RunState:
+def train(config: RunConfig, max_segments: int | None = None) -> RunState | State[RunState]:
     """Train a run to its end, or for `max_segments` segments that end in good order; where it stands then.
 
-    Started again, in whatever way, it goes on from the promoted checkpoint.
+    Started again, in whatever way, it goes on from the promoted checkpoint. The flow run is cancelled where somebody
+    asked for its end, and skipped where another process trains the run.
     """
     try:
         state = _train(config, max_segments)
         tell_all()
         return state
+    except RunStoppedError as stopped:
+        tell_all(why=str(stopped))
+        return Cancelled(message=str(stopped))
+    except RunBusyError as busy:
+        tell_all(why=str(busy))
+        return Completed(name=SKIPPED, message=str(busy))
     except HoldfastError as error:
         tell_all(why=str(error))
         if not isinstance(error, SegmentFailedError):
@@ -54,8 +68,13 @@ def _train(config: RunConfig, max_segments: int | None) -> RunState:
         if state.is_trained:
             evaluate_run(config)
             audit_ledger(config)
+    except RunBusyError:
+        raise  # whoever trains the run writes its page
     except (RunDivergedError, QualityGateError, LedgerViolationError):
         publish_report(config, dataset)  # nothing goes on by itself from here: the page has to say so
+        raise
+    except BaseException:
+        leave_report(config, dataset)
         raise
     return publish_report(config, dataset)
 
@@ -72,7 +91,12 @@ def _train_segments(config: RunConfig, dataset: DatasetManifest, max_segments: i
 
 
 def train_with_retries(config: RunConfig, max_segments: int | None = None) -> RunState:
-    """Call the flow with the retries that the configuration asks for."""
+    """Call the flow with the retries that the configuration asks for.
+
+    Raises what ended it, `RunStoppedError` and `RunBusyError` where it was cancelled or skipped.
+    """
     retry = config.retry
     flow_with_retries = train.with_options(retries=retry.attempts, retry_delay_seconds=retry.delay_seconds)
-    return flow_with_retries(config, max_segments)
+    state = cast("State[RunState]", flow_with_retries(config, max_segments, return_state=True))
+    raise_unless_done(state)
+    return state.result()

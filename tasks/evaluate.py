@@ -21,6 +21,7 @@ from tasks.running.settle import settle_evaluation
 from tasks.running.supervision import supervise
 from tasks.step import step
 from tasks.stopping.signals import StopRequest, run_to_end
+from tasks.stopping.wishes import Wishes
 from tasks.telling.announce import announce, warn
 from tasks.telling.terminal import console
 from training.watching.reporter import Report
@@ -68,7 +69,8 @@ def _run_ranks(config: RunConfig, places: RunPlaces, request: StopRequest) -> No
     assert lease is not None
     watch = HangWatch(config.segment.hang_seconds, first_step=lease.first_step)
     job = launch_job(config, places, state)
-    with Heartbeat(places, lease.fence, lease.first_step) as heartbeat:
+    wishes = Wishes(places, lease.fence, request)
+    with Heartbeat(places, lease.fence, lease.first_step) as heartbeat, wishes:
 
         def take(report: Report) -> None:
             heartbeat.step = report.step

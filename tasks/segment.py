@@ -4,6 +4,8 @@ Invariant: what the ranks did is learnt from their outcome record and their chec
 checkpoint is promoted while its segment runs, so the resume point is never older than one cadence.
 """
 
+from collections.abc import Sequence
+
 from storage.errors import (
     ConfigurationError,
     ConflictError,
@@ -19,6 +21,7 @@ from storage.runs.segments import write_outcome
 from tasks.configuration import RunConfig
 from tasks.launching.job import Job
 from tasks.launching.launchers import release_job
+from tasks.live.picture import LivePicture
 from tasks.pages.words import count_of
 from tasks.places import open_places
 from tasks.promote import promote
@@ -31,10 +34,12 @@ from tasks.running.promotion import clear_strays, set_aside_damaged, set_aside_r
 from tasks.running.settle import settle_segment
 from tasks.running.supervision import supervise
 from tasks.running.taking_over import require_own_watch, was_taken_up
-from tasks.step import rename_step, step
+from tasks.step import Trouble, rename_step, step
 from tasks.stopping.signals import StopRequest, run_to_end
+from tasks.stopping.wishes import Wishes
 from tasks.telling.alerts import SAVE_FAILED, alert
 from tasks.telling.announce import announce, warn
+from tasks.telling.audience import Audience
 from tasks.telling.display import SegmentDisplay
 from training.watching.reporter import CheckpointReport, Report
 
@@ -88,33 +93,35 @@ class _Segment:
         job = launch_job(config, places, head.state)
         _warn_of_setback(head.state)
         announce(_describe_start(head.state, config))
-        with Heartbeat(places, lease.fence, lease.first_step) as heartbeat:
+        wishes, picture = Wishes(places, lease.fence, self._request), LivePicture(config, places)
+        with Heartbeat(places, lease.fence, lease.first_step) as heartbeat, wishes, picture:
             clear_strays(places, head)
             with job, SegmentDisplay(config, lease.first_step) as display:
-                self._supervise(job, head.state, display, heartbeat)
+                self._supervise(job, head.state, [display, picture], heartbeat)
             record = self._patience.attempt(
                 f"Settling segment {lease.fence}", lambda: settle_segment(config, places, lease, promote)
             )
             if record.is_final or self._request.is_made:
                 release_job(lease.job, places.store, config.run, lease.fence)
-            announce(_describe_end(record))
+            _tell_end(record)
             rename_step(f"segment {number}: steps {record.first_step:,} to {record.last_step:,}")
         return record
 
-    def _supervise(self, job: Job, begun_with: RunState, display: SegmentDisplay, heartbeat: Heartbeat) -> None:
+    def _supervise(self, job: Job, begun_with: RunState, audience: Sequence[Audience], heartbeat: Heartbeat) -> None:
         lease, limits = begun_with.lease, self._config.segment
         assert lease is not None
         watch = HangWatch(limits.hang_seconds, limits.lost_seconds, lease.first_step)
 
         def take(report: Report) -> None:
-            display.show(report)
+            for listener in audience:
+                listener.show(report)
             heartbeat.step = report.step
             if report.note is not None:
                 warn(report.note)
             if report.alarm is not None:
                 alert(SAVE_FAILED, run_address(self._places.store, self._config.run), report.alarm)
             if report.checkpoint is not None and not was_taken_up(begun_with, report.checkpoint):
-                self._take_up(report.checkpoint, lease.fence, job, display)
+                self._take_up(report.checkpoint, lease.fence, job, audience)
 
         if supervise(job, watch, self._request, take):
             record = watch.describe_end(lease.world_size)
@@ -123,7 +130,7 @@ class _Segment:
                 lambda: write_outcome(self._places.store, self._config.run, lease.fence, record),
             )
 
-    def _take_up(self, found: CheckpointReport, fence: int, job: Job, display: SegmentDisplay) -> None:
+    def _take_up(self, found: CheckpointReport, fence: int, job: Job, audience: Sequence[Audience]) -> None:
         """Promote what the ranks have completed; set aside what they could not start from."""
         places, damage = self._places, found.damage
         if damage is not None:
@@ -134,7 +141,8 @@ class _Segment:
             return
         try:
             if promote(self._config, places, found.path, holder=this_process()) is not None:
-                display.promoted(found.step)
+                for listener in audience:
+                    listener.promoted(found.step)
         except CorruptObjectError as error:
             # What is missing may have been promoted and, later, deleted by whoever watches the ranks by now.
             require_own_watch(places, job, fence)
@@ -150,6 +158,11 @@ class _Segment:
             )
 
 
+def _tell_end(record: SegmentRecord) -> None:
+    sentence = _describe_end(record)
+    (warn if isinstance(sentence, Trouble) else announce)(sentence)
+
+
 def _describe_end(record: SegmentRecord) -> str:
     lost = f", {record.steps_lost:,} steps lost" if record.steps_lost else ""
     if record.outcome == "completed":
@@ -158,7 +171,8 @@ def _describe_end(record: SegmentRecord) -> str:
         return f"Segment ended: diverged at step {record.last_step:,}."  # the rest is said with the rollback
     cause = f" ({record.cause})" if record.cause else ""
     resume_step = record.last_step - record.steps_lost
-    return f"Segment ended: {record.outcome}{cause}. The run goes on from step {resume_step:,}{lost}."
+    sentence = f"Segment ended: {record.outcome}{cause}. The run goes on from step {resume_step:,}{lost}."
+    return Trouble(sentence) if record.outcome in ("failed", "lost") else sentence
 
 
 def _warn_of_setback(state: RunState) -> None:

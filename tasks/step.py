@@ -1,8 +1,11 @@
 """What makes a function a step of the chain that a person reads in the Prefect UI.
 
-Each step is a Prefect task with a name that reads well, and its final state is one sentence about what came of it.
+Each step is a Prefect task with a name that reads well, and its final state is one sentence about what came of it: red
+where that is `Trouble`, though the chain goes on, cancelled where somebody asked for its end, and skipped where another
+process has the run.
 Invariant: nothing that a step tells Prefect waits for Prefect's server. The engine of a task hands its states to a
-thread as events; a tag would make it ask the server for a place under a concurrency limit, so a step has none.
+thread as events; a tag would make it ask the server for a place under a concurrency limit, so a step has none, whatever
+tags its flow run has.
 """
 
 from collections.abc import Callable, Iterator
@@ -13,12 +16,23 @@ from typing import ParamSpec, TypeVar, cast
 
 from prefect import State, task
 from prefect.cache_policies import NO_CACHE
-from prefect.context import TaskRunContext
-from prefect.states import Completed
+from prefect.context import TagsContext, TaskRunContext
+from prefect.states import Cancelled, Completed, Failed
 from prefect.transactions import Transaction
+
+from storage.errors import RunBusyError, RunStoppedError
+from tasks.stopping.suspension import ended_before_suspension
 
 Parameters = ParamSpec("Parameters")
 Value = TypeVar("Value")
+
+SKIPPED = "Skipped"
+
+
+class Trouble(str):
+    """A step's sentence about something that went wrong, which the chain deals with by itself."""
+
+    __slots__ = ()
 
 
 def step(
@@ -34,18 +48,32 @@ def step(
         @task(name=name, task_run_name=run_name or name, cache_policy=NO_CACHE, persist_result=False)
         @wraps(work)
         def run(*args: Parameters.args, **kwargs: Parameters.kwargs) -> State[Value]:
-            value, sentence = work(*args, **kwargs)
-            return Completed(message=sentence, data=value)
+            try:
+                value, sentence = work(*args, **kwargs)
+            except RunStoppedError as stopped:
+                return Cancelled(message=str(stopped))
+            except RunBusyError as busy:
+                return Completed(name=SKIPPED, message=str(busy))
+            return (Failed if isinstance(sentence, Trouble) else Completed)(message=sentence, data=value)
 
         @wraps(work)
         def call(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Value:
-            with _outside_of_transactions():
+            with ended_before_suspension(), _outside_of_transactions(), TagsContext(current_tags=set()):
                 state: State[Value] = run(*args, **kwargs)
-            return state.result()
+            raise_unless_done(state)
+            return cast("Value", state.result(raise_on_failure=False))  # also of a step that met trouble
 
         return call
 
     return decorate
+
+
+def raise_unless_done(state: State[Value]) -> None:
+    """Raise `RunStoppedError` or `RunBusyError` with a state's sentence where it says that there was nothing to do."""
+    if state.is_cancelled():
+        raise RunStoppedError(state.message)
+    if state.name == SKIPPED:
+        raise RunBusyError(state.message)
 
 
 def rename_step(name: str) -> None:

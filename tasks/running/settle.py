@@ -26,6 +26,7 @@ from tasks.running.launch import find_folder
 from tasks.running.promotion import Promote, fall_back_to_valid, promote_checkpoint, promote_newest
 from tasks.running.roll_back import answer_divergence
 from tasks.running.taking_over import goes_on_as_it_is
+from tasks.stopping.left_running import close_flow_runs
 from tasks.telling.announce import announce, warn
 
 SILENCE_SECONDS = 60.0
@@ -46,6 +47,7 @@ def recover_run(config: RunConfig, places: RunPlaces, promote: Promote = promote
     try:
         if lease is not None:
             require_dead_holder(places, lease)
+            close_flow_runs(places, lease)
             if goes_on_as_it_is(config, places, lease):
                 change = take_over(lease, this_process())
                 return places.manifest.commit(f"segment {lease.fence} is watched by another process", change).state

@@ -79,7 +79,7 @@ class SegmentDisplay:
 
     def show(self, report: Report) -> None:
         """Take over one report."""
-        phase = PHASES.get(report.phase, report.phase)
+        phase = describe_phase(report)
         if report.phase in BEFORE_STEPS and not self._has_begun:
             self._progress.update(self._bar, description=phase)
             return
@@ -87,7 +87,7 @@ class SegmentDisplay:
             # The time left is estimated from the steps that are made, not from those that were restored.
             self._has_begun = True
             self._progress.reset(self._bar, total=self._total, completed=report.step, description=phase)
-        self._figures, self._speed = _describe_figures(report, self._total), _describe_speed(report.throughput)
+        self._figures, self._speed = describe_figures(report, self._total), describe_speed(report.throughput)
         self._progress.update(self._bar, description=phase, completed=report.step, lines=self._lines())
         if not console.is_terminal and time.monotonic() >= self._next_line:
             self._next_line = time.monotonic() + SECONDS_BETWEEN_LINES
@@ -147,13 +147,18 @@ def _bar_columns() -> tuple[ProgressColumn, ...]:
     )
 
 
-def _describe_figures(report: Report, total: int) -> str:
+def describe_phase(report: Report) -> str:
+    """'training'."""
+    return PHASES.get(report.phase, report.phase)
+
+
+def describe_figures(report: Report, total: int) -> str:
     """'step 1,200 of 5,000, loss 0.4321': what is known of it."""
     loss = "" if report.loss is None else f"loss {report.loss:.4f}"
     return ", ".join(filter(None, (f"step {report.step:,} of {total:,}", loss)))
 
 
-def _describe_speed(measured: Throughput | None) -> str:
+def describe_speed(measured: Throughput | None) -> str:
     """'2,400 samples/s, 804,000 tokens/s, 0.3% of the time waiting for data', or nothing before it is known."""
     if measured is None:
         return ""

@@ -9,12 +9,14 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
+from uuid import UUID
 
 import httpx
 from prefect.client.orchestration import SyncPrefectClient, get_client
-from prefect.client.schemas.actions import ArtifactCreate
+from prefect.client.schemas.actions import ArtifactCreate, ArtifactUpdate
 from prefect.context import FlowRunContext, TaskRunContext
 from prefect.events import emit_event
+from prefect.exceptions import PrefectException
 from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 
 from tasks.telling.announce import announce, warn
@@ -48,6 +50,32 @@ def show(name: str, markdown: str) -> None:
         warn(f"Prefect's server does not answer; an artifact is sent when this flow ends: {error}")
 
 
+class LiveArtifact:
+    """An artifact of the flow run that is running: made once, and changed from then on. Kinds are Prefect's."""
+
+    def __init__(self, name: str, kind: str) -> None:
+        self._key = artifact_key(name)
+        self._kind = kind
+        self._id: UUID | None = None
+
+    def tell(self, data: str | float, description: str | None = None) -> None:
+        """What it is now. Nothing is told to a server that does not answer; what comes next makes up for it."""
+        flow = FlowRunContext.get()
+        if flow is None or flow.flow_run is None or PREFECT_API_URL.value() is None:
+            return
+        try:
+            with impatient_client() as client:
+                if self._id is not None:
+                    client.update_artifact(self._id, ArtifactUpdate(data=data, description=description))
+                    return
+                whose = ArtifactCreate(
+                    key=self._key, type=self._kind, data=data, description=description, flow_run_id=flow.flow_run.id
+                )
+                self._id = client.create_artifact(whose).id
+        except (httpx.HTTPError, PrefectException):
+            return
+
+
 def artifact_key(name: str) -> str:
     """Prefect's keys are lower case, digits and dashes; a name that had to be changed gets a part of its own hash."""
     key = "".join(letter if letter.isalnum() and letter.isascii() else "-" for letter in name.lower())
@@ -79,7 +107,7 @@ def tell_all(why: str = "", patience_seconds: float = PATIENCE_SECONDS) -> None:
 
 def _tell() -> httpx.HTTPError | None:
     """Tell the server what is untold; why it cannot take it now, if so. What it will never take is given up."""
-    with _impatient_client() as client:
+    with impatient_client() as client:
         while _untold:
             try:
                 client.create_artifact(_untold[0])
@@ -92,12 +120,12 @@ def _tell() -> httpx.HTTPError | None:
 
 
 def _answers() -> bool:
-    with _impatient_client() as client:
+    with impatient_client() as client:
         return client.api_healthcheck() is None
 
 
 @contextmanager
-def _impatient_client() -> Iterator[SyncPrefectClient]:
+def impatient_client() -> Iterator[SyncPrefectClient]:
     """A client of Prefect's that gives up at once; its own retries take a minute."""
     with (
         temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 0}),

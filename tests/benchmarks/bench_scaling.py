@@ -33,12 +33,12 @@ from training.specification import SegmentSpec
 
 RANKS = (1, 2, 4, 8, 16, 32)
 LEAVES, BATCH_SIZE = 32, 128
-LEAF_SECONDS = 3.0
+LEAF_SECONDS = 6.0
 KILOBITS = 100_000  # a second, of each host's link in each direction
 MODEL = ModelConfig(width=96, layers=2, heads=4, feedforward=256)
-# A step of one rank takes a minute and a half, and is nearly all sleep; more ranks make shorter ones.
-NUM_STEPS = {1: 2, 2: 3, 4: 3}
-FEWEST_STEPS = 5
+# A step of one rank takes three minutes, and is nearly all sleep; more ranks make shorter ones.
+NUM_STEPS = {1: 3, 2: 3, 4: 4}
+FEWEST_STEPS = 6
 FEW_RANKS = 4
 # As large as the largest packet, or the link would cut it: work for the processor that a real network card takes over.
 BURST_KILOBYTES = 96

@@ -56,12 +56,12 @@ class Steps:
 
 
 def time_steps(hosts: Hosts, spec: SegmentSpec, num_ranks: int, leaf_seconds: float) -> Steps:
-    """Train the segment; what a step took, but for the last one, which nothing follows."""
+    """Train the segment; what a step took, but for the first, in which loaders start, and the last."""
     result = spec.scratch_folder / "steps.json"
     _run_ranks(hosts, num_ranks, spec.scratch_folder, partial(_train, result, spec.model_dump_json(), leaf_seconds))
     began = json.loads(result.read_text())
-    (first, first_cpu), *_, (last, last_cpu) = began
-    return Steps((last - first) / (len(began) - 1), (last_cpu - first_cpu) / (len(began) - 1))
+    _, (first, first_cpu), *_, (last, last_cpu) = began
+    return Steps((last - first) / (len(began) - 2), (last_cpu - first_cpu) / (len(began) - 2))
 
 
 def _run_ranks(hosts: Hosts, num_ranks: int, folder: Path, work: Callable[[World], Any]) -> None:

@@ -1,0 +1,99 @@
+"""A run as it stands, in Markdown, for the page of its flow run in Prefect.
+
+Invariant: made of the manifest alone; text from outside cannot leave its cell.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from storage.runs.retention import find_being_read, retain
+from storage.runs.run_state import RunState
+from tasks.configuration import RunConfig
+from tasks.pages.tables import Cell, Kind, Table
+from tasks.pages.words import count_of, duration, metric_name, moment, plain, score, share, size
+from tasks.reports.goodput import sum_up_time
+from tasks.reports.tables import segments_table
+
+MOST_SEGMENTS = 20
+WIDE = ("Fence", "Meaning", "Ranks")
+
+
+def summarise(state: RunState, config: RunConfig, address: str, history: Mapping[str, Any] | None = None) -> str:
+    """`address` is the report's; `history` the curves up to the resume point, of which the newest values are told."""
+    parts = [
+        f"# {state.run}",
+        _tabulate(
+            Table([("", "text"), ("", "text")], [[Cell(name), Cell(text)] for name, text in _facts(state, history)])
+        ),
+        f"Full report: `{address}`",
+    ]
+    if state.segments:
+        parts += [_head("Segments", len(state.segments)), _tabulate(segments_table(state.segments), MOST_SEGMENTS)]
+    if state.kept:
+        parts += [_head("Checkpoints that are kept", len(state.kept)), _tabulate(_list_kept(state, config))]
+    return "\n\n".join(parts) + "\n"
+
+
+def _facts(state: RunState, history: Mapping[str, Any] | None) -> list[tuple[str, str]]:
+    step, time = state.promoted.step if state.promoted else 0, sum_up_time(state)
+    facts = [
+        ("step", f"{step:,} of {state.steps_total:,}"),
+        ("segments", f"{len(state.segments)}, {state.steps_lost:,} steps lost"),
+    ]
+    if time is not None:
+        facts.append(("goodput", f"{share(time.goodput)} of {duration(time.total)}"))
+    for entry in (history or {}).get("validation", [])[-1:]:
+        facts += [
+            (f"validation {metric_name(name)}, step {entry['step']:,}", score(value))
+            for name, value in entry["metrics"].items()
+        ]
+    facts += [(f"test {metric_name(name)}", score(value)) for name, value in (state.metrics or {}).items()]
+    facts += [("rolled back", count_of(len(state.rollbacks), "time"))] if state.rollbacks else []
+    facts += [("changed", f"{record.what} at step {record.step:,}") for record in state.changes]
+    facts += [("weights", state.promoted.weights_sha256)] if state.promoted else []
+    return facts
+
+
+def _list_kept(state: RunState, config: RunConfig) -> Table:
+    decisions = retain(state.kept, config.checkpoint.retention(config.divergence), find_being_read(state))
+    columns: list[tuple[str, Kind]] = [
+        ("Step", "number"), ("Size", "number"), ("Metric", "number"), ("Promoted", "date"), ("Why", "text")
+    ]  # fmt: skip
+    rows = [
+        [
+            Cell(f"{record.step:,}"),
+            Cell(size(record.num_bytes)),
+            Cell(score(record.metric)),
+            Cell(moment(record.promoted_at)),
+            Cell(decision.reason),
+        ]
+        for decision in decisions
+        for record in [decision.record]
+    ]
+    return Table(columns, rows)
+
+
+def _head(text: str, number: int) -> str:
+    return f"## {text}: {number:,}"
+
+
+def _tabulate(table: Table, most: int | None = None) -> str:
+    """The last ones of its rows, if not all: the newest stand at the end."""
+    shown = [index for index, (name, _) in enumerate(table.columns) if name not in WIDE]
+    rows = table.rows if most is None else table.rows[-most:]
+    lines = [
+        _line(table.columns[index][0] for index in shown),
+        _line("---" for _ in shown),
+        *(_line(_escape(row[index].text) for index in shown) for row in rows),
+    ]
+    return "\n".join(lines)
+
+
+def _line(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _escape(text: str) -> str:
+    """As text, whatever is in it: Markdown's own characters and HTML's mean themselves."""
+    return re.sub(r"([\\`*_\[\]<>|~&])", r"\\\1", plain(text))

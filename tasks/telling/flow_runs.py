@@ -1,0 +1,75 @@
+"""The flow runs of this process and of others before it, as Prefect's server knows them.
+
+Invariant: a server that does not answer knows nothing, and nobody waits for it; a flow run is called crashed only by
+whoever found that its process is gone.
+"""
+
+from collections.abc import Collection, Iterator
+from uuid import UUID
+
+import httpx
+from prefect.client.orchestration import SyncPrefectClient
+from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
+from prefect.client.schemas.objects import FlowRun, State, StateType
+from prefect.context import FlowRunContext
+from prefect.exceptions import PrefectException
+from prefect.settings import PREFECT_API_URL
+from prefect.states import Crashed
+
+from tasks.telling.server import impatient_client
+
+CANCELS = ("Cancelling", "Cancelled")
+UNDER_WAY = (StateType.PENDING, StateType.RUNNING, StateType.CANCELLING)
+
+
+def find_line() -> list[str]:
+    """The flow run of this process, and those within which it runs; none where there is none or nobody answers."""
+    return [str(flow_run.id) for flow_run in _find_line()]
+
+
+def is_cancelled() -> bool:
+    """Whether somebody cancels the flow run of this process, or the one within which it runs; no if nobody answers."""
+    return any(flow_run.state is not None and flow_run.state.name in CANCELS for flow_run in _find_line())
+
+
+def call_crashed(ids: Collection[str], message: str) -> None:
+    """Say of flow runs whose process is gone, and of their steps, that they crashed; if they are shown as under way."""
+    own = {flow_run.id for flow_run in _find_line()}  # Prefect may have begun the same flow run again, in this process
+    gone = [UUID(id) for id in ids if UUID(id) not in own]
+    if not gone or PREFECT_API_URL.value() is None:
+        return
+    try:
+        with impatient_client() as client:
+            _close(client, gone, Crashed(message=message))
+    except (httpx.HTTPError, PrefectException):
+        return  # it is shown wrongly until Prefect's automation says it
+
+
+def _close(client: SyncPrefectClient, gone: list[UUID], crashed: State) -> None:
+    those = FlowRunFilter(id=FlowRunFilterId(any_=gone))
+    for step in client.read_task_runs(flow_run_filter=those):
+        if step.state is not None and step.state.type in UNDER_WAY:
+            client.set_task_run_state(step.id, crashed, force=True)
+    for flow_run in client.read_flow_runs(flow_run_filter=those):
+        if flow_run.state is not None and flow_run.state.type in UNDER_WAY:
+            client.set_flow_run_state(flow_run.id, crashed, force=True)
+
+
+def _find_line() -> list[FlowRun]:
+    context = FlowRunContext.get()
+    if context is None or context.flow_run is None or PREFECT_API_URL.value() is None:
+        return []
+    try:
+        with impatient_client() as client:
+            return list(_read_line(client, context.flow_run.id))
+    except (httpx.HTTPError, PrefectException):
+        return []
+
+
+def _read_line(client: SyncPrefectClient, flow_run_id: UUID) -> Iterator[FlowRun]:
+    found = client.read_flow_run(flow_run_id)
+    yield found
+    if found.parent_task_run_id is not None:
+        parent = client.read_task_run(found.parent_task_run_id).flow_run_id
+        assert parent is not None, "the task within which a flow runs is a flow's"
+        yield from _read_line(client, parent)

@@ -1,0 +1,213 @@
+"""Somebody who runs deployments on a real Prefect server, as they would by the UI and the commands of the README.
+
+Invariant: asks the server's API, and the run's manifest; nothing in here knows how a flow run does its work.
+"""
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from storage.objects.local_store import LocalStore
+from storage.runs.manifest import Manifest
+from storage.runs.run_state import RunState
+from tests.helpers.commands import ROOT, processes_mentioning
+from tests.helpers.prefect_server import ANSWER_SECONDS, running
+
+WAIT_SECONDS = 150.0
+POLL_SECONDS = 0.5
+ATTEMPTS = 20
+ENDED = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
+# Comes to its end in no test: a signal or the time budget is what stops it, or a smaller number of steps.
+ENDLESS = 1_000_000
+CONFIGURATION = f"""
+run = "tiny"
+store = "store"
+
+[data]
+source = "corpus"
+text = "prompt_text"
+label = "violation_class"
+kind = "multiclass"
+vocabulary_size = 300
+max_tokens = 32
+too_long = "truncate"
+shard_rows = 256
+row_group_rows = 64
+
+[model]
+width = 16
+layers = 1
+heads = 2
+feedforward = 32
+
+[train]
+steps = {ENDLESS}
+batch_size = 8
+leaves = 2
+
+[checkpoint]
+every_steps = 400
+
+[validation]
+every_steps = {ENDLESS}
+
+[retry]
+delay_seconds = 0.1
+"""
+
+
+@dataclass(frozen=True)
+class Operator:
+    """Somebody with the server's address and the folder that was deployed from."""
+
+    api: httpx.Client
+    folder: Path
+    worker_log: Path
+
+    def deployment(self, name: str) -> dict[str, Any]:
+        """A deployment as the server knows it; its name is FLOW/DEPLOYMENT."""
+        return dict(self._request("GET", f"/deployments/name/{name}"))
+
+    def submit(self, name: str, **parameters: Any) -> str:
+        """Ask for a flow run, as the form of the UI does."""
+        url = f"/deployments/{self.deployment(name)['id']}/create_flow_run"
+        return str(self._request("POST", url, json={"parameters": parameters})["id"])
+
+    def pause(self, deployment: str, schedule: str) -> None:
+        """Pause one schedule of a deployment."""
+        self._request("PATCH", f"/deployments/{deployment}/schedules/{schedule}", json={"active": False})
+
+    def run(self, name: str, **parameters: Any) -> dict[str, Any]:
+        """Ask for a flow run and wait for its final state."""
+        flow_run = self.submit(name, **parameters)
+        self.wait(lambda: self.states(flow_run)[-1]["type"] in ENDED)
+        return dict(self._request("GET", f"/flow_runs/{flow_run}"))
+
+    def cancel(self, flow_run: str) -> None:
+        """Press Cancel."""
+        state = {"type": "CANCELLING", "name": "Cancelling"}
+        self._request("POST", f"/flow_runs/{flow_run}/set_state", json={"state": state})
+
+    def suspend(self, flow_run: str) -> None:
+        """Press Pause, which the UI offers and which suspends a flow run."""
+        details = {"pause_timeout": None, "pause_reschedule": True}
+        state = {"type": "PAUSED", "name": "Suspended", "state_details": details}
+        self._request("POST", f"/flow_runs/{flow_run}/set_state", json={"state": state})
+
+    def resume(self, flow_run: str) -> None:
+        """Press Resume."""
+        self._request("POST", f"/flow_runs/{flow_run}/resume", json={})
+
+    def steps(self, flow_run: str) -> dict[str, str]:
+        """The steps of a flow run, by name: the type of each one's state."""
+        wanted = {"task_runs": {"flow_run_id": {"any_": [flow_run]}}}
+        found = self._request("POST", "/task_runs/filter", json=wanted)
+        return {step["name"]: step["state"]["type"] for step in found if step["state"]}
+
+    def artifacts(self, flow_run: str) -> dict[str, dict[str, Any]]:
+        """The artifacts of a flow run, by key."""
+        wanted = {"artifacts": {"flow_run_id": {"any_": [flow_run]}}}
+        return {found["key"]: found for found in self._request("POST", "/artifacts/filter", json=wanted)}
+
+    def states(self, flow_run: str) -> list[dict[str, Any]]:
+        """All states that a flow run has been in, the oldest first."""
+        found = self._request("GET", "/flow_run_states/", params={"flow_run_id": flow_run})
+        return sorted(found, key=lambda state: state["timestamp"])
+
+    def find_training(self, flow_run: str) -> str:
+        """The run of the flow `train` that a deployed flow made."""
+        parents = {"flow_runs": {"parent_flow_run_id": {"any_": [flow_run]}}}
+        (found,) = self._request("POST", "/flow_runs/filter", json=parents)
+        return str(found["id"])
+
+    def events(self, name: str, resource: str) -> list[dict[str, Any]]:
+        """The events of this name, about this, that the server has heard of."""
+        wanted = {"event": {"name": [name]}, "resource": {"id": [resource]}}
+        return list(self._request("POST", "/events/filter", json={"filter": wanted})["events"])
+
+    def scheduled_times(self, name: str) -> list[datetime]:
+        """When the flow runs begin that the server itself has planned."""
+        planned = {
+            "deployments": {"id": {"any_": [self.deployment(name)["id"]]}},
+            "flow_runs": {"state": {"type": {"any_": ["SCHEDULED"]}}},
+        }
+        found = self._request("POST", "/flow_runs/filter", json=planned)
+        return sorted(datetime.fromisoformat(run["expected_start_time"]) for run in found if run["auto_scheduled"])
+
+    def state(self, run: str = "tiny") -> RunState:
+        """Where the run stands, by its manifest."""
+        return Manifest(LocalStore(self.folder / "store"), run).load_head().state
+
+    def has_begun(self, run: str) -> bool:
+        """Whether the run has a manifest."""
+        return Manifest(LocalStore(self.folder / "store"), run).find_head() is not None
+
+    def segment_has_saved(self, number: int, run: str = "tiny") -> bool:
+        """Whether this segment of the run is the one in training, and a checkpoint of its own is promoted."""
+        if not self.has_begun(run):
+            return False
+        segments, promoted = (state := self.state(run)).segments, state.promoted
+        fence = segments[-1].fence if segments else 0
+        return len(segments) == number - 1 and promoted is not None and promoted.fence > fence
+
+    def wait(self, condition: Callable[[], bool]) -> None:
+        """Wait until something is so."""
+        deadline = time.monotonic() + WAIT_SECONDS
+        while not condition():
+            if time.monotonic() > deadline:
+                log = self.worker_log.read_text()[-4000:] if self.worker_log.exists() else "(no worker was started)"
+                raise TimeoutError(f"not within {WAIT_SECONDS:.0f} s:\n{log}")
+            time.sleep(POLL_SECONDS)  # what is waited for stands in a store or on the server, which are asked again
+
+    def _request(self, method: str, url: str, **content: Any) -> Any:
+        """The server says 503 while its database is locked; Prefect's own clients ask again too."""
+        for _ in range(ATTEMPTS):
+            response = self.api.request(method, url, **content)
+            if response.status_code != httpx.codes.SERVICE_UNAVAILABLE:
+                break
+            time.sleep(POLL_SECONDS)  # until the lock is gone
+        assert response.is_success, response.text
+        return response.json() if response.content else None
+
+
+@contextmanager
+def deployed(folder: Path, prefect: Sequence[str], environment: Mapping[str, str]) -> Iterator[Operator]:
+    """All deployments deployed from `folder`, by the commands of the README."""
+    for command in (
+        ["work-pool", "create", "holdfast", "--type", "process", "--overwrite"],
+        ["deploy", "--all", "--prefect-file", str(ROOT / "deployments/prefect.yaml")],
+    ):
+        result = subprocess.run([*prefect, *command], cwd=folder, env=dict(environment), capture_output=True, text=True)
+        assert result.returncode == 0, result.stdout + result.stderr
+    with httpx.Client(base_url=environment["PREFECT_API_URL"], trust_env=False, timeout=ANSWER_SECONDS) as api:
+        yield Operator(api, folder, folder / "worker.log")
+
+
+@contextmanager
+def working(
+    operator: Operator, prefect: Sequence[str], environment: Mapping[str, str], folder: Path
+) -> Iterator["subprocess.Popen[bytes]"]:
+    """A worker in `folder`; schedules rest, lest a tick falls in."""
+    for deployment in (operator.deployment("scheduled/train"), operator.deployment("scrub/scrub")):
+        for schedule in deployment["schedules"]:
+            operator.pause(deployment["id"], schedule["id"])
+    command = [*prefect, "worker", "start", "--pool", "holdfast", "--type", "process", "--limit", "2"]
+    with running(command, {**environment, "PREFECT_WORKER_QUERY_SECONDS": "1"}, operator.worker_log, folder) as worker:
+        yield worker
+
+
+def kill_all(text: str) -> None:
+    """SIGKILL every process whose command line names this."""
+    for pid in processes_mentioning(text):
+        with contextlib.suppress(ProcessLookupError):  # torchrun ends by itself when its ranks are gone
+            os.kill(pid, signal.SIGKILL)

@@ -1,0 +1,119 @@
+"""How flow runs end, and what Prefect shows of them and of their steps: stopped by the store, suspended, killed, busy.
+
+One worker, and a run of its own for each test.
+"""
+
+import sys
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tasks.corpora.generate import generate_corpus
+from tests.helpers.commands import call_here, processes_mentioning
+from tests.helpers.operators import CONFIGURATION, ENDED, Operator, deployed, kill_all, working
+
+pytestmark = pytest.mark.server
+
+PREFECT = [sys.executable, "-m", "prefect", "--no-prompt"]
+FINAL = {"COMPLETED", "FAILED", "CRASHED", "CANCELLED"}
+# From the kill of a worker and all that it started to the next new step, a new worker included.
+LONGEST_SECONDS = 45.0
+
+
+@pytest.fixture(scope="module")
+def operator(tmp_path_factory: pytest.TempPathFactory, prefect_server: dict[str, str]) -> Iterator[Operator]:
+    folder = tmp_path_factory.mktemp("operator")
+    (folder / "tiny.toml").write_text(CONFIGURATION)
+    generate_corpus(folder / "corpus", "policy", 600)
+    with deployed(folder, PREFECT, prefect_server) as operator:
+        yield operator
+
+
+@pytest.fixture(scope="module")
+def worked(operator: Operator, prefect_server: dict[str, str]) -> Iterator[Operator]:
+    with working(operator, PREFECT, prefect_server, operator.folder):
+        yield operator
+
+
+def begin(operator: Operator, run: str) -> str:
+    """A flow run that trains a new run, and has got on."""
+    flow_run = operator.submit("scheduled/train", configuration="tiny.toml", assignments=[f"run={run}"])
+    operator.wait(lambda: operator.segment_has_saved(1, run))
+    return flow_run
+
+
+def test_a_stop_by_the_store_ends_everything_as_cancelled_with_no_step_lost(worked: Operator) -> None:
+    flow_run = begin(worked, "stopped")
+    stopped = call_here(["stop", worked.folder / "store/runs/stopped"])
+    assert stopped.returncode == 0, stopped.stderr
+    assert "preempted, at step" in stopped.stdout
+    worked.wait(lambda: worked.states(flow_run)[-1]["type"] in ENDED)
+    training = worked.find_training(flow_run)
+    for one in (flow_run, training):
+        state = worked.states(one)[-1]
+        assert state["type"] == "CANCELLED", worked.worker_log.read_text()
+        assert "asked for the end of training with `holdfast stop`" in state["message"]
+    (segment,) = worked.state("stopped").segments
+    assert (segment.outcome, segment.steps_lost) == ("preempted", 0)
+    worked.wait(lambda: set(worked.steps(training).values()) <= FINAL)
+    report = worked.folder / "store/runs/stopped/report.html"
+    assert f"at step {segment.last_step:,}" in report.read_text()
+
+
+def test_a_suspended_flow_run_saves_and_its_resume_goes_on(worked: Operator) -> None:
+    flow_run = begin(worked, "suspended")
+    worked.suspend(flow_run)
+    worked.wait(lambda: worked.state("suspended").lease is None)
+    worked.wait(lambda: not processes_mentioning(flow_run))
+    (segment,) = worked.state("suspended").segments
+    assert (segment.outcome, segment.steps_lost) == ("preempted", 0)
+    assert worked.states(flow_run)[-1]["name"] == "Suspended"
+    training = worked.find_training(flow_run)
+    worked.wait(lambda: set(worked.steps(training).values()) <= FINAL)
+    worked.resume(flow_run)
+    worked.wait(lambda: worked.segment_has_saved(2, "suspended"))
+    worked.cancel(flow_run)
+    worked.wait(lambda: worked.states(flow_run)[-1]["type"] in ENDED)
+    assert worked.states(flow_run)[-1]["type"] == "CANCELLED", worked.worker_log.read_text()
+    assert worked.state("suspended").segments[1].first_step == segment.last_step
+
+
+def test_a_flow_run_too_many_is_skipped_with_all_that_belongs_to_it(worked: Operator) -> None:
+    flow_run = begin(worked, "busy")
+    for name, parameters in (
+        ("scheduled/train", {"configuration": "tiny.toml", "assignments": ["run=busy"]}),
+        ("resume/resume", {"store": "store", "run": "busy"}),
+    ):
+        extra = worked.run(name, **parameters)
+        assert (extra["state"]["type"], extra["state"]["name"]) == ("COMPLETED", "Skipped"), extra
+        assert worked.states(worked.find_training(extra["id"]))[-1]["name"] == "Skipped"
+    assert worked.state("busy").lease is not None
+    call_here(["stop", worked.folder / "store/runs/busy"])
+    worked.wait(lambda: worked.states(flow_run)[-1]["type"] in ENDED)
+
+
+def test_after_a_worker_is_killed_with_all_it_started_the_next_one_goes_on_and_nothing_is_shown_as_running(
+    operator: Operator, prefect_server: dict[str, str]
+) -> None:
+    with working(operator, PREFECT, prefect_server, operator.folder) as worker:
+        flow_run = begin(operator, "killed")
+        step = operator.state("killed").promoted
+        assert step is not None
+        worker.kill()
+        kill_all(flow_run)
+        kill_all(str(operator.folder / "store/.tmp/scratch/runs/killed"))
+    began = time.monotonic()
+    with working(operator, PREFECT, prefect_server, operator.folder):
+        following = operator.submit("resume/resume", store="store", run="killed")
+        operator.wait(lambda: operator.segment_has_saved(2, "killed"))
+        assert time.monotonic() - began < LONGEST_SECONDS
+        training = operator.find_training(flow_run)
+        for one in (flow_run, training):
+            state = operator.states(one)[-1]
+            assert (state["type"], "was killed" in state["message"]) == ("CRASHED", True)
+        operator.wait(lambda: set(operator.steps(training).values()) <= FINAL)
+        call_here(["stop", operator.folder / "store/runs/killed"])
+        operator.wait(lambda: operator.states(following)[-1]["type"] in ENDED)
+    (lost, stopped) = operator.state("killed").segments
+    assert (lost.outcome, stopped.outcome) == ("lost", "preempted")

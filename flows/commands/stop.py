@@ -13,7 +13,7 @@ from storage.objects.store import Store
 from storage.runs.holders import is_alive
 from storage.runs.manifest import Manifest
 from storage.runs.run_state import Lease, SegmentRecord
-from storage.runs.segments import StopRecord, write_stop
+from storage.segment_notes import StopRecord, write_stop
 from tasks.pages.words import duration
 from tasks.telling.terminal import console
 

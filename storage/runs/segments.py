@@ -1,4 +1,4 @@
-"""What a segment leaves in the store besides checkpoints: its heartbeat, its outcome record, and notes about it.
+"""What a segment leaves in the store besides checkpoints: its heartbeat, and its outcome record.
 
 Invariant: the outcome record is put once, by whichever rank speaks first. No record means that nobody lived to write
 one: the segment is `lost`.
@@ -42,19 +42,6 @@ class Heartbeat(Record):
     )
 
 
-class FlowRunsRecord(Record):
-    """In which flow runs of Prefect a segment was begun: its own first, then those within which that one runs."""
-
-    ids: list[str]
-
-
-class StopRecord(Record):
-    """Somebody asks a segment to save and end: put once, read by whoever watches its ranks."""
-
-    asked_by: str = Field(description="Who, and on which machine, for people.")
-    asked_at: float = Field(description="Unix time by the asker's clock, for people.")
-
-
 def segment_path(run: str, fence: int) -> str:
     """Key of a segment's folder."""
     return f"{RUNS_FOLDER}/{run}/segments/{fence:08d}"
@@ -90,33 +77,3 @@ def find_heartbeat(store: Store, run: str, fence: int) -> Heartbeat | None:
         return Heartbeat.model_validate_json(store.read(f"{segment_path(run, fence)}/heartbeat.json"))
     except (ObjectMissingError, ValidationError):
         return None
-
-
-def write_stop(store: Store, run: str, fence: int, record: StopRecord) -> bool:
-    """Ask the segment to end, unless somebody did before; whether it was this one."""
-    try:
-        store.write_if_absent(f"{segment_path(run, fence)}/stop.json", canonical_json(record.model_dump(mode="json")))
-    except ObjectExistsError:
-        return False
-    return True
-
-
-def find_stop(store: Store, run: str, fence: int) -> StopRecord | None:
-    """The request to end, or None if nobody asked."""
-    try:
-        return StopRecord.model_validate_json(store.read(f"{segment_path(run, fence)}/stop.json"))
-    except (ObjectMissingError, ValidationError):
-        return None
-
-
-def write_flow_runs(store: Store, run: str, fence: int, record: FlowRunsRecord) -> None:
-    """Remember who began the segment, for whoever finds it."""
-    store.write(f"{segment_path(run, fence)}/flow-runs.json", canonical_json(record.model_dump(mode="json")))
-
-
-def find_flow_runs(store: Store, run: str, fence: int) -> list[str]:
-    """Who began the segment, as far as that is known."""
-    try:
-        return FlowRunsRecord.model_validate_json(store.read(f"{segment_path(run, fence)}/flow-runs.json")).ids
-    except (ObjectMissingError, ValidationError):
-        return []

@@ -9,7 +9,7 @@ from contextlib import suppress
 from storage.errors import StoreError
 from storage.runs.holders import this_process
 from storage.runs.run_state import Lease
-from storage.runs.segments import FlowRunsRecord, find_flow_runs, write_flow_runs
+from storage.segment_notes import FlowRunsRecord, find_flow_runs, write_flow_runs
 from tasks.places import RunPlaces
 from tasks.telling.flow_runs import call_crashed, find_line
 

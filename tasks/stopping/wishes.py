@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Self
 
 from storage.errors import RunStoppedError, StoreError
-from storage.runs.segments import find_stop
+from storage.segment_notes import find_stop
 from tasks.pages.words import moment
 from tasks.places import RunPlaces
 from tasks.stopping.left_running import remember_flow_runs

@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 
 from storage.objects.local_store import LocalStore
 from storage.runs.manifest import Manifest
 from storage.runs.run_state import RunState
-from tests.helpers.commands import ROOT, processes_mentioning
+from tests.helpers.commands import ROOT
 from tests.helpers.prefect_server import ANSWER_SECONDS, running
 
 WAIT_SECONDS = 150.0
@@ -206,8 +207,14 @@ def working(
         yield worker
 
 
-def kill_all(text: str) -> None:
-    """SIGKILL every process whose command line names this."""
-    for pid in processes_mentioning(text):
+def processes_of(flow_run: str) -> list[int]:
+    """The process of a flow run and all that it started: Prefect names it to them in their environment."""
+    found = psutil.process_iter(["environ"])
+    return [process.pid for process in found if flow_run in (process.info["environ"] or {}).values()]
+
+
+def kill_all(pids: Iterable[int]) -> None:
+    """SIGKILL them."""
+    for pid in pids:
         with contextlib.suppress(ProcessLookupError):  # torchrun ends by itself when its ranks are gone
             os.kill(pid, signal.SIGKILL)

@@ -1,0 +1,55 @@
+"""Notes in a segment's folder that decide nothing about the run: who asks for its end, and which flow runs began it.
+
+Invariant: a note that is missing or cannot be read is as none.
+"""
+
+from pydantic import Field, ValidationError
+
+from storage.errors import ObjectExistsError, ObjectMissingError
+from storage.objects.digests import canonical_json
+from storage.objects.store import Store
+from storage.runs.run_state import Record
+from storage.runs.segments import segment_path
+
+
+class FlowRunsRecord(Record):
+    """In which flow runs of Prefect a segment was begun: its own first, then those within which that one runs."""
+
+    ids: list[str]
+
+
+class StopRecord(Record):
+    """Somebody asks a segment to save and end: put once, read by whoever watches its ranks."""
+
+    asked_by: str = Field(description="Who, and on which machine, for people.")
+    asked_at: float = Field(description="Unix time by the asker's clock, for people.")
+
+
+def write_stop(store: Store, run: str, fence: int, record: StopRecord) -> bool:
+    """Ask the segment to end, unless somebody did before; whether it was this one."""
+    try:
+        store.write_if_absent(f"{segment_path(run, fence)}/stop.json", canonical_json(record.model_dump(mode="json")))
+    except ObjectExistsError:
+        return False
+    return True
+
+
+def find_stop(store: Store, run: str, fence: int) -> StopRecord | None:
+    """The request to end, or None if nobody asked."""
+    try:
+        return StopRecord.model_validate_json(store.read(f"{segment_path(run, fence)}/stop.json"))
+    except (ObjectMissingError, ValidationError):
+        return None
+
+
+def write_flow_runs(store: Store, run: str, fence: int, record: FlowRunsRecord) -> None:
+    """Remember who began the segment, for whoever finds it."""
+    store.write(f"{segment_path(run, fence)}/flow-runs.json", canonical_json(record.model_dump(mode="json")))
+
+
+def find_flow_runs(store: Store, run: str, fence: int) -> list[str]:
+    """Who began the segment, as far as that is known."""
+    try:
+        return FlowRunsRecord.model_validate_json(store.read(f"{segment_path(run, fence)}/flow-runs.json")).ids
+    except (ObjectMissingError, ValidationError):
+        return []

@@ -91,7 +91,7 @@ class LivePicture:
         self._summary.tell(summarise(state, self._config, address, history))
         for name, chart in (("loss", draw_training(history, state.segments)), ("metrics", draw_validation(history))):
             if chart is not None:
-                self._pictures[name].tell(chart.uri, chart.alt)
+                self._pictures[name].tell(chart.uri_on_paper, chart.alt)
 
 
 def _dataset_of(state: RunState) -> tuple[str, str | None]:

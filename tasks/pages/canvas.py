@@ -64,6 +64,10 @@ _STYLE: dict[Any, Any] = {
 _RC_LOCK = threading.Lock()
 
 
+def _make_uri(svg: str) -> str:
+    return "data:image/svg+xml;base64," + base64.b64encode(svg.encode()).decode()
+
+
 @dataclass(frozen=True)
 class Chart:
     """A picture, and the same in words for those who cannot see it."""
@@ -74,7 +78,12 @@ class Chart:
     @property
     def uri(self) -> str:
         """For an `<img>`: in there nothing of the SVG can run or leak into the page, whatever a class is called."""
-        return "data:image/svg+xml;base64," + base64.b64encode(self.svg.encode()).decode()
+        return _make_uri(self.svg)
+
+    @property
+    def uri_on_paper(self) -> str:
+        """As `uri`, for a page whose colour is not known: its own is behind it."""
+        return _make_uri(self.svg.replace("<svg ", f'<svg style="background: {PAPER}" ', 1))
 
 
 def draw_svg(width: float, height: float, draw: Callable[[Figure], None]) -> str:

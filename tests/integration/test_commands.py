@@ -17,6 +17,7 @@ from storage.runs.manifest import Manifest
 from storage.runs.retention import RetentionPolicy
 from storage.runs.run_state import RunState
 from storage.runs.transitions import promote
+from storage.segment_notes import find_stop
 from tasks.settings.reading import load_configuration
 from tests.helpers.commands import COMMAND, ROOT, call_here
 from tests.helpers.datasets import publish_small_dataset
@@ -306,3 +307,30 @@ def test_the_list_of_commands_is_not_cut_off() -> None:
     commands = ("corpus", "prepare", "run   ", "status", "report", "verify", "prune ", "audit ", "advise")
     assert all(f"\n  {command}  " in help_text for command in commands)
     assert "..." not in help_text.partition("Commands:")[2]
+
+
+def test_stop_says_when_nobody_trains_the_run(configuration: Path, store: LocalStore) -> None:
+    manifest = Manifest(store, "first")
+    lease = manifest.load_head().state.lease
+    assert lease is not None
+    dead = lease.holder.model_copy(update={"start_ticks": lease.holder.start_ticks - 1})
+    manifest.commit("the holder died", lambda state, _: state.model_copy(
+        update={"lease": lease.model_copy(update={"holder": dead})}
+    ))  # fmt: skip
+    for run, words in (
+        ("second", "Nobody trains run 'second' now"),
+        ("first", "is gone. `holdfast run` goes on with it"),
+    ):
+        result = holdfast("stop", f"{store.address}/runs/{run}")
+        assert result.returncode == 2
+        assert words in result.stderr
+    assert not list(store.root.rglob("stop.json"))
+
+
+def test_stop_asks_the_holder_of_the_lease_and_need_not_wait(configuration: Path, store: LocalStore) -> None:
+    result = holdfast("stop", "--no-wait", configuration)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.startswith(f"Asked process {os.getpid()} on ")
+    lease = Manifest(store, "first").load_head().state.lease
+    assert lease is not None
+    assert find_stop(store, "first", lease.fence) is not None

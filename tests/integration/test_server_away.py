@@ -67,7 +67,7 @@ def test_a_server_that_goes_away_stops_nothing_and_is_told_everything_when_it_is
         kill_everything(process)
     assert flow_run["state"]["type"] == "COMPLETED"
     assert set(steps.values()) == {"COMPLETED"}, steps
-    assert {artifact["key"].partition("-")[0] for artifact in artifacts} == {"contract", "audit", "report"}
+    assert {artifact["key"].partition("-")[0] for artifact in artifacts} >= {"contract", "audit", "report"}
 
 
 def make_runner(folder: Path, store: LocalStore, environment: dict[str, str]) -> Runner:

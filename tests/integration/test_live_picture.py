@@ -1,0 +1,62 @@
+"""A flow run's page in Prefect while a segment trains, on a real server; and the report that is written meanwhile."""
+
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from prefect import flow
+from prefect.settings import PREFECT_API_URL, temporary_settings
+
+from storage.objects.local_store import LocalStore
+from storage.runs.run_state import Throughput
+from tasks.configuration import RunConfig
+from tasks.live import picture
+from tasks.live.picture import LivePicture
+from tasks.places import RunPlaces
+from tests.helpers.commands import wait_until
+from tests.helpers.kept_runs import make_kept_run
+from tests.helpers.prefect_server import ANSWER_SECONDS
+from training.watching.reporter import Report
+
+pytestmark = pytest.mark.server
+
+CONFIG = RunConfig.model_validate(
+    {"run": "run", "data": {"source": "x", "text": "t", "label": "l", "kind": "multiclass"}, "train": {"steps": 100}}
+)
+SPEED = Throughput(samples_per_second=64, tokens_per_second=640, input_wait_fraction=0.25)
+
+
+def read_artifacts(api: str) -> dict[str, dict[str, Any]]:
+    response = httpx.post(f"{api}/artifacts/filter", json={}, timeout=ANSWER_SECONDS, trust_env=False)
+    return {artifact["key"]: artifact for artifact in response.json() if artifact["key"].endswith("-run")}
+
+
+def test_progress_and_page_follow_the_ranks_reports_and_promotions(
+    tmp_path: Path, prefect_server: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(picture, "PROGRESS_SECONDS", 0.1)
+    monkeypatch.setattr(picture, "PAGE_SECONDS", 0.1)
+    store = LocalStore(tmp_path / "store")
+    places = RunPlaces(store, make_kept_run(store, tmp_path), tmp_path / "scratch", tmp_path / "data")
+    api = prefect_server["PREFECT_API_URL"]
+    report = store.root / "runs/run/report.html"
+
+    @flow(name="shows a run")
+    def show() -> None:
+        with LivePicture(CONFIG, places) as shown:
+            shown.show(Report(phase="train", step=40, loss=0.5, throughput=SPEED))
+            assert wait_until(lambda: "progress-run" in read_artifacts(api))
+            assert not report.exists()  # no promotion, no page
+            shown.promoted(40)
+            assert wait_until(lambda: "run-run" in read_artifacts(api))
+            shown.show(Report(phase="train", step=60, loss=0.4))
+            assert wait_until(lambda: read_artifacts(api)["progress-run"]["data"] == 60)
+
+    with temporary_settings({PREFECT_API_URL: api}):
+        show()
+    found = read_artifacts(api)
+    assert found["progress-run"]["description"] == "training, step 60 of 100, loss 0.4000"
+    assert "## Checkpoints that are kept: 3" in found["run-run"]["data"]
+    assert "Full report" in found["run-run"]["data"]
+    assert report.exists()

@@ -1,0 +1,86 @@
+"""Requests to stop that are left in the store: who hears of them, and when nobody does."""
+
+from pathlib import Path
+
+import pytest
+
+from storage.errors import RunStoppedError, StoreUnavailableError
+from storage.objects.local_store import LocalStore
+from storage.runs.manifest import Manifest
+from storage.segment_notes import StopRecord, find_stop, write_stop
+from tasks.places import RunPlaces
+from tasks.stopping import wishes
+from tasks.stopping.signals import StopRequest
+from tasks.stopping.wishes import Wishes
+from tests.helpers.commands import wait_until
+
+FENCE = 7
+
+
+@pytest.fixture
+def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunPlaces:
+    monkeypatch.setattr(wishes, "LOOK_SECONDS", 0.01)
+    store = LocalStore(tmp_path / "store")
+    return RunPlaces(store, Manifest(store, "run"), tmp_path / "scratch", tmp_path / "data")
+
+
+def ask(places: RunPlaces, fence: int) -> bool:
+    return write_stop(places.store, places.manifest.run, fence, StopRecord(asked_by="ann on h1", asked_at=0.0))
+
+
+def test_the_segment_that_is_asked_ends_and_says_who_asked(places: RunPlaces) -> None:
+    request = StopRequest()
+    with Wishes(places, FENCE, request):
+        ask(places, FENCE)
+        assert wait_until(lambda: request.is_made)
+    (error,) = request.exceptions
+    assert isinstance(error, RunStoppedError)
+    assert str(error) == "ann on h1 asked for the end of training with `holdfast stop` (1970-01-01 00:00 UTC)."
+
+
+def test_a_later_segment_is_not_asked(places: RunPlaces) -> None:
+    request = StopRequest()
+    looking = Wishes(places, FENCE + 1, request)
+    looks = count_looks(looking)
+    ask(places, FENCE)
+    with looking:
+        assert wait_until(lambda: len(looks) >= 3)
+    assert not request.is_made
+
+
+def test_who_asks_first_is_remembered(places: RunPlaces) -> None:
+    assert ask(places, FENCE)
+    assert not write_stop(places.store, places.manifest.run, FENCE, StopRecord(asked_by="bob", asked_at=1.0))
+    found = find_stop(places.store, places.manifest.run, FENCE)
+    assert found is not None and found.asked_by == "ann on h1"
+
+
+def test_a_store_that_does_not_answer_for_a_while_is_asked_again(
+    places: RunPlaces, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask(places, FENCE)
+    read, failures = LocalStore.read, ["once", "twice"]
+
+    def fail_first(self: LocalStore, key: str) -> bytes:
+        if key.endswith("stop.json") and failures:
+            raise StoreUnavailableError(failures.pop())
+        return read(self, key)
+
+    monkeypatch.setattr(LocalStore, "read", fail_first)
+    request = StopRequest()
+    with Wishes(places, FENCE, request):
+        assert wait_until(lambda: request.is_made)
+    assert failures == []
+
+
+def count_looks(looking: Wishes) -> list[None]:
+    """Grows with each look at the store."""
+    looks: list[None] = []
+    find = looking._find_stop
+
+    def count() -> str | None:
+        looks.append(None)
+        return find()
+
+    looking._find_stop = count  # type: ignore[method-assign]
+    return looks

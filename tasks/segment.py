@@ -19,6 +19,7 @@ from storage.runs.segments import write_outcome
 from tasks.configuration import RunConfig
 from tasks.launching.job import Job
 from tasks.launching.launchers import release_job
+from tasks.logs.live import LiveLog
 from tasks.pages.words import count_of
 from tasks.places import open_places
 from tasks.promote import promote
@@ -90,7 +91,7 @@ class _Segment:
         announce(_describe_start(head.state, config))
         with Heartbeat(places, lease.fence, lease.first_step) as heartbeat:
             clear_strays(places, head)
-            with job, SegmentDisplay(config, lease.first_step) as display:
+            with job, LiveLog(places, lease), SegmentDisplay(config, lease.first_step) as display:
                 self._supervise(job, head.state, display, heartbeat)
             record = self._patience.attempt(
                 f"Settling segment {lease.fence}", lambda: settle_segment(config, places, lease, promote)

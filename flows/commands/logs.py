@@ -14,7 +14,8 @@ from tasks.pages.words import count_of, listed
 from tasks.telling.terminal import console
 
 LOOK_SECONDS = 2.0
-# Between two segments, and before the evaluation, nobody has the lease for a moment.
+# Between two segments, and before the evaluation, nobody has the lease for a moment. After that nobody prints: the log
+# is read once more when the next segment begins, and not all the time, since it may be long.
 IDLE_SECONDS = 10.0
 
 
@@ -66,10 +67,11 @@ class _Following:
             if self._printer is not None:
                 self._printer.print_new(is_last=True)
             self._printer = _Printer(self._store, _require_rank(segment, self._rank), self._run, self._rank)
-        self._printer.print_new(is_last=self._is_over(state))
         if state.lease is not None:
             self._worked_at = time.monotonic()
-        elif not self._is_over(state) and time.monotonic() - self._worked_at > IDLE_SECONDS:
+        if self._is_over(state) or time.monotonic() - self._worked_at < IDLE_SECONDS:
+            self._printer.print_new(is_last=self._is_over(state))
+        else:
             self._tell(f"Nobody trains run {self._run!r} at the moment; waiting for its next segment.")
 
     def _is_over(self, state: RunState) -> bool:
@@ -119,8 +121,8 @@ def _require_segment(state: RunState, fence: int | None) -> Lease | SegmentRecor
     if not fences:
         raise ConfigurationError(f"Run {state.run!r} has no segment yet: no ranks were launched for it.")
     raise ConfigurationError(
-        f"Run {state.run!r} has no segment with the fence {fence}. The fences of its segments are "
-        f"{listed(reversed(fences))}, the newest first: give one of them, or none for the newest."
+        f"Run {state.run!r} has no segment with the fence {fence}. Fences of its segments, the newest first: "
+        f"{listed(reversed(fences))}. Give one of them, or no --segment for the newest."
     )
 
 

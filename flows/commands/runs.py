@@ -39,7 +39,7 @@ def render_runs(found: dict[str, Any]) -> RenderableType:
     """The list for a person."""
     columns: list[tuple[str, Kind]] = [
         ("Run", "text"), ("State", "outcome"), ("Step", "number"), ("Of", "number"), ("Goodput", "number"),
-        ("Last sign of life", "number"), ("Newest metric", "text"),
+        ("Last sign", "number"), ("Newest metric", "text"),
     ]  # fmt: skip
     rows = [_list_run(run) for run in found["runs"]]
     broken = [Text(f"{run['run']}: {run['error']}") for run in found["runs"] if run["error"] is not None]
@@ -93,4 +93,4 @@ def _list_run(run: dict[str, Any]) -> list[Cell]:
 def _describe_metric(metric: dict[str, Any] | None) -> str:
     if metric is None:
         return NOTHING
-    return f"{metric_name(metric['name'])} {score(metric['value'])}, {metric['split']} at step {metric['step']:,}"
+    return f"{metric_name(metric['name'])} {score(metric['value'])}, {metric['split']}"

@@ -17,7 +17,8 @@ from storage.errors import StoreUnavailableError
 from storage.objects.store import Store
 from tasks.telling.terminal import console, print_content
 
-Show = Callable[[dict[str, Any]], None]
+# A status, and why no newer one could be read.
+Show = Callable[[dict[str, Any], str | None], None]
 
 
 def watch_status(store: Store, run: str, every_seconds: float) -> None:
@@ -36,16 +37,16 @@ def watch_status(store: Store, run: str, every_seconds: float) -> None:
 
 
 def _watch(store: Store, run: str, every_seconds: float, show: Show) -> None:
-    status = read_status(store, run)
+    status, trouble = read_status(store, run), None
     while True:
-        show(status)
+        show(status, trouble)
         if status["state"] == "completed":
             return
         time.sleep(every_seconds)  # the store tells nobody that something has changed
         try:
-            status = read_status(store, run)
+            status, trouble = read_status(store, run), None
         except StoreUnavailableError as error:
-            console.print(f"The store does not answer; it is asked again: {error}", style="yellow", soft_wrap=True)
+            trouble = f"The store does not answer; it is asked again: {error}"
 
 
 class _Screen:
@@ -54,11 +55,15 @@ class _Screen:
     def __init__(self, live: Live, every_seconds: float) -> None:
         self.live = live
         self.shown: list[RenderableType] = []
-        self._every = f"every {every_seconds:g} s until the run is complete; Ctrl-C ends it"
+        self._read_at = ""
+        self._every = f"every {every_seconds:g} s; Ctrl-C ends it"
 
-    def show(self, status: dict[str, Any]) -> None:
-        self.shown = [render_status(status)]
-        self.live.update(Group(*self.shown, Text(f"as of {_now()}, {self._every}", "dim")), refresh=True)
+    def show(self, status: dict[str, Any], trouble: str | None) -> None:
+        if trouble is None:
+            self.shown, self._read_at = [render_status(status)], _now()
+        footer = [Text(trouble, "yellow")] if trouble is not None else []
+        footer.append(Text(f"as of {self._read_at}, {self._every}", "dim"))
+        self.live.update(Group(*self.shown, *footer), refresh=True)
 
 
 class _Lines:
@@ -66,8 +71,12 @@ class _Lines:
 
     def __init__(self) -> None:
         self._shown = ""
+        self._trouble: str | None = None
 
-    def show(self, status: dict[str, Any]) -> None:
+    def show(self, status: dict[str, Any], trouble: str | None) -> None:
+        if trouble is not None and self._trouble is None:
+            console.print(trouble, style="yellow", soft_wrap=True)
+        self._trouble = trouble
         progress = f"{status['state']}, step {status['step']:,} of {status['steps_total']:,}"
         line = ", ".join(filter(None, [progress, describe_work(status)]))
         if line != self._shown:

@@ -187,16 +187,15 @@ def test_of_each_run_goodput_last_sign_of_life_and_newest_metric_are_listed(
     validated = measured.kept[0].model_copy(update={"metric": 0.75})
     manifest = Manifest(store, "measured")
     manifest.create(measured.model_copy(update={"kept": [validated], "promoted": validated, "metrics": None}))
-    at_step = f"at step {validated.step:,}"
     (listed,) = [run for run in read_json("runs", configuration)["runs"] if run["run"] == "measured"]
     assert listed["newest_metric"] == {
         "name": "macro_f1", "value": 0.75, "step": validated.step, "split": "validation",
     }  # fmt: skip
     assert 0 < listed["goodput"] < 1
     assert listed["last_sign_of_life_at"] == manifest.load_head().written_at
-    assert f"macro-F1 0.7500, validation {at_step}\n" in in_whole_lines("runs", store.address)
+    assert "macro-F1 0.7500, validation\n" in in_whole_lines("runs", store.address)
     manifest.commit("evaluated", record_metrics({"loss": 1.0, "macro_f1": 0.5}, validated.step))
-    assert f"macro-F1 0.5000, test {at_step}\n" in in_whole_lines("runs", store.address)
+    assert "macro-F1 0.5000, test\n" in in_whole_lines("runs", store.address)
 
 
 def test_a_store_without_runs_is_an_error(tmp_path: Path) -> None:
@@ -250,7 +249,7 @@ def test_where_there_is_no_such_log_one_error_says_what_there_is(
     assert lease is not None
     mistakes = {
         ("--set", "run=third"): "There is no run 'third'",
-        ("--segment", "99"): f"no segment with the fence 99. The fences of its segments are {lease.fence}",
+        ("--segment", "99"): f"no segment with the fence 99. Fences of its segments, the newest first: {lease.fence}.",
         ("--rank", "4"): f"Segment {lease.fence} has no rank 4: it has 1 rank, and they are counted from 0.",
         ("--set", "run=second", "--segment", "7"): "Run 'second' has no segment yet",
     }
@@ -417,17 +416,7 @@ def test_help_fits_the_terminal_and_tells_of_set(command: str) -> None:
 def test_the_list_of_commands_is_not_cut_off() -> None:
     help_text = holdfast("--help").stdout
     commands = (
-        "corpus",
-        "prepare",
-        "run   ",
-        "status",
-        "logs  ",
-        "runs  ",
-        "report",
-        "verify",
-        "prune ",
-        "audit ",
-        "advise",
-    )
+        "corpus", "prepare", "run   ", "status", "logs  ", "runs  ", "report", "verify", "prune ", "audit ", "advise",
+    )  # fmt: skip
     assert all(f"\n  {command}  " in help_text for command in commands)
     assert "..." not in help_text.partition("Commands:")[2]

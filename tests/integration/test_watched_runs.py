@@ -202,7 +202,7 @@ def test_on_a_terminal_a_watched_run_is_drawn_anew_and_stays_when_ctrl_c_ends_it
             process.kill()
             os.close(own)
     assert "\x1b[1A\x1b[2K" in shown  # the lines of before are taken away
-    assert "every 0.1 s until the run is complete; Ctrl-C ends it" in shown and "Traceback" not in shown
+    assert "every 0.1 s; Ctrl-C ends it" in shown and "Traceback" not in shown
     assert "in training: step 12, as of " in shown[shown.rindex("\x1b[2K") :]
 
 

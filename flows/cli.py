@@ -18,10 +18,12 @@ from flows.options.audit import audit
 from flows.options.config import config
 from flows.options.corpus import corpus
 from flows.options.drill import drill
+from flows.options.logs import logs
 from flows.options.prepare import prepare
 from flows.options.prune import prune
 from flows.options.report import report
 from flows.options.run import run
+from flows.options.runs import runs
 from flows.options.scrub import scrub
 from flows.options.status import status
 from flows.options.stop import stop
@@ -41,7 +43,9 @@ app = typer.Typer(
     "The terms used here are explained in README.md, section Glossary.",
 )
 # In the order in which a newcomer needs them.
-for command in (corpus, config, prepare, run, stop, status, report, verify, scrub, prune, audit, advise, drill):
+for command in (
+    corpus, config, prepare, run, stop, status, logs, runs, report, verify, scrub, prune, audit, advise, drill,
+):  # fmt: skip
     app.command()(command)
 
 

@@ -11,6 +11,7 @@ from storage.runs.metric_values import MetricValue, describe_not_finite, find_no
 from storage.runs.transitions import record_metrics
 from tasks.configuration import RunConfig
 from tasks.launching.job import Job
+from tasks.logs.live import LiveLog
 from tasks.pages.words import score
 from tasks.places import RunPlaces, open_places
 from tasks.retrying import Patience
@@ -75,7 +76,7 @@ def _run_ranks(config: RunConfig, places: RunPlaces, request: StopRequest) -> No
         def take(report: Report) -> None:
             heartbeat.step = report.step
 
-        with job, console.status("evaluating on the test split"):
+        with job, LiveLog(places, lease), console.status("evaluating on the test split"):
             is_hung = supervise(job, watch, request, take)
         reason = watch.cause if is_hung else f"The last lines of its log:\n{_last_lines(job)}"
         if is_hung:

@@ -22,6 +22,7 @@ from tasks.configuration import RunConfig
 from tasks.launching.job import Job
 from tasks.launching.launchers import release_job
 from tasks.live.picture import LivePicture
+from tasks.logs.live import LiveLog
 from tasks.pages.words import count_of
 from tasks.places import open_places
 from tasks.promote import promote
@@ -96,7 +97,7 @@ class _Segment:
         wishes, picture = Wishes(places, lease.fence, self._request), LivePicture(config, places)
         with Heartbeat(places, lease.fence, lease.first_step) as heartbeat, wishes, picture:
             clear_strays(places, head)
-            with job, SegmentDisplay(config, lease.first_step) as display:
+            with job, LiveLog(places, lease), SegmentDisplay(config, lease.first_step) as display:
                 self._supervise(job, head.state, [display, picture], heartbeat)
             record = self._patience.attempt(
                 f"Settling segment {lease.fence}", lambda: settle_segment(config, places, lease, promote)

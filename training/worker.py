@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from training.stopping import GRACE_VARIABLE, StopFlag, end_after_parent, follow_parent, stacks_file
+from training.watching.rank_lines import name_own_lines
 
 
 def main() -> NoReturn:
@@ -22,8 +23,9 @@ def main() -> NoReturn:
     flag.listen()
     follow_parent()
     end_after_parent(float(os.environ[GRACE_VARIABLE]))
-    specification = Path(sys.argv[1])
-    stacks = stacks_file(specification.parent, int(os.environ["RANK"])).open("w")
+    specification, rank = Path(sys.argv[1]), int(os.environ["RANK"])
+    name_own_lines(rank)
+    stacks = stacks_file(specification.parent, rank).open("w")
     # From C, whatever Python is at: for whoever asks a rank that does not get on where it stands.
     faulthandler.register(signal.SIGQUIT, stacks, all_threads=True)
     try:

@@ -1,48 +1,96 @@
-"""`holdfast status STORE`: the runs of a store, one line each.
+"""`holdfast runs STORE`: the runs of a store, one line each.
 
 Invariant: reads only. A run that cannot be read is listed with the reason; the others are listed all the same.
 """
 
+import time
 from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from flows.commands.status import read_status
-from storage.errors import HoldfastError
+from flows.commands.status import describe_status
+from storage.errors import HoldfastError, RunMissingError
 from storage.objects.store import Store
-from storage.runs.manifest import find_runs
+from storage.runs.manifest import Manifest, find_runs
+from storage.runs.run_state import RunState
 from tasks.pages.tables import Cell, Kind, Table, show_table
-from tasks.pages.words import count_of
+from tasks.pages.words import NOTHING, count_of, duration, metric_name, score, share
 
-LISTED = ("run", "address", "state", "step", "steps_total", "steps_lost_total")
+LISTED = (
+    "run", "address", "state", "step", "steps_total", "steps_lost_total", "live_step", "last_sign_of_life_at",
+)  # fmt: skip
 
 
 def list_runs(store: Store) -> dict[str, Any]:
-    """Every run of a store and where it stands, JSON-able; `error` says why one could not be read."""
-    return {"store": store.address, "runs": [_summarise(store, run) for run in find_runs(store)]}
+    """Every run of a store and where it stands, JSON-able; `error` says why one could not be read.
+
+    Raises `RunMissingError` if there is none.
+    """
+    names = find_runs(store)
+    if not names:
+        raise RunMissingError(
+            f"There is no run in the store {store.address}. Check the address, or start a run with `holdfast run`."
+        )
+    return {"store": store.address, "runs": [_summarise(store, run) for run in names]}
 
 
 def render_runs(found: dict[str, Any]) -> RenderableType:
     """The list for a person."""
     columns: list[tuple[str, Kind]] = [
-        ("Run", "text"), ("State", "outcome"), ("Step", "number"), ("Of", "number"), ("Steps lost", "number"),
+        ("Run", "text"), ("State", "outcome"), ("Step", "number"), ("Of", "number"), ("Goodput", "number"),
+        ("Last sign", "number"), ("Newest metric", "text"),
     ]  # fmt: skip
-    rows, broken = [], []
-    for run in found["runs"]:
-        if run["error"] is not None:
-            rows.append([Cell(run["run"]), Cell("unreadable", key="lost"), Cell(""), Cell(""), Cell("")])
-            broken.append(Text(f"{run['run']}: {run['error']}"))
-            continue
-        numbers = (Cell(f"{run[name]:,}") for name in ("step", "steps_total", "steps_lost_total"))
-        rows.append([Cell(run["run"]), Cell(run["state"]), *numbers])
-    title = Text(f"{count_of(len(found['runs']), 'run')} in {found['store']}", no_wrap=True, overflow="ignore")
+    rows = [_list_run(run) for run in found["runs"]]
+    broken = [Text(f"{run['run']}: {run['error']}") for run in found["runs"] if run["error"] is not None]
+    title = Text(f"{count_of(len(rows), 'run')} in {found['store']}", no_wrap=True, overflow="ignore")
     return Group(title, show_table(Table(columns, rows)), *broken)
 
 
 def _summarise(store: Store, run: str) -> dict[str, Any]:
     try:
-        status = read_status(store, run)
+        head = Manifest(store, run).load_head()
+        status = describe_status(store, head)
     except HoldfastError as error:
         return {"run": run, "error": str(error)}
-    return {name: status[name] for name in LISTED} | {"error": None}
+    return {
+        **{name: status[name] for name in LISTED},
+        "goodput": status["time"]["goodput"] if status["time"] else None,
+        "newest_metric": _find_newest_metric(head.state),
+        "error": None,
+    }
+
+
+def _find_newest_metric(state: RunState) -> dict[str, Any] | None:
+    """The headline metric of the test, or else of the newest checkpoint that is kept and was validated."""
+    data = state.config.get("data")
+    name = "auc" if isinstance(data, dict) and data.get("kind") == "binary" else "macro_f1"
+    if state.metrics is not None and name in state.metrics:
+        return {"name": name, "value": state.metrics[name], "step": state.metrics_step, "split": "test"}
+    validated = (record for record in state.kept if record.metric is not None)
+    newest = next(validated, None)
+    if newest is None:
+        return None
+    return {"name": name, "value": newest.metric, "step": newest.step, "split": "validation"}
+
+
+def _list_run(run: dict[str, Any]) -> list[Cell]:
+    if run["error"] is not None:
+        return [Cell(run["run"]), Cell("unreadable", key="lost"), *[Cell("")] * 5]
+    # The step of the ranks counts for a person who looks; what a resume goes on from is said by `status`.
+    step = run["step"] if run["live_step"] is None else run["live_step"]
+    return [
+        Cell(run["run"]),
+        Cell(run["state"]),
+        Cell(f"{step:,}"),
+        Cell(f"{run['steps_total']:,}"),
+        Cell(NOTHING if run["goodput"] is None else share(run["goodput"])),
+        Cell(f"{duration(max(0.0, time.time() - run['last_sign_of_life_at']))} ago"),
+        Cell(_describe_metric(run["newest_metric"])),
+    ]
+
+
+def _describe_metric(metric: dict[str, Any] | None) -> str:
+    if metric is None:
+        return NOTHING
+    return f"{metric_name(metric['name'])} {score(metric['value'])}, {metric['split']}"

@@ -12,7 +12,7 @@ from rich.text import Text
 from storage.objects.addresses import run_address
 from storage.objects.store import Store
 from storage.runs.holders import is_alive
-from storage.runs.manifest import Manifest
+from storage.runs.manifest import Generation, Manifest
 from storage.runs.metric_values import describe_not_finite
 from storage.runs.run_state import CheckpointRecord, Lease, RunState, SegmentRecord, Throughput
 from storage.runs.segments import find_heartbeat
@@ -30,8 +30,12 @@ MOST_LOSSES = 3
 
 def read_status(store: Store, run: str) -> dict[str, Any]:
     """The run's status, JSON-able. Raises `RunMissingError`."""
-    head = Manifest(store, run).load_head()
-    state = head.state
+    return describe_status(store, Manifest(store, run).load_head())
+
+
+def describe_status(store: Store, head: Generation) -> dict[str, Any]:
+    """The status of a run whose newest generation is `head`, JSON-able."""
+    state, run = head.state, head.state.run
     life = _read_life(store, state, state.lease) if state.lease is not None else None
     return {
         "run": run,
@@ -40,6 +44,7 @@ def read_status(store: Store, run: str) -> dict[str, Any]:
         "holder": life,
         "step": state.promoted.step if state.promoted else 0,
         "steps_total": state.steps_total,
+        "live_step": _find_live_step(state, life),
         "promoted": _describe_checkpoint(store, state.promoted) if state.promoted else None,
         "kept": [_describe_checkpoint(store, record) for record in state.kept],
         "set_aside": [
@@ -62,6 +67,7 @@ def read_status(store: Store, run: str) -> dict[str, Any]:
         "metrics": state.metrics,
         "metrics_step": state.metrics_step,
         "generation": head.generation,
+        "last_sign_of_life_at": max(head.written_at, (life["last_sign_of_life_at"] or 0.0) if life else 0.0),
     }
 
 
@@ -102,9 +108,33 @@ def _read_life(store: Store, state: RunState, lease: Lease) -> dict[str, Any]:
         "host": holder.host,
         "pid": holder.pid,
         "is_on_this_machine": is_here,
+        "work": lease.work,
+        "step": heartbeat.step if heartbeat is not None else lease.first_step,
         "last_sign_of_life_at": seen_at,
         "silent_seconds": silent_seconds,
     }
+
+
+def _find_live_step(state: RunState, life: dict[str, Any] | None) -> int | None:
+    """What the ranks of a segment under way last reported; `holder.silent_seconds` is how old that is."""
+    if life is None or life["work"] != "train" or life["state"] == "lost":
+        return None
+    reported: int = life["step"]
+    return max(reported, state.promoted.step if state.promoted else 0)  # a promotion may be newer than the heartbeat
+
+
+def describe_work(status: dict[str, Any]) -> str | None:
+    """What is being done on the run right now: 'in training: step 1,240'; None if nobody is known to do anything."""
+    if status["state"] != "running":
+        return None
+    if status["live_step"] is None:
+        return "in evaluation on the test split"
+    return f"in training: step {status['live_step']:,}"
+
+
+def _tell_work(status: dict[str, Any], work: str) -> str:
+    age = status["holder"]["silent_seconds"]
+    return work if age is None else f"{work}, as of {duration(age)} ago"
 
 
 def _describe_life(life: dict[str, Any]) -> str:
@@ -117,8 +147,8 @@ def _describe_life(life: dict[str, Any]) -> str:
         return f"Held by {who}; its last heartbeat is {silence} old."
     return (
         f"No heartbeat from {who} for {silence}: the last one was on {moment(life['last_sign_of_life_at'])}, by its "
-        f"machine's clock. If the process is gone, `holdfast run` takes the run over: it first waits up to "
-        f"{SILENCE_SECONDS:.0f} s for a new heartbeat."
+        f"machine's clock, at step {life['step']:,}. If the process is gone, `holdfast run` takes the run over: it "
+        f"first waits up to {SILENCE_SECONDS:.0f} s for a new heartbeat."
     )
 
 
@@ -129,6 +159,8 @@ def render_status(status: dict[str, Any]) -> RenderableType:
         Text.assemble(("Run ", "bold"), status["run"], "  ", (status["state"], "bold cyan")),
         Text(f"{progress}, {status['steps_lost_total']:,} steps lost"),
     ]
+    if work := describe_work(status):
+        lines.append(Text(_tell_work(status, work)))
     if status["time"]:
         goodput, spent = status["time"]["goodput"], status["time"]["seconds"]
         lines.append(Text(f"goodput {share(goodput)}: of {duration(sum(spent.values()))}, {_tell_rest(spent)}"))

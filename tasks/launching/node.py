@@ -14,16 +14,17 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from storage.errors import StoreError
+from storage.logs import LOG_NAME, read_logs
 from storage.objects.addresses import open_store
 from storage.objects.private_folder import make_private_folder
 from storage.objects.store import Store
 from storage.runs.manifest import Manifest
 from storage.runs.segments import OutcomeRecord, find_outcome, write_outcome
 from tasks.launching.meeting import introduce, join
-from tasks.launching.orders import FirstNode, JobOrder, NodeEnd, come_first, load_order, read_logs, write_node_end
+from tasks.launching.orders import FirstNode, JobOrder, NodeEnd, come_first, load_order, write_node_end
 from tasks.launching.place import Place, read_place
 from tasks.launching.processes import POLL_SECONDS
-from tasks.launching.ranks import LOG_NAME, Meeting, Ranks
+from tasks.launching.ranks import Meeting, Ranks
 from tasks.launching.relay import Relay
 from tasks.launching.requests import Requests
 from tasks.launching.resting import may_rest, rest
@@ -130,7 +131,7 @@ class Node:
 
     def _require_that_all_came(self, meeting: Meeting) -> None:
         """Torchrun gives up without a word in the store; ranks that began have written an outcome or were killed."""
-        came = sorted(read_logs(self._store, self._spec.run, self._spec.fence))
+        came = [str(log.node) for log in read_logs(self._store, self._spec.run, self._spec.fence)]
         if self._spec.progress_file.exists() or len(came) == meeting.num_nodes:
             return
         raise TimeoutError(

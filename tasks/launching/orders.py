@@ -18,8 +18,7 @@ from training.pulse import RankPulse
 from training.specification import SegmentSpec
 from training.watching.reporter import Report
 
-LOG_FOLDER, PULSE_FOLDER, END_FOLDER = "logs", "pulses", "ends"
-MOST_LOG_BYTES = 2**20
+PULSE_FOLDER, END_FOLDER = "pulses", "ends"
 
 
 class JobOrder(ConfigModel):
@@ -120,18 +119,6 @@ def read_node_pulses(store: Store, run: str, fence: int) -> list[RankPulse]:
     """Of all ranks whose node has passed any on."""
     keys = list(store.list_keys(_key(run, fence, f"{PULSE_FOLDER}/")))
     return [pulse for key in keys for pulse in NodePulses.model_validate_json(store.read(key)).ranks]
-
-
-def write_log(store: Store, run: str, fence: int, node: str, data: bytes) -> None:
-    """Replace what the store has of the ranks' words on a node; of a long log its end is kept."""
-    store.write(_key(run, fence, f"{LOG_FOLDER}/{node}.log"), data[-MOST_LOG_BYTES:])
-
-
-def read_logs(store: Store, run: str, fence: int) -> dict[str, str]:
-    """What the ranks printed, by node."""
-    prefix = _key(run, fence, f"{LOG_FOLDER}/")
-    keys = list(store.list_keys(prefix))
-    return {key.removeprefix(prefix).removesuffix(".log"): store.read(key).decode(errors="replace") for key in keys}
 
 
 def write_node_end(store: Store, run: str, fence: int, end: NodeEnd) -> None:

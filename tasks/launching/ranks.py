@@ -17,16 +17,17 @@ from typing import Self
 
 import psutil
 
+from storage.logs import LOG_NAME
 from tasks.launching.processes import POLL_SECONDS, environment_of_installation, find_orphans, kill_tree
 from tasks.launching.reports import ReportFollower
 from training.configuration import TrainConfig
 from training.pulse import RankPulse, read_pulses
 from training.specification import SegmentSpec
 from training.stopping import GRACE_VARIABLE, SUPERVISOR_VARIABLE, follow_parent
+from training.watching.rank_lines import prefix_of
 from training.watching.reporter import Report
 
 SPECIFICATION_NAME = "segment.json"
-LOG_NAME = "ranks.log"
 # What torchrun would say to the only rank.
 ALONE = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
 # How long Arrow's allocator keeps the pages of what is freed: longer than from one row group of a bucket, or one block
@@ -133,7 +134,8 @@ class Ranks:
         with (folder / LOG_NAME).open("a") as log:
             for path in sorted(folder.glob("stacks-*.txt")):
                 said = path.read_text(errors="replace") or f"nothing was written within {STACKS_SECONDS:.0f} s\n"
-                log.write(f"stacks of rank {int(path.stem.rpartition('-')[2])}:\n{said}\n")
+                rank = int(path.stem.rpartition("-")[2])
+                log.writelines(f"{prefix_of(rank)}{line}\n" for line in (f"stacks of rank {rank}:", *said.splitlines()))
 
     def kill(self) -> None:
         """SIGKILL for all of them, at once."""

@@ -7,17 +7,9 @@ time. Of plain progress the newest report is enough; what is said once is kept u
 import time
 
 from storage.errors import StoreError
+from storage.logs import LOG_NAME, write_log
 from storage.objects.store import Store
-from tasks.launching.orders import (
-    MOST_LOG_BYTES,
-    LiveReports,
-    NodePulses,
-    NumberedReport,
-    write_log,
-    write_pulses,
-    write_reports,
-)
-from tasks.launching.ranks import LOG_NAME
+from tasks.launching.orders import LiveReports, NodePulses, NumberedReport, write_pulses, write_reports
 from tasks.launching.reports import ReportFollower
 from training.pulse import read_pulses
 from training.specification import SegmentSpec
@@ -79,12 +71,8 @@ class Relay:
 
     def _pass_on_log(self) -> None:
         size = self._log.stat().st_size if self._log.exists() else 0
-        if size == self._log_bytes:
-            return
-        with self._log.open("rb") as file:
-            file.seek(max(0, size - MOST_LOG_BYTES))
-            write_log(self._store, self._run, self._fence, self._node, file.read())
-        self._log_bytes = size
+        if size != self._log_bytes:
+            self._log_bytes = write_log(self._store, self._run, self._fence, self._log, self._node)
 
 
 def _is_event(report: Report) -> bool:

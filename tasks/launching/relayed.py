@@ -5,8 +5,9 @@ Invariant: each report is read once, in the order of its number.
 
 import time
 
+from storage.logs import read_logs
 from storage.objects.store import Store
-from tasks.launching.orders import find_reports, read_logs, read_node_pulses
+from tasks.launching.orders import find_reports, read_node_pulses
 from tasks.launching.relay import RELAY_SECONDS
 from training.pulse import RankPulse
 from training.watching.reporter import Report
@@ -36,5 +37,4 @@ class Relayed:
 
     def read_log(self) -> str:
         """What all nodes printed, one after the other."""
-        logs = read_logs(self._store, self._run, self._fence)
-        return "\n".join(log for _, log in sorted(logs.items()))
+        return "\n".join(log.text for log in read_logs(self._store, self._run, self._fence))

@@ -12,14 +12,15 @@ from pathlib import Path
 
 from storage.checkpoints.checkpoints import find_complete_checkpoints
 from storage.errors import ConfigurationError, ConflictError, RunBusyError
+from storage.logs import LOG_NAME, write_log
 from storage.runs.holders import is_alive, is_visible, this_process
 from storage.runs.run_state import JobRecord, Lease, RunState, SegmentRecord
-from storage.runs.segments import OutcomeRecord, find_heartbeat, find_outcome, segment_path
+from storage.runs.segments import OutcomeRecord, find_heartbeat, find_outcome
 from storage.runs.transitions import end_evaluation, end_segment, take_over
 from tasks.configuration import RunConfig
 from tasks.launching.launchers import end_job
 from tasks.launching.processes import find_orphans, wait_for_orphans
-from tasks.launching.ranks import LOG_NAME, SPECIFICATION_NAME
+from tasks.launching.ranks import SPECIFICATION_NAME
 from tasks.places import RunPlaces
 from tasks.running.heartbeat import HEARTBEAT_SECONDS
 from tasks.running.launch import find_folder
@@ -162,7 +163,7 @@ def _put_away(places: RunPlaces, lease: Lease) -> None:
 def _put_folder_away(places: RunPlaces, folder: Path, fence: int) -> None:
     log = folder / LOG_NAME
     if log.is_file():
-        places.store.write(f"{segment_path(places.manifest.run, fence)}/{LOG_NAME}", log.read_bytes())
+        write_log(places.store, places.manifest.run, fence, log, most_bytes=None)
     shutil.rmtree(folder, ignore_errors=True)
 
 

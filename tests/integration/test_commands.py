@@ -6,18 +6,22 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import pytest
 
+from storage.logs import write_log
 from storage.objects.local_store import LocalStore
 from storage.runs.manifest import Manifest
 from storage.runs.retention import RetentionPolicy
-from storage.runs.run_state import RunState
-from storage.runs.transitions import promote
+from storage.runs.run_state import RunState, SegmentRecord
+from storage.runs.segments import Heartbeat, write_heartbeat
+from storage.runs.transitions import end_segment, promote, record_metrics
 from storage.segment_notes import find_stop
+from tasks.pages.words import NOTHING
 from tasks.settings.reading import load_configuration
 from tests.helpers.commands import COMMAND, ROOT, call_here
 from tests.helpers.datasets import publish_small_dataset
@@ -101,6 +105,24 @@ def test_set_chooses_another_run_by_configuration_and_by_address(
     assert read_lasting(command, first, "--set", "run=second") == read_lasting(command, second)
 
 
+def in_whole_lines(*arguments: object) -> str:
+    """What a command prints where stdout is no terminal."""
+    result = call_here(arguments)
+    assert (result.returncode, result.stderr) == (0, "")
+    return result.stdout
+
+
+def end_segment_of(manifest: Manifest) -> None:
+    """The segment under way is lost."""
+    lease = manifest.load_head().state.lease
+    assert lease is not None
+    record = SegmentRecord(
+        fence=lease.fence, outcome="lost", cause="", first_step=0, last_step=20, world_size=1, started_at=0.0,
+        seconds=9.0, steps_lost=0, phases={},
+    )  # fmt: skip
+    manifest.commit("ended", end_segment(record))
+
+
 def read_lasting(command: str, *arguments: str | Path) -> dict[str, Any]:
     """What a command says, but for how long ago the holder's last sign of life was."""
     said = read_json(command, *arguments)
@@ -116,7 +138,7 @@ def test_a_run_is_found_where_its_store_was_moved_to(configuration: Path, store:
     assert read_json("status", configuration, "--set", f"store={moved}")["step"] == 20
 
 
-@pytest.mark.parametrize("command", ["status", "report", "verify", "scrub", "prune", "audit", "advise"])
+@pytest.mark.parametrize("command", ["status", "logs", "report", "verify", "scrub", "prune", "audit", "advise"])
 def test_a_run_whose_folder_was_copied_is_refused_and_nothing_is_touched(
     configuration: Path, store: LocalStore, command: str
 ) -> None:
@@ -144,16 +166,105 @@ def test_a_command_for_one_run_says_which_there_are_where_it_is_given_a_store(
     assert json.loads(holdfast("scrub", in_a_folder_called_runs, "--json").stdout)["runs"] == ["first", "second"]
 
 
-def test_status_of_a_store_lists_its_runs(configuration: Path, store: LocalStore) -> None:
-    found = read_json("status", store.address)
+@pytest.mark.parametrize("command", ["runs", "status"])
+def test_the_runs_of_a_store_are_listed(configuration: Path, store: LocalStore, command: str) -> None:
+    found = read_json(command, store.address)
     assert found["store"] == store.address
     stands = {run["run"]: (run["state"], run["step"], run["steps_total"], run["error"]) for run in found["runs"]}
     assert stands == {"first": ("running", 20, 100, None), "second": ("created", 0, 100, None)}
     assert [run["address"] for run in found["runs"]] == [f"{store.address}/runs/{run}" for run in ("first", "second")]
-    printed = holdfast("status", store.address).stdout.splitlines()
+    printed = holdfast(command, store.address).stdout.splitlines()
     assert printed[0] == f"2 runs in {store.address}"
-    rows = [" ".join(line.split()) for line in printed[2:]]
-    assert rows == ["first running 20 100 0", "second created 0 100 0"]
+    rows = [re.sub(r"[\d.]+ s ago", "SECONDS ago", " ".join(line.split())) for line in printed[2:]]
+    nothing = f"{NOTHING} SECONDS ago {NOTHING}"
+    assert rows == [f"first running 20 100 {nothing}", f"second created 0 100 {nothing}"]
+
+
+def test_of_each_run_goodput_last_sign_of_life_and_newest_metric_are_listed(
+    configuration: Path, store: LocalStore, tmp_path: Path
+) -> None:
+    config = load_configuration(configuration, ["run=measured"]).model_dump(mode="json")
+    measured = measured_run("measured", config=config)
+    validated = measured.kept[0].model_copy(update={"metric": 0.75})
+    manifest = Manifest(store, "measured")
+    manifest.create(measured.model_copy(update={"kept": [validated], "promoted": validated, "metrics": None}))
+    (listed,) = [run for run in read_json("runs", configuration)["runs"] if run["run"] == "measured"]
+    assert listed["newest_metric"] == {
+        "name": "macro_f1", "value": 0.75, "step": validated.step, "split": "validation",
+    }  # fmt: skip
+    assert 0 < listed["goodput"] < 1
+    assert listed["last_sign_of_life_at"] == manifest.load_head().written_at
+    assert "macro-F1 0.7500, validation\n" in in_whole_lines("runs", store.address)
+    manifest.commit("evaluated", record_metrics({"loss": 1.0, "macro_f1": 0.5}, validated.step))
+    assert "macro-F1 0.5000, test\n" in in_whole_lines("runs", store.address)
+
+
+def test_a_store_without_runs_is_an_error(tmp_path: Path) -> None:
+    result = holdfast("runs", tmp_path)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert f"There is no run in the store {tmp_path}." in result.stderr
+
+
+def test_the_step_of_ranks_under_way_is_told_with_how_old_that_is(configuration: Path, store: LocalStore) -> None:
+    lease = Manifest(store, "first").load_head().state.lease
+    assert lease is not None
+    write_heartbeat(store, "first", lease.fence, Heartbeat(beat=9, step=33, written_at=time.time() - 3 * 3600))
+    status = read_json("status", configuration)
+    assert (status["step"], status["live_step"]) == (20, 33)
+    assert status["holder"]["silent_seconds"] == pytest.approx(3 * 3600, abs=600)
+    assert "in training: step 33, as of 3 h" in in_whole_lines("status", configuration)
+    assert [run["live_step"] for run in read_json("runs", configuration)["runs"]] == [33, None]
+
+
+def test_logs_are_those_of_the_newest_segment_or_of_the_one_that_is_asked_for(
+    configuration: Path, store: LocalStore, tmp_path: Path
+) -> None:
+    address, manifest = f"{store.address}/runs/first", Manifest(store, "first")
+    lease = manifest.load_head().state.lease
+    assert lease is not None
+    log = tmp_path / "ranks.log"
+    log.write_text("torchrun says\n[rank0]: one\n[rank1]: two\n")
+    write_log(store, "first", lease.fence, log)
+    assert holdfast("logs", address).stdout == log.read_text()
+    assert holdfast("logs", configuration, "--rank", 1).returncode == 2  # it has one
+    only = holdfast("logs", configuration, "--rank", 0)
+    assert (only.returncode, only.stdout) == (0, "[rank0]: one\n")
+    assert only.stderr == f"Segment {lease.fence} of run 'first', from step 0:\n"
+    end_segment_of(manifest)
+    fence = lease_run(manifest, ranks=2)
+    newest = holdfast("logs", address, "--rank", 1)
+    assert (newest.returncode, newest.stdout) == (0, "")
+    assert newest.stderr.splitlines()[-1] == "Nothing that its ranks printed is in the store."
+    for node in ("n2", "n1"):
+        log.write_text(f"{node} said")
+        write_log(store, "first", fence, log, node)
+    assert holdfast("logs", address).stdout == "==> node n1 <==\nn1 said\n==> node n2 <==\nn2 said\n"
+    assert holdfast("logs", address, "--segment", lease.fence).stdout.startswith("torchrun says\n")
+
+
+@pytest.mark.parametrize("follow", [(), ("--follow",)])
+def test_where_there_is_no_such_log_one_error_says_what_there_is(
+    configuration: Path, store: LocalStore, follow: tuple[str, ...]
+) -> None:
+    lease = Manifest(store, "first").load_head().state.lease
+    assert lease is not None
+    mistakes = {
+        ("--set", "run=third"): "There is no run 'third'",
+        ("--segment", "99"): f"no segment with the fence 99. Fences of its segments, the newest first: {lease.fence}.",
+        ("--rank", "4"): f"Segment {lease.fence} has no rank 4: it has 1 rank, and they are counted from 0.",
+        ("--set", "run=second", "--segment", "7"): "Run 'second' has no segment yet",
+    }
+    for arguments, expected in mistakes.items():
+        result = holdfast("logs", configuration, *arguments, *follow)
+        assert result.returncode == 2 and result.stdout == ""
+        assert expected in " ".join(result.stderr.split())
+    assert "Run 'second' has no segment yet" in holdfast("logs", configuration, "--set", "run=second").stderr
+
+
+def test_status_is_watched_by_people_and_read_by_programs(configuration: Path) -> None:
+    result = holdfast("status", configuration, "--watch", "--json")
+    assert (result.returncode, result.stdout) == (2, "")
+    assert "--watch is for people to look at, and --json for programs" in result.stderr
 
 
 def test_a_run_that_cannot_be_read_does_not_hide_the_others(configuration: Path, store: LocalStore) -> None:
@@ -294,7 +405,8 @@ def test_the_console_script_and_the_module_are_one_command() -> None:
 
 
 @pytest.mark.parametrize(
-    "command", ["corpus", "run", "status", "report", "verify", "scrub", "prune", "audit", "advise", "drill"]
+    "command",
+    ["corpus", "run", "status", "logs", "runs", "report", "verify", "scrub", "prune", "audit", "advise", "drill"],
 )
 def test_help_fits_the_terminal_and_tells_of_set(command: str) -> None:
     help_text = holdfast(command, "--help").stdout
@@ -304,7 +416,9 @@ def test_help_fits_the_terminal_and_tells_of_set(command: str) -> None:
 
 def test_the_list_of_commands_is_not_cut_off() -> None:
     help_text = holdfast("--help").stdout
-    commands = ("corpus", "prepare", "run   ", "status", "report", "verify", "prune ", "audit ", "advise")
+    commands = (
+        "corpus", "prepare", "run   ", "status", "logs  ", "runs  ", "report", "verify", "prune ", "audit ", "advise",
+    )  # fmt: skip
     assert all(f"\n  {command}  " in help_text for command in commands)
     assert "..." not in help_text.partition("Commands:")[2]
 

@@ -59,7 +59,7 @@ def test_of_ranks_that_wait_for_one_that_does_not_come_the_log_says_where_each_s
         assert supervise(ranks, _Watch(PATIENCE_SECONDS), StopRequest(), _stopping(spec, rank=1))
     _, of_first, of_second = (tmp_path / "segment/ranks.log").read_text().split("stacks of rank ")
     assert of_first.startswith("0:") and "training/loop.py" in of_first and "training/worker.py" in of_first
-    assert of_second.startswith("1:\nnothing was written within")
+    assert of_second.startswith("1:\n[rank1]: nothing was written within")
 
 
 def test_a_rank_that_stands_still_while_the_other_waits_is_named_and_costs_less_than_hang_seconds(

@@ -89,7 +89,7 @@ def test_a_segment_trains_to_its_end_and_what_it_reports_comes_in_order(launch: 
     launched = launch()
     with launched.make() as job:
         reports = follow(job)
-        assert "Saved step 20" in job.read_log()
+        assert "\n[rank0]: Saved step 20" in job.read_log()
     outcome = find_outcome(launched.store, RUN, launched.fence)
     assert outcome is not None and (outcome.outcome, outcome.last_step) == ("completed", 20)
     assert outcome.world_size == WORLD_SIZE

@@ -15,7 +15,7 @@ from typing import Any
 
 import psutil
 
-from tasks.launching.ranks import LOG_NAME
+from storage.logs import LOG_NAME
 from tests.faults.campaign.clusters import is_stopped, job_of
 from tests.faults.campaign.network import new_bucket_run, running_server
 from tests.faults.campaign.results import Attempt

@@ -12,19 +12,13 @@ import pytest
 from pydantic import ValidationError
 
 from storage.errors import ClusterUnavailableError, ConfigurationError, StoreUnavailableError
+from storage.logs import MOST_LOG_BYTES, StoredLog, read_logs
 from storage.objects.local_store import LocalStore
 from tasks.configuration import DataConfig, RunConfig
 from tasks.launching import meeting
 from tasks.launching.configuration import ClusterConfig
 from tasks.launching.meeting import introduce, join
-from tasks.launching.orders import (
-    MOST_LOG_BYTES,
-    FirstNode,
-    come_first,
-    find_reports,
-    read_logs,
-    read_node_pulses,
-)
+from tasks.launching.orders import FirstNode, come_first, find_reports, read_node_pulses
 from tasks.launching.relay import MOST_EVENTS, Relay
 from tasks.launching.slurm import commands, nodes
 from tasks.launching.slurm import job as slurm_job
@@ -110,7 +104,7 @@ def test_what_a_store_did_not_take_is_put_the_next_time(tmp_path: Path) -> None:
     assert node.pass_on() == [] and not node.relay.pass_on(at_once=True)
     store.fails = False
     assert node.pass_on() == [saved(1)]
-    assert read_logs(store, RUN, FENCE) == {"n1": "said\n"}
+    assert read_logs(store, RUN, FENCE) == [StoredLog("n1", 0, b"said\n")]
 
 
 def test_where_ranks_are_is_passed_on_with_the_cluster_s_name_for_their_machine(tmp_path: Path) -> None:
@@ -127,8 +121,9 @@ def test_of_a_long_log_the_end_is_kept(tmp_path: Path) -> None:
     node = Node(tmp_path, LocalStore(tmp_path / "store"))
     node.log.write_bytes(b"first" + b"." * MOST_LOG_BYTES + b"last")
     node.pass_on()
-    (log,) = read_logs(node.store, RUN, FENCE).values()
-    assert len(log) == MOST_LOG_BYTES and log.endswith("last")
+    (log,) = read_logs(node.store, RUN, FENCE)
+    assert log.begins_at + len(log.data) == node.log.stat().st_size and log.data.endswith(b"last")
+    assert len(node.store.read(f"runs/{RUN}/segments/{FENCE:08d}/logs/n1.log")) <= MOST_LOG_BYTES
 
 
 def test_of_the_nodes_that_come_one_is_the_first_for_all(tmp_path: Path) -> None:

@@ -9,12 +9,13 @@ import psutil
 import pytest
 
 from storage.errors import RunBusyError
+from storage.logs import LOG_NAME
 from storage.objects.local_store import LocalStore
 from storage.runs.run_state import Lease
 from storage.runs.segments import segment_path
 from storage.runs.transitions import take_lease
 from tasks.configuration import DataConfig, RunConfig, SegmentConfig
-from tasks.launching.ranks import LOG_NAME, SPECIFICATION_NAME
+from tasks.launching.ranks import SPECIFICATION_NAME
 from tasks.places import RunPlaces
 from tasks.running.launch import Work, find_folder, hold_lease
 from tasks.running.settle import recover_run, settle_segment

@@ -122,7 +122,8 @@ def test_a_run_on_another_machine_that_gives_no_sign_of_life_is_not_called_runni
     assert (status["holder"]["host"], status["holder"]["pid"]) == ("gpu-7", 4711)
     said = shown(status)
     assert "No heartbeat from process 4711 on gpu-7 for 3 h: the last one was on 20" in said
-    assert "by its machine's clock" in said and "`holdfast run` takes the run over" in said
+    assert "by its machine's clock, at step 5." in said and "`holdfast run` takes the run over" in said
+    assert status["live_step"] == 5 and "in training" not in said
 
 
 def test_a_run_on_another_machine_that_gives_signs_of_life_is_running(store: LocalStore) -> None:
@@ -130,6 +131,7 @@ def test_a_run_on_another_machine_that_gives_signs_of_life_is_running(store: Loc
     status = read_status(store, "run")
     assert status["state"] == "running"
     assert "Held by process 4711 on gpu-7; its last heartbeat is 4." in shown(status)
+    assert "in training: step 5, as of 4." in shown(status)
 
 
 def test_of_a_holder_that_writes_no_time_it_is_said_that_nothing_is_known(store: LocalStore) -> None:
@@ -137,6 +139,7 @@ def test_of_a_holder_that_writes_no_time_it_is_said_that_nothing_is_known(store:
     status = read_status(store, "run")
     assert (status["state"], status["holder"]["silent_seconds"]) == ("running", None)
     assert "The time of its last heartbeat is not known" in shown(status)
+    assert "in training: step 5\n" in shown(status)
 
 
 def test_a_holder_on_this_machine_is_judged_by_its_process_alone(store: LocalStore) -> None:
@@ -144,3 +147,33 @@ def test_a_holder_on_this_machine_is_judged_by_its_process_alone(store: LocalSto
     write_heartbeat(store, "run", fence, Heartbeat(beat=1, step=1, written_at=time.time() - 9999))
     status = read_status(store, "run")
     assert status["state"] == "running" and "heartbeat" not in shown(status)
+
+
+def test_of_a_run_that_nobody_trains_no_live_step_is_told(store: LocalStore, tmp_path: Path) -> None:
+    manifest = train_to(store, tmp_path, 100)
+    assert read_status(store, "run")["live_step"] is None
+    manifest.commit("evaluation began", take_lease(this_process(), 1, "evaluate"))
+    status = read_status(store, "run")
+    assert (status["state"], status["live_step"]) == ("running", None)
+    assert "in evaluation on the test split, as of " in shown(status)
+
+
+def test_of_a_holder_that_is_seen_to_be_dead_no_live_step_is_told(store: LocalStore) -> None:
+    dead = this_process().model_copy(update={"start_ticks": 1})
+    lease = make_run(store).commit("segment began", take_lease(dead, 1)).state.lease
+    assert lease is not None
+    write_heartbeat(store, "run", lease.fence, Heartbeat(beat=1, step=7, written_at=time.time()))
+    status = read_status(store, "run")
+    assert (status["state"], status["live_step"]) == ("lost", None)
+    assert "in training" not in shown(status)
+
+
+def test_a_promotion_that_is_newer_than_the_heartbeat_says_how_far_training_is(
+    store: LocalStore, tmp_path: Path
+) -> None:
+    manifest = make_run(store)
+    fence = lease_run(manifest)
+    write_heartbeat(store, "run", fence, Heartbeat(beat=1, step=7, written_at=time.time()))
+    record = record_of(make_checkpoint(store, tmp_path / "files", 30, fence))
+    manifest.commit("promoted", promote(record, RetentionPolicy(newest=3)))
+    assert read_status(store, "run")["live_step"] == 30

@@ -7,6 +7,7 @@ import signal
 import sys
 
 from flows.train import train_with_retries
+from storage.errors import RunStoppedError
 from storage.objects.addresses import run_address
 from storage.runs.run_state import RunState
 from tasks.configuration import RunConfig
@@ -28,6 +29,9 @@ def run_locally(config: RunConfig, command: str) -> None:
     signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
     try:
         _show_result(config, train_with_retries(config))
+    except RunStoppedError as stopped:
+        console.print(f"Stopped. {stopped} The command: {command}", soft_wrap=True)
+        sys.exit(128 + signal.SIGTERM)
     except (KeyboardInterrupt, SystemExit) as stop:
         console.print(f"Stopped. To go on from the last promoted checkpoint: {command}", soft_wrap=True)
         sys.exit(stop.code if isinstance(stop, SystemExit) else 128 + signal.SIGINT)

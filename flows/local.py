@@ -30,7 +30,7 @@ def run_locally(config: RunConfig, command: str) -> None:
     try:
         _show_result(config, train_with_retries(config))
     except RunStoppedError as stopped:
-        console.print(f"Stopped. {stopped} To go on from the last promoted checkpoint: {command}", soft_wrap=True)
+        console.print(f"Stopped. {stopped} The command: {command}", soft_wrap=True)
         sys.exit(128 + signal.SIGTERM)
     except (KeyboardInterrupt, SystemExit) as stop:
         console.print(f"Stopped. To go on from the last promoted checkpoint: {command}", soft_wrap=True)

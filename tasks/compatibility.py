@@ -29,6 +29,7 @@ CHANGEABLE = (
     "checkpoint",
     "divergence",  # what was rolled back stands in the manifest and stays; this is about what is to come
     "segment",
+    "notices",
     "cluster",
     "retry",
 )

@@ -10,6 +10,7 @@ from pydantic import Field, SerializerFunctionWrapHandler, field_validator, mode
 
 from storage.objects.addresses import MAX_RUN_NAME_CHARACTERS, RUN_NAME_PATTERN
 from tasks.launching.configuration import ClusterConfig
+from tasks.stopping.notices.configuration import NoticesConfig
 from training.configuration import (
     CheckpointConfig,
     ConfigModel,
@@ -335,6 +336,7 @@ class RunConfig(ConfigModel):
     checkpoint: CheckpointConfig = CheckpointConfig()
     divergence: DivergenceConfig = DivergenceConfig()
     segment: SegmentConfig = SegmentConfig()
+    notices: NoticesConfig = NoticesConfig()
     cluster: ClusterConfig = ClusterConfig()
     retry: RetryConfig = RetryConfig()
 

@@ -21,7 +21,8 @@ from tasks.running.launch import hold_lease, launch_job
 from tasks.running.settle import settle_evaluation
 from tasks.running.supervision import supervise
 from tasks.step import step
-from tasks.stopping.signals import StopRequest, run_to_end
+from tasks.stopping.notices.watch import run_to_end_or_notice
+from tasks.stopping.signals import StopRequest
 from tasks.stopping.wishes import Wishes
 from tasks.telling.announce import announce, warn
 from tasks.telling.terminal import console
@@ -36,7 +37,7 @@ def evaluate_run(config: RunConfig) -> tuple[dict[str, MetricValue], str]:
 
     Raises `RunBusyError` if another process does it, `SegmentFailedError` if there is no result.
     """
-    metrics = run_to_end(lambda request: _evaluate_patiently(config, request))
+    metrics = run_to_end_or_notice(config.notices, lambda request: _evaluate_patiently(config, request))
     return metrics, "On the test split: " + ", ".join(f"{name} {score(value)}" for name, value in metrics.items()) + "."
 
 

@@ -36,7 +36,9 @@ from tasks.running.settle import settle_segment
 from tasks.running.supervision import supervise
 from tasks.running.taking_over import require_own_watch, was_taken_up
 from tasks.step import Trouble, rename_step, step
-from tasks.stopping.signals import StopRequest, run_to_end
+from tasks.stopping.notices.time_left import warn_of_short_notice
+from tasks.stopping.notices.watch import run_to_end_or_notice
+from tasks.stopping.signals import StopRequest
 from tasks.stopping.wishes import Wishes
 from tasks.telling.alerts import SAVE_FAILED, alert
 from tasks.telling.announce import announce, warn
@@ -48,7 +50,7 @@ from training.watching.reporter import CheckpointReport, Report
 @step("segment")
 def train_segment(config: RunConfig) -> tuple[SegmentRecord, str]:
     """Train until the run is complete, the time budget is spent or somebody asks to stop; how it ended."""
-    record = run_to_end(lambda request: _Segment(config, request).run())
+    record = run_to_end_or_notice(config.notices, lambda request: _Segment(config, request).run())
     return record, _describe_end(record)
 
 
@@ -93,6 +95,7 @@ class _Segment:
         rename_step(f"segment {number}: from step {lease.first_step:,}")
         job = launch_job(config, places, head.state)
         _warn_of_setback(head.state)
+        warn_of_short_notice(config.notices, head.state)
         announce(_describe_start(head.state, config))
         wishes, picture = Wishes(places, lease.fence, self._request), LivePicture(config, places)
         with Heartbeat(places, lease.fence, lease.first_step) as heartbeat, wishes, picture:

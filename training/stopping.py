@@ -77,8 +77,14 @@ def stacks_file(folder: Path, rank: int) -> Path:
 
 
 def follow_parent() -> None:
-    """Ask Linux to send SIGTERM when the parent dies, so that no rank outlives a launcher that was killed."""
+    """Ask Linux to send SIGTERM when the parent dies, so that no rank outlives a launcher that was killed.
+
+    SIGUSR1 and SIGUSR2, which a scheduler may send to each process of a job, are the parent's to answer: by default
+    they would end this one, and all that it starts.
+    """
     _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    for number in (signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, signal.SIG_IGN)
 
 
 def end_after_parent(seconds: float) -> None:

@@ -11,6 +11,9 @@ def run(configuration: ConfigurationArgument, assignments: Assignments = None) -
 
     After an interruption of any kind, start the same command again: it goes on from the last promoted checkpoint.
     """
+    from tasks.stopping.notices.scheduler import leave_on_scheduler_signals
+
+    leave_on_scheduler_signals()
     config = read_configuration(configuration, assignments or [])
     from flows.server import configured_server
 

@@ -3,7 +3,8 @@
 Invariant: the work runs in a thread of its own, so the exception that a signal raises in the main thread never breaks a
 commit. The work is told that somebody asked; when it has ended, the exception goes on to whoever would have got it. No
 signal handler is replaced: Prefect acknowledges a cancel only while its own handler for SIGTERM is installed, and
-records a cancelled flow run as crashed otherwise.
+records a cancelled flow run as crashed otherwise. SIGUSR1 and SIGUSR2, which have no such owner, are in
+`notices/scheduler.py`.
 """
 
 import threading

@@ -39,7 +39,7 @@ CHANGES = (
     "validation.batch_size=3", "checkpoint.every_steps=9", "checkpoint.every_seconds=60", "checkpoint.keep=5",
     "data.split.validation_source=moved", "data.split.test_source=moved",
     "checkpoint.gate.lowest_metric=0.5", "divergence.max_rollbacks=1", "segment.seconds=9", "retry.attempts=0",
-    "cluster.kind=slurm",
+    "cluster.kind=slurm", "notices.file=/notice",
 )  # fmt: skip
 
 

@@ -1,0 +1,26 @@
+"""What a person is told of a notice.
+
+Invariant: who announced what comes first, then what is left, then what follows.
+"""
+
+from tasks.pages.words import duration
+from tasks.stopping.notices.notice import Notice
+from tasks.telling.announce import warn
+
+SAVING = "The ranks finish their step, save and leave."
+ENDED = "The ranks have left already."
+GOING_ON = "Training goes on."
+
+
+def tell(notice: Notice, follows: str) -> None:
+    """Warn, at once."""
+    left = "" if notice.seconds_left is None else f" About {duration(notice.seconds_left)} are left."
+    warn(f"{notice.words}.{left} {follows}")
+
+
+def describe_stop(notice: Notice) -> str:
+    """Why a command ends, and how the run goes on."""
+    return (
+        f"A notice ended this segment: {notice.words}. Start the same command again, where the machine stays: the run "
+        "goes on from its last promoted checkpoint."
+    )

@@ -25,6 +25,7 @@ from tasks.report import publish_report
 from tasks.running.launch import require_launchable
 from tasks.segment import require_progress, train_segment
 from tasks.telling.final_errors import never_retry
+from tasks.telling.run_end import tell_complete, telling_of_errors
 from tasks.telling.server import tell_all
 
 
@@ -35,7 +36,8 @@ def train(config: RunConfig, max_segments: int | None = None) -> RunState:
     Started again, in whatever way, it goes on from the promoted checkpoint.
     """
     try:
-        state = _train(config, max_segments)
+        with telling_of_errors(config):
+            state = _train(config, max_segments)
         tell_all()
         return state
     except HoldfastError as error:
@@ -52,8 +54,9 @@ def _train(config: RunConfig, max_segments: int | None) -> RunState:
     try:
         state = _train_segments(config, dataset, max_segments)
         if state.is_trained:
-            evaluate_run(config)
-            audit_ledger(config)
+            metrics = evaluate_run(config)
+            if audit_ledger(config):
+                tell_complete(config, metrics)
     except (RunDivergedError, QualityGateError, LedgerViolationError):
         publish_report(config, dataset)  # nothing goes on by itself from here: the page has to say so
         raise

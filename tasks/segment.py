@@ -27,7 +27,7 @@ from tasks.retrying import Patience
 from tasks.running.hang import HangWatch
 from tasks.running.heartbeat import Heartbeat
 from tasks.running.launch import hold_lease, launch_job, require_launchable
-from tasks.running.promotion import clear_strays, set_aside_damaged, set_aside_resume_point
+from tasks.running.promotion import clear_strays, set_aside_damaged
 from tasks.running.settle import settle_segment
 from tasks.running.supervision import supervise
 from tasks.running.taking_over import require_own_watch, was_taken_up
@@ -36,6 +36,7 @@ from tasks.stopping.signals import StopRequest, run_to_end
 from tasks.telling.alerts import SAVE_FAILED, alert
 from tasks.telling.announce import announce, warn
 from tasks.telling.display import SegmentDisplay
+from tasks.telling.segment_end import describe_segment_end
 from training.watching.reporter import CheckpointReport, Report
 
 
@@ -43,7 +44,7 @@ from training.watching.reporter import CheckpointReport, Report
 def train_segment(config: RunConfig) -> tuple[SegmentRecord, str]:
     """Train until the run is complete, the time budget is spent or somebody asks to stop; how it ended."""
     record = run_to_end(lambda request: _Segment(config, request).run())
-    return record, _describe_end(record)
+    return record, describe_segment_end(record)
 
 
 def require_progress(config: RunConfig, record: SegmentRecord, state: RunState) -> None:
@@ -97,7 +98,6 @@ class _Segment:
             )
             if record.is_final or self._request.is_made:
                 release_job(lease.job, places.store, config.run, lease.fence)
-            announce(_describe_end(record))
             rename_step(f"segment {number}: steps {record.first_step:,} to {record.last_step:,}")
         return record
 
@@ -112,7 +112,8 @@ class _Segment:
             if report.note is not None:
                 warn(report.note)
             if report.alarm is not None:
-                alert(SAVE_FAILED, run_address(self._places.store, self._config.run), report.alarm)
+                run = self._config.run
+                alert(SAVE_FAILED, run_address(self._places.store, run), report.alarm, run=run, step=report.step)
             if report.checkpoint is not None and not was_taken_up(begun_with, report.checkpoint):
                 self._take_up(report.checkpoint, lease.fence, job, display)
 
@@ -129,7 +130,7 @@ class _Segment:
         if damage is not None:
             self._patience.attempt(
                 f"Setting the checkpoint of step {found.step} aside",
-                lambda: set_aside_resume_point(places, found.step, found.path, damage, fence),
+                lambda: set_aside_damaged(places, found.step, found.path, damage, fence),
             )
             return
         try:
@@ -148,17 +149,6 @@ class _Segment:
                 f"The checkpoint of step {found.step} could not be promoted. Training goes on; the next checkpoint, "
                 f"or the end of the segment, tries again: {error}"
             )
-
-
-def _describe_end(record: SegmentRecord) -> str:
-    lost = f", {record.steps_lost:,} steps lost" if record.steps_lost else ""
-    if record.outcome == "completed":
-        return f"Trained to the last step, {record.last_step:,}."
-    if record.outcome == "diverged":
-        return f"Segment ended: diverged at step {record.last_step:,}."  # the rest is said with the rollback
-    cause = f" ({record.cause})" if record.cause else ""
-    resume_step = record.last_step - record.steps_lost
-    return f"Segment ended: {record.outcome}{cause}. The run goes on from step {resume_step:,}{lost}."
 
 
 def _warn_of_setback(state: RunState) -> None:

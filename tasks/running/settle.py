@@ -12,6 +12,7 @@ from pathlib import Path
 
 from storage.checkpoints.checkpoints import find_complete_checkpoints
 from storage.errors import ConfigurationError, ConflictError, RunBusyError
+from storage.objects.addresses import run_address
 from storage.runs.holders import is_alive, is_visible, this_process
 from storage.runs.run_state import JobRecord, Lease, RunState, SegmentRecord
 from storage.runs.segments import OutcomeRecord, find_heartbeat, find_outcome, segment_path
@@ -27,6 +28,7 @@ from tasks.running.promotion import Promote, fall_back_to_valid, promote_checkpo
 from tasks.running.roll_back import answer_divergence
 from tasks.running.taking_over import goes_on_as_it_is
 from tasks.telling.announce import announce, warn
+from tasks.telling.segment_end import tell_segment_end
 
 SILENCE_SECONDS = 60.0
 WATCH_SECONDS = 2.0
@@ -113,6 +115,7 @@ def settle_segment(
     # Where it began may have moved back since it took the lease.
     record = _describe_segment(state.lease or lease, outcome, last_step, resume_step, alive_seconds, said)
     places.manifest.commit(f"segment {fence} ended: {record.outcome}", end_segment(record))
+    tell_segment_end(run_address(places.store, run), run, record, is_hung=outcome is not None and outcome.is_hung)
     _put_away(places, lease)
     return record
 

@@ -14,11 +14,12 @@ from storage.errors import (
 )
 from storage.objects.addresses import run_address
 from storage.runs.holders import this_process
-from storage.runs.run_state import RunState, SegmentRecord
+from storage.runs.run_state import CheckpointRecord, RunState, SegmentRecord
 from storage.runs.segments import write_outcome
 from tasks.configuration import RunConfig
 from tasks.launching.job import Job
 from tasks.launching.launchers import release_job
+from tasks.monitoring.monitor import Monitor, monitoring
 from tasks.pages.words import count_of
 from tasks.places import open_places
 from tasks.promote import promote
@@ -89,10 +90,11 @@ class _Segment:
         job = launch_job(config, places, head.state)
         _warn_of_setback(head.state)
         announce(_describe_start(head.state, config))
-        with Heartbeat(places, lease.fence, lease.first_step) as heartbeat:
+        beating = Heartbeat(places, lease.fence, lease.first_step)
+        with beating as heartbeat, monitoring(config, places, head.state) as monitor:
             clear_strays(places, head)
             with job, SegmentDisplay(config, lease.first_step) as display:
-                self._supervise(job, head.state, display, heartbeat)
+                self._supervise(job, head.state, display, heartbeat, monitor)
             record = self._patience.attempt(
                 f"Settling segment {lease.fence}", lambda: settle_segment(config, places, lease, promote)
             )
@@ -101,13 +103,16 @@ class _Segment:
             rename_step(f"segment {number}: steps {record.first_step:,} to {record.last_step:,}")
         return record
 
-    def _supervise(self, job: Job, begun_with: RunState, display: SegmentDisplay, heartbeat: Heartbeat) -> None:
+    def _supervise(
+        self, job: Job, begun_with: RunState, display: SegmentDisplay, heartbeat: Heartbeat, monitor: Monitor
+    ) -> None:
         lease, limits = begun_with.lease, self._config.segment
         assert lease is not None
         watch = HangWatch(limits.hang_seconds, limits.lost_seconds, lease.first_step)
 
         def take(report: Report) -> None:
             display.show(report)
+            monitor.heard(report)
             heartbeat.step = report.step
             if report.note is not None:
                 warn(report.note)
@@ -115,7 +120,9 @@ class _Segment:
                 run = self._config.run
                 alert(SAVE_FAILED, run_address(self._places.store, run), report.alarm, run=run, step=report.step)
             if report.checkpoint is not None and not was_taken_up(begun_with, report.checkpoint):
-                self._take_up(report.checkpoint, lease.fence, job, display)
+                point = self._take_up(report.checkpoint, lease.fence, job, display)
+                if point is not None:
+                    monitor.promoted(point)
 
         if supervise(job, watch, self._request, take):
             record = watch.describe_end(lease.world_size)
@@ -124,18 +131,21 @@ class _Segment:
                 lambda: write_outcome(self._places.store, self._config.run, lease.fence, record),
             )
 
-    def _take_up(self, found: CheckpointReport, fence: int, job: Job, display: SegmentDisplay) -> None:
-        """Promote what the ranks have completed; set aside what they could not start from."""
+    def _take_up(
+        self, found: CheckpointReport, fence: int, job: Job, display: SegmentDisplay
+    ) -> CheckpointRecord | None:
+        """Promote what the ranks have completed; set aside what they could not start from. The new resume point."""
         places, damage = self._places, found.damage
         if damage is not None:
-            self._patience.attempt(
+            return self._patience.attempt(
                 f"Setting the checkpoint of step {found.step} aside",
                 lambda: set_aside_damaged(places, found.step, found.path, damage, fence),
-            )
-            return
+            ).promoted
         try:
-            if promote(self._config, places, found.path, holder=this_process()) is not None:
+            record = promote(self._config, places, found.path, holder=this_process())
+            if record is not None:
                 display.promoted(found.step)
+            return record
         except CorruptObjectError as error:
             # What is missing may have been promoted and, later, deleted by whoever watches the ranks by now.
             require_own_watch(places, job, fence)
@@ -149,6 +159,7 @@ class _Segment:
                 f"The checkpoint of step {found.step} could not be promoted. Training goes on; the next checkpoint, "
                 f"or the end of the segment, tries again: {error}"
             )
+        return None
 
 
 def _warn_of_setback(state: RunState) -> None:

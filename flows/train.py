@@ -28,10 +28,12 @@ from tasks.evaluate import evaluate_run
 from tasks.prepare import prepare_data
 from tasks.recover import recover
 from tasks.report import leave_report, publish_report
+from tasks.running.getting_on import require_progress
 from tasks.running.launch import require_launchable
-from tasks.segment import require_progress, train_segment
+from tasks.segment import train_segment
 from tasks.step import SKIPPED, raise_unless_done
 from tasks.telling.final_errors import never_retry
+from tasks.telling.run_end import tell_complete, telling_of_errors
 from tasks.telling.server import tell_all
 
 
@@ -43,7 +45,8 @@ def train(config: RunConfig, max_segments: int | None = None) -> RunState | Stat
     asked for its end, and skipped where another process trains the run.
     """
     try:
-        state = _train(config, max_segments)
+        with telling_of_errors(config):
+            state = _train(config, max_segments)
         tell_all()
         return state
     except RunStoppedError as stopped:
@@ -66,8 +69,9 @@ def _train(config: RunConfig, max_segments: int | None) -> RunState:
     try:
         state = _train_segments(config, dataset, max_segments)
         if state.is_trained:
-            evaluate_run(config)
-            audit_ledger(config)
+            metrics = evaluate_run(config)
+            if audit_ledger(config):
+                tell_complete(config, metrics)
     except RunBusyError:
         raise  # whoever trains the run writes its page
     except (RunDivergedError, QualityGateError, LedgerViolationError):

@@ -22,15 +22,19 @@ from tasks.telling.server import show
 
 
 @step("audit")
-def audit_ledger(config: RunConfig) -> tuple[None, str]:
-    """Audit the run up to its promoted checkpoint. Raises `LedgerViolationError`, after an alert was sent."""
+def audit_ledger(config: RunConfig) -> tuple[bool, str]:
+    """Audit the run up to its promoted checkpoint; whether that was not done before.
+
+    Raises `LedgerViolationError`, after an alert was sent.
+    """
     return Patience(config.retry).attempt("Auditing the ledger", lambda: _audit(config, open_places(config)))
 
 
-def _audit(config: RunConfig, places: RunPlaces) -> tuple[None, str]:
+def _audit(config: RunConfig, places: RunPlaces) -> tuple[bool, str]:
     promoted = places.manifest.load_head().state.promoted
     assert promoted is not None
     result = _find_proof(places, promoted)
+    is_new = result is None
     if result is None:
         announce("Auditing the ledger: which samples trained the model.")
         result = audit_run(places.store, config.run)
@@ -38,7 +42,7 @@ def _audit(config: RunConfig, places: RunPlaces) -> tuple[None, str]:
         if not result["ok"]:
             _fail(places, result)
         write_result(places.store, audit_key(promoted.path), {"digest": promoted.digest, "result": result})
-    return None, sum_up(result)
+    return is_new, sum_up(result)
 
 
 def _find_proof(places: RunPlaces, promoted: CheckpointRecord) -> dict[str, Any] | None:

@@ -297,6 +297,19 @@ class SegmentConfig(ConfigModel):
         "times the longest of the last 100 steps, and at least 60; never more than hang_seconds.",
     )
     grace_seconds: float = Field(90, gt=0, description="Seconds the ranks get to save and leave when asked to stop.")
+    metrics_port: int | None = Field(
+        None,
+        ge=1,
+        le=65535,
+        description="Port on which the process that supervises the segment answers GET /metrics in the Prometheus text "
+        "format, from the segment's start to its end. Default: none.",
+    )
+    metrics_host: str = Field(
+        "0.0.0.0",
+        min_length=1,
+        description="Address that it listens on. The default is all of this machine's, since Prometheus mostly runs on "
+        "another one; anybody who reaches the port can read the figures. 127.0.0.1: from this machine alone.",
+    )
 
 
 class RetryConfig(ConfigModel):

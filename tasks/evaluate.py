@@ -6,6 +6,7 @@ evaluates holds the run's lease, so nobody does it at the same time.
 
 from storage.checkpoints.results import find_evaluation
 from storage.errors import SegmentFailedError
+from storage.objects.addresses import run_address
 from storage.runs.holders import this_process
 from storage.runs.metric_values import MetricValue, describe_not_finite, find_not_finite
 from storage.runs.transitions import record_metrics
@@ -14,6 +15,7 @@ from tasks.launching.job import Job
 from tasks.logs.live import LiveLog
 from tasks.pages.words import score
 from tasks.places import RunPlaces, open_places
+from tasks.remote.wishes import Wishes
 from tasks.retrying import Patience
 from tasks.running.hang import HangWatch
 from tasks.running.heartbeat import Heartbeat
@@ -23,7 +25,7 @@ from tasks.running.supervision import supervise
 from tasks.step import step
 from tasks.stopping.notices.watch import run_to_end_or_notice
 from tasks.stopping.signals import StopRequest
-from tasks.stopping.wishes import Wishes
+from tasks.telling.alerts import NO_PROGRESS, alert
 from tasks.telling.announce import announce, warn
 from tasks.telling.terminal import console
 from training.watching.reporter import Report
@@ -81,7 +83,8 @@ def _run_ranks(config: RunConfig, places: RunPlaces, request: StopRequest) -> No
             is_hung = supervise(job, watch, request, take)
         reason = watch.cause if is_hung else f"The last lines of its log:\n{_last_lines(job)}"
         if is_hung:
-            warn(f"The evaluation made no progress. {watch.cause}")
+            message = f"The evaluation made no progress. {watch.cause}"
+            alert(NO_PROGRESS, run_address(places.store, config.run), message, run=config.run)
         settle_evaluation(config, places, lease)
     if find_evaluation(places.store, state.promoted) is None:
         raise SegmentFailedError(f"The evaluation ended without a result. {reason}")

@@ -7,43 +7,43 @@ checkpoint is promoted while its segment runs, so the resume point is never olde
 from collections.abc import Sequence
 
 from storage.errors import (
-    ConfigurationError,
     ConflictError,
     CorruptObjectError,
     FencedError,
-    SegmentFailedError,
     StoreError,
 )
 from storage.objects.addresses import run_address
 from storage.runs.holders import this_process
-from storage.runs.run_state import RunState, SegmentRecord
+from storage.runs.run_state import CheckpointRecord, RunState, SegmentRecord
 from storage.runs.segments import write_outcome
 from tasks.configuration import RunConfig
 from tasks.launching.job import Job
 from tasks.launching.launchers import release_job
 from tasks.live.picture import LivePicture
 from tasks.logs.live import LiveLog
+from tasks.monitoring.monitor import monitoring
 from tasks.pages.words import count_of
 from tasks.places import open_places
 from tasks.promote import promote
+from tasks.remote.wishes import Wishes
 from tasks.reports.set_aside import describe_set_aside, describe_setback
 from tasks.retrying import Patience
 from tasks.running.hang import HangWatch
 from tasks.running.heartbeat import Heartbeat
 from tasks.running.launch import hold_lease, launch_job, require_launchable
-from tasks.running.promotion import clear_strays, set_aside_damaged, set_aside_resume_point
+from tasks.running.promotion import clear_strays, set_aside_damaged
 from tasks.running.settle import settle_segment
 from tasks.running.supervision import supervise
 from tasks.running.taking_over import require_own_watch, was_taken_up
-from tasks.step import Trouble, rename_step, step
+from tasks.step import rename_step, step
 from tasks.stopping.notices.time_left import warn_of_short_notice
 from tasks.stopping.notices.watch import run_to_end_or_notice
 from tasks.stopping.signals import StopRequest
-from tasks.stopping.wishes import Wishes
 from tasks.telling.alerts import SAVE_FAILED, alert
 from tasks.telling.announce import announce, warn
 from tasks.telling.audience import Audience
 from tasks.telling.display import SegmentDisplay
+from tasks.telling.segment_end import describe_segment_end
 from training.watching.reporter import CheckpointReport, Report
 
 
@@ -51,29 +51,7 @@ from training.watching.reporter import CheckpointReport, Report
 def train_segment(config: RunConfig) -> tuple[SegmentRecord, str]:
     """Train until the run is complete, the time budget is spent or somebody asks to stop; how it ended."""
     record = run_to_end_or_notice(config.notices, lambda request: _Segment(config, request).run())
-    return record, _describe_end(record)
-
-
-def require_progress(config: RunConfig, record: SegmentRecord, state: RunState) -> None:
-    """Raise unless the run may simply go on: `SegmentFailedError` where trying again may help, others where not.
-
-    A segment that died but left a newer resume point than it began with has got on: machines die every day in a run of
-    days, and retries are counted for those that do not get on. One that diverged was rolled back, or `recover` raised.
-    """
-    what = f"Segment {record.fence} of run {config.run!r}"
-    if record.is_final:
-        raise ConfigurationError(f"{what} could not run: {record.cause}")
-    got_on = state.promoted is not None and state.promoted.step > record.first_step
-    if record.outcome in ("failed", "lost") and not got_on:
-        raise SegmentFailedError(f"{what} ended as {record.outcome}: {record.cause}")
-    if record.outcome == "completed" and not state.is_trained:
-        reasons = [damaged.reason for damaged in state.set_aside if damaged.step == record.last_step]
-        raise SegmentFailedError(f"{what} reached the last step, but its checkpoint was refused: {' '.join(reasons)}")
-    if record.outcome == "budget" and record.last_step == record.first_step:
-        raise ConfigurationError(
-            f"{what} used up its time budget, segment.seconds = {config.segment.seconds:g}, before its first step. "
-            "Set a larger segment.seconds."
-        )
+    return record, describe_segment_end(record)
 
 
 class _Segment:
@@ -98,16 +76,16 @@ class _Segment:
         warn_of_short_notice(config.notices, head.state)
         announce(_describe_start(head.state, config))
         wishes, picture = Wishes(places, lease.fence, self._request), LivePicture(config, places)
-        with Heartbeat(places, lease.fence, lease.first_step) as heartbeat, wishes, picture:
+        beating, monitored = Heartbeat(places, lease.fence, lease.first_step), monitoring(config, places, head.state)
+        with beating as heartbeat, wishes, picture, monitored as monitor:
             clear_strays(places, head)
             with job, LiveLog(places, lease), SegmentDisplay(config, lease.first_step) as display:
-                self._supervise(job, head.state, [display, picture], heartbeat)
+                self._supervise(job, head.state, [display, picture, monitor], heartbeat)
             record = self._patience.attempt(
                 f"Settling segment {lease.fence}", lambda: settle_segment(config, places, lease, promote)
             )
             if record.is_final or self._request.is_made:
                 release_job(lease.job, places.store, config.run, lease.fence)
-            _tell_end(record)
             rename_step(f"segment {number}: steps {record.first_step:,} to {record.last_step:,}")
         return record
 
@@ -123,9 +101,13 @@ class _Segment:
             if report.note is not None:
                 warn(report.note)
             if report.alarm is not None:
-                alert(SAVE_FAILED, run_address(self._places.store, self._config.run), report.alarm)
+                run = self._config.run
+                alert(SAVE_FAILED, run_address(self._places.store, run), report.alarm, run=run, step=report.step)
             if report.checkpoint is not None and not was_taken_up(begun_with, report.checkpoint):
-                self._take_up(report.checkpoint, lease.fence, job, audience)
+                point = self._take_up(report.checkpoint, lease.fence, job)
+                if point is not None:
+                    for listener in audience:
+                        listener.promoted(point)
 
         if supervise(job, watch, self._request, take):
             record = watch.describe_end(lease.world_size)
@@ -134,19 +116,16 @@ class _Segment:
                 lambda: write_outcome(self._places.store, self._config.run, lease.fence, record),
             )
 
-    def _take_up(self, found: CheckpointReport, fence: int, job: Job, audience: Sequence[Audience]) -> None:
-        """Promote what the ranks have completed; set aside what they could not start from."""
+    def _take_up(self, found: CheckpointReport, fence: int, job: Job) -> CheckpointRecord | None:
+        """Promote what the ranks have completed; set aside what they could not start from. The new resume point."""
         places, damage = self._places, found.damage
         if damage is not None:
-            self._patience.attempt(
+            return self._patience.attempt(
                 f"Setting the checkpoint of step {found.step} aside",
-                lambda: set_aside_resume_point(places, found.step, found.path, damage, fence),
-            )
-            return
+                lambda: set_aside_damaged(places, found.step, found.path, damage, fence),
+            ).promoted
         try:
-            if promote(self._config, places, found.path, holder=this_process()) is not None:
-                for listener in audience:
-                    listener.promoted(found.step)
+            return promote(self._config, places, found.path, holder=this_process())
         except CorruptObjectError as error:
             # What is missing may have been promoted and, later, deleted by whoever watches the ranks by now.
             require_own_watch(places, job, fence)
@@ -160,23 +139,7 @@ class _Segment:
                 f"The checkpoint of step {found.step} could not be promoted. Training goes on; the next checkpoint, "
                 f"or the end of the segment, tries again: {error}"
             )
-
-
-def _tell_end(record: SegmentRecord) -> None:
-    sentence = _describe_end(record)
-    (warn if isinstance(sentence, Trouble) else announce)(sentence)
-
-
-def _describe_end(record: SegmentRecord) -> str:
-    lost = f", {record.steps_lost:,} steps lost" if record.steps_lost else ""
-    if record.outcome == "completed":
-        return f"Trained to the last step, {record.last_step:,}."
-    if record.outcome == "diverged":
-        return f"Segment ended: diverged at step {record.last_step:,}."  # the rest is said with the rollback
-    cause = f" ({record.cause})" if record.cause else ""
-    resume_step = record.last_step - record.steps_lost
-    sentence = f"Segment ended: {record.outcome}{cause}. The run goes on from step {resume_step:,}{lost}."
-    return Trouble(sentence) if record.outcome in ("failed", "lost") else sentence
+        return None
 
 
 def _warn_of_setback(state: RunState) -> None:

@@ -21,18 +21,13 @@ from prefect.states import Cancelled, Completed, Failed
 from prefect.transactions import Transaction
 
 from storage.errors import RunBusyError, RunStoppedError
-from tasks.stopping.suspension import ended_before_suspension
+from tasks.remote.suspension import ended_before_suspension
+from tasks.telling.announce import Trouble
 
 Parameters = ParamSpec("Parameters")
 Value = TypeVar("Value")
 
 SKIPPED = "Skipped"
-
-
-class Trouble(str):
-    """A step's sentence about something that went wrong, which the chain deals with by itself."""
-
-    __slots__ = ()
 
 
 def step(

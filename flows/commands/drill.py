@@ -134,7 +134,7 @@ class _Drill:
                 for report in follower.read():
                     display.show(report)
                     if report.checkpoint is not None and report.checkpoint.damage is None:
-                        display.promoted(report.checkpoint.step)
+                        display.saved(report.checkpoint.step)
                     if aim is not None and _is_met(aim, report, follower):
                         process.is_running(self.plan.delay_seconds(aim))
                         process.kill()

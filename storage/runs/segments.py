@@ -30,6 +30,11 @@ class OutcomeRecord(Record):
     throughput: Throughput | None = None
     divergence: Divergence | None = None
     is_abandoned: bool = Field(False, description="As in the manifest's record of the segment.")
+    is_hung: bool = Field(
+        False,
+        exclude_if=lambda value: value is False,
+        description="The ranks made no step for too long and were killed; their supervisor wrote this record.",
+    )
 
 
 class Heartbeat(Record):

@@ -12,7 +12,7 @@ from typing import Self
 
 from storage.datasets import load_dataset
 from storage.errors import HoldfastError
-from storage.runs.run_state import RunState
+from storage.runs.run_state import CheckpointRecord, RunState
 from tasks.configuration import RunConfig
 from tasks.live.summary import summarise
 from tasks.pages.words import duration
@@ -58,7 +58,7 @@ class LivePicture:
         """Take over one report."""
         self._report = report
 
-    def promoted(self, _step: int) -> None:
+    def promoted(self, _record: CheckpointRecord) -> None:
         """The page is to be made anew."""
         self._has_got_on = True
 

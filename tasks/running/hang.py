@@ -104,4 +104,5 @@ class HangWatch:
             world_size=world_size,
             seconds=round(time.monotonic() - self._began, 3),
             phases={},
+            is_hung=True,
         )

@@ -20,6 +20,7 @@ from storage.checkpoints.checkpoints import (
 from storage.checkpoints.history import newest_part_of
 from storage.checkpoints.strays import delete_strays
 from storage.errors import CorruptObjectError, StoreError
+from storage.objects.addresses import run_address
 from storage.objects.history import read_history_part
 from storage.objects.store import Store
 from storage.runs.manifest import Generation
@@ -37,7 +38,8 @@ from tasks.configuration import RunConfig
 from tasks.places import RunPlaces
 from tasks.running.changes import find_changes
 from tasks.running.gate import find_refusal, read_figures
-from tasks.telling.announce import announce, warn
+from tasks.telling.alerts import FALLBACK, GATE_REFUSED, alert
+from tasks.telling.announce import warn
 
 # `promote_checkpoint`, or what does it as a step that Prefect shows: configuration, places, path, digest.
 Promote = Callable[[RunConfig, RunPlaces, str, str | None], CheckpointRecord | None]
@@ -91,22 +93,25 @@ def _refuse(
     known = places.manifest.load_head().state.refused
     if known and (record.step, record.fence) <= (known[-1].checkpoint.step, known[-1].checkpoint.fence):
         return
-    warn(f"Checkpoint of step {record.step} does not pass the quality gate and is not promoted: {refusal}.")
     entry = RefusedRecord(checkpoint=record, validation=figures, reason=refusal, refused_at=time.time())
-    clear_strays(places, places.manifest.commit(f"refused step {record.step}", refuse(entry, holder)))
+    head = places.manifest.commit(f"refused step {record.step}", refuse(entry, holder))
+    message = f"Checkpoint of step {record.step} does not pass the quality gate and is not promoted: {refusal}."
+    run = places.manifest.run
+    alert(GATE_REFUSED, run_address(places.store, run), message, run=run, step=record.step)
+    clear_strays(places, head)
 
 
 def set_aside_damaged(places: RunPlaces, step: int, path: str, reason: str, fence: int | None) -> RunState:
-    """Take a damaged checkpoint out of use, with its reason, and say so."""
-    warn(f"Checkpoint of step {step} is damaged and set aside: {reason}")
-    return places.manifest.commit(f"set aside step {step}", set_aside(step, path, reason, fence)).state
-
-
-def set_aside_resume_point(places: RunPlaces, step: int, path: str, reason: str, fence: int | None) -> RunState:
-    """As `set_aside_damaged`, and say where the run goes on instead."""
-    state = set_aside_damaged(places, step, path, reason, fence)
-    where = f"step {state.promoted.step}" if state.promoted else "step 0: no older checkpoint is left"
-    announce(f"Falling back to {where}. The steps after it are trained again, with the same result.")
+    """Take a damaged checkpoint out of use, with its reason, and say where the run goes on instead."""
+    state = places.manifest.commit(f"set aside step {step}", set_aside(step, path, reason, fence)).state
+    resume_step = state.promoted.step if state.promoted else 0
+    where = f"step {resume_step:,}" if state.promoted else "step 0, as no older checkpoint is left"
+    message = (
+        f"Checkpoint of step {step:,} is damaged and set aside: {reason.removesuffix('.')}. The resume point is "
+        f"{where}. Unless a newer one is promoted first, the steps after it are trained again, with the same result."
+    )
+    fields = {"step": step, "resume_step": resume_step}
+    alert(FALLBACK, f"{places.store.address}/{path}", message, run=places.manifest.run, **fields)
     return state
 
 
@@ -118,7 +123,7 @@ def fall_back_to_valid(places: RunPlaces) -> RunState:
         try:
             verify_checkpoint(places.store, point.path, point.digest)
         except CorruptObjectError as error:
-            state = set_aside_resume_point(places, point.step, point.path, str(error), fence=None)
+            state = set_aside_damaged(places, point.step, point.path, str(error), fence=None)
         else:
             break
     return state

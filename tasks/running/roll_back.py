@@ -5,12 +5,13 @@ divergence in the same way, and answers it once.
 """
 
 from storage.errors import RunDivergedError
+from storage.objects.addresses import run_address
 from storage.runs.run_state import RollbackRecord, RunState, SegmentRecord
 from storage.runs.transitions import roll_back
 from tasks.configuration import RunConfig
 from tasks.places import RunPlaces
 from tasks.reports.rollbacks import describe_rollback, describe_rollbacks
-from tasks.telling.announce import warn
+from tasks.telling.alerts import ROLLBACK, alert
 
 
 def answer_divergence(config: RunConfig, places: RunPlaces) -> RunState:
@@ -28,7 +29,9 @@ def answer_divergence(config: RunConfig, places: RunPlaces) -> RunState:
     state = places.manifest.commit(f"rolled back, as step {segment.divergence.step} diverged", change).state
     record = state.rollbacks[-1]
     number = f"{len(state.rollbacks)} of at most {policy.max_rollbacks}"
-    warn(f"Training diverged. {record.cause} Rollback {number}: {describe_rollback(record)}")
+    message = f"Training diverged. {record.cause} Rollback {number}: {describe_rollback(record)}"
+    steps = {"diverged_step": record.diverged_step, "step": record.resume_step}
+    alert(ROLLBACK, run_address(places.store, config.run), message, run=config.run, **steps)
     return state
 
 

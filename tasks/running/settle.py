@@ -13,6 +13,7 @@ from pathlib import Path
 from storage.checkpoints.checkpoints import find_complete_checkpoints
 from storage.errors import ConfigurationError, ConflictError, RunBusyError
 from storage.logs import LOG_NAME, write_log
+from storage.objects.addresses import run_address
 from storage.runs.holders import is_alive, is_visible, this_process
 from storage.runs.run_state import JobRecord, Lease, RunState, SegmentRecord
 from storage.runs.segments import OutcomeRecord, find_heartbeat, find_outcome
@@ -22,13 +23,14 @@ from tasks.launching.launchers import end_job
 from tasks.launching.processes import find_orphans, wait_for_orphans
 from tasks.launching.ranks import SPECIFICATION_NAME
 from tasks.places import RunPlaces
+from tasks.remote.left_running import close_flow_runs
 from tasks.running.heartbeat import HEARTBEAT_SECONDS
 from tasks.running.launch import find_folder
 from tasks.running.promotion import Promote, fall_back_to_valid, promote_checkpoint, promote_newest
 from tasks.running.roll_back import answer_divergence
 from tasks.running.taking_over import goes_on_as_it_is
-from tasks.stopping.left_running import close_flow_runs
 from tasks.telling.announce import announce, warn
+from tasks.telling.segment_end import tell_segment_end
 
 SILENCE_SECONDS = 60.0
 WATCH_SECONDS = 2.0
@@ -116,6 +118,7 @@ def settle_segment(
     # Where it began may have moved back since it took the lease.
     record = _describe_segment(state.lease or lease, outcome, last_step, resume_step, alive_seconds, said)
     places.manifest.commit(f"segment {fence} ended: {record.outcome}", end_segment(record))
+    tell_segment_end(run_address(places.store, run), run, record, is_hung=outcome is not None and outcome.is_hung)
     _put_away(places, lease)
     return record
 

@@ -10,19 +10,37 @@ from prefect.settings import PREFECT_API_URL
 
 from tasks.telling.announce import warn
 
-ROT = "holdfast.rot"
-SAVE_FAILED = "holdfast.save-failed"
 AUDIT_VIOLATION = "holdfast.audit-violation"
+FALLBACK = "holdfast.fallback"
+GATE_REFUSED = "holdfast.gate-refused"
+LOW_DISK = "holdfast.low-disk"
+NO_PROGRESS = "holdfast.no-progress"
+ROLLBACK = "holdfast.rollback"
+ROT = "holdfast.rot"
+RUN_ENDED = "holdfast.run-ended"
+SAVE_FAILED = "holdfast.save-failed"
+SEGMENT_LOST = "holdfast.segment-lost"
+# All that deployments/alerts.yaml sends on, and that deployments/runbook.md explains.
+EVENTS = (
+    AUDIT_VIOLATION, FALLBACK, GATE_REFUSED, LOW_DISK, NO_PROGRESS, ROLLBACK, ROT, RUN_ENDED, SAVE_FAILED, SEGMENT_LOST,
+)  # fmt: skip
 # A server refuses an event of more than 1.5 MB, and nobody reads that much.
 MAX_MESSAGE_CHARACTERS = 20_000
 
+Payload = str | int | float | bool | None
 
-def alert(name: str, resource: str, message: str, **payload: str | int | float | bool | None) -> None:
+
+def alert(name: str, resource: str, message: str, **payload: Payload) -> None:
     """Warn of `message`, and send the event `name` about `resource`, which is the address of a thing in a store.
 
     The event's resource is `holdfast.<resource>`; its payload is `payload` and the message.
     """
     warn(message)
+    send(name, resource, message, **payload)
+
+
+def send(name: str, resource: str, message: str, **payload: Payload) -> None:
+    """The event alone, of what is said on the terminal and in the flow run's final state anyway."""
     if PREFECT_API_URL.value() is None:
         return  # Prefect would start a server of its own to tell it, and nobody would look there
     emit_event(

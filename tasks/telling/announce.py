@@ -5,6 +5,13 @@ Goes to the logger `holdfast`: the terminal shows it above the progress bar, a P
 
 import logging
 
+
+class Trouble(str):
+    """A sentence about something that went wrong, which is dealt with without anybody's help."""
+
+    __slots__ = ()
+
+
 _logger = logging.getLogger("holdfast")
 _logger.setLevel(logging.INFO)  # a Prefect worker adds its handler but leaves the level at warnings
 

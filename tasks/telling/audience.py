@@ -5,6 +5,7 @@ Invariant: being told takes no time to speak of; what takes long is done in a th
 
 from typing import Protocol
 
+from storage.runs.run_state import CheckpointRecord
 from training.watching.reporter import Report
 
 
@@ -14,5 +15,5 @@ class Audience(Protocol):
     def show(self, report: Report) -> None:
         """Take over one report of the ranks."""
 
-    def promoted(self, step: int) -> None:
-        """The checkpoint of this step was validated and is the resume point now."""
+    def promoted(self, record: CheckpointRecord) -> None:
+        """This checkpoint is the resume point now."""

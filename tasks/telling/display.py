@@ -20,7 +20,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from storage.runs.run_state import Throughput
+from storage.runs.run_state import CheckpointRecord, Throughput
 from tasks.configuration import RunConfig
 from tasks.telling.announce import announce
 from tasks.telling.terminal import console
@@ -93,8 +93,12 @@ class SegmentDisplay:
             self._next_line = time.monotonic() + SECONDS_BETWEEN_LINES
             announce(f"{phase}: {', '.join(self._lines())}")
 
-    def promoted(self, step: int) -> None:
-        """A checkpoint was validated and promoted."""
+    def promoted(self, record: CheckpointRecord) -> None:
+        """This checkpoint is the resume point now."""
+        self.saved(record.step)
+
+    def saved(self, step: int) -> None:
+        """What was trained up to this step is safe."""
         self._saved = f"saved at step {step:,}"
         self._progress.update(self._bar, lines=self._lines())
 

@@ -34,26 +34,32 @@ POLL_SECONDS = 0.2
 DATABASE = "prefect.db"  # where Prefect looks for it in its home
 LOG = "server.log"  # there too
 # What the server does every few seconds and no test needs; together nearly half of what it costs while nobody asks.
-UNUSED_SERVICES = ("FOREMAN", "LATE_RUNS", "PAUSE_EXPIRATIONS", "REPOSSESSOR", "TRIGGERS")
+AUTOMATIONS = "TRIGGERS"
+UNUSED_SERVICES = ("FOREMAN", "LATE_RUNS", "PAUSE_EXPIRATIONS", "REPOSSESSOR", AUTOMATIONS)
 
 
 @contextmanager
-def running_prefect_server(folder: Path, port: int | None = None) -> Iterator[dict[str, str]]:
+def running_prefect_server(
+    folder: Path, port: int | None = None, with_automations: bool = False
+) -> Iterator[dict[str, str]]:
     """Start a server with its home in `folder`; yields the environment in which `prefect` and `holdfast` use it.
 
     On the same port and with the same folder it is the server that was there before, started again.
     """
-    with starting_prefect_server(folder, port) as environment:
+    with starting_prefect_server(folder, port, with_automations) as environment:
         wait_until_healthy(environment)
         yield environment
 
 
 @contextmanager
-def starting_prefect_server(folder: Path, port: int | None = None) -> Iterator[dict[str, str]]:
+def starting_prefect_server(
+    folder: Path, port: int | None = None, with_automations: bool = False
+) -> Iterator[dict[str, str]]:
     """As `running_prefect_server`, and the server may not answer yet: see `wait_until_healthy`."""
     port = port or find_free_port()
     if not (folder / DATABASE).exists():
         put_empty_database(folder)
+    unused = [name for name in UNUSED_SERVICES if not (with_automations and name == AUTOMATIONS)]
     environment = clean_environment() | {
         "PREFECT_HOME": str(folder),
         "PREFECT_API_URL": f"http://127.0.0.1:{port}/api",
@@ -63,7 +69,7 @@ def starting_prefect_server(folder: Path, port: int | None = None) -> Iterator[d
         "PREFECT_CLI_PROMPT": "false",
         "PREFECT_CLI_COLORS": "false",
         "DO_NOT_TRACK": "1",
-        **{f"PREFECT_SERVER_SERVICES_{name}_ENABLED": "false" for name in UNUSED_SERVICES},
+        **{f"PREFECT_SERVER_SERVICES_{name}_ENABLED": "false" for name in unused},
     }
     command = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)]
     with running(command, environment, folder / LOG, folder):

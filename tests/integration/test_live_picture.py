@@ -48,7 +48,7 @@ def test_progress_and_page_follow_the_ranks_reports_and_promotions(
             shown.show(Report(phase="train", step=40, loss=0.5, throughput=SPEED))
             assert wait_until(lambda: "progress-run" in read_artifacts(api))
             assert not report.exists()  # no promotion, no page
-            shown.promoted(40)
+            shown.promoted(places.manifest.load_head().state.kept[0])
             assert wait_until(lambda: "run-run" in read_artifacts(api))
             shown.show(Report(phase="train", step=60, loss=0.4))
             assert wait_until(lambda: read_artifacts(api)["progress-run"]["data"] == 60)

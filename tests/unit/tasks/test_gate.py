@@ -1,6 +1,7 @@
 """The quality gate: what passes, what becomes of what does not, and how a run goes on when the gate changes."""
 
 import itertools
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from prefect.events.schemas.events import Event
 from pydantic import ValidationError
 
 from flows.commands.status import describe_state, read_status
@@ -24,6 +26,7 @@ from tasks.places import RunPlaces
 from tasks.running.gate import find_refusal, read_figures
 from tasks.running.promotion import promote_checkpoint, promote_newest
 from tasks.running.refused import judge_again
+from tasks.telling.alerts import GATE_REFUSED
 from tests.helpers.cut_off_stores import ProcessGoneError, StoreCutOff
 from tests.helpers.runs import BATCH_SIZE, lease_run, make_checkpoint, make_run
 from training.configuration import CheckpointConfig, GateConfig, TrainConfig
@@ -169,6 +172,18 @@ def test_a_refused_checkpoint_is_recorded_and_a_later_better_one_is_promoted(gat
     assert state.set_aside == []
     assert gated.promote(gated.save(30)) == 30
     assert gated.state.refused == [] and gated.steps_in_the_store == [10, 30]
+
+
+def test_who_is_on_call_is_told_once_of_each_checkpoint_that_is_refused(
+    gated: Gated, told: Callable[[], list[Event]]
+) -> None:
+    path = gated.save(20)
+    for _ in range(2):
+        assert gated.promote(path) is None
+    (event,) = told()
+    assert (event.event, event.resource.id) == (GATE_REFUSED, f"holdfast.{gated.store.address}/runs/run")
+    assert event.payload.items() >= {"run": "run", "step": 20}.items()
+    assert "does not pass the quality gate and is not promoted: macro-F1 0.0200" in event.payload["message"]
 
 
 def test_of_those_refused_in_a_row_the_newest_keeps_its_files(gated: Gated) -> None:

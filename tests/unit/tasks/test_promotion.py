@@ -1,9 +1,11 @@
 """What is promoted, and what a run falls back to, where a disk or a part beside a checkpoint is damaged."""
 
 import errno
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from prefect.events.schemas.events import Event
 
 from storage.checkpoints.checkpoints import (
     INDEX_NAME,
@@ -21,6 +23,7 @@ from storage.runs.transitions import promote
 from tasks.configuration import DataConfig, RunConfig
 from tasks.places import RunPlaces
 from tasks.running.promotion import fall_back_to_valid, promote_newest
+from tasks.telling.alerts import FALLBACK
 from tests.helpers.runs import BATCH_SIZE, lease_run, make_checkpoint, make_run, record_of
 from training.configuration import TrainConfig
 from training.saving.restoring import StoredFile, read_checked
@@ -81,8 +84,8 @@ def test_a_checkpoint_is_promoted_whatever_became_of_the_loss_curve_before_it(
 
 
 @pytest.mark.parametrize("name", [WEIGHTS, STATE_NAME, INDEX_NAME])
-def test_a_run_falls_back_from_a_checkpoint_that_its_disk_cannot_read(
-    store: LocalStore, places: RunPlaces, tmp_path: Path, name: str
+def test_a_run_falls_back_from_a_checkpoint_that_its_disk_cannot_read_and_tells(
+    store: LocalStore, places: RunPlaces, tmp_path: Path, name: str, told: Callable[[], list[Event]]
 ) -> None:
     fence = lease_run(places.manifest)
     for step in (10, 20):
@@ -95,6 +98,11 @@ def test_a_run_falls_back_from_a_checkpoint_that_its_disk_cannot_read(
     state = fall_back_to_valid(places)
     assert state.promoted is not None and state.promoted.step == 10
     assert [record.step for record in state.set_aside] == [20]
+    (event,) = told()
+    assert (event.event, event.resource.id) == (FALLBACK, f"holdfast.{store.address}/{found.path}")
+    assert event.payload.items() >= {"run": "run", "step": 20, "resume_step": 10}.items()
+    assert "is damaged and set aside" in event.payload["message"]
+    assert "The resume point is step 10." in event.payload["message"]
 
 
 def test_a_checkpoint_whose_ledger_the_disk_cannot_read_is_not_promoted_and_the_one_before_is(

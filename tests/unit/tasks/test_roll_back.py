@@ -1,8 +1,10 @@
 """A run that diverged goes back and leaves out what led there: once, in whichever process, so often and no more."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from prefect.events.schemas.events import Event
 
 from storage.checkpoints.strays import find_strays
 from storage.errors import ConflictError, FencedError, RunBusyError, RunDivergedError
@@ -15,6 +17,7 @@ from tasks.places import RunPlaces
 from tasks.reports.rollbacks import count_skipped, describe_rollbacks
 from tasks.running.roll_back import answer_divergence
 from tasks.settings.reading import configure
+from tasks.telling.alerts import ROLLBACK
 from tests.helpers.runs import BATCH_SIZE, lease_run, make_checkpoint, make_run, record_of
 from training.configuration import DivergenceConfig
 
@@ -119,12 +122,18 @@ def test_steps_are_promoted_again_by_the_segment_that_follows(run: Diverging) ->
     assert [(record.step, record.fence) for record in state.kept] == [(20, fence), (10, before)]
 
 
-def test_a_divergence_is_answered_once(run: Diverging) -> None:
+def test_a_divergence_is_answered_once_and_told_once(run: Diverging, told: Callable[[], list[Event]]) -> None:
     fence = run.segment(10, diverged=12)
     state = answer_divergence(config_of(), run.places)
     generation = run.manifest.load_head().generation
     assert answer_divergence(config_of(), run.places) == state
     assert run.manifest.load_head().generation == generation
+    (event,) = told()
+    assert (event.event, event.resource.id) == (ROLLBACK, f"holdfast.{run.store.address}/runs/run")
+    assert event.payload.items() >= {"run": "run", "diverged_step": 12, "step": 0}.items()
+    assert event.payload["message"].startswith(
+        "Training diverged. The loss became nan at step 12. Rollback 1 of at most 5"
+    )
     with pytest.raises(ConflictError, match="rolled back by another process"):
         run.manifest.commit("again", roll_back(fence, 5, 1.0, BATCH_SIZE))
 

@@ -12,7 +12,7 @@ from prefect.utilities.engine import can_ack_control_intent, capture_sigterm
 from storage.errors import ConfigurationError, SegmentFailedError
 from storage.runs.run_state import CheckpointRecord, RunState, SegmentRecord, SetAsideRecord
 from tasks.configuration import DataConfig, RunConfig, SegmentConfig
-from tasks.segment import require_progress
+from tasks.running.getting_on import require_progress
 from tasks.stopping.signals import StopRequest, run_to_end
 from training.saving.versions import describe_version_changes
 

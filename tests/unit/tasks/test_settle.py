@@ -8,10 +8,12 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from prefect.events.schemas.events import Event
 
 from storage.errors import RunBusyError, StoreError
 from storage.objects.local_store import LocalStore
@@ -26,8 +28,10 @@ from tasks.configuration import DataConfig, RunConfig
 from tasks.places import RunPlaces
 from tasks.running import heartbeat as heartbeats
 from tasks.running import settle
+from tasks.running.hang import HangWatch
 from tasks.running.heartbeat import HEARTBEAT_SECONDS, Heartbeat
 from tasks.running.settle import recover_run, require_dead_holder
+from tasks.telling.alerts import NO_PROGRESS, SEGMENT_LOST
 from tests.helpers.cut_off_stores import ProcessGoneError, StoreCutOff
 from tests.helpers.runs import BATCH_SIZE, make_checkpoint, make_run, record_of
 from training.configuration import TrainConfig
@@ -100,6 +104,42 @@ def test_a_lost_segment_leaves_its_newest_complete_checkpoint_and_the_steps_afte
     (record,) = state.segments
     assert (record.outcome, record.first_step, record.last_step, record.steps_lost) == ("lost", 0, 34, 14)
     assert (record.seconds, record.world_size) == (7 * HEARTBEAT_SECONDS, 2)
+
+
+def test_who_is_on_call_is_told_once_of_a_segment_that_was_lost_and_where_the_run_goes_on(
+    template: Path, tmp_path: Path, told: Callable[[], list[Event]], caplog: pytest.LogCaptureFixture
+) -> None:
+    places = places_of(LocalStore(template), tmp_path)
+    for _ in range(2):
+        recover_run(CONFIG, places)
+    (event,) = told()
+    assert (event.event, event.resource.id) == (SEGMENT_LOST, f"holdfast.{places.store.address}/runs/run")
+    assert event.payload.items() >= {"run": "run", "outcome": "lost", "step": 34, "steps_lost": 14}.items()
+    message = f"Segment ended: lost ({settle.LOST}). The run goes on from step 20, 14 steps lost."
+    assert event.payload["message"] == message
+    assert caplog.text.count("Segment ended") == 1
+
+
+def test_ranks_that_hung_and_were_killed_are_told_as_such_and_not_as_lost_too(
+    places: RunPlaces, told: Callable[[], list[Event]]
+) -> None:
+    watch = HangWatch(hang_seconds=0.0)
+    assert watch.is_hung()
+    write_outcome(places.store, "run", begin_segment(places, dead_process()).fence, watch.describe_end(2))
+    recover_run(CONFIG, places)
+    (event,) = told()
+    assert event.event == NO_PROGRESS
+    assert "Segment ended: failed (The ranks reported nothing for 0 s" in event.payload["message"]
+
+
+@pytest.mark.parametrize("outcome", ["budget", "preempted", "completed"])
+def test_a_segment_that_ended_in_good_order_is_no_alert(
+    places: RunPlaces, told: Callable[[], list[Event]], outcome: Any
+) -> None:
+    record = OutcomeRecord(outcome=outcome, first_step=0, last_step=4, world_size=2, seconds=9.5, phases={})
+    write_outcome(places.store, "run", begin_segment(places, dead_process()).fence, record)
+    assert recover_run(CONFIG, places).segments[0].outcome == outcome
+    assert told() == []
 
 
 def test_settling_that_is_cut_off_at_any_operation_is_finished_by_the_next_process_with_the_same_record(

@@ -88,9 +88,8 @@ def test_what_another_watcher_has_promoted_and_deleted_since_is_not_called_damag
     data = DataConfig(text="t", label="l", kind="multiclass")
     late = segment._Segment(RunConfig(run="run", store=places.store.address, data=data), StopRequest())
     job: Any = Job()
-    display: Any = None
     with pytest.raises(RunBusyError, match="watched by process 77"):
-        late._take_up(CheckpointReport(path="checkpoints/33", step=33), lease.fence, job, display)
+        late._take_up(CheckpointReport(path="checkpoints/33", step=33), lease.fence, job)
     assert job.is_left
     assert places.manifest.load_head().state.set_aside == []
 

@@ -113,7 +113,7 @@ def test_the_bar_has_room_and_the_figures_are_whole(screen: Console) -> None:
         shown_segment.show(Report(phase="restore", step=0))
         measured = Throughput(samples_per_second=12_995.2, tokens_per_second=4_351_325.0, input_wait_fraction=0.0312)
         shown_segment.show(Report(phase="train", step=123_456, loss=0.12345, throughput=measured))
-        shown_segment.promoted(123_400)
+        shown_segment.saved(123_400)
         bar, figures, speed = _lines(shown_segment, screen)
     assert "training" in bar and "12%" in bar and bar.rstrip().endswith("left")
     assert bar.count("━") + bar.count("╸") + bar.count("╺") >= 30

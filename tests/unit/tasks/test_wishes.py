@@ -9,9 +9,9 @@ from storage.objects.local_store import LocalStore
 from storage.runs.manifest import Manifest
 from storage.segment_notes import StopRecord, find_stop, write_stop
 from tasks.places import RunPlaces
-from tasks.stopping import wishes
+from tasks.remote import wishes
+from tasks.remote.wishes import Wishes
 from tasks.stopping.signals import StopRequest
-from tasks.stopping.wishes import Wishes
 from tests.helpers.commands import wait_until
 
 FENCE = 7

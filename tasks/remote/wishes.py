@@ -17,9 +17,9 @@ from storage.errors import RunStoppedError, StoreError
 from storage.segment_notes import find_stop
 from tasks.pages.words import moment
 from tasks.places import RunPlaces
-from tasks.stopping.left_running import remember_flow_runs
+from tasks.remote.left_running import remember_flow_runs
+from tasks.remote.suspension import find_suspension
 from tasks.stopping.signals import StopRequest
-from tasks.stopping.suspension import find_suspension
 from tasks.telling.announce import announce
 from tasks.telling.flow_runs import is_cancelled
 

@@ -1,0 +1,42 @@
+"""All that is watched of one segment, told by whoever supervises it.
+
+Invariant: whoever supervises says what it has heard, and waits for nobody here.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from storage.runs.run_state import CheckpointRecord, RunState
+from tasks.configuration import RunConfig
+from tasks.monitoring.disks import DiskWatch
+from tasks.monitoring.figures import SegmentFigures
+from tasks.monitoring.server import serving
+from tasks.places import RunPlaces
+from training.watching.reporter import Report
+
+
+class Monitor:
+    """Of the segment that began with `state`."""
+
+    def __init__(self, config: RunConfig, places: RunPlaces, state: RunState) -> None:
+        self.figures = SegmentFigures(places.store.address, state, config.train.steps)
+        self._disks = DiskWatch(places)
+        self._disks.look(state.promoted.num_bytes if state.promoted else None)
+
+    def show(self, report: Report) -> None:
+        """The ranks reported something."""
+        self.figures.heard(report)
+        self._disks.look_now_and_then()
+
+    def promoted(self, record: CheckpointRecord) -> None:
+        """A checkpoint became the resume point."""
+        self.figures.promoted(record)
+        self._disks.look(record.num_bytes)
+
+
+@contextmanager
+def monitoring(config: RunConfig, places: RunPlaces, state: RunState) -> Iterator[Monitor]:
+    """From the beginning of the segment that holds the lease in `state`, to its end."""
+    monitor = Monitor(config, places, state)
+    with serving(monitor.figures, config.segment.metrics_host, config.segment.metrics_port):
+        yield monitor

@@ -1,0 +1,197 @@
+"""What an operator set up by the README's commands is sent: a real server, its automation, a webhook, real runs."""
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from storage.objects.local_store import LocalStore
+from storage.runs.manifest import Manifest
+from tasks.telling.alerts import EVENTS, NO_PROGRESS, RUN_ENDED, SEGMENT_LOST
+from tests.helpers.commands import ROOT, Runner, kill_everything, processes_mentioning, wait_until
+from tests.helpers.parquet import text_columns, write_parquet
+from tests.helpers.prefect_server import running_prefect_server
+from tests.helpers.tiny_runs import write_tiny_configuration
+
+pytestmark = pytest.mark.server
+
+HOOK = "https://example.org/hook"
+COMMANDS = re.compile(r"^```sh\n(block=.*?)^```$", re.MULTILINE | re.DOTALL)
+# More than a run makes between two looks at it, and more than any makes here.
+STEPS, ENDLESS = 400, 1_000_000
+# Alerts within a flow run, as tasks raise them.
+FLOW = """
+import sys
+from prefect import flow
+from storage.objects.local_store import LocalStore
+from storage.runs.manifest import Manifest
+from tasks.telling.alerts import EVENTS, alert
+
+@flow
+def tell_everything():
+    for name in EVENTS:
+        alert(name, "/store/runs/told", f"the words of {name}", run=sys.argv[1])
+
+tell_everything()
+"""
+# A flow run of a deployment, which has this tag, is found to be dead.
+CRASH = """
+from prefect import flow, tags
+from prefect.states import Crashed
+
+@flow(flow_run_name="dead")
+def crash():
+    return Crashed(message="not heard of")
+
+with tags("holdfast"):
+    crash(return_state=True)
+crash(return_state=True)  # one that is nobody's matter here
+"""
+
+
+@dataclass
+class Phone:
+    """What whoever is on call has received: the texts of all messages, in no order that matters."""
+
+    url: str
+    texts: list[str]
+
+    def about(self, event: str, run: str) -> list[str]:
+        """Those whose subject is this event of this run, without the subject."""
+        subject = f"{event}: run {run}\n"
+        return [text.removeprefix(subject) for text in self.texts if text.startswith(subject)]
+
+
+@pytest.fixture(scope="module")
+def phone() -> Iterator[Phone]:
+    """A web server that takes what a notification block posts."""
+    texts: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            texts.append(json.loads(self.rfile.read(int(self.headers["Content-Length"])))["text"])
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, format: str, *_: object) -> None:
+            """Nothing is printed."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = Thread(target=server.serve_forever)
+    thread.start()
+    yield Phone(f"http://127.0.0.1:{server.server_port}/hook", texts)
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory, phone: Phone) -> Iterator[dict[str, str]]:
+    """A server of its own, with automations; the one of the README is created by the README's commands."""
+    home = tmp_path_factory.mktemp("prefect")
+    with running_prefect_server(home, with_automations=True) as environment:
+        (commands,) = COMMANDS.findall((ROOT / "deployments/README.md").read_text(encoding="utf-8"))
+        assert HOOK in commands
+        folder = tmp_path_factory.mktemp("operator")
+        (folder / "deployments").symlink_to(ROOT / "deployments")
+        programs = str(Path(sys.executable).parent)
+        typed = subprocess.run(
+            ["bash", "-ec", commands.replace(HOOK, phone.url)], cwd=folder, capture_output=True, text=True,
+            env=environment | {"PATH": f"{programs}{os.pathsep}{os.environ['PATH']}"},
+        )  # fmt: skip
+        assert typed.returncode == 0, typed.stdout + typed.stderr
+        yield environment
+
+
+@pytest.fixture
+def runner(tmp_path: Path, environment: dict[str, str]) -> Runner:
+    write_parquet(tmp_path / "data" / "part-0.parquet", text_columns(120))
+    configuration = write_tiny_configuration(tmp_path, "told", tmp_path / "store", tmp_path / "data")
+    settings = {"store": tmp_path / "store", "train__steps": STEPS, "retry__delay_seconds": 0.1}
+    return Runner(configuration, settings, environment)
+
+
+def test_each_event_arrives_with_its_words_and_the_address(environment: dict[str, str], phone: Phone) -> None:
+    tell_everything(environment, "told")
+    expected = {name: [f"the words of {name}\n\n/store/runs/told"] for name in EVENTS}
+    assert wait_until(lambda: {name: phone.about(name, "told") for name in EVENTS} == expected)
+
+
+def test_that_a_flow_run_crashed_arrives_though_whoever_died_tells_nobody(
+    environment: dict[str, str], phone: Phone
+) -> None:
+    call(CRASH, environment)
+    tell_everything(environment, "after the crash")
+    assert wait_until(lambda: bool(phone.about(EVENTS[-1], "after the crash")))
+    subject = "prefect.flow-run.Crashed: dead\n"
+    (text,) = [text.removeprefix(subject) for text in phone.texts if text.startswith(subject)]
+    assert text.startswith("The flow run was killed, or not heard of for 90 s.")
+
+
+def test_of_a_run_whose_ranks_were_killed_it_is_told_that_a_segment_was_lost_and_once_that_the_run_is_complete(
+    runner: Runner, phone: Phone, environment: dict[str, str]
+) -> None:
+    runner.settings["run"] = "killed"
+    process = runner.start(train__steps=ENDLESS, validation__every_steps=ENDLESS, checkpoint__every_steps=10)
+    try:
+        assert wait_until(lambda: step_of(runner) > 0, process), runner.log.read_text()
+        kill_ranks(runner)
+        assert wait_until(lambda: bool(phone.about(SEGMENT_LOST, "killed")), process), runner.log.read_text()
+    finally:
+        kill_everything(process)
+    (text,) = phone.about(SEGMENT_LOST, "killed")
+    assert text.startswith("Segment ended: ") and "The run goes on from step " in text
+    assert text.endswith(f"\n\n{runner.settings['store']}/runs/killed")
+    assert phone.about(RUN_ENDED, "killed") == []
+
+    steps = step_of(runner) + STEPS
+    for _ in range(2):  # the second time as the schedule's next tick does
+        runner.run(train__steps=steps)
+    tell_everything(environment, "last")  # what comes after all that the run has sent
+    assert wait_until(lambda: bool(phone.about(RUN_ENDED, "last")))
+    (text,) = phone.about(RUN_ENDED, "killed")
+    assert text.startswith(f"Run 'killed' is complete: {steps:,} steps. On the test split: ")
+    assert phone.about(NO_PROGRESS, "killed") == []
+
+
+def test_of_data_that_a_person_has_to_put_right_it_is_told_once_with_the_message(runner: Runner, phone: Phone) -> None:
+    runner.settings["run"] = "mistaken"
+    failed = runner.call("run", data__max_missing_fraction=0.0, data__numeric='["length"]')
+    assert failed.returncode == 2, failed.stderr
+    assert wait_until(lambda: bool(phone.about(RUN_ENDED, "mistaken")))
+    (text,) = phone.about(RUN_ENDED, "mistaken")
+    assert text.startswith("Run 'mistaken' ended with an error that a person has to look at: ")
+    assert "length" in text
+
+
+def tell_everything(environment: dict[str, str], run: str) -> None:
+    call(FLOW, environment, run)
+
+
+def call(program: str, environment: dict[str, str], *arguments: str) -> None:
+    command = [sys.executable, "-c", program, *arguments]
+    called = subprocess.run(command, env=environment | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True)
+    assert called.returncode == 0, called.stderr
+
+
+def step_of(runner: Runner) -> int:
+    """The step of the resume point; 0 before the run has begun."""
+    store = LocalStore(Path(runner.settings["store"]))
+    head = Manifest(store, str(runner.settings["run"])).find_head()
+    return head.state.promoted.step if head is not None and head.state.promoted is not None else 0
+
+
+def kill_ranks(runner: Runner) -> None:
+    for pid in processes_mentioning(str(Path(runner.settings["store"]) / ".tmp/scratch/runs")):
+        with contextlib.suppress(ProcessLookupError):  # it may end at this moment
+            os.kill(pid, signal.SIGKILL)

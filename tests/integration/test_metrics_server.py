@@ -1,0 +1,93 @@
+"""GET /metrics of a real run while it trains, as Prometheus reads it."""
+
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.helpers.commands import RUN_SECONDS, Runner, kill_everything, wait_until
+from tests.helpers.parquet import text_columns, write_parquet
+from tests.helpers.prefect_server import find_free_port
+from tests.helpers.tiny_runs import write_tiny_configuration
+
+# Comes to its end in no test.
+ENDLESS = 1_000_000
+PROMETHEUS_FORMAT = "text/plain; version="
+
+
+@pytest.fixture
+def runner(tmp_path: Path, prefect_server: dict[str, str]) -> Runner:
+    write_parquet(tmp_path / "data" / "part-0.parquet", text_columns(120))
+    configuration = write_tiny_configuration(tmp_path, "watched", tmp_path / "store", tmp_path / "data")
+    return Runner(configuration, {"store": tmp_path / "store", "run": "watched"}, prefect_server)
+
+
+@pytest.fixture
+def port() -> int:
+    return find_free_port()
+
+
+@pytest.fixture
+def endless(runner: Runner, port: int) -> "Iterator[subprocess.Popen[bytes]]":
+    """A run in training, with its metrics on `port`, and a checkpoint now and then."""
+    settings = {"segment__metrics_port": port, "segment__metrics_host": "127.0.0.1"}
+    process = runner.start(
+        train__steps=ENDLESS, validation__every_steps=ENDLESS, checkpoint__every_steps=50, **settings
+    )
+    try:
+        yield process
+    finally:
+        kill_everything(process)
+
+
+def test_a_run_in_training_is_scraped_from_its_segments_start_to_its_end(
+    runner: Runner, port: int, endless: "subprocess.Popen[bytes]"
+) -> None:
+    assert wait_until(lambda: bool(scrape(port)), endless), runner.log.read_text()
+    assert wait_until(lambda: scrape(port).get("holdfast_promoted_step", 0) > 0, endless), runner.log.read_text()
+    first = scrape(port)
+    assert wait_until(lambda: scrape(port).get("holdfast_step", 0) > first["holdfast_step"] > 0, endless)
+    assert wait_until(lambda: "holdfast_samples_per_second" in scrape(port), endless)
+    found = scrape(port)
+    assert found["holdfast_planned_steps"] == ENDLESS and found["holdfast_ranks"] == 1
+    assert found["holdfast_loss"] > 0 and found["holdfast_tokens_per_second"] > 0
+    assert 0 <= found["holdfast_input_wait_ratio"] <= 1
+    assert found["holdfast_saves_total"] > 0 and found["holdfast_promotion_age_seconds"] >= 0
+    assert not [name for name in found if not name.startswith("holdfast_")]  # nothing of this process besides
+
+    endless.send_signal(signal.SIGTERM)
+    assert endless.wait(RUN_SECONDS) == 128 + signal.SIGTERM
+    assert scrape(port) == {}
+    assert f"Metrics for Prometheus: http://127.0.0.1:{port}/metrics" in runner.log.read_text()
+
+
+def test_a_port_in_use_is_a_warning_and_training_goes_on(runner: Runner) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        taken = other.getsockname()[1]
+        result = runner.call("run", segment__metrics_port=taken, segment__metrics_host="127.0.0.1")
+    assert result.returncode == 0, result.stderr
+    assert f"cannot be served on 127.0.0.1, port {taken}: Address already in use" in result.stderr
+    assert runner.status()["state"] == "completed"
+
+
+def test_an_address_that_this_machine_has_not_is_a_warning_too(runner: Runner, port: int) -> None:
+    result = runner.call("run", segment__metrics_port=port, segment__metrics_host="no-such-host.invalid")
+    assert result.returncode == 0, result.stderr
+    assert f"cannot be served on no-such-host.invalid, port {port}" in result.stderr
+    assert runner.status()["state"] == "completed"
+
+
+def scrape(port: int) -> dict[str, float]:
+    """The figures by name, those that have run and store as their labels alone; nothing if nobody answers."""
+    try:
+        answer = httpx.get(f"http://127.0.0.1:{port}/metrics", trust_env=False)
+    except httpx.TransportError:
+        return {}
+    assert answer.headers["Content-Type"].startswith(PROMETHEUS_FORMAT)
+    samples = [sample for family in text_string_to_metric_families(answer.text) for sample in family.samples]
+    return {sample.name: sample.value for sample in samples if set(sample.labels) == {"run", "store"}}

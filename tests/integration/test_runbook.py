@@ -1,0 +1,99 @@
+"""The runbook: each line that a person may type from it works, and nothing is missing that it has to explain."""
+
+import os
+import re
+import stat
+import subprocess
+import sys
+from typing import get_args
+
+import pytest
+import yaml
+
+from storage.runs.run_state import Outcome
+from tasks.telling.alerts import EVENTS
+from tests.helpers.commands import ROOT, RUN_SECONDS, Runner
+from tests.helpers.parquet import text_columns, write_parquet
+from tests.helpers.tiny_runs import write_tiny_configuration
+
+DEPLOYMENTS = ROOT / "deployments"
+RUNBOOK = (DEPLOYMENTS / "runbook.md").read_text(encoding="utf-8")
+BLOCK = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+# What a person copies from a table: it names a store, a run or a configuration.
+SPAN = re.compile(r"`([a-z]+ [^`]*\b(?:STORE|RUN|CONFIG)\b[^`]*)`")
+LINES = list(
+    dict.fromkeys(
+        line.partition("#")[0].strip()
+        for line in [*(line for block in BLOCK.findall(RUNBOOK) for line in block.splitlines()), *SPAN.findall(RUNBOOK)]
+    )
+)
+STEPS = 200
+ROW = re.compile(r"^\| `?([\w.-]+)`?[^|]*\|", re.MULTILINE)
+
+
+@pytest.fixture(scope="module")
+def shell(tmp_path_factory: pytest.TempPathFactory, prefect_server: dict[str, str]) -> Runner:
+    """A small run that is complete; `environment` has a command `holdfast` that is this very project."""
+    folder = tmp_path_factory.mktemp("runbook")
+    write_parquet(folder / "data" / "part-0.parquet", text_columns(120))
+    configuration = write_tiny_configuration(folder, "small", folder / "store", folder / "data")
+    # So many that some saves are complete before the last one is due: an advice is computed from what they took.
+    configuration.write_text(configuration.read_text().replace("\nsteps = 4\n", f"\nsteps = {STEPS}\n"))
+    programs = folder / "programs"
+    programs.mkdir()
+    for name, module in (("holdfast", "flows.cli"), ("prefect", "prefect")):
+        program = programs / name
+        program.write_text(f'#!/bin/sh\nPYTHONPATH="{ROOT}" exec "{sys.executable}" -m {module} "$@"\n')
+        program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    environment = prefect_server | {"PATH": f"{programs}{os.pathsep}{os.environ['PATH']}"}
+    runner = Runner(configuration, {"run": "small", "store": folder / "store"}, environment)
+    runner.run(checkpoint__every_steps=50)
+    return runner
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_each_line_can_be_typed_as_it_stands(line: str, shell: Runner) -> None:
+    values = {"STORE": shell.settings["store"], "RUN": shell.settings["run"], "CONFIG": shell.configuration}
+    typed = re.sub(r"\b(STORE|RUN|CONFIG)\b", lambda found: str(values[found[1]]), line)
+    result = subprocess.run(
+        ["bash", "-c", typed], env=dict(shell.environment), cwd=shell.configuration.parent, capture_output=True,
+        text=True, timeout=RUN_SECONDS,
+    )  # fmt: skip
+    assert result.returncode == 0, f"{typed}\n{result.stdout}{result.stderr}"
+    assert result.stdout
+
+
+def test_the_lines_are_found() -> None:
+    commands = {" ".join(line.split()[:2]) for line in LINES}
+    wanted = ("status", "verify", "scrub", "audit", "report", "advise", "prune", "run")
+    assert commands >= {f"holdfast {name}" for name in wanted} | {"prefect flow-run", "tail -n", "df -h"}
+    assert any("--set segment.hang_seconds" in line for line in LINES)  # one that stands in a table alone
+
+
+def test_every_outcome_and_every_event_has_a_row() -> None:
+    explained = ROW.findall(RUNBOOK)
+    assert set(get_args(Outcome)) - set(explained) == set()
+    assert set(EVENTS) - set(explained) == set()
+    assert {name for name in explained if name.startswith("holdfast.")} - set(EVENTS) == set()
+
+
+def test_every_event_is_sent_on_by_the_automation() -> None:
+    alerts, crashes = yaml.safe_load((DEPLOYMENTS / "alerts.yaml").read_text(encoding="utf-8"))["automations"]
+    assert sorted(alerts["trigger"]["expect"]) == sorted(EVENTS)
+    assert crashes["trigger"]["expect"] == ["prefect.flow-run.Crashed"]
+
+
+def test_every_final_state_of_a_flow_run_has_a_row() -> None:
+    readme = (DEPLOYMENTS / "README.md").read_text(encoding="utf-8")
+    table = readme.partition("| final state | meaning |")[2].partition("\n\n")[0]
+    states = set(ROW.findall(table))
+    assert states >= {"Completed", "Skipped", "Failed", "Crashed", "Cancelled"}
+    assert states - set(ROW.findall(RUNBOOK)) == set()
+
+
+def test_every_link_leads_to_a_file_or_a_heading_that_is_there() -> None:
+    for target in re.findall(r"\]\(([^()\s]+)\)", RUNBOOK):
+        name, _, heading = target.partition("#")
+        text = (DEPLOYMENTS / name).read_text(encoding="utf-8") if name else RUNBOOK
+        headings = {title.lower().replace(" ", "-") for title in re.findall(r"^#+ (.*)$", text, re.MULTILINE)}
+        assert not heading or heading in headings, target

@@ -10,7 +10,10 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from tasks.monitoring.figures import SegmentFigures
+from tasks.monitoring.server import serving
 from tests.helpers.commands import RUN_SECONDS, Runner, kill_everything, wait_until
+from tests.helpers.finished_runs import state_of
 from tests.helpers.parquet import text_columns, write_parquet
 from tests.helpers.prefect_server import find_free_port
 from tests.helpers.tiny_runs import write_tiny_configuration
@@ -64,6 +67,13 @@ def test_a_run_in_training_is_scraped_from_its_segments_start_to_its_end(
     assert endless.wait(RUN_SECONDS) == 128 + signal.SIGTERM
     assert scrape(port) == {}
     assert f"Metrics for Prometheus: http://127.0.0.1:{port}/metrics" in runner.log.read_text()
+
+
+def test_when_a_segment_has_ended_nobody_answers_and_the_next_one_can_have_its_port(port: int) -> None:
+    for num_steps in (100, 200):
+        with serving(SegmentFigures("store", state_of("run", num_steps, []), num_steps), "127.0.0.1", port):
+            assert scrape(port)["holdfast_planned_steps"] == num_steps
+        assert scrape(port) == {}
 
 
 def test_a_port_in_use_is_a_warning_and_training_goes_on(runner: Runner) -> None:

@@ -44,7 +44,7 @@ from training.watching.reporter import CheckpointReport, Report
 @step("segment")
 def train_segment(config: RunConfig) -> tuple[SegmentRecord, str]:
     """Train until the run is complete, the time budget is spent or somebody asks to stop; how it ended."""
-    record = run_to_end_or_notice(config.notices, lambda request: _Segment(config, request).run())
+    record = run_to_end_or_notice(config.notices, warn, lambda request: _Segment(config, request).run())
     return record, _describe_end(record)
 
 
@@ -89,7 +89,7 @@ class _Segment:
         rename_step(f"segment {number}: from step {lease.first_step:,}")
         job = launch_job(config, places, head.state)
         _warn_of_setback(head.state)
-        warn_of_short_notice(config.notices, head.state)
+        warn_of_short_notice(config.notices, warn, head.state)
         announce(_describe_start(head.state, config))
         with Heartbeat(places, lease.fence, lease.first_step) as heartbeat:
             clear_strays(places, head)

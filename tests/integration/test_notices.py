@@ -342,12 +342,17 @@ def test_nobody_waits_for_a_service_that_hangs(
     assert [said for said in warnings_of(caplog) if "AWS" in said] == []
 
 
+def own_handler(number: int, _frame: object) -> None:
+    """Of whoever heard them before, as `holdfast run` does from its start on."""
+    raise AssertionError(f"signal {number} came to somebody else than the segment")
+
+
 @pytest.mark.usefixtures("often")
 @pytest.mark.parametrize("number", SIGNALS)
 def test_a_schedulers_signal_lets_the_work_end_and_is_raised_then(
     number: signal.Signals, caplog: pytest.LogCaptureFixture
 ) -> None:
-    before = [signal.getsignal(one) for one in SIGNALS]
+    before = [signal.signal(one, own_handler) for one in SIGNALS]
     ended: list[str] = []
 
     def work(request: StopRequest) -> None:
@@ -357,10 +362,14 @@ def test_a_schedulers_signal_lets_the_work_end_and_is_raised_then(
             os.kill(os.getpid(), other)
         ended.append("saved")
 
-    with pytest.raises(RunStoppedError, match=f"{number.name} came, by which a scheduler"):
-        run_to_end_or_notice(NOTHING_WATCHED, warn, work)
+    try:
+        with pytest.raises(RunStoppedError, match=f"{number.name} came, by which a scheduler"):
+            run_to_end_or_notice(NOTHING_WATCHED, warn, work)
+        assert [signal.getsignal(one) for one in SIGNALS] == [own_handler] * 2
+    finally:
+        for one, handler in zip(SIGNALS, before, strict=True):
+            signal.signal(one, handler)
     assert ended == ["saved"]
-    assert [signal.getsignal(one) for one in SIGNALS] == before
     (said,) = warnings_of(caplog)
     assert said.startswith(f"{number.name} came") and "save and leave" in said
 

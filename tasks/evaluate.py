@@ -39,7 +39,7 @@ def evaluate_run(config: RunConfig) -> tuple[dict[str, MetricValue], str]:
 
     Raises `RunBusyError` if another process does it, `SegmentFailedError` if there is no result.
     """
-    metrics = run_to_end_or_notice(config.notices, lambda request: _evaluate_patiently(config, request))
+    metrics = run_to_end_or_notice(config.notices, warn, lambda request: _evaluate_patiently(config, request))
     return metrics, "On the test split: " + ", ".join(f"{name} {score(value)}" for name, value in metrics.items()) + "."
 
 

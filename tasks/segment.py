@@ -50,7 +50,7 @@ from training.watching.reporter import CheckpointReport, Report
 @step("segment")
 def train_segment(config: RunConfig) -> tuple[SegmentRecord, str]:
     """Train until the run is complete, the time budget is spent or somebody asks to stop; how it ended."""
-    record = run_to_end_or_notice(config.notices, lambda request: _Segment(config, request).run())
+    record = run_to_end_or_notice(config.notices, warn, lambda request: _Segment(config, request).run())
     return record, describe_segment_end(record)
 
 
@@ -73,7 +73,7 @@ class _Segment:
         rename_step(f"segment {number}: from step {lease.first_step:,}")
         job = launch_job(config, places, head.state)
         _warn_of_setback(head.state)
-        warn_of_short_notice(config.notices, head.state)
+        warn_of_short_notice(config.notices, warn, head.state)
         announce(_describe_start(head.state, config))
         wishes, picture = Wishes(places, lease.fence, self._request), LivePicture(config, places)
         beating, monitored = Heartbeat(places, lease.fence, lease.first_step), monitoring(config, places, head.state)

@@ -25,6 +25,7 @@ from tasks.stopping.notices.scheduler import SIGNALS
 from tasks.stopping.notices.sources import open_sources
 from tasks.stopping.notices.watch import run_to_end_or_notice, watching
 from tasks.stopping.signals import StopRequest
+from tasks.telling.announce import warn
 from tests.helpers.commands import wait_until
 from tests.helpers.metadata_services import AWS, AZURE, GCP, MetadataServices, running_metadata_services
 
@@ -258,7 +259,7 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("often")
 def test_a_notice_is_told_and_asks_to_stop_once(announcer: Announcer, caplog: pytest.LogCaptureFixture) -> None:
     request = StopRequest()
-    with watching([announcer.open()], request):
+    with watching([announcer.open()], request, warn):
         announcer.announce()
         wait_until(lambda: request.is_made and bool(warnings_of(caplog)))
     (error,) = request.exceptions
@@ -280,7 +281,7 @@ def test_advice_is_told_once_and_asks_for_nothing(services: MetadataServices, ca
 
     request = StopRequest()
     services.recommend_rebalance()
-    with watching([Counted()], request):
+    with watching([Counted()], request, warn):
         wait_until(lambda: len(looks) >= 4)
     (said,) = warnings_of(caplog)
     assert "rebalance recommendation" in said and said.endswith("Training goes on.")
@@ -300,7 +301,7 @@ def test_what_is_days_ahead_is_told_once_and_obeyed_when_it_comes_near(
 
     request = StopRequest()
     services.schedule("Redeploy", seconds=3 * 86_400)
-    with watching([Counted(services.endpoint)], request):
+    with watching([Counted(services.endpoint)], request, warn):
         wait_until(lambda: len(looks) >= 4)
         assert not request.is_made
         services.schedule("Redeploy", seconds=299)
@@ -316,7 +317,7 @@ def test_a_source_that_cannot_be_read_is_told_once_and_obeyed_when_it_can(
 ) -> None:
     source, request = announcer.open(), StopRequest()
     announcer.go_away()
-    with watching([source], request):
+    with watching([source], request, warn):
         wait_until(lambda: bool(warnings_of(caplog)))
         announcer.come_back()
         announcer.announce()
@@ -333,7 +334,7 @@ def test_nobody_waits_for_a_service_that_hangs(
     services.may_answer.clear()
     file, request = make_announcer("file", services, tmp_path / "notice"), StopRequest()
     monkeypatch.setattr(watch, "LOOK_SECONDS", LOOK_SECONDS)
-    with watching([AwsNotices(), file.open()], request):
+    with watching([AwsNotices(), file.open()], request, warn):
         assert services.is_asked.wait(PATIENCE_SECONDS)
         file.announce()
         wait_until(lambda: request.is_made)
@@ -341,12 +342,17 @@ def test_nobody_waits_for_a_service_that_hangs(
     assert [said for said in warnings_of(caplog) if "AWS" in said] == []
 
 
+def own_handler(number: int, _frame: object) -> None:
+    """Of whoever heard them before, as `holdfast run` does from its start on."""
+    raise AssertionError(f"signal {number} came to somebody else than the segment")
+
+
 @pytest.mark.usefixtures("often")
 @pytest.mark.parametrize("number", SIGNALS)
 def test_a_schedulers_signal_lets_the_work_end_and_is_raised_then(
     number: signal.Signals, caplog: pytest.LogCaptureFixture
 ) -> None:
-    before = [signal.getsignal(one) for one in SIGNALS]
+    before = [signal.signal(one, own_handler) for one in SIGNALS]
     ended: list[str] = []
 
     def work(request: StopRequest) -> None:
@@ -356,10 +362,14 @@ def test_a_schedulers_signal_lets_the_work_end_and_is_raised_then(
             os.kill(os.getpid(), other)
         ended.append("saved")
 
-    with pytest.raises(RunStoppedError, match=f"{number.name} came, by which a scheduler"):
-        run_to_end_or_notice(NOTHING_WATCHED, work)
+    try:
+        with pytest.raises(RunStoppedError, match=f"{number.name} came, by which a scheduler"):
+            run_to_end_or_notice(NOTHING_WATCHED, warn, work)
+        assert [signal.getsignal(one) for one in SIGNALS] == [own_handler] * 2
+    finally:
+        for one, handler in zip(SIGNALS, before, strict=True):
+            signal.signal(one, handler)
     assert ended == ["saved"]
-    assert [signal.getsignal(one) for one in SIGNALS] == before
     (said,) = warnings_of(caplog)
     assert said.startswith(f"{number.name} came") and "save and leave" in said
 
@@ -367,12 +377,14 @@ def test_a_schedulers_signal_lets_the_work_end_and_is_raised_then(
 def test_a_signal_that_comes_as_the_last_rank_leaves_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch, "LOOK_SECONDS", 600.0)  # nobody looks while the work is under way
     with pytest.raises(RunStoppedError, match="SIGUSR2 came"):
-        run_to_end_or_notice(NOTHING_WATCHED, lambda _request: os.kill(os.getpid(), signal.SIGUSR2))
+        run_to_end_or_notice(NOTHING_WATCHED, warn, lambda _request: os.kill(os.getpid(), signal.SIGUSR2))
 
 
 def test_work_of_another_thread_than_the_main_one_is_done_without_hearing_signals() -> None:
     results: list[int] = []
-    thread = threading.Thread(target=lambda: results.append(run_to_end_or_notice(NOTHING_WATCHED, lambda _request: 7)))
+    thread = threading.Thread(
+        target=lambda: results.append(run_to_end_or_notice(NOTHING_WATCHED, warn, lambda _request: 7))
+    )
     thread.start()
     thread.join()
     assert results == [7]
@@ -386,7 +398,7 @@ def test_a_notice_that_stands_already_is_raised_when_the_work_has_ended(tmp_path
         wait_until(lambda: request.is_made)
 
     with pytest.raises(RunStoppedError, match="moved to another zone"):
-        run_to_end_or_notice(NoticesConfig(file=str(path)), work)
+        run_to_end_or_notice(NoticesConfig(file=str(path)), warn, work)
 
 
 def test_nobody_is_asked_who_is_not_named() -> None:

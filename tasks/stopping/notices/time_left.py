@@ -3,19 +3,18 @@
 Invariant: said from what the run has measured and what the clouds document; before the first save nothing is said.
 """
 
+from collections.abc import Callable
+
 from storage.runs.run_state import RunState
 from tasks.advice.figures import read_figures
 from tasks.pages.words import duration, listed
 from tasks.stopping.notices.configuration import NoticesConfig
 from tasks.stopping.notices.notice import NoticeSource
 from tasks.stopping.notices.sources import open_sources
-from tasks.telling.announce import warn
 
 
-def warn_of_short_notice(config: NoticesConfig, state: RunState) -> None:
+def warn_of_short_notice(config: NoticesConfig, warn: Callable[[str], None], state: RunState) -> None:
     """Say so if the ranks would need longer for the step under way and a save than the shortest notice leaves."""
-    if not config.clouds:
-        return
     needed = _save_seconds(state), read_figures(state).step_seconds or 0.0
     short = [source for source in open_sources(config) if _is_short(source, sum(needed))]
     if short:

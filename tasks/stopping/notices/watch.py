@@ -16,9 +16,8 @@ from tasks.stopping.notices.configuration import NoticesConfig
 from tasks.stopping.notices.notice import NoticeSource
 from tasks.stopping.notices.scheduler import SchedulerSignals
 from tasks.stopping.notices.sources import open_sources
-from tasks.stopping.notices.words import ENDED, GOING_ON, SAVING, describe_stop, tell
+from tasks.stopping.notices.words import ENDED, GOING_ON, SAVING, describe, describe_stop
 from tasks.stopping.signals import StopRequest, run_to_end
-from tasks.telling.announce import warn
 
 LOOK_SECONDS = 2.0
 # What is announced further ahead is told, and obeyed when it comes near: Azure may announce days ahead.
@@ -29,32 +28,33 @@ SILENT = (
     "Training goes on."
 )
 MAX_QUOTED_CHARACTERS = 200
+Warn = Callable[[str], None]
 _Result = TypeVar("_Result")
 
 
-def run_to_end_or_notice(config: NoticesConfig, work: Callable[[StopRequest], _Result]) -> _Result:
-    """As `run_to_end`; a notice asks to stop, too, and is a `RunStoppedError` then."""
+def run_to_end_or_notice(config: NoticesConfig, warn: Warn, work: Callable[[StopRequest], _Result]) -> _Result:
+    """As `run_to_end`; a notice asks to stop, too, and is a `RunStoppedError` then. What comes is told by `warn`."""
     signals = SchedulerSignals()
 
     def watched(request: StopRequest) -> _Result:
-        with watching([signals, *open_sources(config)], request):
+        with watching([signals, *open_sources(config)], request, warn):
             return work(request)
 
     with signals.heard():
         result = run_to_end(watched)
     late = signals.look()
     if late is not None:  # it came when nobody looked any more
-        tell(late, ENDED)
+        warn(describe(late, ENDED))
         raise RunStoppedError(describe_stop(late))
     return result
 
 
 @contextmanager
-def watching(sources: list[NoticeSource], request: StopRequest) -> Iterator[None]:
+def watching(sources: list[NoticeSource], request: StopRequest, warn: Warn) -> Iterator[None]:
     """Look at all sources, at once and every two seconds, for as long as the block lasts."""
     is_over = threading.Event()
     for source in sources:
-        watch = _Watch(source, request, is_over)
+        watch = _Watch(source, request, warn, is_over)
         # In the context by which a warning finds its flow run.
         threading.Thread(target=copy_context().run, args=(watch.follow,), name=source.name, daemon=True).start()
     try:
@@ -66,9 +66,10 @@ def watching(sources: list[NoticeSource], request: StopRequest) -> Iterator[None
 class _Watch:
     """One source, followed until it announces the end or the work has ended."""
 
-    def __init__(self, source: NoticeSource, request: StopRequest, is_over: threading.Event) -> None:
+    def __init__(self, source: NoticeSource, request: StopRequest, warn: Warn, is_over: threading.Event) -> None:
         self._source = source
         self._request = request
+        self._warn = warn
         self._is_over = is_over
         self._told: set[str] = set()
 
@@ -87,15 +88,15 @@ class _Watch:
             return False
         if notice.ends_machine and (notice.seconds_left is None or notice.seconds_left <= NEAR_SECONDS):
             self._request.make(RunStoppedError(describe_stop(notice)))  # first: seconds count
-            tell(notice, SAVING)
+            self._warn(describe(notice, SAVING))
             return True
         if notice.words not in self._told:
             self._told.add(notice.words)
-            tell(notice, LATER if notice.ends_machine else GOING_ON)
+            self._warn(describe(notice, LATER if notice.ends_machine else GOING_ON))
         return False
 
     def _tell_of_silence(self, error: Exception) -> None:
         if SILENT in self._told or self._is_over.is_set():
             return
         self._told.add(SILENT)
-        warn(f"{self._source.name} cannot be read: {shortened(error, MAX_QUOTED_CHARACTERS)}. {SILENT}")
+        self._warn(f"{self._source.name} cannot be read: {shortened(error, MAX_QUOTED_CHARACTERS)}. {SILENT}")

@@ -5,17 +5,16 @@ Invariant: who announced what comes first, then what is left, then what follows.
 
 from tasks.pages.words import duration
 from tasks.stopping.notices.notice import Notice
-from tasks.telling.announce import warn
 
 SAVING = "The ranks finish their step, save and leave."
 ENDED = "The ranks have left already."
 GOING_ON = "Training goes on."
 
 
-def tell(notice: Notice, follows: str) -> None:
-    """Warn, at once."""
+def describe(notice: Notice, follows: str) -> str:
+    """What is said at once."""
     left = "" if notice.seconds_left is None else f" About {duration(notice.seconds_left)} are left."
-    warn(f"{notice.words}.{left} {follows}")
+    return f"{notice.words}.{left} {follows}"
 
 
 def describe_stop(notice: Notice) -> str:

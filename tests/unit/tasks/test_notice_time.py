@@ -1,7 +1,5 @@
 """Whether a save fits into the time that a notice leaves, from what the run has measured; and `[notices]`."""
 
-import logging
-
 import pytest
 
 from storage.runs.run_state import RunState, SaveFigures
@@ -26,33 +24,32 @@ def saving_for(*seconds: float) -> RunState:
     return state.model_copy(update={"segments": segments})
 
 
-def warned(caplog: pytest.LogCaptureFixture, config: NoticesConfig, state: RunState) -> list[str]:
-    caplog.clear()
-    with caplog.at_level(logging.WARNING, "holdfast"):
-        warn_of_short_notice(config, state)
-    return [record.getMessage() for record in caplog.records]
+def warned(config: NoticesConfig, state: RunState) -> list[str]:
+    said: list[str] = []
+    warn_of_short_notice(config, said.append, state)
+    return said
 
 
-def test_a_save_that_fits_with_a_step_is_not_a_word_worth(caplog: pytest.LogCaptureFixture) -> None:
-    assert warned(caplog, ALL, saving_for(29.4)) == []
-    assert warned(caplog, ALL, state_of("new", 100, [])) == []
+def test_a_save_that_fits_with_a_step_is_not_a_word_worth() -> None:
+    assert warned(ALL, saving_for(29.4)) == []
+    assert warned(ALL, state_of("new", 100, [])) == []
 
 
-def test_one_that_does_not_is_told_once_with_what_to_do(caplog: pytest.LogCaptureFixture) -> None:
-    (said,) = warned(caplog, ALL, saving_for(4, 29.6, 8))
+def test_one_that_does_not_is_told_once_with_what_to_do() -> None:
+    (said,) = warned(ALL, saving_for(4, 29.6, 8))
     assert "this run needed 30 s from the beginning of a save until it was durable, and 0.5 s for a step" in said
     assert "Compute Engine's metadata server announces at least 30 s ahead" in said and "Azure's" in said
     assert "AWS" not in said
     assert "checkpoint.every_seconds" in said and "faster store" in said
 
 
-def test_each_cloud_is_held_against_what_it_documents(caplog: pytest.LogCaptureFixture) -> None:
+def test_each_cloud_is_held_against_what_it_documents() -> None:
     aws = NoticesConfig(clouds=["aws"])
-    assert warned(caplog, aws, saving_for(119.4)) == []
-    (said,) = warned(caplog, aws, saving_for(119.6))
+    assert warned(aws, saving_for(119.4)) == []
+    (said,) = warned(aws, saving_for(119.6))
     assert "AWS's instance metadata service announces at least 120 s ahead" in said
-    assert warned(caplog, NoticesConfig(file="/notice"), saving_for(3000)) == []
-    assert warned(caplog, NoticesConfig(), saving_for(3000)) == []
+    assert warned(NoticesConfig(file="/notice"), saving_for(3000)) == []
+    assert warned(NoticesConfig(), saving_for(3000)) == []
 
 
 def test_nobody_is_asked_by_default_and_a_wrong_name_is_refused_with_the_right_ones() -> None:

@@ -12,9 +12,9 @@ def stop(
     assignments: Assignments = None,
     wait: Annotated[bool, typer.Option(help="Wait until it has saved and ended.")] = True,
 ) -> None:
-    """Ask whoever trains a run to save and end, from any machine, by the store alone.
+    """Ask whoever trains a run to save and end.
 
-    Nothing is lost. A schedule begins the run again at its next time: pause it first where that is not wanted.
+    From any machine that reaches the store, and nothing is lost. A schedule begins the run again at its next time: pause it first where that is not wanted.
     """
     from flows.commands.stop import stop_run
 

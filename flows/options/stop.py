@@ -14,7 +14,8 @@ def stop(
 ) -> None:
     """Ask whoever trains a run to save and end.
 
-    From any machine that reaches the store, and nothing is lost. A schedule begins the run again at its next time: pause it first where that is not wanted.
+    From any machine that reaches the store, and nothing is lost. A schedule begins the run again at its next time:
+    pause it first where that is not wanted.
     """
     from flows.commands.stop import stop_run
 

@@ -12,7 +12,7 @@ import pytest
 from tasks.corpora.generate import generate_corpus
 from tasks.launching.processes import kill_tree
 from tests.helpers.commands import call_here
-from tests.helpers.operators import CONFIGURATION, ENDED, Operator, deployed, processes_of, working
+from tests.helpers.operators import CONFIGURATION, ENDED, Operator, deployed, kill_all, processes_of, working
 
 pytestmark = pytest.mark.server
 
@@ -97,16 +97,13 @@ def test_after_a_worker_is_killed_with_all_it_started_the_next_one_goes_on_and_n
 ) -> None:
     with working(operator, PREFECT, prefect_server, operator.folder) as worker:
         flow_run = begin(operator, "killed")
-        step = operator.state("killed").promoted
-        assert step is not None
         kill_tree(worker.pid)
+        kill_all(processes_of(flow_run))  # what is no descendant of the worker, as Prefect starts it
     began = time.monotonic()
     with working(operator, PREFECT, prefect_server, operator.folder):
         following = operator.submit("resume/resume", store="store", run="killed")
         operator.wait(lambda: operator.segment_has_saved(2, "killed"))
-        print(
-            f"from the kill to a new checkpoint: {time.monotonic() - began:.1f} s"
-        )  # measured, never asserted: -s shows
+        print(f"from the kill to a new checkpoint: {time.monotonic() - began:.1f} s")  # shown with -s
         training = operator.find_training(flow_run)
         for one in (flow_run, training):
             state = operator.states(one)[-1]

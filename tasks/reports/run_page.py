@@ -45,6 +45,7 @@ from tasks.reports.tables import (
     set_aside_table,
     splits_table,
 )
+from tasks.reports.time_line import draw_time_line
 
 TEMPLATE = "reports/run_page.html.jinja"
 MAX_CLASSES_BESIDE_A_TABLE = 16
@@ -82,6 +83,7 @@ def render_report(
         confusion=draw_confusion(evaluation) if evaluation else None,
         roc=draw_roc(evaluation) if evaluation else None,
         time=draw_time(time) if time else None,
+        time_line=draw_time_line(state),
         phases=draw_phases(state.segments),
         classes=draw_classes(dataset.target.classes, dataset.target.class_counts),
         evaluated=f"{plain(evaluation['split'])} split, {count_of(evaluation['num_samples'], 'sample')}, "

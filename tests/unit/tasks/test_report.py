@@ -228,7 +228,7 @@ def test_the_page_loads_nothing_and_runs_nothing(multiclass: str) -> None:
 
 def test_every_picture_has_its_content_in_words(multiclass: str) -> None:
     alts = [image["alt"] or "" for image in Page(multiclass).images]
-    assert len(alts) == 6 and all(len(alt) > 40 for alt in alts)
+    assert len(alts) == 7 and all(len(alt) > 40 for alt in alts)
     assert "3 interruptions: preempted at step 310, lost at step 637, time budget at step 905." in alts[0]
 
 
@@ -351,7 +351,7 @@ def test_a_binary_run_shows_its_roc_curve_and_a_run_without_one_does_without() -
     without: Mapping[str, Any] = records.evaluation | {"roc": None}
     assert draw_roc(without) is None
     plain = Page(render(replace(records, history={}, evaluation=dict(without))))
-    assert len(plain.images) == 4 and "2 classes" in (plain.images[0]["alt"] or "")
+    assert len(plain.images) == 5 and "2 classes" in (plain.images[0]["alt"] or "")
 
 
 def test_a_class_without_samples_does_not_divide_by_zero() -> None:

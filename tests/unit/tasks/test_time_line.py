@@ -1,0 +1,43 @@
+"""The time line: every second of every segment is on it, and what is between segments is not."""
+
+from itertools import pairwise
+
+import pytest
+
+from storage.runs.run_state import Throughput
+from tasks.reports.time_line import MAX_STRIPS, cut, draw_time_line
+from tests.helpers.finished_runs import measured_run, segments_of
+
+
+def test_a_segment_is_cut_without_a_gap_and_what_it_lost_comes_at_the_end_of_its_training() -> None:
+    (segment,) = segments_of([("failed", "", 1000, 250)])
+    waiting = Throughput(samples_per_second=1, tokens_per_second=1, input_wait_fraction=0.2)
+    stretches = cut(segment.model_copy(update={"throughput": waiting}))
+    assert [stretch.kind for stretch in stretches] == ["start", "useful", "input_wait", "again", "validate", "save"]
+    assert sum(stretch.seconds for stretch in stretches) == pytest.approx(segment.seconds)
+    for earlier, later in pairwise(stretches):
+        assert later.began_at == pytest.approx(earlier.began_at + earlier.seconds)
+    seconds = {stretch.kind: stretch.seconds for stretch in stretches}
+    train = segment.phases["train"]
+    assert seconds["input_wait"] == pytest.approx(0.2 * train)
+    assert seconds["again"] == pytest.approx(0.8 * train * 0.25)
+
+
+def test_of_a_segment_that_was_lost_only_the_whole_is_known() -> None:
+    (segment,) = segments_of([("lost", "", 1000, 250)])
+    (stretch,) = cut(segment)
+    assert (stretch.kind, stretch.seconds) == ("unknown", segment.seconds)
+
+
+def test_there_is_none_before_a_segment_has_ended() -> None:
+    assert draw_time_line(measured_run().model_copy(update={"segments": []})) is None
+
+
+def test_a_run_of_months_has_as_many_strips_as_can_be_read() -> None:
+    segments = segments_of([("preempted", "", 1_000_000 * number, 0) for number in range(1, 101)])
+    state = measured_run().model_copy(update={"segments": segments, "created_at": segments[0].started_at})
+    chart = draw_time_line(state)
+    assert chart is not None
+    assert chart.alt.startswith("Time line of 100 segments in ")
+    assert chart.svg.count("+ ") <= MAX_STRIPS
+    assert len(chart.svg) < 400_000

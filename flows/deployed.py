@@ -10,7 +10,10 @@ from prefect.states import Cancelled, Completed, Failed
 
 from flows.commands.status import describe_state
 from flows.train import train_with_retries
-from storage.errors import HoldfastError, RunBusyError, RunStoppedError
+from storage.errors import ConfigurationError, HoldfastError, RunBusyError, RunStoppedError
+from storage.objects.store import Store
+from storage.runs.addresses import find_target
+from storage.runs.manifest import find_runs
 from tasks.configuration import RunConfig
 from tasks.step import SKIPPED
 from tasks.telling.announce import announce
@@ -39,6 +42,17 @@ def train_deployed(config: RunConfig, max_segments: int | None) -> State[None]:
 def describe_failure(error: HoldfastError) -> State[None]:
     """The final state of a flow run that failed: the message, which is written for people, and no traceback."""
     return Failed(message=str(error))
+
+
+def find_named_run(address: str) -> tuple[Store, str]:
+    """The run that an address names. Raises `RunMissingError`, and `ConfigurationError` if it names a whole store."""
+    store, run = find_target(address)
+    if run is None:
+        runs = ", ".join(find_runs(store)) or "none"
+        raise ConfigurationError(
+            f"{address!r} is a store. Give the address of a run, STORE/runs/NAME. Its runs: {runs}."
+        )
+    return store, run
 
 
 def with_budget(config: RunConfig, seconds: float | None) -> RunConfig:

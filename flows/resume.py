@@ -7,14 +7,17 @@ from typing import Annotated
 
 from prefect import flow
 from prefect.client.schemas.objects import State
+from prefect.states import Completed
 from pydantic import Field
 
 from flows.deployed import describe_failure, train_deployed, with_budget
 from storage.errors import HoldfastError
 from storage.objects.addresses import open_store, require_run_name
 from storage.runs.manifest import Manifest
-from tasks.compatibility import in_words_of_now
+from tasks.compatibility import as_begun, describe_changes, in_words_of_now, read_stored, require_compatible
 from tasks.configuration import RunConfig
+from tasks.pages.words import duration
+from tasks.places import open_places
 from tasks.settings.reading import change_values, configure
 
 
@@ -25,6 +28,7 @@ def resume(
     segment_seconds: Annotated[float, Field(gt=0)] | None = None,
     steps: Annotated[int, Field(ge=1)] | None = None,
     ranks: Annotated[int, Field(ge=1)] | None = None,
+    dry_run: bool = False,
 ) -> State[None]:
     """Goes on with a run from its promoted checkpoint, with the configuration it was started with.
 
@@ -37,12 +41,30 @@ def resume(
         segment_seconds: Train one segment of so many seconds; to the end if left empty.
         steps: Optimizer steps of the whole run, those made already included; unchanged if left empty.
         ranks: Processes on the worker's machine, one per GPU where there are GPUs; unchanged if left empty.
+        dry_run: Only say what would be done, and do nothing.
     """
     try:
         config = load_run_configuration(store, run, {"train.steps": steps, "train.ranks": ranks})
+        if dry_run:
+            return Completed(name="Dry run", message=describe_plan(config, segment_seconds))
         return train_deployed(with_budget(config, segment_seconds), max_segments=1 if segment_seconds else None)
     except HoldfastError as error:
         return describe_failure(error)
+
+
+def describe_plan(config: RunConfig, segment_seconds: float | None) -> str:
+    """What `resume` would do now, in a sentence or two. Raises `IncompatibleRunError` if it would be refused."""
+    state = open_places(config).manifest.load_head().state
+    require_compatible(state, as_begun(config, state))
+    point = state.promoted.step if state.promoted else 0
+    how_far = f"for {duration(segment_seconds)}" if segment_seconds else "to its end"
+    plan = f"Would train {state.run} {how_far}, from step {point:,} of {config.train.steps:,}"
+    if state.is_complete and config.train.steps <= point:
+        plan = f"{state.run} is complete at step {point:,}: nothing would be trained"
+    elif state.lease is not None:
+        plan += f", unless process {state.lease.holder.pid} on {state.lease.holder.host} still trains it"
+    changes = describe_changes(read_stored(state.config), config.model_dump(mode="json"))
+    return f"{plan}. Changed: {'; '.join(changes.values()) or 'nothing'}."
 
 
 def load_run_configuration(store: str, run: str, changes: dict[str, int | None]) -> RunConfig:

@@ -71,7 +71,7 @@ def cancelled(worked: Operator) -> str:
 
 
 def test_all_are_deployed_to_the_pool_without_a_limit_whose_loss_would_end_training(operator: Operator) -> None:
-    for name in ("scheduled/train", "resume/resume", "scrub/scrub"):
+    for name in ("scheduled/train", "resume/resume", "audit/audit", "report/report", "scrub/scrub"):
         deployment = operator.deployment(name)
         assert deployment["work_pool_name"] == "holdfast"
         assert deployment["global_concurrency_limit"] is None
@@ -108,7 +108,7 @@ def test_the_forms_ask_for_little_and_explain_each_field(operator: Operator) -> 
     )
     assert list(train["properties"]) == ["configuration", "segment_seconds", "assignments"]
     assert train["required"] == ["configuration"]
-    assert list(resume["properties"]) == ["store", "run", "segment_seconds", "steps", "ranks"]
+    assert list(resume["properties"]) == ["store", "run", "segment_seconds", "steps", "ranks", "dry_run"]
     assert resume["required"] == ["store", "run"]
     assert list(scrub["properties"]) == ["address", "megabytes_per_second"]
     assert scrub["required"] == ["address"]
@@ -163,6 +163,12 @@ def test_train_stops_at_its_time_budget_and_resume_goes_on_to_the_end(worked: Op
     assert first["state"]["message"] == f"tiny: budget, step {state.promoted.step:,} of {ENDLESS:,}"
 
     steps = state.promoted.step + 40
+    plan = worked.run("resume/resume", store="store", run="tiny", steps=steps, dry_run=True)
+    assert plan["state"]["name"] == "Dry run", plan["state"]
+    assert f"from step {state.promoted.step:,} of {steps:,}" in plan["state"]["message"]
+    assert f"train.steps: was {ENDLESS}, is {steps} now" in plan["state"]["message"]
+    assert worked.state() == state
+
     second = worked.run("resume/resume", store="store", run="tiny", steps=steps)
     assert second["state"]["type"] == "COMPLETED", worked.worker_log.read_text()
     ended = worked.state()
@@ -174,6 +180,11 @@ def test_train_stops_at_its_time_budget_and_resume_goes_on_to_the_end(worked: Op
     tick = worked.run("scheduled/train", configuration="tiny.toml", assignments=[f"train.steps={steps}"])
     assert tick["state"]["type"] == "COMPLETED", worked.worker_log.read_text()
     assert worked.state().segments == ended.segments
+
+    for name, words in (("audit/audit", "The ledger is intact"), ("report/report", "/runs/tiny/report.html")):
+        looked = worked.run(name, address="store/runs/tiny")
+        assert looked["state"]["type"] == "COMPLETED", worked.worker_log.read_text()
+        assert words in looked["state"]["message"]
 
 
 def test_what_a_person_has_to_put_right_is_not_tried_again(worked: Operator) -> None:

@@ -1,0 +1,25 @@
+"""The flow behind the deployment `report`: the page about a run as it stands, asked for by a person.
+
+Invariant: the page is the one that `holdfast report` writes.
+"""
+
+from prefect import flow
+from prefect.client.schemas.objects import State
+from prefect.states import Completed
+
+from flows.commands.report import report_run
+from flows.deployed import describe_failure, find_named_run
+from storage.errors import HoldfastError
+
+
+@flow(name="report", flow_run_name="{address}", persist_result=False)
+def report(address: str) -> State[None]:
+    """Writes the page about a run as it stands, also while it trains; the message says where the page is.
+
+    Args:
+        address: The run's address STORE/runs/NAME; a folder is relative to the deployment's one or absolute.
+    """
+    try:
+        return Completed(message=report_run(*find_named_run(address), out=None))
+    except HoldfastError as error:
+        return describe_failure(error)

@@ -26,7 +26,7 @@ from training.configuration import CheckpointConfig
 
 EXPLAINED = (
     "Overhead is a part of all the time. Lost is training time at a crash: on average, at most in 95 % of the crashes, "
-    "and at most in any. Storage is per month."
+    "and at most in any. Storage, and GPU time that makes no progress, are dollars per month."
 )
 
 

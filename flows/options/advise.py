@@ -36,6 +36,9 @@ def advise(
         float | None,
         typer.Option(metavar="DOLLARS", help="Price of 1,000 put requests. Default: 0.005 in a bucket, 0 in a folder."),
     ] = None,
+    price_per_gpu_hour: Annotated[
+        float | None, typer.Option(metavar="DOLLARS", help="Price of an hour of one GPU. Default: 2.")
+    ] = None,
     failures_per_gpu_hour: Annotated[
         float | None,
         typer.Option(
@@ -51,10 +54,10 @@ def advise(
 
     Saving too often costs training time; saving too rarely means that a crash loses much work. The best interval
     follows from the time a save stops training, the time until it is durable, the time of a restart and how often the
-    run crashes: all measured, or given. The table shows overhead, lost work and storage cost for every interval,
-    computed and simulated. The configured interval is compared with the best one; --set checkpoint.every_seconds=300
-    and the like compare another. A page with a chart is written to the store: runs/RUN/advice.html. Nothing about the
-    run is changed.
+    run crashes: all measured, or given. The table shows overhead, lost work and the cost of storage for every
+    interval, beside the price of the GPU time that makes no progress, computed and simulated. The configured interval
+    is compared with the best one; --set checkpoint.every_seconds=300 and the like compare another. A page with a chart
+    is written to the store: runs/RUN/advice.html. Nothing about the run is changed.
     """
     from flows.commands.advise import advise_run, render_advice
 
@@ -65,6 +68,7 @@ def advise(
         "restart_seconds": restart_seconds,
         "price_per_gb_month": price_per_gb_month,
         "price_per_1000_puts": price_per_1000_puts,
+        "price_per_gpu_hour": price_per_gpu_hour,
         "failures_per_gpu_hour": failures_per_gpu_hour,
         "seed": seed,
     }

@@ -51,6 +51,7 @@ class AdviceOptions(ConfigModel):
     price_per_1000_puts: float | None = Field(
         None, ge=0, description="Dollars for 1,000 PUT requests; 0.005 in a bucket and 0 in a folder if not given."
     )
+    price_per_gpu_hour: float = Field(2.0, ge=0, description="Dollars for an hour of one GPU.")
     failures_per_gpu_hour: float = Field(
         LITERATURE_PER_GPU_HOUR,
         gt=0,

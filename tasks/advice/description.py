@@ -47,6 +47,7 @@ def _describe_interval(one: IntervalFigures) -> dict[str, Any]:
     return _describe_forecast(one.forecast) | {
         "simulated": asdict(one.simulation) | {"overhead": one.simulation.overhead},
         "dollars_per_month": one.dollars,
+        "gpu_dollars_per_month": one.gpu_dollars,
         "marks": one.marks,
     }
 

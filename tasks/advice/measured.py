@@ -23,7 +23,7 @@ from tasks.advice.cadence import (
 )
 from tasks.advice.cadence_simulation import Simulation, simulate_cadence
 from tasks.advice.figures import RunFigures, read_figures
-from tasks.advice.storage_cost import StoragePrices, StorageUse, plan_storage
+from tasks.advice.storage_cost import MONTH_SECONDS, StoragePrices, StorageUse, plan_storage
 from training.configuration import LONGEST_EVERY_SECONDS, CheckpointConfig
 
 SHOWN_SECONDS = (2, 5, 10, 20, 30, 60, 120, 180, 300, 450, 600, 900)
@@ -47,11 +47,16 @@ class Cadence:
 
 @dataclass(frozen=True)
 class IntervalFigures:
-    """What one interval comes to. `dollars` is None while the size of a checkpoint is not known."""
+    """What one interval comes to, in a month of training.
+
+    `dollars` are those of storage, None while the size of a checkpoint is not known; `gpu_dollars` those of GPU time
+    that makes no progress: stalls, steps that are made again, restarts.
+    """
 
     forecast: Forecast
     simulation: Simulation
     dollars: float | None
+    gpu_dollars: float
     marks: tuple[str, ...]
 
 
@@ -113,7 +118,7 @@ def advise(state: RunState, policy: CheckpointConfig, options: AdviceOptions, pr
         indifferent_range=_indifferent_range(basis, best),
         uncertain_range=_uncertain_range(basis),
         intervals=[
-            _look_at(interval, basis, options.seed, storage, _marks(interval, configured, recommended))
+            _look_at(interval, basis, options, figures, storage, _marks(interval, configured, recommended))
             for interval in _choose_intervals(basis, configured, recommended)
         ],
         scales=[_look_at_scale(num_gpus, basis, options, configured) for num_gpus in SCALES],
@@ -176,12 +181,20 @@ def _marks(interval: float, configured: Cadence, recommended: Cadence) -> tuple[
 
 
 def _look_at(
-    interval: float, basis: Basis, seed: int, storage: StorageUse | None, marks: tuple[str, ...]
+    interval: float,
+    basis: Basis,
+    options: AdviceOptions,
+    figures: RunFigures,
+    storage: StorageUse | None,
+    marks: tuple[str, ...],
 ) -> IntervalFigures:
+    forecast = forecast_cadence(interval, basis.costs, basis.rates)
+    gpu_hours = figures.world_size * MONTH_SECONDS / HOUR_SECONDS
     return IntervalFigures(
-        forecast=forecast_cadence(interval, basis.costs, basis.rates),
-        simulation=simulate_cadence(interval, basis.costs, basis.rates, NUM_RUNS, seed),
+        forecast=forecast,
+        simulation=simulate_cadence(interval, basis.costs, basis.rates, NUM_RUNS, options.seed),
         dollars=None if storage is None else storage.dollars_per_month(interval),
+        gpu_dollars=forecast.overhead * gpu_hours * options.price_per_gpu_hour,
         marks=marks,
     )
 

@@ -44,6 +44,7 @@ def _tiles(advice: Advice) -> list[Tile]:
         Tile("Overhead", percent(then.overhead), f"{percent(before.overhead)} as configured"),
         Tile("Lost at a crash", brief(then.mean_lost_seconds), f"{brief(before.mean_lost_seconds)} as configured"),
         Tile("Storage per month", _cost(best), f"{_cost(now)} as configured"),
+        Tile("GPU time lost per month", dollars(best.gpu_dollars), f"{dollars(now.gpu_dollars)} as configured"),
     ]
 
 

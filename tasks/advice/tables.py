@@ -16,7 +16,7 @@ def intervals_table(intervals: Sequence[Mapping[str, Any]]) -> Table:
     columns: list[tuple[str, Kind]] = [
         ("Interval", "number"), ("Overhead", "number"), ("Stall", "number"), ("Done again", "number"),
         ("Restarts", "number"), ("Simulated", "number"), ("Lost", "number"), ("95 %", "number"),
-        ("At most", "number"), ("Storage", "number"), ("", "text"),
+        ("At most", "number"), ("Storage", "number"), ("GPU time", "number"), ("", "text"),
     ]  # fmt: skip
     rows = [
         [
@@ -25,6 +25,7 @@ def intervals_table(intervals: Sequence[Mapping[str, Any]]) -> Table:
             Cell(percent(one["simulated"]["overhead"])),
             *(Cell(brief(one[f"{name}_lost_seconds"])) for name in ("mean", "p95", "bound")),
             Cell(NOTHING if one["dollars_per_month"] is None else dollars(one["dollars_per_month"])),
+            Cell(dollars(one["gpu_dollars_per_month"])),
             Cell(", ".join(one["marks"])),
         ]
         for one in intervals

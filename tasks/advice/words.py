@@ -57,6 +57,9 @@ def list_assumptions(advice: Advice) -> list[str]:
         f"By simulation: {advice.intervals[0].simulation.num_runs:,} runs of a month each, or of 300 interruptions "
         f"where that is shorter; seed {advice.options.seed}. The other figures are exact for the same model.",
         *_storage_assumptions(advice),
+        f"GPU time: the overhead of a month of training on {count_of(advice.figures.world_size, 'GPU')}, one for each "
+        f"rank of the last segment, at ${advice.options.price_per_gpu_hour:g} an hour. The default, $2, is an "
+        "example: give yours with --price-per-gpu-hour.",
         "For other numbers of GPUs: "
         f"{advice.options.failures_per_gpu_hour:.2g} failures per GPU-hour, each of which stops the whole run"
         f"{_literature(advice)}, and no notices. The state is as large as it is now, since every GPU has all of it; "

@@ -268,6 +268,16 @@ def test_extreme_figures_have_an_advice_too() -> None:
     assert judge_advice(advice).headline in render_advice_page(advice, "").replace("&#39;", "'")
 
 
+def test_gpu_time_that_makes_no_progress_has_its_price_beside_storage() -> None:
+    cheap, dear = advised(price_per_gpu_hour=1), advised(price_per_gpu_hour=3)
+    hours = cheap.figures.world_size * 365.25 / 12 * 24
+    for one, other in zip(cheap.intervals, dear.intervals, strict=True):
+        assert one.gpu_dollars == pytest.approx(one.forecast.overhead * hours)
+        assert other.gpu_dollars == pytest.approx(3 * one.gpu_dollars)
+    page = render_advice_page(dear, "")
+    assert "GPU time lost per month" in page and "at $3 an hour" in page
+
+
 def test_the_page_shows_every_interval_and_assumption_and_is_the_same_each_time() -> None:
     advice = measured_advice()
     page = render_advice_page(advice, "holdfast advise /store/runs/quality")

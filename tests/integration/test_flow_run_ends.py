@@ -13,6 +13,7 @@ from tasks.corpora.generate import generate_corpus
 from tasks.launching.processes import kill_tree
 from tests.helpers.commands import call_here
 from tests.helpers.operators import CONFIGURATION, ENDED, Operator, deployed, kill_all, processes_of, working
+from tests.helpers.prefect_server import running_prefect_server
 
 pytestmark = pytest.mark.server
 
@@ -21,17 +22,24 @@ FINAL = {"COMPLETED", "FAILED", "CRASHED", "CANCELLED"}
 
 
 @pytest.fixture(scope="module")
-def operator(tmp_path_factory: pytest.TempPathFactory, prefect_server: dict[str, str]) -> Iterator[Operator]:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """Of its own: on the one that all tests share, deployments of the same names would take turns."""
+    with running_prefect_server(tmp_path_factory.mktemp("prefect")) as environment:
+        yield environment
+
+
+@pytest.fixture(scope="module")
+def operator(tmp_path_factory: pytest.TempPathFactory, server: dict[str, str]) -> Iterator[Operator]:
     folder = tmp_path_factory.mktemp("operator")
     (folder / "tiny.toml").write_text(CONFIGURATION)
     generate_corpus(folder / "corpus", "policy", 600)
-    with deployed(folder, PREFECT, prefect_server) as operator:
+    with deployed(folder, PREFECT, server) as operator:
         yield operator
 
 
 @pytest.fixture(scope="module")
-def worked(operator: Operator, prefect_server: dict[str, str]) -> Iterator[Operator]:
-    with working(operator, PREFECT, prefect_server, operator.folder):
+def worked(operator: Operator, server: dict[str, str]) -> Iterator[Operator]:
+    with working(operator, PREFECT, server, operator.folder):
         yield operator
 
 
@@ -93,14 +101,14 @@ def test_a_flow_run_too_many_is_skipped_with_all_that_belongs_to_it(worked: Oper
 
 
 def test_after_a_worker_is_killed_with_all_it_started_the_next_one_goes_on_and_nothing_is_shown_as_running(
-    operator: Operator, prefect_server: dict[str, str]
+    operator: Operator, server: dict[str, str]
 ) -> None:
-    with working(operator, PREFECT, prefect_server, operator.folder) as worker:
+    with working(operator, PREFECT, server, operator.folder) as worker:
         flow_run = begin(operator, "killed")
         kill_tree(worker.pid)
         kill_all(processes_of(flow_run))  # what is no descendant of the worker, as Prefect starts it
     began = time.monotonic()
-    with working(operator, PREFECT, prefect_server, operator.folder):
+    with working(operator, PREFECT, server, operator.folder):
         following = operator.submit("resume/resume", store="store", run="killed")
         operator.wait(lambda: operator.segment_has_saved(2, "killed"))
         print(f"from the kill to a new checkpoint: {time.monotonic() - began:.1f} s")  # shown with -s

@@ -1,11 +1,13 @@
 """A flow run's page in Prefect while a segment trains, on a real server; and the report that is written meanwhile."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 from prefect import flow
+from prefect.runtime import flow_run
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from storage.objects.local_store import LocalStore
@@ -27,9 +29,10 @@ CONFIG = RunConfig.model_validate(
 SPEED = Throughput(samples_per_second=64, tokens_per_second=640, input_wait_fraction=0.25)
 
 
-def read_artifacts(api: str) -> dict[str, dict[str, Any]]:
-    response = httpx.post(f"{api}/artifacts/filter", json={}, timeout=ANSWER_SECONDS, trust_env=False)
-    return {artifact["key"]: artifact for artifact in response.json() if artifact["key"].endswith("-run")}
+def read_artifacts(api: str, flow_run: str) -> dict[str, dict[str, Any]]:
+    wanted = {"artifacts": {"flow_run_id": {"any_": [flow_run]}}}
+    response = httpx.post(f"{api}/artifacts/filter", json=wanted, timeout=ANSWER_SECONDS, trust_env=False)
+    return {artifact["key"]: artifact for artifact in response.json()}
 
 
 def test_progress_and_page_follow_the_ranks_reports_and_promotions(
@@ -43,19 +46,20 @@ def test_progress_and_page_follow_the_ranks_reports_and_promotions(
     report = store.root / "runs/run/report.html"
 
     @flow(name="shows a run")
-    def show() -> None:
+    def show() -> dict[str, dict[str, Any]]:
+        read = partial(read_artifacts, api, str(flow_run.id))
         with LivePicture(CONFIG, places) as shown:
             shown.show(Report(phase="train", step=40, loss=0.5, throughput=SPEED))
-            assert wait_until(lambda: "progress-run" in read_artifacts(api))
+            assert wait_until(lambda: "progress-run" in read())
             assert not report.exists()  # no promotion, no page
             shown.promoted(places.manifest.load_head().state.kept[0])
-            assert wait_until(lambda: "run-run" in read_artifacts(api))
+            assert wait_until(lambda: "run-run" in read())
             shown.show(Report(phase="train", step=60, loss=0.4))
-            assert wait_until(lambda: read_artifacts(api)["progress-run"]["data"] == 60)
+            assert wait_until(lambda: read()["progress-run"]["data"] == 60)
+        return read()
 
     with temporary_settings({PREFECT_API_URL: api}):
-        show()
-    found = read_artifacts(api)
+        found = show()
     assert found["progress-run"]["description"] == "training, step 60 of 100, loss 0.4000"
     assert "## Checkpoints that are kept: 3" in found["run-run"]["data"]
     assert "Full report" in found["run-run"]["data"]

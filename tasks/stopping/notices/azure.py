@@ -15,6 +15,7 @@ from tasks.pages.words import shortened
 from tasks.stopping.notices.metadata import MetadataService
 from tasks.stopping.notices.notice import Notice
 
+ENDPOINT = "http://169.254.169.254"
 EVENTS_PATH = "/metadata/scheduledevents?api-version=2020-07-01"
 NAME_PATH = "/metadata/instance/compute/name?api-version=2021-02-01&format=text"
 MACHINE_NAME = re.compile(r"[\w.-]+")

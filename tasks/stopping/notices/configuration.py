@@ -30,9 +30,9 @@ class NoticesConfig(ConfigModel):
         description="A file that is the notice when it is there; its first line is quoted. While it is there no "
         "segment goes on. A relative path is taken from the configuration file's folder.",
     )
-    azure_endpoint: str = Field(
-        "http://169.254.169.254",
+    azure_endpoint: str | None = Field(
+        None,
         min_length=1,
-        description="Azure's metadata service. Those of AWS and GCP are taken from AWS_EC2_METADATA_SERVICE_ENDPOINT "
-        "and GCE_METADATA_HOST, as their own libraries do, where these are set.",
+        description="Address of Azure's metadata service, if it is another one than Azure's own. Those of AWS and GCP "
+        "are taken from AWS_EC2_METADATA_SERVICE_ENDPOINT and GCE_METADATA_HOST, as their own libraries do.",
     )

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tasks.stopping.notices.aws import AwsNotices
-from tasks.stopping.notices.azure import AzureNotices
+from tasks.stopping.notices.azure import ENDPOINT, AzureNotices
 from tasks.stopping.notices.configuration import Cloud, NoticesConfig
 from tasks.stopping.notices.file import NoticeFile
 from tasks.stopping.notices.gcp import GcpNotices
@@ -13,7 +13,7 @@ from tasks.stopping.notices.notice import NoticeSource
 CLOUDS: dict[Cloud, Callable[[NoticesConfig], NoticeSource]] = {
     "aws": lambda _config: AwsNotices(),
     "gcp": lambda _config: GcpNotices(),
-    "azure": lambda config: AzureNotices(config.azure_endpoint),
+    "azure": lambda config: AzureNotices(config.azure_endpoint or ENDPOINT),
 }
 
 

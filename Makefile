@@ -30,7 +30,7 @@ test: setup
 	$(MAKE) --jobs=2 lint fast-tests
 
 fast-tests: setup
-	$(BIN)/python -m pytest -n 5 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 -m "not slow"
+	$(BIN)/python -m pytest -n 5 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 --durations 25 -m "not slow"
 
 # The unit tests alone: they need nothing but files.
 quick: setup

@@ -85,6 +85,7 @@ def test_a_port_in_use_is_a_warning_and_training_goes_on(runner: Runner) -> None
     assert runner.status()["state"] == "completed"
 
 
+@pytest.mark.slow
 def test_an_address_that_this_machine_has_not_is_a_warning_too(runner: Runner, port: int) -> None:
     result = runner.call("run", segment__metrics_port=port, segment__metrics_host="no-such-host.invalid")
     assert result.returncode == 0, result.stderr

@@ -44,7 +44,7 @@ def services() -> Iterator[MetadataServices]:
         yield running
 
 
-@pytest.fixture(scope="module", params=["file", "aws", "SIGUSR1"])
+@pytest.fixture(scope="module", params=[pytest.param("file", marks=pytest.mark.slow), "aws", "SIGUSR1"])
 def told(
     request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,

@@ -4,15 +4,12 @@ Invariant: training does not wait for it. A thread of the supervising process do
 and from the store; a server or a store that does not answer is asked again the next time.
 """
 
-import threading
 import time
-from contextvars import copy_context
-from types import TracebackType
-from typing import Self
 
 from storage.datasets import load_dataset
 from storage.errors import HoldfastError
 from storage.runs.run_state import CheckpointRecord, RunState
+from tasks.beside.companion import Companion
 from tasks.configuration import RunConfig
 from tasks.live.summary import summarise
 from tasks.pages.words import duration
@@ -28,10 +25,11 @@ PROGRESS_SECONDS = 10.0
 PAGE_SECONDS = 60.0
 
 
-class LivePicture:
+class LivePicture(Companion):
     """A context manager around one segment."""
 
     def __init__(self, config: RunConfig, places: RunPlaces) -> None:
+        super().__init__("live picture")
         self._config = config
         self._places = places
         self._report: Report | None = None
@@ -40,19 +38,6 @@ class LivePicture:
         self._progress = LiveArtifact(f"progress-{config.run}", "progress")
         self._summary = LiveArtifact(f"run-{config.run}", "markdown")
         self._pictures = {name: LiveArtifact(f"{name}-{config.run}", "image") for name in ("loss", "metrics")}
-        self._is_over = threading.Event()
-        context = copy_context()  # by which Prefect knows the flow run
-        self._thread = threading.Thread(target=lambda: context.run(self._keep), name="live picture", daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._is_over.set()
-        self._thread.join()
 
     def show(self, report: Report) -> None:
         """Take over one report."""
@@ -62,7 +47,7 @@ class LivePicture:
         """The page is to be made anew."""
         self._has_got_on = True
 
-    def _keep(self) -> None:
+    def _accompany(self) -> None:
         while not self._is_over.wait(PROGRESS_SECONDS):
             self._tell_progress()
             if self._has_got_on and time.monotonic() >= self._page_at:

@@ -4,13 +4,10 @@ Invariant: it goes there in a thread of its own, which nobody waits for while ra
 log its punctuality. When the block is left the newest part of the log is in the store, or a warning was given.
 """
 
-import threading
-from types import TracebackType
-from typing import Self
-
 from storage.errors import StoreError
 from storage.logs import LOG_NAME, write_log
 from storage.runs.run_state import Lease
+from tasks.beside.companion import Companion
 from tasks.places import RunPlaces
 from tasks.running.launch import find_folder
 from tasks.telling.announce import warn
@@ -18,27 +15,16 @@ from tasks.telling.announce import warn
 LOG_SECONDS = 5.0
 
 
-class LiveLog:
+class LiveLog(Companion):
     """A context manager around the ranks of a lease. Where they print elsewhere, it finds no file and does nothing."""
 
     def __init__(self, places: RunPlaces, lease: Lease) -> None:
+        super().__init__("live-log")
         self._places, self._fence = places, lease.fence
         self._file = find_folder(places, lease) / LOG_NAME
         self._num_bytes = 0
-        self._is_over = threading.Event()
-        self._thread = threading.Thread(target=self._keep_on, name="live-log", daemon=True)
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._is_over.set()
-        self._thread.join()
-
-    def _keep_on(self) -> None:
+    def _accompany(self) -> None:
         is_over = False
         while not is_over:
             is_over = self._is_over.wait(LOG_SECONDS)  # and once more at last: ranks say why they end

@@ -6,15 +6,12 @@ not start itself, and not when it suspends one: so the flow run's state is asked
 is asked again later, and training goes on meanwhile.
 """
 
-import threading
 import time
 from collections.abc import Callable
-from contextvars import copy_context
-from types import TracebackType
-from typing import Self
 
 from storage.errors import RunStoppedError, StoreError
 from storage.segment_notes import find_stop
+from tasks.beside.companion import Companion
 from tasks.pages.words import moment
 from tasks.places import RunPlaces
 from tasks.remote.left_running import remember_flow_runs
@@ -28,29 +25,17 @@ LOOK_SECONDS = 5.0
 ASK_PREFECT_SECONDS = 15.0
 
 
-class Wishes:
+class Wishes(Companion):
     """A context manager around the ranks of one lease: what is asked for makes the request."""
 
     def __init__(self, places: RunPlaces, fence: int, request: StopRequest) -> None:
+        super().__init__("wishes")
         self._places = places
         self._fence = fence
         self._request = request
         self._ask_prefect_at = time.monotonic() + ASK_PREFECT_SECONDS
-        self._is_over = threading.Event()
-        context = copy_context()  # by which Prefect knows the flow run
-        self._thread = threading.Thread(target=lambda: context.run(self._watch), name="wishes", daemon=True)
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._is_over.set()
-        self._thread.join()
-
-    def _watch(self) -> None:
+    def _accompany(self) -> None:
         remember_flow_runs(self._places, self._fence)  # here, since the server may take its time
         wishes: tuple[Callable[[], str | None], ...] = (self._find_stop, self._find_cancel, find_suspension)
         while not self._request.is_made:

@@ -4,41 +4,28 @@ Invariant: it beats in a thread of its own as long as the lease is held, also wh
 that fails for a moment costs a beat, never the training.
 """
 
-import threading
 import time
-from types import TracebackType
-from typing import Self
 
 from storage.errors import StoreError
 from storage.runs.segments import Heartbeat as Beat
 from storage.runs.segments import write_heartbeat
+from tasks.beside.companion import Companion
 from tasks.places import RunPlaces
 from tasks.telling.announce import warn
 
 HEARTBEAT_SECONDS = 5.0
 
 
-class Heartbeat:
+class Heartbeat(Companion):
     """A context manager. `step` is what the ranks reported last; whoever knows it sets it."""
 
     def __init__(self, places: RunPlaces, fence: int, first_step: int) -> None:
+        super().__init__("heartbeat")
         self.step = first_step
         self._places = places
         self._fence = fence
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stopped.set()
-        self._thread.join()
-
-    def _beat(self) -> None:
+    def _accompany(self) -> None:
         beat = 0
         while True:
             beat += 1
@@ -51,5 +38,5 @@ class Heartbeat:
                 )
             except StoreError as error:
                 warn(f"The heartbeat could not be written; the next one is due in {HEARTBEAT_SECONDS:.0f} s: {error}")
-            if self._stopped.wait(HEARTBEAT_SECONDS):
+            if self._is_over.wait(HEARTBEAT_SECONDS):
                 return

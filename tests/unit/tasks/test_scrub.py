@@ -11,6 +11,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from prefect.events.clients import PrefectEventsClient
+from prefect.events.worker import EventsWorker
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from storage.checkpoints import rereading
@@ -234,10 +236,16 @@ def test_an_alert_warns_and_does_not_wait_for_a_server_that_does_not_answer(
         listening.settimeout(PATIENCE_SECONDS)
         server = threading.Thread(target=answer_nobody)
         server.start()
-        with temporary_settings({PREFECT_API_URL: f"http://127.0.0.1:{listening.getsockname()[1]}/api"}):
-            alert(ROT, "store/runs/run", "bits have rotted", step=3)
-            has_returned.set()
-            server.join()
+        address = f"http://127.0.0.1:{listening.getsockname()[1]}/api"
+        # Prefect keeps a process's first connection, whatever address later settings name: that of another test.
+        EventsWorker.set_client_override(PrefectEventsClient, api_url=address)
+        try:
+            with temporary_settings({PREFECT_API_URL: address}):
+                alert(ROT, "store/runs/run", "bits have rotted", step=3)
+                has_returned.set()
+                server.join()
+        finally:
+            EventsWorker.set_client_override(None)
     assert seen == [True]  # it was tried, in a thread of Prefect's, and was waiting all the time
     assert "bits have rotted" in caplog.text
 

@@ -109,6 +109,12 @@ class Operator:
         """Press Resume."""
         self._request("POST", f"/flow_runs/{flow_run}/resume", json={})
 
+    def flow_runs(self, name: str) -> list[str]:
+        """The flow runs of a deployment that have begun, and those that are to begin without its schedule."""
+        wanted = {"deployments": {"id": {"any_": [self.deployment(name)["id"]]}}}
+        found = self._request("POST", "/flow_runs/filter", json=wanted)
+        return [str(run["id"]) for run in found if not run["auto_scheduled"] or run["start_time"]]
+
     def steps(self, flow_run: str) -> dict[str, str]:
         """The steps of a flow run, by name: the type of each one's state."""
         wanted = {"task_runs": {"flow_run_id": {"any_": [flow_run]}}}

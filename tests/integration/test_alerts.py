@@ -138,6 +138,7 @@ def test_that_a_flow_run_crashed_arrives_though_whoever_died_tells_nobody(
     assert text.startswith("The flow run was killed, or not heard of for 90 s.")
 
 
+@pytest.mark.slow
 def test_of_a_run_whose_ranks_were_killed_it_is_told_that_a_segment_was_lost_and_once_that_the_run_is_complete(
     runner: Runner, phone: Phone, environment: dict[str, str]
 ) -> None:

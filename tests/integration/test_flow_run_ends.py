@@ -92,6 +92,7 @@ def test_a_stop_by_the_store_ends_everything_as_cancelled_with_no_step_lost(work
     assert f"at step {segment.last_step:,}" in report.read_text()
 
 
+@pytest.mark.slow
 def test_a_suspended_flow_run_saves_and_its_resume_goes_on(worked: Operator) -> None:
     flow_run = begin(worked, "suspended")
     worked.suspend(flow_run)
@@ -110,6 +111,7 @@ def test_a_suspended_flow_run_saves_and_its_resume_goes_on(worked: Operator) -> 
     assert worked.state("suspended").segments[1].first_step == segment.last_step
 
 
+@pytest.mark.slow
 def test_a_flow_run_too_many_is_skipped_with_all_that_belongs_to_it(worked: Operator) -> None:
     flow_run = begin(worked, "busy")
     for name, parameters in (

@@ -67,6 +67,7 @@ def make_runner(folder: Path, prefect_server: dict[str, str], **settings: object
     return Runner(configuration, {**on_slurm, "run": "kept", **settings}, environment)
 
 
+@pytest.mark.slow
 def test_a_run_whose_rank_dies_goes_on_in_the_same_job(
     own_slurm: SlurmCluster, tmp_path: Path, prefect_server: dict[str, str]
 ) -> None:

@@ -159,6 +159,7 @@ def own_environment(prefect_server: dict[str, str]) -> dict[str, str]:
     return {**prefect_server, **os.environ, "PREFECT_API_URL": prefect_server["PREFECT_API_URL"]}
 
 
+@pytest.mark.slow
 def test_a_run_over_a_bucket_ends_with_the_weights_of_a_local_one(
     kubernetes: KubernetesCluster,
     s3_endpoint: str,

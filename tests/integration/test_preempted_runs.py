@@ -44,7 +44,9 @@ def services() -> Iterator[MetadataServices]:
         yield running
 
 
-@pytest.fixture(scope="module", params=[pytest.param("file", marks=pytest.mark.slow), "aws", "SIGUSR1"])
+@pytest.fixture(
+    scope="module", params=["aws", *(pytest.param(way, marks=pytest.mark.slow) for way in ("file", "SIGUSR1"))]
+)
 def told(
     request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,

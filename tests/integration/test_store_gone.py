@@ -80,6 +80,7 @@ def words(log: Path) -> str:
     return " ".join(log.read_text().split())
 
 
+@pytest.mark.slow
 def test_a_bucket_that_is_gone_for_a_while_at_settle_at_evaluate_and_at_report_ends_no_run(over: Over) -> None:
     assert over.exit_code == 0, over.said
     assert "Cannot reach the store s3://" in over.said and "Traceback" not in over.said
@@ -89,6 +90,7 @@ def test_a_bucket_that_is_gone_for_a_while_at_settle_at_evaluate_and_at_report_e
     assert status["steps_lost_total"] == 0
 
 
+@pytest.mark.slow
 def test_what_the_run_left_in_the_bucket_is_proven_file_by_file_and_sample_by_sample(over: Over) -> None:
     verified = over.runner.call("verify")
     assert verified.returncode == 0 and "None yet." not in verified.stdout, verified.stdout + verified.stderr

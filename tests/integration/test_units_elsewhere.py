@@ -167,6 +167,7 @@ def dask(environment: dict[str, str], tmp_path: Path) -> Iterator[tuple[str, lis
         yield address, [stack.enter_context(running(worker, environment, log)) for _ in range(2)]
 
 
+@pytest.mark.slow
 def test_on_dask_a_worker_that_is_killed_changes_nothing(
     config: DataConfig,
     undisturbed: dict[str, str],

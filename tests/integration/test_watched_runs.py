@@ -88,6 +88,7 @@ def copy_elsewhere(store: LocalStore, folder: Path) -> str:
     return f"{elsewhere.address}/runs/watched"
 
 
+@pytest.mark.slow
 def test_a_log_is_read_and_followed_from_the_store_while_the_run_trains_and_over_to_its_next_segment(
     runner: Runner, tmp_path: Path
 ) -> None:

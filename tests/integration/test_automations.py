@@ -1,0 +1,50 @@
+"""What an automation of the README does on a real server: the next flow run after a crash."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from tasks.corpora.generate import generate_corpus
+from tests.helpers.commands import ROOT, call_here
+from tests.helpers.operators import CONFIGURATION, ENDED, Operator, deployed, kill_all, processes_of, working
+from tests.helpers.prefect_server import running_prefect_server
+
+pytestmark = [pytest.mark.server, pytest.mark.slow]
+
+PREFECT = [sys.executable, "-m", "prefect", "--no-prompt"]
+# Where the schedule finds its configuration: deployments/prefect.yaml.
+SCHEDULED_CONFIGURATION = "deployments/configs/demo.toml"
+
+
+@pytest.fixture
+def operator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operator]:
+    """With a worker, the automations, and a run where the schedule looks for one."""
+    folder = tmp_path_factory.mktemp("operator")
+    configuration = folder / SCHEDULED_CONFIGURATION
+    configuration.parent.mkdir(parents=True)
+    configuration.write_text(CONFIGURATION)
+    generate_corpus(configuration.parent / "corpus", "policy", 600)
+    with running_prefect_server(tmp_path_factory.mktemp("prefect"), with_automations=True) as server:
+        create = [*PREFECT, "automation", "create", "--from-file", str(ROOT / "deployments/automations.yaml")]
+        created = subprocess.run(create, env=server, capture_output=True, text=True)
+        assert created.returncode == 0, created.stdout + created.stderr
+        with deployed(folder, PREFECT, server) as operator, working(operator, PREFECT, server, folder):
+            yield Operator(operator.api, configuration.parent, operator.worker_log)
+
+
+def test_after_a_flow_run_was_killed_the_next_one_begins_without_a_person_and_without_the_schedule(
+    operator: Operator,
+) -> None:
+    killed = operator.submit("scheduled/train")
+    operator.wait(lambda: operator.segment_has_saved(1))
+    kill_all(processes_of(killed))
+    operator.wait(lambda: operator.states(killed)[-1]["type"] == "CRASHED")
+    operator.wait(lambda: operator.segment_has_saved(2))
+    (following,) = [run for run in operator.flow_runs("scheduled/train") if run != killed]
+    call_here(["stop", operator.folder / "store/runs/tiny"])
+    operator.wait(lambda: operator.states(following)[-1]["type"] in ENDED)
+    assert operator.states(following)[-1]["type"] == "CANCELLED"
+    (lost, stopped) = operator.state().segments
+    assert (lost.outcome, stopped.outcome) == ("lost", "preempted")

@@ -19,6 +19,7 @@ from storage.runs.run_state import JobRecord, Lease, RunState, SegmentRecord
 from storage.runs.segments import OutcomeRecord, find_heartbeat, find_outcome
 from storage.runs.transitions import end_evaluation, end_segment, take_over
 from tasks.configuration import RunConfig
+from tasks.launching.killed_ranks import describe_killed_ranks
 from tasks.launching.launchers import end_job
 from tasks.launching.processes import find_orphans, wait_for_orphans
 from tasks.launching.ranks import SPECIFICATION_NAME
@@ -135,15 +136,16 @@ def settle_evaluation(config: RunConfig, places: RunPlaces, lease: Lease) -> Non
 def _wait_for_ranks(config: RunConfig, places: RunPlaces, lease: Lease) -> str | None:
     """Those whose launcher was killed may be saving right now. On another machine there is nothing to wait for.
 
-    A cluster's job is ended wherever this runs; what the cluster says of it is returned.
+    A cluster's job is ended wherever this runs. Returns what the cluster, or torchrun here, says of how they ended.
     """
     if lease.job is not None:
         return _end_job(config, places, lease, lease.job)
     if not is_visible(lease.holder):
         return None
-    if wait_for_orphans(find_folder(places, lease) / SPECIFICATION_NAME, config.segment.grace_seconds):
+    folder = find_folder(places, lease)
+    if wait_for_orphans(folder / SPECIFICATION_NAME, config.segment.grace_seconds):
         announce("Ranks of a process before were still running: waited until they saved a checkpoint and exited.")
-    return None
+    return describe_killed_ranks(folder / LOG_NAME)
 
 
 def _end_job(config: RunConfig, places: RunPlaces, lease: Lease, job: JobRecord) -> str | None:
@@ -227,7 +229,7 @@ def _describe_segment(
 
 
 def _describe_cause(outcome: OutcomeRecord | None, said: str | None) -> str:
-    """The ranks' words; of what they did not choose also the cluster's, which knows why."""
+    """The ranks' words; of what they did not choose also those of the cluster or torchrun, which know why."""
     cause = outcome.cause if outcome else LOST
     is_theirs = outcome is not None and outcome.outcome in ("completed", "budget", "diverged")
     return cause if said is None or is_theirs else f"{cause.removesuffix('.')}. {said}"

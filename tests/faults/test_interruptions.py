@@ -55,6 +55,7 @@ class Interrupted:
     damaged_steps: list[int] = field(default_factory=list)
     verified: "subprocess.CompletedProcess[str] | None" = None
     holder: int = 0
+    killed_rank: int = 0
     refused: "subprocess.CompletedProcess[str] | None" = None
     status: dict[str, Any] = field(default_factory=dict)
 
@@ -159,7 +160,8 @@ def kill_one_rank_while_a_second_command_asks(run: Interrupted) -> None:
     assert len(ranks) == 2
     with stopped(ranks):  # so that the first command cannot be done before the second one looks
         run.holder, run.refused = process.pid, run.runner.call("run")
-        os.kill(ranks[1], signal.SIGKILL)
+        run.killed_rank = ranks[1]
+        os.kill(run.killed_rank, signal.SIGKILL)
     run.exit_codes["rank killed"] = process.wait(RUN_SECONDS)
 
 
@@ -246,8 +248,9 @@ def test_one_rank_is_killed_and_the_flow_goes_on_by_itself_while_a_second_comman
     assert f"is being trained by process {interrupted.holder}" in interrupted.refused.stderr
     assert "Traceback" not in interrupted.refused.stderr
     assert interrupted.exit_codes["rank killed"] == 0, interrupted.runner.log.read_text()
-    outcomes = [segment["outcome"] for segment in interrupted.status["segments"][4:]]
-    assert outcomes[0] in ("failed", "lost") and outcomes[1:] == ["completed"]
+    lost, *following = interrupted.status["segments"][4:]
+    assert lost["outcome"] in ("failed", "lost") and [segment["outcome"] for segment in following] == ["completed"]
+    assert f"(process {interrupted.killed_rank}) was killed with SIGKILL" in lost["cause"]
 
 
 def test_a_completed_run_is_left_as_it_is(

@@ -1,22 +1,27 @@
-"""Whether a save fits into the time that a notice leaves.
+"""Whether a save fits into the time that a notice, or a cancel in Prefect, leaves.
 
 Invariant: said from what the run has measured and what the clouds document; before the first save nothing is said.
 """
 
+import os
 from collections.abc import Callable
 
 from storage.runs.run_state import RunState
 from tasks.advice.figures import read_figures
 from tasks.pages.words import duration, listed
 from tasks.stopping.notices.configuration import NoticesConfig
-from tasks.stopping.notices.notice import NoticeSource
 from tasks.stopping.notices.sources import open_sources
+
+# Seconds from a cancel until Prefect kills a deployment's flow run; no setting changes them. Its workers tell the
+# process of a flow run, by this variable, which one it is.
+CANCEL_SECONDS = 30.0
+OF_A_WORKER = "PREFECT__FLOW_RUN_ID"
 
 
 def warn_of_short_notice(config: NoticesConfig, warn: Callable[[str], None], state: RunState) -> None:
     """Say so if the ranks would need longer for the step under way and a save than the shortest notice leaves."""
     needed = _save_seconds(state), read_figures(state).step_seconds or 0.0
-    short = [source for source in open_sources(config) if _is_short(source, sum(needed))]
+    short = [words for seconds, words in _times_left(config) if seconds < sum(needed)]
     if short:
         warn(_describe(short, *needed))
 
@@ -27,15 +32,23 @@ def _save_seconds(state: RunState) -> float:
     return max((save.durable_seconds / save.count for save in saves), default=0.0)
 
 
-def _is_short(source: NoticeSource, seconds: float) -> bool:
-    return source.least_seconds is not None and source.least_seconds < seconds
+def _times_left(config: NoticesConfig) -> list[tuple[float, str]]:
+    """The seconds that each way to be told of the end leaves, if anybody says how many, and who says so."""
+    times = [
+        (source.least_seconds, f"{source.name} announces at least {source.least_seconds:.0f} s ahead")
+        for source in open_sources(config)
+        if source.least_seconds is not None
+    ]
+    if OF_A_WORKER in os.environ:
+        times.append((CANCEL_SECONDS, f"Prefect kills a flow run {CANCEL_SECONDS:.0f} s after its cancel"))
+    return times
 
 
-def _describe(short: list[NoticeSource], save_seconds: float, step_seconds: float) -> str:
-    left = listed(f"{source.name} announces at least {source.least_seconds:.0f} s ahead" for source in short)
+def _describe(short: list[str], save_seconds: float, step_seconds: float) -> str:
     return (
-        f"At a notice a save may not be complete in time: this run needed {duration(save_seconds)} from the beginning "
-        f"of a save until it was durable, and {duration(step_seconds)} for a step; {left}. The steps since the last "
-        "checkpoint are then trained again. Save more often, so that they are fewer (checkpoint.every_seconds), or use "
-        "a faster store."
+        "A save may not be complete in time when this process is told to end: this run needed "
+        f"{duration(save_seconds)} from the beginning of a save until it was durable, and {duration(step_seconds)} "
+        f"for a step; {listed(short)}. "
+        "The steps since the last checkpoint are then trained again. Save more often, so that they are fewer "
+        "(checkpoint.every_seconds), or use a faster store. `holdfast stop RUN` leaves as long as a save takes."
     )

@@ -52,6 +52,13 @@ def test_each_cloud_is_held_against_what_it_documents() -> None:
     assert warned(NoticesConfig(), saving_for(3000)) == []
 
 
+def test_a_cancel_in_prefect_counts_where_a_worker_started_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PREFECT__FLOW_RUN_ID", "0d5c0a34-0000-4000-8000-000000000000")
+    assert warned(NoticesConfig(), saving_for(29.4)) == []
+    (said,) = warned(NoticesConfig(), saving_for(29.6))
+    assert "Prefect kills a flow run 30 s after its cancel" in said and "`holdfast stop RUN`" in said
+
+
 def test_nobody_is_asked_by_default_and_a_wrong_name_is_refused_with_the_right_ones() -> None:
     values = {"run": "run", "data": {"text": "t", "label": "l", "kind": "binary"}}
     assert configure(RunConfig, values, "file").notices == NoticesConfig(clouds=[], file=None)

@@ -32,7 +32,8 @@ from tasks.telling.announce import warn
 # What becomes of damage, and what a person can do about it.
 ADVICE = {
     "manifest": "Restore it from a backup of the store.",
-    "checkpoint": "The run is in training; its next start goes by the newest valid checkpoint.",
+    "checkpoint": "A process holds the run's lease, one that trains it or one that was killed (`holdfast status` says "
+    "which), so nothing was set aside: the next start of the run goes by the newest valid checkpoint.",
     "ledger": "The model is not touched by this, but an audit cannot prove these steps any more.",
     "history": "Training and its model are not touched by this, but a report cannot show these steps any more.",
     "dataset": "Restore these files from a backup of the store. Without a backup: delete the data set's folder and run "

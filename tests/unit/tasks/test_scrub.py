@@ -118,7 +118,7 @@ def test_a_damaged_checkpoint_of_a_run_in_training_is_told_and_left_to_its_segme
     flip(store, f"{state_of(store).kept[1].path}/index.json")
     (rot,) = scrub_store(store)["damaged"]
     assert (rot["step"], rot["is_set_aside"]) == (20, False)
-    assert "in training" in rot["message"]
+    assert "A process holds the run's lease" in rot["message"]
     assert Manifest(store, "run").load_head() == before
 
 

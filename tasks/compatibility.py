@@ -11,8 +11,10 @@ from pydantic import ValidationError
 from storage.errors import IncompatibleRunError
 from storage.runs.run_state import RunState
 from tasks.configuration import UNLIMITED, RunConfig
+from tasks.memory.adapting import keep_adapted
 from training.configuration import PADDING_EFFICIENCY
 
+RECOMPUTING = "train.activation_checkpointing"
 # Sections and fields that may change between segments: where things are, how often, how long, how many ranks.
 CHANGEABLE = (
     "store",
@@ -25,6 +27,7 @@ CHANGEABLE = (
     "train.steps",
     "train.ranks",
     "train.share_gpus",
+    RECOMPUTING,
     "validation",
     "checkpoint",
     "divergence",  # what was rolled back stands in the manifest and stays; this is about what is to come
@@ -56,13 +59,13 @@ def as_begun(config: RunConfig, state: RunState | None) -> RunConfig:
         found = getattr(config, section)
         left_open = {name: begun[section][name] for name in fields if getattr(found, name) is None}
         sections[section] = found.model_copy(update=left_open)
-    return config.model_copy(update=sections)
+    return keep_adapted(config.model_copy(update=sections), state)
 
 
 def require_compatible(state: RunState, config: RunConfig) -> None:
     """Raise `IncompatibleRunError` naming every field whose change would make it another model."""
     changes = describe_changes(read_stored(state.config), config.model_dump(mode="json"))
-    refused = [text for field, text in changes.items() if not _is_changeable(field)]
+    refused = [text for field, text in changes.items() if not _is_changeable(field, config)]
     if refused:
         raise IncompatibleRunError(
             f"Run {state.run!r} was started with another configuration:\n"
@@ -117,7 +120,9 @@ def describe_changes(before: dict[str, Any], after: dict[str, Any], prefix: str 
     return changes
 
 
-def _is_changeable(field: str) -> bool:
+def _is_changeable(field: str, config: RunConfig) -> bool:
+    if field == RECOMPUTING and config.train.compile:
+        return False  # the compiler may give what is computed again other bits
     return any(field == entry or field.startswith(f"{entry}.") for entry in CHANGEABLE)
 
 

@@ -296,6 +296,11 @@ class SegmentConfig(ConfigModel):
         "not heard of any more and the others wait for it, or all wait for each other and nothing arrives. Default: 20 "
         "times the longest of the last 100 steps, and at least 60; never more than hang_seconds.",
     )
+    out_of_memory: Literal["fail", "adapt"] = Field(
+        "fail",
+        description="What follows when a device has too little memory for a leaf. fail: the message says what helps. "
+        "adapt: the run goes on with train.activation_checkpointing = true from then on, where that helps.",
+    )
     grace_seconds: float = Field(90, gt=0, description="Seconds the ranks get to save and leave when asked to stop.")
     metrics_port: int | None = Field(
         None,

@@ -18,6 +18,7 @@ from tasks.compatibility import (
     require_compatible,
 )
 from tasks.configuration import UNLIMITED, RunConfig
+from tasks.memory.adapting import adapt
 from tasks.places import RunPlaces, open_places
 from tasks.promote import promote
 from tasks.retrying import Patience
@@ -46,6 +47,7 @@ def _take_up(config: RunConfig, dataset: DatasetManifest, places: RunPlaces) -> 
     state = pin_if_older(places, recover_run(config, places, promote))
     if state.lease is not None:
         return state, "Its ranks work on in a job of the cluster."
+    config = adapt(config, places, state)
     require_compatible(state, config)  # with what was promoted just now
     if state.config != config.model_dump(mode="json"):
         _announce_changes(state, config)

@@ -13,6 +13,7 @@ from storage.objects.store import Store
 from storage.runs.run_state import Divergence, Outcome
 from storage.runs.segments import OutcomeRecord, write_outcome
 from training.divergence import DivergedError
+from training.memory.exhausted import LeafOutOfMemoryError
 from training.saving.checkpointing import Checkpointer
 from training.specification import SegmentSpec
 from training.stopping import StopReason
@@ -53,6 +54,7 @@ class Ending:
         is_final: bool = False,
         divergence: Divergence | None = None,
         is_abandoned: bool = False,
+        recomputing_helps: bool = False,
     ) -> None:
         """Put the outcome record, unless another rank has spoken already."""
         record = OutcomeRecord(
@@ -68,6 +70,7 @@ class Ending:
             throughput=self._reporter.throughput(),
             divergence=divergence,
             is_abandoned=is_abandoned,
+            recomputing_helps=recomputing_helps,
         )
         write_outcome(self._store, self._spec.run, self._spec.fence, record)
 
@@ -81,6 +84,9 @@ class Ending:
             raise
         except (ConfigurationError, IncompatibleRunError) as error:
             self.write("failed", str(error), is_final=True)
+            raise
+        except LeafOutOfMemoryError as error:
+            self.write("failed", f"{self._world.place}: {error}", recomputing_helps=error.recomputing_helps)
             raise
         except Exception as error:
             self.write("failed", f"{self._world.place}: {describe_failure(error)}")

@@ -14,6 +14,7 @@ from training.batches.consumption import Consumption
 from training.batches.seeds import seed_everything
 from training.batches.tensors import Leaf
 from training.configuration import TrainConfig
+from training.memory.exhausted import explain
 from training.model.buffers import Buffers
 from training.model.objective import Objective
 from training.model.precision import Precision
@@ -64,9 +65,12 @@ class Trainer:
     def _add_gradient(self, step: int, leaf: Leaf, is_last: bool) -> Tensor:
         """Forward and backward of one leaf, its gradient into the sum; its loss."""
         seed_everything(self._config.seed, step, leaf.index)
-        with self._sum.leaf(is_last), self._buffers.held():
-            loss = self._loss(leaf.to(self.device))
-            self.optimization.backward(loss * self._sum.loss_factor)
+        try:
+            with self._sum.leaf(is_last), self._buffers.held():
+                loss = self._loss(leaf.to(self.device))
+                self.optimization.backward(loss * self._sum.loss_factor)
+        except torch.OutOfMemoryError as error:
+            explain(error, self.model, leaf, self._precision, self._config)
         return loss.detach()
 
     def _loss(self, leaf: Leaf) -> Tensor:

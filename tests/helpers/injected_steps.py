@@ -47,14 +47,24 @@ def _meet(process: InjectedProcess, index: int, fault: StepFault, step: int, lea
     if fault.effect in ("nan", "spike"):
         return [_poison(leaf, fault) for leaf in leaves]
     if fault.effect == "out_of_memory":
-        import torch
-
-        raise torch.OutOfMemoryError(f"told to fail at step {step}")
+        return [_exhaust(leaves[0], step), *leaves[1:]]
     if fault.effect == "stop":
         os.kill(os.getpid(), signal.SIGSTOP)
     else:
         process.strike(fault.effect)
     return leaves
+
+
+def _exhaust(leaf: Any, step: int) -> Any:
+    """A leaf for which there is no memory when it is first brought to the device."""
+    import torch
+
+    def fail(_device: Any) -> Any:
+        object.__delattr__(leaf, "to")  # who counts what it needs brings it there again
+        raise torch.OutOfMemoryError(f"Told to fail at step {step}")
+
+    object.__setattr__(leaf, "to", fail)
+    return leaf
 
 
 def _be_slow(process: InjectedProcess, index: int, leaves: list[Any]) -> list[Any]:

@@ -39,7 +39,7 @@ CHANGES = (
     "validation.batch_size=3", "checkpoint.every_steps=9", "checkpoint.every_seconds=60", "checkpoint.keep=5",
     "data.split.validation_source=moved", "data.split.test_source=moved",
     "checkpoint.gate.lowest_metric=0.5", "divergence.max_rollbacks=1", "segment.seconds=9", "retry.attempts=0",
-    "cluster.kind=slurm", "notices.file=/notice",
+    "cluster.kind=slurm", "notices.file=/notice", "train.activation_checkpointing=true",
 )  # fmt: skip
 
 
@@ -62,6 +62,12 @@ def test_every_field_that_may_change_is_tried_here_and_listed_in_the_readme() ->
     assert [entry for entry in CHANGEABLE if not any(f"{field}.".startswith(f"{entry}.") for field in fields)] == []
     listed = README.read_text(encoding="utf-8")
     assert [entry for entry in CHANGEABLE if f"`{entry}`" not in listed and f"`[{entry}]`" not in listed] == []
+
+
+def test_where_the_model_is_compiled_its_blocks_are_recomputed_from_the_start_or_never() -> None:
+    compiled, recomputing = changed("train.compile=true"), "train.activation_checkpointing=true"
+    with pytest.raises(IncompatibleRunError, match=r"train\.activation_checkpointing: was False, is True now"):
+        require_compatible(state_of(compiled), changed("train.compile=true", recomputing))
 
 
 def test_what_decides_the_model_is_refused_field_by_field() -> None:

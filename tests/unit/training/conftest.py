@@ -2,10 +2,16 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from storage.datasets import DatasetManifest
 from storage.objects.local_store import LocalStore
+from tests.helpers.datasets import publish_small_dataset
 from training.batches.blocks import Blocks
+from training.data.order import RowOrder
+from training.data.reading import SampleReader
+from training.data.samples import Samples
 from training.data.shared_arrays import Pieces
 
 
@@ -27,3 +33,16 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
 
     monkeypatch.setattr(Blocks, "_assemble", assemble_and_tell)
     return found
+
+
+@pytest.fixture
+def dataset(tmp_path: Path) -> DatasetManifest:
+    return publish_small_dataset(LocalStore(tmp_path / "store"), tmp_path / "work", rows=100)
+
+
+@pytest.fixture
+def samples(dataset: DatasetManifest, tmp_path: Path) -> Samples:
+    """Of a leaf: sorted by length."""
+    reader = SampleReader(LocalStore(tmp_path / "store"), dataset, "train", tmp_path / "samples")
+    found = reader.read(RowOrder(reader.num_rows, reader.group_rows), 0, 40)
+    return found.at(np.argsort(found.lengths, kind="stable"))

@@ -16,17 +16,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from storage.datasets import DatasetManifest
-from storage.objects.local_store import LocalStore
 from tasks.corpora import policy, quality
 from tasks.settings.reading import load_configuration
-from tests.helpers.datasets import publish_small_dataset
-from training.batches.assembled import assemble_samples
+from tests.helpers.leaves import leaf_with
 from training.batches.groups import FEW_SAMPLES, Group, group_samples
-from training.batches.leaves import LeafCut, leaf_cut
-from training.batches.tensors import Leaf, to_leaves
+from training.batches.leaves import leaf_cut
+from training.batches.tensors import Leaf
 from training.configuration import PADDING_EFFICIENCY, ModelConfig
-from training.data.order import RowOrder
-from training.data.reading import SampleReader
 from training.data.samples import Samples
 from training.model.classifier import Classifier
 
@@ -171,25 +167,6 @@ def test_the_leaves_of_both_jobs_are_filled_to_97_percent(
     assert PADDING_EFFICIENCY >= 0.97
     # So many calls of attention in place of one: where leaves are small parts of a batch, hardly more than one.
     assert np.mean(num_groups) <= (1.5 if size / number <= 16 and number >= 32 else 5.5)
-
-
-@pytest.fixture
-def dataset(tmp_path: Path) -> DatasetManifest:
-    return publish_small_dataset(LocalStore(tmp_path / "store"), tmp_path / "work", rows=100)
-
-
-@pytest.fixture
-def samples(dataset: DatasetManifest, tmp_path: Path) -> Samples:
-    """Of a leaf: sorted by length."""
-    reader = SampleReader(LocalStore(tmp_path / "store"), dataset, "train", tmp_path / "samples")
-    found = reader.read(RowOrder(reader.num_rows, reader.group_rows), 0, 40)
-    return found.at(np.argsort(found.lengths, kind="stable"))
-
-
-def leaf_with(samples: Samples, efficiency: float) -> Leaf:
-    cut = LeafCut(64, efficiency)
-    (groups,) = cut.groups([samples.lengths])
-    return next(to_leaves(assemble_samples(samples, [0], [groups]), 0, 1, is_flat=efficiency > 0))
 
 
 def gradients_of(model: Classifier, leaf: Leaf) -> list[Tensor]:

@@ -1,0 +1,1 @@
+"""What follows in a run when a device has too little memory."""

@@ -1,0 +1,73 @@
+"""What a leaf keeps in memory is counted without any, and recomputing blocks saves it without changing a bit."""
+
+import pytest
+import torch
+from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
+
+from storage.datasets import DatasetManifest
+from tests.helpers.leaves import leaf_with
+from training.batches.tensors import Leaf
+from training.configuration import ModelConfig
+from training.data.samples import Samples
+from training.memory.kept import count_kept_bytes
+from training.model.classifier import Classifier
+from training.model.precision import AUTOCAST_TYPES, Precision
+
+MODEL = ModelConfig(width=32, layers=3, heads=2, feedforward=64, dropout=0.1)
+
+
+def precision_of(name: str) -> Precision:
+    return Precision(torch.device("cpu"), AUTOCAST_TYPES.get(name))
+
+
+def make_model(dataset: DatasetManifest, checkpointing: bool) -> Classifier:
+    torch.manual_seed(0)
+    return Classifier(MODEL, dataset, checkpointing)
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+@pytest.mark.parametrize("efficiency", [0.0, 0.97])
+@pytest.mark.parametrize("name", ["fp32", "bf16"])
+def test_the_bytes_are_those_that_a_real_forward_pass_keeps(
+    dataset: DatasetManifest, samples: Samples, checkpointing: bool, efficiency: float, name: str
+) -> None:
+    model, leaf = make_model(dataset, checkpointing), leaf_with(samples, efficiency)
+    before = torch.random.get_rng_state()
+    counted = count_kept_bytes(model, leaf, precision_of(name))
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+    kept: list[Tensor] = []
+
+    def keep(tensor: Tensor) -> Tensor:
+        kept.append(tensor)
+        return tensor
+
+    with saved_tensors_hooks(keep, lambda tensor: tensor), precision_of(name).autocast():
+        result = model(leaf)
+    weights = {parameter.data_ptr() for parameter in model.parameters()}
+    storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in [*kept, result]}
+    assert counted == pytest.approx(
+        sum(size for at, size in storages.items() if at not in weights), rel=0.05
+    )  # attention is computed in other ways
+
+
+@pytest.mark.parametrize("name", ["fp32", "bf16"])
+@pytest.mark.parametrize("efficiency", [0.0, 0.97])
+def test_recomputing_saves_most_of_it_and_gives_the_same_gradients_bit_by_bit(
+    dataset: DatasetManifest, samples: Samples, name: str, efficiency: float
+) -> None:
+    leaf, precision = leaf_with(samples, efficiency), precision_of(name)
+    plain, recomputing = make_model(dataset, False), make_model(dataset, True)
+    assert count_kept_bytes(recomputing, leaf, precision) < 0.5 * count_kept_bytes(plain, leaf, precision)
+    expected, found = gradients_of(plain, leaf, precision), gradients_of(recomputing, leaf, precision)
+    assert all(torch.equal(mine, theirs) for mine, theirs in zip(found, expected, strict=True))
+
+
+def gradients_of(model: Classifier, leaf: Leaf, precision: Precision) -> list[Tensor]:
+    """With dropout, from one seed."""
+    torch.manual_seed(1)
+    with precision.autocast():
+        logits = model(leaf)
+    torch.nn.functional.cross_entropy(logits.float(), leaf.labels).backward()  # type: ignore[no-untyped-call]
+    return [parameter.grad for parameter in model.parameters() if parameter.grad is not None]

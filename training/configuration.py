@@ -106,7 +106,7 @@ class TrainConfig(ConfigModel):
     )
     activation_checkpointing: bool = Field(
         False,
-        description="Recompute blocks in the backward pass: less memory, and about a third longer for a step. Changes "
+        description="Recompute blocks in the backward pass: less memory, and one more forward pass in a step. Changes "
         "no bit of the model: may change between segments, unless compile is set.",
     )
     compile: bool = Field(False, description="Compile the model with torch.compile: slower start, faster steps.")

@@ -52,7 +52,7 @@ def _tell_recomputing(model: nn.Module, leaf: Leaf, precision: Precision, config
     saved_to = _size(_count(model, leaf, precision, recomputing=True))
     return (
         f"The model keeps about {kept} between forward and backward of it; with train.{RECOMPUTE} = true about "
-        f"{saved_to}. That changes no bit of the model, takes about a third longer for a step, and may be set for this "
+        f"{saved_to}. That changes no bit of the model, costs one more forward pass in a step, and may be set for this "
         "run: by you, or with segment.out_of_memory = 'adapt' by the run itself."
     )
 

@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # The tests start hundreds of processes. Each would compile our modules again where the environment has this set.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup test fast-tests quick slow one lint demo bench-exact bench-padding bench-shuffling bench-checkpoint bench-prepare bench-tokenising bench-audit bench-loader scaling campaign clean
+.PHONY: setup test fast-tests quick slow one lint demo bench-exact bench-padding bench-shuffling bench-checkpoint bench-prepare bench-tokenising bench-audit bench-loader bench-goodput scaling campaign clean
 
 setup: $(VENV)/.installed
 
@@ -82,6 +82,10 @@ bench-audit: setup
 # What it measures stands in training/data/README.md.
 bench-loader: setup
 	$(BIN)/python -m tests.benchmarks.bench_loader
+
+# Twenty minutes; KILLS=2 is a short try. What it measures stands in deployments/spot.md.
+bench-goodput: setup
+	$(BIN)/python -m tests.benchmarks.bench_goodput $(if $(KILLS),--kills $(KILLS))
 
 # Twenty-five minutes, as root on Linux; what it measures stands in deployments/scaling.md.
 scaling: setup

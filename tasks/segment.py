@@ -97,7 +97,7 @@ class _Segment:
         def take(report: Report) -> None:
             for listener in audience:
                 listener.show(report)
-            heartbeat.step = report.step
+            heartbeat.step, heartbeat.phases = report.step, report.phases
             if report.note is not None:
                 warn(report.note)
             if report.alarm is not None:

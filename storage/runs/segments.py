@@ -45,6 +45,7 @@ class Heartbeat(Record):
 
     beat: int
     step: int = Field(description="Last step that the ranks reported.")
+    phases: dict[str, float] = Field({}, description="Seconds per phase up to then.")
     written_at: float | None = Field(
         None, description="Unix time by the writer's clock, for people; nothing is decided by it."
     )

@@ -38,8 +38,8 @@ def read_figures(state: RunState) -> RunFigures:
     segments = state.segments
     saves = [segment.saves for segment in segments if segment.saves is not None and segment.saves.count]
     num_saves = sum(save.count for save in saves)
-    restarts = [_restart_seconds(s) for s in segments if "restore" in s.phases and s.first_step > 0]
-    starts = restarts or [_restart_seconds(segment) for segment in segments if "start" in segment.phases]
+    restarts = [_restart_seconds(s) for s in segments if "restore" in s.phases and s.first_step > 0 and _had_started(s)]
+    starts = restarts or [_restart_seconds(s) for s in segments if "start" in s.phases and _had_started(s)]
     step_seconds = _step_seconds(segments)
     lost_steps = sum(segment.steps_lost for segment in segments)
     stalled = sum(save.stall_seconds for save in saves)
@@ -70,6 +70,11 @@ def _is_crash(segment: SegmentRecord) -> bool:
     """
     died = segment.outcome in ("lost", "failed") and not segment.is_final
     return died or segment.is_abandoned or (segment.outcome == "preempted" and segment.steps_lost > 0)
+
+
+def _had_started(segment: SegmentRecord) -> bool:
+    """Whether its restart is whole: one that was lost may have been killed in the middle of it."""
+    return segment.outcome != "lost" or "train" in segment.phases
 
 
 def _restart_seconds(segment: SegmentRecord) -> float:

@@ -1,9 +1,10 @@
 """Goodput: the share of the time since a run began in which steps were made that its weights still have.
 
-Invariant: the parts add up to all of the time, and what no record accounts for is a part of its own. A segment that was
-lost recorded no phases: what its steps took follows from what a step took in the others.
+Invariant: the parts add up to all of the time, and what no record accounts for is a part of its own. What a segment
+that was lost did not report, its waiting for samples or all of its phases, follows from the other segments.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 from storage.runs.run_state import RunState, SegmentRecord
@@ -52,14 +53,13 @@ class TimeSpent:
 
 def sum_up_time(state: RunState) -> TimeSpent | None:
     """None before the first segment has ended."""
-    segments = state.segments
-    if not segments:
+    if not (segments := state.segments):
         return None
     recorded = [segment for segment in segments if segment.phases.get("train") and _steps(segment)]
-    steps_recorded = sum(map(_steps, recorded))
-    per_step = sum(segment.phases["train"] for segment in recorded) / steps_recorded if recorded else 0.0
+    per_step = sum(s.phases["train"] for s in recorded) / sum(map(_steps, recorded)) if recorded else 0.0
     trained = sum(_training_seconds(segment, per_step) for segment in segments)
-    waited = sum(_waiting_seconds(segment) for segment in segments)
+    waiting_share = _waiting_share(segments)
+    waited = sum(_waiting_seconds(segment, waiting_share) for segment in segments)
     steps_made = sum(map(_steps, segments))
     kept = min(1.0, _resume_step(state) / steps_made) if steps_made else 0.0
     phases = {name: sum(segment.phases.get(name, 0.0) for segment in segments) for name in _OVERHEADS}
@@ -94,6 +94,13 @@ def _training_seconds(segment: SegmentRecord, per_step: float) -> float:
     return segment.phases.get("train", min(segment.seconds, _steps(segment) * per_step))
 
 
-def _waiting_seconds(segment: SegmentRecord) -> float:
-    share = segment.throughput.input_wait_fraction if segment.throughput else 0.0
+def _waiting_seconds(segment: SegmentRecord, share_of_others: float) -> float:
+    share = segment.throughput.input_wait_fraction if segment.throughput else share_of_others
     return segment.phases.get("train", 0.0) * share
+
+
+def _waiting_share(segments: Sequence[SegmentRecord]) -> float:
+    """Of the time that those trained which recorded it; 0 if none did."""
+    recorded = [segment for segment in segments if segment.throughput]
+    trained = sum(segment.phases.get("train", 0.0) for segment in recorded)
+    return sum(_waiting_seconds(segment, 0.0) for segment in recorded) / trained if trained else 0.0

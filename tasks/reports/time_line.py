@@ -59,7 +59,7 @@ def cut(segment: SegmentRecord) -> list[Stretch]:
     phases, trained = segment.phases, segment.phases.get("train", 0.0)
     steps = segment.last_step - segment.first_step
     waited = trained * (segment.throughput.input_wait_fraction if segment.throughput else 0.0)
-    # Of one that was lost only the whole is known.
+    # Of one that was lost, and of which nobody saw a report, only the whole is known.
     again = (trained - waited) * min(1.0, segment.steps_lost / steps) if steps > 0 else 0.0
     lengths = {
         "start": phases.get("start", 0.0),

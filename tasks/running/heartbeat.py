@@ -17,11 +17,12 @@ HEARTBEAT_SECONDS = 5.0
 
 
 class Heartbeat(Companion):
-    """A context manager. `step` is what the ranks reported last; whoever knows it sets it."""
+    """A context manager. `step` and `phases` are what the ranks reported last; whoever knows them sets them."""
 
     def __init__(self, places: RunPlaces, fence: int, first_step: int) -> None:
         super().__init__("heartbeat")
         self.step = first_step
+        self.phases: dict[str, float] = {}
         self._places = places
         self._fence = fence
 
@@ -34,7 +35,7 @@ class Heartbeat(Companion):
                     self._places.store,
                     self._places.manifest.run,
                     self._fence,
-                    Beat(beat=beat, step=self.step, written_at=time.time()),
+                    Beat(beat=beat, step=self.step, phases=self.phases, written_at=time.time()),
                 )
             except StoreError as error:
                 warn(f"The heartbeat could not be written; the next one is due in {HEARTBEAT_SECONDS:.0f} s: {error}")

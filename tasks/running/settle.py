@@ -10,13 +10,15 @@ import shutil
 import time
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from storage.checkpoints.checkpoints import find_complete_checkpoints
 from storage.errors import ConfigurationError, ConflictError, RunBusyError
 from storage.logs import LOG_NAME, write_log
 from storage.objects.addresses import run_address
 from storage.runs.holders import is_alive, is_visible, this_process
 from storage.runs.run_state import JobRecord, Lease, RunState, SegmentRecord
-from storage.runs.segments import OutcomeRecord, find_heartbeat, find_outcome
+from storage.runs.segments import Heartbeat, OutcomeRecord, find_heartbeat, find_outcome
 from storage.runs.transitions import end_evaluation, end_segment, take_over
 from tasks.configuration import RunConfig
 from tasks.launching.killed_ranks import describe_killed_ranks
@@ -32,6 +34,7 @@ from tasks.running.roll_back import answer_divergence
 from tasks.running.taking_over import goes_on_as_it_is
 from tasks.telling.announce import announce, warn
 from tasks.telling.segment_end import tell_segment_end
+from training.watching.reporter import Report
 
 SILENCE_SECONDS = 60.0
 WATCH_SECONDS = 2.0
@@ -113,11 +116,10 @@ def settle_segment(
     outcome = find_outcome(places.store, run, fence)
     state = places.manifest.load_head().state
     resume_step = state.promoted.step if state.promoted else 0
-    last_step = max(_last_step_seen(places, state.lease or lease), resume_step, outcome.last_step if outcome else 0)
-    heartbeat = find_heartbeat(places.store, run, fence)
-    alive_seconds = heartbeat.beat * HEARTBEAT_SECONDS if heartbeat else 0.0
+    seen = _last_seen(places, state.lease or lease)
+    last_step = max(seen.step, resume_step, outcome.last_step if outcome else 0)
     # Where it began may have moved back since it took the lease.
-    record = _describe_segment(state.lease or lease, outcome, last_step, resume_step, alive_seconds, said)
+    record = _describe_segment(state.lease or lease, outcome, last_step, resume_step, seen, said)
     places.manifest.commit(f"segment {fence} ended: {record.outcome}", end_segment(record))
     tell_segment_end(run_address(places.store, run), run, record, is_hung=outcome is not None and outcome.is_hung)
     _put_away(places, lease)
@@ -205,7 +207,7 @@ def _describe_segment(
     outcome: OutcomeRecord | None,
     last_step: int,
     resume_step: int,
-    alive_seconds: float,
+    seen: Heartbeat,
     said: str | None,
 ) -> SegmentRecord:
     return SegmentRecord(
@@ -216,10 +218,10 @@ def _describe_segment(
         last_step=last_step,
         world_size=outcome.world_size if outcome else lease.world_size,
         started_at=lease.taken_at,
-        seconds=outcome.seconds if outcome else alive_seconds,
+        seconds=outcome.seconds if outcome else _seconds_alive(seen),
         steps_lost=max(0, last_step - resume_step),
         is_final=outcome.is_final if outcome else False,
-        phases=outcome.phases if outcome else {},
+        phases=outcome.phases if outcome else seen.phases,
         saves=outcome.saves if outcome else None,
         throughput=outcome.throughput if outcome else None,
         divergence=outcome.divergence if outcome else None,
@@ -235,18 +237,26 @@ def _describe_cause(outcome: OutcomeRecord | None, said: str | None) -> str:
     return cause if said is None or is_theirs else f"{cause.removesuffix('.')}. {said}"
 
 
-def _last_step_seen(places: RunPlaces, lease: Lease) -> int:
-    """The last step somebody heard of: by the heartbeat, or by the ranks' own reports if this is their machine."""
-    heartbeat = find_heartbeat(places.store, places.manifest.run, lease.fence)
-    steps = [lease.first_step, heartbeat.step if heartbeat else 0]
+def _seconds_alive(seen: Heartbeat) -> float:
+    """As long as somebody heard of it; where no report says more, until the next beat was due."""
+    num_beats = seen.beat - 1 if seen.phases else seen.beat
+    return max(num_beats * HEARTBEAT_SECONDS, sum(seen.phases.values()))
+
+
+def _last_seen(places: RunPlaces, lease: Lease) -> Heartbeat:
+    """What somebody heard of last: by the heartbeat, or by the ranks' own reports if this is their machine."""
+    seen = find_heartbeat(places.store, places.manifest.run, lease.fence) or Heartbeat(beat=0, step=0)
+    steps, phases = [lease.first_step, seen.step], seen.phases
     progress = find_folder(places, lease) / "progress.jsonl"
     if progress.is_file():
         for line in progress.read_text(encoding="utf-8").splitlines():
             try:
-                steps.append(int(json.loads(line)["step"]))
-            except ValueError:
+                report = Report.model_validate_json(line)
+            except ValidationError:
                 continue  # the line that the kill cut off
-    return max(steps)
+            steps.append(report.step)
+            phases = report.phases
+    return seen.model_copy(update={"step": max(steps), "phases": phases})
 
 
 def _heart_beats(places: RunPlaces, fence: int) -> bool:

@@ -7,6 +7,7 @@ import contextlib
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ import psutil
 from storage.objects.local_store import LocalStore
 from storage.runs.manifest import Manifest
 from storage.runs.run_state import RunState
+from tasks.corpora.generate import generate_corpus
 from tests.helpers.commands import ROOT
 from tests.helpers.prefect_server import ANSWER_SECONDS, running
 
@@ -28,6 +30,8 @@ WAIT_SECONDS = 150.0
 POLL_SECONDS = 0.5
 ATTEMPTS = 20
 ENDED = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
+PREFECT = (sys.executable, "-m", "prefect", "--no-prompt")
+CORPUS_ROWS = 600
 # Comes to its end in no test: a signal or the time budget is what stops it, or a smaller number of steps.
 ENDLESS = 1_000_000
 CONFIGURATION = f"""
@@ -87,6 +91,12 @@ class Operator:
     def pause(self, deployment: str, schedule: str) -> None:
         """Pause one schedule of a deployment."""
         self._request("PATCH", f"/deployments/{deployment}/schedules/{schedule}", json={"active": False})
+
+    def begin(self, run: str, *assignments: str) -> str:
+        """Ask for a flow run that trains a new run, by the configuration `tiny.toml`; it has got on."""
+        flow_run = self.submit("scheduled/train", configuration="tiny.toml", assignments=[f"run={run}", *assignments])
+        self.wait(lambda: self.segment_has_saved(1, run))
+        return flow_run
 
     def run(self, name: str, **parameters: Any) -> dict[str, Any]:
         """Ask for a flow run and wait for its final state."""
@@ -185,6 +195,15 @@ class Operator:
             time.sleep(POLL_SECONDS)  # until the lock is gone
         assert response.is_success, response.text
         return response.json() if response.content else None
+
+
+@contextmanager
+def operating(folder: Path, environment: Mapping[str, str]) -> Iterator[Operator]:
+    """All deployments deployed from a new folder that has a corpus, and `tiny.toml` to train on it."""
+    (folder / "tiny.toml").write_text(CONFIGURATION)
+    generate_corpus(folder / "corpus", "policy", CORPUS_ROWS)
+    with deployed(folder, PREFECT, environment) as operator:
+        yield operator
 
 
 @contextmanager

@@ -3,22 +3,17 @@
 One worker, and a run of its own for each test.
 """
 
-import sys
 import time
 from collections.abc import Iterator
 
 import pytest
 
-from tasks.corpora.generate import generate_corpus
 from tasks.launching.processes import kill_tree
 from tests.helpers.commands import call_here
-from tests.helpers.operators import CONFIGURATION, ENDED, Operator, deployed, processes_of, working
+from tests.helpers.operators import ENDED, PREFECT, Operator, operating, processes_of, working
 from tests.helpers.prefect_server import running_prefect_server
 
 pytestmark = pytest.mark.server
-
-PREFECT = [sys.executable, "-m", "prefect", "--no-prompt"]
-FINAL = {"COMPLETED", "FAILED", "CRASHED", "CANCELLED"}
 
 
 @pytest.fixture(scope="module")
@@ -30,10 +25,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]
 
 @pytest.fixture(scope="module")
 def operator(tmp_path_factory: pytest.TempPathFactory, server: dict[str, str]) -> Iterator[Operator]:
-    folder = tmp_path_factory.mktemp("operator")
-    (folder / "tiny.toml").write_text(CONFIGURATION)
-    generate_corpus(folder / "corpus", "policy", 600)
-    with deployed(folder, PREFECT, server) as operator:
+    with operating(tmp_path_factory.mktemp("operator"), server) as operator:
         yield operator
 
 
@@ -43,19 +35,12 @@ def worked(operator: Operator, server: dict[str, str]) -> Iterator[Operator]:
         yield operator
 
 
-def begin(operator: Operator, run: str) -> str:
-    """A flow run that trains a new run, and has got on."""
-    flow_run = operator.submit("scheduled/train", configuration="tiny.toml", assignments=[f"run={run}"])
-    operator.wait(lambda: operator.segment_has_saved(1, run))
-    return flow_run
-
-
 # The first, since later ones share a worker, which would take its flow runs too.
 def test_after_a_worker_is_killed_with_all_it_started_the_next_one_goes_on_and_nothing_is_shown_as_running(
     operator: Operator, server: dict[str, str]
 ) -> None:
     with working(operator, PREFECT, server, operator.folder) as worker:
-        flow_run = begin(operator, "killed")
+        flow_run = operator.begin("killed")
         kill_tree(worker.pid)
     began = time.monotonic()
     with working(operator, PREFECT, server, operator.folder):
@@ -67,7 +52,7 @@ def test_after_a_worker_is_killed_with_all_it_started_the_next_one_goes_on_and_n
             state = operator.states(one)[-1]
             assert state["type"] == "CRASHED"
             assert "was killed" in state["message"]
-        operator.wait(lambda: set(operator.steps(training).values()) <= FINAL)
+        operator.wait(lambda: set(operator.steps(training).values()) <= set(ENDED))
         call_here(["stop", operator.folder / "store/runs/killed"])
         operator.wait(lambda: operator.states(following)[-1]["type"] in ENDED)
     (lost, stopped) = operator.state("killed").segments
@@ -75,7 +60,7 @@ def test_after_a_worker_is_killed_with_all_it_started_the_next_one_goes_on_and_n
 
 
 def test_a_stop_by_the_store_ends_everything_as_cancelled_with_no_step_lost(worked: Operator) -> None:
-    flow_run = begin(worked, "stopped")
+    flow_run = worked.begin("stopped")
     stopped = call_here(["stop", worked.folder / "store/runs/stopped"])
     assert stopped.returncode == 0, stopped.stderr
     assert "preempted, at step" in stopped.stdout
@@ -87,14 +72,14 @@ def test_a_stop_by_the_store_ends_everything_as_cancelled_with_no_step_lost(work
         assert "asked for the end of training with `holdfast stop`" in state["message"]
     (segment,) = worked.state("stopped").segments
     assert (segment.outcome, segment.steps_lost) == ("preempted", 0)
-    worked.wait(lambda: set(worked.steps(training).values()) <= FINAL)
+    worked.wait(lambda: set(worked.steps(training).values()) <= set(ENDED))
     report = worked.folder / "store/runs/stopped/report.html"
     assert f"at step {segment.last_step:,}" in report.read_text()
 
 
 @pytest.mark.slow
 def test_a_suspended_flow_run_saves_and_its_resume_goes_on(worked: Operator) -> None:
-    flow_run = begin(worked, "suspended")
+    flow_run = worked.begin("suspended")
     worked.suspend(flow_run)
     worked.wait(lambda: worked.state("suspended").lease is None)
     worked.wait(lambda: not processes_of(flow_run))
@@ -102,7 +87,7 @@ def test_a_suspended_flow_run_saves_and_its_resume_goes_on(worked: Operator) -> 
     assert (segment.outcome, segment.steps_lost) == ("preempted", 0)
     assert worked.states(flow_run)[-1]["name"] == "Suspended"
     training = worked.find_training(flow_run)
-    worked.wait(lambda: set(worked.steps(training).values()) <= FINAL)
+    worked.wait(lambda: set(worked.steps(training).values()) <= set(ENDED))
     worked.resume(flow_run)
     worked.wait(lambda: worked.segment_has_saved(2, "suspended"))
     worked.cancel(flow_run)
@@ -113,7 +98,7 @@ def test_a_suspended_flow_run_saves_and_its_resume_goes_on(worked: Operator) -> 
 
 @pytest.mark.slow
 def test_a_flow_run_too_many_is_skipped_with_all_that_belongs_to_it(worked: Operator) -> None:
-    flow_run = begin(worked, "busy")
+    flow_run = worked.begin("busy")
     for name, parameters in (
         ("scheduled/train", {"configuration": "tiny.toml", "assignments": ["run=busy"]}),
         ("resume/resume", {"store": "store", "run": "busy"}),

@@ -34,7 +34,8 @@ class CheckpointReport(BaseModel):
 class Report(BaseModel):
     """One line. `note` is for people, `alarm` for whoever is on call: a save that came to nothing.
 
-    `longest_step_seconds` is that of the last RECENT_STEPS steps.
+    `longest_step_seconds` is that of the last RECENT_STEPS steps. `phases` are the seconds per phase so far: of ranks
+    that are killed nobody knows more.
     """
 
     phase: str
@@ -42,6 +43,7 @@ class Report(BaseModel):
     loss: float | None = None
     throughput: Throughput | None = None
     longest_step_seconds: float | None = None
+    phases: dict[str, float] = {}
     checkpoint: CheckpointReport | None = None
     note: str | None = None
     alarm: str | None = None
@@ -162,6 +164,10 @@ class Reporter:
             self._file = None
         return {name: round(seconds, 3) for name, seconds in self.seconds.items()}
 
+    def _phases_so_far(self) -> dict[str, float]:
+        going_on = self.seconds.get(self._phase, 0.0) + time.monotonic() - self._phase_began
+        return {name: round(seconds, 3) for name, seconds in {**self.seconds, self._phase: going_on}.items()}
+
     def _enter(self, phase: str) -> str:
         now = time.monotonic()
         before = self._phase
@@ -181,6 +187,7 @@ class Reporter:
             loss=self.loss,
             throughput=self._throughput,
             longest_step_seconds=max(self._recent_steps, default=None),
+            phases=self._phases_so_far(),
             checkpoint=checkpoint,
             note=note,
             alarm=alarm,

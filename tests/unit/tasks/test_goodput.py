@@ -5,6 +5,8 @@ from dataclasses import asdict
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from storage.runs.holders import this_process
 from storage.runs.run_state import Lease, RunState, SegmentRecord, Throughput
@@ -28,6 +30,10 @@ def parts_of(state: RunState) -> Mapping[str, float]:
     time = sum_up_time(state)
     assert time is not None
     return {name: seconds for name, seconds in asdict(time).items() if seconds}
+
+
+def seconds_up_to(most: float) -> st.SearchStrategy[float]:
+    return st.floats(0, most, allow_nan=False)
 
 
 def test_before_a_segment_has_ended_nothing_is_said() -> None:
@@ -60,6 +66,45 @@ def test_a_lost_segment_is_known_by_its_steps_and_those_that_no_checkpoint_has_d
     second = segment(30, 80, at=80, seconds=50, phases={"train": 50.0})
     # 100 steps of a second each were made, of which 80 count; 30 s of the lost segment are not recorded.
     assert parts_of(run_of([lost, second], step=80)) == pytest.approx({"useful": 80, "again": 20, "unknown": 30})
+
+
+def test_a_lost_segment_that_reported_is_accounted_for_and_waited_for_samples_as_the_others_did() -> None:
+    waited = Throughput(samples_per_second=1, tokens_per_second=1, input_wait_fraction=0.25)
+    phases = {"start": 4.0, "restore": 1.0, "train": 40.0, "save": 2.0}
+    lost = segment(0, 40, at=3, seconds=50, outcome="lost", steps_lost=10, phases=phases)
+    second = segment(30, 70, at=60, seconds=40, phases={"train": 40.0}, throughput=waited)
+    # 80 steps of a second each were made, a quarter of it waiting; 70 of them count. 3 s of the first are not recorded.
+    assert parts_of(run_of([lost, second], step=70)) == pytest.approx(
+        {
+            "useful": 52.5,
+            "again": 7.5,
+            "input_wait": 20,
+            "start": 4,
+            "restore": 1,
+            "save": 2,
+            "unknown": 3,
+            "between": 10,
+        }
+    )
+
+
+@given(st.data())
+def test_the_parts_of_a_run_that_is_killed_again_and_again_add_up_to_all_the_time_since_it_began(
+    data: st.DataObject,
+) -> None:
+    segments: list[SegmentRecord] = []
+    step, at = 0, data.draw(seconds_up_to(60))
+    for _ in range(data.draw(st.integers(1, 30))):
+        lengths = st.fixed_dictionaries({name: seconds_up_to(4000) for name in ("start", "restore", "train", "save")})
+        phases, made = data.draw(lengths), data.draw(st.integers(0, 500))
+        lost = data.draw(st.integers(0, made))
+        seconds = sum(phases.values()) + data.draw(seconds_up_to(5))
+        known = phases if data.draw(st.booleans()) else {}
+        segments.append(segment(step, step + made, at, seconds, outcome="lost", steps_lost=lost, phases=known))
+        step, at = step + made - lost, at + seconds + data.draw(seconds_up_to(600))
+    time = sum_up_time(run_of(segments, 0).model_copy(update={"promoted": None}))
+    ended_at = segments[-1].started_at + segments[-1].seconds
+    assert (time.total if time else 0.0) == pytest.approx(ended_at - BEGAN_AT, abs=0.001)
 
 
 def test_a_lost_segment_alone_is_not_guessed_at() -> None:

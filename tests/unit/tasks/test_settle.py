@@ -35,6 +35,7 @@ from tasks.telling.alerts import NO_PROGRESS, SEGMENT_LOST
 from tests.helpers.cut_off_stores import ProcessGoneError, StoreCutOff
 from tests.helpers.runs import BATCH_SIZE, make_checkpoint, make_run, record_of
 from training.configuration import TrainConfig
+from training.watching.reporter import Report
 
 CONFIG = RunConfig(
     run="run", data=DataConfig(text="t", label="l", kind="binary"), train=TrainConfig(batch_size=BATCH_SIZE)
@@ -180,13 +181,27 @@ def test_what_the_ranks_said_themselves_is_taken_and_what_they_printed_is_kept(p
     assert not folder.exists()
 
 
-def test_the_last_step_is_read_from_reports_whose_last_line_was_cut_off(places: RunPlaces) -> None:
+def test_the_last_step_and_phases_are_read_from_reports_whose_last_line_was_cut_off(places: RunPlaces) -> None:
     fence = begin_segment(places, dead_process()).fence
-    write_heartbeat(places.store, "run", fence, Beat(beat=1, step=3))
+    write_heartbeat(places.store, "run", fence, Beat(beat=1, step=3, phases={"start": 2.0}))
     places.segment_scratch(fence).mkdir(parents=True)
-    (places.segment_scratch(fence) / "progress.jsonl").write_text('{"step": 5}\n{"step": 6}\n{"ste')
+    reports = [Report(phase="train", step=step, phases={"start": 2.0, "train": step * 1.5}) for step in (5, 6, 7)]
+    lines = "\n".join(report.model_dump_json() for report in reports)
+    (places.segment_scratch(fence) / "progress.jsonl").write_text(lines[:-9])
     (record,) = recover_run(CONFIG, places).segments
     assert (record.last_step, record.steps_lost) == (6, 6)
+    assert (record.phases, record.seconds) == ({"start": 2.0, "train": 9.0}, 11.0)
+
+
+def test_on_another_machine_the_phases_of_a_lost_segment_are_those_of_its_heartbeat(places: RunPlaces) -> None:
+    fence = begin_segment(places, dead_process()).fence
+    write_heartbeat(places.store, "run", fence, Beat(beat=4, step=3, phases={"start": 2.0, "train": 9.5}))
+    (record,) = recover_run(CONFIG, places).segments
+    assert (record.last_step, record.phases, record.seconds) == (
+        3,
+        {"start": 2.0, "train": 9.5},
+        15.0,
+    )  # three beats came after the first
 
 
 def test_a_run_that_a_living_process_holds_is_not_touched(places: RunPlaces) -> None:
@@ -250,10 +265,10 @@ def test_a_store_that_fails_for_a_moment_costs_beats_and_never_the_heart(
     monkeypatch.setattr(heartbeats, "HEARTBEAT_SECONDS", 0.01)
     store = StumblingStore(tmp_path / "store", num_failures=3)
     with Heartbeat(places_of(store, tmp_path), 4, first_step=12) as heart:
-        heart.step = 17
+        heart.step, heart.phases = 17, {"train": 3.0}
         assert store.has_recovered.wait(60)
     found = find_heartbeat(store, "run", 4)
-    assert found is not None and found.beat >= 5 and found.step == 17
+    assert found is not None and found.beat >= 5 and (found.step, found.phases) == (17, {"train": 3.0})
 
 
 def test_no_beat_follows_once_the_lease_is_given_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -61,7 +61,7 @@ def roll_back_by_hand(step: int, asked_by: str, factor: float, batch_size: int) 
         last_step = find_last_step(state)
         _require_kept(state, step, last_step)
         record = RollbackRecord(
-            fence=state.segments[-1].fence,
+            fence=_find_last_fence(state),
             diverged_step=last_step,
             resume_step=step,
             first_position=end_position(step, batch_size, state.rollbacks),
@@ -92,6 +92,14 @@ def end_of_left_out(resume_step: int, last_step: int, batch_size: int, rollbacks
     """Where in the order ends what a rollback by hand leaves out, after these rollbacks."""
     replaced = [record.end_position for record in standing(rollbacks) if record.resume_step >= resume_step]
     return max([end_position(last_step, batch_size, rollbacks), *replaced])
+
+
+def _find_last_fence(state: RunState) -> int:
+    """Of the last segment, also while it is the first one and nobody has settled it yet: then it is only planned."""
+    if state.segments:
+        return state.segments[-1].fence
+    assert state.promoted is not None  # there is a checkpoint to go back to
+    return state.promoted.fence
 
 
 def _require_nobody(state: RunState) -> None:

@@ -205,6 +205,17 @@ def test_a_run_in_training_is_not_touched(run: Trained) -> None:
     assert f"unless process {living_holder.pid} on {living_holder.host} still trains it" in plan
 
 
+def test_a_first_segment_whose_machine_died_is_settled_and_then_the_run_goes_back(run: Trained) -> None:
+    lease = run.manifest.commit("segment began", take_lease(dead_process(), world_size=1)).state.lease
+    assert lease is not None
+    run.promote(lease.fence, 10, 20)
+    assert describe_plan(run.config(), None, back_to_step=10).startswith("Would go back to step 10, ")
+    state = run.roll_back(10)
+    assert [segment.outcome for segment in state.segments] == ["lost"]
+    assert (state.rollbacks[0].fence, state.promoted and state.promoted.step) == (lease.fence, 10)
+    assert find_unfounded(state, BATCH_SIZE) == []
+
+
 def test_what_may_not_change_is_refused_before_the_run_goes_back(run: Trained) -> None:
     run.segment(10, 20, 30)
     generation = run.manifest.load_head().generation

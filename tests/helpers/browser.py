@@ -17,7 +17,8 @@ from typing import Any
 
 import httpx
 import pytest
-from websockets.sync.client import ClientConnection, connect
+from websockets.sync.client import connect
+from websockets.sync.connection import Connection
 
 from tests.helpers.commands import wait_until
 from tests.helpers.prefect_server import ANSWER_SECONDS, clean_environment, running
@@ -32,7 +33,7 @@ POLL_SECONDS = 0.2
 class Page:
     """One tab. Scripts are expressions whose values are JSON-able, or promises of such."""
 
-    connection: ClientConnection
+    connection: Connection
     errors: list[str] = field(default_factory=list)
     _numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 

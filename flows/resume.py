@@ -1,12 +1,14 @@
 """The flow behind the deployment `resume`: a person starts it from a form to go on with a run that exists.
 
 Invariant: the configuration is the one in the run's manifest; the form changes only what may change between segments.
+A flow run rolls the run back at most once, however often it begins anew.
 """
 
 from typing import Annotated
 
 from prefect import flow
 from prefect.client.schemas.objects import State
+from prefect.runtime import flow_run
 from prefect.states import Completed
 from pydantic import Field
 
@@ -14,10 +16,13 @@ from flows.deployed import describe_failure, train_deployed, with_budget
 from storage.errors import HoldfastError
 from storage.objects.addresses import open_store, require_run_name
 from storage.runs.manifest import Manifest
+from storage.runs.run_state import RunState
 from tasks.compatibility import as_begun, describe_changes, in_words_of_now, read_stored, require_compatible
 from tasks.configuration import RunConfig
 from tasks.pages.words import duration
 from tasks.places import open_places
+from tasks.reports.rollbacks import describe_rollback
+from tasks.rollbacks.by_hand import plan_rollback, roll_back
 from tasks.settings.reading import change_values, configure
 
 
@@ -28,6 +33,10 @@ def resume(
     segment_seconds: Annotated[float, Field(gt=0)] | None = None,
     steps: Annotated[int, Field(ge=1)] | None = None,
     ranks: Annotated[int, Field(ge=1)] | None = None,
+    back_to_step: Annotated[int, Field(ge=1)] | None = None,
+    learning_rate_factor: Annotated[float, Field(gt=0, le=1)] | None = None,
+    max_rollbacks: Annotated[int, Field(ge=0)] | None = None,
+    save_every_seconds: Annotated[float, Field(gt=0)] | None = None,
     dry_run: bool = False,
 ) -> State[None]:
     """Goes on with a run from its promoted checkpoint, with the configuration it was started with.
@@ -41,33 +50,60 @@ def resume(
         segment_seconds: Train one segment of so many seconds; to the end if left empty.
         steps: Optimizer steps of the whole run, those made already included; unchanged if left empty.
         ranks: Processes on the worker's machine, one per GPU where there are GPUs; unchanged if left empty.
+        back_to_step: Go back to the kept checkpoint of this step first, and go on from there without the samples that
+            the steps since then took. Later checkpoints are given up. Not while the run is in training. From where it
+            stands if left empty.
+        learning_rate_factor: What a rollback multiplies the learning rate with, from there to the end, after a
+            divergence and by back_to_step alike; unchanged if left empty.
+        max_rollbacks: Rollbacks after divergence that the run may make before it ends with an error, those made already
+            included; unchanged if left empty.
+        save_every_seconds: Seconds of training between two checkpoints, as `holdfast advise` recommends; unchanged if
+            left empty.
         dry_run: Only say what would be done, and do nothing.
     """
+    changes = {
+        "train.steps": steps,
+        "train.ranks": ranks,
+        "divergence.learning_rate_factor": learning_rate_factor,
+        "divergence.max_rollbacks": max_rollbacks,
+        "checkpoint.every_seconds": save_every_seconds,
+    }
     try:
-        config = load_run_configuration(store, run, {"train.steps": steps, "train.ranks": ranks})
+        config = load_run_configuration(store, run, changes)
         if dry_run:
-            return Completed(name="Dry run", message=describe_plan(config, segment_seconds))
+            return Completed(name="Dry run", message=describe_plan(config, segment_seconds, back_to_step))
+        if back_to_step is not None:
+            roll_back(config, back_to_step, asked_by=f"flow run {flow_run.id}")
         return train_deployed(with_budget(config, segment_seconds), max_segments=1 if segment_seconds else None)
     except HoldfastError as error:
         return describe_failure(error)
 
 
-def describe_plan(config: RunConfig, segment_seconds: float | None) -> str:
-    """What `resume` would do now, in a sentence or two. Raises `IncompatibleRunError` if it would be refused."""
+def describe_plan(config: RunConfig, segment_seconds: float | None, back_to_step: int | None = None) -> str:
+    """What `resume` would do now, in a sentence or two. Raises a `HoldfastError` if it would be refused."""
     state = open_places(config).manifest.load_head().state
+    plan = ""
+    if back_to_step is not None:
+        state = plan_rollback(config, state, back_to_step)
+        plan = f"Would go {describe_rollback(state.rollbacks[-1])} "
     require_compatible(state, as_begun(config, state))
-    point = state.promoted.step if state.promoted else 0
-    how_far = f"for {duration(segment_seconds)}" if segment_seconds else "to its end"
-    plan = f"Would train {state.run} {how_far}, from step {point:,} of {config.train.steps:,}"
-    if state.is_complete and config.train.steps <= point:
-        plan = f"{state.run} is complete at step {point:,}: nothing would be trained"
-    elif state.lease is not None:
-        plan += f", unless process {state.lease.holder.pid} on {state.lease.holder.host} still trains it"
+    plan += _describe_training(config, state, segment_seconds)
     changes = describe_changes(read_stored(state.config), config.model_dump(mode="json"))
     return f"{plan}. Changed: {'; '.join(changes.values()) or 'nothing'}."
 
 
-def load_run_configuration(store: str, run: str, changes: dict[str, int | None]) -> RunConfig:
+def _describe_training(config: RunConfig, state: RunState, segment_seconds: float | None) -> str:
+    point = state.promoted.step if state.promoted else 0
+    if state.is_complete and config.train.steps <= point:
+        return f"{state.run} is complete at step {point:,}: nothing would be trained"
+    how_far = f"for {duration(segment_seconds)}" if segment_seconds else "to its end"
+    plan = f"Would train {state.run} {how_far}, from step {point:,} of {config.train.steps:,}"
+    if state.lease is not None:
+        plan += f", unless process {state.lease.holder.pid} on {state.lease.holder.host} still trains it"
+    return plan
+
+
+def load_run_configuration(store: str, run: str, changes: dict[str, int | float | None]) -> RunConfig:
     """What the run was last continued with, changed where a value is given. Raises `RunMissingError`.
 
     Also `ConfigurationError`, if the name or a changed value makes no sense.

@@ -20,7 +20,7 @@ from tasks.pages.tables import MOST_ROWS, Table, show_table
 from tasks.pages.words import duration, moment, score, share
 from tasks.reports.changes import describe_change
 from tasks.reports.goodput import PART_NAMES, sum_up_time
-from tasks.reports.rollbacks import describe_rollbacks
+from tasks.reports.rollbacks import describe_rollbacks, name_reasons
 from tasks.reports.set_aside import describe_set_aside, describe_setback
 from tasks.reports.tables import segments_table
 from tasks.running.settle import SILENCE_SECONDS
@@ -183,7 +183,8 @@ def render_status(status: dict[str, Any]) -> RenderableType:
         lines.append(Text("Changed while the run was under way:"))
         lines += [Text(f"  {record['description']}") for record in status["changes"]]
     if status["rollbacks"]:
-        lines.append(Text("Training diverged, and the run was rolled back:"))
+        reasons = name_reasons([record.get("asked_by") for record in status["rollbacks"]])
+        lines.append(Text(f"{reasons.rstrip(',')}:"))
         lines += [Text(f"  {record['description']}") for record in status["rollbacks"]]
     if status["metrics"]:
         shown = ", ".join(f"{name} {score(value)}" for name, value in status["metrics"].items())

@@ -168,14 +168,14 @@ class Divergence(Record):
 
 
 class RollbackRecord(Record):
-    """The answer to a divergence: back to the beginning of `resume_step`, and on from there with other samples.
+    """Back to the beginning of `resume_step`, and on from there with other samples: divergence's answer, or asked for.
 
     The run's order of samples is left out from `first_position` to `end_position`: what the steps from `resume_step` to
     the diverged one took. What holds when there are several stands in `positions.py`.
     """
 
-    fence: int = Field(description="Of the segment that diverged.")
-    diverged_step: int = Field(description="The step that showed it, counted from 1.")
+    fence: int = Field(description="Of the segment that diverged, or of the last one when somebody asked.")
+    diverged_step: int = Field(description="The step that showed it, counted from 1; or the last one left behind.")
     resume_step: int = Field(description="Steps that stay; the first one after them takes the samples at the end.")
     first_position: int
     end_position: int
@@ -184,6 +184,9 @@ class RollbackRecord(Record):
     )
     cause: str
     rolled_back_at: float = Field(description="Unix time, for people; nothing is decided by it.")
+    asked_by: str | None = Field(
+        None, exclude_if=lambda value: value is None, description="Whose request it was; None: divergence's answer."
+    )
 
     @property
     def num_skipped(self) -> int:

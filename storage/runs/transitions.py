@@ -1,7 +1,8 @@
 """What may happen to a run: pure functions from one generation's state to the next, for `Manifest.commit`.
 
 Invariant: promotions move forward and need the current fence; what a policy drops from `kept` is never the resume
-point, nor its fallback, nor being read. Backward, a run moves by `set_aside` and `roll_back` alone.
+point, nor its fallback, nor being read. Backward, a run moves by `set_aside` and by what `storage.rollbacks`
+does, alone.
 """
 
 import time
@@ -12,7 +13,6 @@ from typing import Literal
 from storage.errors import ConflictError, RunBusyError
 from storage.runs.manifest import require_fence
 from storage.runs.metric_values import MetricValue
-from storage.runs.positions import end_position, learning_rate_factor
 from storage.runs.retention import RetentionPolicy, find_being_read, kept_of, retain
 from storage.runs.run_state import (
     ChangeRecord,
@@ -21,7 +21,6 @@ from storage.runs.run_state import (
     JobRecord,
     Lease,
     RefusedRecord,
-    RollbackRecord,
     RunState,
     SegmentRecord,
     SetAsideRecord,
@@ -178,7 +177,7 @@ def set_aside(step: int, path: str, reason: str, fence: int | None) -> Change:
         kept = [checkpoint for checkpoint in state.kept if checkpoint.path != path]
         record = SetAsideRecord(step=step, path=path, reason=reason, set_aside_at=time.time())
         refused = [entry for entry in state.refused if entry.checkpoint.path != path]
-        moved = _moved_back(state, kept)
+        moved = moved_back(state, kept)
         update = {"set_aside": [*state.set_aside, record], "refused": refused, "lease": _begun_again(state, moved)}
         return moved.model_copy(update=update)
 
@@ -192,39 +191,17 @@ def _begun_again(before: RunState, moved: RunState) -> Lease | None:
     return before.lease.model_copy(update={"first_step": moved.promoted.step if moved.promoted else 0})
 
 
-def roll_back(fence: int, num_steps: int, factor: float, batch_size: int) -> Change:
-    """Answer the divergence of the segment `fence`, the last one: go back `num_steps` and leave out what they took.
+def moved_back(state: RunState, kept: list[CheckpointRecord]) -> RunState:
+    """The state with only these checkpoints left, newest first. Metrics of a later step belong to nothing any more.
 
-    The newest checkpoint that is not later than that becomes the resume point; without one, the beginning of the run.
-    From there steps are trained again, to the same values, up to the step where other samples begin: so the model does
-    not depend on which checkpoints there are. `factor` multiplies the learning rate that was in force.
-
-    Anybody may do so while nobody holds the lease, once: raises `RunBusyError`, or `ConflictError`.
+    Nor do changes: the steps after the new resume point are made again, and what they are made with is compared then.
     """
-
-    def change(state: RunState, _generation: int) -> RunState:
-        if state.lease is not None:
-            raise RunBusyError(f"Run {state.run!r} was just taken over by another process.")
-        segment = state.unanswered_divergence
-        if segment is None or segment.divergence is None or segment.fence != fence:
-            raise ConflictError(f"Run {state.run!r} was just rolled back by another process.")
-        diverged_step = segment.divergence.step
-        resume_step = max(0, diverged_step - num_steps)
-        record = RollbackRecord(
-            fence=fence,
-            diverged_step=diverged_step,
-            resume_step=resume_step,
-            first_position=end_position(resume_step, batch_size, state.rollbacks),
-            end_position=end_position(diverged_step, batch_size, state.rollbacks),
-            learning_rate_factor=factor * learning_rate_factor(diverged_step - 1, state.rollbacks),
-            cause=segment.cause,
-            rolled_back_at=time.time(),
-        )
-        kept = [checkpoint for checkpoint in state.kept if checkpoint.step <= resume_step]
-        # What was refused may be of the steps that are left out now.
-        return _moved_back(state, kept).model_copy(update={"rollbacks": [*state.rollbacks, record], "refused": []})
-
-    return change
+    step = kept[0].step if kept else 0
+    changes = [record for record in state.changes if record.step < step]
+    update: dict[str, object] = {"kept": kept, "promoted": kept[0] if kept else None, "changes": changes}
+    if state.metrics_step is not None and (not kept or kept[0].step < state.metrics_step):
+        update |= {"metrics": None, "metrics_step": None}
+    return state.model_copy(update=update)
 
 
 def prune(dropped: Collection[str], discarded: Collection[str]) -> Change:
@@ -318,16 +295,3 @@ def _require_later(checkpoint: CheckpointRecord, earlier: CheckpointRecord) -> N
 
 def _place(checkpoint: CheckpointRecord) -> tuple[int, int]:
     return checkpoint.step, checkpoint.fence
-
-
-def _moved_back(state: RunState, kept: list[CheckpointRecord]) -> RunState:
-    """The state with only these checkpoints left, newest first. Metrics of a later step belong to nothing any more.
-
-    Nor do changes: the steps after the new resume point are made again, and what they are made with is compared then.
-    """
-    step = kept[0].step if kept else 0
-    changes = [record for record in state.changes if record.step < step]
-    update: dict[str, object] = {"kept": kept, "promoted": kept[0] if kept else None, "changes": changes}
-    if state.metrics_step is not None and (not kept or kept[0].step < state.metrics_step):
-        update |= {"metrics": None, "metrics_step": None}
-    return state.model_copy(update=update)

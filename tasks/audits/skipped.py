@@ -1,13 +1,15 @@
 """What the manifest says was left out on purpose, and whether it had a reason to.
 
-Invariant: a range counts as skipped only if a segment diverged at its end, and only as far as the arithmetic of
-rollbacks makes it; whether its samples were really left out is seen from the ledger, step by step.
+Invariant: a range counts as skipped only if a segment diverged at its end or a person asked for it, and only as far as
+the arithmetic of rollbacks makes it; whether its samples were really left out is seen from the ledger, step by step.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
+from storage.rollbacks.rolling_back import end_of_left_out
 from storage.runs.positions import end_position, standing
-from storage.runs.run_state import RollbackRecord, RunState
+from storage.runs.run_state import RollbackRecord, RunState, SegmentRecord
 from tasks.audits.violations import Violation
 
 
@@ -30,7 +32,7 @@ def describe_skipped(state: RunState) -> list[dict[str, Any]]:
 
 
 def find_unfounded(state: RunState, batch_size: int) -> list[Violation]:
-    """Rollbacks that no divergence explains, or that leave out something else than it took."""
+    """Rollbacks that neither a divergence nor a request explains, or that leave out something else than it took."""
     return [
         Violation("rollback", (record.resume_step,), problem)
         for number, record in enumerate(state.rollbacks)
@@ -40,17 +42,36 @@ def find_unfounded(state: RunState, batch_size: int) -> list[Violation]:
 
 def _problems(record: RollbackRecord, state: RunState, number: int, batch_size: int) -> list[str]:
     name = f"The rollback to step {record.resume_step:,}, for segment {record.fence},"
-    diverged = [segment.divergence for segment in state.segments if segment.fence == record.fence]
-    if not diverged or diverged[0] is None:
+    segment = next((segment for segment in state.segments if segment.fence == record.fence), None)
+    if record.asked_by is not None:
+        problems = _problems_of_request(record, segment, name)
+    elif segment is None or segment.divergence is None:
         return [f"{name} has no reason: the manifest knows no divergence of that segment."]
-    problems = []
-    if diverged[0].step != record.diverged_step:
-        problems.append(f"{name} names step {record.diverged_step:,}; what diverged is step {diverged[0].step:,}.")
-    earlier = state.rollbacks[:number]
-    due = tuple(end_position(step, batch_size, earlier) for step in (record.resume_step, record.diverged_step))
+    elif segment.divergence.step != record.diverged_step:
+        problems = [f"{name} names step {record.diverged_step:,}; what diverged is step {segment.divergence.step:,}."]
+    else:
+        problems = []
+    due = _due(record, state.rollbacks[:number], batch_size)
     if due != (record.first_position, record.end_position):
+        what = "led to the divergence" if record.asked_by is None else "was taken since that step"
         problems.append(
-            f"{name} leaves out positions {record.first_position:,} to {record.end_position - 1:,}; what led to the "
-            f"divergence is {due[0]:,} to {due[1] - 1:,}."
+            f"{name} leaves out positions {record.first_position:,} to {record.end_position - 1:,}; what {what} is "
+            f"{due[0]:,} to {due[1] - 1:,}."
         )
     return problems
+
+
+def _problems_of_request(record: RollbackRecord, segment: SegmentRecord | None, name: str) -> list[str]:
+    if segment is None:
+        return [f"{name} has no place: the manifest knows no such segment, after which somebody may have asked for it."]
+    if not record.resume_step <= record.diverged_step <= segment.last_step:
+        return [f"{name} leaves step {record.diverged_step:,} behind; that segment came to {segment.last_step:,}."]
+    return []
+
+
+def _due(record: RollbackRecord, earlier: Sequence[RollbackRecord], batch_size: int) -> tuple[int, int]:
+    """First position and end of what the rollback may leave out, after those before it."""
+    first = end_position(record.resume_step, batch_size, earlier)
+    if record.asked_by is None:
+        return first, end_position(record.diverged_step, batch_size, earlier)
+    return first, end_of_left_out(record.resume_step, record.diverged_step, batch_size, earlier)

@@ -11,11 +11,11 @@ from storage.runs.run_state import RollbackRecord
 
 
 def describe_rollback(record: RollbackRecord) -> str:
-    """What was done about one divergence."""
+    """What was done about one divergence, or for somebody who asked."""
+    led = f"led to step {record.diverged_step:,}" if record.asked_by is None else "it had come to since then"
     text = (
-        f"back to step {record.resume_step:,}, and on from there without the {record.num_skipped:,} samples that led "
-        f"to step {record.diverged_step:,} (positions {record.first_position:,} to {record.end_position - 1:,} of the "
-        "order)"
+        f"back to step {record.resume_step:,}, and on from there without the {record.num_skipped:,} samples that {led} "
+        f"(positions {record.first_position:,} to {record.end_position - 1:,} of the order)"
     )
     if record.learning_rate_factor != 1:
         text += f", with {record.learning_rate_factor:g} times the scheduled learning rate"
@@ -30,6 +30,13 @@ def describe_rollbacks(rollbacks: Sequence[RollbackRecord]) -> list[str]:
         + ("" if record in kept else " A later rollback went back at least as far, and replaced this one.")
         for number, record in enumerate(rollbacks, start=1)
     ]
+
+
+def name_reasons(askers: Sequence[str | None]) -> str:
+    """Why the run went back, in the words that a heading or a sentence begins with, by `asked_by` of the rollbacks."""
+    if not any(askers):
+        return "Training diverged, and the run was rolled back"
+    return "The run was rolled back by hand" + ("" if all(askers) else ", and because training diverged,")
 
 
 def count_skipped(rollbacks: Sequence[RollbackRecord]) -> int:

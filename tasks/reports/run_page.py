@@ -34,7 +34,7 @@ from tasks.reports.changes import tell_changes
 from tasks.reports.charts import draw_classes, draw_confusion, draw_phases, draw_roc, draw_time
 from tasks.reports.curves import draw_training, draw_validation
 from tasks.reports.goodput import sum_up_time
-from tasks.reports.rollbacks import count_skipped
+from tasks.reports.rollbacks import count_skipped, name_reasons
 from tasks.reports.tables import (
     checkpoints_table,
     classes_table,
@@ -120,7 +120,7 @@ def is_unbroken(state: RunState) -> bool:
     segments = state.segments
     if not segments or state.promoted is None or segments[0].first_step != 0:
         return False
-    if any(segment.outcome == "diverged" for segment in segments):
+    if any(segment.outcome == "diverged" for segment in segments) or any(r.asked_by for r in state.rollbacks):
         return False
     joined = all(later.first_step <= earlier.last_step for earlier, later in pairwise(segments))
     return joined and segments[-1].last_step >= state.promoted.step
@@ -156,10 +156,9 @@ def _promise(state: RunState) -> list[str]:
 
 
 def _rolled_back(state: RunState) -> list[str]:
-    if not state.rollbacks:
-        return []
     times, skipped = count_of(len(state.rollbacks), "time"), count_of(count_skipped(state.rollbacks), "sample")
-    return [f"Training diverged and was rolled back {times}; the {skipped} that led there were left out. See below."]
+    reasons = name_reasons([record.asked_by for record in state.rollbacks])
+    return [f"{reasons} {times}; {skipped} of the order were left out. See below."] if state.rollbacks else []
 
 
 def _mishaps(state: RunState) -> list[str]:

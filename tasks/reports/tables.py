@@ -67,7 +67,7 @@ def checkpoints_table(kept: Sequence[CheckpointRecord]) -> Table:
 def rollbacks_table(rollbacks: Sequence[RollbackRecord]) -> Table:
     """Oldest first."""
     columns: list[tuple[str, Kind]] = [
-        ("Diverged at", "number"), ("Cause", "text"), ("Back to", "number"), ("Left out", "number"),
+        ("From", "number"), ("Cause", "text"), ("Back to", "number"), ("Left out", "number"),
         ("Learning rate", "number"), ("Stands", "text"), ("When", "date"),
     ]  # fmt: skip
     kept = standing(rollbacks)

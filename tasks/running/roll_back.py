@@ -6,8 +6,8 @@ divergence in the same way, and answers it once.
 
 from storage.errors import RunDivergedError
 from storage.objects.addresses import run_address
+from storage.rollbacks.rolling_back import roll_back
 from storage.runs.run_state import RollbackRecord, RunState, SegmentRecord
-from storage.runs.transitions import roll_back
 from tasks.configuration import RunConfig
 from tasks.places import RunPlaces
 from tasks.reports.rollbacks import describe_rollback, describe_rollbacks
@@ -23,12 +23,13 @@ def answer_divergence(config: RunConfig, places: RunPlaces) -> RunState:
     segment, policy = state.unanswered_divergence, config.divergence
     if segment is None or segment.divergence is None:
         return state
-    if len(state.rollbacks) >= policy.max_rollbacks:
-        raise RunDivergedError(_tell_story(config, segment, state.rollbacks))
+    answers = [record for record in state.rollbacks if record.asked_by is None]  # what a person asked for is no attempt
+    if len(answers) >= policy.max_rollbacks:
+        raise RunDivergedError(_tell_story(config, segment, answers))
     change = roll_back(segment.fence, policy.rollback_steps, policy.learning_rate_factor, config.train.batch_size)
     state = places.manifest.commit(f"rolled back, as step {segment.divergence.step} diverged", change).state
     record = state.rollbacks[-1]
-    number = f"{len(state.rollbacks)} of at most {policy.max_rollbacks}"
+    number = f"{len(answers) + 1} of at most {policy.max_rollbacks}"
     message = f"Training diverged. {record.cause} Rollback {number}: {describe_rollback(record)}"
     steps = {"diverged_step": record.diverged_step, "step": record.resume_step}
     alert(ROLLBACK, run_address(places.store, config.run), message, run=config.run, **steps)

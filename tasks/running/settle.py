@@ -8,6 +8,7 @@ import json
 import re
 import shutil
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -44,11 +45,16 @@ LOST = "no outcome recorded: the process or the machine was killed"
 FOLDER_NAME = re.compile(r"(?:evaluation-)?(\d{8,})")  # as `launch` names the folders of leases
 
 
-def recover_run(config: RunConfig, places: RunPlaces, promote: Promote = promote_checkpoint) -> RunState:
+def recover_run(
+    config: RunConfig,
+    places: RunPlaces,
+    promote: Promote = promote_checkpoint,
+    answer: Callable[[RunConfig, RunPlaces], RunState] = answer_divergence,
+) -> RunState:
     """Settle what the last segment left; if that was the last one, make sure that the final checkpoint is valid.
 
-    A segment that diverged is answered by a rollback, and one whose ranks go on in a cluster's job is taken over.
-    Raises `RunBusyError`, and `RunDivergedError` if no rollback is left.
+    A segment that diverged is answered by a rollback, or as `answer` says, and one whose ranks go on in a cluster's
+    job is taken over. Raises `RunBusyError`, and `RunDivergedError` if no rollback is left.
     """
     lease = places.manifest.load_head().state.lease
     try:
@@ -63,7 +69,7 @@ def recover_run(config: RunConfig, places: RunPlaces, promote: Promote = promote
             else:
                 settle_evaluation(config, places, lease)
         _put_away_forgotten(places)
-        answer_divergence(config, places)
+        answer(config, places)
         places.store.sweep()
         state = places.manifest.load_head().state
         # Ranks that train look at every byte when they start, and take an older checkpoint by themselves.

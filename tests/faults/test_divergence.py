@@ -138,7 +138,7 @@ def test_status_audit_and_report_tell_it_to_a_person(
     assert told in " ".join(shown(render_status(status)).split())
     assert "except the 192 that rollbacks left out" in " ".join(shown(render_audit(audited(status))).split())
     page = report_of(make_runner("undisturbed"))
-    assert "was rolled back 1 time; the 192 samples that led there were left out" in page
+    assert "was rolled back 1 time; 192 samples of the order were left out" in page
 
 
 @pytest.mark.slow

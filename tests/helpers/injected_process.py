@@ -24,7 +24,10 @@ from tests.helpers.fault_plans import (
     read_plan,
 )
 
-ROLES: dict[str, Role] = {"flows.cli": "command", "torch.distributed.run": "launcher", "training.worker": "rank"}
+ROLES: dict[str, Role] = {
+    "flows.cli": "command", "tests.helpers.resuming": "command", "torch.distributed.run": "launcher",
+    "training.worker": "rank",
+}  # fmt: skip
 # Before anything is wrapped.
 REAL_OPEN, REAL_WRITE, REAL_FSYNC = os.open, os.write, os.fsync
 

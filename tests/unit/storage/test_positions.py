@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from storage.rollbacks.rolling_back import roll_back
 from storage.runs.positions import (
     end_position,
     find_governing,
@@ -16,7 +17,6 @@ from storage.runs.positions import (
     standing,
 )
 from storage.runs.run_state import Divergence, RollbackRecord, RunState, SegmentRecord
-from storage.runs.transitions import roll_back
 
 BATCH_SIZE = 4
 # Of each rollback: the step that diverged, counted from 1, and how many steps were gone back.

@@ -138,7 +138,9 @@ def test_rollbacks_are_told_in_the_verdict_and_one_by_one(multiclass: str) -> No
         rollback_to(90, 170, batch_size=10).model_copy(update={"cause": HOSTILE[0]}),
     ]
     page = Page(render(replace(records, state=records.state.model_copy(update={"rollbacks": rollbacks}))))
-    assert "Training diverged and was rolled back 2 times; the 800 samples that led there were left out." in page.text
+    assert (
+        "Training diverged, and the run was rolled back 2 times; 800 samples of the order were left out." in page.text
+    )
     told = (
         "step 160 The loss became nan at step 160. step 100 600 samples",
         "\N{MULTIPLICATION SIGN} 0.5 replaced by a later one",

@@ -9,9 +9,10 @@ from prefect.events.schemas.events import Event
 from storage.checkpoints.strays import find_strays
 from storage.errors import ConflictError, FencedError, RunBusyError, RunDivergedError
 from storage.objects.local_store import LocalStore
+from storage.rollbacks.rolling_back import roll_back
 from storage.runs.retention import RetentionPolicy
 from storage.runs.run_state import Divergence, RunState, SegmentRecord
-from storage.runs.transitions import end_segment, promote, roll_back
+from storage.runs.transitions import end_segment, promote
 from tasks.configuration import DataConfig, RunConfig
 from tasks.places import RunPlaces
 from tasks.reports.rollbacks import count_skipped, describe_rollbacks

@@ -33,6 +33,7 @@ from tasks.running.heartbeat import HEARTBEAT_SECONDS, Heartbeat
 from tasks.running.settle import recover_run, require_dead_holder
 from tasks.telling.alerts import NO_PROGRESS, SEGMENT_LOST
 from tests.helpers.cut_off_stores import ProcessGoneError, StoreCutOff
+from tests.helpers.holders import dead_process, parent_process, process_elsewhere
 from tests.helpers.runs import BATCH_SIZE, make_checkpoint, make_run, record_of
 from training.configuration import TrainConfig
 from training.watching.reporter import Report
@@ -40,22 +41,6 @@ from training.watching.reporter import Report
 CONFIG = RunConfig(
     run="run", data=DataConfig(text="t", label="l", kind="binary"), train=TrainConfig(batch_size=BATCH_SIZE)
 )
-STAT_START_TICKS = 19  # counted from the field behind the process's name: proc_pid_stat(5)
-
-
-def dead_process() -> Holder:
-    """One on this machine, with the number of a process that began later."""
-    return this_process().model_copy(update={"start_ticks": this_process().start_ticks - 1})
-
-
-def parent_process() -> Holder:
-    """Another process that lives on this machine."""
-    fields = Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(")")[2].split()
-    return this_process().model_copy(update={"pid": os.getppid(), "start_ticks": int(fields[STAT_START_TICKS])})
-
-
-def process_elsewhere() -> Holder:
-    return this_process().model_copy(update={"host": "another-host", "place": "another boot"})
 
 
 def places_of(store: Any, folder: Path) -> RunPlaces:

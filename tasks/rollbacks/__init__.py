@@ -1,0 +1,1 @@
+"""Rollbacks that a person asks for."""

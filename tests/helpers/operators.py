@@ -27,7 +27,6 @@ from tests.helpers.prefect_server import ANSWER_SECONDS, running
 WAIT_SECONDS = 150.0
 POLL_SECONDS = 0.5
 ATTEMPTS = 20
-QUERY_SECONDS = 1
 SOON_SECONDS = 10  # twice as long as the server takes to see that a schedule has changed
 MINUTE_SECONDS = 60
 ENDED = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
@@ -95,11 +94,6 @@ class Operator:
         content = {"active": True, "schedule": rule, "parameters": parameters}
         for schedule in deployment["schedules"]:
             self._request("PATCH", f"/deployments/{deployment['id']}/schedules/{schedule['id']}", json=content)
-
-    def create_automations(self, prefect: Sequence[str], environment: Mapping[str, str]) -> None:
-        """Create those of the README, by its command."""
-        command = [*prefect, "automation", "create", "--from-file", str(ROOT / "deployments/automations.yaml")]
-        subprocess.run(command, env=dict(environment), check=True, capture_output=True)
 
     def rest(self, name: str) -> None:
         """Pause all schedules of a deployment; what they have planned is not begun."""
@@ -231,14 +225,12 @@ def working(
     prefect: Sequence[str],
     environment: Mapping[str, str],
     folder: Path,
-    query_seconds: int = QUERY_SECONDS,
 ) -> Iterator["subprocess.Popen[bytes]"]:
-    """A worker in `folder`, which asks for flow runs so often; schedules rest, lest a tick falls in."""
+    """A worker in `folder`; schedules rest, lest a tick falls in."""
     for deployment in ("scheduled/train", "scrub/scrub"):
         operator.rest(deployment)
     command = [*prefect, "worker", "start", "--pool", "holdfast", "--type", "process", "--limit", "2"]
-    settings = {**environment, "PREFECT_WORKER_QUERY_SECONDS": str(query_seconds)}
-    with running(command, settings, operator.worker_log, folder) as worker:
+    with running(command, {**environment, "PREFECT_WORKER_QUERY_SECONDS": "1"}, operator.worker_log, folder) as worker:
         yield worker
 
 

@@ -19,7 +19,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from importlib.metadata import version
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import psutil
 
@@ -89,14 +88,6 @@ def wait_until_healthy(environment: Mapping[str, str]) -> None:
             time.sleep(POLL_SECONDS)  # it tells nobody when it begins to listen
     said = (Path(environment["PREFECT_HOME"]) / LOG).read_text()[-4000:]
     raise RuntimeError(f"The Prefect server did not start within {START_SECONDS:.0f} s:\n{said}")
-
-
-def kill_prefect_server(environment: Mapping[str, str]) -> None:
-    """SIGKILL the server of this environment, which this process has started, and all that it started itself."""
-    port = str(urlsplit(environment["PREFECT_API_URL"]).port)
-    for child in psutil.Process().children():
-        if {"prefect", "server", port} <= set(child.cmdline()):
-            kill_tree(child.pid)
 
 
 @contextmanager

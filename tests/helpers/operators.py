@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,8 @@ from tests.helpers.prefect_server import ANSWER_SECONDS, running
 WAIT_SECONDS = 150.0
 POLL_SECONDS = 0.5
 ATTEMPTS = 20
+SOON_SECONDS = 10  # twice as long as the server takes to see that a schedule has changed
+MINUTE_SECONDS = 60
 ENDED = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
 PREFECT = (sys.executable, "-m", "prefect", "--no-prompt")
 CORPUS_ROWS = 600
@@ -87,6 +89,29 @@ class Operator:
         """Ask for a flow run, as the form of the UI does."""
         url = f"/deployments/{self.deployment(name)['id']}/create_flow_run"
         return str(self._request("POST", url, json={"parameters": parameters})["id"])
+
+    def begin_by_itself(self, name: str, **parameters: Any) -> None:
+        """Let the deployment's schedule begin a flow run soon, and one a minute after that."""
+        deployment = self.deployment(name)
+        soon = datetime.now(UTC) + timedelta(seconds=SOON_SECONDS)
+        rule = {"interval": MINUTE_SECONDS, "anchor_date": soon.isoformat()}
+        content = {"active": True, "schedule": rule, "parameters": parameters}
+        for schedule in deployment["schedules"]:
+            self._request("PATCH", f"/deployments/{deployment['id']}/schedules/{schedule['id']}", json=content)
+
+    def rest(self, name: str) -> None:
+        """Pause all schedules of a deployment; what they have planned is not begun."""
+        deployment = self.deployment(name)
+        for schedule in deployment["schedules"]:
+            self.pause(deployment["id"], schedule["id"])
+
+    def running(self, name: str) -> list[str]:
+        """The flow runs of a deployment that are running."""
+        wanted = {
+            "deployments": {"id": {"any_": [self.deployment(name)["id"]]}},
+            "flow_runs": {"state": {"type": {"any_": ["RUNNING"]}}},
+        }
+        return [str(found["id"]) for found in self._request("POST", "/flow_runs/filter", json=wanted)]
 
     def pause(self, deployment: str, schedule: str) -> None:
         """Pause one schedule of a deployment."""
@@ -221,12 +246,14 @@ def deployed(folder: Path, prefect: Sequence[str], environment: Mapping[str, str
 
 @contextmanager
 def working(
-    operator: Operator, prefect: Sequence[str], environment: Mapping[str, str], folder: Path
+    operator: Operator,
+    prefect: Sequence[str],
+    environment: Mapping[str, str],
+    folder: Path,
 ) -> Iterator["subprocess.Popen[bytes]"]:
     """A worker in `folder`; schedules rest, lest a tick falls in."""
-    for deployment in (operator.deployment("scheduled/train"), operator.deployment("scrub/scrub")):
-        for schedule in deployment["schedules"]:
-            operator.pause(deployment["id"], schedule["id"])
+    for deployment in ("scheduled/train", "scrub/scrub"):
+        operator.rest(deployment)
     command = [*prefect, "worker", "start", "--pool", "holdfast", "--type", "process", "--limit", "2"]
     with running(command, {**environment, "PREFECT_WORKER_QUERY_SECONDS": "1"}, operator.worker_log, folder) as worker:
         yield worker

@@ -26,7 +26,7 @@ from storage.objects.private_folder import make_private_folder
 from tasks.launching.processes import kill_tree
 from training.stopping import follow_parent
 
-START_SECONDS = 120.0
+START_SECONDS = 300.0  # for what hangs, not for what is slow: on PostgreSQL the first start makes all tables
 STOP_SECONDS = 15.0
 # All tests share a server. One of its answers took more than half a minute once, with five workers of pytest beside it.
 ANSWER_SECONDS = 150.0
@@ -40,30 +40,31 @@ UNUSED_SERVICES = ("FOREMAN", "LATE_RUNS", "PAUSE_EXPIRATIONS", "REPOSSESSOR", A
 
 @contextmanager
 def running_prefect_server(
-    folder: Path, port: int | None = None, with_automations: bool = False
+    folder: Path, port: int | None = None, with_automations: bool = False, database: str | None = None
 ) -> Iterator[dict[str, str]]:
     """Start a server with its home in `folder`; yields the environment in which `prefect` and `holdfast` use it.
 
-    On the same port and with the same folder it is the server that was there before, started again.
+    On the same port and with the same folder it is the server that was there before, started again. Its database is
+    SQLite in that folder, or the one of the connection URL `database`.
     """
-    with starting_prefect_server(folder, port, with_automations) as environment:
+    with starting_prefect_server(folder, port, with_automations, database) as environment:
         wait_until_healthy(environment)
         yield environment
 
 
 @contextmanager
 def starting_prefect_server(
-    folder: Path, port: int | None = None, with_automations: bool = False
+    folder: Path, port: int | None = None, with_automations: bool = False, database: str | None = None
 ) -> Iterator[dict[str, str]]:
     """As `running_prefect_server`, and the server may not answer yet: see `wait_until_healthy`."""
     port = port or find_free_port()
-    if not (folder / DATABASE).exists():
+    if database is None and not (folder / DATABASE).exists():
         put_empty_database(folder)
     unused = [name for name in UNUSED_SERVICES if not (with_automations and name == AUTOMATIONS)]
     environment = clean_environment() | {
         "PREFECT_HOME": str(folder),
         "PREFECT_API_URL": f"http://127.0.0.1:{port}/api",
-        "PREFECT_API_DATABASE_CONNECTION_URL": f"sqlite+aiosqlite:///{folder / DATABASE}",
+        "PREFECT_API_DATABASE_CONNECTION_URL": database or f"sqlite+aiosqlite:///{folder / DATABASE}",
         "PREFECT_SERVER_ALLOW_EPHEMERAL_MODE": "false",
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
         "PREFECT_CLI_PROMPT": "false",
@@ -91,13 +92,18 @@ def wait_until_healthy(environment: Mapping[str, str]) -> None:
 
 @contextmanager
 def running(
-    command: Sequence[str], environment: Mapping[str, str], log: Path, folder: Path | None = None
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    log: Path,
+    folder: Path | None = None,
+    user: str | None = None,
 ) -> Iterator["subprocess.Popen[bytes]"]:
-    """A process in the background. It and all its descendants are gone when the block is left."""
+    """A process in the background, of another user's if root gives one. It and all its descendants are gone when the
+    block is left."""
     with log.open("ab") as output:
         process = subprocess.Popen(
             command, env=environment, cwd=folder, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
-            start_new_session=True, preexec_fn=follow_parent,
+            start_new_session=True, preexec_fn=follow_parent, user=user,
         )  # fmt: skip
     try:
         yield process

@@ -19,10 +19,10 @@ from storage.runs.segments import find_heartbeat
 from tasks.pages.tables import MOST_ROWS, Table, show_table
 from tasks.pages.words import duration, moment, score, share
 from tasks.reports.changes import describe_change
-from tasks.reports.goodput import PART_NAMES, sum_up_time
 from tasks.reports.rollbacks import describe_rollbacks, name_reasons
 from tasks.reports.set_aside import describe_set_aside, describe_setback
 from tasks.reports.tables import segments_table
+from tasks.reports.times.goodput import PART_NAMES, sum_up_time
 from tasks.running.settle import SILENCE_SECONDS
 
 MOST_LOSSES = 3

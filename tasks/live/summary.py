@@ -12,8 +12,8 @@ from storage.runs.run_state import RunState
 from tasks.configuration import RunConfig
 from tasks.pages.tables import Cell, Kind, Table
 from tasks.pages.words import count_of, duration, metric_name, moment, plain, score, share, size
-from tasks.reports.goodput import sum_up_time
 from tasks.reports.tables import segments_table
+from tasks.reports.times.goodput import sum_up_time
 
 MOST_SEGMENTS = 20
 WIDE = ("Fence", "Meaning", "Ranks")

@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 
 INK, MUTED, GRID, PAPER = "#1f2937", "#5b6472", "#e3e7ec", "#ffffff"
 BLUE, SKY, GREEN, ORANGE, VERMILION = "#0072B2", "#56B4E9", "#009E73", "#E69F00", "#D55E00"
-PURPLE, YELLOW = "#CC79A7", "#F0E442"
+PURPLE, YELLOW, GREY = "#CC79A7", "#F0E442", "#8a94a3"
 OUTCOME_COLOURS = {
     "completed": GREEN,
     "budget": SKY,

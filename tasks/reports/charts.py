@@ -21,6 +21,7 @@ from storage.runs.run_state import SegmentRecord
 from tasks.pages.canvas import (
     BLUE,
     GREEN,
+    GREY,
     INK,
     MUTED,
     ORANGE,
@@ -34,12 +35,11 @@ from tasks.pages.canvas import (
     draw_svg,
 )
 from tasks.pages.words import count_of, duration, metric_name, score, share, shortened
-from tasks.reports.goodput import PART_NAMES, TimeSpent
+from tasks.reports.times.goodput import PART_NAMES, TimeSpent
 
 MAX_BARS = 24
 MAX_CLASSES_WITH_SHARES = 12
 MAX_CLASSES_WITH_ALL_COUNTS = 26
-GREY = "#8a94a3"
 PHASE_COLOURS = {"train": BLUE, "validate": SKY, "save": ORANGE, "restore": PURPLE, "start": GREY}
 UNRECORDED = "not recorded"
 PHASE_ORDER = ("start", "restore", "train", "validate", "save")

@@ -33,7 +33,6 @@ from tasks.pages.words import (
 from tasks.reports.changes import tell_changes
 from tasks.reports.charts import draw_classes, draw_confusion, draw_phases, draw_roc, draw_time
 from tasks.reports.curves import draw_training, draw_validation
-from tasks.reports.goodput import sum_up_time
 from tasks.reports.rollbacks import count_skipped, name_reasons
 from tasks.reports.tables import (
     checkpoints_table,
@@ -45,7 +44,8 @@ from tasks.reports.tables import (
     set_aside_table,
     splits_table,
 )
-from tasks.reports.time_line import draw_time_line
+from tasks.reports.times.goodput import sum_up_time
+from tasks.reports.times.time_line import draw_time_line
 
 TEMPLATE = "reports/run_page.html.jinja"
 MAX_CLASSES_BESIDE_A_TABLE = 16

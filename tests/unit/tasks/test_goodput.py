@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from storage.runs.holders import this_process
 from storage.runs.run_state import Lease, RunState, SegmentRecord, Throughput
-from tasks.reports.goodput import PART_NAMES, sum_up_time
+from tasks.reports.times.goodput import PART_NAMES, sum_up_time
 from tests.helpers.finished_runs import BEGAN_AT, checkpoint_at, interrupted_run, state_of
 
 

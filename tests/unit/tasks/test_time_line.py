@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 
 from storage.runs.run_state import Throughput
-from tasks.reports.time_line import MAX_STRIPS, cut, draw_time_line
+from tasks.reports.times.time_line import MAX_STRIPS, cut, draw_time_line
 from tests.helpers.finished_runs import measured_run, segments_of
 
 

@@ -15,10 +15,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from storage.runs.run_state import RunState, SegmentRecord
-from tasks.pages.canvas import BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILION, YELLOW, Chart, draw_svg
+from tasks.pages.canvas import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, VERMILION, YELLOW, Chart, draw_svg
 from tasks.pages.words import count_of, duration, moment
-from tasks.reports.charts import GREY
-from tasks.reports.goodput import PART_NAMES
+from tasks.reports.times.goodput import PART_NAMES
 
 COLOURS = {
     "start": GREY, "restore": PURPLE, "useful": GREEN, "input_wait": YELLOW, "again": VERMILION, "validate": SKY,

@@ -9,8 +9,8 @@ interval. So after each start the run really trains until a checkpoint of its ow
 between two saves at which the day has the kill; the whole intervals in between are left out. Those are added to the
 run's records, with the steps, the stall of a save and the validations that were measured. From there on the report's
 own code counts (`tasks.reports.times.goodput`), and what it finds must be the 86,400 seconds of this program's own
-clock, to the second. The machine is there again at once: how long a day's machines stay away is not the program's doing. The last
-line is for machines: `name=value` pairs.
+clock, to the second. The machine is there again at once: how long a day's machines stay away is not the program's
+doing. The last line is for machines: `name=value` pairs.
 """
 
 import argparse

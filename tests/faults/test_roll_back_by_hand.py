@@ -82,6 +82,7 @@ def test_the_audit_is_intact_and_names_what_was_left_out_and_the_report_says_who
     assert "Training diverged" not in page
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("plan", "has_gone_back"),
     [

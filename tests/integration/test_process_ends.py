@@ -18,7 +18,7 @@ from tests.helpers.commands import ROOT, call_here, processes_mentioning
 from tests.helpers.operators import ENDED, PREFECT, Operator, operating, processes_of, working
 from tests.helpers.prefect_server import running_prefect_server
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.slow]
 
 STATE_SECONDS = 120.0  # the two minutes
 SAVES = "checkpoint.every_steps=100"  # a save is what these tests wait for
@@ -50,8 +50,8 @@ def kill_engine(worker: "subprocess.Popen[bytes]", flow_run: str) -> None:
 
 WAYS = (
     Way("terminated-tree", terminate_tree),
-    pytest.param(Way("terminated-worker", terminate_worker), marks=pytest.mark.slow),
-    pytest.param(Way("killed-engine", kill_engine), marks=pytest.mark.slow),
+    Way("terminated-worker", terminate_worker),
+    Way("killed-engine", kill_engine),
 )
 
 

@@ -20,7 +20,7 @@ from tests.helpers.prefect_server import running_prefect_server
 
 pytestmark = [pytest.mark.server, pytest.mark.slow]
 
-STATE_SECONDS = 120.0  # the two minutes
+STATE_SECONDS = 120.0  # within so long all is shown as it is
 SAVES = "checkpoint.every_steps=100"  # a save is what these tests wait for
 LEAVE_SECONDS = 60.0  # a save of these ranks takes a second; Prefect's own grace is 30
 

@@ -18,6 +18,8 @@ from tests.helpers.fault_plans import FaultPlan, Moment, read_fired
 from tests.helpers.operators import CONFIGURATION
 from tests.helpers.resuming import resume_by_flow
 
+pytestmark = pytest.mark.slow
+
 STEPS, BACK_TO_STEP, BATCH_SIZE = 40, 20, 8
 
 
@@ -82,7 +84,6 @@ def test_the_audit_is_intact_and_names_what_was_left_out_and_the_report_says_who
     assert "Training diverged" not in page
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("plan", "has_gone_back"),
     [

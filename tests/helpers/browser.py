@@ -75,6 +75,22 @@ class Page:
         """All that a person reads on the page."""
         return str(self.evaluate("document.body.innerText"))
 
+    def click(self, element: str) -> None:
+        """Press the left button of the mouse on the middle of an element, a JavaScript expression."""
+        self.wait_for(f"!!({element})")
+        middle = self.evaluate(
+            f"(() => {{ const element = {element}; element.scrollIntoView({{block: 'center'}}); "
+            "const box = element.getBoundingClientRect(); return [box.x + box.width / 2, box.y + box.height / 2] })()"
+        )
+        where = {"x": middle[0], "y": middle[1], "button": "left", "clickCount": 1}
+        for kind in ("mousePressed", "mouseReleased"):
+            self.call("Input.dispatchMouseEvent", type=kind, **where)
+
+    def write(self, element: str, text: str) -> None:
+        """Click into a field, and write into it as from a keyboard."""
+        self.click(element)
+        self.call("Input.insertText", text=text)
+
     def resize(self, width: int, height: int, is_phone: bool = False) -> None:
         """Be a screen of this size, in CSS pixels."""
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": is_phone}

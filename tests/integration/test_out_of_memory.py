@@ -13,6 +13,8 @@ from tests.helpers.fault_plans import FaultPlan, read_fired
 from tests.helpers.parquet import text_columns, write_parquet
 from tests.helpers.tiny_runs import write_tiny_configuration
 
+pytestmark = pytest.mark.slow
+
 ROWS = 120
 LACK = FaultPlan().out_of_memory(rank=0, step=3)
 

@@ -79,7 +79,7 @@ class Page:
         """Press the left button of the mouse on the middle of an element, a JavaScript expression."""
         self.wait_for(f"!!({element})")
         middle = self.evaluate(
-            f"(() => {{ const element = {element}; element.scrollIntoView({{block: 'center'}}); "
+            f"(() => {{ const element = {element}; element.scrollIntoView({{block: 'center', behavior: 'instant'}}); "
             "const box = element.getBoundingClientRect(); return [box.x + box.width / 2, box.y + box.height / 2] })()"
         )
         where = {"x": middle[0], "y": middle[1], "button": "left", "clickCount": 1}

@@ -60,6 +60,7 @@ def test_filled_in_and_submitted_the_run_goes_on_and_its_page_shows_where_it_is(
     page.write(field("steps (Optional)", "input"), str(STEPS))
     keep(page, "form")
     page.click(button("Submit"))
+    page.wait_for("!location.pathname.endsWith('/run')")  # the form is left
     stopped.wait(lambda: bool(stopped.flow_runs("resume/resume")))
     (flow_run,) = stopped.flow_runs("resume/resume")
     stopped.wait(lambda: stopped.segment_has_saved(2, RUN))

@@ -83,7 +83,7 @@ bench-audit: setup
 bench-loader: setup
 	$(BIN)/python -m tests.benchmarks.bench_loader
 
-# Twenty minutes; KILLS=2 is a short try. What it measures stands in deployments/spot.md.
+# KILLS=2 is a short try. How a day is made short stands in the file; what the parts mean, in deployments/spot.md.
 bench-goodput: setup
 	$(BIN)/python -m tests.benchmarks.bench_goodput $(if $(KILLS),--kills $(KILLS))
 

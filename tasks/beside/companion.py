@@ -5,12 +5,13 @@ before that.
 """
 
 import threading
+from abc import ABC, abstractmethod
 from contextvars import copy_context
 from types import TracebackType
 from typing import Self
 
 
-class Companion:
+class Companion(ABC):
     """A context manager. `_accompany` runs in the thread, until it returns; it should soon after `_is_over` is set."""
 
     def __init__(self, name: str) -> None:
@@ -28,5 +29,6 @@ class Companion:
         self._is_over.set()
         self._thread.join()
 
+    @abstractmethod
     def _accompany(self) -> None:
-        raise NotImplementedError
+        """The work, in the thread."""

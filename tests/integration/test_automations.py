@@ -1,19 +1,17 @@
 """What an automation of the README does on a real server: the next flow run after a crash."""
 
 import subprocess
-import sys
 from collections.abc import Iterator
 
 import pytest
 
 from tasks.corpora.generate import generate_corpus
 from tests.helpers.commands import ROOT, call_here
-from tests.helpers.operators import CONFIGURATION, ENDED, Operator, deployed, kill_all, processes_of, working
+from tests.helpers.operators import CONFIGURATION, ENDED, PREFECT, Operator, deployed, kill_all, processes_of, working
 from tests.helpers.prefect_server import running_prefect_server
 
 pytestmark = [pytest.mark.server, pytest.mark.slow]
 
-PREFECT = [sys.executable, "-m", "prefect", "--no-prompt"]
 # Where the schedule finds its configuration: deployments/prefect.yaml.
 SCHEDULED_CONFIGURATION = "deployments/configs/demo.toml"
 

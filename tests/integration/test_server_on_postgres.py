@@ -1,13 +1,11 @@
 """A server as it is operated: Prefect on PostgreSQL, a worker, the deployments."""
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tasks.corpora.generate import generate_corpus
-from tests.helpers.operators import CONFIGURATION, ENDED, deployed, working
+from tests.helpers.operators import ENDED, PREFECT, operating, working
 from tests.helpers.postgres_server import PACKAGE, Postgres, find_programs, made_postgres
 from tests.helpers.prefect_server import running_prefect_server
 
@@ -17,9 +15,6 @@ pytestmark = [
         find_programs() is None, reason=f"PostgreSQL is not installed; on Debian 12: apt-get install {PACKAGE}"
     ),
 ]
-
-PREFECT = [sys.executable, "-m", "prefect", "--no-prompt"]
-FINAL = {"COMPLETED", "FAILED", "CRASHED", "CANCELLED"}
 
 
 @pytest.fixture
@@ -33,8 +28,6 @@ def folder(tmp_path: Path) -> Path:
     """What an operator deploys from."""
     folder = tmp_path / "operator"
     folder.mkdir()
-    (folder / "tiny.toml").write_text(CONFIGURATION)
-    generate_corpus(folder / "corpus", "policy", 600)
     return folder
 
 
@@ -54,7 +47,7 @@ def test_a_flow_run_begins_by_the_schedule_is_cancelled_and_resume_goes_on_to_th
     with (
         postgres.serving(),
         running_prefect_server(home, database=postgres.url) as server,
-        deployed(folder, PREFECT, server) as operator,
+        operating(folder, server) as operator,
         working(operator, PREFECT, server, folder),
     ):
         operator.begin_by_itself("scheduled/train", configuration="tiny.toml")
@@ -66,7 +59,7 @@ def test_a_flow_run_begins_by_the_schedule_is_cancelled_and_resume_goes_on_to_th
         operator.wait(lambda: operator.states(flow_run)[-1]["type"] in ENDED)
         for one in (flow_run, training := operator.find_training(flow_run)):
             assert operator.states(one)[-1]["type"] == "CANCELLED", operator.worker_log.read_text()
-        operator.wait(lambda: set(operator.steps(training).values()) <= FINAL)
+        operator.wait(lambda: set(operator.steps(training).values()) <= set(ENDED))
         (segment,) = operator.state().segments
         assert (segment.outcome, segment.steps_lost) == ("preempted", 0)
 

@@ -46,14 +46,14 @@ def explain(
 def _tell_recomputing(model: nn.Module, leaf: Leaf, precision: Precision, config: TrainConfig) -> str:
     if config.compile:
         return ""
-    kept = _size(_count(model, leaf, precision, config.activation_checkpointing))
+    kept = _count(model, leaf, precision, config.activation_checkpointing)
     if config.activation_checkpointing:
-        return f"The model keeps about {kept} between forward and backward of it, blocks being recomputed already."
-    saved_to = _size(_count(model, leaf, precision, recomputing=True))
+        return f"The model keeps {kept} between forward and backward of it, blocks being recomputed already."
+    saved_to = _count(model, leaf, precision, recomputing=True)
     return (
-        f"The model keeps about {kept} between forward and backward of it; with train.{RECOMPUTE} = true about "
-        f"{saved_to}. That changes no bit of the model, costs one more forward pass in a step, and may be set for this "
-        "run: by you, or with segment.out_of_memory = 'adapt' by the run itself."
+        f"The model keeps {kept} between forward and backward of it; with train.{RECOMPUTE} = true {saved_to}. That "
+        "changes no bit of the model, costs one more forward pass in a step, and may be set for this run: by you, or "
+        "with segment.out_of_memory = 'adapt' by the run itself."
     )
 
 
@@ -63,11 +63,13 @@ def _tell_sharing(config: TrainConfig) -> str:
     return "Ranks share this GPU, and each has its own weights and leaf: fewer train.ranks need less."
 
 
-def _count(model: nn.Module, leaf: Leaf, precision: Precision, recomputing: bool) -> int:
+def _count(model: nn.Module, leaf: Leaf, precision: Precision, recomputing: bool) -> str:
     before: bool = model.activation_checkpointing  # type: ignore[assignment]
     model.activation_checkpointing = recomputing  # type: ignore[assignment]
     try:
-        return count_kept_bytes(model, leaf, precision)
+        return f"about {_size(count_kept_bytes(model, leaf, precision))}"
+    except Exception:  # noqa: BLE001 - that memory ran out is the error, not what counting it met
+        return "an amount that could not be counted here"
     finally:
         model.activation_checkpointing = before  # type: ignore[assignment]
 

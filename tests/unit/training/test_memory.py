@@ -8,8 +8,10 @@ from torch.autograd.graph import saved_tensors_hooks
 from storage.datasets import DatasetManifest
 from tests.helpers.leaves import leaf_with
 from training.batches.tensors import Leaf
-from training.configuration import ModelConfig
+from training.configuration import ModelConfig, TrainConfig
 from training.data.samples import Samples
+from training.memory import exhausted
+from training.memory.exhausted import LeafOutOfMemoryError
 from training.memory.kept import count_kept_bytes
 from training.model.classifier import Classifier
 from training.model.precision import AUTOCAST_TYPES, Precision
@@ -62,6 +64,22 @@ def test_recomputing_saves_most_of_it_and_gives_the_same_gradients_bit_by_bit(
     assert count_kept_bytes(recomputing, leaf, precision) < 0.5 * count_kept_bytes(plain, leaf, precision)
     expected, found = gradients_of(plain, leaf, precision), gradients_of(recomputing, leaf, precision)
     assert all(torch.equal(mine, theirs) for mine, theirs in zip(found, expected, strict=True))
+
+
+def test_that_memory_ran_out_is_told_also_where_what_is_kept_cannot_be_counted(
+    dataset: DatasetManifest, samples: Samples, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> int:
+        raise RuntimeError("no such kernel")
+
+    monkeypatch.setattr(exhausted, "count_kept_bytes", fail)
+    error = torch.OutOfMemoryError("Tried to allocate 2.00 GiB. See documentation for more")
+    model, leaf = make_model(dataset, False), leaf_with(samples, 0.97)
+    with pytest.raises(
+        LeafOutOfMemoryError, match=r"Tried to allocate 2\.00 GiB\. The model keeps an amount"
+    ) as raised:
+        exhausted.explain(error, model, leaf, precision_of("fp32"), TrainConfig())
+    assert raised.value.recomputing_helps and not model.activation_checkpointing
 
 
 def gradients_of(model: Classifier, leaf: Leaf, precision: Precision) -> list[Tensor]:

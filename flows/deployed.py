@@ -31,12 +31,17 @@ def train_deployed(config: RunConfig, max_segments: int | None) -> State[None]:
         with tags(TAG):
             state = train_with_retries(config, max_segments)
     except RunBusyError as busy:
-        announce(f"Skipped: {busy}")
-        return Completed(name=SKIPPED, message=str(busy))
+        return describe_skip(busy)
     except RunStoppedError as stopped:
         return Cancelled(message=str(stopped))
     step = state.promoted.step if state.promoted else 0
     return Completed(message=f"{state.run}: {describe_state(state)}, step {step:,} of {state.steps_total:,}")
+
+
+def describe_skip(busy: RunBusyError) -> State[None]:
+    """The final state of a flow run that left its run to the process that trains it."""
+    announce(f"Skipped: {busy}")
+    return Completed(name=SKIPPED, message=str(busy))
 
 
 def describe_failure(error: HoldfastError) -> State[None]:

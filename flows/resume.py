@@ -12,8 +12,8 @@ from prefect.runtime import flow_run
 from prefect.states import Completed
 from pydantic import Field
 
-from flows.deployed import describe_failure, train_deployed, with_budget
-from storage.errors import HoldfastError
+from flows.deployed import describe_failure, describe_skip, train_deployed, with_budget
+from storage.errors import HoldfastError, RunBusyError
 from storage.objects.addresses import open_store, require_run_name
 from storage.runs.manifest import Manifest
 from storage.runs.run_state import RunState
@@ -22,6 +22,7 @@ from tasks.configuration import RunConfig
 from tasks.pages.words import duration
 from tasks.places import open_places
 from tasks.reports.rollbacks import describe_rollback
+from tasks.resuming.remember import remember_given
 from tasks.rollbacks.by_hand import plan_rollback, roll_back
 from tasks.settings.reading import change_values, configure
 
@@ -42,7 +43,8 @@ def resume(
     """Goes on with a run from its promoted checkpoint, with the configuration it was started with.
 
     Without a time budget it trains to the end; with one it trains a single segment. A run that is complete ends at once
-    unless more steps are asked for.
+    unless more steps are asked for. What is given here holds for the flow runs of a schedule too, until somebody writes
+    another value into the configuration's file. Ranks and segment_seconds do not: there the file decides.
 
     Args:
         store: The run's store: a folder, absolute or relative to the deployment's folder, or s3://bucket/prefix.
@@ -61,20 +63,24 @@ def resume(
             left empty.
         dry_run: Only say what would be done, and do nothing.
     """
-    changes = {
+    lasting = {
         "train.steps": steps,
-        "train.ranks": ranks,
         "divergence.learning_rate_factor": learning_rate_factor,
         "divergence.max_rollbacks": max_rollbacks,
         "checkpoint.every_seconds": save_every_seconds,
     }
     try:
-        config = load_run_configuration(store, run, changes)
+        config = load_run_configuration(store, run, lasting | {"train.ranks": ranks})
         if dry_run:
             return Completed(name="Dry run", message=describe_plan(config, segment_seconds, back_to_step))
         if back_to_step is not None:
             roll_back(config, back_to_step, asked_by=f"flow run {flow_run.id}")
+        given = {field: value for field, value in lasting.items() if value is not None}
+        if given:
+            remember_given(config, given)
         return train_deployed(with_budget(config, segment_seconds), max_segments=1 if segment_seconds else None)
+    except RunBusyError as busy:
+        return describe_skip(busy) if back_to_step is None else describe_failure(busy)
     except HoldfastError as error:
         return describe_failure(error)
 

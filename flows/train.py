@@ -28,6 +28,7 @@ from tasks.evaluate import evaluate_run
 from tasks.prepare import prepare_data
 from tasks.recover import recover
 from tasks.report import leave_report, publish_report
+from tasks.resuming.given import with_given
 from tasks.running.getting_on import require_progress
 from tasks.running.launch import require_launchable
 from tasks.segment import train_segment
@@ -66,6 +67,7 @@ def _train(config: RunConfig, max_segments: int | None) -> RunState:
     require_launchable(config)
     dataset = prepare_data(config)
     dismiss_judge()
+    config = with_given(config)
     try:
         state = _train_segments(config, dataset, max_segments)
         if state.is_trained:

@@ -12,6 +12,7 @@ from storage.errors import IncompatibleRunError
 from storage.runs.run_state import RunState
 from tasks.configuration import UNLIMITED, RunConfig
 from tasks.memory.adapting import keep_adapted
+from tasks.resuming.given import keep_given
 from training.configuration import PADDING_EFFICIENCY
 
 RECOMPUTING = "train.activation_checkpointing"
@@ -59,7 +60,7 @@ def as_begun(config: RunConfig, state: RunState | None) -> RunConfig:
         found = getattr(config, section)
         left_open = {name: begun[section][name] for name in fields if getattr(found, name) is None}
         sections[section] = found.model_copy(update=left_open)
-    return keep_adapted(config.model_copy(update=sections), state)
+    return keep_adapted(keep_given(config.model_copy(update=sections), state), state)
 
 
 def require_compatible(state: RunState, config: RunConfig) -> None:

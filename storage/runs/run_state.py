@@ -246,12 +246,22 @@ class ChangeRecord(Record):
     now: str
 
 
+class GivenValue(Record):
+    """A value that a person gave a run. It holds until the configuration's file has a third one."""
+
+    instead_of: int | float = Field(description="What the file had when it was given.")
+    value: int | float
+
+
 class RunState(Record):
     """One generation's content."""
 
     run: str
     created_at: float
     config: dict[str, object] = Field(description="The configuration the run was last continued with.")
+    given: dict[str, GivenValue] = Field(
+        {}, exclude_if=lambda value: value == {}, description="By dotted field of `config`, which has these values."
+    )
     dataset_digest: str
     dataset_sha256: str | None = Field(
         None,

@@ -6,9 +6,9 @@ does, alone.
 """
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from storage.errors import ConflictError, RunBusyError
 from storage.runs.manifest import require_fence
@@ -17,6 +17,7 @@ from storage.runs.retention import RetentionPolicy, find_being_read, kept_of, re
 from storage.runs.run_state import (
     ChangeRecord,
     CheckpointRecord,
+    GivenValue,
     Holder,
     JobRecord,
     Lease,
@@ -239,17 +240,36 @@ def pin_dataset(sha256: str) -> Change:
     return change
 
 
+def give(values: Mapping[str, GivenValue]) -> Change:
+    """Remember, by dotted field, what a person gave the run: it decides nothing until the run is configured with it."""
+
+    def change(state: RunState, _generation: int) -> RunState:
+        return state.model_copy(update={"given": dict(values)})
+
+    return change
+
+
 def reconfigure(config: dict[str, object], steps_total: int) -> Change:
-    """Go on with a changed configuration. Raises `RunBusyError` while a segment runs with the old one."""
+    """Go on with a changed configuration. What a person gave ends where it has another value.
+
+    Raises `RunBusyError` while a segment runs with the old one.
+    """
 
     def change(state: RunState, _generation: int) -> RunState:
         if state.lease is not None:
             raise RunBusyError(f"Run {state.run!r} was just taken over by another process.")
         # Of a run that was begun before segments remembered it: the last time that somebody knows.
         segments = [_with_planned_steps(segment, state.steps_total) for segment in state.segments]
-        return state.model_copy(update={"config": config, "steps_total": steps_total, "segments": segments})
+        given = {field: entry for field, entry in state.given.items() if _value_of(config, field) == entry.value}
+        update = {"config": config, "given": given, "steps_total": steps_total, "segments": segments}
+        return state.model_copy(update=update)
 
     return change
+
+
+def _value_of(config: Mapping[str, Any], field: str) -> object:
+    section, name = field.split(".")
+    return config.get(section, {}).get(name)
 
 
 def _with_planned_steps(segment: SegmentRecord, steps: int) -> SegmentRecord:

@@ -1,0 +1,1 @@
+"""What a person gives a run, which stays until the configuration's file changes."""

@@ -1,0 +1,46 @@
+"""What a person gave a run beside its configuration's file: it holds until the file has another value than it had then.
+
+Invariant: a flow run that reads the same file as before undoes nothing; a value that is written into the file later is
+the newer wish, and ends what was given. All of it stands in the manifest.
+"""
+
+from collections.abc import Mapping
+
+from storage.runs.run_state import GivenValue, RunState
+from tasks.configuration import RunConfig
+from tasks.places import open_places
+from tasks.retrying import Patience
+from tasks.telling.announce import announce
+
+
+def keep_given(config: RunConfig, state: RunState | None) -> RunConfig:
+    """The configuration with what was given to the run, where its file has what it had then."""
+    if state is None:
+        return config
+    for field, given in state.given.items():
+        section, name = field.split(".")
+        found = getattr(config, section)
+        if getattr(found, name) == given.instead_of:
+            config = config.model_copy(update={section: found.model_copy(update={name: given.value})})
+    return config
+
+
+def with_given(config: RunConfig) -> RunConfig:
+    """As `keep_given`, for the run as it stands; says what is not as in the file."""
+    places = open_places(config)
+    head = Patience(config.retry).attempt("Reading the run's manifest", places.manifest.find_head)
+    kept = keep_given(config, head.state if head else None)
+    if head is not None and kept != config:
+        announce(
+            f"{describe_given(head.state.given)} To end that, write another value into the file, or start "
+            "`resume` with the value that the file has."
+        )
+    return kept
+
+
+def describe_given(given: Mapping[str, GivenValue]) -> str:
+    """In a sentence, what does not come from the file."""
+    if not given:
+        return "All values are those of the configuration's file."
+    values = [f"{field} is {entry.value}, where the file has {entry.instead_of}" for field, entry in given.items()]
+    return f"Given to the run by `resume`: {'; '.join(values)}."

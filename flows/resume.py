@@ -22,8 +22,8 @@ from tasks.configuration import RunConfig
 from tasks.pages.words import duration
 from tasks.places import open_places
 from tasks.reports.rollbacks import describe_rollback
+from tasks.resuming.by_hand import plan_rollback, roll_back
 from tasks.resuming.remember import remember_given
-from tasks.rollbacks.by_hand import plan_rollback, roll_back
 from tasks.settings.reading import change_values, configure
 
 

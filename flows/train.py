@@ -25,10 +25,10 @@ from tasks.audit import audit_ledger
 from tasks.configuration import RunConfig
 from tasks.data.contract.judge_process import dismiss_judge
 from tasks.evaluate import evaluate_run
+from tasks.keeping.given import with_given
 from tasks.prepare import prepare_data
 from tasks.recover import recover
 from tasks.report import leave_report, publish_report
-from tasks.resuming.given import with_given
 from tasks.running.getting_on import require_progress
 from tasks.running.launch import require_launchable
 from tasks.segment import train_segment

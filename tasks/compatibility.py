@@ -11,8 +11,8 @@ from pydantic import ValidationError
 from storage.errors import IncompatibleRunError
 from storage.runs.run_state import RunState
 from tasks.configuration import UNLIMITED, RunConfig
-from tasks.memory.adapting import keep_adapted
-from tasks.resuming.given import keep_given
+from tasks.keeping.adapting import keep_adapted
+from tasks.keeping.given import keep_given
 from training.configuration import PADDING_EFFICIENCY
 
 RECOMPUTING = "train.activation_checkpointing"

@@ -18,7 +18,7 @@ from tasks.compatibility import (
     require_compatible,
 )
 from tasks.configuration import UNLIMITED, RunConfig
-from tasks.memory.adapting import adapt
+from tasks.keeping.adapting import adapt
 from tasks.places import RunPlaces, open_places
 from tasks.promote import promote
 from tasks.retrying import Patience

@@ -1,1 +1,1 @@
-"""What a person gives a run, which stays until the configuration's file changes."""
+"""What a person asks of a run in the form of `resume`: values that stay, and a rollback by hand."""

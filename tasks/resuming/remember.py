@@ -9,9 +9,9 @@ from storage.runs.run_state import GivenValue, RunState
 from storage.runs.transitions import give
 from tasks.compatibility import require_compatible
 from tasks.configuration import RunConfig
+from tasks.keeping.given import describe_given
 from tasks.places import open_places
 from tasks.promote import promote
-from tasks.resuming.given import describe_given
 from tasks.retrying import Patience
 from tasks.running.settle import recover_run
 from tasks.step import step

@@ -16,8 +16,8 @@ from storage.runs.retention import RetentionPolicy
 from storage.runs.run_state import GivenValue, RunState
 from storage.runs.transitions import promote, take_lease
 from tasks.configuration import RunConfig
+from tasks.keeping.given import with_given
 from tasks.recover import recover
-from tasks.resuming.given import with_given
 from tasks.resuming.remember import remember_given
 from tests.helpers.datasets import publish_small_dataset
 from tests.helpers.holders import parent_process

@@ -22,7 +22,7 @@ from storage.runs.transitions import end_segment, promote, take_lease
 from tasks.audits.skipped import find_unfounded
 from tasks.configuration import RunConfig
 from tasks.places import RunPlaces, open_places
-from tasks.rollbacks import by_hand
+from tasks.resuming import by_hand
 from tasks.running.roll_back import answer_divergence
 from tests.helpers.cut_off_stores import ProcessGoneError, StoreCutOff
 from tests.helpers.holders import dead_process, parent_process

@@ -1,1 +1,0 @@
-"""What follows in a run when a device has too little memory."""

@@ -1,1 +1,0 @@
-"""Rollbacks that a person asks for."""

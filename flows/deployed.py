@@ -15,6 +15,7 @@ from storage.objects.store import Store
 from storage.runs.addresses import find_target
 from storage.runs.manifest import find_runs
 from tasks.configuration import RunConfig
+from tasks.pages.words import how_far
 from tasks.step import SKIPPED
 from tasks.telling.announce import announce
 
@@ -35,7 +36,7 @@ def train_deployed(config: RunConfig, max_segments: int | None) -> State[None]:
     except RunStoppedError as stopped:
         return Cancelled(message=str(stopped))
     step = state.promoted.step if state.promoted else 0
-    return Completed(message=f"{state.run}: {describe_state(state)}, step {step:,} of {state.steps_total:,}")
+    return Completed(message=f"{state.run}: {describe_state(state)}, {how_far(step, state)}")
 
 
 def describe_skip(busy: RunBusyError) -> State[None]:

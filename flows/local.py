@@ -11,7 +11,7 @@ from storage.errors import RunStoppedError
 from storage.objects.addresses import run_address
 from storage.runs.run_state import RunState
 from tasks.configuration import RunConfig
-from tasks.pages.words import count_of, score
+from tasks.pages.words import count_of, how_far, score
 from tasks.places import open_places
 from tasks.reports.rollbacks import count_skipped
 from tasks.reports.written import report_address
@@ -43,7 +43,8 @@ def _show_result(config: RunConfig, state: RunState) -> None:
     if state.promoted is not None:
         segments = f"{len(state.segments)} segment{'s' if len(state.segments) != 1 else ''}"
         print(
-            f"step     {state.promoted.step:,} of {state.steps_total:,} in {segments}, {state.steps_lost:,} steps lost"
+            f"step     {how_far(state.promoted.step, state).removeprefix('step ')} in {segments}, "
+            f"{state.steps_lost:,} steps lost"
         )
         print(f"weights  {state.promoted.weights_sha256}")
     if state.rollbacks:

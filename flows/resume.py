@@ -37,14 +37,16 @@ def resume(
     back_to_step: Annotated[int, Field(ge=1)] | None = None,
     learning_rate_factor: Annotated[float, Field(gt=0, le=1)] | None = None,
     max_rollbacks: Annotated[int, Field(ge=0)] | None = None,
+    patience: Annotated[int, Field(ge=1)] | None = None,
     save_every_seconds: Annotated[float, Field(gt=0)] | None = None,
     dry_run: bool = False,
 ) -> State[None]:
     """Goes on with a run from its promoted checkpoint, with the configuration it was started with.
 
     Without a time budget it trains to the end; with one it trains a single segment. A run that is complete ends at once
-    unless more steps are asked for. What is given here holds for the flow runs of a schedule too, until somebody writes
-    another value into the configuration's file. Ranks and segment_seconds do not: there the file decides.
+    unless more steps, or more patience, are asked for. What is given here holds for the flow runs of a schedule too,
+    until somebody writes another value into the configuration's file. Ranks and segment_seconds do not: there the file
+    decides.
 
     Args:
         store: The run's store: a folder, absolute or relative to the deployment's folder, or s3://bucket/prefix.
@@ -59,12 +61,15 @@ def resume(
             divergence and by back_to_step alike; unchanged if left empty.
         max_rollbacks: Rollbacks after divergence that the run may make before it ends with an error, those made already
             included; unchanged if left empty.
+        patience: Validations in a row without a better AUC or macro-F1 after which training ends. A run that ended for
+            that goes on with a larger one; unchanged if left empty.
         save_every_seconds: Seconds of training between two checkpoints, as `holdfast advise` recommends; unchanged if
             left empty.
         dry_run: Only say what would be done, and do nothing.
     """
     lasting = {
         "train.steps": steps,
+        "train.patience": patience,
         "divergence.learning_rate_factor": learning_rate_factor,
         "divergence.max_rollbacks": max_rollbacks,
         "checkpoint.every_seconds": save_every_seconds,
@@ -100,7 +105,8 @@ def describe_plan(config: RunConfig, segment_seconds: float | None, back_to_step
 
 def _describe_training(config: RunConfig, state: RunState, segment_seconds: float | None) -> str:
     point = state.promoted.step if state.promoted else 0
-    if state.is_complete and config.train.steps <= point:
+    planned = state.model_copy(update={"config": config.model_dump(mode="json"), "steps_total": config.train.steps})
+    if planned.is_complete:
         return f"{state.run} is complete at step {point:,}: nothing would be trained"
     how_far = f"for {duration(segment_seconds)}" if segment_seconds else "to its end"
     plan = f"Would train {state.run} {how_far}, from step {point:,} of {config.train.steps:,}"

@@ -26,6 +26,7 @@ CHANGEABLE = (
     "data.memory_limit",
     "prepare",
     "train.steps",
+    "train.patience",
     "train.ranks",
     "train.share_gpus",
     RECOMPUTING,

@@ -19,6 +19,7 @@ from tasks.compatibility import (
 )
 from tasks.configuration import UNLIMITED, RunConfig
 from tasks.keeping.adapting import adapt
+from tasks.pages.words import how_far
 from tasks.places import RunPlaces, open_places
 from tasks.promote import promote
 from tasks.retrying import Patience
@@ -78,9 +79,9 @@ def _first_state(config: RunConfig, dataset: DatasetManifest, places: RunPlaces)
 
 def _describe(state: RunState) -> str:
     if state.is_trained:
-        return f"Trained to the last step, {state.steps_total:,}."
+        return f"Trained to the end: {how_far(state.end_step, state)}."
     step_reached = state.promoted.step if state.promoted else 0
-    return f"The run goes on from step {step_reached:,} of {state.steps_total:,}."
+    return f"The run goes on from {how_far(step_reached, state)}."
 
 
 def _announce_changes(state: RunState, config: RunConfig) -> None:

@@ -111,6 +111,12 @@ class TrainConfig(ConfigModel):
     )
     compile: bool = Field(False, description="Compile the model with torch.compile: slower start, faster steps.")
     log_every_steps: int = Field(10, ge=1, description="Steps between two points of the loss curve.")
+    patience: int | None = Field(
+        None,
+        ge=1,
+        description="Validations in a row without a better AUC or macro-F1 after which training ends. At each better "
+        "one a checkpoint is saved; checkpoint.keep_best keeps it. Default: all steps are made.",
+    )
 
     @property
     def least_padding_efficiency(self) -> float:

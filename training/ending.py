@@ -71,8 +71,12 @@ class Ending:
             divergence=divergence,
             is_abandoned=is_abandoned,
             recomputing_helps=recomputing_helps,
+            patience=self._spec.train.patience if outcome == "completed" and self._is_early() else None,
         )
         write_outcome(self._store, self._spec.run, self._spec.fence, record)
+
+    def _is_early(self) -> bool:
+        return self._state.step < self._spec.train.steps
 
     @contextmanager
     def failures_written(self) -> Iterator[None]:
@@ -104,12 +108,22 @@ def describe_failure(error: Exception) -> str:
     )
 
 
-def describe_end(reason: StopReason, spec: SegmentSpec) -> tuple[Outcome, str]:
+def describe_end(reason: StopReason, spec: SegmentSpec, state: TrainingState) -> tuple[Outcome, str]:
     """Outcome and cause of a segment that ended in good order."""
     if reason is StopReason.NONE:
-        return "completed", ""
+        return "completed", "" if state.step == spec.train.steps else _describe_patience(state)
     if reason is StopReason.BUDGET:
         return "budget", f"time budget of {spec.budget_seconds:g} s"
     if reason is StopReason.ABANDONED:
         return "preempted", "the process that supervised the segment was killed; the ranks saved and left"
     return "preempted", "asked to stop by a signal"
+
+
+def _describe_patience(state: TrainingState) -> str:
+    best, count = state.best or {}, state.num_without_better
+    if best.get("value") is None:
+        return f"train.patience = {count}: no validation gave a finite value"
+    return (
+        f"train.patience = {count}: no validation since step {best['step']:,} gave a better {best['metric']} than "
+        f"{best['value']:.4f}"
+    )

@@ -26,6 +26,7 @@ from training.world import World
 
 # A save that takes longer hangs, most likely: on a network file system, for instance, a write may never return.
 LONG_SAVE_SECONDS = LONGEST_EVERY_SECONDS
+POLL_SECONDS = 0.01
 # Fewer values that count as zero are not worth a word.
 NOTED_SHARE = 0.01
 
@@ -56,7 +57,7 @@ def train(segment: Segment, batches: Iterator[Batch]) -> StopReason:
     while True:
         if _validation_is_due(segment):
             _validate(segment)
-        is_complete = state.step == config.steps and state.validated_step == state.step
+        is_complete = _is_at_end(segment)
         decision = segment.agreement.decide(_save_is_due(segment), segment.checkpointer.writing)
         if decision.stop or is_complete:
             _save_and_leave(segment)
@@ -73,6 +74,13 @@ def train(segment: Segment, batches: Iterator[Batch]) -> StopReason:
             state.curve.collect(state.step)  # what went wrong before counts first, whenever it is looked at
             raise segment.trainer.optimization.exhausted(state.step)
         segment.reporter.stepped(state.step, state.curve.last, batch.num_tokens, len(batch.leaves))
+
+
+def _is_at_end(segment: Segment) -> bool:
+    """By the step and the validations alone, so that a run ends at one step however it was interrupted."""
+    state, config = segment.state, segment.spec.train
+    is_last = state.step == config.steps and state.validated_step == state.step
+    return is_last or state.is_out_of_patience(config.patience)
 
 
 def _validation_is_due(segment: Segment) -> bool:
@@ -112,9 +120,24 @@ def _save_is_due(segment: Segment) -> bool:
     cadence = segment.spec.checkpoint
     return (
         segment.save_is_owed
+        or _best_is_due(segment)
         or segment.state.step % cadence.every_steps == 0
         or time.monotonic() - segment.last_save >= cadence.every_seconds
     )
+
+
+def _best_is_due(segment: Segment) -> bool:
+    """With patience a run trains on past its best model: that one has a checkpoint."""
+    return (
+        segment.spec.train.patience is not None and segment.state.has_new_best and not segment.checkpointer.is_saved()
+    )
+
+
+def _finish_save(segment: Segment) -> None:
+    """Wait for the save under way: otherwise the speed of the store would decide which step the next one has."""
+    with segment.reporter.phase("save"):
+        while not segment.checkpointer.is_idle and _goes_on(segment):
+            time.sleep(POLL_SECONDS)  # a thread of this process writes
 
 
 def _note_rounding(segment: Segment) -> None:
@@ -129,6 +152,8 @@ def _note_rounding(segment: Segment) -> None:
 
 def _save_when_possible(segment: Segment) -> None:
     """Begin a save, unless the one before is still under way: that one is never overtaken, this one is owed then."""
+    if _best_is_due(segment):
+        _finish_save(segment)
     segment.save_is_owed = not segment.checkpointer.is_idle
     if segment.save_is_owed:
         _tell_of_long_save(segment)

@@ -50,7 +50,7 @@ def run_segment(spec: SegmentSpec, world: World, flag: StopFlag) -> Segment:
             reason = train(segment, source.batches(state.step, spec.train.steps))
         source.close()
         if world.is_first:
-            ending.write(*describe_end(reason, spec), is_abandoned=reason is StopReason.ABANDONED)
+            ending.write(*describe_end(reason, spec, state), is_abandoned=reason is StopReason.ABANDONED)
     return segment
 
 

@@ -44,6 +44,7 @@ def describe_status(store: Store, head: Generation) -> dict[str, Any]:
         "holder": life,
         "step": state.promoted.step if state.promoted else 0,
         "steps_total": state.steps_total,
+        "ended_early": state.segments[-1].cause if state.ended_early else None,
         "live_step": _find_live_step(state, life),
         "promoted": _describe_checkpoint(store, state.promoted) if state.promoted else None,
         "kept": [_describe_checkpoint(store, record) for record in state.kept],
@@ -159,6 +160,8 @@ def render_status(status: dict[str, Any]) -> RenderableType:
         Text.assemble(("Run ", "bold"), status["run"], "  ", (status["state"], "bold cyan")),
         Text(f"{progress}, {status['steps_lost_total']:,} steps lost"),
     ]
+    if status["ended_early"]:
+        lines.append(Text(f"ended early by {status['ended_early']}"))
     if work := describe_work(status):
         lines.append(Text(_tell_work(status, work)))
     if status["time"]:

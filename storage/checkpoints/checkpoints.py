@@ -21,8 +21,8 @@ from storage.objects.bad_blocks import read_or_damaged
 from storage.objects.digests import canonical_json, require_format, sha256_of_bytes, sha256_of_file
 from storage.objects.direct_io import write_directly
 from storage.objects.store import Store, put_file_anew
+from storage.rollbacks.positions import end_position
 from storage.runs.ledger import LedgerPart, require_ledger_to
-from storage.runs.positions import end_position
 from storage.runs.run_state import Record, RollbackRecord
 
 CHECKPOINT_FORMAT = 3

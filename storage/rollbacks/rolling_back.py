@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 
 from storage.errors import ConfigurationError, ConflictError, RunBusyError
-from storage.runs.positions import end_position, learning_rate_factor, standing
+from storage.rollbacks.positions import end_position, learning_rate_factor, standing
 from storage.runs.run_state import CheckpointRecord, RollbackRecord, RunState
 from storage.runs.transitions import Change, moved_back
 

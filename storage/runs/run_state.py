@@ -116,6 +116,9 @@ class ValidationFigures(Record):
     metric: str = Field(description="auc or macro_f1.")
     value: MetricValue
     step: int = Field(description="Where it was made: at the checkpoint's step, or before.")
+    num_without_better: int = Field(
+        0, exclude_if=lambda value: value == 0, description="Validations since the best one, this one included."
+    )
     best_value: float | None = Field(
         description="Of all validations so far, this one included; None if none gave a finite value."
     )
@@ -171,7 +174,7 @@ class RollbackRecord(Record):
     """Back to the beginning of `resume_step`, and on from there with other samples: divergence's answer, or asked for.
 
     The run's order of samples is left out from `first_position` to `end_position`: what the steps from `resume_step` to
-    the diverged one took. What holds when there are several stands in `positions.py`.
+    the diverged one took. What holds when there are several stands in `rollbacks/positions.py`.
     """
 
     fence: int = Field(description="Of the segment that diverged, or of the last one when somebody asked.")
@@ -199,7 +202,7 @@ class SegmentRecord(Record):
 
     fence: int
     outcome: Outcome
-    cause: str = Field(description="Why, in words: 'SIGTERM', 'budget of 60 s', the error; empty when completed.")
+    cause: str = Field(description="Why, in words: 'SIGTERM', 'budget of 60 s', the error; empty after the last step.")
     first_step: int
     last_step: int
     world_size: int
@@ -227,6 +230,11 @@ class SegmentRecord(Record):
         exclude_if=lambda value: value is False,
         description="Nobody asked it to stop: its supervisor or its launcher was killed, and the ranks saved and left.",
     )
+    patience: int | None = Field(
+        None,
+        exclude_if=lambda value: value is None,
+        description="Of one that completed the run early: after so many validations that were no better.",
+    )
 
     @property
     def ended_well(self) -> bool:
@@ -249,7 +257,7 @@ class ChangeRecord(Record):
 class GivenValue(Record):
     """A value that a person gave a run. It holds until the configuration's file has a third one."""
 
-    instead_of: int | float = Field(description="What the file had when it was given.")
+    instead_of: int | float | None = Field(description="What the file had when it was given.")
     value: int | float
 
 
@@ -336,18 +344,31 @@ class RunState(Record):
         return newest if newest.checkpoint.fence == self.segments[-1].fence else None
 
     @property
+    def ended_early(self) -> bool:
+        """Whether the last segment completed the run before its last step. With another `train.patience` it goes on."""
+        last = self.segments[-1] if self.segments else None
+        train = self.config.get("train")
+        patience = train.get("patience") if isinstance(train, dict) else None
+        return last is not None and last.patience is not None and last.patience == patience
+
+    @property
+    def end_step(self) -> int:
+        """The step at which training ends: the last of all, or the one at which the run ended early."""
+        return self.segments[-1].last_step if self.ended_early else self.steps_total
+
+    @property
     def is_refused(self) -> bool:
         """Whether training came to its end and the quality gate did not let the last checkpoint pass."""
-        return self.refused_point is not None and self.refused_point.checkpoint.step == self.steps_total
+        return self.refused_point is not None and self.refused_point.checkpoint.step == self.end_step
 
     @property
     def is_trained(self) -> bool:
         """Whether the resume point is the end of training, validated and saved."""
         last = self.segments[-1] if self.segments else None
-        at_end = self.promoted is not None and self.promoted.step == self.steps_total
+        at_end = self.promoted is not None and self.promoted.step == self.end_step
         return at_end and last is not None and last.outcome == "completed"
 
     @property
     def is_complete(self) -> bool:
         """Whether it was trained and tested."""
-        return self.is_trained and self.metrics is not None and self.metrics_step == self.steps_total
+        return self.is_trained and self.metrics is not None and self.metrics_step == self.end_step

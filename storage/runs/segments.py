@@ -35,6 +35,9 @@ class OutcomeRecord(Record):
         exclude_if=lambda value: value is False,
         description="The ranks made no step for too long and were killed; their supervisor wrote this record.",
     )
+    patience: int | None = Field(
+        None, exclude_if=lambda value: value is None, description="As in the manifest's record of the segment."
+    )
     recomputing_helps: bool = Field(
         False, exclude_if=lambda value: value is False, description="A device had no memory for what blocks keep."
     )

@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from storage.rollbacks.positions import end_position, first_position, same_stride, skipped_ranges, standing
 from storage.runs.ledger import LEDGER_SCHEMA
-from storage.runs.positions import end_position, first_position, same_stride, skipped_ranges, standing
 from storage.runs.run_state import RollbackRecord
 from tasks.configuration import RunConfig
 from training.batches.leaves import leaf_cut

@@ -11,7 +11,7 @@ from storage.runs.retention import find_being_read, retain
 from storage.runs.run_state import RunState
 from tasks.configuration import RunConfig
 from tasks.pages.tables import Cell, Kind, Table
-from tasks.pages.words import count_of, duration, metric_name, moment, plain, score, share, size
+from tasks.pages.words import count_of, duration, how_far, metric_name, moment, plain, score, share, size
 from tasks.reports.tables import segments_table
 from tasks.reports.times.goodput import sum_up_time
 
@@ -38,7 +38,7 @@ def summarise(state: RunState, config: RunConfig, address: str, history: Mapping
 def _facts(state: RunState, history: Mapping[str, Any] | None) -> list[tuple[str, str]]:
     step, time = state.promoted.step if state.promoted else 0, sum_up_time(state)
     facts = [
-        ("step", f"{step:,} of {state.steps_total:,}"),
+        ("step", how_far(step, state).removeprefix("step ")),
         ("segments", f"{len(state.segments)}, {state.steps_lost:,} steps lost"),
     ]
     if time is not None:

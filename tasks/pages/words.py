@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from storage.runs.metric_values import MetricValue
-from storage.runs.run_state import SegmentRecord
+from storage.runs.run_state import RunState, SegmentRecord
 
 NOTHING = "\N{EN DASH}"
 MAX_LISTED = 4
@@ -23,6 +23,7 @@ OUTCOME_WORDS = {
     "failed": "ended with an error",
     "lost": "recorded no outcome: the process or the machine was killed",
 }
+_EARLY_WORDS = "ended the run early: validation after validation was no better than the best one"
 _ABANDONED_WORDS = "saved and left when the process that supervised it was killed"
 METRIC_WORDS = {"macro_f1": "macro-F1", "auc": "ROC AUC"}
 _OUTCOME_NOUNS = {"budget": "time budget"}
@@ -31,7 +32,15 @@ _UNITS = ("bytes", "kB", "MB", "GB", "TB", "PB")
 
 def outcome_words(segment: SegmentRecord) -> str:
     """How a segment ended, as the rest of a sentence."""
+    if segment.patience is not None:
+        return _EARLY_WORDS
     return _ABANDONED_WORDS if segment.is_abandoned else OUTCOME_WORDS[segment.outcome]
+
+
+def how_far(step: int, state: RunState) -> str:
+    """'step 200 of 300', and whether that is the end before the last step."""
+    early = ", ended early" if state.ended_early and step == state.end_step else ""
+    return f"step {step:,} of {state.steps_total:,}{early}"
 
 
 def plain(text: object) -> str:

@@ -6,7 +6,7 @@ checkpoint is the state after so many steps.
 
 from collections.abc import Sequence
 
-from storage.runs.positions import standing
+from storage.rollbacks.positions import standing
 from storage.runs.run_state import RollbackRecord
 
 

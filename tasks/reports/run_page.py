@@ -101,8 +101,9 @@ def judge(state: RunState) -> Verdict:
     step, interruptions = _step(state), interruptions_of(state.segments)
     done = f"{step:,} of {count_of(state.steps_total, 'step')}"
     cost, again = _cost(state), " that was done again" if _lost(state) else ""
-    if step >= state.steps_total:
-        headline = f"Complete: {done} in {count_of(len(state.segments), 'segment')}"
+    if step >= state.end_step:
+        early = f", ended early ({state.segments[-1].cause})," if state.ended_early else ""
+        headline = f"Complete: {done}{early} in {count_of(len(state.segments), 'segment')}"
         headline += f"; {cost}{again}." if interruptions else "; nothing interrupted it."
         return Verdict("complete", "Complete", headline, [*_promise(state), *_mishaps(state)])
     safe = f"{done} ({share(step / state.steps_total)}) are saved in a promoted checkpoint"
@@ -224,7 +225,7 @@ def _tiles(state: RunState, evaluation: Mapping[str, Any] | None, dataset: Datas
     seconds = sum(segment.seconds for segment in state.segments)
     return [
         *tiles,
-        Tile("Steps", f"{_step(state):,}", f"of {state.steps_total:,}"),
+        Tile("Steps", f"{_step(state):,}", f"of {state.steps_total:,}{', ended early' if state.ended_early else ''}"),
         Tile("Segments", f"{len(state.segments):,}", outcome_counts(interruptions) or "none interrupted"),
         Tile("Steps lost", f"{lost:,}", "had to be trained again" if lost else "none had to be trained again"),
         Tile("Time in segments", duration(seconds) if state.segments else NOTHING, _on_the_clock(state)),
@@ -255,7 +256,7 @@ def _facts(state: RunState, dataset: DatasetManifest) -> list[tuple[str, str]]:
 
 
 def _progress(state: RunState) -> float:
-    return round(100 * min(1.0, _step(state) / max(1, state.steps_total)), 2)
+    return round(100 * min(1.0, _step(state) / max(1, state.end_step)), 2)
 
 
 def _stale_evaluation(state: RunState, evaluation: Mapping[str, Any] | None) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from storage.datasets import CategoricalColumn, NumericColumn, SplitRecord
-from storage.runs.positions import standing
+from storage.rollbacks.positions import standing
 from storage.runs.run_state import CheckpointRecord, RollbackRecord, SegmentRecord, SetAsideRecord
 from tasks.pages.tables import Cell, Kind, Table
 from tasks.pages.words import NOTHING, duration, moment, outcome_words, plain, share, shortened, size

@@ -51,8 +51,8 @@ def _given_with(state: RunState, values: Mapping[str, Number]) -> dict[str, Give
     return given
 
 
-def _configured(state: RunState, field: str) -> Number:
+def _configured(state: RunState, field: str) -> Number | None:
     section, name = field.split(".")
     values = RunConfig.model_validate(state.config).model_dump(mode="json")
-    number: Number = values[section][name]
+    number: Number | None = values[section][name]
     return number

@@ -10,7 +10,7 @@ from typing import Any
 
 from storage.runs.run_state import RefusedRecord, ValidationFigures
 from tasks.pages.words import METRIC_WORDS, score
-from training.configuration import GateConfig
+from training.configuration import GateConfig, TrainConfig
 
 
 def read_figures(state: Mapping[str, Any]) -> ValidationFigures | None:
@@ -24,10 +24,17 @@ def read_figures(state: Mapping[str, Any]) -> ValidationFigures | None:
         step=validations[-1]["step"],
         best_value=best["value"],
         best_step=best["step"],
+        num_without_better=state.get("validations_without_better", 0),
     )
 
 
-def find_refusal(figures: ValidationFigures | None, step: int, steps_total: int, gate: GateConfig) -> str | None:
+def is_last(figures: ValidationFigures, step: int, train: TrainConfig) -> bool:
+    """Whether training ends with the checkpoint of `step`: with the last step, or because patience was lost there."""
+    is_early = train.patience is not None and figures.step == step and figures.num_without_better >= train.patience
+    return step == train.steps or is_early
+
+
+def find_refusal(figures: ValidationFigures | None, step: int, train: TrainConfig, gate: GateConfig) -> str | None:
     """Why a checkpoint of `step` does not pass, in words, or None. What was never validated passes.
 
     A value that is not finite passes no limit; a gate that sets none lets it pass.
@@ -35,7 +42,7 @@ def find_refusal(figures: ValidationFigures | None, step: int, steps_total: int,
     if figures is None:
         return None
     found = f"{METRIC_WORDS.get(figures.metric, figures.metric)} {score(figures.value)} at step {figures.step:,}"
-    lowest, largest_drop = _lowest_at(step, steps_total, gate), gate.largest_drop
+    lowest, largest_drop = _lowest_at(figures, step, train, gate), gate.largest_drop
     if isinstance(figures.value, str):
         limits = [("lowest_metric", lowest), ("largest_drop", largest_drop)]
         named = [f"checkpoint.gate.{name} = {limit:g}" for name, limit in limits if limit is not None]
@@ -58,10 +65,11 @@ def describe_end(run: str, record: RefusedRecord, refusal: str) -> str:
     )
 
 
-def _lowest_at(step: int, steps_total: int, gate: GateConfig) -> float | None:
+def _lowest_at(figures: ValidationFigures, step: int, train: TrainConfig, gate: GateConfig) -> float | None:
     """The lowest metric that passes at `step`; None if the gate sets no limit there."""
-    from_step = steps_total if gate.lowest_from_step is None else gate.lowest_from_step
-    return gate.lowest_metric if step >= from_step else None
+    from_step = gate.lowest_from_step
+    is_asked = is_last(figures, step, train) if from_step is None else step >= from_step
+    return gate.lowest_metric if is_asked else None
 
 
 def _has_dropped(value: float, best: float | None, largest_drop: float) -> bool:

@@ -58,7 +58,7 @@ def promote_checkpoint(
     state = json.loads(read_checkpoint_file(places.store, found, STATE_NAME))
     _look_at_history(places.store, state)
     record, figures = _describe(found, places.store, state), read_figures(state)
-    refusal = find_refusal(figures, record.step, config.train.steps, config.checkpoint.gate)
+    refusal = find_refusal(figures, record.step, config.train, config.checkpoint.gate)
     if figures is not None and refusal is not None:
         _refuse(places, record, figures, refusal, holder)
         return None
@@ -185,4 +185,4 @@ def promote_newest(
 
 def _is_refused(entry: RefusedRecord, config: RunConfig) -> bool:
     gate = config.checkpoint.gate
-    return find_refusal(entry.validation, entry.checkpoint.step, config.train.steps, gate) is not None
+    return find_refusal(entry.validation, entry.checkpoint.step, config.train, gate) is not None

@@ -11,7 +11,7 @@ from storage.runs.transitions import promote_refused
 from tasks.configuration import RunConfig
 from tasks.places import RunPlaces
 from tasks.running.changes import find_changes
-from tasks.running.gate import describe_end, find_refusal
+from tasks.running.gate import describe_end, find_refusal, is_last
 from tasks.running.promotion import clear_strays, set_aside_damaged
 from tasks.telling.announce import announce
 
@@ -24,10 +24,10 @@ def judge_again(config: RunConfig, places: RunPlaces, state: RunState) -> RunSta
     point = state.refused_point
     if point is None:
         return state
-    refusal = find_refusal(point.validation, point.checkpoint.step, config.train.steps, config.checkpoint.gate)
+    refusal = find_refusal(point.validation, point.checkpoint.step, config.train, config.checkpoint.gate)
     if refusal is None:
         return _promote(config, places, point.checkpoint)
-    if point.checkpoint.step == config.train.steps:
+    if is_last(point.validation, point.checkpoint.step, config.train):
         raise QualityGateError(describe_end(config.run, point, refusal))
     return state
 

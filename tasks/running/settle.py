@@ -233,6 +233,7 @@ def _describe_segment(
         divergence=outcome.divergence if outcome else None,
         planned_steps=lease.planned_steps,
         is_abandoned=outcome.is_abandoned if outcome else False,
+        patience=outcome.patience if outcome else None,
     )
 
 

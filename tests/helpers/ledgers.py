@@ -15,11 +15,11 @@ import pyarrow as pa
 from storage.checkpoints.checkpoints import CheckpointIndex, write_index
 from storage.datasets import DatasetManifest
 from storage.objects.store import Store
+from storage.rollbacks.positions import end_position, skipped_ranges
 from storage.rollbacks.rolling_back import roll_back
 from storage.runs.holders import this_process
 from storage.runs.ledger import LEDGER_SCHEMA, LedgerHeader, LedgerPart, write_ledger_part
 from storage.runs.manifest import Manifest
-from storage.runs.positions import end_position, skipped_ranges
 from storage.runs.retention import RetentionPolicy
 from storage.runs.run_state import CheckpointRecord, Divergence, RunState, SegmentRecord
 from storage.runs.transitions import end_segment, promote, take_lease

@@ -110,7 +110,7 @@ def test_the_forms_ask_for_little_and_explain_each_field(operator: Operator) -> 
     assert train["required"] == ["configuration"]
     assert list(resume["properties"]) == [
         "store", "run", "segment_seconds", "steps", "ranks", "back_to_step", "learning_rate_factor", "max_rollbacks",
-        "save_every_seconds", "dry_run",
+        "patience", "save_every_seconds", "dry_run",
     ]  # fmt: skip
     assert resume["required"] == ["store", "run"]
     assert list(scrub["properties"]) == ["address", "megabytes_per_second"]

@@ -3,9 +3,6 @@
 import json
 import random
 import shutil
-import signal
-import time
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +10,9 @@ import pytest
 from torch import Tensor
 
 from storage.checkpoints.checkpoints import FoundCheckpoint
-from storage.runs.segments import find_outcome
+from tests.helpers.elastic_kills import kill_at_a_random_moment
 from tests.helpers.elastic_runs import Runs, require_the_same
-from tests.helpers.processes import RankProcesses, train_segment
+from tests.helpers.processes import train_segment
 from tests.helpers.training import SMALL_MODEL, read_log, read_state, train_forked
 from training.batches.tensors import Leaf
 from training.data.order import SampleOrder
@@ -94,40 +91,6 @@ def test_killed_again_and_again_and_continued_on_other_numbers_of_ranks_it_is_th
     assert [0, *(end for _, end in boundaries)] == [*(first for first, _ in boundaries), 36]
     by_fence = dict.fromkeys((header.fence, header.world_size) for header in headers)
     assert list(by_fence) == [(spec.fence, spec.train.ranks) for spec in specs]
-
-
-def kill_at_a_random_moment(spec: SegmentSpec, runs: Runs, chance: random.Random) -> None:
-    """SIGKILL for all ranks at once, some time after one of the segment's first three checkpoints."""
-    num_checkpoints, seconds = chance.randint(1, 3), chance.uniform(0, 0.05 * spec.train.ranks)
-    ranks = RankProcesses(spec, partial(train_and_wait_to_be_killed, num_answers=9))
-    ranks.start()
-    try:
-        while len(runs.checkpoints_of(spec)) < num_checkpoints:
-            assert all(process.is_alive() for process in ranks.processes), read_log(spec)
-            time.sleep(0.01)  # a store does not tell what was put into it
-        time.sleep(seconds)  # the random moment
-    finally:
-        exit_codes = ranks.kill()
-    assert exit_codes == [-signal.SIGKILL] * spec.train.ranks, read_log(spec)
-    assert find_outcome(runs.store, spec.run, spec.fence) is None
-
-
-class HeldFlag(StopFlag):
-    """Asked so many times, never answers again: however late the kill comes, it hits a segment that lives."""
-
-    def __init__(self, num_answers: int) -> None:
-        super().__init__()
-        self._num_answers = num_answers
-
-    def reason(self) -> StopReason:
-        self._num_answers -= 1
-        if self._num_answers < 0:
-            signal.pause()
-        return super().reason()
-
-
-def train_and_wait_to_be_killed(spec: SegmentSpec, world: World, num_answers: int) -> Any:
-    return run_segment(spec, world, HeldFlag(num_answers))
 
 
 class StoppingFlag(StopFlag):

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from storage.datasets import DatasetManifest
 from storage.objects.digests import canonical_json, sha256_of_bytes
 from storage.objects.store import Store
-from storage.runs.positions import first_position, standing
+from storage.rollbacks.positions import first_position, standing
 from storage.runs.run_state import RollbackRecord
 from training.batches.assembled import ASSEMBLED_FIELDS, Assembled, assemble_shares, share_batch
 from training.batches.leaves import LeafCut, leaf_cut

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from storage.runs.positions import learning_rate_factor
+from storage.rollbacks.positions import learning_rate_factor
 from storage.runs.run_state import Divergence, RollbackRecord
 from training.configuration import TrainConfig
 from training.divergence import DivergedError

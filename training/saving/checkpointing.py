@@ -27,8 +27,8 @@ from storage.errors import StoreError
 from storage.objects.digests import canonical_json
 from storage.objects.history import SealedPart
 from storage.objects.store import Store
+from storage.rollbacks.positions import end_position, skipped_ranges
 from storage.runs.ledger import LedgerHeader, LedgerPart
-from storage.runs.positions import end_position, skipped_ranges
 from storage.runs.run_state import SaveFigures
 from training.saving.exchange import add_digests, first_trouble
 from training.saving.snapshot import Snapshot

@@ -37,6 +37,7 @@ class TrainingState:
     validated_step: int | None = None
     validations: list[dict[str, Any]] = field(default_factory=list)
     best: dict[str, Any] | None = None
+    num_without_better: int = 0  # validations since the best one
     earlier: HistoryPart | None = None
 
     def record_validation(self, metrics: Mapping[str, float], headline: str) -> dict[str, NotFinite]:
@@ -51,7 +52,22 @@ class TrainingState:
         value = kept[headline]
         is_better = not isinstance(value, str) and (best["value"] is None or value > best["value"])
         self.best = best | {"value": value, "step": self.step} if is_better else best
+        self.num_without_better = 0 if is_better else self.num_without_better + 1
         return find_not_finite(kept)
+
+    @property
+    def has_new_best(self) -> bool:
+        """Whether the validation of this very step is the best so far."""
+        return self.best is not None and self.best["step"] == self.validated_step == self.step
+
+    def is_out_of_patience(self, patience: int | None) -> bool:
+        """Whether the validation of this step ends the run: so many in a row, this one included, were no better."""
+        return patience is not None and self.validated_step == self.step and self.num_without_better >= patience
+
+    def _count_without_better(self) -> int:
+        """For a checkpoint of an earlier version, by what it has of the history in itself."""
+        best_step = (self.best or {}).get("step") or 0
+        return sum(validation["step"] > best_step for validation in self.validations)
 
     def seal_history(self, run: str) -> SealedPart | None:
         """Once the history is long: what is to be put into the store before the next `state_dict`, which names it.
@@ -74,6 +90,7 @@ class TrainingState:
             "step": self.step,
             "validated_step": self.validated_step,
             "best": self.best,
+            "validations_without_better": self.num_without_better,
             "history": {"loss": curve["points"], "validation": self.validations} | earlier,
             "first_loss": curve["first_loss"],
             "pending_losses": curve["pending"],
@@ -91,6 +108,7 @@ class TrainingState:
         self.validated_step = state["validated_step"]
         self.best = state["best"]
         self.validations = state["history"]["validation"]
+        self.num_without_better = state.get("validations_without_better", self._count_without_better())
         self.earlier = newest_part_of(state)
         points = state["history"]["loss"]
         self.curve.load_state_dict(

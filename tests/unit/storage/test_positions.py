@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.rollbacks.rolling_back import roll_back
-from storage.runs.positions import (
+from storage.rollbacks.positions import (
     end_position,
     find_governing,
     first_position,
@@ -16,6 +15,7 @@ from storage.runs.positions import (
     skipped_ranges,
     standing,
 )
+from storage.rollbacks.rolling_back import roll_back
 from storage.runs.run_state import Divergence, RollbackRecord, RunState, SegmentRecord
 
 BATCH_SIZE = 4

@@ -32,6 +32,7 @@ from tests.helpers.runs import BATCH_SIZE, lease_run, make_checkpoint, make_run
 from training.configuration import CheckpointConfig, GateConfig, TrainConfig
 
 STEPS = 40
+TRAIN = TrainConfig(steps=STEPS)
 # Macro-F1 of the checkpoints that are made here is a thousandth of the step where they were validated.
 AT_LEAST_25 = GateConfig(lowest_metric=0.025, lowest_from_step=0)
 
@@ -74,8 +75,21 @@ def figures(value: MetricValue, best: float | None = 0.8, step: int = 20) -> Val
 def test_what_passes_and_why_the_rest_does_not(
     gate: GateConfig, found: ValidationFigures | None, step: int, words: str | None
 ) -> None:
-    refusal = find_refusal(found, step, STEPS, gate)
+    refusal = find_refusal(found, step, TRAIN, gate)
     assert refusal is None if words is None else words in (refusal or "")
+
+
+@pytest.mark.parametrize(
+    ("num_without_better", "validated_step", "is_asked"), [(2, 20, True), (3, 20, True), (1, 20, False), (2, 19, False)]
+)
+def test_the_last_step_that_the_lowest_metric_is_asked_of_may_be_an_early_one(
+    num_without_better: int, validated_step: int, is_asked: bool
+) -> None:
+    update = {"num_without_better": num_without_better}
+    found = figures(0.1, step=validated_step).model_copy(update=update)
+    refusal = find_refusal(found, 20, TRAIN.model_copy(update={"patience": 2}), GateConfig(lowest_metric=0.7))
+    assert (refusal is not None) == is_asked
+    assert find_refusal(found, 20, TRAIN, GateConfig(lowest_metric=0.7)) is None
 
 
 @given(
@@ -87,7 +101,7 @@ def test_a_looser_gate_lets_all_pass_that_a_stricter_one_does(
     found = figures(value, max(value, best))
     strict = GateConfig(lowest_metric=lowest, largest_drop=drop)
     loose = GateConfig(lowest_metric=lowest - ease, largest_drop=drop + ease)
-    assert find_refusal(found, STEPS, STEPS, strict) is not None or find_refusal(found, STEPS, STEPS, loose) is None
+    assert find_refusal(found, STEPS, TRAIN, strict) is not None or find_refusal(found, STEPS, TRAIN, loose) is None
 
 
 def test_the_figures_are_those_of_the_last_validation_wherever_it_was_made() -> None:

@@ -13,9 +13,9 @@ from flows.commands.status import read_status, render_status
 from flows.resume import describe_plan
 from storage.errors import ConfigurationError, IncompatibleRunError, RunBusyError
 from storage.objects.local_store import LocalStore
+from storage.rollbacks.positions import first_position
 from storage.rollbacks.rolling_back import roll_back_by_hand
 from storage.runs.manifest import Manifest
-from storage.runs.positions import first_position
 from storage.runs.retention import RetentionPolicy
 from storage.runs.run_state import Divergence, RunState, SegmentRecord
 from storage.runs.transitions import end_segment, promote, take_lease

@@ -56,6 +56,27 @@ def test_a_state_with_values_that_are_not_finite_is_plain_json_and_is_restored_a
     assert best_of(restored) == (0.5, 2)
 
 
+def test_patience_is_lost_by_so_many_validations_in_a_row_that_are_no_better() -> None:
+    waiting = after(0.2, 0.5, 0.5, NAN)
+    assert (waiting.num_without_better, waiting.has_new_best) == (2, False)
+    assert (waiting.is_out_of_patience(2), waiting.is_out_of_patience(3)) == (True, False)
+    assert not waiting.is_out_of_patience(None)
+    better = after(0.2, 0.1, 0.5)
+    assert (better.num_without_better, better.has_new_best, better.is_out_of_patience(1)) == (0, True, False)
+    better.step += 1  # patience is lost by a validation, and this step has none
+    waiting.step += 1
+    assert not better.has_new_best and not waiting.is_out_of_patience(1)
+    assert after(NAN, NAN).is_out_of_patience(2)
+
+
+def test_patience_goes_on_where_a_checkpoint_was_also_one_of_an_earlier_version() -> None:
+    written = json.loads(canonical_json(after(0.2, 0.5, 0.5, 0.4).state_dict()))
+    for state in (written, {name: value for name, value in written.items() if name != "validations_without_better"}):
+        restored = new_state()
+        restored.load_state_dict(state)
+        assert restored.num_without_better == 2
+
+
 def test_what_is_not_finite_is_named() -> None:
     progress = new_state()
     assert progress.record_validation({"loss": NAN, "macro_f1": 0.5}, "macro_f1") == {"loss": "nan"}

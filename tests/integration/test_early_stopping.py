@@ -1,0 +1,107 @@
+"""Early stopping follows from the validations alone: however a run is interrupted, it ends at one step, with one best."""
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storage.checkpoints.checkpoints import FoundCheckpoint
+from storage.runs.segments import find_outcome
+from tasks.corpora.generate import generate_corpus
+from tests.helpers.commands import Runner
+from tests.helpers.elastic_kills import kill_at_a_random_moment
+from tests.helpers.elastic_runs import Runs, require_the_same
+from tests.helpers.operators import CONFIGURATION
+from tests.helpers.training import read_log, read_state, train_forked
+
+# A validation every 10 steps, of a model that soon has learned what there is.
+PATIENT: dict[str, Any] = {"steps": 400, "patience": 2, "every_steps": 1000}
+
+
+def end_of(runs: Runs, checkpoints: dict[int, FoundCheckpoint]) -> tuple[int, dict[str, Any]]:
+    """The last step and the best validation."""
+    state = read_state(runs.store, checkpoints[max(checkpoints)])
+    assert state["validated_step"] == max(checkpoints)
+    assert state["validations_without_better"] == PATIENT["patience"]
+    return max(checkpoints), state["best"]
+
+
+def test_on_any_number_of_ranks_training_ends_at_the_same_step_with_the_same_best_checkpoint(tmp_path: Path) -> None:
+    runs = Runs(tmp_path)
+    expected = runs.train(1, **PATIENT)
+    end, best = end_of(runs, expected)
+    assert end == best["step"] + 10 * PATIENT["patience"] < PATIENT["steps"]
+    assert best["step"] in expected
+    spec = runs.next_spec(3, **PATIENT)
+    outcome = train_forked(spec, runs.store)
+    assert (outcome.outcome, outcome.last_step, outcome.patience) == ("completed", end, 2), read_log(spec)
+    assert f"since step {best['step']} gave a better macro_f1 than {best['value']:.4f}" in outcome.cause
+    found = runs.checkpoints_of(spec)
+    assert found.keys() == expected.keys()
+    for step, checkpoint in found.items():
+        require_the_same(checkpoint, expected[step], runs)
+
+
+def test_killed_and_continued_on_another_number_of_ranks_it_ends_alike(tmp_path: Path) -> None:
+    seed = random.SystemRandom().randrange(2**32)
+    print(f"kill of seed {seed}")
+    runs = Runs(tmp_path)
+    often = PATIENT | {"every_steps": 3}
+    expected = runs.train(1, **often)
+    end, best = end_of(runs, expected)
+    killed = runs.next_spec(2, **often)
+    kill_at_a_random_moment(killed, runs, random.Random(seed))
+    found = runs.checkpoints_of(killed) | runs.train(3, resume=runs.newest_of(killed), **often)
+    assert end_of(runs, found) == (end, best)
+    for step in (best["step"], end):
+        require_the_same(found[step], expected[step], runs)
+
+
+def test_the_best_step_has_a_checkpoint_also_where_another_save_is_under_way_there(tmp_path: Path) -> None:
+    runs = Runs(tmp_path)
+    spec = runs.next_spec(2, **(PATIENT | {"every_steps": 1, "background": True}))
+    assert train_forked(spec, runs.store).patience == PATIENT["patience"], read_log(spec)
+    found = runs.checkpoints_of(spec)
+    validations = read_state(runs.store, found[max(found)])["history"]["validation"]
+    values = [entry["metrics"]["macro_f1"] for entry in validations]
+    better = [
+        entry["step"] for index, entry in enumerate(validations) if values[index] > max(values[:index], default=-1)
+    ]
+    assert set(better) <= found.keys()
+
+
+def test_a_run_that_lost_patience_goes_on_with_more_of_it(tmp_path: Path) -> None:
+    runs = Runs(tmp_path)
+    expected = runs.train(1, **(PATIENT | {"patience": 3}))
+    early = runs.train(2, **PATIENT)
+    spec = runs.next_spec(1, early[max(early)], **PATIENT)
+    train_forked(spec, runs.store)
+    outcome = find_outcome(runs.store, spec.run, spec.fence)
+    assert outcome is not None
+    assert (outcome.first_step, outcome.last_step, outcome.patience) == (max(early), max(early), 2)
+    later = runs.train(1, resume=early[max(early)], **(PATIENT | {"patience": 3}))
+    assert max(later) == max(expected) > max(early)
+    require_the_same(later[max(later)], expected[max(expected)], runs)
+
+
+@pytest.mark.slow
+def test_the_command_ends_early_says_so_and_goes_on_when_it_is_given_more(
+    tmp_path: Path, prefect_server: dict[str, str]
+) -> None:
+    generate_corpus(tmp_path / "corpus", "policy", 600)
+    (tmp_path / "run.toml").write_text(CONFIGURATION)
+    settings = {"store": tmp_path / "store", "train__steps": 4000, "train__patience": 1, "validation__every_steps": 10}
+    runner = Runner(tmp_path / "run.toml", settings, prefect_server)
+    first = runner.call("run")
+    early = runner.status()
+    assert (early["state"], early["metrics_step"]) == ("completed", early["step"])
+    assert early["step"] < early["steps_total"] == 4000
+    assert f"step     {early['step']:,} of 4,000, ended early" in first.stdout, first.stderr
+    assert "ended early by train.patience = 1: no validation since step" in runner.call("status").stdout
+    runner.run()
+    assert runner.status()["segments"] == early["segments"]
+    runner.run(train__patience=2)
+    later = runner.status()
+    assert later["state"] == "completed" and later["step"] > early["step"]
+    assert runner.call("audit").returncode == 0

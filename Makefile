@@ -24,8 +24,8 @@ lint: setup
 	$(BIN)/mypy
 
 # ruff and mypy run beside the tests, and these five files at a time: most tests wait for processes that they have
-# started. The order stays, the longest are first. A worker that died is not replaced: xdist would give the new one the
-# file that killed it, again and again.
+# started. The order stays as tests/conftest.py makes it, with the longest first. A worker that died is not replaced:
+# xdist would give the new one the file that killed it, again and again.
 test: setup
 	$(MAKE) --jobs=2 lint fast-tests
 

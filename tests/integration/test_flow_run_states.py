@@ -77,10 +77,11 @@ def test_flow_runs_whose_process_was_killed_are_shown_as_crashed_with_their_step
         temporary_settings({PREFECT_API_URL: prefect_server["PREFECT_API_URL"]}),
         get_client(sync_client=True) as client,
     ):
-        left, ended = (client.create_flow_run(training, state=state) for state in (Running(), Completed()))
+        left = client.create_flow_run(training, state=Running())
+        ended = client.create_flow_run(training, state=Completed())
         steps = [
-            client.create_task_run(train, left.id, dynamic_key=str(number), state=state)
-            for number, state in enumerate((Completed(), Running()))
+            client.create_task_run(train, left.id, dynamic_key="0", state=Completed()),
+            client.create_task_run(train, left.id, dynamic_key="1", state=Running()),
         ]
         write_flow_runs(store, "run", fence, FlowRunsRecord(ids=[str(left.id), str(ended.id)]))
         close_flow_runs(places, dead)

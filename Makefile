@@ -11,11 +11,11 @@ setup: $(VENV)/.installed
 
 # pip and not another installer: torch==2.13.0 is then the CPU build where only that is to be had, without CUDA packages.
 # It would compile modules to bytecode on one core; some packages have files that are no Python, which is why that line
-# may fail. A third of the packages is tests of theirs, or never loaded here.
+# may fail. Half of what the packages have is tests of theirs, or never loaded here.
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[dev]'
-	$(BIN)/python -m compileall -qq -j 0 -x '/(tests|sympy|networkx|altair|apprise|pip|setuptools)/' $(VENV)/lib || true
+	$(BIN)/python -m compileall -qq -j 0 -x '/(tests|testing|_inductor|kubernetes|sympy|networkx|altair|apprise|pip|setuptools)/' $(VENV)/lib || true
 	touch $@
 
 lint: setup
@@ -24,8 +24,8 @@ lint: setup
 	$(BIN)/mypy
 
 # ruff and mypy run beside the tests, and these five files at a time: most tests wait for processes that they have
-# started. The order stays, the longest are first. A worker that died is not replaced: xdist would give the new one the
-# file that killed it, again and again.
+# started. The order stays as tests/conftest.py makes it, with the longest first. A worker that died is not replaced:
+# xdist would give the new one the file that killed it, again and again.
 test: setup
 	$(MAKE) --jobs=2 lint fast-tests
 

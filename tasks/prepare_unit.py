@@ -132,7 +132,7 @@ def _on_dask(address: str) -> TaskRunner[Any]:
             "and where Dask's workers run, or take prepare.dask out to prepare on this machine."
         ) from error
     try:
-        Client(address, timeout=CONNECT_SECONDS).close()  # type: ignore[no-untyped-call]
+        Client(address, timeout=CONNECT_SECONDS).close()
     except (OSError, ValueError) as error:
         raise ConfigurationError(
             f"prepare.dask is {address!r}, but no Dask scheduler answers there: {error} Start it, correct the address, "

@@ -27,6 +27,11 @@ NEEDED_BY_FIXTURE = {
     "kubernetes": "server",
 }
 SERVER_MARKERS = set(NEEDED_BY_FIXTURE.values())
+# These take minutes. Begun last they would run on alone, beside idle cores; xdist gives files out in this order.
+LONGEST_FILES = (
+    "test_interruptions.py", "test_deployments.py", "test_drill.py", "test_runbook.py", "test_divergence.py",
+    "test_elastic.py", "test_after_training.py", "test_server_away.py", "test_launchers.py", "test_units.py",
+)  # fmt: skip
 EXIT_STATUS = pytest.StashKey[int]()
 SHARED_SERVER = pytest.StashKey[dict[str, str]]()
 RESOURCES = pytest.StashKey[ExitStack]()
@@ -68,7 +73,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what needs a server, before `-m` selects by it. A unit test needs nothing but files."""
+    """Mark what needs a server, before `-m` selects by it, and put the longest first. A unit test needs only files."""
+    places = {name: place for place, name in enumerate(LONGEST_FILES)}
+    items.sort(key=lambda item: places.get(item.path.name, len(places)))
     for item in items:
         for fixture in NEEDED_BY_FIXTURE.keys() & set(getattr(item, "fixturenames", ())):
             item.add_marker(NEEDED_BY_FIXTURE[fixture])

@@ -14,10 +14,10 @@ from uuid import UUID
 import httpx
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.actions import ArtifactCreate, ArtifactUpdate
-from prefect.context import FlowRunContext, TaskRunContext
+from prefect.context import FlowRunContext, SettingsContext, TaskRunContext, get_settings_context
 from prefect.events import emit_event
 from prefect.exceptions import PrefectException
-from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, temporary_settings
+from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, Settings
 
 from tasks.telling.announce import announce, warn
 
@@ -29,6 +29,8 @@ MAX_KEPT = 100
 FLOW_ENDS = "holdfast.flow-ends"
 
 _untold: deque[ArtifactCreate] = deque(maxlen=MAX_KEPT)
+# Prefect's settings as they were, and with a change. Prefect checks every one of its settings for each copy.
+_changed: tuple[Settings, Settings] | None = None
 
 
 def show(name: str, markdown: str) -> None:
@@ -127,8 +129,16 @@ def _answers() -> bool:
 @contextmanager
 def impatient_client() -> Iterator[SyncPrefectClient]:
     """A client of Prefect's that gives up at once; its own retries take a minute."""
+    context = get_settings_context()
     with (
-        temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 0}),
+        SettingsContext(profile=context.profile, settings=_without_retries(context.settings)),
         get_client(httpx_settings={"timeout": CALL_SECONDS}, sync_client=True) as client,
     ):
         yield client
+
+
+def _without_retries(settings: Settings) -> Settings:
+    global _changed
+    if _changed is None or _changed[0] is not settings:
+        _changed = settings, settings.copy_with_update({PREFECT_CLIENT_MAX_RETRIES: 0})
+    return _changed[1]

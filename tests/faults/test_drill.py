@@ -29,23 +29,34 @@ SETTINGS = {
     "model.layers": 1,
     "data.vocabulary_size": 600,
     "data.max_tokens": 64,
-    "checkpoint.every_steps": 10,
+    "checkpoint.every_steps": 20,
     "validation.every_steps": 60,
     "retry.delay_seconds": 0.1,
 }
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Path]:
-    yield tmp_path / "store"
-    assert processes_mentioning(str(tmp_path)) == []
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("drill")
+
+
+@pytest.fixture(scope="module")
+def corpus(folder: Path) -> Path:
+    generate_corpus(folder / "corpus", "policy", 1500)
+    return folder / "corpus"
 
 
 @pytest.fixture
-def line(tmp_path: Path, store: Path) -> list[str]:
+def store(folder: Path) -> Iterator[Path]:
+    """One for all tests: the data set is prepared once."""
+    yield folder / "store"
+    assert processes_mentioning(str(folder)) == []
+
+
+@pytest.fixture
+def line(corpus: Path, store: Path) -> list[str]:
     """The command, up to the options of the drill."""
-    generate_corpus(tmp_path / "corpus", "policy", 1500)
-    settings = {**SETTINGS, "data.source": tmp_path / "corpus", "store": store}
+    settings = {**SETTINGS, "data.source": corpus, "store": store}
     assignments = [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
     return [*COMMAND, "drill", str(CONFIGURATION), *assignments]
 
@@ -83,15 +94,16 @@ def test_ctrl_c_stops_the_drill_and_the_run_that_it_started(
     line: list[str], tmp_path: Path, store: Path, prefect_server: dict[str, str]
 ) -> None:
     log = tmp_path / "log"
+    command = [*line, "--set", "run=stopped"]
     with log.open("wb") as output:
-        process = subprocess.Popen(line, env=prefect_server, cwd=ROOT, stdout=output, stderr=output)
-    ranks = "/runs/demo-drill-1-straight/"  # their specification stands there
+        process = subprocess.Popen(command, env=prefect_server, cwd=ROOT, stdout=output, stderr=output)
+    ranks = "/runs/stopped-drill-1-straight/"  # their specification stands there
     assert wait_until(lambda: bool(processes_mentioning(ranks)), process), log.read_text()
     os.kill(process.pid, signal.SIGINT)
     assert process.wait(120) == 128 + signal.SIGINT, log.read_text()
     assert processes_mentioning(str(store)) == []
     assert "Traceback" not in log.read_text()
-    head = Manifest(LocalStore(store), "demo-drill-1-straight").load_head()
+    head = Manifest(LocalStore(store), "stopped-drill-1-straight").load_head()
     assert head.state.lease is None  # it was not killed: it left in good order
 
 
@@ -106,8 +118,10 @@ def test_what_the_started_run_has_to_say_is_what_the_drill_raises(tmp_path: Path
             run.require_success()
 
 
-def test_world_sizes_that_cannot_be_are_one_message_before_anything_is_done(line: list[str], store: Path) -> None:
-    done = subprocess.run([*line, "--world-sizes", "2,5"], cwd=ROOT, capture_output=True, text=True, timeout=60)
+def test_world_sizes_that_cannot_be_are_one_message_before_anything_is_done(line: list[str], tmp_path: Path) -> None:
+    store = tmp_path / "none"
+    command = [*line, "--set", f"store={store}", "--world-sizes", "2,5"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (2, "")
     assert "Error: --world-sizes 2,5: train.leaves = 4" in done.stderr and "Traceback" not in done.stderr
     assert not store.exists()

@@ -165,6 +165,7 @@ def test_of_a_run_whose_ranks_were_killed_it_is_told_that_a_segment_was_lost_and
     assert phone.about(NO_PROGRESS, "killed") == []
 
 
+@pytest.mark.slow
 def test_of_data_that_a_person_has_to_put_right_it_is_told_once_with_the_message(runner: Runner, phone: Phone) -> None:
     runner.settings["run"] = "mistaken"
     failed = runner.call("run", data__max_missing_fraction=0.0, data__numeric='["length"]')

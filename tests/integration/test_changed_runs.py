@@ -89,6 +89,7 @@ def test_validations_that_give_nan_are_saved_told_and_promoted_without_a_gate(
     assert state["best"] == {"metric": "macro_f1", "value": None, "step": None}
 
 
+@pytest.mark.slow
 def test_a_complete_run_that_is_extended_promises_no_more_than_it_can(runner: Runner, accepted: dict[str, Any]) -> None:
     assert accepted["changes"] == []
     result = runner.call("run", train__steps=6)

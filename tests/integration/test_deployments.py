@@ -12,7 +12,7 @@ import pytest
 
 from storage.objects.local_store import LocalStore
 from tasks.corpora.generate import generate_corpus
-from tests.helpers.commands import ROOT, processes_mentioning
+from tests.helpers.commands import ROOT, call_here, processes_mentioning
 from tests.helpers.kept_runs import make_kept_run
 from tests.helpers.operators import CONFIGURATION, ENDED, ENDLESS, Operator, deployed, kill_all, working
 from tests.helpers.wheels import build_wheel, install_wheel, without_python_path, write_own_packages
@@ -151,6 +151,24 @@ def test_a_cancelled_flow_run_saves_and_ends_as_cancelled_and_the_next_one_goes_
     segment = state.segments[2]
     assert (segment.outcome, segment.cause, segment.steps_lost) == ("preempted", "asked to stop by a signal", 0)
     assert state.lease is None and state.promoted is not None and state.promoted.step == segment.last_step
+
+
+def test_a_stop_by_the_store_ends_everything_as_cancelled_with_no_step_lost(worked: Operator) -> None:
+    flow_run = worked.begin("stopped")
+    stopped = call_here(["stop", worked.folder / "store/runs/stopped"])
+    assert stopped.returncode == 0, stopped.stderr
+    assert "preempted, at step" in stopped.stdout
+    worked.wait(lambda: worked.states(flow_run)[-1]["type"] in ENDED)
+    training = worked.find_training(flow_run)
+    for one in (flow_run, training):
+        state = worked.states(one)[-1]
+        assert state["type"] == "CANCELLED", worked.worker_log.read_text()
+        assert "asked for the end of training with `holdfast stop`" in state["message"]
+    (segment,) = worked.state("stopped").segments
+    assert (segment.outcome, segment.steps_lost) == ("preempted", 0)
+    worked.wait(lambda: set(worked.steps(training).values()) <= set(ENDED))
+    report = worked.folder / "store/runs/stopped/report.html"
+    assert f"at step {segment.last_step:,}" in report.read_text()
 
 
 @pytest.mark.usefixtures("cancelled")

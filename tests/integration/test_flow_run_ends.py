@@ -1,6 +1,7 @@
-"""How flow runs end, and what Prefect shows of them and of their steps: stopped by the store, suspended, killed, busy.
+"""How flow runs end, and what Prefect shows of them and of their steps: suspended, killed, busy.
 
-One worker, and a run of its own for each test.
+One worker, and a run of its own for each test. A stop by the store is in `test_deployments.py`; what is said of flow
+runs whose process was killed, without a worker and without training, in `test_flow_run_states.py`.
 """
 
 import time
@@ -13,7 +14,7 @@ from tests.helpers.commands import call_here
 from tests.helpers.operators import ENDED, PREFECT, Operator, operating, processes_of, working
 from tests.helpers.prefect_server import running_prefect_server
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")
@@ -59,25 +60,6 @@ def test_after_a_worker_is_killed_with_all_it_started_the_next_one_goes_on_and_n
     assert (lost.outcome, stopped.outcome) == ("lost", "preempted")
 
 
-def test_a_stop_by_the_store_ends_everything_as_cancelled_with_no_step_lost(worked: Operator) -> None:
-    flow_run = worked.begin("stopped")
-    stopped = call_here(["stop", worked.folder / "store/runs/stopped"])
-    assert stopped.returncode == 0, stopped.stderr
-    assert "preempted, at step" in stopped.stdout
-    worked.wait(lambda: worked.states(flow_run)[-1]["type"] in ENDED)
-    training = worked.find_training(flow_run)
-    for one in (flow_run, training):
-        state = worked.states(one)[-1]
-        assert state["type"] == "CANCELLED", worked.worker_log.read_text()
-        assert "asked for the end of training with `holdfast stop`" in state["message"]
-    (segment,) = worked.state("stopped").segments
-    assert (segment.outcome, segment.steps_lost) == ("preempted", 0)
-    worked.wait(lambda: set(worked.steps(training).values()) <= set(ENDED))
-    report = worked.folder / "store/runs/stopped/report.html"
-    assert f"at step {segment.last_step:,}" in report.read_text()
-
-
-@pytest.mark.slow
 def test_a_suspended_flow_run_saves_and_its_resume_goes_on(worked: Operator) -> None:
     flow_run = worked.begin("suspended")
     worked.suspend(flow_run)
@@ -96,7 +78,6 @@ def test_a_suspended_flow_run_saves_and_its_resume_goes_on(worked: Operator) -> 
     assert worked.state("suspended").segments[1].first_step == segment.last_step
 
 
-@pytest.mark.slow
 def test_a_flow_run_too_many_is_skipped_with_all_that_belongs_to_it(worked: Operator) -> None:
     flow_run = worked.begin("busy")
     for name, parameters in (

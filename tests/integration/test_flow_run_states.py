@@ -1,16 +1,22 @@
-"""What a process learns of its own flow run from a real Prefect server: whether somebody cancels it."""
+"""What a process learns of its own flow run from a real Prefect server, and what it says of those of a dead process."""
 
 import uuid
+from pathlib import Path
 
 import pytest
-from prefect import flow
+from prefect import flow, task
 from prefect.client.orchestration import get_client
 from prefect.runtime import flow_run
 from prefect.settings import PREFECT_API_URL, temporary_settings
-from prefect.states import Cancelling
+from prefect.states import Cancelling, Completed, Running
 
+from storage.objects.local_store import LocalStore
+from storage.segment_notes import FlowRunsRecord, write_flow_runs
+from tasks.places import RunPlaces
+from tasks.remote.left_running import close_flow_runs
 from tasks.telling.flow_runs import is_cancelled
 from tests.helpers.prefect_server import find_free_port
+from tests.helpers.runs import lease_run, make_run
 
 pytestmark = pytest.mark.server
 
@@ -48,3 +54,40 @@ def test_a_server_that_is_away_cancels_nothing(prefect_server: dict[str, str]) -
 
     with temporary_settings({PREFECT_API_URL: prefect_server["PREFECT_API_URL"]}):
         assert away() is False
+
+
+@task
+def train() -> None: ...
+
+
+@flow
+def training() -> None: ...
+
+
+def test_flow_runs_whose_process_was_killed_are_shown_as_crashed_with_their_steps(
+    tmp_path: Path, prefect_server: dict[str, str]
+) -> None:
+    store = LocalStore(tmp_path / "store")
+    places = RunPlaces(store, make_run(store), tmp_path / "scratch", tmp_path / "data")
+    fence = lease_run(places.manifest)
+    lease = places.manifest.load_head().state.lease
+    assert lease is not None
+    dead = lease.model_copy(update={"holder": lease.holder.model_copy(update={"pid": lease.holder.pid + 1})})
+    with (
+        temporary_settings({PREFECT_API_URL: prefect_server["PREFECT_API_URL"]}),
+        get_client(sync_client=True) as client,
+    ):
+        left = client.create_flow_run(training, state=Running())
+        ended = client.create_flow_run(training, state=Completed())
+        steps = [
+            client.create_task_run(train, left.id, dynamic_key="0", state=Completed()),
+            client.create_task_run(train, left.id, dynamic_key="1", state=Running()),
+        ]
+        write_flow_runs(store, "run", fence, FlowRunsRecord(ids=[str(left.id), str(ended.id)]))
+        close_flow_runs(places, dead)
+        shown = [client.read_flow_run(run.id).state for run in (left, ended)]
+        shown += [client.read_task_run(step.id).state for step in steps]
+    assert [state.type.value for state in shown if state is not None] == [
+        "CRASHED", "COMPLETED", "COMPLETED", "CRASHED",
+    ]  # fmt: skip
+    assert shown[0] is not None and "was killed" in (shown[0].message or "")

@@ -112,7 +112,7 @@ def test_without_the_client_the_error_says_how_to_install_it(monkeypatch: pytest
 
 
 def test_of_one_name_one_jobset_is_created(kubernetes: KubernetesCluster, tmp_path: Path) -> None:
-    job = Job(tmp_path, train=ENDLESS)
+    job = Job(tmp_path, train=ENDLESS, nodes=1)
     kubernetes.loses_next_answer = True  # which is found when it is asked for again
     with job.launch() as first:
         follow_until_it_trains(first)

@@ -29,6 +29,10 @@ from training.watching.reporter import Report
 WORLD_SIZE = 2
 RUN = "small"
 everywhere = pytest.mark.parametrize("launch", ["local", "slurm", "kubernetes"], indirect=True)
+# Pods that are asked to leave are evicted ones in `test_kubernetes_pods.py`, too.
+mostly = pytest.mark.parametrize(
+    "launch", ["local", "slurm", pytest.param("kubernetes", marks=pytest.mark.slow)], indirect=True
+)
 
 
 @dataclass
@@ -104,7 +108,7 @@ def test_a_segment_trains_to_its_end_and_what_it_reports_comes_in_order(launch: 
 WEIGHTS: dict[str, str] = {}
 
 
-@everywhere
+@mostly
 def test_ranks_that_are_asked_to_leave_save_first(launch: Launch) -> None:
     launched = launch(steps=1_000_000)
     with launched.make() as job:

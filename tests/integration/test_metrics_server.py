@@ -76,7 +76,19 @@ def test_when_a_segment_has_ended_nobody_answers_and_the_next_one_can_have_its_p
         assert scrape(port) == {}
 
 
-def test_a_port_in_use_is_a_warning_and_training_goes_on(runner: Runner) -> None:
+def test_a_port_in_use_is_a_warning_and_what_follows_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+    gone_on = False
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        taken = other.getsockname()[1]
+        with serving(SegmentFigures("store", state_of("run", 100, []), 100), "127.0.0.1", taken):
+            gone_on = True
+    assert gone_on
+    (said,) = [record.message for record in caplog.records if record.name == "holdfast"]
+    assert f"cannot be served on 127.0.0.1, port {taken}: Address already in use" in said
+
+
+@pytest.mark.slow
+def test_a_run_whose_port_is_in_use_goes_on_to_its_end(runner: Runner) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         taken = other.getsockname()[1]
         result = runner.call("run", segment__metrics_port=taken, segment__metrics_host="127.0.0.1")

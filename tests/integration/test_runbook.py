@@ -5,6 +5,7 @@ import re
 import stat
 import subprocess
 import sys
+import tomllib
 from typing import get_args
 
 import pytest
@@ -12,7 +13,7 @@ import yaml
 
 from storage.runs.run_state import Outcome
 from tasks.telling.alerts import EVENTS
-from tests.helpers.commands import ROOT, RUN_SECONDS, Runner
+from tests.helpers.commands import ROOT, RUN_SECONDS, Runner, call_here
 from tests.helpers.parquet import text_columns, write_parquet
 from tests.helpers.tiny_runs import write_tiny_configuration
 
@@ -27,6 +28,8 @@ LINES = list(
         for line in [*(line for block in BLOCK.findall(RUNBOOK) for line in block.splitlines()), *SPAN.findall(RUNBOOK)]
     )
 )
+# What a run is to go on with. Of several that differ in that alone one is typed in every test run.
+CHANGES = [line for line in LINES if line.startswith("holdfast run CONFIG --set ")]
 STEPS = 200
 ROW = re.compile(r"^\| `?([\w.-]+)`?[^|]*\|", re.MULTILINE)
 
@@ -51,7 +54,9 @@ def shell(tmp_path_factory: pytest.TempPathFactory, prefect_server: dict[str, st
     return runner
 
 
-@pytest.mark.parametrize("line", LINES)
+@pytest.mark.parametrize(
+    "line", [pytest.param(line, marks=pytest.mark.slow) if line in CHANGES[1:] else line for line in LINES]
+)
 def test_each_line_can_be_typed_as_it_stands(line: str, shell: Runner) -> None:
     values = {"STORE": shell.settings["store"], "RUN": shell.settings["run"], "CONFIG": shell.configuration}
     typed = re.sub(r"\b(STORE|RUN|CONFIG)\b", lambda found: str(values[found[1]]), line)
@@ -61,6 +66,17 @@ def test_each_line_can_be_typed_as_it_stands(line: str, shell: Runner) -> None:
     )  # fmt: skip
     assert result.returncode == 0, f"{typed}\n{result.stdout}{result.stderr}"
     assert result.stdout
+
+
+@pytest.mark.parametrize("line", CHANGES)
+def test_what_a_run_is_to_go_on_with_can_be_set(line: str, shell: Runner) -> None:
+    arguments = [str(shell.configuration) if part == "CONFIG" else part for part in line.split()[2:]]
+    printed = call_here(["config", *arguments])
+    assert printed.returncode == 0, printed.stderr
+    found = tomllib.loads(printed.stdout)
+    for assignment in arguments[2::2]:
+        (section, _, key), value = assignment.partition("=")[0].partition("."), assignment.partition("=")[2]
+        assert found[section][key] == float(value)
 
 
 def test_the_lines_are_found() -> None:

@@ -8,8 +8,9 @@ from storage.objects.local_store import LocalStore
 from tests.helpers.datasets import publish_small_dataset
 from tests.helpers.training import make_spec, read_log, train_to_end
 
-# Each takes a second of computing or two, and training uses nothing of it: torch's compiler, and Arrow's data frames.
-NOT_LOADED = {"torch._dynamo", "torch._inductor", "pandas"}
+# Each takes a second of computing or two, and training uses nothing of it: torch's compiler, Arrow's data frames, and
+# what torchmetrics loads for plots and sound.
+NOT_LOADED = {"torch._dynamo", "torch._inductor", "pandas", "matplotlib", "scipy"}
 
 
 @pytest.mark.parametrize(("ranks", "has_launcher"), [(1, False), (2, True)])

@@ -1,8 +1,8 @@
 """Metrics of predictions against labels, by torchmetrics.
 
 Invariant: computed from all predictions of a split in one fixed order, so that the numbers do not depend on how many
-ranks made the predictions. Loading torchmetrics takes seconds: `validation.py` imports this file when there
-is something to score, so that a restart need not wait for it.
+ranks made the predictions. `validation.py` imports this file when there is something to score: a restart need not wait
+until torchmetrics is loaded.
 """
 
 import math
@@ -12,7 +12,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torchmetrics.functional.classification import (
+
+from storage.datasets import Target
+from training.model.objective import Objective
+from training.watching.classification import (
     binary_auroc,
     binary_roc,
     multiclass_accuracy,
@@ -21,9 +24,6 @@ from torchmetrics.functional.classification import (
     multiclass_precision,
     multiclass_recall,
 )
-
-from storage.datasets import Target
-from training.model.objective import Objective
 
 MAX_ROC_POINTS = 512
 METRICS = {"multiclass": ("loss", "accuracy", "macro_f1"), "binary": ("loss", "accuracy", "macro_f1", "auc")}

@@ -57,7 +57,7 @@ class Validator:
         predictions = self.predict(model, goes_on)
         if predictions is None:
             return None
-        from training.watching.metrics import score  # takes seconds, which only a process that validates has to spend
+        from training.watching.metrics import score  # loads torchmetrics, which only a process that validates needs
 
         return score(*predictions, self._target, self._objective)
 

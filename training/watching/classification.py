@@ -1,0 +1,59 @@
+"""torchmetrics' functions for classification, and of torchmetrics no more than they need.
+
+Where SciPy and matplotlib are installed torchmetrics loads both, for sound and for plots: that takes as long as torch
+itself, in every rank that validates. Invariant: they count as not installed for torchmetrics alone, while it is loaded.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from lightning_utilities.core import imports as installed
+
+NOT_NEEDED = {"PIL", "matplotlib", "regex", "scipy"}
+
+
+class _Requirement(installed.RequirementCache):
+    """What torchmetrics asks whether it may load a package."""
+
+    def __bool__(self) -> bool:
+        return self.requirement not in NOT_NEEDED and super().__bool__()
+
+
+def _is_available(package: str) -> bool:
+    return package not in NOT_NEEDED and _ASKED["package_available"](package)
+
+
+_ANSWERS: dict[str, Any] = {"RequirementCache": _Requirement, "package_available": _is_available}
+_ASKED: dict[str, Any] = {name: getattr(installed, name) for name in _ANSWERS}
+
+
+@contextmanager
+def _nothing_unneeded() -> Iterator[None]:
+    vars(installed).update(_ANSWERS)
+    try:
+        yield
+    finally:
+        vars(installed).update(_ASKED)
+
+
+with _nothing_unneeded():
+    from torchmetrics.functional.classification import (
+        binary_auroc,
+        binary_roc,
+        multiclass_accuracy,
+        multiclass_confusion_matrix,
+        multiclass_f1_score,
+        multiclass_precision,
+        multiclass_recall,
+    )
+
+__all__ = [
+    "binary_auroc",
+    "binary_roc",
+    "multiclass_accuracy",
+    "multiclass_confusion_matrix",
+    "multiclass_f1_score",
+    "multiclass_precision",
+    "multiclass_recall",
+]

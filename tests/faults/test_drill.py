@@ -109,5 +109,5 @@ def test_what_the_started_run_has_to_say_is_what_the_drill_raises(tmp_path: Path
 def test_world_sizes_that_cannot_be_are_one_message_before_anything_is_done(line: list[str], store: Path) -> None:
     done = subprocess.run([*line, "--world-sizes", "2,5"], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (2, "")
-    assert "Error: --world-sizes 2,5: train.leaves = 4" in done.stderr and "Traceback" not in done.stderr
+    assert "Error: World sizes 2,5: train.leaves = 4" in done.stderr and "Traceback" not in done.stderr
     assert not store.exists()

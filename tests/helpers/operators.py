@@ -250,12 +250,14 @@ def working(
     prefect: Sequence[str],
     environment: Mapping[str, str],
     folder: Path,
+    query_seconds: int = 1,
 ) -> Iterator["subprocess.Popen[bytes]"]:
-    """A worker in `folder`; schedules rest, lest a tick falls in."""
+    """A worker in `folder`, which asks for flow runs so often; schedules rest, lest a tick falls in."""
     for deployment in ("scheduled/train", "scrub/scrub"):
         operator.rest(deployment)
     command = [*prefect, "worker", "start", "--pool", "holdfast", "--type", "process", "--limit", "2"]
-    with running(command, {**environment, "PREFECT_WORKER_QUERY_SECONDS": "1"}, operator.worker_log, folder) as worker:
+    asking = {"PREFECT_WORKER_QUERY_SECONDS": str(query_seconds)}
+    with running(command, {**environment, **asking}, operator.worker_log, folder) as worker:
         yield worker
 
 

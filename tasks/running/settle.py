@@ -27,6 +27,7 @@ from tasks.launching.launchers import end_job
 from tasks.launching.processes import find_orphans, wait_for_orphans
 from tasks.launching.ranks import SPECIFICATION_NAME
 from tasks.places import RunPlaces
+from tasks.remote.begun_again import wait_for_earlier_process
 from tasks.remote.left_running import close_flow_runs
 from tasks.remote.standing_still import SILENCE_SECONDS, tell_stopped
 from tasks.running.heartbeat import HEARTBEAT_SECONDS
@@ -57,6 +58,9 @@ def recover_run(
     job is taken over. Raises `RunBusyError`, and `RunDivergedError` if no rollback is left.
     """
     lease = places.manifest.load_head().state.lease
+    if lease is not None:
+        wait_for_earlier_process(places, lease, config.segment.grace_seconds)
+        lease = places.manifest.load_head().state.lease
     try:
         if lease is not None:
             require_dead_holder(places, lease)

@@ -8,6 +8,7 @@ from typing import cast
 
 from prefect import flow
 from prefect.client.schemas.objects import State
+from prefect.exceptions import Abort
 from prefect.states import Cancelled, Completed
 
 from storage.datasets import DatasetManifest
@@ -17,6 +18,7 @@ from storage.errors import (
     QualityGateError,
     RunBusyError,
     RunDivergedError,
+    RunHandedOverError,
     RunStoppedError,
     SegmentFailedError,
 )
@@ -50,6 +52,8 @@ def train(config: RunConfig, max_segments: int | None = None) -> RunState | Stat
             state = _train(config, max_segments)
         tell_all()
         return state
+    except RunHandedOverError as handed_over:
+        raise Abort(str(handed_over)) from None  # Prefect's engine leaves the state to whoever goes on
     except RunStoppedError as stopped:
         tell_all(why=str(stopped))
         return Cancelled(message=str(stopped))

@@ -65,6 +65,10 @@ class RunStoppedError(HoldfastError):
     """Somebody, or a notice that the machine goes away, asked for the end of training; what was made is saved."""
 
 
+class RunHandedOverError(RunStoppedError):
+    """Prefect begins the same flow run again, in another process: that one goes on with the run and tells its state."""
+
+
 class SegmentFailedError(HoldfastError):
     """A segment ended as `failed` or `lost`: trying again may help. The message carries its cause."""
 

@@ -23,6 +23,7 @@ class StopRecord(Record):
 
     asked_by: str = Field(description="Who, and on which machine, for people.")
     asked_at: float = Field(description="Unix time by the asker's clock, for people.")
+    is_handed_over: bool = Field(default=False, description="The asker goes on, in the same flow run of Prefect.")
 
 
 def write_stop(store: Store, run: str, fence: int, record: StopRecord) -> bool:

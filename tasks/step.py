@@ -20,7 +20,7 @@ from prefect.context import TagsContext, TaskRunContext
 from prefect.states import Cancelled, Completed, Failed
 from prefect.transactions import Transaction
 
-from storage.errors import RunBusyError, RunStoppedError
+from storage.errors import FencedError, RunBusyError, RunHandedOverError, RunStoppedError
 from tasks.remote.suspension import ended_before_suspension
 from tasks.telling.announce import Trouble
 
@@ -28,6 +28,7 @@ Parameters = ParamSpec("Parameters")
 Value = TypeVar("Value")
 
 SKIPPED = "Skipped"
+HANDED_OVER = "HandedOver"
 
 
 def step(
@@ -46,8 +47,9 @@ def step(
             try:
                 value, sentence = work(*args, **kwargs)
             except RunStoppedError as stopped:
-                return Cancelled(message=str(stopped))
-            except RunBusyError as busy:
+                name = HANDED_OVER if isinstance(stopped, RunHandedOverError) else None
+                return Cancelled(name=name, message=str(stopped))
+            except (RunBusyError, FencedError) as busy:
                 return Completed(name=SKIPPED, message=str(busy))
             return (Failed if isinstance(sentence, Trouble) else Completed)(message=sentence, data=value)
 
@@ -66,7 +68,7 @@ def step(
 def raise_unless_done(state: State[Value]) -> None:
     """Raise `RunStoppedError` or `RunBusyError` with a state's sentence where it says that there was nothing to do."""
     if state.is_cancelled():
-        raise RunStoppedError(state.message)
+        raise (RunHandedOverError if state.name == HANDED_OVER else RunStoppedError)(state.message)
     if state.name == SKIPPED:
         raise RunBusyError(state.message)
 

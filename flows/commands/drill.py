@@ -10,7 +10,7 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -58,17 +58,25 @@ def drill_run(
     signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
     show_messages()
     try:
-        return _Drill(configuration, assignments, kills, world_sizes, seed).run()
+        return Drill(configuration, assignments, kills, world_sizes, seed, say=_say).run()
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
 
 
-class _Drill:
+class Drill:
     """One drill under way: what its phases share."""
 
     def __init__(
-        self, configuration: Path, assignments: Sequence[str], kills: int, world_sizes: str | None, seed: int | None
+        self,
+        configuration: Path,
+        assignments: Sequence[str],
+        kills: int,
+        world_sizes: str | None,
+        seed: int | None,
+        say: Callable[[str], None],
     ) -> None:
+        """`say` gets a sentence about each thing that happens. Raises `HoldfastError` for what cannot be done."""
+        self._say = say
         self.configuration = configuration
         is_here = load_configuration(configuration, assignments).cluster.kind == "local"
         self.assignments = assignments if is_here else [*assignments, *ON_THIS_MACHINE]
@@ -80,6 +88,7 @@ class _Drill:
         self.num_gpus = count_gpus() if can_share else 0
 
     def run(self) -> dict[str, Any]:
+        """Train, kill, compare; the result, JSON-able. Raises `HoldfastError`."""
         plan = self.plan
         for name in (plan.straight, plan.interrupted):
             # A name that is too long is better refused now than after an hour.
@@ -87,14 +96,14 @@ class _Drill:
             # What a drill of the same name left here, whose runs were removed since, would pass for news of this one.
             shutil.rmtree(places.scratch, ignore_errors=True)
         aims = ", ".join(f"{step:,}" for step in plan.aims)
-        _say(f"Drill {plan.number} of {plan.run}, seed {plan.seed}: kills are planned from step {aims} on.")
-        _say("1. Preparing the data set that both runs use.")
+        self._say(f"Drill {plan.number} of {plan.run}, seed {plan.seed}: kills are planned from step {aims} on.")
+        self._say("1. Preparing the data set that both runs use.")
         self._prepare()
-        _say(f"2. Training {plan.straight}, which nothing interrupts, on {_ranks(self.config.train.ranks)}.")
+        self._say(f"2. Training {plan.straight}, which nothing interrupts, on {_ranks(self.config.train.ranks)}.")
         self._train_straight()
-        _say(f"3. Training {plan.interrupted}.")
+        self._say(f"3. Training {plan.interrupted}.")
         kills = self._train_interrupted()
-        _say("4. Comparing the two: audits and ledgers, weights, losses, metrics.")
+        self._say("4. Comparing the two: audits and ledgers, weights, losses, metrics.")
         return self._conclude(kills)
 
     def _prepare(self) -> None:
@@ -106,7 +115,7 @@ class _Drill:
     def _train_straight(self) -> None:
         began = time.monotonic()
         self._start(self.plan.straight, self.config.train.ranks, aim=None)
-        _say(f"   {count_of(self.config.train.steps, 'step')} in {duration(time.monotonic() - began)}.")
+        self._say(f"   {count_of(self.config.train.steps, 'step')} in {duration(time.monotonic() - began)}.")
 
     def _train_interrupted(self) -> list[Kill]:
         """Start again until the run is complete, killing each start that has an aim."""
@@ -115,7 +124,7 @@ class _Drill:
             world_size = self.plan.world_size(index)
             kill = self._start(self.plan.interrupted, world_size, aim)
             ending = "trained to the last step" if kill is None else f"killed at step {kill.step:,}"
-            _say(f"   Start {index + 1} on {_ranks(world_size)}: {ending}.")
+            self._say(f"   Start {index + 1} on {_ranks(world_size)}: {ending}.")
             if kill is None:
                 break
             kills.append(kill)
@@ -149,9 +158,10 @@ class _Drill:
         if not hits and comparison.holds:
             raise ConfigurationError(
                 "No kill took effect: the run ended before the first one was due, so nothing was tested. "
-                "Give more steps (--set train.steps=...) or fewer kills (--kills)."
+                "Give more steps (train.steps) or fewer kills."
             )
-        page = render_drill_page(self.plan, comparison, hits, self._command())
+        command = self._command()
+        page = render_drill_page(self.plan, comparison, hits, command)
         self.places.store.write(self.plan.page_key, page.encode())
         return {
             "ok": comparison.holds,
@@ -167,6 +177,7 @@ class _Drill:
             "findings": [asdict(finding) for finding in list_findings(comparison)],
             "verdict": asdict(judge_drill(self.plan, comparison, hits)),
             "page": f"{self.places.store.address}/{self.plan.page_key}",
+            "command": command,
         }
 
     def _compare(self) -> Comparison:

@@ -18,12 +18,12 @@ from storage.runs.run_state import CheckpointRecord, Lease, RunState, SegmentRec
 from storage.runs.segments import find_heartbeat
 from tasks.pages.tables import MOST_ROWS, Table, show_table
 from tasks.pages.words import duration, moment, score, share
+from tasks.remote.standing_still import SILENCE_SECONDS, describe_stopped
 from tasks.reports.changes import describe_change
 from tasks.reports.rollbacks import describe_rollbacks, name_reasons
 from tasks.reports.set_aside import describe_set_aside, describe_setback
 from tasks.reports.tables import segments_table
 from tasks.reports.times.goodput import PART_NAMES, sum_up_time
-from tasks.running.settle import SILENCE_SECONDS
 
 MOST_LOSSES = 3
 
@@ -95,14 +95,16 @@ def describe_state(state: RunState) -> str:
 def _read_life(store: Store, state: RunState, lease: Lease) -> dict[str, Any]:
     """What is known of the process that holds the lease: running, lost, or `silent` by the time of its heartbeat.
 
-    On another machine no process can be seen. Silence is counted by two clocks, that machine's and this one's.
+    On another machine no process can be seen. Silence is counted by two clocks, that machine's and this one's. On this
+    one a process that lives is silent if it was stopped, which `stopped` describes.
     """
     holder, heartbeat = lease.holder, find_heartbeat(store, state.run, lease.fence)
     # One without a time is of an earlier version, and says nothing; without any, the lease alone was a sign of life.
     seen_at = heartbeat.written_at if heartbeat is not None else lease.taken_at
     silent_seconds = None if seen_at is None else max(0.0, time.time() - seen_at)
     word, is_here = describe_state(state), is_alive(holder) is not None
-    if not is_here and silent_seconds is not None and silent_seconds > SILENCE_SECONDS:
+    stopped = describe_stopped(store, state.run, lease)
+    if stopped or (not is_here and silent_seconds is not None and silent_seconds > SILENCE_SECONDS):
         word = "silent"
     return {
         "state": word,
@@ -113,6 +115,7 @@ def _read_life(store: Store, state: RunState, lease: Lease) -> dict[str, Any]:
         "step": heartbeat.step if heartbeat is not None else lease.first_step,
         "last_sign_of_life_at": seen_at,
         "silent_seconds": silent_seconds,
+        "stopped": stopped,
     }
 
 
@@ -175,6 +178,8 @@ def render_status(status: dict[str, Any]) -> RenderableType:
         if not_finite := status["promoted"]["not_finite"]:
             found = describe_not_finite(not_finite["metrics"])
             lines.append(Text(f"the last validation, at step {not_finite['step']:,}, was not finite: {found}"))
+    if status["holder"] and status["holder"]["stopped"]:
+        lines.append(Text(status["holder"]["stopped"], "yellow"))
     if status["holder"] and not status["holder"]["is_on_this_machine"]:
         lines.append(Text(_describe_life(status["holder"])))
     lines += [Text(record["description"]) for record in status["set_aside"]]

@@ -15,6 +15,7 @@ from storage.runs.manifest import Manifest
 from storage.runs.run_state import Lease, SegmentRecord
 from storage.segment_notes import StopRecord, write_stop
 from tasks.pages.words import duration
+from tasks.remote.standing_still import describe_stopped
 from tasks.telling.terminal import console
 
 POLL_SECONDS = 1.0
@@ -47,7 +48,10 @@ def _require_lease(manifest: Manifest) -> Lease:
 
 
 def _require_life(manifest: Manifest, lease: Lease) -> None:
-    """Raise `ConfigurationError` if the process that could hear the request is gone."""
+    """Raise `ConfigurationError` if the process that could hear the request is gone, or stands still."""
+    stopped = describe_stopped(manifest.store, manifest.run, lease)
+    if stopped is not None:
+        raise ConfigurationError(f"Nobody can be asked to save and end. {stopped}")
     if is_alive(lease.holder) is False:
         raise ConfigurationError(
             f"Run {manifest.run!r} is not in training: process {lease.holder.pid}, which trained it on this machine, "

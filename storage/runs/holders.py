@@ -39,9 +39,31 @@ def is_alive(holder: Holder) -> bool | None:
         return False
 
 
+def find_stopped(holder: Holder) -> list[int]:
+    """The holder's process and those that it started, as far as SIGSTOP or a debugger stopped them.
+
+    Empty if the holder itself goes on, is dead, or ran where this process cannot see it.
+    """
+    if not is_alive(holder):
+        return []
+    try:
+        root = psutil.Process(holder.pid)
+        family = [one for one in (root, *root.children(recursive=True)) if _is_stopped(one)]
+    except psutil.NoSuchProcess:
+        return []
+    return [one.pid for one in family] if root in family else []
+
+
 def is_visible(holder: Holder) -> bool:
     """Whether the holder's process, and those that it started, would be seen from here if they live."""
     return holder.place == _place()
+
+
+def _is_stopped(process: psutil.Process) -> bool:
+    try:
+        return process.status() in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _place() -> str:

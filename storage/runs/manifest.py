@@ -175,5 +175,6 @@ def require_fence(state: RunState, fence: int) -> None:
         holder = "nobody" if state.lease is None else f"fence {state.lease.fence} on {state.lease.holder.host}"
         raise FencedError(
             f"The lease of run {state.run!r} with fence {fence} has ended; the lease is now held by {holder}. "
-            "This segment can no longer promote a checkpoint."
+            "This segment can no longer promote a checkpoint: another process, which had not heard of this one for a "
+            "while, ended it. The run goes on from what was promoted before."
         )

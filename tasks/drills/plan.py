@@ -82,7 +82,7 @@ def aim_kills(steps: int, kills: int, seed: int) -> list[int]:
     last = max(1, int(steps * LAST_SHARE_AIMED_AT))
     if kills > last:
         raise ConfigurationError(
-            f"--kills {kills} does not fit into train.steps = {steps}: at most {last}, so that each interrupts another "
+            f"{kills} kills do not fit into train.steps = {steps}: at most {last}, so that each interrupts another "
             "part of the run. Give fewer kills or more steps."
         )
     generator = random.Random(seed)
@@ -101,7 +101,7 @@ def choose_world_sizes(text: str | None, ranks: int, leaves: int) -> list[int]:
     sizes = [_parse_size(part, text) for part in text.split(",")]
     if max(sizes) > leaves:
         raise ConfigurationError(
-            f"--world-sizes {text}: train.leaves = {leaves}, and each rank needs a leaf, so {max(sizes)} ranks are too "
+            f"World sizes {text}: train.leaves = {leaves}, and each rank needs a leaf, so {max(sizes)} ranks are too "
             f"many. Give sizes from 1 to {leaves}, or raise train.leaves."
         )
     return sizes
@@ -110,7 +110,7 @@ def choose_world_sizes(text: str | None, ranks: int, leaves: int) -> list[int]:
 def _parse_size(part: str, text: str) -> int:
     if not part.strip().isdecimal() or int(part) < 1:
         raise ConfigurationError(
-            f"--world-sizes takes numbers of ranks from 1 on with commas between them, for instance 2,3,1; "
+            f"World sizes are numbers of ranks from 1 on with commas between them, for instance 2,3,1; "
             f"found {part.strip()!r} in {text!r}."
         )
     return int(part)

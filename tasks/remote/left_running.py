@@ -16,7 +16,7 @@ from tasks.telling.flow_runs import call_crashed, find_line
 
 def remember_flow_runs(places: RunPlaces, fence: int) -> None:
     """Write down in which flow runs a lease was taken."""
-    ids = find_line()
+    ids = [str(flow_run.id) for flow_run in find_line()]
     if ids:
         with suppress(StoreError):
             write_flow_runs(places.store, places.manifest.run, fence, FlowRunsRecord(ids=ids))
@@ -28,4 +28,6 @@ def close_flow_runs(places: RunPlaces, lease: Lease) -> None:
         return  # an earlier attempt of this very flow run
     with suppress(StoreError):
         ids = find_flow_runs(places.store, places.manifest.run, lease.fence)
-        call_crashed(ids, "The process or its machine was killed. Another process goes on with the run.")
+        call_crashed(
+            ids, "The process or its machine was killed, or stood still. Another process goes on with the run."
+        )

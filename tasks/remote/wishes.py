@@ -2,14 +2,16 @@
 
 `holdfast stop` leaves its request in the store, where it is found from every machine and without Prefect. Prefect kills
 the process of a flow run that is cancelled, but not after it lost sight of its server for a while, nor one that it did
-not start itself, and not when it suspends one: so the flow run's state is asked for too. Invariant: who cannot be asked
-is asked again later, and training goes on meanwhile.
+not start itself, and not when it suspends one: so the flow run's state is asked for too. A flow run that is to begin
+again is left to the process that begins it; one that is called ended, while this process trains, is called running
+again: an automation calls it crashed after a server was away, or this process was stopped. Invariant: who cannot be
+asked is asked again later, and training goes on meanwhile.
 """
 
 import time
-from collections.abc import Callable
 
-from storage.errors import RunStoppedError, StoreError
+from storage.errors import HoldfastError, RunBusyError, RunHandedOverError, RunStoppedError, StoreError
+from storage.runs.holders import this_process
 from storage.segment_notes import find_stop
 from tasks.beside.companion import Companion
 from tasks.pages.words import moment
@@ -18,11 +20,11 @@ from tasks.remote.left_running import remember_flow_runs
 from tasks.remote.suspension import find_suspension
 from tasks.stopping.signals import StopRequest
 from tasks.telling.announce import announce
-from tasks.telling.flow_runs import is_cancelled
+from tasks.telling.flow_runs import call_running, find_line, is_called_over, is_cancelled, is_to_begin
 
 LOOK_SECONDS = 5.0
 # Prefect itself is quicker where it can; the server answers every process that trains.
-ASK_PREFECT_SECONDS = 15.0
+LOOK_AROUND_SECONDS = 15.0
 
 
 class Wishes(Companion):
@@ -33,32 +35,62 @@ class Wishes(Companion):
         self._places = places
         self._fence = fence
         self._request = request
-        self._ask_prefect_at = time.monotonic() + ASK_PREFECT_SECONDS
+        self._look_at = time.monotonic() + LOOK_AROUND_SECONDS
 
     def _accompany(self) -> None:
         remember_flow_runs(self._places, self._fence)  # here, since the server may take its time
-        wishes: tuple[Callable[[], str | None], ...] = (self._find_stop, self._find_cancel, find_suspension)
+        wishes = (self._find_stop, self._look_around, _find_suspension)
         while not self._request.is_made:
             found = next(filter(None, (wish() for wish in wishes)), None)
             if found is not None:
                 announce(f"{found} The ranks save and leave.")
-                self._request.make(RunStoppedError(found))
+                self._request.make(found)
                 return
             if self._is_over.wait(LOOK_SECONDS):
                 return
 
-    def _find_stop(self) -> str | None:
+    def _find_stop(self) -> RunStoppedError | None:
         try:
             stop = find_stop(self._places.store, self._places.manifest.run, self._fence)
         except StoreError:
             return None
         if stop is None:
             return None
-        return f"{stop.asked_by} asked for the end of training with `holdfast stop` ({moment(stop.asked_at)})."
+        if stop.is_handed_over:
+            return RunHandedOverError(f"{stop.asked_by} goes on with the run ({moment(stop.asked_at)}).")
+        return RunStoppedError(
+            f"{stop.asked_by} asked for the end of training with `holdfast stop` ({moment(stop.asked_at)})."
+        )
 
-    def _find_cancel(self) -> str | None:
+    def _look_around(self) -> HoldfastError | None:
+        """Now and then: whether another process took the run, and what is wanted of the flow run."""
         now = time.monotonic()
-        if now < self._ask_prefect_at:
+        if now < self._look_at:
             return None
-        self._ask_prefect_at = now + ASK_PREFECT_SECONDS
-        return "The flow run was cancelled in Prefect." if is_cancelled() else None
+        self._look_at = now + LOOK_AROUND_SECONDS
+        try:
+            lease = self._places.manifest.load_head().state.lease
+        except StoreError:
+            return None
+        if lease is not None and lease.fence > self._fence:
+            return RunBusyError(
+                f"Process {lease.holder.pid} on {lease.holder.host} took the run over, since it had not heard of this "
+                "one for a while. It goes on from what was promoted before."
+            )
+        return self._ask_prefect(lease is not None and lease.holder == this_process())
+
+    def _ask_prefect(self, holds_lease: bool) -> RunStoppedError | None:
+        """What is wanted of the flow run; put right, if nobody took the run, what it is called while it goes on."""
+        line = find_line()
+        if is_cancelled(line):
+            return RunStoppedError("The flow run was cancelled in Prefect.")
+        if is_to_begin(line):
+            return RunHandedOverError("The flow run was rescheduled in Prefect: the process that begins it goes on.")
+        if is_called_over(line) and holds_lease:
+            call_running(line, "The run is in training, though its flow run was called ended.")
+        return None
+
+
+def _find_suspension() -> RunStoppedError | None:
+    found = find_suspension()
+    return None if found is None else RunStoppedError(found)

@@ -27,7 +27,9 @@ from tasks.launching.launchers import end_job
 from tasks.launching.processes import find_orphans, wait_for_orphans
 from tasks.launching.ranks import SPECIFICATION_NAME
 from tasks.places import RunPlaces
+from tasks.remote.begun_again import wait_for_earlier_process
 from tasks.remote.left_running import close_flow_runs
+from tasks.remote.standing_still import SILENCE_SECONDS, tell_stopped
 from tasks.running.heartbeat import HEARTBEAT_SECONDS
 from tasks.running.launch import find_folder
 from tasks.running.promotion import Promote, fall_back_to_valid, promote_checkpoint, promote_newest
@@ -37,7 +39,6 @@ from tasks.telling.announce import announce, warn
 from tasks.telling.segment_end import tell_segment_end
 from training.watching.reporter import Report
 
-SILENCE_SECONDS = 60.0
 WATCH_SECONDS = 2.0
 # Ranks report every few seconds.
 FORGOTTEN_SECONDS = 3600.0
@@ -57,6 +58,9 @@ def recover_run(
     job is taken over. Raises `RunBusyError`, and `RunDivergedError` if no rollback is left.
     """
     lease = places.manifest.load_head().state.lease
+    if lease is not None:
+        wait_for_earlier_process(places, lease, config.segment.grace_seconds)
+        lease = places.manifest.load_head().state.lease
     try:
         if lease is not None:
             require_dead_holder(places, lease)
@@ -101,6 +105,9 @@ def require_no_living_holder_here(places: RunPlaces, lease: Lease) -> None:
 
 
 def _busy(places: RunPlaces, lease: Lease) -> RunBusyError:
+    stopped = tell_stopped(places.store, places.manifest.run, lease)
+    if stopped is not None:
+        return RunBusyError(stopped)
     doing = "trained" if lease.work == "train" else "evaluated"
     return RunBusyError(
         f"Run {places.manifest.run!r} is being {doing} by process {lease.holder.pid} on {lease.holder.host}. "

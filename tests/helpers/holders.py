@@ -16,8 +16,13 @@ def dead_process() -> Holder:
 
 def parent_process() -> Holder:
     """Another process that lives on this machine."""
-    fields = Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(")")[2].split()
-    return this_process().model_copy(update={"pid": os.getppid(), "start_ticks": int(fields[STAT_START_TICKS])})
+    return holder_of(os.getppid())
+
+
+def holder_of(pid: int) -> Holder:
+    """A process of this machine."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return this_process().model_copy(update={"pid": pid, "start_ticks": int(fields[STAT_START_TICKS])})
 
 
 def process_elsewhere() -> Holder:

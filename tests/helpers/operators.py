@@ -140,6 +140,16 @@ class Operator:
         state = {"type": "PAUSED", "name": "Suspended", "state_details": details}
         self._request("POST", f"/flow_runs/{flow_run}/set_state", json={"state": state})
 
+    def reschedule(self, flow_run: str) -> None:
+        """Press Retry: Prefect does so with a flow run in whatever state, by force."""
+        state = {"type": "SCHEDULED", "name": "AwaitingRetry", "message": "Retry from the UI"}
+        self._request("POST", f"/flow_runs/{flow_run}/set_state", json={"state": state, "force": True})
+
+    def call_crashed(self, flow_run: str) -> None:
+        """As an automation does with a flow run that it has not heard of."""
+        state = {"type": "CRASHED", "name": "Crashed", "message": "Not heard of for 90 s."}
+        self._request("POST", f"/flow_runs/{flow_run}/set_state", json={"state": state, "force": True})
+
     def resume(self, flow_run: str) -> None:
         """Press Resume."""
         self._request("POST", f"/flow_runs/{flow_run}/resume", json={})
@@ -250,12 +260,16 @@ def working(
     prefect: Sequence[str],
     environment: Mapping[str, str],
     folder: Path,
+    query_seconds: int = 1,
+    most_flow_runs: int | None = 2,
 ) -> Iterator["subprocess.Popen[bytes]"]:
-    """A worker in `folder`; schedules rest, lest a tick falls in."""
+    """A worker in `folder`, which asks for flow runs so often; schedules rest, lest a tick falls in."""
     for deployment in ("scheduled/train", "scrub/scrub"):
         operator.rest(deployment)
-    command = [*prefect, "worker", "start", "--pool", "holdfast", "--type", "process", "--limit", "2"]
-    with running(command, {**environment, "PREFECT_WORKER_QUERY_SECONDS": "1"}, operator.worker_log, folder) as worker:
+    limit = [] if most_flow_runs is None else ["--limit", str(most_flow_runs)]
+    command = [*prefect, "worker", "start", "--pool", "holdfast", "--type", "process", *limit]
+    asking = {"PREFECT_WORKER_QUERY_SECONDS": str(query_seconds)}
+    with running(command, {**environment, **asking}, operator.worker_log, folder) as worker:
         yield worker
 
 

@@ -17,6 +17,9 @@ from tests.helpers.kept_runs import make_kept_run
 from tests.helpers.operators import CONFIGURATION, ENDED, ENDLESS, Operator, deployed, kill_all, working
 from tests.helpers.wheels import build_wheel, install_wheel, without_python_path, write_own_packages
 
+DRILL_STEPS = 3000  # enough for a kill in the middle of it on a quick machine
+DRILL_SEED = 20
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -71,7 +74,7 @@ def cancelled(worked: Operator) -> str:
 
 
 def test_all_are_deployed_to_the_pool_without_a_limit_whose_loss_would_end_training(operator: Operator) -> None:
-    for name in ("scheduled/train", "resume/resume", "audit/audit", "report/report", "scrub/scrub"):
+    for name in ("scheduled/train", "resume/resume", "audit/audit", "report/report", "scrub/scrub", "drill/drill"):
         deployment = operator.deployment(name)
         assert deployment["work_pool_name"] == "holdfast"
         assert deployment["global_concurrency_limit"] is None
@@ -102,9 +105,9 @@ def test_the_server_plans_the_flow_runs_of_the_schedule(operator: Operator) -> N
 
 
 def test_the_forms_ask_for_little_and_explain_each_field(operator: Operator) -> None:
-    train, resume, scrub = (
+    train, resume, scrub, drill = (
         operator.deployment(name)["parameter_openapi_schema"]
-        for name in ("scheduled/train", "resume/resume", "scrub/scrub")
+        for name in ("scheduled/train", "resume/resume", "scrub/scrub", "drill/drill")
     )
     assert list(train["properties"]) == ["configuration", "segment_seconds", "assignments"]
     assert train["required"] == ["configuration"]
@@ -115,7 +118,9 @@ def test_the_forms_ask_for_little_and_explain_each_field(operator: Operator) -> 
     assert resume["required"] == ["store", "run"]
     assert list(scrub["properties"]) == ["address", "megabytes_per_second"]
     assert scrub["required"] == ["address"]
-    fields = [field for form in (train, resume, scrub) for field in form["properties"].values()]
+    assert list(drill["properties"]) == ["configuration", "kills", "world_sizes", "steps", "seed", "assignments"]
+    assert drill["required"] == ["configuration"]
+    fields = [field for form in (train, resume, scrub, drill) for field in form["properties"].values()]
     assert all(field["description"] for field in fields)
     assert resume["properties"]["steps"]["anyOf"] == [{"minimum": 1, "type": "integer"}, {"type": "null"}]
 
@@ -216,6 +221,30 @@ def test_what_a_person_has_to_put_right_is_not_tried_again(worked: Operator) -> 
     assert "no_such_column" in failed["state"]["message"]
     names = [state["name"] for state in worked.states(worked.find_training(failed["id"]))]
     assert names == ["Pending", "Running", "Failed"]
+
+
+@pytest.mark.slow
+def test_a_drill_trains_twice_kills_one_of_the_two_and_its_verdict_is_in_the_ui(worked: Operator) -> None:
+    drilled = worked.run(
+        "drill/drill", configuration="tiny.toml", kills=1, world_sizes=[2, 1], steps=DRILL_STEPS, seed=DRILL_SEED,
+        assignments=["run=drilled", "checkpoint.every_steps=100"],
+    )  # fmt: skip
+    assert drilled["state"]["type"] == "COMPLETED", worked.worker_log.read_text()
+    straight, interrupted = (worked.state(f"drilled-drill-1-{name}") for name in ("straight", "interrupted"))
+    ends = [(segment.outcome, segment.world_size) for segment in interrupted.segments]
+    assert ends == [("lost", 2), ("completed", 1)]
+    assert straight.promoted is not None and interrupted.promoted is not None
+    assert straight.promoted.weights_sha256 == interrupted.promoted.weights_sha256
+    assert drilled["state"]["message"] == (
+        "The run that was killed 1 time, on 2 and 1 ranks, ended with the same model, bit for bit, as the run without "
+        "interruptions."
+    )
+    page = worked.folder / "store/drills/drilled-1.html"
+    assert "bit for bit" in page.read_text()
+    artifact = worked.artifacts(drilled["id"])["drill-drilled-1"]
+    assert artifact["data"].startswith("# Identical") and str(page) in artifact["data"]
+    assert not worked.has_begun("drilled")  # the run itself is not touched
+    assert processes_mentioning("runs/drilled-drill-1-") == []
 
 
 def test_a_scrub_that_finds_rot_fails_and_tells_the_server(worked: Operator, tmp_path: Path) -> None:

@@ -1,4 +1,7 @@
-"""What a process learns of its own flow run from a real Prefect server, and what it says of those of a dead process."""
+"""What a process learns of its own flow run from a real Prefect server, and says of it: whether somebody cancels it,
+
+begins it again in another process, calls it ended though it goes on; and of those of a dead process.
+"""
 
 import uuid
 from pathlib import Path
@@ -8,13 +11,13 @@ from prefect import flow, task
 from prefect.client.orchestration import get_client
 from prefect.runtime import flow_run
 from prefect.settings import PREFECT_API_URL, temporary_settings
-from prefect.states import Cancelling, Completed, Running
+from prefect.states import Cancelled, Cancelling, Completed, Crashed, Running, Scheduled, State
 
 from storage.objects.local_store import LocalStore
 from storage.segment_notes import FlowRunsRecord, write_flow_runs
 from tasks.places import RunPlaces
 from tasks.remote.left_running import close_flow_runs
-from tasks.telling.flow_runs import is_cancelled
+from tasks.telling.flow_runs import call_running, find_line, is_called_over, is_cancelled, is_to_begin
 from tests.helpers.prefect_server import find_free_port
 from tests.helpers.runs import lease_run, make_run
 
@@ -24,11 +27,11 @@ pytestmark = pytest.mark.server
 @flow
 def inner(outer: str, cancelled: str) -> tuple[bool, bool]:
     """Cancels itself, the flow run within which it runs, or none; whether it sees that before and after."""
-    before, which = is_cancelled(), {"inner": str(flow_run.id), "outer": outer}.get(cancelled)
+    before, which = is_cancelled(find_line()), {"inner": str(flow_run.id), "outer": outer}.get(cancelled)
     if which is not None:
         with get_client(sync_client=True) as client:
             client.set_flow_run_state(uuid.UUID(which), Cancelling(), force=True)
-    return before, is_cancelled()
+    return before, is_cancelled(find_line())
 
 
 @pytest.mark.parametrize("cancelled", ["inner", "outer", "neither"])
@@ -50,7 +53,7 @@ def test_a_server_that_is_away_cancels_nothing(prefect_server: dict[str, str]) -
     @flow
     def away() -> bool:
         with temporary_settings({PREFECT_API_URL: f"http://127.0.0.1:{find_free_port()}/api"}):
-            return is_cancelled()
+            return is_cancelled(find_line())
 
     with temporary_settings({PREFECT_API_URL: prefect_server["PREFECT_API_URL"]}):
         assert away() is False
@@ -91,3 +94,30 @@ def test_flow_runs_whose_process_was_killed_are_shown_as_crashed_with_their_step
         "CRASHED", "COMPLETED", "COMPLETED", "CRASHED",
     ]  # fmt: skip
     assert shown[0] is not None and "was killed" in (shown[0].message or "")
+
+
+@pytest.mark.parametrize(("called", "is_put_right"), [(Crashed(), True), (Cancelled(), False)])
+def test_a_flow_run_that_goes_on_is_called_running_again_unless_somebody_cancelled_it(
+    called: State, is_put_right: bool, prefect_server: dict[str, str]
+) -> None:
+    @flow
+    def goes_on() -> tuple[bool, list[str]]:
+        with get_client(sync_client=True) as client:
+            client.set_flow_run_state(uuid.UUID(str(flow_run.id)), called, force=True)
+        line = find_line()
+        call_running(line, "It trains on.")
+        return is_called_over(line), [str(one.state.name) for one in find_line() if one.state is not None]
+
+    with temporary_settings({PREFECT_API_URL: prefect_server["PREFECT_API_URL"]}):
+        assert goes_on() == (is_put_right, ["Running" if is_put_right else "Cancelled"])
+
+
+def test_a_flow_run_of_no_deployment_is_not_begun_again_by_a_worker(prefect_server: dict[str, str]) -> None:
+    @flow
+    def scheduled_by_force() -> bool:
+        with get_client(sync_client=True) as client:
+            client.set_flow_run_state(uuid.UUID(str(flow_run.id)), Scheduled(), force=True)
+        return is_to_begin(find_line())
+
+    with temporary_settings({PREFECT_API_URL: prefect_server["PREFECT_API_URL"]}):
+        assert scheduled_by_force() is False

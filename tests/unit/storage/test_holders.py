@@ -1,10 +1,14 @@
 """A process is called dead only by who could see it."""
 
+import signal
 import subprocess
 import sys
 import time
 
-from storage.runs.holders import is_alive, this_process
+import psutil
+
+from storage.runs.holders import find_stopped, is_alive, this_process
+from tests.helpers.holders import dead_process, holder_of, process_elsewhere
 
 
 def test_a_living_process_is_alive_and_one_that_ended_is_dead() -> None:
@@ -24,6 +28,31 @@ def test_nothing_is_said_of_a_process_in_another_container_or_on_another_machine
     boot = me.place.partition(" ")[0]
     assert is_alive(me.model_copy(update={"place": f"{boot} pid:[1]"})) is None
     assert is_alive(me.model_copy(update={"place": "another boot", "host": me.host})) is None
+
+
+def test_a_process_that_is_stopped_lives_and_is_found_with_those_of_its_children_that_are_stopped_too() -> None:
+    with subprocess.Popen(["sh", "-c", "sleep 600 & sleep 600 & wait"]) as root:
+        try:
+            while len(children := psutil.Process(root.pid).children()) < 2:
+                time.sleep(0.01)  # the shell tells nobody when it has started them
+            holder = holder_of(root.pid)
+            children[0].send_signal(signal.SIGSTOP)
+            assert find_stopped(holder) == []  # the holder itself goes on
+            root.send_signal(signal.SIGSTOP)
+            while set(find_stopped(holder)) != {root.pid, children[0].pid}:
+                time.sleep(0.01)  # Linux stops a process when it runs next
+            assert is_alive(holder) is True
+            assert find_stopped(holder)[0] == root.pid
+            root.send_signal(signal.SIGCONT)
+            while find_stopped(holder):
+                time.sleep(0.01)  # as above
+        finally:
+            for process in (*psutil.Process(root.pid).children(), psutil.Process(root.pid)):
+                process.kill()
+
+
+def test_who_is_dead_or_cannot_be_seen_is_not_called_stopped() -> None:
+    assert find_stopped(dead_process()) == find_stopped(process_elsewhere()) == []
 
 
 def test_a_process_knows_how_old_it_is() -> None:

@@ -236,7 +236,7 @@ def test_kills_are_aimed_at_distinct_stretches_and_follow_from_the_seed() -> Non
         assert aims == aim_kills(1000, 5, seed)
     assert aim_kills(1000, 5, 0) != aim_kills(1000, 5, 1)
     assert aim_kills(1, 1, 0) == [1]
-    with pytest.raises(ConfigurationError, match=r"--kills 9 does not fit into train\.steps = 10: at most 8"):
+    with pytest.raises(ConfigurationError, match=r"9 kills do not fit into train\.steps = 10: at most 8"):
         aim_kills(10, 9, 0)
 
 

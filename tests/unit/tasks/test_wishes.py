@@ -4,15 +4,19 @@ from pathlib import Path
 
 import pytest
 
-from storage.errors import RunStoppedError, StoreUnavailableError
+from storage.errors import RunBusyError, RunHandedOverError, RunStoppedError, StoreUnavailableError
 from storage.objects.local_store import LocalStore
 from storage.runs.manifest import Manifest
+from storage.runs.transitions import end_segment, take_lease
 from storage.segment_notes import StopRecord, find_stop, write_stop
 from tasks.places import RunPlaces
 from tasks.remote import wishes
 from tasks.remote.wishes import Wishes
 from tasks.stopping.signals import StopRequest
 from tests.helpers.commands import wait_until
+from tests.helpers.finished_runs import segments_of
+from tests.helpers.holders import process_elsewhere
+from tests.helpers.runs import lease_run, make_run
 
 FENCE = 7
 
@@ -48,6 +52,36 @@ def test_a_later_segment_is_not_asked(places: RunPlaces) -> None:
     assert not request.is_made
 
 
+def test_a_flow_run_that_was_begun_again_ends_here_and_is_left_to_the_process_that_goes_on(places: RunPlaces) -> None:
+    request = StopRequest()
+    record = StopRecord(asked_by="Process 7 on h2", asked_at=0.0, is_handed_over=True)
+    write_stop(places.store, places.manifest.run, FENCE, record)
+    with Wishes(places, FENCE, request):
+        assert wait_until(lambda: request.is_made)
+    (error,) = request.exceptions
+    assert isinstance(error, RunHandedOverError)
+    assert str(error) == "Process 7 on h2 goes on with the run (1970-01-01 00:00 UTC)."
+
+
+def test_who_lost_the_lease_to_another_process_does_not_work_on_until_the_next_checkpoint(
+    places: RunPlaces, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wishes, "LOOK_AROUND_SECONDS", 0.01)
+    manifest = make_run(LocalStore(Path(places.store.address)))
+    fence = lease_run(manifest)
+    request = StopRequest()
+    looking = Wishes(places, fence, request)
+    looks = count_looks(looking)
+    with looking:
+        assert wait_until(lambda: len(looks) >= 3)
+        assert not request.is_made  # it holds it
+        manifest.commit("ended", end_segment(segments_of([("lost", "", 10, 0)])[0].model_copy(update={"fence": fence})))
+        manifest.commit("taken", take_lease(process_elsewhere(), world_size=1))
+        assert wait_until(lambda: request.is_made)
+    (error,) = request.exceptions
+    assert isinstance(error, RunBusyError) and "on another-host took the run over" in str(error)
+
+
 def test_who_asks_first_is_remembered(places: RunPlaces) -> None:
     assert ask(places, FENCE)
     assert not write_stop(places.store, places.manifest.run, FENCE, StopRecord(asked_by="bob", asked_at=1.0))
@@ -78,7 +112,7 @@ def count_looks(looking: Wishes) -> list[None]:
     looks: list[None] = []
     find = looking._find_stop
 
-    def count() -> str | None:
+    def count() -> RunStoppedError | None:
         looks.append(None)
         return find()
 

@@ -1,0 +1,24 @@
+"""A drill in Markdown, for the page of its flow run in Prefect.
+
+Invariant: it says what the drill's own page says, in less.
+"""
+
+from typing import Any
+
+from tasks.drills.page import findings_table
+from tasks.drills.words import Finding
+from tasks.pages.markdown import escape_markdown, markdown_table
+
+
+def summarise_drill(result: dict[str, Any]) -> str:
+    """`result` is what `holdfast drill --json` prints."""
+    verdict = result["verdict"]
+    findings = [Finding(**finding) for finding in result["findings"]]
+    parts = [
+        f"# {verdict['badge']}",
+        *map(escape_markdown, [verdict["headline"], *verdict["remarks"]]),
+        markdown_table(findings_table(findings)),
+        f"Page: `{result['page']}`",
+        f"The same drill again: `{result['command']}`",
+    ]
+    return "\n\n".join(parts) + "\n"

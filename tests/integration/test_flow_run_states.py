@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 from prefect import flow, task
 from prefect.client.orchestration import get_client
+from prefect.client.schemas.objects import State
 from prefect.runtime import flow_run
 from prefect.settings import PREFECT_API_URL, temporary_settings
-from prefect.states import Cancelled, Cancelling, Completed, Crashed, Running, Scheduled, State
+from prefect.states import Cancelled, Cancelling, Completed, Crashed, Running, Scheduled
 
 from storage.objects.local_store import LocalStore
 from storage.segment_notes import FlowRunsRecord, write_flow_runs

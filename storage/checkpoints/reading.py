@@ -1,4 +1,4 @@
-"""Who reads a checkpoint right now, beside the segment that trains: a note in the store, which whoever deletes looks at.
+"""Who reads a checkpoint right now, beside the segment that trains: a note in the store that whoever deletes looks at.
 
 Invariant: the note is written before the manifest is asked whether the checkpoint is kept, and whoever deletes has
 committed that it is not kept before asking for notes. So either the reader sees that it is gone and chooses again, or
@@ -53,7 +53,9 @@ def holding(
         finally:
             with suppress(StoreError):  # it ends by itself
                 manifest.store.delete(note)
-    raise ConflictError(f"Run {manifest.run!r} dropped each checkpoint that was to be read, {MAX_CHOICES} times. Retry.")
+    raise ConflictError(
+        f"Run {manifest.run!r} dropped each checkpoint that was to be read, {MAX_CHOICES} times. Retry."
+    )
 
 
 def find_held(store: Store, run: str) -> frozenset[str]:

@@ -1,17 +1,17 @@
 """A run as it stands, in Markdown, for the page of its flow run in Prefect.
 
-Invariant: made of the manifest alone; text from outside cannot leave its cell.
+Invariant: made of the manifest alone.
 """
 
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from storage.runs.retention import find_being_read, retain
 from storage.runs.run_state import RunState
 from tasks.configuration import RunConfig
+from tasks.pages.markdown import tabulate
 from tasks.pages.tables import Cell, Kind, Table
-from tasks.pages.words import count_of, duration, metric_name, moment, plain, score, share, size
+from tasks.pages.words import count_of, duration, metric_name, moment, score, share, size
 from tasks.reports.tables import segments_table
 from tasks.reports.times.goodput import sum_up_time
 
@@ -23,15 +23,15 @@ def summarise(state: RunState, config: RunConfig, address: str, history: Mapping
     """`address` is the report's; `history` the curves up to the resume point, of which the newest values are told."""
     parts = [
         f"# {state.run}",
-        _tabulate(
+        tabulate(
             Table([("", "text"), ("", "text")], [[Cell(name), Cell(text)] for name, text in _facts(state, history)])
         ),
         f"Full report: `{address}`",
     ]
     if state.segments:
-        parts += [_head("Segments", len(state.segments)), _tabulate(segments_table(state.segments), MOST_SEGMENTS)]
+        parts += [_head("Segments", len(state.segments)), tabulate(segments_table(state.segments), MOST_SEGMENTS, WIDE)]
     if state.kept:
-        parts += [_head("Checkpoints that are kept", len(state.kept)), _tabulate(_list_kept(state, config))]
+        parts += [_head("Checkpoints that are kept", len(state.kept)), tabulate(_list_kept(state, config))]
     return "\n\n".join(parts) + "\n"
 
 
@@ -76,24 +76,3 @@ def _list_kept(state: RunState, config: RunConfig) -> Table:
 
 def _head(text: str, number: int) -> str:
     return f"## {text}: {number:,}"
-
-
-def _tabulate(table: Table, most: int | None = None) -> str:
-    """The last ones of its rows, if not all: the newest stand at the end."""
-    shown = [index for index, (name, _) in enumerate(table.columns) if name not in WIDE]
-    rows = table.rows if most is None else table.rows[-most:]
-    lines = [
-        _line(table.columns[index][0] for index in shown),
-        _line("---" for _ in shown),
-        *(_line(_escape(row[index].text) for index in shown) for row in rows),
-    ]
-    return "\n".join(lines)
-
-
-def _line(cells: Iterable[str]) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
-def _escape(text: str) -> str:
-    """As text, whatever is in it: Markdown's own characters and HTML's mean themselves."""
-    return re.sub(r"([\\`*_\[\]<>|~&])", r"\\\1", plain(text))

@@ -76,7 +76,7 @@ def _find_reason(fitted_on: Predictions | None, measured_on: Predictions) -> str
         return "the test split has no rows"
     if not all(bool(torch.isfinite(logits).all()) for logits, _ in (fitted_on, measured_on)):
         return "for at least one sample the model's output is not a finite number"
-    if len(fitted_on[1].unique()) == 1:
+    if bool((fitted_on[1] == fitted_on[1][0]).all()):
         return "all rows of the validation split that were looked at have one class"
     return None
 

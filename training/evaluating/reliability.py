@@ -18,8 +18,9 @@ ROWS_AT_A_TIME = 1 << 16
 
 def claims(logits: Tensor, labels: Tensor, temperature: float, is_binary: bool) -> tuple[Tensor, Tensor]:
     """The probability that is claimed of each sample, and whether it came true, [N] each; `logits` [N, outputs]."""
-    parts = zip(logits.split(ROWS_AT_A_TIME), labels.split(ROWS_AT_A_TIME), strict=True)
-    claimed, came_true = zip(*(_claims(*part, temperature, is_binary) for part in parts), strict=True)
+    parts = [slice(start, start + ROWS_AT_A_TIME) for start in range(0, len(labels), ROWS_AT_A_TIME)]
+    found = [_claims(logits[part], labels[part], temperature, is_binary) for part in parts]
+    claimed, came_true = zip(*found, strict=True)
     return torch.cat(claimed), torch.cat(came_true)
 
 

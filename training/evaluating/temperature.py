@@ -32,7 +32,8 @@ def two_or_more(logits: Tensor) -> Tensor:
 def fit_temperature(logits: Tensor, labels: Tensor) -> Temperature:
     """The temperature with the smallest mean cross entropy; `logits` [N, classes] as `two_or_more` gives them.
 
-    They must be finite, and N at least 1. The loss is convex in 1 / temperature: where its slope is zero it is smallest.
+    They must be finite, and N at least 1. The loss is convex in 1 / temperature, so it is smallest where its slope
+    is zero.
     """
     right = logits.gather(1, labels[:, None])[:, 0].mean().item()
 

@@ -1,4 +1,4 @@
-"""A checkpoint that somebody reads stays, whatever is promoted or pruned meanwhile; one that nobody reads any more goes."""
+"""A checkpoint that somebody reads stays, whatever is promoted or pruned meanwhile; once it was read it goes."""
 
 import os
 from collections.abc import Callable
@@ -109,7 +109,9 @@ def test_the_note_of_a_reader_that_is_gone_counts_no_more_and_is_removed(manifes
     assert list(manifest.store.list_keys("runs/run/readers/")) == []
 
 
-def test_a_reader_on_another_machine_is_believed_for_a_while(manifest: Manifest, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reader_on_another_machine_is_believed_for_a_while(
+    manifest: Manifest, monkeypatch: pytest.MonkeyPatch
+) -> None:
     elsewhere = this_process().model_copy(update={"place": "another boot", "pid": os.getpid() + 1})
     monkeypatch.setattr(reading, "this_process", lambda: elsewhere)
     with holding(manifest, of_step(20)) as (_, record):

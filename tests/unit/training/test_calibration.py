@@ -1,4 +1,4 @@
-"""Temperature, calibration error and thresholds, against what is known of made-up logits and what is counted by hand."""
+"""Temperature, calibration error and thresholds, against what is known of made-up logits or counted by hand."""
 
 import json
 import math

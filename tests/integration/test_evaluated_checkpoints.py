@@ -35,7 +35,7 @@ COLUMNS = {TEXT: text_columns(240), TOKENS: token_columns(400)}
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory, prefect_server: dict[str, str]) -> LocalStore:
-    """Of both runs, four steps each, with checkpoints at the second and the fourth."""
+    """Of both runs, four steps each, with the checkpoint of the last one."""
     folder = tmp_path_factory.mktemp("trained")
     for name, columns in COLUMNS.items():
         write_parquet(folder / f"{name}.parquet", columns)
@@ -97,29 +97,29 @@ def test_on_the_test_split_the_newest_has_the_numbers_of_the_runs_own_evaluation
     assert listing_of(store) == before
 
 
-def test_an_older_checkpoint_has_the_numbers_of_the_validation_made_at_its_step_also_if_it_is_dropped_meanwhile(
+def test_on_validation_it_has_the_numbers_of_the_validation_made_at_its_step_also_if_it_is_dropped_meanwhile(
     own_store: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    older, manifest = record_at(own_store, TEXT, 2), Manifest(own_store, TEXT)
+    read, manifest = record_at(own_store, TEXT, 4), Manifest(own_store, TEXT)
     run_ranks = evaluation._run_ranks
 
     def drop_and_run(*arguments: Any) -> Any:
-        assert find_held(own_store, TEXT) == {older.path}
+        assert find_held(own_store, TEXT) == {read.path}
         dropping = manifest.commit(
-            "dropped", lambda state, _: state.model_copy(update={"kept": [r for r in state.kept if r != older]})
+            "dropped", lambda state, _: state.model_copy(update={"kept": [r for r in state.kept if r != read]})
         )
         delete_strays(own_store, dropping)
         return run_ranks(*arguments)
 
     monkeypatch.setattr(evaluation, "_run_ranks", drop_and_run)
-    result = result_of(own_store, TEXT, "--checkpoint", 2, "--split", "validation")
-    history = json.loads(own_store.read(f"{older.path}/{STATE_NAME}"))["history"]["validation"]
-    assert history[-1] == {"step": 2, "metrics": result["metrics"]}
-    assert (result["step"], result["weights_sha256"]) == (2, older.weights_sha256)
+    result = result_of(own_store, TEXT, "--checkpoint", 4, "--split", "validation")
+    history = json.loads(own_store.read(f"{read.path}/{STATE_NAME}"))["history"]["validation"]
+    assert history[-1] == {"step": 4, "metrics": result["metrics"]}
+    assert (result["step"], result["weights_sha256"]) == (4, read.weights_sha256)
     assert result["calibration"] is None
     delete_strays(own_store, manifest.load_head())  # nobody reads it any more
     with pytest.raises(ObjectMissingError):
-        own_store.read(f"{older.path}/{STATE_NAME}")
+        own_store.read(f"{read.path}/{STATE_NAME}")
 
 
 def test_another_table_of_the_test_splits_own_rows_has_the_test_splits_results(
@@ -158,7 +158,7 @@ def changed(**columns: Any) -> dict[str, Any]:
         ([], changed(text=None), "Column 'text' is missing"),
         ([], changed(length=None), "Column 'length' is missing"),
         (["--split", "test"], changed(), "--split test is a part of the run's own data"),
-        (["--checkpoint", "3"], None, "keeps no checkpoint of step 3.*2, 4"),
+        (["--checkpoint", "3"], None, "keeps no checkpoint of step 3. Kept are those of the steps"),
         (["--set", "train.device=gpu"], None, "train.device"),
     ],
     ids=["unknown label", "no text", "no metadata", "split and source", "no such step", "bad setting"],
@@ -173,6 +173,7 @@ def test_a_mistake_is_one_error_and_the_store_is_as_it_was(
     assert found.stdout == ""
     error = " ".join(found.stderr.split())
     assert error.count("Error: ") == 1 and "Traceback" not in error
+    assert "data.classes" not in error  # of no use for a model that is trained
     assert re.search(said, error), error
     assert listing_of(store) == before
 

@@ -7,7 +7,6 @@ import pyarrow as pa
 import pytest
 
 from storage.datasets import UNSEEN_INDEX, DatasetManifest, load_dataset
-from storage.errors import ContractError
 from storage.objects.local_store import LocalStore
 from tasks.configuration import DataConfig
 from tasks.data.pipeline import prepare_dataset
@@ -80,24 +79,3 @@ def test_a_table_of_another_format_may_lack_the_column_that_splits_and_have_unse
         UNSEEN_INDEX,
         dataset.categorical[0].vocabulary.index("r1") + 2,
     }
-
-
-@pytest.mark.parametrize(
-    ("columns", "said"),
-    [
-        (
-            text_columns(9) | {"domain": ["billing", "travel", "tax"] * 3},
-            "one of billing, travel, work.*3 of 9 .*'tax'",
-        ),
-        (text_columns(9) | {"text": [""] * 9}, "empty text"),
-        (text_columns(9) | {"region": [None] * 9}, "missing values"),
-    ],
-    ids=["unknown label", "empty text", "no metadata"],
-)
-def test_what_breaks_the_contract_is_refused(
-    store: LocalStore, tmp_path: Path, columns: dict[str, Any], said: str
-) -> None:
-    config, dataset = prepare_run(store, tmp_path, "text")
-    with pytest.raises(ContractError, match=f"(?s){said}") as error:
-        prepare_other(columns, config, dataset, store, tmp_path)
-    assert "data.classes" not in str(error.value)

@@ -40,6 +40,7 @@ from training.specification import Asked, ResumePoint, SegmentSpec
 
 RESULT_FILE = "result.json"
 LOG_LINES_SHOWN = 15
+DECIDE_NO_NUMBER = {"ranks", "share_gpus", "device"}
 # What ranks tell in words for people; anything else of theirs is a traceback in the log.
 KINDS = {kind.__name__: kind for kind in (ConfigurationError, CorruptObjectError, IncompatibleRunError, StoreError)}
 
@@ -54,21 +55,19 @@ def evaluate_checkpoint(
     `ConfigurationError`, `ContractError`, `CorruptObjectError` if the checkpoint is damaged, `SegmentFailedError`.
     """
     manifest = Manifest(store, run)
-    config = _configure(manifest.load_head().state, store, assignments)
+    state = manifest.load_head().state
+    config = _configure(state, store, assignments)
+    choose_checkpoint(state, choice)  # a mistake is told before anything takes long
     places = open_places(config)
     require_scratch(places)
     with working_folder(places.data_scratch) as folder:
         table = None if source is None else _prepare(source, config, manifest, folder)
         with holding(manifest, lambda state: choose_checkpoint(state, choice)) as (state, record):
             announce(f"Evaluating the checkpoint of step {record.step:,} on {source or f'the {split} split'}.")
-            asked = Asked(
-                split=split if table is None else SPLIT,
-                result_file=str(folder / RESULT_FILE),
-                data=None if table is None else table.store,
-            )
-            spec = _specify(config, places, state, record, folder).model_copy(update={"asked": asked})
-            found = _run_ranks(spec if table is None else _of_table(spec, table), config.segment.grace_seconds)
-    if found["calibration"] is not None:
+            spec = _specify(config, places, state, record, folder)
+            spec = _of_split(spec, folder, split) if table is None else _of_table(spec, folder, table)
+            found = _run_ranks(spec, config.segment.grace_seconds)
+    if found["calibration"] is not None and _is_computed_as_in_the_run(config, state):
         _keep_calibration(store, record, found["calibration"])
     about = {"run": run, "address": run_address(store, run), "checkpoint": f"{store.address}/{record.path}"}
     data = {"split": None, "source": source} if source is not None else {"split": split, "source": None}
@@ -112,8 +111,21 @@ def _specify(
     )
 
 
-def _of_table(spec: SegmentSpec, table: LabelledTable) -> SegmentSpec:
-    return spec.model_copy(update={"dataset_digest": table.digest, "dataset_sha256": table.sha256})
+def _of_split(spec: SegmentSpec, folder: Path, split: str) -> SegmentSpec:
+    return spec.model_copy(update={"asked": Asked(split=split, result_file=str(folder / RESULT_FILE))})
+
+
+def _of_table(spec: SegmentSpec, folder: Path, table: LabelledTable) -> SegmentSpec:
+    asked = Asked(split=SPLIT, result_file=str(folder / RESULT_FILE), data=table.store)
+    data = {"dataset_digest": table.digest, "dataset_sha256": table.sha256}
+    return spec.model_copy(update={**data, "asked": asked})
+
+
+def _is_computed_as_in_the_run(config: RunConfig, state: RunState) -> bool:
+    """Whether nothing was set for this call that changes what comes out by more than last bits."""
+    own = as_begun(RunConfig.model_validate(read_stored(state.config)), state)
+    before, now = (one.train.model_dump(exclude=DECIDE_NO_NUMBER) for one in (own, config))
+    return own.model == config.model and before == now
 
 
 def _run_ranks(spec: SegmentSpec, grace_seconds: float) -> dict[str, Any]:

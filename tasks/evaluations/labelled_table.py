@@ -20,7 +20,6 @@ from tasks.data.failures import explained_failures
 from tasks.data.identity.fingerprints import ensure_unchanged, fingerprint_files, read_inputs
 from tasks.data.listing import find_source
 from tasks.data.pipeline import Preparation, run_plainly
-from tasks.data.progress import OnProgress
 from tasks.data.readers.check import check_columns
 from tasks.data.sources.columns import inspect_files
 from tasks.data.sources.formats import PARQUET, format_of
@@ -46,29 +45,26 @@ class LabelledTable:
 
 
 def prepare_table(
-    source: str, config: DataConfig, dataset: DatasetManifest, store: Store, folder: Path,
-    on_progress: OnProgress | None = None,
-) -> LabelledTable:  # fmt: skip
+    source: str, config: DataConfig, dataset: DatasetManifest, store: Store, folder: Path
+) -> LabelledTable:
     """Prepare the table at `source` in the empty `folder`; `config` and `dataset`, in `store`, are the run's.
 
     Raises `ConfigurationError` and `ContractError` for what the user can put right, a label that the run does not know
     among it, and `StoreError`.
     """
     # Rows are not dealt: which column would do that, and whether it is there, does not matter.
-    config = config.model_copy(
-        update={"source": source, "split": SplitConfig(), "classes": dataset.target.classes}
-    )  # fmt: skip
+    changes = {"source": source, "split": SplitConfig(), "classes": dataset.target.classes}
+    config = config.model_copy(update=changes)
     files = find_source(config)
     table = inspect_files(files, config) if format_of(files[0].name) == PARQUET else None
     if table is None:
         check_columns(files, config)
     own = LocalStore(folder / "store")
     with explained_failures(config, folder):
-        inputs = read_inputs(config, files, fingerprint_files(files, folder, on_progress)) | {"like": dataset.digest}
+        inputs = read_inputs(config, files, fingerprint_files(files, folder)) | {"like": dataset.digest}
         # Rows that `check` leaves decoded would be in the split that their ids give them.
         place = Place(config, own, FolderArea(folder / "units"), folder, folder / "source", files, leaves_rows=False)
-        place = replace(place, on_progress=on_progress)
-        preparation = Preparation(place, None, inputs, on_progress, run_plainly, OneByOne())
+        preparation = Preparation(place, None, inputs, None, run_plainly, OneByOne())
         preparation.cut(table or preparation.read()[0])
         _require_contract(preparation)
         _write(preparation, dataset, store)

@@ -1,5 +1,6 @@
 """A table that a run was not trained on becomes what its own rows are: same tokens, numbers, categories, labels."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from tests.helpers.parquet import (
 )
 
 METADATA = {"numeric": ["length", "score"], "categorical": ["region"]}
-KINDS = {
+KINDS: dict[str, tuple[dict[str, Any], dict[str, Any], Callable[..., DataConfig]]] = {
     "text": (text_columns(150), METADATA, text_config),
     "tokens": (token_columns(150), {"split": {"by": "column", "column": "shard_id"}}, token_config),
 }

@@ -71,7 +71,8 @@ def evaluate_checkpoint(
         _keep_calibration(store, record, found["calibration"])
     about = {"run": run, "address": run_address(store, run), "checkpoint": f"{store.address}/{record.path}"}
     data = {"split": None, "source": source} if source is not None else {"split": split, "source": None}
-    return about | found["evaluation"] | data | {"calibration": found["calibration"]}
+    evaluation: dict[str, Any] = found["evaluation"]
+    return about | evaluation | data | {"calibration": found["calibration"]}
 
 
 def _configure(state: RunState, store: Store, assignments: Sequence[str]) -> RunConfig:
@@ -125,7 +126,7 @@ def _is_computed_as_in_the_run(config: RunConfig, state: RunState) -> bool:
     """Whether nothing was set for this call that changes what comes out by more than last bits."""
     own = as_begun(RunConfig.model_validate(read_stored(state.config)), state)
     before, now = (one.train.model_dump(exclude=DECIDE_NO_NUMBER) for one in (own, config))
-    return own.model == config.model and before == now
+    return bool(own.model == config.model and before == now)
 
 
 def _run_ranks(spec: SegmentSpec, grace_seconds: float) -> dict[str, Any]:

@@ -110,7 +110,7 @@ def calibration_of(classes: Sequence[str], kind: str, step: int) -> dict[str, An
         for when, far in (("before", 0.4), ("after", 0.06))
     }
     listed = [_scores_at(number / 100) for number in range(1, 100)]
-    best = _scores_at(0.385)
+    best = _scores_at(0.527)
     thresholds = {"listed": listed, "best": best | {"measured": best | {"f1": best["f1"] - 0.01}}}
     return {
         "format": 1, "step": step, "weights_sha256": weights_digest(step), "kind": kind, "classes": list(classes),

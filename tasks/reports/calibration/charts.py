@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from tasks.pages.canvas import BLUE, GREEN, GREY, INK, MUTED, ORANGE, Chart, add_grid, draw_svg
-from tasks.pages.words import score
+from tasks.pages.words import score, shortened
 
 SIDE_INCHES = 4.6
 # Of the area of the largest bin's point; no point is smaller than can be seen.
@@ -55,7 +55,7 @@ def draw_thresholds(calibration: Mapping[str, Any] | None) -> Chart | None:
             axes.plot(*zip(*found, strict=True), color=colour, linewidth=2, label=label)
         axes.axvline(best["threshold"], color=INK, linewidth=1, linestyle=(0, (4, 4)))
         axes.scatter([best["threshold"]], [best["f1"]], color=GREEN, s=36, zorder=3, clip_on=False)
-        axes.set(xlim=(0, 1), ylim=(0, 1))
+        axes.set(xlim=(0, 1), ylim=(0, 1), aspect="equal")
         axes.set_xlabel(f"threshold; best F1 at {best['threshold']:.3f}")
         axes.legend(loc="lower left")
         add_grid(axes, "both")
@@ -74,4 +74,6 @@ def _draw_bins(axes: Axes, bins: Sequence[Mapping[str, Any]], colour: str, mark:
 
 
 def _what(calibration: Mapping[str, Any]) -> str:
-    return "the second class" if calibration["kind"] == "binary" else "the predicted class"
+    """Whose probability is claimed."""
+    is_binary = calibration["kind"] == "binary"
+    return f"“{shortened(calibration['classes'][1], 24)}”" if is_binary else "the predicted class"

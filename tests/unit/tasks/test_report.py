@@ -208,12 +208,12 @@ def test_a_calibration_is_told_drawn_and_for_a_binary_target_listed_by_threshold
     assert "Temperature 1.6180, fitted on 1,190 samples of the validation split: loss there 0.3127 before" in page.text
     assert "Threshold" not in page.text
     binary = Page(render(interrupted_run("binary")))
-    assert "Threshold with the best F1 on validation: 0.3850" in binary.text
+    assert "Threshold with the best F1 on validation: 0.5270" in binary.text
     assert "is at least that counts as “True”" in binary.text
-    assert "0.385" in binary.text and "the same on test" in binary.text
+    assert "0.527" in binary.text and "the same on test" in binary.text
     alts = [image["alt"] or "" for image in binary.images]
     assert any("Expected calibration error: before 0.1241, after 0.0187." in alt for alt in alts)
-    assert any("F1 is highest at 0.385" in alt for alt in alts)
+    assert any("F1 is highest at 0.527" in alt for alt in alts)
 
 
 def test_where_there_is_no_calibration_the_page_says_why_or_nothing() -> None:

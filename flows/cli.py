@@ -18,6 +18,7 @@ from flows.options.audit import audit
 from flows.options.config import config
 from flows.options.corpus import corpus
 from flows.options.drill import drill
+from flows.options.evaluate import evaluate
 from flows.options.logs import logs
 from flows.options.prepare import prepare
 from flows.options.prune import prune
@@ -44,7 +45,8 @@ app = typer.Typer(
 )
 # In the order in which a newcomer needs them.
 for command in (
-    corpus, config, prepare, run, stop, status, logs, runs, report, verify, scrub, prune, audit, advise, drill,
+    corpus, config, prepare, run, stop, status, logs, runs, report, evaluate, verify, scrub, prune, audit, advise,
+    drill,
 ):  # fmt: skip
     app.command()(command)
 

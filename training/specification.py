@@ -29,8 +29,16 @@ class ResumePoint(ConfigModel):
     step: int
 
 
+class Asked(ConfigModel):
+    """What a person asks to be evaluated, beside the run: no lease is held, and nothing is written into the store."""
+
+    split: str
+    result_file: str = Field(description="On local disk, for the process that launched the ranks.")
+    data: str | None = Field(None, description="Store of the data set, where it is not the run's.")
+
+
 class SegmentSpec(ConfigModel):
-    """One segment, or one evaluation of the promoted checkpoint."""
+    """One segment, or one evaluation: of the promoted checkpoint, or as a person asked."""
 
     work: Literal["train", "evaluate"]
     run: str
@@ -49,6 +57,7 @@ class SegmentSpec(ConfigModel):
     divergence: DivergenceConfig = DivergenceConfig()
     rollbacks: list[RollbackRecord] = Field([], description="The run's rollbacks so far, which decide the samples.")
     budget_seconds: float | None = None
+    asked: Asked | None = Field(None, description="Of an evaluation that is not the run's own.")
 
     def open_store(self) -> Store:
         return open_store(self.store, Path(self.cache) if self.cache else None)

@@ -47,7 +47,7 @@ def _work(path: Path, flag: StopFlag) -> object:
     world.pulse.begin(path.parent, world.rank)
     spec = SegmentSpec.model_validate_json(path.read_bytes())
     if spec.work == "evaluate":
-        from training.evaluation import evaluate
+        from training.evaluating.evaluation import evaluate
 
         evaluate(spec, world, flag)
         return None

@@ -12,6 +12,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from storage.checkpoints.checkpoints import load_checkpoint
+from storage.checkpoints.reading import find_held
 from storage.checkpoints.strays import delete_strays, find_strays
 from storage.errors import CorruptObjectError, IncompatibleRunError
 from storage.objects.addresses import run_address
@@ -40,7 +41,8 @@ def prune_run(
     manifest = Manifest(store, run)
     head = manifest.load_head()
     policy, divergence = _read_policy(head.state, assignments)
-    decisions = retain(head.state.kept, policy.retention(divergence), find_being_read(head.state))
+    being_read = find_being_read(head.state) | find_held(store, run)
+    decisions = retain(head.state.kept, policy.retention(divergence), being_read)
     discarded = _find_discarded(store, head) if set_aside else {}
     result = _describe(store, head, decisions, discarded)
     if not dry_run:

@@ -1,4 +1,4 @@
-"""What was found of a checkpoint after training, in a file of its own: its evaluation and its audit.
+"""What was found of a checkpoint after training, in a file of its own: its evaluation, its calibration and its audit.
 
 Invariant: a file that is not as it was written counts as none, and what it said is found out again.
 """
@@ -20,6 +20,11 @@ def evaluation_key(path: str) -> str:
     return f"{path.replace('/checkpoints/', '/evaluations/')}.json"
 
 
+def calibration_key(path: str) -> str:
+    """Key of the calibration of the checkpoint in the folder `path`."""
+    return f"{path.replace('/checkpoints/', '/calibrations/')}.json"
+
+
 def audit_key(path: str) -> str:
     """Key of what the audit found up to the checkpoint in the folder `path`."""
     return f"{path.replace('/checkpoints/', '/audits/')}.json"
@@ -34,8 +39,17 @@ def find_evaluation(store: Store, checkpoint: CheckpointRecord | None) -> dict[s
     """The test results of a checkpoint, or None. Not of another checkpoint of the same step."""
     if checkpoint is None:
         return None
-    result = find_result(store, evaluation_key(checkpoint.path))
-    return result if result is not None and result["weights_sha256"] == checkpoint.weights_sha256 else None
+    return _of_these_weights(find_result(store, evaluation_key(checkpoint.path)), checkpoint)
+
+
+def find_calibration(store: Store, checkpoint: CheckpointRecord | None) -> dict[str, Any] | None:
+    """The temperature of a checkpoint and what it does, or None; its fields: `training.evaluating.calibration`.
+
+    None too for a run that was evaluated by a version without it: `holdfast evaluate` makes it.
+    """
+    if checkpoint is None:
+        return None
+    return _of_these_weights(find_result(store, calibration_key(checkpoint.path)), checkpoint)
 
 
 def find_result(store: Store, key: str) -> dict[str, Any] | None:
@@ -49,3 +63,7 @@ def find_result(store: Store, key: str) -> dict[str, Any] | None:
     if result.pop(SEAL_FIELD, None) is not None and not is_sealed(data, SEAL_FIELD):
         return None
     return result
+
+
+def _of_these_weights(result: dict[str, Any] | None, checkpoint: CheckpointRecord) -> dict[str, Any] | None:
+    return result if result is not None and result["weights_sha256"] == checkpoint.weights_sha256 else None

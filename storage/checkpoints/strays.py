@@ -6,22 +6,26 @@ any time, and whoever deletes next finishes what another began.
 """
 
 from storage.checkpoints.checkpoints import delete_checkpoint, list_checkpoint_paths
+from storage.checkpoints.reading import find_held
 from storage.objects.store import Store
 from storage.runs.manifest import Generation
 from storage.runs.run_state import RunState
 
 
 def find_strays(store: Store, head: Generation) -> list[str]:
-    """The folders of all strays, in the order of their steps."""
+    """The folders of all strays that nobody reads, in the order of their steps."""
     state = head.state
     named = {record.path for record in state.kept} | {r.path for r in state.set_aside if not r.is_discarded}
     named |= {record.checkpoint.path for record in state.refused if not record.is_discarded}
     discarded = {record.checkpoint.path for record in state.refused if record.is_discarded}
-    return [
+    strays = [
         path
         for path, step, fence in list_checkpoint_paths(store, state.run)
         if path in discarded or (path not in named and not _may_be_promoted(state, head.generation, step, fence))
     ]
+    # Asked after `head` was committed, and only where something is to be deleted.
+    held = find_held(store, state.run) if strays else frozenset()
+    return [path for path in strays if path not in held]
 
 
 def delete_strays(store: Store, head: Generation) -> None:

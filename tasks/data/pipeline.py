@@ -119,7 +119,7 @@ def prepare_dataset(
     with working_folder(scratch) as folder, explained_failures(config, scratch):
         place, address = _open(config, store, scratch, folder, inputs, files, cache)
         place = replace(place, on_progress=on_progress)
-        preparation = _Preparation(place, address, inputs, on_progress, run_part, engine or OneByOne())
+        preparation = Preparation(place, address, inputs, on_progress, run_part, engine or OneByOne())
         manifest = preparation.run(table)
     keep_identities(store, manifest.digest, identities)
     return manifest
@@ -146,7 +146,7 @@ def _versions() -> dict[str, str]:
     return {name: version(name) for name in LIBRARIES}
 
 
-class _Preparation:
+class Preparation:
     """One data set under way: what its parts share.
 
     With an `address` what units leave is kept in the store, and any process may do them.
@@ -200,16 +200,16 @@ class _Preparation:
 
     def _run(self, table: SourceTable | None) -> DatasetManifest:
         if table is None:
-            table = self.run_part("read", self._read)
-        self._cut(table)
+            table = self.run_part("read", self.read)
+        self.cut(table)
         judging, dealt, numeric, categorical = self._look_at_all_rows()
         self.inputs = with_class_order(self.inputs, dealt.classes, self.config)
         vocabulary_size = self.config.vocabulary_size
         if self.config.text:
             vocabulary_size = self.run_part("tokenise", lambda: self._learn_tokens(dealt))
-        buckets = self.run_part("deal", lambda: self._deal(dealt, numeric, categorical))
+        buckets = self.run_part("deal", lambda: self.deal(dealt, numeric, categorical))
         contract = self.run_part("judgement", lambda: _judged(judging))
-        splits = self.run_part("shard", lambda: self._write(dealt, buckets, vocabulary_size))
+        splits = self.run_part("shard", lambda: self.write(dealt, buckets, vocabulary_size))
         manifest = DatasetManifest(
             digest=self.digest,
             inputs=self.inputs,
@@ -233,16 +233,16 @@ class _Preparation:
         self._publish(manifest)
         return manifest
 
-    def _read(self) -> tuple[SourceTable, str]:
+    def read(self) -> tuple[SourceTable, str]:
         """The rows of files of another format than Parquet, as Parquet."""
         files = self.place.files
         require_readable(files, self.config)
-        records = self._do("read", len(files), "read")
+        records = self.do("read", len(files), "read")
         require_one_kind_of_times(files, [record[TIMES] for record in records], self.config)
         table = inspect_files(read_files(self.area, files), self.config)
         return table, f"{table.num_rows_total:,} rows in {count_of(len(files), 'file')}."
 
-    def _cut(self, table: SourceTable) -> None:
+    def cut(self, table: SourceTable) -> None:
         pieces, num_bytes = cut(table, self.config)
         self.bytes_per_row = num_bytes / table.num_rows_total
         self.place = replace(self.place, table=table, pieces=tuple(pieces))
@@ -253,7 +253,7 @@ class _Preparation:
 
         These are taken beside what the contract asks of all rows, each on a core and with a database of its own.
         """
-        with self._database("statistics") as connection, ThreadPoolExecutor(1, "statistics") as beside:
+        with self.database("statistics") as connection, ThreadPoolExecutor(1, "statistics") as beside:
             try:
                 judging, measuring = self.run_part("contract", lambda: self._check(connection, beside))
                 return judging, *self.run_part("split and statistics", measuring.result)
@@ -269,12 +269,12 @@ class _Preparation:
     def _check(
         self, connection: duckdb.DuckDBPyConnection, beside: ThreadPoolExecutor
     ) -> tuple[tuple[Future[Record], Future[tuple[Statistics, str]]], str]:
-        records = self._do("check", len(self.place.pieces), "check")
+        records = self.do("check", len(self.place.pieces), "check")
         measured, extract = measured_in(records), fetch_extract(self.area, records)
         self.num_text_bytes = sum(found.num_text_bytes for found in measured)
         open_extract(connection, extract)
         self.measuring = measuring = beside.submit(self._measure, connection)
-        with self._database("contract") as own:
+        with self.database("contract") as own:
             open_extract(own, extract)
             repeats = find_repeats(own, self.place, extract.places) if self.config.id else None
             findings = findings_of(own, self.place.rows_of, self.config, measured, repeats)
@@ -291,7 +291,7 @@ class _Preparation:
         return (dealt, numeric, categorical), f"Samples: {rows}; {len(dealt.classes)} classes."
 
     @contextlib.contextmanager
-    def _database(self, name: str) -> Iterator[duckdb.DuckDBPyConnection]:
+    def database(self, name: str) -> Iterator[duckdb.DuckDBPyConnection]:
         limit = self.config.memory_limit if self.address is None else limit_beside_processes(self.config)
         folder = self.place.folder / name
         folder.mkdir(exist_ok=True)
@@ -303,41 +303,41 @@ class _Preparation:
         if self.area.find(LEARNED) is None:
             bytes_per_text = self.num_text_bytes / self.place.rows_of.num_rows_total
             self._share("texts", texts_settings(dealt.split_sql, dealt.num_rows[TRAIN], bytes_per_text))
-            texts = read_texts(self.area, self._do("texts", len(self.place.pieces), "learn"))
+            texts = read_texts(self.area, self.do("texts", len(self.place.pieces), "learn"))
             path = self.place.folder / TOKENIZER_FILE
             train_tokenizer(texts, self.config.vocabulary_size).save(str(path))
             keep_tokenizer(self.area, path)
         vocabulary_size = load_tokenizer(fetch_tokenizer(self.area)).get_vocab_size()
         return vocabulary_size, f"{vocabulary_size:,} tokens, learned on the training split."
 
-    def _deal(
+    def deal(
         self, dealt: Dealt, numeric: list[NumericColumn], categorical: list[CategoricalColumn]
     ) -> tuple[Buckets, str]:
         num_rows = self.place.rows_of.num_rows_total
         bits = bits_of_buckets(dealt, self.config, self.bytes_per_row, bytes_of_piece(self.config))
         settings = DealSettings(dealt.split_sql, dealt.classes, numeric, categorical, bits)
         self._share("deal", settings.as_record())
-        records = self._do("deal", len(self.place.pieces), "tokenise" if self.config.text else "deal")
+        records = self.do("deal", len(self.place.pieces), "tokenise" if self.config.text else "deal")
         require_short_enough(records, num_rows, self.config)
         tables, path = [record["table"] for record in records], self.place.folder / TABLE_NAME
         buckets = gather_tables(self.area, tables, bits, path, bytes_of_piece(self.config))
         require_all_rows(buckets.rows_of_splits, dealt.num_rows)
         return buckets, f"{num_rows:,} rows in {count_of(len(buckets.rows), 'bucket')}."
 
-    def _write(self, dealt: Dealt, buckets: Buckets, vocabulary_size: int) -> tuple[dict[str, SplitRecord], str]:
+    def write(self, dealt: Dealt, buckets: Buckets, vocabulary_size: int) -> tuple[dict[str, SplitRecord], str]:
         num_together = shards_together(self.config, self.bytes_per_row, bytes_of_piece(self.config))
         units = shard_units(dealt.num_rows, num_together, self.config)
         shared: Record = {"digest": self.digest, "num_rows": dealt.num_rows, "num_together": num_together}
         shared |= {"buckets": asdict(buckets), "vocabulary_size": vocabulary_size}
         self._share("shard", shared, {TABLE_NAME: self.place.folder / TABLE_NAME})
-        splits = splits_in(self._do("shard", len(units), "shard"), units, dealt.num_rows)
+        splits = splits_in(self.do("shard", len(units), "shard"), units, dealt.num_rows)
         files = [shard for split in splits.values() for shard in split.shards]
         return splits, f"{count_of(len(files), 'shard')} with {size(sum(file.num_bytes for file in files))}."
 
     def _share(self, stage: str, settings: Record, files: dict[str, Path] | None = None) -> None:
         self.area.keep(settings_name(stage), settings, files or {})
 
-    def _do(self, stage: str, num_units: int, phase: str) -> list[Record]:
+    def do(self, stage: str, num_units: int, phase: str) -> list[Record]:
         """Do those units of a stage that are not done; the records of all."""
         todo = [index for index, found in enumerate(find_records(self.area, stage, num_units)) if found is None]
         num_done = num_units - len(todo)

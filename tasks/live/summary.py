@@ -1,6 +1,6 @@
 """A run as it stands, in Markdown, for the page of its flow run in Prefect.
 
-Invariant: made of the manifest alone; text from outside cannot leave its cell.
+Invariant: made of the manifest alone.
 """
 
 from collections.abc import Mapping

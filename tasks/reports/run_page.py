@@ -30,6 +30,8 @@ from tasks.pages.words import (
     share,
     shortened,
 )
+from tasks.reports.calibration.charts import draw_reliability, draw_thresholds
+from tasks.reports.calibration.tables import tell_calibration, thresholds_table
 from tasks.reports.changes import tell_changes
 from tasks.reports.charts import draw_classes, draw_confusion, draw_phases, draw_roc, draw_time
 from tasks.reports.curves import draw_training, draw_validation
@@ -62,9 +64,13 @@ class Verdict:
 
 
 def render_report(
-    state: RunState, history: Mapping[str, Any], evaluation: Mapping[str, Any] | None, dataset: DatasetManifest
+    state: RunState,
+    history: Mapping[str, Any],
+    evaluation: Mapping[str, Any] | None,
+    dataset: DatasetManifest,
+    calibration: Mapping[str, Any] | None = None,
 ) -> str:
-    """The page as HTML. `history` and `evaluation` may be empty: a run that has only begun has a report too."""
+    """The page as HTML. All but `state` and `dataset` may be empty: a run that has only begun has a report too."""
     time = sum_up_time(state)
     return render_page(
         TEMPLATE,
@@ -82,6 +88,9 @@ def render_report(
         validated=bool(history.get("validation")),
         confusion=draw_confusion(evaluation) if evaluation else None,
         roc=draw_roc(evaluation) if evaluation else None,
+        reliability=draw_reliability(calibration),
+        thresholds=draw_thresholds(calibration),
+        calibrated=tell_calibration(calibration),
         time=draw_time(time) if time else None,
         time_line=draw_time_line(state),
         phases=draw_phases(state.segments),
@@ -90,7 +99,7 @@ def render_report(
         f"weights of step {evaluation['step']:,}"
         if evaluation
         else "",
-        tables=_tables(state, evaluation, dataset),
+        tables=_tables(state, evaluation, dataset) | {"thresholds": thresholds_table(calibration)},
         configuration="\n".join(listing(state.config)),
         versions=", ".join(f"{plain(name)} {plain(version)}" for name, version in sorted(dataset.versions.items())),
     )

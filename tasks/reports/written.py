@@ -1,7 +1,7 @@
 """The report of a run as it stands, written beside it into the store.
 
-Invariant: the page is made from the manifest, the promoted checkpoint and its evaluation alone, so it can be made again
-at any time.
+Invariant: the page is made from the manifest, the promoted checkpoint, its evaluation and its calibration alone, so it
+can be made again at any time.
 """
 
 import json
@@ -9,7 +9,7 @@ from typing import Any
 
 from storage.checkpoints.checkpoints import STATE_NAME
 from storage.checkpoints.history import read_whole_history
-from storage.checkpoints.results import find_evaluation
+from storage.checkpoints.results import find_calibration, find_evaluation
 from storage.datasets import DatasetManifest
 from storage.errors import CorruptObjectError
 from storage.objects.addresses import RUNS_FOLDER
@@ -35,7 +35,8 @@ def make_report(store: Store, state: RunState, dataset: DatasetManifest) -> str:
     # Matplotlib takes more than a second to load: a run need not wait for that before it begins.
     from tasks.reports.run_page import render_report
 
-    return render_report(state, read_history(store, state), find_evaluation(store, state.promoted), dataset)
+    evaluation, calibration = find_evaluation(store, state.promoted), find_calibration(store, state.promoted)
+    return render_report(state, read_history(store, state), evaluation, dataset, calibration)
 
 
 def read_history(store: Store, state: RunState) -> dict[str, Any]:

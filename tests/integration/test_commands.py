@@ -138,7 +138,9 @@ def test_a_run_is_found_where_its_store_was_moved_to(configuration: Path, store:
     assert read_json("status", configuration, "--set", f"store={moved}")["step"] == 20
 
 
-@pytest.mark.parametrize("command", ["status", "logs", "report", "verify", "scrub", "prune", "audit", "advise"])
+@pytest.mark.parametrize(
+    "command", ["status", "logs", "report", "evaluate", "verify", "scrub", "prune", "audit", "advise"]
+)
 def test_a_run_whose_folder_was_copied_is_refused_and_nothing_is_touched(
     configuration: Path, store: LocalStore, command: str
 ) -> None:
@@ -406,8 +408,11 @@ def test_the_console_script_and_the_module_are_one_command() -> None:
 
 @pytest.mark.parametrize(
     "command",
-    ["corpus", "run", "status", "logs", "runs", "report", "verify", "scrub", "prune", "audit", "advise", "drill"],
-)
+    [
+        "corpus", "run", "status", "logs", "runs", "report", "evaluate", "verify", "scrub", "prune", "audit", "advise",
+        "drill",
+    ],
+)  # fmt: skip
 def test_help_fits_the_terminal_and_tells_of_set(command: str) -> None:
     help_text = holdfast(command, "--help").stdout
     assert "--set KEY=VALUE" in help_text
@@ -417,7 +422,8 @@ def test_help_fits_the_terminal_and_tells_of_set(command: str) -> None:
 def test_the_list_of_commands_is_not_cut_off() -> None:
     help_text = holdfast("--help").stdout
     commands = (
-        "corpus", "prepare", "run   ", "status", "logs  ", "runs  ", "report", "verify", "prune ", "audit ", "advise",
+        "corpus", "prepare", "run   ", "status", "logs  ", "runs  ", "report", "evaluate", "verify", "prune ",
+        "audit ", "advise",
     )  # fmt: skip
     assert all(f"\n  {command}  " in help_text for command in commands)
     assert "..." not in help_text.partition("Commands:")[2]

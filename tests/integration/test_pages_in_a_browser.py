@@ -29,7 +29,8 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     written = {}
     for name, records in {"multiclass": multiclass, "binary": binary, "odd": odd}.items():
         written[name] = folder / f"{name}.html"
-        written[name].write_text(render_report(records.state, records.history, records.evaluation, records.dataset))
+        page = render_report(records.state, records.history, records.evaluation, records.dataset, records.calibration)
+        written[name].write_text(page)
     return written
 
 

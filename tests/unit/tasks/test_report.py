@@ -80,7 +80,7 @@ class Page(HTMLParser):
 
 
 def render(records: Records) -> str:
-    return render_report(records.state, records.history, records.evaluation, records.dataset)
+    return render_report(records.state, records.history, records.evaluation, records.dataset, records.calibration)
 
 
 def svg_text(svg: str) -> str:
@@ -203,6 +203,40 @@ def test_damaged_checkpoints_are_listed_with_their_reason() -> None:
     assert "model.safetensors has another SHA-256" in page.text
 
 
+def test_a_calibration_is_told_drawn_and_for_a_binary_target_listed_by_threshold(multiclass: str) -> None:
+    page = Page(multiclass)
+    assert "Temperature 1.6180, fitted on 1,190 samples of the validation split: loss there 0.3127 before" in page.text
+    assert "Threshold" not in page.text
+    binary = Page(render(interrupted_run("binary")))
+    assert "Threshold with the best F1 on validation: 0.5270" in binary.text
+    assert "is at least that counts as “True”" in binary.text
+    assert "0.527" in binary.text and "the same on test" in binary.text
+    alts = [image["alt"] or "" for image in binary.images]
+    assert any("Expected calibration error: before 0.1241, after 0.0187." in alt for alt in alts)
+    assert any("F1 is highest at 0.527" in alt for alt in alts)
+
+
+def test_where_there_is_no_calibration_the_page_says_why_or_nothing() -> None:
+    records = interrupted_run("binary")
+    assert records.calibration is not None
+    without = records.calibration | {"temperature": None, "reason": "the validation split has no rows"}
+    page = Page(render(replace(records, calibration=without)))
+    assert "Not calibrated: the validation split has no rows." in page.text
+    assert not any("Reliability" in (image["alt"] or "") for image in page.images)
+    assert "Calibration" not in Page(render(replace(records, calibration=None))).text
+
+
+def test_a_temperature_at_its_bound_and_a_split_that_was_looked_at_in_part_are_told() -> None:
+    records = interrupted_run()
+    assert records.calibration is not None
+    fitted_on = {"split": "validation", "num_samples": 100_000, "num_rows": 420_000}
+    page = Page(
+        render(replace(records, calibration=records.calibration | {"is_bounded": True, "fitted_on": fitted_on}))
+    )
+    assert "fitted on 100,000 samples of the validation split, the first of 420,000:" in page.text
+    assert "do not rely on these probabilities" in page.text
+
+
 def test_test_figures_of_other_weights_are_marked_as_such(multiclass: str) -> None:
     records = interrupted_run()
     moved = records.state.model_copy(update={"promoted": checkpoint_at("intents", 1100)})
@@ -230,7 +264,7 @@ def test_the_page_loads_nothing_and_runs_nothing(multiclass: str) -> None:
 
 def test_every_picture_has_its_content_in_words(multiclass: str) -> None:
     alts = [image["alt"] or "" for image in Page(multiclass).images]
-    assert len(alts) == 7 and all(len(alt) > 40 for alt in alts)
+    assert len(alts) == 8 and all(len(alt) > 40 for alt in alts)
     assert "3 interruptions: preempted at step 310, lost at step 637, time budget at step 905." in alts[0]
 
 

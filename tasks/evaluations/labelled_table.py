@@ -1,0 +1,120 @@
+"""A table with labels that a run was not trained on, as a data set that its model can be evaluated on.
+
+Invariant: what becomes of a row is what became of the run's rows: the run's contract, tokenizer, statistics,
+vocabularies and classes. Nothing is learned from the table, and nothing is written outside the folder for it.
+"""
+
+import shutil
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from storage.datasets import SPLITS, DatasetManifest, dataset_key, dataset_sha256, publish_dataset
+from storage.errors import CorruptObjectError
+from storage.objects.digests import sha256_of_file
+from storage.objects.local_store import LocalStore
+from storage.objects.store import Store
+from tasks.configuration import DataConfig, SplitConfig
+from tasks.data.contract.judge_process import dismiss_judge
+from tasks.data.contract.judgement import Findings, findings_of
+from tasks.data.failures import explained_failures
+from tasks.data.identity.fingerprints import ensure_unchanged, fingerprint_files, read_inputs
+from tasks.data.listing import find_source
+from tasks.data.pipeline import Preparation, run_plainly
+from tasks.data.readers.check import check_columns
+from tasks.data.sources.columns import inspect_files
+from tasks.data.sources.formats import PARQUET, format_of
+from tasks.data.split import TEST, Dealt
+from tasks.data.tokenizer import TOKENIZER_FILE
+from tasks.data.units.area import FolderArea
+from tasks.data.units.checking import fetch_extract, find_repeats, measured_in, open_extract
+from tasks.data.units.place import Place
+from tasks.data.units.texts import keep_tokenizer
+from tasks.data.units.work import OneByOne
+
+SPLIT = SPLITS[TEST]
+UNKNOWN_LABEL = "outside the domain"
+
+
+@dataclass(frozen=True)
+class LabelledTable:
+    """The data set in a store of its own: all rows are in the split `SPLIT`."""
+
+    store: str
+    digest: str
+    sha256: str
+
+
+def prepare_table(
+    source: str, config: DataConfig, dataset: DatasetManifest, store: Store, folder: Path
+) -> LabelledTable:
+    """Prepare the table at `source` in the empty `folder`; `config` and `dataset`, in `store`, are the run's.
+
+    Raises `ConfigurationError` and `ContractError` for what the user can put right, a label that the run does not know
+    among it, and `StoreError`.
+    """
+    # Rows are not dealt: which column would do that, and whether it is there, does not matter.
+    changes = {"source": source, "split": SplitConfig(), "classes": dataset.target.classes}
+    config = config.model_copy(update=changes)
+    files = find_source(config)
+    table = inspect_files(files, config) if format_of(files[0].name) == PARQUET else None
+    if table is None:
+        check_columns(files, config)
+    own = LocalStore(folder / "store")
+    with explained_failures(config, folder):
+        inputs = read_inputs(config, files, fingerprint_files(files, folder)) | {"like": dataset.digest}
+        # Rows that `check` leaves decoded would be in the split that their ids give them.
+        place = Place(config, own, FolderArea(folder / "units"), folder, folder / "source", files, leaves_rows=False)
+        preparation = Preparation(place, None, inputs, None, run_plainly, OneByOne())
+        preparation.cut(table or preparation.read()[0])
+        _require_contract(preparation)
+        _write(preparation, dataset, store)
+        ensure_unchanged(files)
+    return LabelledTable(own.address, preparation.digest, dataset_sha256(own, preparation.digest))
+
+
+def _require_contract(preparation: Preparation) -> None:
+    """Raise `ContractError` for the first rule that the table breaks."""
+    place = preparation.place
+    records = preparation.do("check", len(place.pieces), "check")
+    extract = fetch_extract(place.area, records)
+    with preparation.database("contract") as connection:
+        open_extract(connection, extract)
+        repeats = find_repeats(connection, place, extract.places) if place.config.id else None
+        findings = findings_of(connection, place.rows_of, place.config, measured_in(records), repeats)
+    if findings.are_plain:
+        return  # Great Expectations would take seconds to confirm it
+    try:
+        _with_own_advice(findings).judge()
+    finally:
+        dismiss_judge()
+
+
+def _with_own_advice(findings: Findings) -> Findings:
+    """A trained model cannot learn of another label from the configuration."""
+    remedy = "correct these labels or leave the rows out: the run's model knows no others"
+    rules = [replace(r, remedy=remedy) if r.problem == UNKNOWN_LABEL else r for r in findings.rules]
+    return replace(findings, rules=rules)
+
+
+def _write(preparation: Preparation, dataset: DatasetManifest, store: Store) -> None:
+    """Write the rows as the run's model sees them, and publish them in the table's own store."""
+    place, num_rows = preparation.place, [0] * len(SPLITS)
+    if dataset.tokenizer is not None:
+        keep_tokenizer(place.area, _copy_tokenizer(dataset, store, place.folder))
+    num_rows[TEST] = place.rows_of.num_rows_total
+    dealt = Dealt(dataset.target.classes, dataset.target.class_counts, num_rows, str(TEST))
+    buckets, _ = preparation.deal(dealt, dataset.numeric, dataset.categorical)
+    splits, _ = preparation.write(dealt, buckets, dataset.vocabulary_size)
+    changes = {"digest": preparation.digest, "inputs": preparation.inputs, "splits": splits}
+    publish_dataset(place.store, dataset.model_copy(update={**changes, "tokenizer": None, "contract": None}))
+
+
+def _copy_tokenizer(dataset: DatasetManifest, store: Store, folder: Path) -> Path:
+    """The run's, in a file that may be moved. Raises `CorruptObjectError` if it is not as it was written."""
+    assert dataset.tokenizer is not None
+    key = dataset_key(dataset.digest, dataset.tokenizer.name)
+    path = folder / TOKENIZER_FILE
+    shutil.copyfile(store.fetch(key), path)
+    if sha256_of_file(path) != dataset.tokenizer.sha256:
+        raise CorruptObjectError(f"{store.address}/{key} was changed after it was written. `holdfast scrub` says more.")
+    return path

@@ -27,6 +27,15 @@ Assignments = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
 ConfigurationArgument = Annotated[Path, typer.Argument(metavar="CONFIG", help="Configuration file (TOML).")]
+CheckpointChoice = Annotated[
+    str,
+    typer.Option(
+        "--checkpoint",
+        metavar="best|newest|STEP",
+        help="Of the checkpoints that the run keeps: best by the validation's AUC, or macro-F1; the newest promoted "
+        "one; or the one of this step.",
+    ),
+]
 RunArgument = Annotated[
     str, typer.Argument(metavar="RUN", help="A configuration file, or the run's address STORE/runs/NAME.")
 ]

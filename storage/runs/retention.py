@@ -88,6 +88,13 @@ def kept_of(decisions: Sequence[RetentionDecision]) -> list[CheckpointRecord]:
     return [decision.record for decision in decisions if decision.is_kept]
 
 
+def best_first(records: Sequence[CheckpointRecord]) -> list[CheckpointRecord]:
+    """Those with a finite metric, the best one first."""
+    # Of equal ones the older: so a new checkpoint never takes the place of one that is just as good.
+    validated = [(-r.metric, _age(r), r) for r in records if not isinstance(r.metric, str | None)]
+    return [record for _metric, _age, record in sorted(validated, key=lambda entry: entry[:2])]
+
+
 def _age(record: CheckpointRecord) -> tuple[int, int]:
     return record.step, record.fence
 
@@ -113,10 +120,7 @@ def _rollback(newest_first: Sequence[CheckpointRecord], policy: RetentionPolicy)
 
 
 def _best(newest_first: Sequence[CheckpointRecord], policy: RetentionPolicy) -> dict[str, _Claim]:
-    # Of equal ones the older: so a new checkpoint never takes the place of one that is just as good.
-    values = [(record.metric, record) for record in newest_first]
-    validated = [(-value, _age(record), record) for value, record in values if not isinstance(value, str | None)]
-    best = [record for _metric, _age, record in sorted(validated, key=lambda entry: entry[:2])][: policy.best]
+    best = best_first(newest_first)[: policy.best]
     return {
         record.path: _Claim((BEST, index), f"one of the best {policy.best}" if policy.best > 1 else "the best one")
         for index, record in enumerate(best)

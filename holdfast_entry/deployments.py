@@ -1,10 +1,11 @@
 """The flows behind the deployments, as `deployments/prefect.yaml` names them."""
 
 from flows.audit import audit
+from flows.export import export
 from flows.prepare import prepare
 from flows.report import report
 from flows.resume import resume
 from flows.scheduled import scheduled
 from flows.scrub import scrub
 
-__all__ = ["audit", "prepare", "report", "resume", "scheduled", "scrub"]
+__all__ = ["audit", "export", "prepare", "report", "resume", "scheduled", "scrub"]

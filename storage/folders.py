@@ -15,7 +15,7 @@ from storage.errors import StoreError
 from storage.objects.local_store import sync_file, sync_folder
 
 
-def write_folder(out: Path, fill: Callable[[Path], None]) -> None:
+def write_folder(out: Path, fill: Callable[[Path], object]) -> None:
     """Make the folder `out` of what `fill` puts into a new one beside it; what stands there is replaced.
 
     Raises what `fill` raises, and `StoreError` where the disk fails: then all is as it was.
@@ -39,7 +39,7 @@ def write_folder(out: Path, fill: Callable[[Path], None]) -> None:
         shutil.rmtree(beside, ignore_errors=True)
 
 
-def write_file(out: Path, fill: Callable[[Path], None]) -> None:
+def write_file(out: Path, fill: Callable[[Path], object]) -> None:
     """Make the file `out` of what `fill` writes to one beside it; a file that stands there is replaced.
 
     Raises what `fill` raises, and `StoreError` where the disk fails: then all is as it was.

@@ -8,7 +8,6 @@ from importlib.metadata import version
 from typing import Any
 
 from storage.checkpoints.checkpoints import STATE_NAME, FoundCheckpoint, read_checkpoint_file
-from storage.checkpoints.history import read_whole_history
 from storage.checkpoints.results import find_evaluation
 from storage.datasets import DatasetManifest
 from storage.objects.addresses import run_address
@@ -43,8 +42,8 @@ def describe_provenance(
 
 def describe_metrics(store: Store, record: CheckpointRecord, found: FoundCheckpoint) -> dict[str, Any]:
     """`metrics.json`: the last validation up to the checkpoint, and its evaluation on the test split if it has one."""
-    history = read_whole_history(store, json.loads(read_checkpoint_file(store, found, STATE_NAME)))
-    validations = [entry for entry in history["validation"] if entry["step"] <= record.step]
+    # The newest validation always stands in the state itself, whatever became of the history before.
+    validations = json.loads(read_checkpoint_file(store, found, STATE_NAME))["history"]["validation"]
     return {
         "step": record.step,
         "validation": validations[-1] if validations else None,

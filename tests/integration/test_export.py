@@ -1,0 +1,405 @@
+"""From a trained run to an exported folder, and from that to predictions: the answers are those of the evaluation.
+
+One run for each job, trained once: text with metadata, and tokens with metadata.
+"""
+
+import ast
+import json
+import random
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from storage.datasets import DatasetManifest
+from storage.objects.local_store import LocalStore
+from storage.runs.manifest import Manifest
+from tasks.configuration import RunConfig
+from tasks.models.export import CODE_FILES, standalone_code
+from tests.helpers.commands import call_here
+from tests.helpers.parquet import read_split, write_parquet
+from tests.helpers.trained_runs import train_run
+from training.exporting.onnx_file import write_onnx
+from training.model.objective import Objective
+from training.standalone.holdfast_inputs import Encoded, join
+from training.standalone.holdfast_model import ModelFolderError, load_model, padded, verify
+from training.watching.metrics import score
+
+ROOT = Path(__file__).parents[2]
+WORDS = {"billing": "pay the card bill", "travel": "book a flight to oslo", "work": "plan my next meeting"}
+SIZES: dict[str, Any] = {
+    "model": {"width": 16, "layers": 2, "heads": 2, "feedforward": 32, "metadata_width": 4},
+    "train": {"steps": 6, "batch_size": 12, "leaves": 2, "learning_rate": 1e-2},
+    "validation": {"every_steps": 2, "batch_size": 16},
+    "checkpoint": {"every_steps": 2, "keep": 3, "background": False},
+}
+SPLIT = {"validation_fraction": 0.2, "test_fraction": 0.3}
+# What torch needs of others to be imported, as its own wheel says. NumPy is not among them.
+OF_TORCH = ("typing_extensions", "filelock", "sympy", "mpmath", "networkx", "jinja2", "markupsafe", "fsspec")
+ALLOWED = ("torch", "torchgen", "functorch", "safetensors", "tokenizers", *OF_TORCH)
+FORBIDDEN = ("prefect", "duckdb", "numpy", "pyarrow", "pydantic", "flows", "tasks", "training", "storage")
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A run, its export, and the rows of its test split as a user has them."""
+
+    store: LocalStore
+    run: str
+    dataset: DatasetManifest
+    folder: Path
+    data: Path
+    labels: list[str]
+
+    @property
+    def address(self) -> str:
+        return f"{self.store.address}/runs/{self.run}"
+
+
+def make_exported(folder: Path, columns: dict[str, Any], data: dict[str, Any], *options: str) -> Exported:
+    source = write_parquet(folder / "data.parquet", columns)
+    values = {
+        "run": "requests",
+        "store": str(folder / "store"),
+        "data": {"source": str(source), "split": SPLIT, **data},
+    }
+    config = RunConfig.model_validate(SIZES | values)
+    store, dataset = train_run(config)
+    out = folder / "requests-model"
+    done = call_here(["export", f"{store.address}/runs/requests", out, "--checkpoint", "newest", *options])
+    assert done.returncode == 0, done.stderr
+    ids = pa.array(read_split(store, dataset, "test").column("id").to_pylist())
+    table = pq.read_table(source)
+    rows = table.filter(pc.is_in(table.column("id").cast(pa.string()), ids))
+    label = rows.column("topic").cast(pa.int8() if rows.schema.field("topic").type == pa.bool_() else pa.string())
+    tested = write_parquet(
+        folder / "test.parquet", dict(zip(columns, rows.drop_columns("topic").columns, strict=False))
+    )
+    return Exported(store, "requests", dataset, out, tested, label.cast(pa.string()).to_pylist())
+
+
+@pytest.fixture(scope="module")
+def policy(tmp_path_factory: pytest.TempPathFactory) -> Exported:
+    """Text with metadata, with ONNX."""
+    generator = random.Random(1)
+    topics = [generator.choice(list(WORDS)) for _ in range(240)]
+    columns = {
+        "id": [f"s{i:04d}" for i in range(240)],
+        "text": [f"{WORDS[topic]} {'again ' * generator.randint(0, 9)}{i}" for i, topic in enumerate(topics)],
+        "age_days": pa.array([None if i % 11 == 0 else generator.random() * 1e4 for i in range(240)], pa.float64()),
+        "num_links": pa.array([None if i % 7 == 0 else i % 5 for i in range(240)], pa.int32()),
+        "language": pa.array([None if i % 9 == 0 else f"l{i % 4}" for i in range(240)]).dictionary_encode(),
+        "floor": pa.array([None if i % 13 == 0 else i % 3 + (i % 2) / 2 for i in range(240)], pa.float32()),
+        "topic": topics,
+    }
+    data = {
+        "id": "id", "text": "text", "label": "topic", "kind": "multiclass", "numeric": ["age_days", "num_links"],
+        "categorical": ["language", "floor"], "vocabulary_size": 300, "max_tokens": 64, "row_group_rows": 16,
+        "shard_rows": 64,
+    }  # fmt: skip
+    return make_exported(tmp_path_factory.mktemp("policy"), columns, data)
+
+
+@pytest.fixture(scope="module")
+def quality(tmp_path_factory: pytest.TempPathFactory) -> Exported:
+    """Tokens under a mask with metadata, and a binary label."""
+    generator = random.Random(2)
+    lengths = [generator.randint(1, 12) for _ in range(240)]
+    tokens = [[generator.randint(1, 99) for _ in range(length)] + [0] * (12 - length) for length in lengths]
+    columns = {
+        "id": list(range(240)),
+        "input_ids": pa.array(tokens, pa.list_(pa.int32())),
+        "attention_mask": pa.array([[1] * n + [0] * (12 - n) for n in lengths], pa.list_(pa.bool_())),
+        "score": pa.array([float("nan") if i % 11 == 0 else generator.gauss(3, 9) for i in range(240)], pa.float32()),
+        "is_new": pa.array([None if i % 9 == 0 else i % 4 == 0 for i in range(240)], pa.bool_()),
+        "topic": [ids[0] > 50 for ids in tokens],
+    }
+    data = {
+        "id": "id", "tokens": "input_ids", "attention_mask": "attention_mask", "label": "topic", "kind": "binary",
+        "numeric": ["score"], "categorical": ["is_new"], "vocabulary_size": 300, "max_tokens": 12,
+        "row_group_rows": 16, "shard_rows": 64,
+    }  # fmt: skip
+    return make_exported(tmp_path_factory.mktemp("quality"), columns, data, "--no-onnx")
+
+
+@pytest.fixture(params=["policy", "quality"])
+def exported(request: pytest.FixtureRequest) -> Exported:
+    found: Exported = request.getfixturevalue(request.param)
+    return found
+
+
+def encode_all(exported: Exported) -> Encoded:
+    model = load_model(exported.folder, "cpu")
+    columns = pq.read_table(exported.data).to_pydict()
+    return join([model.inputs.encode(columns)])
+
+
+def test_rows_become_what_the_preparation_made_of_them_to_the_last_bit(exported: Exported) -> None:
+    prepared = {row["id"]: row for row in read_split(exported.store, exported.dataset, "test").to_pylist()}
+    encoded = encode_all(exported)
+    rows = [prepared[str(name)] for name in pq.read_table(exported.data).column("id").to_pylist()]
+    assert [ids.tolist() for ids in encoded.tokens] == [row["tokens"] for row in rows]
+    assert encoded.numeric.tolist() == [[*row["numeric"], *row["missing"]] for row in rows]
+    assert encoded.categorical.tolist() == [row["categorical"] for row in rows]
+
+
+def test_predictions_have_the_metrics_of_the_evaluation(exported: Exported, tmp_path: Path) -> None:
+    result = tmp_path / "result.parquet"
+    done = call_here(["predict", exported.folder, exported.data, result])
+    assert done.returncode == 0, done.stderr
+    table, data = pq.read_table(result), pq.read_table(exported.data)
+    classes = exported.dataset.target.classes
+    assert table.column_names == ["id", "predicted", *(f"probability_{name}" for name in classes)]
+    assert table.column("id").equals(data.column("id"))
+    probabilities = np.stack([table.column(f"probability_{name}").to_numpy() for name in classes], axis=1)
+    assert probabilities.sum(axis=1) == pytest.approx(1)
+    assert table.column("predicted").to_pylist() == [classes[place] for place in probabilities.argmax(axis=1)]
+    is_binary = exported.dataset.target.kind == "binary"
+    logits = torch.from_numpy(np.log(probabilities))
+    logits = logits[:, 1:] - logits[:, :1] if is_binary else logits
+    labels = torch.tensor([classes.index(label) for label in exported.labels])
+    target = exported.dataset.target
+    expected = Manifest(exported.store, exported.run).load_head().state.metrics
+    assert expected is not None
+    assert score(logits, labels, target, Objective(target, 0.0, 0.0, 1)) == pytest.approx(expected, abs=1e-5)
+
+
+def test_the_onnx_file_gives_the_same_answers_for_any_number_of_rows_of_any_length(policy: Exported) -> None:
+    require_same_answers_of_onnx(policy, policy.folder)
+
+
+@pytest.mark.slow
+def test_the_onnx_file_of_a_binary_model_gives_the_same_answers(quality: Exported, tmp_path: Path) -> None:
+    folder = tmp_path / "copy"
+    shutil.copytree(quality.folder, folder)
+    write_onnx(folder, is_binary=True)
+    require_same_answers_of_onnx(quality, folder)
+
+
+def require_same_answers_of_onnx(exported: Exported, folder: Path) -> None:
+    model, encoded = load_model(exported.folder, "cpu"), encode_all(exported)
+    expected = model.logits(encoded)
+    session = onnxruntime.InferenceSession(folder / "model.onnx")
+    for rows in (slice(0, 1), slice(1, 4), slice(4, len(encoded))):
+        tokens = encoded.tokens[rows]
+        logits, probabilities = session.run(
+            ["logits", "probabilities"],
+            {
+                "tokens": padded(tokens).numpy(),
+                "lengths": np.array([len(ids) for ids in tokens]),
+                "numeric": encoded.numeric[rows].numpy(),
+                "categorical": encoded.categorical[rows].numpy(),
+            },
+        )
+        assert np.abs(logits - expected[rows].numpy()).max() < 1e-4
+        assert np.abs(probabilities - model.probabilities_of(expected[rows]).numpy()).max() < 1e-4
+
+
+def test_the_ten_lines_of_its_readme_do_in_a_process_with_torch_and_safetensors_alone(
+    exported: Exported, tmp_path: Path
+) -> None:
+    (lines,) = code_blocks(exported.folder / "README.md")
+    moved = tmp_path / "moved"
+    shutil.copytree(exported.folder, moved)
+    answer = run_with_torch_alone(lines, moved, tmp_path)
+    assert answer.split(" ", 1)[0] in exported.dataset.target.classes
+
+
+def test_the_ten_lines_of_our_readme_do_so_too(policy: Exported, tmp_path: Path) -> None:
+    (lines,) = code_blocks(ROOT / "README.md")
+    assert len(lines.splitlines()) <= 10
+    shutil.copytree(policy.folder, tmp_path / "requests-model")
+    answer = run_with_torch_alone(lines, tmp_path, tmp_path)
+    assert answer.split(" ", 1)[0] in policy.dataset.target.classes
+
+
+def code_blocks(readme: Path) -> list[str]:
+    return [block.partition("```")[0] for block in readme.read_text().split("```python\n")[1:]]
+
+
+def run_with_torch_alone(lines: str, folder: Path, tmp_path: Path) -> str:
+    """What the lines print in `folder`, in a process that finds torch and what may be installed with it alone."""
+    site = tmp_path / "site"
+    site.mkdir()
+    for name in ALLOWED:
+        spec = find_spec(name)
+        assert spec is not None and spec.origin is not None
+        origin = Path(spec.origin)
+        found = origin.parent if origin.name == "__init__.py" else origin
+        (site / found.name).symlink_to(found)
+    check = (
+        "import sys\nfrom importlib.util import find_spec\n"
+        f"assert not [name for name in {FORBIDDEN} if name in sys.modules or find_spec(name)]\n"
+    )
+    program = f"import sys\nsys.path.append({str(site)!r})\n{check}{lines}\n{check}"
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", program], cwd=folder, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_a_file_that_was_changed_is_named(policy: Exported, tmp_path: Path) -> None:
+    folder = tmp_path / "copy"
+    shutil.copytree(policy.folder, folder)
+    verify(folder)
+    for path in sorted(folder.iterdir()):
+        whole = path.read_bytes()
+        path.write_bytes(whole[:-3] + bytes([whole[-3] ^ 1]) + whole[-2:])
+        with pytest.raises(ModelFolderError, match=path.name):
+            verify(folder)
+        path.unlink()
+        with pytest.raises(ModelFolderError, match=path.name):
+            verify(folder)
+        path.write_bytes(whole)
+    verify(folder)
+
+
+def test_the_card_says_where_the_model_comes_from(exported: Exported) -> None:
+    card, stated = (exported.folder / "README.md").read_text(), json.loads((exported.folder / "files.json").read_text())
+    state = Manifest(exported.store, exported.run).load_head().state
+    assert state.promoted is not None
+    for fact in (state.promoted.weights_sha256, state.promoted.digest, state.dataset_digest, state.dataset_sha256):
+        assert str(fact) in card
+    provenance = json.loads((exported.folder / "provenance.json").read_text())
+    assert provenance["ledger_head"]["sha256"] in card
+    assert all(digest in card for name, digest in stated["sha256"].items() if name != "README.md")
+    assert set(stated["sha256"]) | {"files.json"} == {path.name for path in exported.folder.iterdir()}
+    metrics = json.loads((exported.folder / "metrics.json").read_text())
+    assert metrics["test"]["metrics"] == state.metrics
+    assert f"{metrics['validation']['metrics']['macro_f1']:.4f}" in card
+
+
+def test_the_code_in_the_folder_is_that_of_training_and_imports_no_other(policy: Exported) -> None:
+    for name in CODE_FILES:
+        code = (policy.folder / name).read_text()
+        ours = (ROOT / "training/standalone" / name).read_text()
+        assert code == standalone_code(name) == ours.replace("from training.standalone.holdfast_", "from holdfast_")
+        nodes = list(ast.walk(ast.parse(code)))
+        names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+        names |= {str(node.module) for node in nodes if isinstance(node, ast.ImportFrom)}
+        own = {f"holdfast_{part}" for part in ("network", "inputs", "model")}
+        allowed = {*sys.stdlib_module_names, "torch", "safetensors", "tokenizers", *own}
+        assert {found.partition(".")[0] for found in names} <= allowed
+
+
+def test_what_cannot_be_exported_is_one_error_and_changes_nothing(policy: Exported, tmp_path: Path) -> None:
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "notes.txt").write_text("keep me")
+    for arguments, said in (
+        ([mine], "is no exported model"),
+        ([mine, "--overwrite"], "is no exported model"),
+        ([policy.folder], "Give --overwrite to replace it"),
+        ([tmp_path / "new", "--checkpoint", "5"], "keeps no checkpoint of step 5"),
+        ([policy.data / "out", "--no-onnx"], "Cannot write the folder"),
+    ):
+        done = call_here(["export", policy.address, *arguments])
+        assert (done.returncode, said in " ".join(done.stderr.split())) == (2, True), done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+    assert (mine / "notes.txt").read_text() == "keep me"
+
+
+def test_a_damaged_checkpoint_is_not_exported_and_an_earlier_export_stays(policy: Exported, tmp_path: Path) -> None:
+    store = LocalStore(tmp_path / "store")
+    shutil.copytree(policy.store.root, store.root, symlinks=True)
+    out, address = tmp_path / "out", f"{store.address}/runs/{policy.run}"
+    assert call_here(["export", address, out, "--no-onnx"]).returncode == 0
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    state = Manifest(store, policy.run).load_head().state
+    for record in state.kept:
+        weights = store.root / record.path / "model.safetensors"
+        damaged = bytearray(weights.read_bytes())
+        damaged[-5] ^= 1
+        weights.unlink()
+        weights.write_bytes(damaged)
+    done = call_here(["export", address, out, "--no-onnx", "--overwrite"])
+    assert done.returncode == 2
+    assert "was changed after it was written" in done.stderr and "--checkpoint" in done.stderr
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+    assert {path.name for path in tmp_path.iterdir()} == {"store", "out"}
+
+
+def test_an_earlier_export_is_replaced_and_each_kept_step_can_be_exported(policy: Exported, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    steps = []
+    for choice in ("2", "newest"):
+        done = call_here(["export", policy.address, out, "--checkpoint", choice, "--no-onnx", "--overwrite", "--json"])
+        steps.append(json.loads(done.stdout)["step"])
+        assert json.loads((out / "provenance.json").read_text())["step"] == steps[-1]
+    assert steps == [2, 6]
+    verify(out)
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda table: table.drop_columns("text"), "has not the column 'text' once"),
+        (lambda table: table.drop_columns("language"), "has not the column 'language' once"),
+        (lambda table: replaced(table, "text", pa.array(range(len(table)))), "a column 'text' of the wrong type"),
+        (lambda table: replaced(table, "age_days", pa.array(["x"] * len(table))), "'age_days' of the wrong type"),
+        (lambda table: replaced(table, "text", pa.array(["a"] * 9 + [None] * (len(table) - 9))), "in row 9, where"),
+        (
+            lambda table: replaced(table, "text", pa.array(["a", " \u200b"] * (len(table) // 2) + ["a"])),
+            "in row 1, where",
+        ),
+        (lambda table: replaced(table, "text", pa.array(["word " * 99] * len(table))), "--truncate keeps the first"),
+        (lambda table: replaced(table, "age_days", pa.array([float("inf")] * len(table))), "a finite number"),
+    ],
+)
+def test_data_that_do_not_fit_are_one_error_and_what_was_there_stays(
+    policy: Exported, tmp_path: Path, change: Callable[[pa.Table], pa.Table], said: str
+) -> None:
+    rows = pq.read_table(policy.data)
+    rows = rows.slice(0, len(rows) - (len(rows) + 1) % 2)  # an odd number
+    pq.write_table(change(rows), tmp_path / "data.parquet")
+    result = tmp_path / "result.parquet"
+    result.write_text("what was there")
+    done = call_here(["predict", policy.folder, tmp_path / "data.parquet", result])
+    assert (done.returncode, said in done.stderr) == (2, True), done.stderr
+    assert "No result was written." in done.stderr
+    assert result.read_text() == "what was there"
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def replaced(table: pa.Table, name: str, values: pa.Array) -> pa.Table:
+    return table.set_column(table.schema.get_field_index(name), name, values)
+
+
+def test_a_folder_or_a_file_that_is_none_is_one_error(policy: Exported, tmp_path: Path) -> None:
+    (tmp_path / "text.parquet").write_text("no parquet")
+    result = tmp_path / "result.parquet"
+    for arguments, said in (
+        ([tmp_path, policy.data, result], "is no exported model"),
+        ([policy.folder, tmp_path / "absent.parquet", result], "There is no file"),
+        ([policy.folder, tmp_path / "text.parquet", result], "cannot be read"),
+        ([policy.folder, policy.data, policy.data], "are the same file"),
+        ([policy.folder, policy.data, tmp_path / "no" / "result.parquet"], "Cannot write"),
+    ):
+        done = call_here(["predict", *arguments])
+        assert (done.returncode, said in " ".join(done.stderr.split())) == (2, True), done.stderr
+    assert not result.exists()
+
+
+def test_rows_without_ids_are_numbered_and_too_long_ones_cut_where_that_is_asked(
+    policy: Exported, tmp_path: Path
+) -> None:
+    rows = pq.read_table(policy.data).drop_columns("id")
+    long = replaced(rows, "text", pa.array([f"{text} {'again ' * 80}" for text in rows.column("text").to_pylist()]))
+    pq.write_table(long, tmp_path / "data.parquet")
+    done = call_here(["predict", policy.folder, tmp_path / "data.parquet", tmp_path / "result.parquet", "--truncate"])
+    assert done.returncode == 0, done.stderr
+    assert pq.read_table(tmp_path / "result.parquet").column("row").to_pylist() == list(range(len(rows)))

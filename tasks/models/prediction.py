@@ -38,14 +38,14 @@ def predict_file(
         _require_columns(model.inputs, file.schema_arrow, data)
         has_id = id_column is not None and id_column in file.schema_arrow.names
         tag = file.schema_arrow.field(id_column) if has_id else pa.field(ROW_COLUMN, pa.int64())
-        total = file.metadata.num_rows
+        total: int = file.metadata.num_rows
+
+        batches = _batches(file, model.inputs, tag.name if has_id else None, data)
 
         def fill(path: Path) -> None:
             schema, done = _schema(tag, model.classes), 0
             with pq.ParquetWriter(path, schema) as writer:
-                for predicted in predict_windows(
-                    model, _batches(file, model.inputs, tag.name if has_id else None, data)
-                ):
+                for predicted in predict_windows(model, batches):
                     writer.write_table(_table(predicted, schema))
                     done += len(predicted.labels)
                     on_rows(done, total)
@@ -78,9 +78,9 @@ def _require_columns(inputs: Inputs, schema: pa.Schema, data: Path) -> None:
     """Raise `ContractError` unless each column is there once, with a type that fits its meaning."""
     for name, role in _roles(inputs):
         if schema.names.count(name) != 1:
-            problem = "is missing" if name not in schema.names else "is there more than once"
-            shown = ", ".join(map(repr, schema.names[:12]))
-            raise _bad_data(data, f"has not the column {name!r} once: it {problem}", f"it, for {role}", shown)
+            problem = f"has {'more than one' if name in schema.names else 'no'} column {name!r}"
+            shown = f"the columns {', '.join(map(repr, schema.names[:12]))}"
+            raise _bad_data(data, problem, f"one column of this name, for {role}", shown)
         kind = schema.field(name).type
         if family_of(kind) not in (*FITTING[role], NOTHING):
             expected = f"{' or '.join(FITTING[role])}, for {role}"

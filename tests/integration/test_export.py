@@ -121,7 +121,7 @@ def quality(tmp_path_factory: pytest.TempPathFactory) -> Exported:
     columns = {
         "id": list(range(240)),
         "input_ids": pa.array(tokens, pa.list_(pa.int32())),
-        "attention_mask": pa.array([[1] * n + [0] * (12 - n) for n in lengths], pa.list_(pa.bool_())),
+        "attention_mask": pa.array([[True] * n + [False] * (12 - n) for n in lengths]),
         "score": pa.array([float("nan") if i % 11 == 0 else generator.gauss(3, 9) for i in range(240)], pa.float32()),
         "is_new": pa.array([None if i % 9 == 0 else i % 4 == 0 for i in range(240)], pa.bool_()),
         "topic": [ids[0] > 50 for ids in tokens],
@@ -347,8 +347,8 @@ def test_an_earlier_export_is_replaced_and_each_kept_step_can_be_exported(policy
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda table: table.drop_columns("text"), "has not the column 'text' once"),
-        (lambda table: table.drop_columns("language"), "has not the column 'language' once"),
+        (lambda table: table.drop_columns("text"), "has no column 'text'"),
+        (lambda table: table.drop_columns("language"), "has no column 'language'"),
         (lambda table: replaced(table, "text", pa.array(range(len(table)))), "a column 'text' of the wrong type"),
         (lambda table: replaced(table, "age_days", pa.array(["x"] * len(table))), "'age_days' of the wrong type"),
         (lambda table: replaced(table, "text", pa.array(["a"] * 9 + [None] * (len(table) - 9))), "in row 9, where"),

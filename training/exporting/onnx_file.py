@@ -59,16 +59,16 @@ def write_onnx(folder: Path, is_binary: bool) -> None:
     columns where there are none; outputs `logits` and `probabilities` [B, classes].
     """
     network = load_network(folder)
-    num_numeric = (network.metadata.num_features - _categorical_width(network)) // 2
+    sizes = network.sizes
     example = {
         "tokens": torch.ones(EXAMPLE_SAMPLES, EXAMPLE_TOKENS, dtype=torch.int32),
         "lengths": torch.full((EXAMPLE_SAMPLES,), EXAMPLE_TOKENS),
-        "numeric": torch.zeros(EXAMPLE_SAMPLES, 2 * num_numeric),
-        "categorical": torch.zeros(EXAMPLE_SAMPLES, len(network.metadata.embeddings), dtype=torch.int64),
+        "numeric": torch.zeros(EXAMPLE_SAMPLES, 2 * sizes.num_numeric),
+        "categorical": torch.zeros(EXAMPLE_SAMPLES, len(sizes.category_counts), dtype=torch.int64),
     }
     samples = torch.export.Dim("samples", min=1)
     shapes = {name: {0: samples} for name in example}
-    shapes["tokens"] = {0: samples, 1: torch.export.Dim("length", min=1, max=network.position_embedding.num_embeddings)}
+    shapes["tokens"] = {0: samples, 1: torch.export.Dim("length", min=1, max=sizes.num_positions)}
     num_bytes = sum(tensor.nbytes for tensor in network.state_dict().values())
     with _in_silence():
         program = torch.onnx.export(
@@ -81,10 +81,6 @@ def write_onnx(folder: Path, is_binary: bool) -> None:
             verbose=False,
         )
         program.save(folder / ONNX_FILE, external_data=num_bytes > LARGEST_EMBEDDED)
-
-
-def _categorical_width(network: PaddedNetwork) -> int:
-    return sum(embedding.embedding_dim for embedding in network.metadata.embeddings)
 
 
 @contextlib.contextmanager

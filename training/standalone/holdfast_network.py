@@ -115,6 +115,7 @@ class Network(nn.Module):
 
     def __init__(self, sizes: Architecture, activation_checkpointing: bool = False) -> None:
         super().__init__()
+        self.sizes = sizes
         self.activation_checkpointing = activation_checkpointing
         self.token_embedding = nn.Embedding(sizes.vocabulary_size, sizes.width)
         self.position_embedding = nn.Embedding(sizes.num_positions, sizes.width)

@@ -9,6 +9,7 @@ import random
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -24,12 +25,14 @@ import pytest
 import torch
 
 from storage.datasets import DatasetManifest
+from storage.objects.addresses import open_store
 from storage.objects.local_store import LocalStore
 from storage.runs.manifest import Manifest
 from tasks.configuration import RunConfig
 from tasks.models.export import CODE_FILES, standalone_code
 from tests.helpers.commands import call_here
 from tests.helpers.parquet import read_split, write_parquet
+from tests.helpers.s3_server import BUCKET, make_bucket, use_s3
 from tests.helpers.trained_runs import train_run
 from training.exporting.onnx_file import write_onnx
 from training.model.objective import Objective
@@ -99,14 +102,12 @@ def policy(tmp_path_factory: pytest.TempPathFactory) -> Exported:
         "id": [f"s{i:04d}" for i in range(240)],
         "text": [f"{WORDS[topic]} {'again ' * generator.randint(0, 9)}{i}" for i, topic in enumerate(topics)],
         "age_days": pa.array([None if i % 11 == 0 else generator.random() * 1e4 for i in range(240)], pa.float64()),
-        "num_links": pa.array([None if i % 7 == 0 else i % 5 for i in range(240)], pa.int32()),
         "language": pa.array([None if i % 9 == 0 else f"l{i % 4}" for i in range(240)]).dictionary_encode(),
-        "floor": pa.array([None if i % 13 == 0 else i % 3 + (i % 2) / 2 for i in range(240)], pa.float32()),
         "topic": topics,
     }
     data = {
-        "id": "id", "text": "text", "label": "topic", "kind": "multiclass", "numeric": ["age_days", "num_links"],
-        "categorical": ["language", "floor"], "vocabulary_size": 300, "max_tokens": 64, "row_group_rows": 16,
+        "id": "id", "text": "text", "label": "topic", "kind": "multiclass", "numeric": ["age_days"],
+        "categorical": ["language"], "vocabulary_size": 300, "max_tokens": 64, "row_group_rows": 16,
         "shard_rows": 64,
     }  # fmt: skip
     return make_exported(tmp_path_factory.mktemp("policy"), columns, data)
@@ -123,12 +124,14 @@ def quality(tmp_path_factory: pytest.TempPathFactory) -> Exported:
         "input_ids": pa.array(tokens, pa.list_(pa.int32())),
         "attention_mask": pa.array([[True] * n + [False] * (12 - n) for n in lengths]),
         "score": pa.array([float("nan") if i % 11 == 0 else generator.gauss(3, 9) for i in range(240)], pa.float32()),
+        "num_links": pa.array([None if i % 7 == 0 else i % 5 for i in range(240)], pa.int32()),
+        "floor": pa.array([None if i % 13 == 0 else i % 3 + (i % 2) / 2 for i in range(240)], pa.float32()),
         "is_new": pa.array([None if i % 9 == 0 else i % 4 == 0 for i in range(240)], pa.bool_()),
         "topic": [ids[0] > 50 for ids in tokens],
     }
     data = {
         "id": "id", "tokens": "input_ids", "attention_mask": "attention_mask", "label": "topic", "kind": "binary",
-        "numeric": ["score"], "categorical": ["is_new"], "vocabulary_size": 300, "max_tokens": 12,
+        "numeric": ["score", "num_links"], "categorical": ["is_new", "floor"], "vocabulary_size": 300, "max_tokens": 12,
         "row_group_rows": 16, "shard_rows": 64,
     }  # fmt: skip
     return make_exported(tmp_path_factory.mktemp("quality"), columns, data, "--no-onnx")
@@ -207,30 +210,31 @@ def require_same_answers_of_onnx(exported: Exported, folder: Path) -> None:
         assert np.abs(probabilities - model.probabilities_of(expected[rows]).numpy()).max() < 1e-4
 
 
-def test_the_ten_lines_of_its_readme_do_in_a_process_with_torch_and_safetensors_alone(
-    exported: Exported, tmp_path: Path
+def test_the_lines_of_an_exports_readme_do_in_a_process_with_torch_and_safetensors_alone(
+    quality: Exported, tmp_path: Path
 ) -> None:
-    (lines,) = code_blocks(exported.folder / "README.md")
+    (lines,) = code_blocks(quality.folder / "README.md")
     moved = tmp_path / "moved"
-    shutil.copytree(exported.folder, moved)
-    answer = run_with_torch_alone(lines, moved, tmp_path)
-    assert answer.split(" ", 1)[0] in exported.dataset.target.classes
+    shutil.copytree(quality.folder, moved)
+    (answer,) = run_with_torch_alone(lines, moved, tmp_path)
+    assert answer.split(" ", 1)[0] in quality.dataset.target.classes
 
 
-def test_the_ten_lines_of_our_readme_do_so_too(policy: Exported, tmp_path: Path) -> None:
-    (lines,) = code_blocks(ROOT / "README.md")
-    assert len(lines.splitlines()) <= 10
+def test_the_ten_lines_of_our_readme_do_so_too_and_tokenise(policy: Exported, tmp_path: Path) -> None:
+    (ours,), (theirs,) = code_blocks(ROOT / "README.md"), code_blocks(policy.folder / "README.md")
+    assert len(ours.splitlines()) <= 10
     shutil.copytree(policy.folder, tmp_path / "requests-model")
-    answer = run_with_torch_alone(lines, tmp_path, tmp_path)
-    assert answer.split(" ", 1)[0] in policy.dataset.target.classes
+    lines = f"{ours}\nimport os\nos.chdir('requests-model')\n{theirs}"
+    answers = run_with_torch_alone(lines, tmp_path, tmp_path)
+    assert [answer.split(" ", 1)[0] in policy.dataset.target.classes for answer in answers] == [True, True]
 
 
 def code_blocks(readme: Path) -> list[str]:
     return [block.partition("```")[0] for block in readme.read_text().split("```python\n")[1:]]
 
 
-def run_with_torch_alone(lines: str, folder: Path, tmp_path: Path) -> str:
-    """What the lines print in `folder`, in a process that finds torch and what may be installed with it alone."""
+def run_with_torch_alone(lines: str, folder: Path, tmp_path: Path) -> list[str]:
+    """What the lines print in `folder`, line by line, in a process that finds torch, and what it needs, and no more."""
     site = tmp_path / "site"
     site.mkdir()
     for name in ALLOWED:
@@ -248,7 +252,7 @@ def run_with_torch_alone(lines: str, folder: Path, tmp_path: Path) -> str:
         [sys.executable, "-I", "-S", "-c", program], cwd=folder, capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stderr
-    return done.stdout
+    return done.stdout.splitlines()
 
 
 def test_a_file_that_was_changed_is_named(policy: Exported, tmp_path: Path) -> None:
@@ -342,6 +346,22 @@ def test_an_earlier_export_is_replaced_and_each_kept_step_can_be_exported(policy
     assert steps == [2, 6]
     verify(out)
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_run_in_a_bucket_is_exported_alike(
+    quality: Exported, s3_endpoint: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    use_s3(monkeypatch, s3_endpoint)
+    make_bucket(s3_endpoint)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # where copies are kept
+    store, out = open_store(f"s3://{BUCKET}/exported"), tmp_path / "out"
+    for key in quality.store.list_keys(""):
+        store.write(key, quality.store.read(key))
+    done = call_here(["export", f"{store.address}/runs/{quality.run}", out, "--checkpoint", "newest", "--no-onnx"])
+    assert done.returncode == 0, done.stderr
+    verify(out)
+    for name in ("model.safetensors", "model.json", "preprocessing.json", "labels.json", "metrics.json"):
+        assert (out / name).read_bytes() == (quality.folder / name).read_bytes()
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # The tests start hundreds of processes. Each would compile our modules again where the environment has this set.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup test fast-tests quick slow one lint demo bench-exact bench-padding bench-shuffling bench-checkpoint bench-prepare bench-tokenising bench-audit bench-loader bench-goodput scaling campaign clean
+.PHONY: setup test fast-tests quick slow one lint demo bench-exact bench-padding bench-shuffling bench-checkpoint bench-prepare bench-tokenising bench-audit bench-predict bench-loader bench-goodput scaling campaign clean
 
 setup: $(VENV)/.installed
 
@@ -77,6 +77,10 @@ bench-tokenising: setup
 # stands in tasks/audits/README.md.
 bench-audit: setup
 	$(BIN)/python -m tests.benchmarks.bench_audit $(if $(ROWS),--rows $(ROWS))
+
+# Some minutes on an idle machine; what it measures stands in training/predicting/README.md.
+bench-predict: setup
+	$(BIN)/python -m tests.benchmarks.bench_predict
 
 # Ten minutes, and Ceph on this machine; the loaders that it compares with go into build/peers, 2 GB, the first time.
 # What it measures stands in training/data/README.md.

@@ -19,7 +19,9 @@ from flows.options.config import config
 from flows.options.corpus import corpus
 from flows.options.drill import drill
 from flows.options.evaluate import evaluate
+from flows.options.export import export
 from flows.options.logs import logs
+from flows.options.predict import predict
 from flows.options.prepare import prepare
 from flows.options.prune import prune
 from flows.options.report import report
@@ -45,8 +47,8 @@ app = typer.Typer(
 )
 # In the order in which a newcomer needs them.
 for command in (
-    corpus, config, prepare, run, stop, status, logs, runs, report, evaluate, verify, scrub, prune, audit, advise,
-    drill,
+    corpus, config, prepare, run, stop, status, logs, runs, report, evaluate, export, predict, verify, scrub, prune,
+    audit, advise, drill,
 ):  # fmt: skip
     app.command()(command)
 

@@ -80,6 +80,7 @@ def test_all_are_deployed_to_the_pool_without_a_limit_whose_loss_would_end_train
         "audit/audit",
         "report/report",
         "evaluate/evaluate",
+        "export/export",
         "scrub/scrub",
         "drill/drill",
     ):

@@ -17,8 +17,9 @@ from training.batches.groups import Group
 from training.batches.tensors import Leaf
 from training.configuration import TrainConfig
 from training.data.samples import padded_length
-from training.model.classifier import Classifier, EncoderBlock
+from training.model.classifier import Classifier
 from training.model.precision import Precision
+from training.standalone.holdfast_network import EncoderBlock
 
 
 def compile_model(model: Classifier, dataset: DatasetManifest, config: TrainConfig, precision: Precision) -> None:

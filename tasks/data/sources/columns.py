@@ -324,7 +324,7 @@ def _agreed_family(column: str, role: str, files: list[SourceFile], schemas: lis
     """The kind of type that a column has in all files."""
     first: dict[str, SourceFile] = {}
     for file, schema in zip(files, schemas, strict=True):
-        family = _family(schema.field(column).type)
+        family = family_of(schema.field(column).type)
         first.setdefault(family, file)
         if family not in (*FITTING[role], NOTHING):
             raise _wrong_type(column, role, file, schema.field(column).type, family)
@@ -354,12 +354,13 @@ def _wrong_type(column: str, role: str, file: SourceFile, found: pa.DataType, fa
     )
 
 
-def _family(kind: pa.DataType) -> str:
+def family_of(kind: pa.DataType) -> str:
+    """What kind of type it is, as `FITTING` names it; one that fits nothing by Arrow's own name."""
     types = pa.types
     if types.is_dictionary(kind):
-        return _family(kind.value_type)
+        return family_of(kind.value_type)
     if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
-        return {WHOLE: WHOLE_LIST, BOOLEAN: BOOLEAN_LIST, NOTHING: NOTHING}.get(_family(kind.value_type), str(kind))
+        return {WHOLE: WHOLE_LIST, BOOLEAN: BOOLEAN_LIST, NOTHING: NOTHING}.get(family_of(kind.value_type), str(kind))
     if types.is_timestamp(kind):
         return ZONED_TIME if kind.tz else TIME
     tests = (

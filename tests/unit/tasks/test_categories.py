@@ -22,6 +22,7 @@ from tests.helpers.parquet import (
     token_config,
     write_parquet,
 )
+from training.standalone.holdfast_inputs import category_name
 
 NUM_COLUMNS = 100
 NUMBERS = [0.0, -0.0, 3.0, 2.5, 0.1, 1e-5, 5e-324, 999_999_999_999_999.0, 1e15, 9_999_999_999_999_998.0, 1e16, 1.5e16]
@@ -30,7 +31,7 @@ NUMBERS += [123_456_789_012_345_680.0, 1e21, 1e22, 1.7e308, float("inf")]
 
 @settings(max_examples=20, deadline=None)
 @given(numbers=st.lists(st.floats(allow_nan=False), min_size=1), wholes=st.lists(st.integers(0, 10**19), min_size=1))
-def test_numbers_of_any_size_are_named_in_json_lines_as_in_parquet(
+def test_numbers_of_any_size_are_named_in_json_lines_and_by_an_exported_model_as_in_parquet(
     tmp_path_factory: pytest.TempPathFactory, numbers: list[float], wholes: list[int]
 ) -> None:
     numbers += [sign * number for number in NUMBERS for sign in (1, -1)]
@@ -45,6 +46,7 @@ def test_numbers_of_any_size_are_named_in_json_lines_as_in_parquet(
     (meaning,) = (found for found in meanings_of(config, is_typed=True) if found.column == "region")
     in_json = [meaning.parse(json.loads(json.dumps(number))) for number in numbers]
     assert in_json == [name for (name,) in in_parquet]
+    assert [category_name(number) for number in numbers] == in_json
 
 
 @pytest.mark.parametrize("kind", ["text", "tokens"])

@@ -1,0 +1,74 @@
+"""A folder of files, or a file, for a person, outside any store, which appears whole or not at all.
+
+Invariant: every file in it, and the folder, is on the device before it gets its name. Where it takes the place of an
+earlier one, that stays until the new one is whole; a kill between the two renames leaves both beside, under names that
+begin with a dot.
+"""
+
+import os
+import shutil
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+from storage.errors import StoreError
+from storage.objects.local_store import sync_file, sync_folder
+
+
+def write_folder(out: Path, fill: Callable[[Path], object]) -> None:
+    """Make the folder `out` of what `fill` puts into a new one beside it; what stands there is replaced.
+
+    Raises what `fill` raises, and `StoreError` where the disk fails: then all is as it was.
+    """
+    beside = out.with_name(f".{out.name}-{uuid.uuid4().hex[:12]}")
+    try:
+        beside.parent.mkdir(parents=True, exist_ok=True)
+        beside.mkdir()
+        fill(beside)
+        for path in beside.iterdir():
+            sync_file(path)
+        sync_folder(beside)
+        _put_in_place(beside, out)
+        sync_folder(out.parent)
+    except OSError as error:
+        raise StoreError(
+            f"Cannot write the folder {out}: {error.strerror or error}. Check that the folder it is in can be written "
+            "and has space left, or give another one. What was there before is still there."
+        ) from error
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+
+
+def write_file(out: Path, fill: Callable[[Path], object]) -> None:
+    """Make the file `out` of what `fill` writes to one beside it; a file that stands there is replaced.
+
+    Raises what `fill` raises, and `StoreError` where the disk fails: then all is as it was.
+    """
+    beside = out.with_name(f".{out.name}-{uuid.uuid4().hex[:12]}")
+    try:
+        fill(beside)
+        sync_file(beside)
+        beside.replace(out)
+        sync_folder(out.parent)
+    except OSError as error:
+        raise StoreError(
+            f"Cannot write {out}: {error.strerror or error}. Check that its folder is there, can be written and "
+            "has space left, or give another file. What was there before is still there."
+        ) from error
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def _put_in_place(beside: Path, out: Path) -> None:
+    if not os.path.lexists(out):
+        beside.rename(out)
+        return
+    # A folder that is not empty can be replaced by no single operation of Python's.
+    earlier = out.with_name(f"{beside.name}-earlier")
+    out.rename(earlier)
+    try:
+        beside.rename(out)
+    except OSError:
+        earlier.rename(out)
+        raise
+    shutil.rmtree(earlier)

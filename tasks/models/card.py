@@ -1,0 +1,63 @@
+"""The README.md of an exported model: what it takes and gives, how good it is, how to use it, where it comes from.
+
+Invariant: pure. Text from outside is shown as code or in a cell of a table, and breaks neither.
+"""
+
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from tasks.models.description import example_row
+from tasks.pages.words import METRIC_WORDS, count_of, plain
+
+TEMPLATE = "models/model_card.md.jinja"
+
+
+def render_card(
+    inputs: dict[str, Any],
+    labels: dict[str, Any],
+    metrics: dict[str, Any],
+    provenance: dict[str, Any],
+    sha256: dict[str, str],
+) -> str:
+    """The card, of the other files' contents and hashes."""
+    template = _environment().get_template(TEMPLATE)
+    return template.render(
+        inputs=inputs,
+        labels=labels,
+        metrics=_metric_rows(metrics),
+        validated_at=metrics["validation"] and metrics["validation"]["step"],
+        is_tested=metrics["test"] is not None,
+        provenance=provenance,
+        sha256=sha256,
+        example=repr(example_row(inputs)),
+    )
+
+
+def _metric_rows(metrics: dict[str, Any]) -> list[tuple[str, str, str]]:
+    """Name, value in validation, value on the test split."""
+    found = [metrics[split]["metrics"] if metrics[split] else {} for split in ("validation", "test")]
+    names = dict.fromkeys(name for values in found for name in values)
+    return [(METRIC_WORDS.get(name, name), *(_shown(values.get(name)) for values in found)) for name in names]
+
+
+def _shown(value: Any) -> str:
+    return f"{value:.4f}" if isinstance(value, int | float) else str(value or "")
+
+
+def _cell(text: object) -> str:
+    return plain(text).replace("|", "\\|").replace("`", "'")
+
+
+def _environment() -> Environment:
+    # Markdown, not HTML: nothing to escape but what `cell` takes care of.
+    environment = Environment(
+        loader=PackageLoader("tasks", "."),
+        autoescape=False,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters |= {"cell": _cell, "count_of": count_of}
+    return environment

@@ -1,0 +1,58 @@
+"""What an exported model takes and gives, as JSON: preprocessing, labels, sizes of the network.
+
+Invariant: a function of the data set's manifest and the configuration alone; what it says is what `holdfast_inputs.py`
+and `holdfast_model.py` read.
+"""
+
+from dataclasses import asdict
+from typing import Any
+
+from storage.datasets import FIRST_VOCABULARY_INDEX, MISSING_INDEX, UNSEEN_INDEX, DatasetManifest
+from tasks.configuration import DataConfig
+from training.configuration import ModelConfig
+from training.model.classifier import architecture_of
+from training.standalone.holdfast_model import MODEL_FORMAT
+
+
+def describe_inputs(config: DataConfig, dataset: DatasetManifest) -> dict[str, Any]:
+    """`preprocessing.json`: from a row's columns to tokens, numbers and places of categories."""
+    return {
+        "format": MODEL_FORMAT,
+        "id": config.id,
+        "text": config.text,
+        "tokens": config.tokens,
+        "attention_mask": config.attention_mask,
+        "tokenizer": None if dataset.tokenizer is None else dataset.tokenizer.name,
+        "vocabulary_size": dataset.vocabulary_size,
+        "max_tokens": dataset.max_tokens,
+        "too_long": config.too_long,
+        "numeric": [column.model_dump(mode="json") for column in dataset.numeric],
+        "categorical": [column.model_dump(mode="json") for column in dataset.categorical],
+        "missing_index": MISSING_INDEX,
+        "unseen_index": UNSEEN_INDEX,
+        "first_vocabulary_index": FIRST_VOCABULARY_INDEX,
+    }
+
+
+def describe_labels(dataset: DatasetManifest) -> dict[str, Any]:
+    """`labels.json`: the classes in the order of the outputs; of a binary target the one output is for the second."""
+    target = dataset.target
+    return {"format": MODEL_FORMAT, "column": target.column, "kind": target.kind, "classes": target.classes}
+
+
+def describe_model(config: ModelConfig, dataset: DatasetManifest, weights: list[str]) -> dict[str, Any]:
+    """`model.json`: the sizes of the network, and the files with its weights."""
+    return {"format": MODEL_FORMAT, "architecture": asdict(architecture_of(config, dataset)), "weights": weights}
+
+
+def example_row(inputs: dict[str, Any]) -> dict[str, Any]:
+    """A row that the model takes, to show how one looks: medians, and the most frequent categories."""
+    row: dict[str, Any] = {}
+    if inputs["text"] is not None:
+        row[inputs["text"]] = "Where is my parcel?"
+    else:
+        row[inputs["tokens"]] = [1, 2, 3]
+    if inputs["attention_mask"] is not None:
+        row[inputs["attention_mask"]] = [1, 1, 1]
+    row |= {column["name"]: round(column["median"], 4) for column in inputs["numeric"]}
+    return row | {column["name"]: next(iter(column["vocabulary"]), None) for column in inputs["categorical"]}

@@ -1,0 +1,70 @@
+"""A run that was prepared, trained, promoted and evaluated for real, but without Prefect and torchrun: in seconds."""
+
+from typing import Any
+
+from training.evaluation import evaluate
+
+from storage.checkpoints.checkpoints import find_complete_checkpoints
+from storage.checkpoints.results import find_evaluation
+from storage.datasets import DatasetManifest, dataset_sha256
+from storage.objects.local_store import LocalStore
+from storage.runs.run_state import RunState, SegmentRecord
+from storage.runs.transitions import end_evaluation, end_segment, record_metrics
+from tasks.configuration import RunConfig
+from tasks.data.pipeline import prepare_dataset
+from tasks.places import RunPlaces, open_places
+from tasks.running.launch import hold_lease, make_specification
+from tasks.running.promotion import promote_checkpoint
+from tests.helpers.processes import RankProcesses
+from training.specification import SegmentSpec
+from training.stopping import StopFlag
+from training.world import World
+
+
+def train_run(config: RunConfig) -> tuple[LocalStore, DatasetManifest]:
+    """The store of the run when it is complete, and its data set."""
+    places = open_places(config)
+    store = places.store
+    assert isinstance(store, LocalStore)
+    dataset = prepare_dataset(config.data, store, places.data_scratch)
+    values: dict[str, Any] = config.model_dump(mode="json")
+    places.manifest.create(
+        RunState(
+            run=config.run, created_at=1.0, config=values, dataset_digest=dataset.digest,
+            dataset_sha256=dataset_sha256(store, dataset.digest), steps_total=config.train.steps,
+        )
+    )  # fmt: skip
+    _train(config, places, store)
+    _evaluate(config, places)
+    return store, dataset
+
+
+def evaluate_as_a_rank(spec: SegmentSpec, world: World) -> None:
+    """What `training.worker` does for an evaluation."""
+    evaluate(spec, world, StopFlag())
+
+
+def _train(config: RunConfig, places: RunPlaces, store: LocalStore) -> None:
+    state = hold_lease(config, places, "train").state
+    spec = make_specification(config, places, state)
+    spec.scratch_folder.mkdir(parents=True)
+    assert RankProcesses(spec).run() == [0], (spec.scratch_folder / "ranks.log").read_text()
+    for found in reversed(find_complete_checkpoints(store, config.run, spec.fence)):
+        promote_checkpoint(config, places, found.path, found.digest)
+    steps = config.train.steps
+    record = SegmentRecord(
+        fence=spec.fence, outcome="completed", cause="", first_step=0, last_step=steps, world_size=1, started_at=0.0,
+        seconds=1.0, steps_lost=0, phases={},
+    )  # fmt: skip
+    places.manifest.commit("ended", end_segment(record))
+
+
+def _evaluate(config: RunConfig, places: RunPlaces) -> None:
+    state = hold_lease(config, places, "evaluate").state
+    spec = make_specification(config, places, state)
+    spec.scratch_folder.mkdir(parents=True)
+    assert RankProcesses(spec, evaluate_as_a_rank).run() == [0], (spec.scratch_folder / "ranks.log").read_text()
+    evaluation = find_evaluation(places.store, state.promoted)
+    assert evaluation is not None
+    places.manifest.commit("ended", end_evaluation(spec.fence))
+    places.manifest.commit("evaluated", record_metrics(evaluation["metrics"], config.train.steps))

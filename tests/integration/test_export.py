@@ -1,0 +1,339 @@
+"""From a trained run to an exported folder, and from that to predictions: the answers are those of the evaluation.
+
+One run for each job, trained once: text with metadata, and tokens with metadata.
+"""
+
+import ast
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from storage.objects.addresses import open_store
+from storage.objects.local_store import LocalStore
+from storage.runs.manifest import Manifest
+from tasks.models.export import CODE_FILES, standalone_code
+from tests.helpers.commands import call_here
+from tests.helpers.exported_runs import Exported, export_policy, export_quality
+from tests.helpers.parquet import read_split
+from tests.helpers.s3_server import BUCKET, make_bucket, use_s3
+from training.exporting.onnx_file import write_onnx
+from training.model.objective import Objective
+from training.standalone.holdfast_inputs import Encoded, join
+from training.standalone.holdfast_model import ModelFolderError, load_model, padded, verify
+from training.watching.metrics import score
+
+ROOT = Path(__file__).parents[2]
+# What torch needs of others to be imported, as its own wheel says. NumPy is not among them.
+OF_TORCH = ("typing_extensions", "filelock", "sympy", "mpmath", "networkx", "jinja2", "markupsafe", "fsspec")
+ALLOWED = ("torch", "torchgen", "functorch", "safetensors", "tokenizers", *OF_TORCH)
+FORBIDDEN = ("prefect", "duckdb", "numpy", "pyarrow", "pydantic", "flows", "tasks", "training", "storage")
+
+
+@pytest.fixture(scope="module")
+def policy(tmp_path_factory: pytest.TempPathFactory) -> Exported:
+    return export_policy(tmp_path_factory.mktemp("policy"))
+
+
+@pytest.fixture(scope="module")
+def quality(tmp_path_factory: pytest.TempPathFactory) -> Exported:
+    return export_quality(tmp_path_factory.mktemp("quality"))
+
+
+@pytest.fixture(params=["policy", "quality"])
+def exported(request: pytest.FixtureRequest) -> Exported:
+    found: Exported = request.getfixturevalue(request.param)
+    return found
+
+
+def encode_all(exported: Exported) -> Encoded:
+    model = load_model(exported.folder, "cpu")
+    columns = pq.read_table(exported.data).to_pydict()
+    return join([model.inputs.encode(columns)])
+
+
+def test_rows_become_what_the_preparation_made_of_them_to_the_last_bit(exported: Exported) -> None:
+    prepared = {row["id"]: row for row in read_split(exported.store, exported.dataset, "test").to_pylist()}
+    encoded = encode_all(exported)
+    rows = [prepared[str(name)] for name in pq.read_table(exported.data).column("id").to_pylist()]
+    assert [ids.tolist() for ids in encoded.tokens] == [row["tokens"] for row in rows]
+    assert encoded.numeric.tolist() == [[*row["numeric"], *row["missing"]] for row in rows]
+    assert encoded.categorical.tolist() == [row["categorical"] for row in rows]
+
+
+def test_predictions_have_the_metrics_of_the_evaluation(exported: Exported, tmp_path: Path) -> None:
+    result = tmp_path / "result.parquet"
+    done = call_here(["predict", exported.folder, exported.data, result])
+    assert done.returncode == 0, done.stderr
+    table, data = pq.read_table(result), pq.read_table(exported.data)
+    classes = exported.dataset.target.classes
+    assert table.column_names == ["id", "predicted", *(f"probability_{name}" for name in classes)]
+    assert table.column("id").equals(data.column("id"))
+    probabilities = np.stack([table.column(f"probability_{name}").to_numpy() for name in classes], axis=1)
+    assert probabilities.sum(axis=1) == pytest.approx(1)
+    assert table.column("predicted").to_pylist() == [classes[place] for place in probabilities.argmax(axis=1)]
+    is_binary = exported.dataset.target.kind == "binary"
+    logits = torch.from_numpy(np.log(probabilities))
+    logits = logits[:, 1:] - logits[:, :1] if is_binary else logits
+    labels = torch.tensor([classes.index(label) for label in exported.labels])
+    target = exported.dataset.target
+    expected = Manifest(exported.store, exported.run).load_head().state.metrics
+    assert expected is not None
+    assert score(logits, labels, target, Objective(target, 0.0, 0.0, 1)) == pytest.approx(expected, abs=1e-5)
+
+
+def test_the_onnx_file_gives_the_same_answers_for_any_number_of_rows_of_any_length(policy: Exported) -> None:
+    require_same_answers_of_onnx(policy, policy.folder)
+
+
+@pytest.mark.slow
+def test_the_onnx_file_of_a_binary_model_gives_the_same_answers(quality: Exported, tmp_path: Path) -> None:
+    folder = tmp_path / "copy"
+    shutil.copytree(quality.folder, folder)
+    write_onnx(folder, is_binary=True)
+    require_same_answers_of_onnx(quality, folder)
+
+
+def require_same_answers_of_onnx(exported: Exported, folder: Path) -> None:
+    model, encoded = load_model(exported.folder, "cpu"), encode_all(exported)
+    expected = model.logits(encoded)
+    session = onnxruntime.InferenceSession(folder / "model.onnx")
+    for rows in (slice(0, 1), slice(1, 4), slice(4, len(encoded))):
+        tokens = encoded.tokens[rows]
+        logits, probabilities = session.run(
+            ["logits", "probabilities"],
+            {
+                "tokens": padded(tokens).numpy(),
+                "lengths": np.array([len(ids) for ids in tokens]),
+                "numeric": encoded.numeric[rows].numpy(),
+                "categorical": encoded.categorical[rows].numpy(),
+            },
+        )
+        assert np.abs(logits - expected[rows].numpy()).max() < 1e-4
+        assert np.abs(probabilities - model.probabilities_of(expected[rows]).numpy()).max() < 1e-4
+
+
+def test_the_lines_of_an_exports_readme_do_in_a_process_with_torch_and_safetensors_alone(
+    quality: Exported, tmp_path: Path
+) -> None:
+    (lines,) = code_blocks(quality.folder / "README.md")
+    moved = tmp_path / "moved"
+    shutil.copytree(quality.folder, moved)
+    (answer,) = run_with_torch_alone(lines, moved, tmp_path)
+    assert answer.split(" ", 1)[0] in quality.dataset.target.classes
+
+
+def test_the_ten_lines_of_our_readme_do_so_too_and_tokenise(policy: Exported, tmp_path: Path) -> None:
+    (ours,), (theirs,) = code_blocks(ROOT / "README.md"), code_blocks(policy.folder / "README.md")
+    assert len(ours.splitlines()) <= 10
+    shutil.copytree(policy.folder, tmp_path / "requests-model")
+    lines = f"{ours}\nimport os\nos.chdir('requests-model')\n{theirs}"
+    answers = run_with_torch_alone(lines, tmp_path, tmp_path)
+    assert [answer.split(" ", 1)[0] in policy.dataset.target.classes for answer in answers] == [True, True]
+
+
+def code_blocks(readme: Path) -> list[str]:
+    return [block.partition("```")[0] for block in readme.read_text().split("```python\n")[1:]]
+
+
+def run_with_torch_alone(lines: str, folder: Path, tmp_path: Path) -> list[str]:
+    """What the lines print in `folder`, line by line, in a process that finds torch, and what it needs, and no more."""
+    site = tmp_path / "site"
+    site.mkdir()
+    for name in ALLOWED:
+        spec = find_spec(name)
+        assert spec is not None and spec.origin is not None
+        origin = Path(spec.origin)
+        found = origin.parent if origin.name == "__init__.py" else origin
+        (site / found.name).symlink_to(found)
+    check = (
+        "import sys\nfrom importlib.util import find_spec\n"
+        f"assert not [name for name in {FORBIDDEN} if name in sys.modules or find_spec(name)]\n"
+    )
+    program = f"import sys\nsys.path.append({str(site)!r})\n{check}{lines}\n{check}"
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", program], cwd=folder, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_a_file_that_was_changed_is_named(policy: Exported, tmp_path: Path) -> None:
+    folder = tmp_path / "copy"
+    shutil.copytree(policy.folder, folder)
+    verify(folder)
+    for path in sorted(folder.iterdir()):
+        whole = path.read_bytes()
+        path.write_bytes(whole[:-3] + bytes([whole[-3] ^ 1]) + whole[-2:])
+        with pytest.raises(ModelFolderError, match=path.name):
+            verify(folder)
+        path.unlink()
+        with pytest.raises(ModelFolderError, match=path.name):
+            verify(folder)
+        path.write_bytes(whole)
+    verify(folder)
+
+
+def test_the_card_says_where_the_model_comes_from(exported: Exported) -> None:
+    card, stated = (exported.folder / "README.md").read_text(), json.loads((exported.folder / "files.json").read_text())
+    state = Manifest(exported.store, exported.run).load_head().state
+    assert state.promoted is not None
+    for fact in (state.promoted.weights_sha256, state.promoted.digest, state.dataset_digest, state.dataset_sha256):
+        assert str(fact) in card
+    provenance = json.loads((exported.folder / "provenance.json").read_text())
+    assert provenance["ledger_head"]["sha256"] in card
+    assert all(digest in card for name, digest in stated["sha256"].items() if name != "README.md")
+    assert set(stated["sha256"]) | {"files.json"} == {path.name for path in exported.folder.iterdir()}
+    metrics = json.loads((exported.folder / "metrics.json").read_text())
+    assert metrics["test"]["metrics"] == state.metrics
+    assert f"{metrics['validation']['metrics']['macro_f1']:.4f}" in card
+
+
+def test_the_code_in_the_folder_is_that_of_training_and_imports_no_other(policy: Exported) -> None:
+    for name in CODE_FILES:
+        code = (policy.folder / name).read_text()
+        ours = (ROOT / "training/standalone" / name).read_text()
+        assert code == standalone_code(name) == ours.replace("from training.standalone.holdfast_", "from holdfast_")
+        nodes = list(ast.walk(ast.parse(code)))
+        names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+        names |= {str(node.module) for node in nodes if isinstance(node, ast.ImportFrom)}
+        own = {f"holdfast_{part}" for part in ("network", "inputs", "model")}
+        allowed = {*sys.stdlib_module_names, "torch", "safetensors", "tokenizers", *own}
+        assert {found.partition(".")[0] for found in names} <= allowed
+
+
+def test_what_cannot_be_exported_is_one_error_and_changes_nothing(policy: Exported, tmp_path: Path) -> None:
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "notes.txt").write_text("keep me")
+    for arguments, said in (
+        ([mine], "is no exported model"),
+        ([mine, "--overwrite"], "is no exported model"),
+        ([policy.folder], "Give --overwrite to replace it"),
+        ([tmp_path / "new", "--checkpoint", "5"], "keeps no checkpoint of step 5"),
+        ([policy.data / "out", "--no-onnx"], "Cannot write the folder"),
+    ):
+        done = call_here(["export", policy.address, *arguments])
+        assert (done.returncode, said in " ".join(done.stderr.split())) == (2, True), done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+    assert (mine / "notes.txt").read_text() == "keep me"
+
+
+def test_a_damaged_checkpoint_is_not_exported_and_an_earlier_export_stays(policy: Exported, tmp_path: Path) -> None:
+    store = LocalStore(tmp_path / "store")
+    shutil.copytree(policy.store.root, store.root, symlinks=True)
+    out, address = tmp_path / "out", f"{store.address}/runs/{policy.run}"
+    assert call_here(["export", address, out, "--no-onnx"]).returncode == 0
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    state = Manifest(store, policy.run).load_head().state
+    for record in state.kept:
+        weights = store.root / record.path / "model.safetensors"
+        damaged = bytearray(weights.read_bytes())
+        damaged[-5] ^= 1
+        weights.unlink()
+        weights.write_bytes(damaged)
+    done = call_here(["export", address, out, "--no-onnx", "--overwrite"])
+    assert done.returncode == 2
+    assert "was changed after it was written" in done.stderr and "--checkpoint" in done.stderr
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+    assert {path.name for path in tmp_path.iterdir()} == {"store", "out"}
+
+
+def test_an_earlier_export_is_replaced_and_each_kept_step_can_be_exported(policy: Exported, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    steps = []
+    for choice in ("2", "newest"):
+        done = call_here(["export", policy.address, out, "--checkpoint", choice, "--no-onnx", "--overwrite", "--json"])
+        steps.append(json.loads(done.stdout)["step"])
+        assert json.loads((out / "provenance.json").read_text())["step"] == steps[-1]
+    assert steps == [2, 6]
+    verify(out)
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_run_in_a_bucket_is_exported_alike(
+    quality: Exported, s3_endpoint: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    use_s3(monkeypatch, s3_endpoint)
+    make_bucket(s3_endpoint)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # where copies are kept
+    store, out = open_store(f"s3://{BUCKET}/exported"), tmp_path / "out"
+    for key in quality.store.list_keys(""):
+        store.write(key, quality.store.read(key))
+    done = call_here(["export", f"{store.address}/runs/{quality.run}", out, "--checkpoint", "newest", "--no-onnx"])
+    assert done.returncode == 0, done.stderr
+    verify(out)
+    for name in ("model.safetensors", "model.json", "preprocessing.json", "labels.json", "metrics.json"):
+        assert (out / name).read_bytes() == (quality.folder / name).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda table: table.drop_columns("text"), "has no column 'text'"),
+        (lambda table: table.drop_columns("language"), "has no column 'language'"),
+        (lambda table: replaced(table, "text", pa.array(range(len(table)))), "a column 'text' of the wrong type"),
+        (lambda table: replaced(table, "age_days", pa.array(["x"] * len(table))), "'age_days' of the wrong type"),
+        (lambda table: replaced(table, "text", pa.array(["a"] * 9 + [None] * (len(table) - 9))), "in row 9, where"),
+        (
+            lambda table: replaced(table, "text", pa.array(["a", " \u200b"] * (len(table) // 2) + ["a"])),
+            "in row 1, where",
+        ),
+        (lambda table: replaced(table, "text", pa.array(["word " * 99] * len(table))), "--truncate keeps the first"),
+        (lambda table: replaced(table, "age_days", pa.array([float("inf")] * len(table))), "a finite number"),
+    ],
+)
+def test_data_that_do_not_fit_are_one_error_and_what_was_there_stays(
+    policy: Exported, tmp_path: Path, change: Callable[[pa.Table], pa.Table], said: str
+) -> None:
+    rows = pq.read_table(policy.data)
+    rows = rows.slice(0, len(rows) - (len(rows) + 1) % 2)  # an odd number
+    pq.write_table(change(rows), tmp_path / "data.parquet")
+    result = tmp_path / "result.parquet"
+    result.write_text("what was there")
+    done = call_here(["predict", policy.folder, tmp_path / "data.parquet", result])
+    assert (done.returncode, said in done.stderr) == (2, True), done.stderr
+    assert "No result was written." in done.stderr
+    assert result.read_text() == "what was there"
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def replaced(table: pa.Table, name: str, values: pa.Array) -> pa.Table:
+    return table.set_column(table.schema.get_field_index(name), name, values)
+
+
+def test_a_folder_or_a_file_that_is_none_is_one_error(policy: Exported, tmp_path: Path) -> None:
+    (tmp_path / "text.parquet").write_text("no parquet")
+    result = tmp_path / "result.parquet"
+    for arguments, said in (
+        ([tmp_path, policy.data, result], "is no exported model"),
+        ([policy.folder, tmp_path / "absent.parquet", result], "There is no file"),
+        ([policy.folder, tmp_path / "text.parquet", result], "cannot be read"),
+        ([policy.folder, policy.data, policy.data], "are the same file"),
+        ([policy.folder, policy.data, tmp_path / "no" / "result.parquet"], "Cannot write"),
+    ):
+        done = call_here(["predict", *arguments])
+        assert (done.returncode, said in " ".join(done.stderr.split())) == (2, True), done.stderr
+    assert not result.exists()
+
+
+def test_rows_without_ids_are_numbered_and_too_long_ones_cut_where_that_is_asked(
+    policy: Exported, tmp_path: Path
+) -> None:
+    rows = pq.read_table(policy.data).drop_columns("id")
+    long = replaced(rows, "text", pa.array([f"{text} {'again ' * 80}" for text in rows.column("text").to_pylist()]))
+    pq.write_table(long, tmp_path / "data.parquet")
+    done = call_here(["predict", policy.folder, tmp_path / "data.parquet", tmp_path / "result.parquet", "--truncate"])
+    assert done.returncode == 0, done.stderr
+    assert pq.read_table(tmp_path / "result.parquet").column("row").to_pylist() == list(range(len(rows)))

@@ -1,0 +1,1 @@
+"""What an exported model says about many rows, in bounded memory."""

@@ -1,0 +1,77 @@
+"""Predictions for rows that come in batches, by an exported model.
+
+Rows are collected into windows, in which those of about one length go through the network together: little padding.
+Invariant: predictions come in the order of the rows, and memory holds one window, whatever the number of rows.
+"""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Generic, NamedTuple, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from storage.errors import ConfigurationError, ContractError
+from training.standalone.holdfast_inputs import Columns, Encoded, InputError, join
+from training.standalone.holdfast_model import Model, ModelFolderError, load_model
+
+WINDOW_ROWS = 16_384
+_Tag = TypeVar("_Tag")
+
+
+class Predicted(NamedTuple, Generic[_Tag]):
+    """Of one window: what its batches came with, the label of each row, and the probabilities [N, classes]."""
+
+    tags: list[_Tag]
+    labels: list[str]
+    probabilities: NDArray[np.float64]
+
+
+def open_model(folder: Path, threads: int | None, truncates: bool) -> Model:
+    """The model, computed by so many threads; raises `ConfigurationError` if the folder is no export, or was changed.
+
+    With `truncates` the first tokens are kept of a row that is too long, also where training refused such rows.
+    """
+    if threads is not None:
+        torch.set_num_threads(threads)
+    try:
+        model = load_model(folder)
+    except (ModelFolderError, ImportError) as error:
+        raise ConfigurationError(str(error)) from error
+    model.inputs.truncates = model.inputs.truncates or truncates
+    return model
+
+
+def predict_windows(model: Model, batches: Iterable[tuple[_Tag, Columns]]) -> Iterator[Predicted[_Tag]]:
+    """Predictions for all rows of all batches. Raises `ContractError` for a row that the model does not take."""
+    tags: list[_Tag] = []
+    window: list[Encoded] = []
+    num_rows = first_row = 0
+    for tag, columns in batches:
+        tags.append(tag)
+        window.append(_encode(model, columns, first_row))
+        first_row += len(window[-1])
+        num_rows += len(window[-1])
+        if num_rows >= WINDOW_ROWS:
+            yield _predict(model, tags, window)
+            tags, window, num_rows = [], [], 0
+    if window:
+        yield _predict(model, tags, window)
+
+
+def _predict(model: Model, tags: list[_Tag], window: list[Encoded]) -> Predicted[_Tag]:
+    logits = model.logits(join(window))
+    return Predicted(tags, model.labels_of(logits), model.probabilities_of(logits).numpy())
+
+
+def _encode(model: Model, columns: Columns, first_row: int) -> Encoded:
+    try:
+        return model.inputs.encode(columns)
+    except InputError as error:
+        row = "" if error.row is None else f" in row {first_row + error.row:,}, where the first row is 0"
+        raise ContractError(
+            f"Column {error.column!r} has what the model does not take{row}.\n  expected: {error.expected}\n"
+            f"  found: {error.found}\n  what to do: correct or drop such rows; --truncate keeps the first tokens of "
+            "those that are too long\nNo result was written."
+        ) from error

@@ -34,6 +34,7 @@ CHANGEABLE = (
     "segment",
     "notices",
     "cluster",
+    "tracking",
     "retry",
 )
 # What a new run has where its configuration says nothing, and what is kept from then on: by section and field.

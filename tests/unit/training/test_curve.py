@@ -22,9 +22,9 @@ def make_curve(every_steps: int) -> LossCurve:
     return LossCurve(ALONE, every_steps, SPIKES)
 
 
-def figures(*losses: float, num_outside: int = 0, num_rounded_away: int = 0) -> torch.Tensor:
+def figures(*losses: float, num_outside: int = 0, num_rounded_away: int = 0, norm: float = 1.0) -> torch.Tensor:
     """What a step of so many leaves gives."""
-    return torch.tensor([*losses, num_outside, num_rounded_away], dtype=torch.float64)
+    return torch.tensor([*losses, num_outside, num_rounded_away, norm], dtype=torch.float64)
 
 
 def steps(count: int) -> list[torch.Tensor]:

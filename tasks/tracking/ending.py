@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from contextvars import copy_context
 
 from storage.errors import (
     HoldfastError,
@@ -24,9 +25,9 @@ from tasks.tracking.configuration import TrackingConfig
 from tasks.tracking.description import describe_checkpoints, describe_model
 from tasks.tracking.mlflow_server import MlflowServer
 from tasks.tracking.points import Snapshot
-from tasks.tracking.recorder import Keeper, Warn, wanted_of
+from tasks.tracking.recorder import Keeper, wanted_of
 from tasks.tracking.sending import Sender
-from tasks.tracking.tracker import TrackerError
+from tasks.tracking.trouble import Warn, has_recovered, tell_of_trouble
 
 # What ends a flow and leaves a run behind that got on.
 ENDS = (RunStoppedError, SegmentFailedError, RunDivergedError, QualityGateError, LedgerViolationError)
@@ -52,32 +53,32 @@ def _send_the_rest(config: TrackingConfig, open_store: Callable[[], Store], run:
     try:
         store = open_store()
         snapshot = Keeper(config, store, run).keep({}, is_last=True)
-        if config.kind == "mlflow":
-            _send(config, store, snapshot)
     except (HoldfastError, OSError) as error:
-        warn(f"Not all figures of the run were passed on: {error} `holdfast run` with the same configuration does it.")
+        warn(f"Not all figures of the run could be kept for its trackers; the same command run again does it: {error}")
+        return
+    if config.kind == "mlflow":
+        _send(config, store, snapshot, warn)
 
 
-def _send(config: TrackingConfig, store: Store, snapshot: Snapshot) -> None:
-    """In a thread, so that an answer that never comes is not waited for. Raises `HoldfastError`."""
-    server, errors = MlflowServer(config), list[HoldfastError]()
+def _send(config: TrackingConfig, store: Store, snapshot: Snapshot, warn: Warn) -> None:
+    """In a thread, so that an answer that never comes is not waited for."""
+    server, context = MlflowServer(config), copy_context()
     sender = Sender(server)
-    wanted = wanted_of(store, snapshot, config.run_name, _files_of(store, snapshot))
 
     def work() -> None:
         try:
-            sender.send(wanted)
+            files = _files_of(store, snapshot)
+            sender.send(wanted_of(store, snapshot, config.run_name, files))
+            has_recovered(server.address)
         except HoldfastError as error:
-            errors.append(error)
+            tell_of_trouble(server.address, error, warn)
 
-    thread = threading.Thread(target=work, name="tracker", daemon=True)
+    thread = threading.Thread(target=lambda: context.run(work), name="tracker", daemon=True)
     thread.start()
     _wait(thread, sender, PATIENCE * config.timeout_seconds)
-    sender.abandon()
     if thread.is_alive():
-        raise TrackerError(f"The tracker at {server.address} takes too long.")
-    if errors:
-        raise errors[0]
+        tell_of_trouble(server.address, f"The tracker at {server.address} takes too long.", warn)
+    sender.abandon()
 
 
 def _wait(thread: threading.Thread, sender: Sender, patience_seconds: float) -> None:

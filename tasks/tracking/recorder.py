@@ -19,15 +19,16 @@ from storage.runs.manifest import Manifest
 from storage.runs.run_state import CheckpointRecord
 from tasks.beside.companion import Companion
 from tasks.tracking.configuration import TrackingConfig
-from tasks.tracking.csv_file import write_csv
 from tasks.tracking.description import identity_of, parameters_of, status_of, tags_of
+from tasks.tracking.files.csv_file import write_csv
+from tasks.tracking.files.tensorboard_files import write_events
 from tasks.tracking.machine import Averages, Machine
 from tasks.tracking.marks import Marks, read_marks, write_marks
 from tasks.tracking.mlflow_server import MlflowServer
 from tasks.tracking.points import Snapshot, read_points
 from tasks.tracking.sending import Sender, Wanted
-from tasks.tracking.tensorboard_files import write_events
 from tasks.tracking.tracker import Tracker
+from tasks.tracking.trouble import Warn, has_recovered, tell_of_trouble
 from training.watching.reporter import Report
 
 MEASURE_SECONDS = 10.0
@@ -36,10 +37,6 @@ FILES_SHARE = 50
 FILES_SECONDS = 60.0
 # At the end of a segment, for a server that has answered so far.
 END_SECONDS = 10.0
-
-CONSEQUENCE = "The run goes on as ever; what the tracker misses is sent later, at the latest at the end of the flow."
-
-Warn = Callable[[str], None]
 
 
 class Recorder(Companion):
@@ -146,7 +143,7 @@ class Sending:
         self._newest: Snapshot | None = None
         self._changed = threading.Condition()
         self._is_over = False
-        self._is_in_trouble = self._has_told = False
+        self._is_in_trouble = False
         context = copy_context()  # by which Prefect knows the flow run
         self._thread = threading.Thread(target=lambda: context.run(self._work), name="tracker", daemon=True)
 
@@ -166,8 +163,9 @@ class Sending:
             self._changed.notify()
         if not self._is_in_trouble:
             self._thread.join(END_SECONDS)
-        if self._thread.is_alive() and not self._has_told:
-            self._tell(f"The tracker at {self._address} has not taken all that there was within {END_SECONDS:.0f} s.")
+        if self._thread.is_alive():
+            why = f"The tracker at {self._address} has not taken all that there was within {END_SECONDS:.0f} s."
+            tell_of_trouble(self._address, why, self._warn)
         self._sender.abandon()
 
     def _work(self) -> None:
@@ -175,20 +173,16 @@ class Sending:
             try:
                 self._sender.send(wanted_of(self._store, snapshot, self._name))
                 self._is_in_trouble = False
+                has_recovered(self._address)
             except HoldfastError as error:
                 self._is_in_trouble = True
-                if not self._has_told:
-                    self._tell(str(error))
+                tell_of_trouble(self._address, error, self._warn)
 
     def _next(self) -> Snapshot | None:
         with self._changed:
             self._changed.wait_for(lambda: self._newest is not None or self._is_over)
             snapshot, self._newest = self._newest, None
             return snapshot
-
-    def _tell(self, why: str) -> None:
-        self._has_told = True
-        self._warn(f"{why} {CONSEQUENCE}")
 
 
 def wanted_of(store: Store, snapshot: Snapshot, name: str | None, files: Mapping[str, bytes] | None = None) -> Wanted:

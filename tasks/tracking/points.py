@@ -84,6 +84,7 @@ def _read_entries(store: Store, state: RunState, after_step: int) -> list[Mappin
 
 
 def _first_step(entries: Mapping[str, Any]) -> float:
-    steps = [entries["loss"][0][0]] if entries["loss"] else []
-    steps += [entries["validation"][0]["step"]] if entries["validation"] else []
-    return max(steps, default=float("inf"))
+    """From which on a part has all there is; of a part without a validation nobody knows."""
+    if not entries["loss"] or not entries["validation"]:
+        return float("inf")
+    return float(max(entries["loss"][0][0], entries["validation"][0]["step"]))

@@ -34,11 +34,7 @@ def identity_of(state: RunState) -> str:
 def parameters_of(state: RunState) -> dict[str, str]:
     """The configuration by dotted names, as text. What is not set is left out, and so is who tracks."""
     found = _flatten(state.config, "")
-    return {
-        name: text[:MAX_PARAMETER_CHARACTERS]
-        for name, text in found
-        if text and not name.startswith(("tracking.", "run."))
-    }
+    return {name: text[:MAX_PARAMETER_CHARACTERS] for name, text in found if text and not name.startswith("tracking.")}
 
 
 def tags_of(store: Store, state: RunState) -> dict[str, str]:

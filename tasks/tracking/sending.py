@@ -98,7 +98,7 @@ class Sender:
             self._call(self._tracker.put_file, live.run, name, data)
 
     def _look_up(self, wanted: Wanted) -> _Live:
-        """The newest version; of two that were made at once the one that began first."""
+        """The newest version; of two that were made at once the same one for whoever looks."""
         found = self._call(self._tracker.find_runs, wanted.identity)
         if not found:
             return _Live(self._create(wanted, version=1), [])

@@ -30,7 +30,7 @@ from tests.helpers.parquet import text_columns, write_parquet
 from tests.helpers.prefect_server import find_free_port
 from tests.helpers.silent_servers import running_silent_server
 from tests.helpers.tiny_runs import write_tiny_configuration
-from tests.unit.tasks.test_tracking_sending import RESUME_STEP, STORY, points_up_to
+from tests.helpers.tracked_story import RESUME_STEP, SECOND, STORY, points_up_to
 from training.data.order import SampleOrder
 
 pytestmark = pytest.mark.server
@@ -85,7 +85,7 @@ def test_a_real_server_has_each_step_once_whatever_is_sent_again(address: str) -
         for sender in (first, second, first):
             sender.send(chapter)
     (live,) = read_curves(address)
-    assert live.values("loss") == {p.step: p.value for p in points_up_to(40, 2.0, RESUME_STEP) if p.key == "loss"}
+    assert live.values("loss") == {p.step: p.value for p in points_up_to(40, SECOND, RESUME_STEP) if p.key == "loss"}
     assert live.parameters == {"train.steps": "100", "train.seed": "0"}
     assert live.info["status"] == "FINISHED" and live.info["run_name"] == "run"
     (old,) = read_curves(address, view="DELETED_ONLY")

@@ -9,7 +9,7 @@ from prefect import flow
 from prefect.client.schemas.objects import State
 from prefect.states import Completed
 
-from flows.commands.evaluate import require_one, source_here
+from flows.commands.models.evaluate import require_one, source_here
 from flows.deployed import describe_failure, find_named_run
 from storage.errors import HoldfastError
 from tasks.evaluations.evaluation import evaluate_checkpoint

@@ -9,7 +9,7 @@ from prefect import flow
 from prefect.client.schemas.objects import State
 from prefect.states import Completed
 
-from flows.commands.export import render_export
+from flows.commands.models.export import render_export
 from flows.deployed import describe_failure, find_named_run
 from storage.errors import HoldfastError
 from tasks.models.export import export_run

@@ -28,6 +28,7 @@ from tasks.configuration import RunConfig
 from tasks.data.contract.judge_process import dismiss_judge
 from tasks.evaluate import evaluate_run
 from tasks.keeping.given import with_given
+from tasks.places import open_places
 from tasks.prepare import prepare_data
 from tasks.recover import recover
 from tasks.report import leave_report, publish_report
@@ -35,9 +36,12 @@ from tasks.running.getting_on import require_progress
 from tasks.running.launch import require_launchable
 from tasks.segment import train_segment
 from tasks.step import SKIPPED, raise_unless_done
+from tasks.telling.announce import warn
 from tasks.telling.final_errors import never_retry
 from tasks.telling.run_end import tell_complete, telling_of_errors
 from tasks.telling.server import tell_all
+from tasks.tracking.ending import sending_the_rest
+from tasks.tracking.required import require_tracking
 
 
 @flow(name="train", flow_run_name="{config.run}", retries=3, retry_delay_seconds=5, persist_result=False)
@@ -48,7 +52,8 @@ def train(config: RunConfig, max_segments: int | None = None) -> RunState | Stat
     asked for its end, and skipped where another process trains the run.
     """
     try:
-        with telling_of_errors(config):
+        rest = sending_the_rest(config.tracking, lambda: open_places(config).store, config.run, warn)
+        with telling_of_errors(config), rest:
             state = _train(config, max_segments)
         tell_all()
         return state
@@ -68,6 +73,7 @@ def train(config: RunConfig, max_segments: int | None = None) -> RunState | Stat
 
 
 def _train(config: RunConfig, max_segments: int | None) -> RunState:
+    require_tracking(config.tracking)
     require_launchable(config)
     dataset = prepare_data(config)
     dismiss_judge()

@@ -36,6 +36,7 @@ CHANGEABLE = (
     "segment",
     "notices",
     "cluster",
+    "tracking",
     "retry",
 )
 # What a new run has where its configuration says nothing, and what is kept from then on: by section and field.

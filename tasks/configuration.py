@@ -11,6 +11,7 @@ from pydantic import Field, SerializerFunctionWrapHandler, field_validator, mode
 from storage.objects.addresses import MAX_RUN_NAME_CHARACTERS, RUN_NAME_PATTERN
 from tasks.launching.configuration import ClusterConfig
 from tasks.stopping.notices.configuration import NoticesConfig
+from tasks.tracking.configuration import TrackingConfig
 from training.configuration import (
     CheckpointConfig,
     ConfigModel,
@@ -356,6 +357,7 @@ class RunConfig(ConfigModel):
     segment: SegmentConfig = SegmentConfig()
     notices: NoticesConfig = NoticesConfig()
     cluster: ClusterConfig = ClusterConfig()
+    tracking: TrackingConfig = TrackingConfig()
     retry: RetryConfig = RetryConfig()
 
     @property

@@ -6,12 +6,7 @@ checkpoint is promoted while its segment runs, so the resume point is never olde
 
 from collections.abc import Sequence
 
-from storage.errors import (
-    ConflictError,
-    CorruptObjectError,
-    FencedError,
-    StoreError,
-)
+from storage.errors import ConflictError, CorruptObjectError, FencedError, StoreError
 from storage.objects.addresses import run_address
 from storage.runs.holders import this_process
 from storage.runs.run_state import CheckpointRecord, RunState, SegmentRecord
@@ -44,6 +39,7 @@ from tasks.telling.announce import announce, warn
 from tasks.telling.audience import Audience
 from tasks.telling.display import SegmentDisplay
 from tasks.telling.segment_end import describe_segment_end
+from tasks.tracking.recorder import tracking
 from training.watching.reporter import CheckpointReport, Report
 
 
@@ -77,10 +73,11 @@ class _Segment:
         announce(_describe_start(head.state, config))
         wishes, picture = Wishes(places, lease.fence, self._request), LivePicture(config, places)
         beating, monitored = Heartbeat(places, lease.fence, lease.first_step), monitoring(config, places, head.state)
-        with beating as heartbeat, wishes, picture, monitored as monitor:
+        tracked = tracking(config.tracking, places.store, config.run, warn, has_machine=config.cluster.kind == "local")
+        with beating as heartbeat, wishes, picture, monitored as monitor, tracked as tracker:
             clear_strays(places, head)
             with job, LiveLog(places, lease), SegmentDisplay(config, lease.first_step) as display:
-                self._supervise(job, head.state, [display, picture, monitor], heartbeat)
+                self._supervise(job, head.state, [display, picture, monitor, tracker], heartbeat)
             record = self._patience.attempt(
                 f"Settling segment {lease.fence}", lambda: settle_segment(config, places, lease, promote)
             )

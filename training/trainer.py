@@ -51,7 +51,7 @@ class Trainer:
         """From the state at `step` to the state at `step + 1`.
 
         Returns, on the device and in fp64, the loss of each leaf of the step, zero for those of other ranks, and behind
-        them the sum's two tallies: [leaves + 2].
+        them the sum's two tallies and the norm of the gradient: [leaves + 3].
         """
         losses = torch.zeros(self._config.leaves, dtype=torch.float64, device=self.device)
         for _ in self._sum.attempts():
@@ -59,8 +59,8 @@ class Trainer:
                 losses[leaf.index] = self._add_gradient(step, leaf, is_last=leaf is leaves[-1])
         for leaf in leaves:
             self.consumption.record(step, leaf)
-        self.optimization.step(step)
-        return torch.cat([losses, self._sum.take_tallies().double()])
+        norm = self.optimization.step(step)
+        return torch.cat([losses, self._sum.take_tallies().double(), norm.double().reshape(1)])
 
     def _add_gradient(self, step: int, leaf: Leaf, is_last: bool) -> Tensor:
         """Forward and backward of one leaf, its gradient into the sum; its loss."""

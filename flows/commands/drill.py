@@ -200,7 +200,8 @@ class Drill:
 
     def _assign(self, run: str, world_size: int) -> list[str]:
         shared = ["train.share_gpus=true"] if 0 < self.num_gpus < world_size and run == self.plan.interrupted else []
-        return [*self.assignments, f"run={run}", f"train.ranks={world_size}", *shared]
+        # A drill's runs are nobody's experiments.
+        return [*self.assignments, "tracking={}", f"run={run}", f"train.ranks={world_size}", *shared]
 
     def _command(self) -> str:
         """What makes the same drill again."""

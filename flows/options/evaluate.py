@@ -38,7 +38,7 @@ def evaluate(
     of this machine do it, one unless --set train.ranks=2 says otherwise, and --set train.device=cpu leaves GPUs alone.
     On the test split a temperature is fitted too, on validation, and kept beside the checkpoint for `holdfast export`.
     """
-    from flows.commands.evaluate import evaluate_here
+    from flows.commands.models.evaluate import evaluate_here
     from tasks.evaluations.words import render_evaluation
 
     store, name = find_run(run, assignments or [])

@@ -26,6 +26,6 @@ def export(
     into it is hashed first. Nothing about the run is changed; it may be in training.
     """
     store, name = find_run(run, assignments or [])
-    from flows.commands.export import export_with_display, render_export
+    from flows.commands.models.export import export_with_display, render_export
 
     print_result(export_with_display(store, name, checkpoint, out, not no_onnx, overwrite), as_json, render_export)

@@ -27,6 +27,6 @@ def predict(
     RESULT has the rows of DATA in their order: the id, or the row's number where there is none; the predicted label;
     the probability of each label. Memory does not grow with the number of rows. A GPU is used where torch finds one.
     """
-    from flows.commands.predict import predict_with_display
+    from flows.commands.models.predict import predict_with_display
 
     print(predict_with_display(model, data, result, threads, truncate))

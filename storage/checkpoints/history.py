@@ -9,6 +9,8 @@ from typing import Any
 from storage.objects.history import HistoryPart, walk_history
 from storage.objects.store import Store
 
+ENTRIES = ("loss", "gradient_norm", "validation")
+
 
 def newest_part_of(state: Mapping[str, Any]) -> HistoryPart | None:
     """The newest part that a checkpoint's `state.json` names, or None while it holds all of the history itself."""
@@ -19,8 +21,9 @@ def newest_part_of(state: Mapping[str, Any]) -> HistoryPart | None:
 def read_whole_history(store: Store, state: Mapping[str, Any]) -> dict[str, list[Any]]:
     """Loss curve and validations of a checkpoint's `state.json` from step 0 on. Raises `CorruptObjectError`.
 
-    `loss` has points (step, mean loss, learning rate), `validation` the metrics of each by step.
+    `loss` has points (step, mean loss, learning rate), `gradient_norm` (step, norm before it was clipped), `validation`
+    the metrics of each by step. Of steps that an earlier version made there is no `gradient_norm`.
     """
     parts = [content.entries for content in walk_history(store, newest_part_of(state))][::-1]
-    recent = state["history"]
-    return {name: [entry for part in [*parts, recent] for entry in part[name]] for name in ("loss", "validation")}
+    parts.append(state["history"])
+    return {name: [entry for part in parts for entry in part.get(name, [])] for name in ENTRIES}

@@ -63,16 +63,20 @@ class Optimization:
         """Add the gradients of `loss` to those accumulated so far."""
         self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
 
-    def step(self, step: int) -> None:
-        """Clip the accumulated gradients, change the weights, forget the gradients. fp16 overflow skips the change."""
+    def step(self, step: int) -> Tensor:
+        """Clip the accumulated gradients, change the weights, forget the gradients. fp16 overflow skips the change.
+
+        Returns the norm that the gradient had before it was clipped: [], on the device, the same on every rank.
+        """
         optimizer: Any = self.optimizer  # the scaler asks for its groups and its step alone
         self.scaler.unscale_(optimizer)
-        nn.utils.clip_grad_norm_(self._parameters.values(), self._config.clip_norm)
+        norm: Tensor = nn.utils.clip_grad_norm_(self._parameters.values(), self._config.clip_norm)
         self.optimizer.learning_rate = learning_rate(self._config, step, self._rollbacks)
         self.scaler.step(optimizer)
         self.scaler.update()
         self.optimizer.zero_grad()
         self.loss_scale = self._read_loss_scale()
+        return norm
 
     @property
     def is_exhausted(self) -> bool:

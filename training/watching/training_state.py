@@ -16,7 +16,7 @@ from training.watching.curve import LossCurve
 
 STATE_FORMAT = 4
 OLDEST_STATE_FORMAT = 3  # has all of the history in itself
-# Points of the loss curve and validations that a checkpoint has in itself; 60 bytes each.
+# Points of the loss curve, norms of gradients and validations that a checkpoint has in itself; up to 60 bytes each.
 MAX_RECENT = 1_000
 
 
@@ -74,16 +74,18 @@ class TrainingState:
 
         The last point and the last validation stay here, where they are looked at.
         """
-        losses, validations = self.curve.points, self.validations
-        if len(losses) + len(validations) < MAX_RECENT:
+        losses, norms, validations = self.curve.points, self.curve.norms, self.validations
+        if len(losses) + len(norms) + len(validations) < MAX_RECENT:
             return None
-        sealed = seal_history(run, "curve", {"loss": losses[:-1], "validation": validations[:-1]}, self.earlier)
-        self.curve.points, self.validations = losses[-1:], validations[-1:]
+        entries = {"loss": losses[:-1], "gradient_norm": norms[:-1], "validation": validations[:-1]}
+        sealed = seal_history(run, "curve", entries, self.earlier)
+        self.curve.points, self.curve.norms, self.validations = losses[-1:], norms[-1:], validations[-1:]
         self.earlier = sealed.part
         return sealed
 
     def state_dict(self) -> dict[str, Any]:
         curve = self.curve.state_dict()
+        history = {"loss": curve["points"], "gradient_norm": curve["norms"], "validation": self.validations}
         earlier = {"earlier": self.earlier.model_dump(mode="json")} if self.earlier else {}
         return {
             "format": STATE_FORMAT,
@@ -91,7 +93,7 @@ class TrainingState:
             "validated_step": self.validated_step,
             "best": self.best,
             "validations_without_better": self.num_without_better,
-            "history": {"loss": curve["points"], "validation": self.validations} | earlier,
+            "history": history | earlier,
             "first_loss": curve["first_loss"],
             "pending_losses": curve["pending"],
             "recent_losses": curve["recent"],
@@ -114,6 +116,7 @@ class TrainingState:
         self.curve.load_state_dict(
             {
                 "points": points,
+                "norms": state["history"].get("gradient_norm", []),  # earlier versions kept none
                 "first_loss": state.get("first_loss", points[0][1] if points else None),
                 "pending": state["pending_losses"],
                 "recent": state["recent_losses"],

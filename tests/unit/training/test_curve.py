@@ -22,13 +22,13 @@ def make_curve(every_steps: int) -> LossCurve:
     return LossCurve(ALONE, every_steps, SPIKES)
 
 
-def figures(*losses: float, num_outside: int = 0, num_rounded_away: int = 0) -> torch.Tensor:
+def figures(*losses: float, num_outside: int = 0, num_rounded_away: int = 0, norm: float = 1.0) -> torch.Tensor:
     """What a step of so many leaves gives."""
-    return torch.tensor([*losses, num_outside, num_rounded_away], dtype=torch.float64)
+    return torch.tensor([*losses, num_outside, num_rounded_away, norm], dtype=torch.float64)
 
 
 def steps(count: int) -> list[torch.Tensor]:
-    return [figures(1 / (step + 3), 1 / (step + 7), num_rounded_away=step) for step in range(count)]
+    return [figures(1 / (step + 3), 1 / (step + 7), num_rounded_away=step, norm=step) for step in range(count)]
 
 
 @pytest.mark.parametrize("interrupted_at", range(1, 12))
@@ -42,6 +42,7 @@ def test_a_curve_interrupted_anywhere_is_the_curve_of_one_go(interrupted_at: int
             first.collect(index + 1)
             second.load_state_dict(json.loads(json.dumps(first.state_dict())))
     assert second.points == whole.points
+    assert second.norms == whole.norms == [(4, 3.0), (8, 7.0), (12, 11.0)]
     assert second.num_rounded_away == whole.num_rounded_away == sum(range(12))
     assert [step for step, _, _ in whole.points] == [4, 8, 12]
 

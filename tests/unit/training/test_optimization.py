@@ -32,6 +32,13 @@ def test_moments_come_back_to_the_bit() -> None:
     assert set(optimization.tensors()) >= {"exp_avg.weight", "exp_avg_sq.bias", "step.weight"}
 
 
+def test_a_step_gives_the_norm_that_the_whole_gradient_had_before_it_was_clipped() -> None:
+    model = nn.Linear(3, 2)
+    optimization = Optimization(model, TrainConfig(steps=10, clip_norm=0.001), CPU)
+    optimization.backward(model(torch.ones(2, 3)).sum())
+    assert optimization.step(0).item() == pytest.approx((8 * 2.0**2) ** 0.5)  # six weights and two biases, 2 each
+
+
 def test_a_state_from_before_the_first_change_of_the_weights_is_no_error() -> None:
     model, config = nn.Linear(3, 2), TrainConfig(steps=10, precision="fp16")
     saved = Optimization(model, config, CPU).tensors()

@@ -86,7 +86,7 @@ def test_what_is_not_finite_is_named() -> None:
 def train_on(state: TrainingState, end_step: int) -> None:
     """Steps, a point of the loss curve after each fifth, a validation after each fiftieth."""
     while state.step < end_step:
-        losses = torch.tensor([1 / (state.step + 1), 0, 0], dtype=torch.float64)
+        losses = torch.tensor([1 / (state.step + 1), 0, 0, 1 / (state.step + 2)], dtype=torch.float64)
         state.curve.record(state.step + 1, losses, 0.1)
         state.step += 1
         if state.step % 50 == 0:

@@ -1,0 +1,62 @@
+"""What is asked of an experiment tracker, whoever makes it.
+
+Invariant: every call ends within a bounded time, with an answer or with `TrackerError`. After an error nobody knows
+whether what was asked took place.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from storage.errors import HoldfastError
+from tasks.tracking.description import Status
+from tasks.tracking.points import Point
+
+
+class TrackerError(HoldfastError):
+    """The tracker does not answer, or refuses; said in words that name it."""
+
+
+@dataclass(frozen=True)
+class TrackedRun:
+    """A live run as the tracker has it, without its points."""
+
+    run_id: str
+    started_at: int  # milliseconds
+    status: str
+    tags: Mapping[str, str]
+    parameters: Mapping[str, str]
+    keys: Sequence[str]  # of metrics that have a point
+    files_address: str
+
+
+class Tracker(Protocol):
+    """A service that keeps runs with tags, parameters, files and points (key, step, value, time)."""
+
+    address: str
+
+    def find_runs(self, identity: str) -> list[TrackedRun]:
+        """Those of this identity, by the tag `description.ID_TAG`, that were not deleted."""
+
+    def create_run(self, name: str, started_at: int, tags: Mapping[str, str]) -> TrackedRun:
+        """A new one, with its tags from the beginning."""
+
+    def read_points(self, run_id: str, key: str) -> list[tuple[int, float]]:
+        """Step and value of every point of one metric."""
+
+    def log(self, run_id: str, points: Sequence[Point], parameters: Mapping[str, str], tags: Mapping[str, str]) -> None:
+        """Add points and parameters, set tags: at most `MOST_POINTS` and `MOST_NAMES` of each. Refused if deleted."""
+
+    def set_status(self, run_id: str, status: Status, ended_at: int | None) -> None:
+        """How the run stands; milliseconds."""
+
+    def put_file(self, run: TrackedRun, name: str, data: bytes) -> None:
+        """Put or replace a file of the run."""
+
+    def delete_run(self, run_id: str) -> None:
+        """Take it out of sight; a person can bring it back."""
+
+
+# Of one call; what MLflow takes.
+MOST_POINTS = 1000
+MOST_NAMES = 100

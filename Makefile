@@ -23,14 +23,15 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# ruff and mypy run beside the tests, and these five files at a time: most tests wait for processes that they have
+# ruff and mypy run beside the tests, and these WORKERS files at a time: most tests wait for processes that they have
 # started. The order stays as tests/conftest.py makes it, with the longest first. A worker that died is not replaced:
 # xdist would give the new one the file that killed it, again and again.
+WORKERS ?= 5
 test: setup
 	$(MAKE) --jobs=2 lint fast-tests
 
 fast-tests: setup
-	$(BIN)/python -m pytest -n 5 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 --durations 25 -m "not slow"
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0 --durations 25 -m "not slow"
 
 # The unit tests alone: they need nothing but files.
 quick: setup

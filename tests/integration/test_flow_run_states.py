@@ -8,9 +8,10 @@ import uuid
 import pytest
 from prefect import flow
 from prefect.client.orchestration import get_client
+from prefect.client.schemas.objects import State
 from prefect.runtime import flow_run
 from prefect.settings import PREFECT_API_URL, temporary_settings
-from prefect.states import Cancelled, Cancelling, Crashed, Scheduled, State
+from prefect.states import Cancelled, Cancelling, Crashed, Scheduled
 
 from tasks.telling.flow_runs import call_running, find_line, is_called_over, is_cancelled, is_to_begin
 from tests.helpers.prefect_server import find_free_port

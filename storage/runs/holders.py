@@ -48,10 +48,11 @@ def find_stopped(holder: Holder) -> list[int]:
         return []
     try:
         root = psutil.Process(holder.pid)
-        family = [one for one in (root, *root.children(recursive=True)) if _is_stopped(one)]
+        if not _is_stopped(root):
+            return []
+        return [one.pid for one in (root, *root.children(recursive=True)) if _is_stopped(one)]
     except psutil.NoSuchProcess:
         return []
-    return [one.pid for one in family] if root in family else []
 
 
 def is_visible(holder: Holder) -> bool:

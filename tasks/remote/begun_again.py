@@ -1,8 +1,8 @@
 """A flow run that Prefect begins again while the process that began it still works for it.
 
-So it is after *Reschedule* or *Change state* on a flow run that trains, and after SIGTERM where Prefect is told to
-reschedule then. Invariant: the later process takes nothing from the earlier one. It asks it to save and leave, and
-waits; what the flow run's state is, it tells alone.
+So it is after *Retry* of one that is called crashed though it trains, after an automation or a person set it to
+`Scheduled`, and after SIGTERM where Prefect is told to reschedule then. Invariant: the later process takes nothing
+from the earlier one. It asks it to save and leave, and waits; what the flow run's state is, it tells alone.
 """
 
 import time

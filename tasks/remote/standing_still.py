@@ -1,4 +1,4 @@
-"""A process that holds a run's lease on this machine and stands still: SIGSTOP or a debugger stopped it.
+"""A process that holds a run's lease on this machine and stands still: SIGSTOP, Ctrl-Z or a debugger stopped it.
 
 It lives, so nobody may take the run from it, and by itself it never goes on. Invariant: this is only told. It is told
 once the heartbeat is as old as the one of a process that is given up elsewhere: who is stopped for a moment is left
@@ -29,8 +29,8 @@ def describe_stopped(store: Store, run: str, lease: Lease) -> str | None:
     if silent_seconds <= SILENCE_SECONDS:
         return None
     return (
-        f"Process {lease.holder.pid} on {lease.holder.host}, which holds run {run!r}, is stopped (SIGSTOP or a "
-        f"debugger) and has given no sign of life for {duration(silent_seconds)}. It goes on after "
+        f"Process {lease.holder.pid} on {lease.holder.host}, which holds run {run!r}, is stopped (by SIGSTOP, "
+        f"Ctrl-Z or a debugger) and has given no sign of life for {duration(silent_seconds)}. It goes on after "
         f"`kill -CONT {' '.join(map(str, stopped))}`; after `kill -KILL {lease.holder.pid}` another process can go on "
         "from the last promoted checkpoint."
     )

@@ -141,7 +141,7 @@ class Operator:
         self._request("POST", f"/flow_runs/{flow_run}/set_state", json={"state": state})
 
     def reschedule(self, flow_run: str) -> None:
-        """Press Retry: Prefect does so with a flow run in whatever state, by force."""
+        """Do what Retry does, which the UI offers of flow runs that are shown as ended, and the API of all."""
         state = {"type": "SCHEDULED", "name": "AwaitingRetry", "message": "Retry from the UI"}
         self._request("POST", f"/flow_runs/{flow_run}/set_state", json={"state": state, "force": True})
 

@@ -4,12 +4,12 @@ Invariant of each: no two processes train the run, the model is the one of a run
 lost are counted, nothing is left running, and within two minutes Prefect shows each flow run and each step as it is.
 """
 
+import os
 import signal
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
 
-import psutil
 import pytest
 
 from tests.helpers.commands import COMMAND, ROOT, call_here, processes_mentioning
@@ -49,83 +49,22 @@ def operator(tmp_path_factory: pytest.TempPathFactory, server: dict[str, str]) -
 
 
 @pytest.fixture(scope="module")
-def weights(operator: Operator, server: dict[str, str]) -> str:
-    """Of the model that the same configuration gives where nothing happens."""
-    trained = subprocess.run(train(operator, "untouched"), env=server, cwd=ROOT, capture_output=True, text=True)
-    assert trained.returncode == 0, trained.stdout + trained.stderr
-    return weights_of(operator, "untouched")
-
-
-def test_a_flow_run_that_stood_still_goes_on_where_nobody_took_the_run_and_whoever_wants_it_is_told_why(
-    operator: Operator, server: dict[str, str], weights: str
-) -> None:
-    with working(operator, PREFECT, server, operator.folder):
-        flow_run = operator.begin("paused", SAVES, f"train.steps={STEPS}")
-        training, stopped_at = operator.find_training(flow_run), time.monotonic()
-        family = stop(processes_of(flow_run))
-        operator.wait(lambda: status_of(operator, "paused") == "silent")
-        tick = operator.run("scheduled/train", configuration="tiny.toml", assignments=["run=paused", SAVES])
-        assert (tick["state"]["type"], tick["state"]["name"]) == ("COMPLETED", "Skipped"), tick
-        assert "is stopped (SIGSTOP or a debugger)" in tick["state"]["message"]
-        assert operator.events("holdfast.no-progress", f"holdfast.{operator.folder}/store/runs/paused")
-        operator.wait(lambda: operator.states(flow_run)[-1]["type"] == "CRASHED")  # by the automation
-        time.sleep(max(0.0, STOPPED_SECONDS - (time.monotonic() - stopped_at)))  # that time is what is tested
-        go_on(family)
-        operator.wait(lambda: operator.state("paused").is_complete)
-        wait_for_final_states(operator, flow_run, training)
-        for one in (flow_run, training):
-            assert operator.states(one)[-1]["type"] == "COMPLETED", operator.states(one)
-        operator.wait(lambda: not processes_of(flow_run))
-    (segment,) = operator.state("paused").segments
-    assert (segment.outcome, segment.steps_lost) == ("completed", 0)
-    require_same_model(operator, "paused", weights)
-
-
-@pytest.mark.skipif(find_reason_to_skip() is not None, reason=str(find_reason_to_skip()))
-def test_a_flow_run_that_stood_still_while_another_took_the_run_promotes_nothing_and_ends(
-    operator: Operator, server: dict[str, str], weights: str
-) -> None:
-    with working(operator, PREFECT, server, operator.folder):
-        flow_run = operator.begin("taken", SAVES, f"train.steps={STEPS}")
-        training, fence = operator.find_training(flow_run), fence_of(operator, "taken")
-        family = stop(processes_of(flow_run))
-        command = [*ELSEWHERE, *train(operator, "taken"), "--set", f"scratch={operator.folder / 'elsewhere'}"]
-        with running(command, server, operator.folder / "elsewhere.log", ROOT) as taker:
-            operator.wait(lambda: operator.segment_has_saved(2, "taken"))
-            go_on(family)
-            wait_for_final_states(operator, flow_run, training)
-            print([(state["name"], state["message"]) for state in operator.states(flow_run)])  # shown with -s
-            operator.wait(lambda: not processes_of(flow_run))
-            assert taker.wait(STATE_SECONDS) == 0, (operator.folder / "elsewhere.log").read_text()
-        for one in (flow_run, training):
-            shown = operator.states(one)[-1]
-            assert (shown["type"], shown["name"]) == ("COMPLETED", "Skipped"), operator.states(one)
-    state = operator.state("taken")
-    (lost, completed) = state.segments
-    assert (lost.fence, lost.outcome, completed.outcome) == (fence, "lost", "completed")
-    assert lost.steps_lost == lost.last_step - completed.first_step
-    assert {record.fence for record in state.kept if record.step > completed.first_step} == {completed.fence}
-    require_same_model(operator, "taken", weights)
-
-
-def test_a_flow_run_that_is_rescheduled_while_it_trains_is_gone_on_with_by_a_process_that_waits_for_the_first(
-    operator: Operator, server: dict[str, str]
-) -> None:
+def worked(operator: Operator, server: dict[str, str]) -> Iterator[Operator]:
+    """There is a worker, as in README.md."""
     with working(operator, PREFECT, server, operator.folder, most_flow_runs=None):
-        flow_run = operator.begin("rescheduled", SAVES)
-        training, first = operator.find_training(flow_run), processes_of(flow_run)
-        operator.reschedule(flow_run)
-        began = time.monotonic()
-        operator.wait(lambda: operator.segment_has_saved(2, "rescheduled"))
-        print(f"gone on with after {time.monotonic() - began:.0f} s")  # shown with -s
-        assert not set(first) & set(processes_of(flow_run))
-        for one in (flow_run, training):
-            assert operator.states(one)[-1]["type"] == "RUNNING", operator.states(one)
-        assert operator.find_training(flow_run) == training
-        end(operator, "rescheduled", flow_run, training)
-    assert [segment.steps_lost for segment in operator.state("rescheduled").segments] == [0, 0]
+        yield operator
 
 
+@pytest.fixture(scope="module")
+def weights(worked: Operator) -> str:
+    """Of the model that the same configuration gives where nothing happens."""
+    assignments = ["run=untouched", SAVES, f"train.steps={STEPS}"]
+    trained = worked.run("scheduled/train", configuration="tiny.toml", assignments=assignments)
+    assert trained["state"]["type"] == "COMPLETED", worked.worker_log.read_text()
+    return weights_of(worked, "untouched")
+
+
+# The first, since later ones share a worker, which would take its flow runs too.
 def test_where_the_reschedule_ends_a_worker_that_has_a_limit_the_next_worker_goes_on_with_the_flow_run(
     operator: Operator, server: dict[str, str]
 ) -> None:
@@ -141,24 +80,93 @@ def test_where_the_reschedule_ends_a_worker_that_has_a_limit_the_next_worker_goe
 
 
 def test_a_flow_run_that_is_called_crashed_while_it_trains_is_shown_as_running_again_and_can_be_cancelled(
-    operator: Operator, server: dict[str, str]
+    worked: Operator,
 ) -> None:
-    with working(operator, PREFECT, server, operator.folder):
-        flow_run = operator.begin("misreported", SAVES)
-        training = operator.find_training(flow_run)
-        for one in (flow_run, training):
-            operator.call_crashed(one)
-        began = time.monotonic()
-        operator.wait(lambda: {operator.states(one)[-1]["type"] for one in (flow_run, training)} == {"RUNNING"})
-        print(f"shown as running after {time.monotonic() - began:.0f} s")  # shown with -s
-        assert time.monotonic() - began < STATE_SECONDS
-        operator.cancel(flow_run)
-        wait_for_final_states(operator, flow_run, training)
-        for one in (flow_run, training):
-            assert operator.states(one)[-1]["type"] == "CANCELLED", operator.states(one)
-        operator.wait(lambda: not processes_of(flow_run))
-    (segment,) = operator.state("misreported").segments
+    flow_run = worked.begin("misreported", SAVES)
+    training = worked.find_training(flow_run)
+    for one in (flow_run, training):
+        worked.call_crashed(one)
+    began = time.monotonic()
+    worked.wait(lambda: {worked.states(one)[-1]["type"] for one in (flow_run, training)} == {"RUNNING"})
+    print(f"shown as running after {time.monotonic() - began:.0f} s")  # shown with -s
+    assert time.monotonic() - began < STATE_SECONDS
+    worked.cancel(flow_run)
+    wait_for_final_states(worked, flow_run, training)
+    for one in (flow_run, training):
+        assert worked.states(one)[-1]["type"] == "CANCELLED", worked.states(one)
+    worked.wait(lambda: not processes_of(flow_run))
+    (segment,) = worked.state("misreported").segments
     assert (segment.outcome, segment.steps_lost) == ("preempted", 0)
+
+
+def test_a_flow_run_that_is_rescheduled_while_it_trains_is_gone_on_with_by_a_process_that_waits_for_the_first(
+    worked: Operator,
+) -> None:
+    flow_run = worked.begin("rescheduled", SAVES)
+    training, first = worked.find_training(flow_run), processes_of(flow_run)
+    worked.reschedule(flow_run)
+    began = time.monotonic()
+    worked.wait(lambda: worked.segment_has_saved(2, "rescheduled"))
+    print(f"gone on with after {time.monotonic() - began:.0f} s")  # shown with -s
+    assert not set(first) & set(processes_of(flow_run))
+    for one in (flow_run, training):
+        assert worked.states(one)[-1]["type"] == "RUNNING", worked.states(one)
+    assert worked.find_training(flow_run) == training
+    end(worked, "rescheduled", flow_run, training)
+    assert [segment.steps_lost for segment in worked.state("rescheduled").segments] == [0, 0]
+
+
+def test_a_flow_run_that_stood_still_goes_on_where_nobody_took_the_run_and_whoever_wants_it_is_told_why(
+    worked: Operator, weights: str
+) -> None:
+    flow_run = worked.begin("paused", SAVES, f"train.steps={STEPS}")
+    training, stopped_at = worked.find_training(flow_run), time.monotonic()
+    family = stop(processes_of(flow_run))
+    worked.wait(lambda: status_of(worked, "paused") == "silent")
+    tick = worked.run("scheduled/train", configuration="tiny.toml", assignments=["run=paused", SAVES])
+    assert (tick["state"]["type"], tick["state"]["name"]) == ("COMPLETED", "Skipped"), tick
+    assert "is stopped (by SIGSTOP, Ctrl-Z or a debugger)" in tick["state"]["message"]
+    worked.wait(lambda: bool(worked.events("holdfast.no-progress", f"holdfast.{worked.folder}/store/runs/paused")))
+    worked.wait(lambda: worked.states(flow_run)[-1]["type"] == "CRASHED")  # by the automation
+    time.sleep(max(0.0, STOPPED_SECONDS - (time.monotonic() - stopped_at)))  # that time is what is tested
+    go_on(family)
+    worked.wait(lambda: worked.state("paused").is_complete)
+    wait_for_final_states(worked, flow_run, training)
+    for one in (flow_run, training):
+        assert worked.states(one)[-1]["type"] == "COMPLETED", worked.states(one)
+    worked.wait(lambda: not processes_of(flow_run))
+    (segment,) = worked.state("paused").segments
+    assert (segment.outcome, segment.steps_lost) == ("completed", 0)
+    require_same_model(worked, "paused", weights)
+
+
+@pytest.mark.skipif(find_reason_to_skip() is not None, reason=str(find_reason_to_skip()))
+def test_a_flow_run_that_stood_still_while_another_took_the_run_promotes_nothing_and_ends(
+    worked: Operator, server: dict[str, str], weights: str
+) -> None:
+    flow_run = worked.begin("taken", SAVES, f"train.steps={STEPS}")
+    training, fence = worked.find_training(flow_run), fence_of(worked, "taken")
+    family = stop(processes_of(flow_run))
+    command = [*ELSEWHERE, *train(worked, "taken"), "--set", f"scratch={worked.folder / 'elsewhere'}"]
+    with running(command, server, worked.folder / "elsewhere.log", ROOT) as taker:
+        worked.wait(lambda: len(worked.state("taken").segments) == 1)  # it waits a minute for a heartbeat before
+        worked.wait(lambda: worked.segment_has_saved(2, "taken"))
+        go_on(family)
+        continued_at = time.monotonic()
+        worked.wait(lambda: not processes_of(flow_run))
+        print(f"gone after {time.monotonic() - continued_at:.0f} s")  # shown with -s
+        wait_for_final_states(worked, flow_run, training)
+        assert time.monotonic() - continued_at < STATE_SECONDS
+        assert taker.wait(STATE_SECONDS) == 0, (worked.folder / "elsewhere.log").read_text()
+    for one in (flow_run, training):
+        shown = worked.states(one)[-1]
+        assert (shown["type"], shown["name"]) == ("COMPLETED", "Skipped"), worked.states(one)
+    state = worked.state("taken")
+    (lost, completed) = state.segments
+    assert (lost.fence, lost.outcome, completed.outcome) == (fence, "lost", "completed")
+    assert lost.steps_lost == lost.last_step - completed.first_step
+    assert {record.fence for record in state.kept if record.step > completed.first_step} == {completed.fence}
+    require_same_model(worked, "taken", weights)
 
 
 def train(operator: Operator, run: str) -> list[str]:
@@ -167,16 +175,22 @@ def train(operator: Operator, run: str) -> list[str]:
     return [*COMMAND, "run", str(operator.folder / "tiny.toml"), *settings]
 
 
-def stop(pids: Sequence[int]) -> list[psutil.Process]:
-    family = [psutil.Process(pid) for pid in pids]
-    for process in family:
-        process.send_signal(signal.SIGSTOP)
-    return family
+def stop(pids: Sequence[int]) -> list[int]:
+    """SIGSTOP them; those that were there to be stopped."""
+    return [pid for pid in pids if _send(pid, signal.SIGSTOP)]
 
 
-def go_on(family: Sequence[psutil.Process]) -> None:
-    for process in family:
-        process.send_signal(signal.SIGCONT)
+def go_on(pids: Sequence[int]) -> None:
+    for pid in pids:
+        _send(pid, signal.SIGCONT)
+
+
+def _send(pid: int, number: signal.Signals) -> bool:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return False  # one that had little to do, and has ended meanwhile
+    return True
 
 
 def status_of(operator: Operator, run: str) -> str:

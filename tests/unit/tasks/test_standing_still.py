@@ -64,7 +64,7 @@ def test_whoever_wants_the_run_is_told_what_to_do_and_so_is_who_is_on_call(
     with pytest.raises(RunBusyError) as busy:
         require_dead_holder(places, lease)
     pid = lease.holder.pid
-    assert f"Process {pid} on" in str(busy.value) and "is stopped (SIGSTOP or a debugger)" in str(busy.value)
+    assert f"Process {pid} on" in str(busy.value) and "is stopped (by SIGSTOP, Ctrl-Z or a debugger)" in str(busy.value)
     assert f"`kill -CONT {pid}`" in str(busy.value) and f"`kill -KILL {pid}`" in str(busy.value)
     (event,) = told()
     assert (event.event, event.resource.id) == (NO_PROGRESS, f"holdfast.{places.store.address}/runs/run")

@@ -71,7 +71,7 @@ def cancelled(worked: Operator) -> str:
 
 
 def test_all_are_deployed_to_the_pool_without_a_limit_whose_loss_would_end_training(operator: Operator) -> None:
-    for name in ("scheduled/train", "resume/resume", "audit/audit", "report/report", "scrub/scrub"):
+    for name in ("scheduled/train", "resume/resume", "audit/audit", "report/report", "export/export", "scrub/scrub"):
         deployment = operator.deployment(name)
         assert deployment["work_pool_name"] == "holdfast"
         assert deployment["global_concurrency_limit"] is None

@@ -9,10 +9,8 @@ from prefect import flow
 from prefect.client.schemas.objects import State
 from prefect.states import Completed
 
-from flows.commands.models.export import render_export
 from flows.deployed import describe_failure, find_named_run
 from storage.errors import HoldfastError
-from tasks.models.export import export_run
 
 
 @flow(name="export", flow_run_name="{address}", persist_result=False)
@@ -28,6 +26,10 @@ def export(
         with_onnx: Write model.onnx too; needs holdfast[export].
         overwrite: Replace the folder if it is an earlier export.
     """
+    # torch takes seconds to import, and whoever runs another deployment would wait for it too.
+    from flows.commands.export import render_export
+    from tasks.models.export import export_run
+
     try:
         found = export_run(*find_named_run(address), checkpoint, Path(out), with_onnx, overwrite)
         return Completed(message=str(render_export(found)))

@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
+from flows.export import export
 from storage.objects.addresses import open_store
 from storage.objects.local_store import LocalStore
 from storage.runs.manifest import Manifest
@@ -260,6 +261,18 @@ def test_an_earlier_export_is_replaced_and_each_kept_step_can_be_exported(policy
     assert steps == [2, 6]
     verify(out)
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_the_flow_behind_the_deployment_writes_the_folder_that_the_command_writes(
+    quality: Exported, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    state = export.fn(quality.address, str(out), "newest", with_onnx=False)
+    assert state.type == "COMPLETED"
+    assert str(state.message).startswith("requests as of step 6, 0.")
+    assert json.loads((out / "files.json").read_text()) == json.loads((quality.folder / "files.json").read_text())
+    refused = export.fn(quality.address, str(out), "newest", with_onnx=False)
+    assert refused.type == "FAILED" and "--overwrite" in str(refused.message)
 
 
 def test_a_run_in_a_bucket_is_exported_alike(

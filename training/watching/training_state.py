@@ -61,7 +61,11 @@ class TrainingState:
         losses, norms, validations = self.curve.points, self.curve.norms, self.validations
         if len(losses) + len(norms) + len(validations) < MAX_RECENT:
             return None
-        entries = {"loss": losses[:-1], "gradient_norm": norms[:-1], "validation": validations[:-1]}
+        entries: dict[str, list[Any]] = {
+            "loss": losses[:-1],
+            "gradient_norm": norms[:-1],
+            "validation": validations[:-1],
+        }
         sealed = seal_history(run, "curve", entries, self.earlier)
         self.curve.points, self.curve.norms, self.validations = losses[-1:], norms[-1:], validations[-1:]
         self.earlier = sealed.part

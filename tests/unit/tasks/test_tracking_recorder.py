@@ -9,12 +9,14 @@ from storage.errors import ConfigurationError, RunDivergedError
 from storage.objects.local_store import LocalStore
 from storage.runs.manifest import Manifest
 from storage.runs.run_state import Throughput
-from tasks.tracking import mlflow_server, recorder, trouble
+from tasks.tracking import recorder, trouble
 from tasks.tracking.configuration import TrackingConfig
 from tasks.tracking.ending import sending_the_rest
 from tasks.tracking.marks import read_marks
+from tasks.tracking.mlflow_server import MlflowServer
 from tasks.tracking.recorder import tracking
 from tasks.tracking.required import require_tracking
+from tasks.tracking.tracker import TrackerError
 from tests.helpers.fake_tracker import FakeTracker
 from tests.helpers.kept_runs import make_kept_run
 from tests.helpers.prefect_server import find_free_port
@@ -121,8 +123,8 @@ def test_a_server_that_answers_drop_by_drop_or_with_a_page_is_given_up(store: Lo
     for body, seconds in ((b"<html>Log in</html>", 0.0), (b"x" * 1000, 0.2)):
         with running_dripping_server(body, seconds) as address:
             began = time.monotonic()
-            with pytest.raises(mlflow_server.TrackerError, match=r"no MLflow server|takes too long"):
-                mlflow_server.MlflowServer(config_of(address)).find_runs("1" * 32)
+            with pytest.raises(TrackerError, match=r"no MLflow server|takes too long"):
+                MlflowServer(config_of(address)).find_runs("1" * 32)
             assert time.monotonic() - began < 10 * AT_ONCE_SECONDS
 
 

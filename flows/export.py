@@ -27,7 +27,7 @@ def export(
         overwrite: Replace the folder if it is an earlier export.
     """
     # torch takes seconds to import, and whoever runs another deployment would wait for it too.
-    from flows.commands.export import render_export
+    from flows.commands.models.export import render_export
     from tasks.models.export import export_run
 
     try:

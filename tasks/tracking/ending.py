@@ -83,12 +83,13 @@ def _send(config: TrackingConfig, store: Store, snapshot: Snapshot, warn: Warn) 
 
 def _wait(thread: threading.Thread, sender: Sender, patience_seconds: float) -> None:
     """Until it has ended, or no call of it has for so long."""
-    began = heard = time.monotonic()
-    num_calls = sender.num_calls
-    while thread.is_alive() and heard + patience_seconds > time.monotonic() < began + LONGEST_SECONDS:
+    now = heard = time.monotonic()
+    end, num_calls = now + LONGEST_SECONDS, sender.num_calls
+    while thread.is_alive() and now < min(end, heard + patience_seconds):
         thread.join(0.1)
+        now = time.monotonic()
         if sender.num_calls != num_calls:
-            num_calls, heard = sender.num_calls, time.monotonic()
+            num_calls, heard = sender.num_calls, now
 
 
 def _files_of(store: Store, snapshot: Snapshot) -> dict[str, bytes]:

@@ -9,7 +9,7 @@ from storage.errors import ConfigurationError, RunDivergedError
 from storage.objects.local_store import LocalStore
 from storage.runs.manifest import Manifest
 from storage.runs.run_state import Throughput
-from tasks.tracking import mlflow_server, recorder, trouble
+from tasks.tracking import recorder, trouble
 from tasks.tracking.configuration import TrackingConfig
 from tasks.tracking.ending import sending_the_rest
 from tasks.tracking.marks import read_marks

@@ -27,7 +27,7 @@ def drill(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Test on your own data that interruptions do not change the model.
+    """Test on your own data that interruptions change nothing.
 
     Two runs are trained. One is not interrupted; the other is killed with SIGKILL and started again on another number
     of ranks, several times. Then samples, weights, losses and metrics are compared. Your own run is not touched. The

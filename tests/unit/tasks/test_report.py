@@ -386,7 +386,7 @@ def test_a_binary_run_shows_its_roc_curve_and_a_run_without_one_does_without() -
     assert records.evaluation is not None
     without: Mapping[str, Any] = records.evaluation | {"roc": None}
     assert draw_roc(without) is None
-    plain = Page(render(replace(records, history={}, evaluation=dict(without))))
+    plain = Page(render(replace(records, history={}, evaluation=dict(without), calibration=None)))
     assert len(plain.images) == 5 and "2 classes" in (plain.images[0]["alt"] or "")
 
 

@@ -13,6 +13,7 @@ from tasks.tracking import recorder, trouble
 from tasks.tracking.configuration import TrackingConfig
 from tasks.tracking.ending import sending_the_rest
 from tasks.tracking.marks import read_marks
+from tasks.tracking.mlflow_server import MlflowServer
 from tasks.tracking.recorder import tracking
 from tasks.tracking.required import require_tracking
 from tasks.tracking.tracker import TrackerError
@@ -123,7 +124,7 @@ def test_a_server_that_answers_drop_by_drop_or_with_a_page_is_given_up(store: Lo
         with running_dripping_server(body, seconds) as address:
             began = time.monotonic()
             with pytest.raises(TrackerError, match=r"no MLflow server|takes too long"):
-                mlflow_server.MlflowServer(config_of(address)).find_runs("1" * 32)
+                MlflowServer(config_of(address)).find_runs("1" * 32)
             assert time.monotonic() - began < 10 * AT_ONCE_SECONDS
 
 

@@ -17,8 +17,8 @@ from storage.errors import HoldfastError, RunBusyError
 from storage.objects.addresses import open_store, require_run_name
 from storage.runs.manifest import Manifest
 from storage.runs.run_state import RunState
-from tasks.compatibility import as_begun, describe_changes, in_words_of_now, read_stored, require_compatible
 from tasks.configuration import RunConfig
+from tasks.keeping.compatibility import as_begun, describe_changes, in_words_of_now, read_stored, require_compatible
 from tasks.pages.words import duration
 from tasks.places import open_places
 from tasks.reports.rollbacks import describe_rollback

@@ -11,11 +11,11 @@ from prefect.runtime import flow_run
 
 from storage.datasets import SPLITS, DatasetManifest
 from storage.objects.addresses import check_writable
-from tasks.compatibility import as_begun, require_compatible
 from tasks.configuration import RetryConfig, RunConfig
 from tasks.data.contract.result import find_contract_result, render_markdown
 from tasks.data.identity.begun_source import require_same_source
 from tasks.data.pipeline import prepare_dataset
+from tasks.keeping.compatibility import as_begun, require_compatible
 from tasks.places import RunPlaces, open_places, require_scratch
 from tasks.prepare_unit import PrefectUnits
 from tasks.retrying import Patience

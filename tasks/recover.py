@@ -8,17 +8,17 @@ import time
 
 from storage.datasets import DatasetManifest, dataset_sha256
 from storage.errors import IncompatibleRunError
-from storage.runs.run_state import RunState
+from storage.runs.run_state import RunState, StartRecord
 from storage.runs.transitions import reconfigure
-from tasks.compatibility import (
+from tasks.configuration import UNLIMITED, RunConfig
+from tasks.keeping.adapting import adapt
+from tasks.keeping.compatibility import (
     as_begun,
     describe_changes,
     has_no_limit_of_before,
     read_stored,
     require_compatible,
 )
-from tasks.configuration import UNLIMITED, RunConfig
-from tasks.keeping.adapting import adapt
 from tasks.pages.words import how_far
 from tasks.places import RunPlaces, open_places
 from tasks.promote import promote
@@ -40,7 +40,7 @@ def _take_up(config: RunConfig, dataset: DatasetManifest, places: RunPlaces) -> 
     head = places.manifest.find_head()
     config = as_begun(config, head.state if head else None)
     if head is None:
-        return places.manifest.create(_first_state(config, dataset, places)).state, "A new run: it begins at step 0."
+        return places.manifest.create(_first_state(config, dataset, places)).state, _describe_begin(config)
     # Somebody else may have begun it, or gone on with it, since the data were prepared.
     require_compatible(head.state, config)
     _require_same_dataset(head.state, dataset)
@@ -73,8 +73,23 @@ def _first_state(config: RunConfig, dataset: DatasetManifest, places: RunPlaces)
         config=config.model_dump(mode="json"),
         dataset_digest=dataset.digest,
         dataset_sha256=dataset_sha256(places.store, dataset.digest),
+        start=_find_start(config, dataset, places),
         steps_total=config.train.steps,
     )
+
+
+def _find_start(config: RunConfig, dataset: DatasetManifest, places: RunPlaces) -> StartRecord | None:
+    if config.train.start_from is None:
+        return None
+    # It loads torch, which the process of a flow otherwise never does.
+    from tasks.starting.start import bring_first_weights
+
+    return bring_first_weights(config, dataset, places)
+
+
+def _describe_begin(config: RunConfig) -> str:
+    origin = config.train.start_from
+    return "A new run: it begins at step 0" + ("." if origin is None else f", with the weights of {origin}.")
 
 
 def _describe(state: RunState) -> str:

@@ -111,6 +111,14 @@ class TrainConfig(ConfigModel):
     )
     compile: bool = Field(False, description="Compile the model with torch.compile: slower start, faster steps.")
     log_every_steps: int = Field(10, ge=1, description="Steps between two points of the loss curve.")
+    start_from: str | None = Field(
+        None,
+        description="Another run, STORE/runs/NAME, or a folder that `holdfast export` wrote: a new run begins with its "
+        "weights. Sizes of the model must agree; data, classes and columns may differ.",
+    )
+    start_checkpoint: str = Field(
+        "best", description="Which checkpoint of that run: best, newest, or the step of one that it keeps."
+    )
     patience: int | None = Field(
         None,
         ge=1,

@@ -14,6 +14,7 @@ from training.batches.source import open_source
 from training.building import build_segment
 from training.ending import Ending, describe_end
 from training.loop import Segment, train
+from training.model.first_weights import take_first_weights
 from training.model.precision import choose_precision
 from training.process_group import join_process_group
 from training.saving.restoring import Share
@@ -40,8 +41,9 @@ def run_segment(spec: SegmentSpec, world: World, flag: StopFlag) -> Segment:
         dataset = load_dataset(store, spec.dataset_digest, spec.dataset_sha256)
         source = open_source(spec, world, store, dataset, precision.device.type == "cuda", ahead)
         segment = build_segment(spec, world, flag, store, dataset, precision, reporter, state)
-        if spec.resume is not None:
-            _restore(segment, [spec.resume, *spec.fallbacks])
+        has_restored = spec.resume is not None and _restore(segment, [spec.resume, *spec.fallbacks])
+        if spec.start is not None and not has_restored:
+            take_first_weights(segment.trainer.model, store, spec.start)
         ending.first_step = reporter.step = world.pulse.step = state.step
         ending.checkpointer = segment.checkpointer
         flag.start_budget(spec.budget_seconds)
@@ -54,18 +56,19 @@ def run_segment(spec: SegmentSpec, world: World, flag: StopFlag) -> Segment:
     return segment
 
 
-def _restore(segment: Segment, points: list[ResumePoint]) -> None:
-    """Start from the first of these checkpoints that is as it was written; from the first weights if none is."""
+def _restore(segment: Segment, points: list[ResumePoint]) -> bool:
+    """Start from the first of these checkpoints that is as it was written; False if none is."""
     with segment.reporter.phase("restore"):
         share = _read_newest(segment, points)
         if share is None:
-            return
+            return False
         segment.restorer.take_over(share)
         segment.state.load_state_dict(share.state)
         segment.checkpointer.mark_restored(share.found.index.ledger)
     note = describe_version_changes(share.found.index.versions, read_versions(segment.trainer.device))
     if note is not None:
         segment.reporter.noted(note)
+    return True
 
 
 def _read_newest(segment: Segment, points: list[ResumePoint]) -> Share | None:

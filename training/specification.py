@@ -37,6 +37,13 @@ class Asked(ConfigModel):
     data: str | None = Field(None, description="Store of the data set, where it is not the run's.")
 
 
+class StartPoint(ConfigModel):
+    """The first weights of a run that begins with those of another: a folder in the store, and its start.json."""
+
+    path: str
+    digest: str
+
+
 class SegmentSpec(ConfigModel):
     """One segment, or one evaluation: of the promoted checkpoint, or as a person asked."""
 
@@ -49,6 +56,7 @@ class SegmentSpec(ConfigModel):
     dataset_digest: str
     dataset_sha256: str | None = Field(None, description="Of its dataset.json: the ranks read no other data set.")
     resume: ResumePoint | None
+    start: StartPoint | None = Field(None, description="None: the first weights are random ones.")
     fallbacks: list[ResumePoint] = Field([], description="Where to start from if that is damaged, newest first.")
     model: ModelConfig
     train: TrainConfig

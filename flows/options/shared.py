@@ -53,9 +53,9 @@ def read_configuration(path: Path, assignments: list[str]) -> "RunConfig":
     config = load_configuration(path, assignments)
     from storage.objects.addresses import open_store
     from storage.runs.manifest import Manifest
-    from tasks.compatibility import as_begun, require_compatible
     from tasks.data.listing import find_source
     from tasks.data.readers.check import check_columns
+    from tasks.keeping.compatibility import as_begun, require_compatible
 
     head = Manifest(open_store(config.store), config.run).find_head()
     if head is not None:
@@ -72,8 +72,8 @@ def find_run(text: str, assignments: list[str]) -> "tuple[Store, str]":
     from storage.objects.addresses import open_store
     from storage.runs.addresses import find_target
     from storage.runs.manifest import Manifest, find_runs
-    from tasks.compatibility import in_words_of_now
     from tasks.configuration import RunConfig
+    from tasks.keeping.compatibility import in_words_of_now
     from tasks.settings.reading import change_values, configure, load_configuration
 
     if is_file(text):

@@ -254,6 +254,16 @@ class ChangeRecord(Record):
     now: str
 
 
+class StartRecord(Record):
+    """Where the first weights of a run are from that did not begin with random ones."""
+
+    origin: str = Field(description="`train.start_from`: a run's address, or a folder.")
+    step: int
+    weights_sha256: str = Field(description="As in the origin's checkpoint.")
+    path: str = Field(description="Key of the run's own copy, a folder with start.json.")
+    digest: str = Field(description="SHA-256 of start.json, which has those of the other files.")
+
+
 class GivenValue(Record):
     """A value that a person gave a run. It holds until the configuration's file has a third one."""
 
@@ -269,6 +279,9 @@ class RunState(Record):
     config: dict[str, object] = Field(description="The configuration the run was last continued with.")
     given: dict[str, GivenValue] = Field(
         {}, exclude_if=lambda value: value == {}, description="By dotted field of `config`, which has these values."
+    )
+    start: StartRecord | None = Field(
+        None, exclude_if=lambda value: value is None, description="None: the first weights are random ones."
     )
     dataset_digest: str
     dataset_sha256: str | None = Field(

@@ -25,10 +25,10 @@ from storage.objects.addresses import run_address
 from storage.objects.store import Store
 from storage.runs.manifest import Manifest
 from storage.runs.run_state import CheckpointRecord, RunState
-from tasks.compatibility import as_begun, read_stored
 from tasks.configuration import RunConfig
 from tasks.data.units.working_folders import working_folder
 from tasks.evaluations.labelled_table import SPLIT, LabelledTable, prepare_table
+from tasks.keeping.compatibility import as_begun, read_stored
 from tasks.launching.processes import POLL_SECONDS
 from tasks.launching.ranks import Ranks
 from tasks.models.choice import choose_checkpoint

@@ -1,1 +1,1 @@
-"""What a run keeps of its configuration whatever its file says: what it had to adapt, and what a person gave it."""
+"""What may change of a run's configuration, and what the run keeps whatever its file says."""

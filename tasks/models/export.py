@@ -20,8 +20,8 @@ from storage.objects.digests import sha256_of_file
 from storage.objects.store import Store
 from storage.runs.manifest import Manifest
 from storage.runs.run_state import CheckpointRecord, RunState
-from tasks.compatibility import read_stored
 from tasks.configuration import RunConfig
+from tasks.keeping.compatibility import read_stored
 from tasks.models.card import render_card
 from tasks.models.choice import choose_checkpoint
 from tasks.models.description import describe_inputs, describe_labels, describe_model

@@ -8,8 +8,8 @@ from storage.errors import RunBusyError
 from storage.rollbacks.rolling_back import is_answered, roll_back_by_hand
 from storage.runs.run_state import RunState
 from storage.runs.transitions import Change
-from tasks.compatibility import require_compatible
 from tasks.configuration import RunConfig
+from tasks.keeping.compatibility import require_compatible
 from tasks.places import RunPlaces, open_places
 from tasks.promote import promote
 from tasks.reports.rollbacks import describe_rollback

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 from storage.runs.run_state import GivenValue, RunState
 from storage.runs.transitions import give
-from tasks.compatibility import require_compatible
 from tasks.configuration import RunConfig
+from tasks.keeping.compatibility import require_compatible
 from tasks.keeping.given import describe_given
 from tasks.places import open_places
 from tasks.promote import promote

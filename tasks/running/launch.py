@@ -11,13 +11,13 @@ from storage.runs.holders import this_process
 from storage.runs.manifest import Generation
 from storage.runs.run_state import Lease, RunState
 from storage.runs.transitions import take_lease
-from tasks.compatibility import as_begun
 from tasks.configuration import RunConfig
+from tasks.keeping.compatibility import as_begun
 from tasks.launching.job import Job
 from tasks.launching.launchers import find_kept_job, make_job, name_job, require_acceptable_job
 from tasks.launching.orders import JobOrder
 from tasks.places import RunPlaces, open_places
-from training.specification import ResumePoint, SegmentSpec
+from training.specification import ResumePoint, SegmentSpec, StartPoint
 
 Work = Literal["train", "evaluate"]
 
@@ -65,6 +65,7 @@ def make_specification(config: RunConfig, places: RunPlaces, state: RunState) ->
         dataset_sha256=state.dataset_sha256,
         resume=points[0] if points else None,
         fallbacks=points[1:],
+        start=None if state.start is None else StartPoint(path=state.start.path, digest=state.start.digest),
         model=config.model,
         train=config.train,
         validation=config.validation,

@@ -7,8 +7,8 @@ from storage.errors import ConfigurationError, RunBusyError
 from storage.runs.holders import this_process
 from storage.runs.manifest import require_fence
 from storage.runs.run_state import Lease, RunState
-from tasks.compatibility import describe_changes, read_stored
 from tasks.configuration import RunConfig
+from tasks.keeping.compatibility import describe_changes, read_stored
 from tasks.launching.job import Job
 from tasks.launching.launchers import is_under_way
 from tasks.places import RunPlaces

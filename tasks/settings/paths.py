@@ -16,6 +16,7 @@ PATH_KEYS = (
     ("data", "source"),
     ("data", "split", "validation_source"),
     ("data", "split", "test_source"),
+    ("train", "start_from"),
     ("notices", "file"),
 )
 

@@ -2,8 +2,6 @@
 
 from typing import Any
 
-from training.evaluation import evaluate
-
 from storage.checkpoints.checkpoints import find_complete_checkpoints
 from storage.checkpoints.results import find_evaluation
 from storage.datasets import DatasetManifest, dataset_sha256
@@ -15,7 +13,9 @@ from tasks.data.pipeline import prepare_dataset
 from tasks.places import RunPlaces, open_places
 from tasks.running.launch import hold_lease, make_specification
 from tasks.running.promotion import promote_checkpoint
+from tasks.starting.start import bring_first_weights
 from tests.helpers.processes import RankProcesses
+from training.evaluating.evaluation import evaluate
 from training.specification import SegmentSpec
 from training.stopping import StopFlag
 from training.world import World
@@ -32,6 +32,7 @@ def train_run(config: RunConfig) -> tuple[LocalStore, DatasetManifest]:
         RunState(
             run=config.run, created_at=1.0, config=values, dataset_digest=dataset.digest,
             dataset_sha256=dataset_sha256(store, dataset.digest), steps_total=config.train.steps,
+            start=bring_first_weights(config, dataset, places) if config.train.start_from else None,
         )
     )  # fmt: skip
     _train(config, places, store)

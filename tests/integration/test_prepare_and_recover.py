@@ -18,10 +18,10 @@ from storage.runs.holders import this_process
 from storage.runs.manifest import Manifest
 from storage.runs.run_state import Holder, RunState
 from storage.runs.transitions import take_lease
-from tasks.compatibility import as_begun
 from tasks.configuration import RunConfig
 from tasks.data.contract.result import find_contract_result
 from tasks.data.pipeline import prepare_dataset
+from tasks.keeping.compatibility import as_begun
 from tasks.places import open_places
 from tasks.prepare import prepare_data
 from tasks.recover import recover

@@ -19,9 +19,9 @@ from storage.datasets import (
 from storage.errors import IncompatibleRunError
 from storage.objects.local_store import LocalStore
 from storage.runs.run_state import RunState
-from tasks.compatibility import CHANGEABLE, require_compatible
 from tasks.configuration import RunConfig
 from tasks.data.difference import describe_difference
+from tasks.keeping.compatibility import CHANGEABLE, require_compatible
 from tasks.settings.reading import change_values, configure
 from tests.helpers.runs import make_checkpoint
 from training.saving.restoring import load_weights

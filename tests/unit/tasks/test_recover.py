@@ -16,8 +16,8 @@ from storage.runs.manifest import Manifest
 from storage.runs.retention import RetentionPolicy
 from storage.runs.run_state import RunState
 from storage.runs.transitions import promote, take_lease
-from tasks.compatibility import as_begun
 from tasks.configuration import RunConfig
+from tasks.keeping.compatibility import as_begun
 from tasks.recover import recover
 from tasks.running.promotion import promote_checkpoint
 from tests.helpers.datasets import publish_small_dataset

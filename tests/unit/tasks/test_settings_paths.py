@@ -9,8 +9,8 @@ from storage.errors import ConfigurationError
 from storage.objects.local_store import LocalStore
 from storage.runs.manifest import Manifest
 from storage.runs.run_state import RunState
-from tasks.compatibility import require_compatible
 from tasks.configuration import RunConfig
+from tasks.keeping.compatibility import require_compatible
 from tasks.settings.reading import load_configuration
 
 ROOT = Path(__file__).parents[3]

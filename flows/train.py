@@ -83,7 +83,7 @@ def _train(config: RunConfig, max_segments: int | None) -> RunState:
         if state.is_trained:
             metrics = evaluate_run(config)
             if audit_ledger(config):
-                tell_complete(config, metrics)
+                tell_complete(config, state, metrics)
     except RunBusyError:
         raise  # whoever trains the run writes its page
     except (RunDivergedError, QualityGateError, LedgerViolationError):

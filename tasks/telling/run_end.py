@@ -12,16 +12,16 @@ from prefect.context import FlowRunContext
 from storage.errors import HoldfastError, RunBusyError, RunStoppedError, SegmentFailedError
 from storage.objects.addresses import run_address
 from storage.runs.metric_values import MetricValue
+from storage.runs.run_state import RunState
 from tasks.configuration import RunConfig
 from tasks.pages.words import how_far, score
 from tasks.places import open_places
 from tasks.telling.alerts import RUN_ENDED, send
 
 
-def tell_complete(config: RunConfig, metrics: Mapping[str, MetricValue]) -> None:
-    """The run was trained to its last step, tested, and its ledger proven."""
+def tell_complete(config: RunConfig, state: RunState, metrics: Mapping[str, MetricValue]) -> None:
+    """The run was trained to its end, tested, and its ledger proven; `state` is that of its end."""
     tested = ", ".join(f"{name} {score(value)}" for name, value in metrics.items())
-    state = open_places(config).manifest.load_head().state
     message = f"Run {config.run!r} is complete: {how_far(state.end_step, state)}. On the test split: {tested}."
     send(RUN_ENDED, _address(config), message, run=config.run, outcome="completed")
 

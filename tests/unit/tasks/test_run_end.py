@@ -19,6 +19,7 @@ from storage.errors import (
     RunStoppedError,
     SegmentFailedError,
 )
+from storage.runs.run_state import RunState
 from tasks.configuration import DataConfig, RunConfig
 from tasks.telling.alerts import RUN_ENDED
 from tasks.telling.run_end import tell_complete, telling_of_errors
@@ -84,8 +85,12 @@ def test_an_address_that_is_the_mistake_is_no_second_error(told: Told) -> None:
 def test_a_complete_run_is_told_with_its_metrics_and_adds_nothing_to_the_log(
     told: Told, caplog: pytest.LogCaptureFixture
 ) -> None:
-    tell_complete(CONFIG, {"auc": 0.91234, "loss": "nan"})
+    state = RunState(run="run", created_at=0, config={}, dataset_digest="d", steps_total=1000)
+    tell_complete(CONFIG, state, {"auc": 0.91234, "loss": "nan"})
     (event,) = told()
     assert event.payload["outcome"] == "completed"
-    assert event.payload["message"] == "Run 'run' is complete: 1,000 steps. On the test split: auc 0.9123, loss nan."
+    assert (
+        event.payload["message"]
+        == "Run 'run' is complete: step 1,000 of 1,000. On the test split: auc 0.9123, loss nan."
+    )
     assert [record for record in caplog.records if record.name == "holdfast"] == []

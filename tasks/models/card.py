@@ -31,7 +31,14 @@ def render_card(
         provenance=provenance,
         sha256=sha256,
         example=repr(example_row(inputs)),
+        limit=_limit(inputs),
+        label_names=", ".join(f"`{_cell(name)}`" for name in labels["classes"]),
     )
+
+
+def _limit(inputs: dict[str, Any]) -> str:
+    most = f"{inputs['max_tokens']:,}"
+    return f"of which the first {most} tokens are read" if inputs["too_long"] == "truncate" else f"of at most {most} tokens"
 
 
 def _metric_rows(metrics: dict[str, Any]) -> list[tuple[str, str, str]]:

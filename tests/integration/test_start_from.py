@@ -97,7 +97,7 @@ def test_a_run_trains_on_from_there_when_its_origin_is_gone(origin: Exported, tm
     state = Manifest(store, "next").load_head().state
     assert state.is_complete and state.promoted is not None
     found = load_checkpoint(store, state.promoted.path, state.promoted.digest)
-    trained, expected = {}, weights_of(origin)
+    expected, trained = weights_of(origin), dict[str, torch.Tensor]()
     for name in found.index.model_files:
         trained |= load_file(store.fetch(f"{found.path}/{name}"))
     for name, tensor in expected.items():  # two tiny steps away

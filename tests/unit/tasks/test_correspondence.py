@@ -89,9 +89,9 @@ def test_the_one_output_of_a_binary_target_is_taken_over_for_the_same_two_classe
 
 
 def test_longer_or_shorter_texts_have_the_positions_that_both_know() -> None:
-    for sizes in ({"num_positions": 24}, {"num_positions": 8}):
-        found = copies(described(), described(**sizes))
-        assert found["position_embedding.weight"].to == tuple(range(min(16, sizes["num_positions"])))
+    for num_positions in (24, 8):
+        found = copies(described(), described(num_positions=num_positions))
+        assert found["position_embedding.weight"].to == tuple(range(min(16, num_positions)))
 
 
 @pytest.mark.parametrize(

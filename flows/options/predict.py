@@ -21,6 +21,9 @@ def predict(
         bool,
         typer.Option("--truncate", help="Keep the first tokens of a row that is too long, where training refused it."),
     ] = False,
+    calibrated: Annotated[
+        bool, typer.Option("--calibrated", help="Probabilities by the temperature that was fitted on validation.")
+    ] = False,
 ) -> None:
     """Predict the label of every row of a table, by an exported model.
 
@@ -29,4 +32,4 @@ def predict(
     """
     from flows.commands.models.predict import predict_with_display
 
-    print(predict_with_display(model, data, result, threads, truncate))
+    print(predict_with_display(model, data, result, threads, truncate, calibrated))

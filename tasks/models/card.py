@@ -8,7 +8,9 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from tasks.models.description import example_row
+from tasks.pages.markdown import markdown_table
 from tasks.pages.words import METRIC_WORDS, count_of, plain
+from tasks.reports.calibration.tables import tell_calibration, thresholds_table
 
 TEMPLATE = "models/model_card.md.jinja"
 
@@ -17,6 +19,7 @@ def render_card(
     inputs: dict[str, Any],
     labels: dict[str, Any],
     metrics: dict[str, Any],
+    calibration: dict[str, Any] | None,
     provenance: dict[str, Any],
     sha256: dict[str, str],
 ) -> str:
@@ -28,6 +31,9 @@ def render_card(
         metrics=_metric_rows(metrics),
         validated_at=metrics["validation"] and metrics["validation"]["step"],
         is_tested=metrics["test"] is not None,
+        calibrated=[_cell(sentence) for sentence in tell_calibration(calibration)],
+        has_temperature=calibration is not None and calibration["temperature"] is not None,
+        thresholds=markdown_table(table) if (table := thresholds_table(calibration)).rows else "",
         provenance=provenance,
         sha256=sha256,
         example=repr(example_row(inputs)),

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from storage.checkpoints.checkpoints import CheckpointFile, FoundCheckpoint, describe_file, load_checkpoint
+from storage.checkpoints.results import find_calibration
 from storage.datasets import DatasetManifest, dataset_key, load_dataset
 from storage.errors import ConfigurationError, CorruptObjectError, ObjectMissingError
 from storage.folders import write_folder
@@ -29,7 +30,7 @@ from tasks.models.provenance import describe_metrics, describe_provenance
 from tasks.settings.template import render_configuration
 from training.exporting.onnx_file import require_libraries, write_onnx
 from training.standalone.holdfast_inputs import PREPROCESSING_FILE
-from training.standalone.holdfast_model import FILES_FILE, LABELS_FILE, MODEL_FILE, MODEL_FORMAT
+from training.standalone.holdfast_model import CALIBRATION_FILE, FILES_FILE, LABELS_FILE, MODEL_FILE, MODEL_FORMAT
 
 KIND = "holdfast model"
 _Read = TypeVar("_Read")
@@ -118,12 +119,15 @@ def _fill(folder: Path, source: Source, with_onnx: bool) -> None:
     _write_json(folder / MODEL_FILE, describe_model(source.config.model, dataset, found.index.model_files))
     _write_json(folder / METRICS_FILE, metrics)
     _write_json(folder / PROVENANCE_FILE, provenance)
+    calibration = find_calibration(store, source.record)
+    if calibration is not None:
+        _write_json(folder / CALIBRATION_FILE, calibration)
     _write_text(folder / CONFIGURATION_FILE, render_configuration(source.config, full=False))
     for name in CODE_FILES:
         _write_text(folder / name, standalone_code(name))
     if with_onnx:
         write_onnx(folder, labels["kind"] == "binary")
-    _write_text(folder / CARD_FILE, render_card(inputs, labels, metrics, provenance, _hash_all(folder)))
+    _write_text(folder / CARD_FILE, render_card(inputs, labels, metrics, calibration, provenance, _hash_all(folder)))
     _write_json(folder / FILES_FILE, {"format": MODEL_FORMAT, "kind": KIND, "sha256": _hash_all(folder)})
 
 

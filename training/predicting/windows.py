@@ -28,15 +28,15 @@ class Predicted(NamedTuple, Generic[_Tag]):
     probabilities: NDArray[np.float64]
 
 
-def open_model(folder: Path, threads: int | None, truncates: bool) -> Model:
+def open_model(folder: Path, threads: int | None, truncates: bool, calibrated: bool = False) -> Model:
     """The model, computed by so many threads; raises `ConfigurationError` if the folder is no export, or was changed.
 
-    With `truncates` the first tokens are kept of a row that is too long, also where training refused such rows.
+    `calibrated` is as in `load_model`. With `truncates` the first tokens are kept of a row that is too long, also where training refused such rows.
     """
     if threads is not None:
         torch.set_num_threads(threads)
     try:
-        model = load_model(folder)
+        model = load_model(folder, calibrated=calibrated)
     except (ModelFolderError, ImportError) as error:
         raise ConfigurationError(str(error)) from error
     model.inputs.truncates = model.inputs.truncates or truncates

@@ -24,6 +24,7 @@ from training.standalone.holdfast_network import Architecture, PaddedNetwork
 
 MODEL_FORMAT = 1
 FILES_FILE, MODEL_FILE, LABELS_FILE = "files.json", "model.json", "labels.json"
+CALIBRATION_FILE = "calibration.json"
 # Tokens of one forward pass, padding included: what stays near the processor, and what fills a GPU.
 CPU_TOKENS, GPU_TOKENS = 4096, 65_536
 # Rows whose lengths differ by less than this part stand in one pass, padded to the longest of them.
@@ -39,11 +40,19 @@ class ModelFolderError(ValueError):
 class Model:
     """A network on its device, and what it takes and gives."""
 
-    def __init__(self, network: PaddedNetwork, inputs: Inputs, labels: Mapping[str, Any], device: torch.device) -> None:
+    def __init__(
+        self,
+        network: PaddedNetwork,
+        inputs: Inputs,
+        labels: Mapping[str, Any],
+        device: torch.device,
+        temperature: float = 1.0,
+    ) -> None:
         self.inputs = inputs
         self.classes: list[str] = labels["classes"]
         self.is_binary: bool = labels["kind"] == "binary"
         self.device = device
+        self.temperature = temperature
         self._network = network.to(device).eval()
         self._pass_tokens = CPU_TOKENS if device.type == "cpu" else GPU_TOKENS
 
@@ -72,9 +81,10 @@ class Model:
 
     def probabilities_of(self, logits: Tensor) -> Tensor:
         """[N, classes], in 64 bits."""
+        scaled = logits.double() / self.temperature
         if not self.is_binary:
-            return logits.double().softmax(dim=1)
-        positive = logits[:, :1].double()
+            return scaled.softmax(dim=1)
+        positive = scaled[:, :1]
         return torch.cat([(-positive).sigmoid(), positive.sigmoid()], dim=1)
 
     def labels_of(self, logits: Tensor) -> list[str]:
@@ -94,16 +104,18 @@ class Model:
         return result
 
 
-def load_model(folder: str | Path, device: str | None = None) -> Model:
+def load_model(folder: str | Path, device: str | None = None, calibrated: bool = False) -> Model:
     """The model in an exported folder, on `device`: by default a GPU if torch finds one.
 
-    Raises `ModelFolderError` if the folder is no export, or one that was changed.
+    `calibrated`: probabilities of logits divided by the temperature in calibration.json; labels are the same. Raises
+    `ModelFolderError` if the folder is no export, one that was changed, or has no temperature where one is asked for.
     """
     path = Path(folder)
     verify(path)
     labels = json.loads((path / LABELS_FILE).read_text(encoding="utf-8"))
     chosen = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    return Model(load_network(path), read_inputs(path), labels, chosen)
+    temperature = _read_temperature(path) if calibrated else 1.0
+    return Model(load_network(path), read_inputs(path), labels, chosen, temperature)
 
 
 def load_network(folder: Path) -> PaddedNetwork:
@@ -114,6 +126,17 @@ def load_network(folder: Path) -> PaddedNetwork:
     weights = {name: tensor for file in described["weights"] for name, tensor in load_file(folder / file).items()}
     network.load_state_dict(weights)
     return network.eval()
+
+
+def _read_temperature(folder: Path) -> float:
+    path = folder / CALIBRATION_FILE
+    found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {"reason": "it was not evaluated"}
+    if found.get("temperature") is None:
+        raise ModelFolderError(
+            f"{folder} is not calibrated: {found.get('reason')}. Take the probabilities as they are, or evaluate the "
+            "checkpoint with `holdfast evaluate` and export it again."
+        )
+    return float(found["temperature"])
 
 
 def verify(folder: Path) -> None:

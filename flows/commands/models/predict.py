@@ -13,11 +13,13 @@ from training.predicting.windows import open_model
 from training.standalone.holdfast_inputs import PREPROCESSING_FILE
 
 
-def predict_with_display(folder: Path, data: Path, result: Path, threads: int | None, truncates: bool) -> str:
+def predict_with_display(
+    folder: Path, data: Path, result: Path, threads: int | None, truncates: bool, calibrated: bool
+) -> str:
     """Predict, and show how far it is; a sentence about the result. Raises what `predict_file` raises."""
     if threads is not None:
         os.environ["RAYON_NUM_THREADS"] = str(threads)  # the tokenizer's threads
-    model = open_model(folder, threads, truncates)
+    model = open_model(folder, threads, truncates, calibrated)
     id_column = json.loads((folder / PREPROCESSING_FILE).read_text(encoding="utf-8"))["id"]
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
     started = time.monotonic()

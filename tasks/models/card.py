@@ -38,7 +38,11 @@ def render_card(
 
 def _limit(inputs: dict[str, Any]) -> str:
     most = f"{inputs['max_tokens']:,}"
-    return f"of which the first {most} tokens are read" if inputs["too_long"] == "truncate" else f"of at most {most} tokens"
+    return (
+        f"of which the first {most} tokens are read"
+        if inputs["too_long"] == "truncate"
+        else f"of at most {most} tokens"
+    )
 
 
 def _metric_rows(metrics: dict[str, Any]) -> list[tuple[str, str, str]]:

@@ -21,6 +21,7 @@ import pytest
 import torch
 
 from flows.export import export
+from storage.checkpoints.results import find_calibration
 from storage.objects.addresses import open_store
 from storage.objects.local_store import LocalStore
 from storage.runs.manifest import Manifest
@@ -92,6 +93,37 @@ def test_predictions_have_the_metrics_of_the_evaluation(exported: Exported, tmp_
     expected = Manifest(exported.store, exported.run).load_head().state.metrics
     assert expected is not None
     assert score(logits, labels, target, Objective(target, 0.0, 0.0, 1)) == pytest.approx(expected, abs=1e-5)
+
+
+def test_calibrated_probabilities_are_those_of_the_temperature_that_was_fitted(
+    exported: Exported, tmp_path: Path
+) -> None:
+    state = Manifest(exported.store, exported.run).load_head().state
+    calibration = find_calibration(exported.store, state.promoted)
+    assert calibration is not None
+    assert json.loads((exported.folder / "calibration.json").read_text()) == calibration
+    assert f"Temperature {calibration['temperature']:.4f}" in (exported.folder / "README.md").read_text()
+    rows = pq.read_table(exported.data).slice(0, 9)
+    pq.write_table(rows, tmp_path / "rows.parquet")
+    done = call_here(
+        ["predict", "--calibrated", exported.folder, tmp_path / "rows.parquet", tmp_path / "result.parquet"]
+    )
+    assert done.returncode == 0, done.stderr
+    plain = load_model(exported.folder).predict(rows.to_pylist())
+    table = pq.read_table(tmp_path / "result.parquet").to_pylist()
+    for row, before in zip(table, plain, strict=True):
+        assert row["predicted"] == before["label"]
+        scaled = {name: value ** (1 / calibration["temperature"]) for name, value in before["probabilities"].items()}
+        for name, value in scaled.items():
+            assert row[f"probability_{name}"] == pytest.approx(value / sum(scaled.values()), abs=1e-9)
+
+
+def test_where_there_is_no_temperature_calibrated_probabilities_are_refused(policy: Exported, tmp_path: Path) -> None:
+    done = call_here(["export", policy.address, tmp_path / "model", "--checkpoint", "2", "--no-onnx"])
+    assert done.returncode == 0, done.stderr
+    assert not (tmp_path / "model/calibration.json").exists()
+    asked = call_here(["predict", "--calibrated", tmp_path / "model", policy.data, tmp_path / "result.parquet"])
+    assert asked.returncode == 2 and "is not calibrated: it was not evaluated" in asked.stderr
 
 
 def test_the_onnx_file_gives_the_same_answers_for_any_number_of_rows_of_any_length(policy: Exported) -> None:

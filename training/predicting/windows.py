@@ -31,7 +31,8 @@ class Predicted(NamedTuple, Generic[_Tag]):
 def open_model(folder: Path, threads: int | None, truncates: bool, calibrated: bool = False) -> Model:
     """The model, computed by so many threads; raises `ConfigurationError` if the folder is no export, or was changed.
 
-    `calibrated` is as in `load_model`. With `truncates` the first tokens are kept of a row that is too long, also where training refused such rows.
+    `calibrated` is as in `load_model`. With `truncates` the first tokens are kept of a row that is too long, also where
+    training refused such rows.
     """
     if threads is not None:
         torch.set_num_threads(threads)

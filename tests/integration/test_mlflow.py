@@ -119,6 +119,29 @@ def test_a_run_beside_a_tracker_that_never_answers_ends_as_without_one_and_says_
     assert [line.split(",")[0] for line in written[1:]][-1] == "4"
 
 
+@pytest.mark.slow
+def test_training_beside_a_tracker_that_hangs_is_as_fast_as_without_one(
+    tmp_path: Path, prefect_server: dict[str, str]
+) -> None:
+    """By turns, with a promotion every few steps; the better one of two, since machines do other things too."""
+    write_parquet(tmp_path / "data" / "part-0.parquet", text_columns(120))
+    speeds: dict[str, list[float]] = {"without": [], "hanging": []}
+    with running_silent_server() as server:
+        hanging = {"tracking__kind": "mlflow", "tracking__uri": server.address, "tracking__timeout_seconds": 1}
+        for number in range(2):
+            for name, tracked in (("without", {}), ("hanging", hanging)):
+                run = f"{name}-{number}"
+                configuration = write_tiny_configuration(tmp_path, run, tmp_path / "store", tmp_path / "data")
+                runner = Runner(configuration, {"store": tmp_path / "store", "run": run}, prefect_server)
+                runner.run(train__steps=400, checkpoint__every_steps=10, **tracked)
+                (segment,) = head_of(runner).segments
+                assert segment.throughput is not None
+                speeds[name].append(segment.throughput.samples_per_second)
+        assert server.connections
+    print(speeds)
+    assert max(speeds["hanging"]) > 0.7 * max(speeds["without"]), speeds
+
+
 class Story:
     """Runs on one corpus, with a poisoned sample, beside one server that can be stopped and started again."""
 

@@ -241,6 +241,13 @@ def operating(folder: Path, environment: Mapping[str, str]) -> Iterator[Operator
         yield operator
 
 
+def create_automations(folder: Path, environment: Mapping[str, str]) -> None:
+    """Those of `deployments/automations.yaml`, by the README's command."""
+    automations = str(ROOT / "deployments/automations.yaml")
+    command = [*PREFECT, "automation", "create", "--from-file", automations]
+    subprocess.run(command, env=dict(environment), cwd=folder, check=True, capture_output=True)
+
+
 @contextmanager
 def deployed(folder: Path, prefect: Sequence[str], environment: Mapping[str, str]) -> Iterator[Operator]:
     """All deployments deployed from `folder`, by the commands of the README."""

@@ -1,13 +1,22 @@
 """What an automation of the README does on a real server: the next flow run after a crash."""
 
-import subprocess
 from collections.abc import Iterator
 
 import pytest
 
 from tasks.corpora.generate import generate_corpus
-from tests.helpers.commands import ROOT, call_here
-from tests.helpers.operators import CONFIGURATION, ENDED, PREFECT, Operator, deployed, kill_all, processes_of, working
+from tests.helpers.commands import call_here
+from tests.helpers.operators import (
+    CONFIGURATION,
+    ENDED,
+    PREFECT,
+    Operator,
+    create_automations,
+    deployed,
+    kill_all,
+    processes_of,
+    working,
+)
 from tests.helpers.prefect_server import running_prefect_server
 
 pytestmark = [pytest.mark.server, pytest.mark.slow]
@@ -25,9 +34,7 @@ def operator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operator]:
     configuration.write_text(CONFIGURATION)
     generate_corpus(configuration.parent / "corpus", "policy", 600)
     with running_prefect_server(tmp_path_factory.mktemp("prefect"), with_automations=True) as server:
-        create = [*PREFECT, "automation", "create", "--from-file", str(ROOT / "deployments/automations.yaml")]
-        created = subprocess.run(create, env=server, capture_output=True, text=True)
-        assert created.returncode == 0, created.stdout + created.stderr
+        create_automations(folder, server)
         with deployed(folder, PREFECT, server) as operator, working(operator, PREFECT, server, folder):
             yield Operator(operator.api, configuration.parent, operator.worker_log)
 

@@ -14,8 +14,8 @@ import psutil
 import pytest
 
 from storage.runs.run_state import SegmentRecord
-from tests.helpers.commands import ROOT, call_here, processes_mentioning
-from tests.helpers.operators import ENDED, PREFECT, Operator, operating, processes_of, working
+from tests.helpers.commands import call_here, processes_mentioning
+from tests.helpers.operators import ENDED, PREFECT, Operator, create_automations, operating, processes_of, working
 from tests.helpers.prefect_server import running_prefect_server
 
 pytestmark = [pytest.mark.server, pytest.mark.slow]
@@ -65,9 +65,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]
 @pytest.fixture(scope="module")
 def operator(tmp_path_factory: pytest.TempPathFactory, server: dict[str, str]) -> Iterator[Operator]:
     with operating(tmp_path_factory.mktemp("operator"), server) as operator:
-        automations = str(ROOT / "deployments/automations.yaml")
-        command = [*PREFECT, "automation", "create", "--from-file", automations]
-        subprocess.run(command, env=server, cwd=operator.folder, check=True, capture_output=True)
+        create_automations(operator.folder, server)
         yield operator
 
 

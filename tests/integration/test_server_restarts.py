@@ -4,7 +4,6 @@ Invariant: training goes on meanwhile, nobody ends it when they are back, and wi
 is. By hand the same was done with ten minutes: `AWAY_SECONDS = 600`.
 """
 
-import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -12,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers.commands import ROOT, call_here, processes_mentioning
-from tests.helpers.operators import ENDED, PREFECT, Operator, operating, processes_of, working
+from tests.helpers.commands import call_here, processes_mentioning
+from tests.helpers.operators import ENDED, PREFECT, Operator, create_automations, operating, processes_of, working
 from tests.helpers.postgres_server import PACKAGE, Postgres, find_programs, made_postgres
 from tests.helpers.prefect_server import find_free_port, running_prefect_server
 
@@ -48,8 +47,7 @@ def test_a_flow_run_trains_on_without_server_and_database_and_is_shown_as_it_is_
     with ExitStack() as kept:
         with postgres.serving(), running_prefect_server(home, port, True, postgres.url) as server:
             operator = kept.enter_context(operating(folder, server))
-            create = [*PREFECT, "automation", "create", "--from-file", str(ROOT / "deployments/automations.yaml")]
-            subprocess.run(create, env=server, cwd=folder, check=True, capture_output=True)
+            create_automations(folder, server)
             kept.enter_context(working(operator, PREFECT, server, folder, WORKER_QUERY_SECONDS))
             flow_run = operator.begin("away", "checkpoint.every_steps=100")
             training, ranks = operator.find_training(flow_run), processes_of(flow_run)

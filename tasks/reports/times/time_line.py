@@ -26,6 +26,7 @@ COLOURS = {
 DAY_SECONDS = 86400.0
 MAX_STRIPS = 14
 NUM_TICKS = 6
+MOST_COLUMNS = 6  # of the legend: more do not fit beside each other
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ def draw_time_line(state: RunState) -> Chart | None:
     words = (
         f"Time line of {count_of(len(state.segments), 'segment')} in {duration(seconds)}, from {moment(began_at)} on."
     )
-    return Chart(draw_svg(11, 1.0 + 0.42 * num_strips, draw), words)
+    return Chart(draw_svg(11, 1.25 + 0.42 * num_strips, draw), words)
 
 
 def cut(segment: SegmentRecord) -> list[Stretch]:
@@ -88,7 +89,7 @@ def _draw(figure: Figure, stretches: Sequence[Stretch], began_at: float, strip_s
     _label(axes, began_at, strip_seconds, num_strips)
     kinds = {stretch.kind for stretch in stretches}
     shown = [Patch(color=colour, label=PART_NAMES[kind]) for kind, colour in COLOURS.items() if kind in kinds]
-    figure.legend(handles=shown, loc="outside upper left", ncols=len(shown), fontsize=9.5, handlelength=1.1)
+    figure.legend(handles=shown, loc="outside upper left", ncols=min(len(shown), MOST_COLUMNS), fontsize=9.5, handlelength=1.1)
 
 
 def _clip(stretch: Stretch, first: float, length: float) -> tuple[float, float]:

@@ -5,13 +5,19 @@ The numbers are those of the run's own evaluation, since the ranks do the same.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from storage.checkpoints.reading import holding
-from storage.checkpoints.results import calibration_key, find_calibration, write_result
+from storage.checkpoints.results import (
+    calibration_key,
+    evaluation_key,
+    find_calibration,
+    find_evaluation,
+    write_result,
+)
 from storage.datasets import load_dataset
 from storage.errors import (
     ConfigurationError,
@@ -68,7 +74,7 @@ def evaluate_checkpoint(
             spec = _of_split(spec, folder, split) if table is None else _of_table(spec, folder, table)
             found = _run_ranks(spec, config.segment.grace_seconds)
     if found["calibration"] is not None and _is_computed_as_in_the_run(config, state):
-        _keep_calibration(store, record, found["calibration"])
+        _keep(store, record, found)
     about = {"run": run, "address": run_address(store, run), "checkpoint": f"{store.address}/{record.path}"}
     data = {"split": None, "source": source} if source is not None else {"split": split, "source": None}
     evaluation: dict[str, Any] = found["evaluation"]
@@ -147,8 +153,13 @@ def _run_ranks(spec: SegmentSpec, grace_seconds: float) -> dict[str, Any]:
     return found
 
 
-def _keep_calibration(store: Store, record: CheckpointRecord, calibration: dict[str, Any]) -> None:
-    """For whoever uses this checkpoint. A store that cannot be written is no reason to have no result."""
+def _keep(store: Store, record: CheckpointRecord, found: Mapping[str, Any]) -> None:
+    """For an export of this checkpoint: what was found on the run's own test split, unless that is known already.
+
+    The evaluation last, as the run's own. A store that cannot be written is no reason to have no result.
+    """
     with suppress(StoreError):
         if find_calibration(store, record) is None:
-            write_result(store, calibration_key(record.path), calibration)
+            write_result(store, calibration_key(record.path), found["calibration"])
+        if find_evaluation(store, record) is None:
+            write_result(store, evaluation_key(record.path), found["evaluation"])

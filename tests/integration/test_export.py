@@ -126,6 +126,16 @@ def test_where_there_is_no_temperature_calibrated_probabilities_are_refused(poli
     assert asked.returncode == 2 and "is not calibrated: it was not evaluated" in asked.stderr
 
 
+def test_what_was_found_of_an_earlier_checkpoint_is_in_its_export(policy: Exported, tmp_path: Path) -> None:
+    evaluated = call_here(["evaluate", policy.address, "--checkpoint", "4", "--json"])
+    assert evaluated.returncode == 0, evaluated.stderr
+    done = call_here(["export", policy.address, tmp_path / "model", "--checkpoint", "4", "--no-onnx"])
+    assert done.returncode == 0, done.stderr
+    found, result = json.loads((tmp_path / "model/metrics.json").read_text()), json.loads(evaluated.stdout)
+    assert (found["step"], found["test"]["metrics"]) == (4, result["metrics"])
+    assert json.loads((tmp_path / "model/calibration.json").read_text())["temperature"] is not None
+
+
 def test_the_onnx_file_gives_the_same_answers_for_any_number_of_rows_of_any_length(policy: Exported) -> None:
     require_same_answers_of_onnx(policy, policy.folder)
 

@@ -18,7 +18,7 @@ from tests.helpers.prefect_server import running, running_prefect_server
 
 pytestmark = [pytest.mark.server, pytest.mark.slow, pytest.mark.timeout(1800)]
 
-# Longer than a heartbeat is waited for before a run is taken, which is a minute. By hand it was done with 600.
+# Longer than a heartbeat is waited for before a run is taken, which is a minute. Once it was ten minutes.
 STOPPED_SECONDS = 70.0
 STATE_SECONDS = 120.0  # within so long all is shown as it is
 STEPS = 800

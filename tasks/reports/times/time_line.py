@@ -89,7 +89,8 @@ def _draw(figure: Figure, stretches: Sequence[Stretch], began_at: float, strip_s
     _label(axes, began_at, strip_seconds, num_strips)
     kinds = {stretch.kind for stretch in stretches}
     shown = [Patch(color=colour, label=PART_NAMES[kind]) for kind, colour in COLOURS.items() if kind in kinds]
-    figure.legend(handles=shown, loc="outside upper left", ncols=min(len(shown), MOST_COLUMNS), fontsize=9.5, handlelength=1.1)
+    num_columns = min(len(shown), MOST_COLUMNS)
+    figure.legend(handles=shown, loc="outside upper left", ncols=num_columns, fontsize=9.5, handlelength=1.1)
 
 
 def _clip(stretch: Stretch, first: float, length: float) -> tuple[float, float]:

@@ -51,7 +51,7 @@ def test_killed_and_continued_on_another_number_of_ranks_it_ends_alike(tmp_path:
     expected = runs.train(1, **often)
     end, best = end_of(runs, expected)
     killed = runs.next_spec(2, **often)
-    kill_at_a_random_moment(killed, runs, random.Random(seed))
+    kill_at_a_random_moment(killed, runs, random.Random(seed), most_checkpoints=8)
     found = runs.checkpoints_of(killed) | runs.train(3, resume=runs.newest_of(killed), **often)
     assert end_of(runs, found) == (end, best)
     for step in (best["step"], end):

@@ -72,7 +72,8 @@ def test_a_rank_that_stands_still_while_the_other_waits_is_named_and_costs_less_
     with launch(spec) as ranks:
         assert supervise(ranks, watch, StopRequest(), _stopping(spec, rank=1))
     assert watch.cause.startswith("Rank 1 on ")
-    assert re.search(r"1 other rank waits at step [\d,]+ for (the|each)", watch.cause)
+    # For what: that depends on where the stop found them.
+    assert re.search(r"1 other rank waits at step [\d,]+ for [a-z]", watch.cause)
     assert "the process stands still, while others of its machine do not." in watch.cause
     assert "reported nothing for 10 s (segment.lost_seconds) and were killed" in watch.cause
 

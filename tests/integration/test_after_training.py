@@ -76,6 +76,7 @@ def test_an_evaluation_that_was_killed_or_hangs_is_made_again_and_nobody_evaluat
     assert processes_mentioning(str(trained.settings["store"])) == []
 
 
+@pytest.mark.slow
 def test_a_ledger_that_proves_nothing_is_an_alert_and_a_failed_flow_run(
     audited: Runner, prefect_server: dict[str, str]
 ) -> None:

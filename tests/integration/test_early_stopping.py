@@ -70,6 +70,7 @@ def test_the_best_step_has_a_checkpoint_also_where_another_save_is_under_way_the
         best = max(best, value)
 
 
+@pytest.mark.slow
 def test_a_run_that_lost_patience_goes_on_with_more_of_it(tmp_path: Path) -> None:
     runs = Runs(tmp_path)
     expected = runs.train(1, **(PATIENT | {"patience": 3}))

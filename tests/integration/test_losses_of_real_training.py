@@ -2,12 +2,15 @@
 
 from pathlib import Path
 
+import pytest
+
 from storage.objects.local_store import LocalStore
 from tests.helpers.datasets import publish_small_dataset
 from tests.helpers.training import make_spec, read_log, train_forked
 from training.configuration import DivergenceConfig
 
 
+@pytest.mark.slow
 def test_training_that_goes_well_raises_no_alarm(tmp_path: Path) -> None:
     """From the first weights to losses next to nothing, at a bold learning rate."""
     store = LocalStore(tmp_path / "store")

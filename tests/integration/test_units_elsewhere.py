@@ -88,6 +88,7 @@ def test_a_pool_whose_parent_is_killed_ends_with_it_and_costs_one_unit_for_each_
     assert [path.name for path in (tmp_path / "scratch").iterdir()] == ["fingerprints.json"]
 
 
+@pytest.mark.slow
 def test_a_process_that_is_killed_alone_is_one_clear_error_and_what_was_done_is_kept(
     config: DataConfig, undisturbed: dict[str, str], environment: dict[str, str], tmp_path: Path
 ) -> None:

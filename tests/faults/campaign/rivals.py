@@ -19,8 +19,8 @@ from tests.helpers.commands import Runner, kill_everything, wait_until
 from tests.helpers.fault_plans import FaultPlan, read_fired
 
 REFUSALS = ("is being trained by", "was just taken over by", "was started by another process", "The lease of run")
-# When it promotes a checkpoint, or when its ranks are done and it takes the run up again.
-TOLD_IT_IS_OVER = ("has ended", "is being trained by", "is being evaluated by")
+# When it looks whether it still holds the lease, promotes a checkpoint, or takes the run up again after its ranks.
+TOLD_IT_IS_OVER = ("took the run over", "has ended", "is being trained by", "is being evaluated by")
 LEAVING_SECONDS = 90.0
 
 

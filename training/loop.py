@@ -26,6 +26,8 @@ from training.world import World
 
 # A save that takes longer hangs, most likely: on a network file system, for instance, a write may never return.
 LONG_SAVE_SECONDS = LONGEST_EVERY_SECONDS
+# Of training, for a save under way where the best model so far is to be saved.
+LONGEST_WAIT_SECONDS = 60.0
 POLL_SECONDS = 0.01
 # Fewer values that count as zero are not worth a word.
 NOTED_SHARE = 0.01
@@ -63,8 +65,8 @@ def train(segment: Segment, batches: Iterator[Batch]) -> StopReason:
             _save_and_leave(segment)
             return StopReason.NONE if is_complete else decision.stop
         segment.checkpointer.advance(decision.writing)
-        if decision.save:
-            _save_when_possible(segment)
+        if decision.save and not _save_when_possible(segment):
+            continue  # all are to stop, and save this very step on their way out
         with segment.reporter.waiting_for_input():
             batch = next(batches)
         figures = segment.trainer.take_step(state.step, batch.leaves)
@@ -133,11 +135,27 @@ def _best_is_due(segment: Segment) -> bool:
     )
 
 
-def _finish_save(segment: Segment) -> None:
-    """Wait for the save under way: otherwise the speed of the store would decide which step the next one has."""
+def _finish_save(segment: Segment) -> bool:
+    """Wait for the save under way: otherwise the speed of the store would decide which step the next one has.
+
+    Not for ever: a store that hangs stops no training. False if all are to stop.
+    """
+    checkpointer, began, waits = segment.checkpointer, time.monotonic(), True
     with segment.reporter.phase("save"):
-        while not segment.checkpointer.is_idle and _goes_on(segment):
+        while waits and not checkpointer.is_idle:
+            segment.reporter.alive()
+            decision = segment.agreement.decide(time.monotonic() - began < LONGEST_WAIT_SECONDS, checkpointer.writing)
+            if decision.stop:
+                return False
+            checkpointer.advance(decision.writing)
+            waits = decision.save
             time.sleep(POLL_SECONDS)  # a thread of this process writes
+    if not checkpointer.is_idle:
+        segment.reporter.noted(
+            f"The model of step {segment.state.step:,}, the best so far, gets no checkpoint: the save before it is "
+            f"still under way after {LONGEST_WAIT_SECONDS:g} s more. Training goes on."
+        )
+    return True
 
 
 def _note_rounding(segment: Segment) -> None:
@@ -150,23 +168,27 @@ def _note_rounding(segment: Segment) -> None:
         segment.reporter.noted(f"{share:.1%} of the gradient's values were below the resolution of the exact sum.")
 
 
-def _save_when_possible(segment: Segment) -> None:
-    """Begin a save, unless the one before is still under way: that one is never overtaken, this one is owed then."""
-    if _best_is_due(segment):
-        _finish_save(segment)
+def _save_when_possible(segment: Segment) -> bool:
+    """Begin a save, unless the one before is still under way: that one is never overtaken, this one is owed then.
+
+    False if all are to stop instead.
+    """
+    if _best_is_due(segment) and not _finish_save(segment):
+        return False
     segment.save_is_owed = not segment.checkpointer.is_idle
     if segment.save_is_owed:
         _tell_of_long_save(segment)
-        return
+        return True
     segment.last_save, segment.has_told_of_save = time.monotonic(), False
     if segment.checkpointer.is_saved():
-        return
+        return True
     with segment.reporter.phase("save"):
         if segment.spec.checkpoint.background:
             segment.checkpointer.begin()
         else:
             segment.checkpointer.save_now(is_on_cadence=True)
     _note_rounding(segment)
+    return True
 
 
 def _tell_of_long_save(segment: Segment) -> None:

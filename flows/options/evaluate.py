@@ -36,7 +36,7 @@ def evaluate(
     Metrics and the scores of each class: on the test split the numbers of the run's own evaluation. Safe while the run
     is in training: no lease is needed, the manifest is not written, and the checkpoint stays until it was read. Ranks
     of this machine do it, one unless --set train.ranks=2 says otherwise, and --set train.device=cpu leaves GPUs alone.
-    On the test split a temperature is fitted too, on validation, and kept beside the checkpoint for `holdfast export`.
+    On the test split a temperature is fitted too, on validation; an export of the checkpoint has both.
     """
     from flows.commands.models.evaluate import evaluate_here
     from tasks.evaluations.words import render_evaluation

@@ -1,8 +1,8 @@
 """Reading again what is kept, from where it is durable, and comparing it with what was promised when it was written.
 
-A promise is a size and a hash that somebody vouches for: the manifest for the index of a checkpoint, the index for its
-files and for the newest part of the ledger, `state.json` for the newest part of the history, each part for the one
-before, a data set's manifest for its shards.
+A promise is a size and a hash that somebody vouches for: the manifest for the index of a checkpoint and for the
+start.json of a run, these for the files beside them, the index also for the newest part of the ledger, `state.json` for
+the newest part of the history, each part for the one before, a data set's manifest for its shards.
 Invariant: an object is called broken only after it was read twice: what is wrong once and right the second time is
 the fault of this machine's memory or network, and no rot.
 """
@@ -18,10 +18,11 @@ from storage.checkpoints.checkpoints import INDEX_NAME, STATE_NAME, load_checkpo
 from storage.checkpoints.history import newest_part_of
 from storage.datasets import DatasetManifest, dataset_key
 from storage.errors import CorruptObjectError, ObjectMissingError
+from storage.first_weights import START_NAME, read_start
 from storage.objects.history import HistoryPart, read_history_part
 from storage.objects.store import Store
 from storage.runs.ledger import LedgerPart, fetch_ledger_part, read_ledger_header
-from storage.runs.run_state import CheckpointRecord
+from storage.runs.run_state import CheckpointRecord, StartRecord
 
 MISSING = "nothing"
 Part = TypeVar("Part", LedgerPart, HistoryPart)
@@ -93,6 +94,15 @@ class Rereader:
     def find_broken_shards(self, dataset: DatasetManifest) -> list[BrokenPromise]:
         """What is wrong with a data set's files."""
         return self._find_all(promises_of_dataset(dataset))
+
+    def find_broken_start(self, start: StartRecord) -> list[BrokenPromise]:
+        """What is wrong with a run's first weights."""
+        plan = Promise(f"{start.path}/{START_NAME}", start.digest, None)
+        broken = self.find_broken(plan)
+        if broken is not None:
+            return [broken]  # nothing vouches for the others now
+        files: dict[str, str] = read_start(self.store, start.path, start.digest)["files"]
+        return self._find_all([Promise(f"{start.path}/{name}", sha256, None) for name, sha256 in files.items()])
 
     def find_broken_part(self, newest: LedgerPart | None, known: set[str]) -> BrokenPromise | None:
         """Follow a ledger's chain down to the first part that is not what it must be; None if all are.

@@ -181,6 +181,7 @@ class Preparation:
         return self.place.area
 
     def run(self, table: SourceTable | None) -> DatasetManifest:
+        """All parts in turn; the data set that was published. `table` is None where files are converted first."""
         if self.address is None:
             return self._run(table)
         begin_area(StoreArea(self.place.store, self.address.area), time.time())
@@ -243,6 +244,7 @@ class Preparation:
         return table, f"{table.num_rows_total:,} rows in {count_of(len(files), 'file')}."
 
     def cut(self, table: SourceTable) -> None:
+        """Take the rows in pieces, which units do one by one."""
         pieces, num_bytes = cut(table, self.config)
         self.bytes_per_row = num_bytes / table.num_rows_total
         self.place = replace(self.place, table=table, pieces=tuple(pieces))
@@ -292,6 +294,7 @@ class Preparation:
 
     @contextlib.contextmanager
     def database(self, name: str) -> Iterator[duckdb.DuckDBPyConnection]:
+        """A DuckDB of this process, in a folder of its own, within the configured memory."""
         limit = self.config.memory_limit if self.address is None else limit_beside_processes(self.config)
         folder = self.place.folder / name
         folder.mkdir(exist_ok=True)
@@ -313,6 +316,7 @@ class Preparation:
     def deal(
         self, dealt: Dealt, numeric: list[NumericColumn], categorical: list[CategoricalColumn]
     ) -> tuple[Buckets, str]:
+        """Give each row its split, tokens and numbers, in buckets by its place in the order; what, and in words."""
         num_rows = self.place.rows_of.num_rows_total
         bits = bits_of_buckets(dealt, self.config, self.bytes_per_row, bytes_of_piece(self.config))
         settings = DealSettings(dealt.split_sql, dealt.classes, numeric, categorical, bits)
@@ -325,6 +329,7 @@ class Preparation:
         return buckets, f"{num_rows:,} rows in {count_of(len(buckets.rows), 'bucket')}."
 
     def write(self, dealt: Dealt, buckets: Buckets, vocabulary_size: int) -> tuple[dict[str, SplitRecord], str]:
+        """Write the shards of all splits; what they are, and in words."""
         num_together = shards_together(self.config, self.bytes_per_row, bytes_of_piece(self.config))
         units = shard_units(dealt.num_rows, num_together, self.config)
         shared: Record = {"digest": self.digest, "num_rows": dealt.num_rows, "num_together": num_together}

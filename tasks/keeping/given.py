@@ -15,13 +15,10 @@ from tasks.telling.announce import announce
 
 def keep_given(config: RunConfig, state: RunState | None) -> RunConfig:
     """The configuration with what was given to the run, where its file has what it had then."""
-    if state is None:
-        return config
-    for field, given in state.given.items():
+    for field, given in _in_force(config, state).items():
         section, name = field.split(".")
-        found = getattr(config, section)
-        if getattr(found, name) == given.instead_of:
-            config = config.model_copy(update={section: found.model_copy(update={name: given.value})})
+        changed = getattr(config, section).model_copy(update={name: given.value})
+        config = config.model_copy(update={section: changed})
     return config
 
 
@@ -32,7 +29,7 @@ def with_given(config: RunConfig) -> RunConfig:
     kept = keep_given(config, head.state if head else None)
     if head is not None and kept != config:
         announce(
-            f"{describe_given(head.state.given)} To end that, write another value into the file, or start "
+            f"{describe_given(_in_force(config, head.state))} To end that, write another value into the file, or start "
             "`resume` with the value that the file has."
         )
     return kept
@@ -44,3 +41,14 @@ def describe_given(given: Mapping[str, GivenValue]) -> str:
         return "All values are those of the configuration's file."
     values = [f"{field} is {entry.value}, where the file has {entry.instead_of}" for field, entry in given.items()]
     return f"Given to the run by `resume`: {'; '.join(values)}."
+
+
+def _in_force(config: RunConfig, state: RunState | None) -> dict[str, GivenValue]:
+    """By dotted field what the file says nothing newer of."""
+    given = state.given if state is not None else {}
+    return {field: entry for field, entry in given.items() if _configured(config, field) == entry.instead_of}
+
+
+def _configured(config: RunConfig, field: str) -> object:
+    section, name = field.split(".")
+    return getattr(getattr(config, section), name)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from storage.checkpoints.checkpoints import CheckpointFile, FoundCheckpoint, describe_file, load_checkpoint
+from storage.checkpoints.reading import holding
 from storage.checkpoints.results import find_calibration
 from storage.datasets import DatasetManifest, dataset_key, load_dataset
 from storage.errors import ConfigurationError, CorruptObjectError, ObjectMissingError
@@ -65,9 +66,9 @@ def export_run(store: Store, run: str, choice: str, out: Path, with_onnx: bool, 
     _require_place(out, overwrite)
     if with_onnx:
         require_libraries()
-    source = _open_source(store, run, choice)
-    write_folder(out.absolute(), lambda folder: _fill(folder, source, with_onnx))
-    record = source.record
+    with holding(Manifest(store, run), lambda state: choose_checkpoint(state, choice)) as (state, record):
+        source = _open_source(store, state, record)
+        write_folder(out.absolute(), lambda folder: _fill(folder, source, with_onnx))
     return {"run": run, "out": str(out), "step": record.step, "metric": record.metric, "checkpoint": record.path}
 
 
@@ -96,9 +97,7 @@ def _require_place(out: Path, overwrite: bool) -> None:
     )
 
 
-def _open_source(store: Store, run: str, choice: str) -> Source:
-    state = Manifest(store, run).load_head().state
-    record = choose_checkpoint(state, choice)
+def _open_source(store: Store, state: RunState, record: CheckpointRecord) -> Source:
     config = RunConfig.model_validate(read_stored(state.config))
     dataset = load_dataset(store, state.dataset_digest, state.dataset_sha256)
     found = _checked(record, lambda: load_checkpoint(store, record.path, record.digest))
@@ -159,9 +158,8 @@ def _checked(record: CheckpointRecord, read: Callable[[], _Read]) -> _Read:
         return read()
     except (CorruptObjectError, ObjectMissingError) as error:
         raise CorruptObjectError(
-            f"The checkpoint of step {record.step:,} cannot be exported: {error} If the run is in training, it may "
-            "have been deleted just now: try again. If it is damaged, name another one with --checkpoint; `holdfast "
-            "verify` says which are valid. Nothing was written."
+            f"The checkpoint of step {record.step:,} cannot be exported: {error} Name another one with --checkpoint; "
+            "`holdfast verify` says which are valid. Nothing was written."
         ) from error
 
 

@@ -58,10 +58,10 @@ def find_refusal(figures: ValidationFigures | None, step: int, train: TrainConfi
 def describe_end(run: str, record: RefusedRecord, refusal: str) -> str:
     """What a person is told when the last checkpoint of a run does not pass."""
     return (
-        f"Run {run!r} reached its last step, {record.checkpoint.step:,}, but its model did not pass the quality gate: "
-        f"{refusal}. The checkpoint is kept, {record.checkpoint.path}. To accept it, change checkpoint.gate and run "
-        "again: it is promoted without being trained again. To go on training, give more train.steps; training again "
-        "with the same configuration would give the same model."
+        f"Training of run {run!r} ended at step {record.checkpoint.step:,}, but its model did not pass the quality "
+        f"gate: {refusal}. The checkpoint is kept, {record.checkpoint.path}. To accept it, change checkpoint.gate and "
+        "run again: it is promoted without being trained again. To go on training, give more train.steps, or after an "
+        "early end more train.patience; training again with the same configuration would give the same model."
     )
 
 

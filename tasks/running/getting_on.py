@@ -22,7 +22,9 @@ def require_progress(config: RunConfig, record: SegmentRecord, state: RunState) 
         raise SegmentFailedError(f"{what} ended as {record.outcome}: {record.cause}")
     if record.outcome == "completed" and not state.is_trained:
         reasons = [damaged.reason for damaged in state.set_aside if damaged.step == record.last_step]
-        raise SegmentFailedError(f"{what} reached the last step, but its checkpoint was refused: {' '.join(reasons)}")
+        raise SegmentFailedError(
+            f"{what} came to the end of training, but its checkpoint was refused: {' '.join(reasons)}"
+        )
     if record.outcome == "budget" and record.last_step == record.first_step:
         raise ConfigurationError(
             f"{what} used up its time budget, segment.seconds = {config.segment.seconds:g}, before its first step. "

@@ -1,6 +1,7 @@
 """Looking for rot: every byte that a resume or an audit of these runs would need is read from where it is durable.
 
-That is the checkpoints that are kept, ledger and history that they vouch for, and the data sets. Invariant: what
+That is the checkpoints that are kept, ledger and history that they vouch for, the weights that a run began with, and
+the data sets. Invariant: what
 training deletes meanwhile is no rot: a checkpoint is called damaged only if the manifest, read again afterwards, still
 keeps it.
 A damaged checkpoint of a run that nobody trains is set aside at once, so that the next resume loses no time over it;
@@ -35,6 +36,8 @@ ADVICE = {
     "checkpoint": "A process holds the run's lease, one that trains it or one that was killed (`holdfast status` says "
     "which), so nothing was set aside: the next start of the run goes by the newest valid checkpoint.",
     "ledger": "The model is not touched by this, but an audit cannot prove these steps any more.",
+    "start": "A run needs its first weights only while it has no valid checkpoint. Restore them from a backup of the "
+    "store.",
     "history": "Training and its model are not touched by this, but a report cannot show these steps any more.",
     "dataset": "Restore these files from a backup of the store. Without a backup: delete the data set's folder and run "
     "`holdfast run` again, with the versions of the libraries that prepared it: from the same source it is prepared "
@@ -51,7 +54,7 @@ SET_ASIDE = "It was set aside."
 class Rot:
     """A damaged thing: its address, the run it belongs to, and each object of it that is not what it must be."""
 
-    kind: Literal["manifest", "checkpoint", "ledger", "history", "dataset"]
+    kind: Literal["manifest", "checkpoint", "ledger", "history", "start", "dataset"]
     run: str
     resource: str
     broken: list[str]
@@ -99,6 +102,7 @@ class Scrub:
         for record in state.kept:
             self._look_at_ledger(run, record)
         self._look_at_segments(state)
+        self._look_at_start(state)
         self._look_at_dataset(state)
         self.runs.append(run)
 
@@ -140,6 +144,12 @@ class Scrub:
         broken = self.reader.find_broken_history(state.earlier_segments, self._parts)
         if broken is not None:
             self._tell(Rot("manifest", state.run, f"{self.store.address}/{broken.key}", [broken.message]))
+
+    def _look_at_start(self, state: RunState) -> None:
+        broken = self.reader.find_broken_start(state.start) if state.start is not None else []
+        if broken and state.start is not None:
+            words = [promise.message for promise in broken]
+            self._tell(Rot("start", state.run, f"{self.store.address}/{state.start.path}", words))
 
     def _look_at_dataset(self, state: RunState) -> None:
         """Once, however many runs have it: the first of them stands for all."""

@@ -14,7 +14,7 @@ from safetensors import safe_open
 
 from storage.datasets import DatasetManifest, dataset_key
 from storage.errors import ConfigurationError, CorruptObjectError, ObjectExistsError
-from storage.objects.addresses import RUNS_FOLDER
+from storage.first_weights import START_NAME, start_path
 from storage.objects.digests import canonical_json, sha256_of_bytes, sha256_of_file
 from storage.objects.store import Store
 from storage.runs.addresses import find_target
@@ -25,9 +25,8 @@ from tasks.models.export import PROVENANCE_FILE, export_run, is_export
 from tasks.places import RunPlaces
 from tasks.starting.correspondence import Correspondence, Described, correspond
 from tasks.telling.announce import announce
-from training.model.first_weights import START_NAME
 from training.standalone.holdfast_inputs import PREPROCESSING_FILE
-from training.standalone.holdfast_model import FILES_FILE, LABELS_FILE, MODEL_FILE
+from training.standalone.holdfast_model import LABELS_FILE, MODEL_FILE, ModelFolderError, verify
 
 START_FORMAT = 1
 
@@ -62,12 +61,10 @@ def _open(origin: str, checkpoint: str, exported: Path) -> Path:
             )
         export_run(store, run, checkpoint, exported, with_onnx=False, overwrite=False)
         folder = exported
-    for name, digest in _read(folder, FILES_FILE)["sha256"].items():
-        if not (folder / name).is_file() or sha256_of_file(folder / name) != digest:
-            raise CorruptObjectError(
-                f"{folder / name}, a file of the model that train.start_from names, is not as it was exported. Export "
-                "the model again, or copy the folder again from where it is whole."
-            )
+    try:
+        verify(folder)
+    except ModelFolderError as error:
+        raise CorruptObjectError(f"The model that train.start_from names is damaged. {error}") from error
     return folder
 
 
@@ -102,7 +99,7 @@ def _put(
     }
     data = canonical_json(plan)
     digest = sha256_of_bytes(data)
-    path = f"{RUNS_FOLDER}/{places.manifest.run}/start/{digest[:16]}"
+    path = start_path(places.manifest.run, digest)
     for name in weights:
         places.store.put_file(folder / name, f"{path}/{name}")
     with contextlib.suppress(ObjectExistsError):  # an earlier attempt, or another process, brought the same

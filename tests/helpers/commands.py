@@ -11,6 +11,7 @@ from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import psutil
 
@@ -110,6 +111,12 @@ def call_here(arguments: Sequence[object]) -> "subprocess.CompletedProcess[str]"
     with redirect_stdout(stdout), redirect_stderr(stderr):
         exit_code = execute(line)
     return subprocess.CompletedProcess(line, exit_code, stdout.getvalue(), stderr.getvalue())
+
+
+def call_narrow(*arguments: object) -> "subprocess.CompletedProcess[str]":
+    """As `call_here`, on a terminal of 80 columns."""
+    with patch.dict(os.environ, COLUMNS="80"):
+        return call_here(arguments)
 
 
 def wait_until(condition: Callable[[], bool], process: "subprocess.Popen[bytes] | None" = None) -> bool:

@@ -241,6 +241,14 @@ def operating(folder: Path, environment: Mapping[str, str]) -> Iterator[Operator
         yield operator
 
 
+@contextmanager
+def operating_with_automations(folder: Path, environment: Mapping[str, str]) -> Iterator[Operator]:
+    """As `operating`, with what calls silent flow runs crashed."""
+    with operating(folder, environment) as operator:
+        create_automations(folder, environment)
+        yield operator
+
+
 def create_automations(folder: Path, environment: Mapping[str, str]) -> None:
     """Those of `deployments/automations.yaml`, by the README's command."""
     automations = str(ROOT / "deployments/automations.yaml")

@@ -313,6 +313,47 @@ def hangs_at_step_5(spec: SegmentSpec, world: World) -> Any:
     return slowly(spec, world)
 
 
+def hangs_before_the_best(spec: SegmentSpec, world: World) -> Any:
+    """The first validation, at step 10, is the best so far while the save of step 5 hangs."""
+    let_the_save_of_step_5_hang()
+    loop.LONGEST_WAIT_SECONDS = 0.5
+    return train_segment(spec, world)
+
+
+def test_a_save_that_hangs_where_the_best_model_is_to_be_saved_is_not_waited_for_for_ever(
+    store: LocalStore, dataset: DatasetManifest, tmp_path: Path
+) -> None:
+    settings: dict[str, Any] = {"steps": 12, "every_steps": 5, "background": True, "patience": 9, "ranks": 2}
+    spec = make_spec(store, dataset, tmp_path / "segment", **settings)
+    assert train_forked(spec, store, hangs_before_the_best).outcome == "completed", read_log(spec)
+    notes = [report.note for report in read_reports(spec) if report.note]
+    assert any("The model of step 10, the best so far, gets no checkpoint" in note for note in notes)
+    assert list(checkpoints_of(store, spec)) == [12]
+
+
+def stopped_while_it_waits(spec: SegmentSpec, world: World) -> Any:
+    """Asked to stop while the save of step 5 keeps the best model, of step 10, waiting."""
+    let_the_save_of_step_5_hang()
+    flag, noted = StopFlag(), loop._finish_save
+
+    def stopping(segment: loop.Segment) -> bool:
+        flag.reason = lambda: StopReason.PREEMPTED  # type: ignore[method-assign]
+        return noted(segment)
+
+    loop._finish_save = stopping
+    return run_segment(spec, world, flag)
+
+
+def test_a_stop_while_the_best_model_waits_for_a_save_saves_that_model(
+    store: LocalStore, dataset: DatasetManifest, tmp_path: Path
+) -> None:
+    settings: dict[str, Any] = {"steps": 12, "every_steps": 5, "background": True, "patience": 9}
+    spec = make_spec(store, dataset, tmp_path / "segment", **settings)
+    outcome = train_forked(spec, store, stopped_while_it_waits)
+    assert (outcome.outcome, outcome.last_step) == ("preempted", 10), read_log(spec)
+    assert list(checkpoints_of(store, spec)) == [10]
+
+
 def test_a_save_that_hangs_is_told_once_and_training_goes_on(
     store: LocalStore, dataset: DatasetManifest, tmp_path: Path
 ) -> None:

@@ -45,7 +45,7 @@ def refused(runner: Runner) -> dict[str, Any]:
     result = runner.call("run", **TOO_MUCH)
     said = " ".join(result.stderr.split())
     assert result.returncode == 2, said
-    assert "Error: Run 'changed' reached its last step, 4, but its model did not pass the quality gate" in said
+    assert "Error: Training of run 'changed' ended at step 4, but its model did not pass the quality gate" in said
     assert "macro-F1 nan at step 4 is not a finite number" in said and "change checkpoint.gate" in said
     assert "and is not promoted" in said
     assert "The validation at step 2 gave values that are not finite numbers: loss = nan" in said

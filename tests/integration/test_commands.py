@@ -4,12 +4,9 @@ import json
 import os
 import re
 import shutil
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import pytest
 
@@ -23,7 +20,7 @@ from storage.runs.transitions import end_segment, promote, record_metrics
 from storage.segment_notes import find_stop
 from tasks.pages.words import NOTHING
 from tasks.settings.reading import load_configuration
-from tests.helpers.commands import COMMAND, ROOT, call_here
+from tests.helpers.commands import call_here, call_narrow
 from tests.helpers.datasets import publish_small_dataset
 from tests.helpers.finished_runs import measured_run
 from tests.helpers.runs import lease_run, make_checkpoint, record_of
@@ -68,25 +65,8 @@ def configuration(tmp_path: Path, store: LocalStore) -> Path:
     return path
 
 
-def holdfast(*arguments: object) -> "subprocess.CompletedProcess[str]":
-    """As `call_here`, on a narrow terminal."""
-    with patch.dict(os.environ, COLUMNS="80"):
-        return call_here(arguments)
-
-
-def in_a_process(*arguments: object, command: tuple[str, ...] = tuple(COMMAND)) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [*command, *map(str, arguments)],
-        env={**os.environ, "COLUMNS": "80"},
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
-
-
 def read_json(*arguments: object) -> dict[str, Any]:
-    result = holdfast(*arguments, "--json")
+    result = call_narrow(*arguments, "--json")
     assert (result.returncode, result.stderr) == (0, "")
     found: dict[str, Any] = json.loads(result.stdout)
     return found
@@ -147,7 +127,7 @@ def test_a_run_whose_folder_was_copied_is_refused_and_nothing_is_touched(
     shutil.copytree(store.root / "runs/first", store.root / "runs/copy")
     before = list(store.list_keys(""))
     for target in ((f"{store.address}/runs/copy",), (configuration, "--set", "run=copy")):
-        result = holdfast(command, *target)
+        result = call_narrow(command, *target)
         assert (result.returncode, result.stdout) == (2, "")
         assert "holds the manifest of run 'first', not of 'copy'" in result.stderr
         assert "Traceback" not in result.stderr
@@ -160,12 +140,12 @@ def test_a_command_for_one_run_says_which_there_are_where_it_is_given_a_store(
     in_a_folder_called_runs = tmp_path / "runs" / "store"
     shutil.copytree(store.root, in_a_folder_called_runs)
     for address in (store.address, in_a_folder_called_runs):
-        result = holdfast("prune", address)
+        result = call_narrow("prune", address)
         assert (result.returncode, result.stdout) == (2, "")
         assert "is a store, and this command takes one run: STORE/runs/NAME. Its runs are first, second." in (
             result.stderr
         )
-    assert json.loads(holdfast("scrub", in_a_folder_called_runs, "--json").stdout)["runs"] == ["first", "second"]
+    assert json.loads(call_narrow("scrub", in_a_folder_called_runs, "--json").stdout)["runs"] == ["first", "second"]
 
 
 @pytest.mark.parametrize("command", ["runs", "status"])
@@ -175,7 +155,7 @@ def test_the_runs_of_a_store_are_listed(configuration: Path, store: LocalStore, 
     stands = {run["run"]: (run["state"], run["step"], run["steps_total"], run["error"]) for run in found["runs"]}
     assert stands == {"first": ("running", 20, 100, None), "second": ("created", 0, 100, None)}
     assert [run["address"] for run in found["runs"]] == [f"{store.address}/runs/{run}" for run in ("first", "second")]
-    printed = holdfast(command, store.address).stdout.splitlines()
+    printed = call_narrow(command, store.address).stdout.splitlines()
     assert printed[0] == f"2 runs in {store.address}"
     rows = [re.sub(r"[\d.]+ s ago", "SECONDS ago", " ".join(line.split())) for line in printed[2:]]
     nothing = f"{NOTHING} SECONDS ago {NOTHING}"
@@ -202,7 +182,7 @@ def test_of_each_run_goodput_last_sign_of_life_and_newest_metric_are_listed(
 
 
 def test_a_store_without_runs_is_an_error(tmp_path: Path) -> None:
-    result = holdfast("runs", tmp_path)
+    result = call_narrow("runs", tmp_path)
     assert (result.returncode, result.stdout) == (2, "")
     assert f"There is no run in the store {tmp_path}." in result.stderr
 
@@ -227,21 +207,21 @@ def test_logs_are_those_of_the_newest_segment_or_of_the_one_that_is_asked_for(
     log = tmp_path / "ranks.log"
     log.write_text("torchrun says\n[rank0]: one\n[rank1]: two\n")
     write_log(store, "first", lease.fence, log)
-    assert holdfast("logs", address).stdout == log.read_text()
-    assert holdfast("logs", configuration, "--rank", 1).returncode == 2  # it has one
-    only = holdfast("logs", configuration, "--rank", 0)
+    assert call_narrow("logs", address).stdout == log.read_text()
+    assert call_narrow("logs", configuration, "--rank", 1).returncode == 2  # it has one
+    only = call_narrow("logs", configuration, "--rank", 0)
     assert (only.returncode, only.stdout) == (0, "[rank0]: one\n")
     assert only.stderr == f"Segment {lease.fence} of run 'first', from step 0:\n"
     end_segment_of(manifest)
     fence = lease_run(manifest, ranks=2)
-    newest = holdfast("logs", address, "--rank", 1)
+    newest = call_narrow("logs", address, "--rank", 1)
     assert (newest.returncode, newest.stdout) == (0, "")
     assert newest.stderr.splitlines()[-1] == "Nothing that its ranks printed is in the store."
     for node in ("n2", "n1"):
         log.write_text(f"{node} said")
         write_log(store, "first", fence, log, node)
-    assert holdfast("logs", address).stdout == "==> node n1 <==\nn1 said\n==> node n2 <==\nn2 said\n"
-    assert holdfast("logs", address, "--segment", lease.fence).stdout.startswith("torchrun says\n")
+    assert call_narrow("logs", address).stdout == "==> node n1 <==\nn1 said\n==> node n2 <==\nn2 said\n"
+    assert call_narrow("logs", address, "--segment", lease.fence).stdout.startswith("torchrun says\n")
 
 
 @pytest.mark.parametrize("follow", [(), ("--follow",)])
@@ -257,14 +237,14 @@ def test_where_there_is_no_such_log_one_error_says_what_there_is(
         ("--set", "run=second", "--segment", "7"): "Run 'second' has no segment yet",
     }
     for arguments, expected in mistakes.items():
-        result = holdfast("logs", configuration, *arguments, *follow)
+        result = call_narrow("logs", configuration, *arguments, *follow)
         assert result.returncode == 2 and result.stdout == ""
         assert expected in " ".join(result.stderr.split())
-    assert "Run 'second' has no segment yet" in holdfast("logs", configuration, "--set", "run=second").stderr
+    assert "Run 'second' has no segment yet" in call_narrow("logs", configuration, "--set", "run=second").stderr
 
 
 def test_status_is_watched_by_people_and_read_by_programs(configuration: Path) -> None:
-    result = holdfast("status", configuration, "--watch", "--json")
+    result = call_narrow("status", configuration, "--watch", "--json")
     assert (result.returncode, result.stdout) == (2, "")
     assert "--watch is for people to look at, and --json for programs" in result.stderr
 
@@ -275,7 +255,7 @@ def test_a_run_that_cannot_be_read_does_not_hide_the_others(configuration: Path,
     first, second = read_json("status", store.address)["runs"]
     assert first["run"] == "first" and first["error"].startswith("The manifest ")
     assert (second["run"], second["state"]) == ("second", "created")
-    assert "first: " in holdfast("status", store.address).stdout
+    assert "first: " in call_narrow("status", store.address).stdout
 
 
 def test_status_has_what_other_programs_rely_on(configuration: Path, store: LocalStore) -> None:
@@ -289,8 +269,8 @@ def test_status_has_what_other_programs_rely_on(configuration: Path, store: Loca
 
 def test_paths_are_printed_whole_however_narrow_the_terminal(configuration: Path, store: LocalStore) -> None:
     promoted = read_json("status", configuration)["promoted"]
-    assert f"resume point {promoted['path']}\n" in holdfast("status", configuration).stdout
-    printed = holdfast("verify", configuration).stdout
+    assert f"resume point {promoted['path']}\n" in call_narrow("status", configuration).stdout
+    printed = call_narrow("verify", configuration).stdout
     assert f"Checkpoints of {store.address}/runs/first\n" in printed
     assert Path(promoted["path"]).name in printed
 
@@ -300,11 +280,11 @@ def test_verify_says_which_checkpoint_is_damaged_and_what_becomes_of_it(configur
     data = bytearray(model.read_bytes())
     data[-1] ^= 1
     model.write_bytes(data)
-    result = holdfast("verify", configuration)
+    result = call_narrow("verify", configuration)
     assert result.returncode == 1
     assert result.stdout.count("DAMAGED") == 1
     assert "`holdfast run` sets damaged checkpoints aside" in result.stdout
-    result = holdfast("verify", configuration, "--json")
+    result = call_narrow("verify", configuration, "--json")
     assert result.returncode == 1
     assert [checkpoint["valid"] for checkpoint in json.loads(result.stdout)["checkpoints"]] == [False, True]
 
@@ -315,7 +295,7 @@ def test_prune_says_what_goes_and_what_stays_and_why(configuration: Path, store:
     record = record_of(make_checkpoint(store, tmp_path / "files-30", 30, fence, run="first"))
     manifest.commit("promoted", promote(record, RetentionPolicy(newest=3)))
     no_rollback = ("--set", "divergence.max_rollbacks=0")  # for which an older one would stay
-    result = holdfast("prune", configuration, "--set", "checkpoint.keep=2", *no_rollback)
+    result = call_narrow("prune", configuration, "--set", "checkpoint.keep=2", *no_rollback)
     assert (result.returncode, result.stderr) == (0, "")
     assert "Policy: keep = 2, keep_best = 1\n" in result.stdout
     assert [line.split()[:2] for line in result.stdout.splitlines()[3:6]] == [
@@ -331,7 +311,7 @@ def test_advise_recommends_an_interval_compares_it_and_leaves_a_page(configurati
     config = load_configuration(configuration, ["run=quality"]).model_dump(mode="json")
     Manifest(store, "quality").create(measured_run(config=config))
     address = f"{store.address}/runs/quality"
-    result = holdfast("advise", address)
+    result = call_narrow("advise", address)
     assert (result.returncode, result.stderr) == (0, "")
     assert "Continue with: --set checkpoint.every_seconds=140 --set checkpoint.every_steps=280\n" in result.stdout
     assert f"page {store.address}/runs/quality/advice.html\n" in result.stdout
@@ -354,79 +334,37 @@ def test_report_writes_the_page_of_a_run_that_is_under_way(
     manifest.create(under_way)
     fence = lease_run(manifest)
     address = f"{store.address}/runs/third"
-    assert holdfast("report", address).stdout == f"{address}/report.html\n"
+    assert call_narrow("report", address).stdout == f"{address}/report.html\n"
     assert "0 of 100 steps" in store.read("runs/third/report.html").decode()
     record = record_of(make_checkpoint(store, tmp_path / "files", 30, fence, run="third"))
     manifest.commit("promoted", promote(record, RetentionPolicy(newest=3)))
     out = tmp_path / "page.html"
-    assert holdfast("report", address, "--out", out).stdout == f"{out}\n"
+    assert call_narrow("report", address, "--out", out).stdout == f"{out}\n"
     assert "30 of 100 steps" in out.read_text() and "30 of 100" not in store.read("runs/third/report.html").decode()
-    refused = holdfast("report", address, "--out", tmp_path / "no-folder" / "page.html")
+    refused = call_narrow("report", address, "--out", tmp_path / "no-folder" / "page.html")
     assert (refused.returncode, "Cannot write the report to" in refused.stderr) == (2, True)
 
 
 def test_report_says_that_the_data_set_is_gone(configuration: Path) -> None:
-    result = holdfast("report", configuration)
+    result = call_narrow("report", configuration)
     assert result.returncode == 2
     assert f"There is no data set {'d' * 64}" in " ".join(result.stderr.split())
 
 
 def test_advise_says_what_it_needs_from_a_run_that_measured_nothing(configuration: Path) -> None:
-    result = holdfast("advise", configuration)
+    result = call_narrow("advise", configuration)
     assert (result.returncode, result.stdout) == (2, "")
     assert "give the figures: --stall-seconds, --durable-seconds, --restart-seconds." in result.stderr
     assert "Traceback" not in result.stderr
     given = ("--stall-seconds", 0.5, "--durable-seconds", 5, "--restart-seconds", 30)
     assert read_json("advise", configuration, *given)["recommended"]["every_steps"] is None
-    result = holdfast("advise", configuration, *given, "--failures-per-day", -1)
+    result = call_narrow("advise", configuration, *given, "--failures-per-day", -1)
     assert result.returncode == 2 and "failures_per_day: must be greater than 0 (found -1.0)" in result.stderr
 
 
 def test_verify_of_a_run_without_checkpoints_says_so(configuration: Path) -> None:
-    result = holdfast("verify", configuration, "--set", "run=second")
+    result = call_narrow("verify", configuration, "--set", "run=second")
     assert result.returncode == 0 and "None yet." in result.stdout
-
-
-def test_a_corpus_depends_on_its_seed_and_not_on_the_process(tmp_path: Path) -> None:
-    options = ("--job", "policy", "--rows", "500", "--set")
-    made = {}
-    for name, seed in (("a", "seed=3"), ("b", "seed=3"), ("c", "seed=4")):
-        assert in_a_process("corpus", tmp_path / name, *options, seed).returncode == 0
-        made[name] = [path.read_bytes() for path in sorted((tmp_path / name).glob("*.parquet"))]
-    assert made["a"] == made["b"] != made["c"]
-
-
-def test_the_console_script_and_the_module_are_one_command() -> None:
-    script = Path(sys.executable).with_name("holdfast")
-    if not script.exists():
-        pytest.skip("holdfast is not installed beside this Python")
-    for arguments in (["--help"], ["run", "--help"], ["run"]):
-        by_script, by_module = in_a_process(*arguments, command=(str(script),)), in_a_process(*arguments)
-        assert by_script.stdout == by_module.stdout and by_script.stderr == by_module.stderr
-        assert by_script.returncode == by_module.returncode
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        "corpus", "run", "status", "logs", "runs", "report", "evaluate", "verify", "scrub", "prune", "audit", "advise",
-        "drill",
-    ],
-)  # fmt: skip
-def test_help_fits_the_terminal_and_tells_of_set(command: str) -> None:
-    help_text = holdfast(command, "--help").stdout
-    assert "--set KEY=VALUE" in help_text
-    assert max(map(len, help_text.splitlines())) <= 80
-
-
-def test_the_list_of_commands_is_not_cut_off() -> None:
-    help_text = holdfast("--help").stdout
-    commands = (
-        "corpus", "prepare", "run   ", "status", "logs  ", "runs  ", "report", "evaluate", "verify", "prune ",
-        "audit ", "advise",
-    )  # fmt: skip
-    assert all(f"\n  {command}  " in help_text for command in commands)
-    assert "..." not in help_text.partition("Commands:")[2]
 
 
 def test_stop_says_when_nobody_trains_the_run(configuration: Path, store: LocalStore) -> None:
@@ -441,14 +379,14 @@ def test_stop_says_when_nobody_trains_the_run(configuration: Path, store: LocalS
         ("second", "Nobody trains run 'second' now"),
         ("first", "is gone. `holdfast run` goes on with it"),
     ):
-        result = holdfast("stop", f"{store.address}/runs/{run}")
+        result = call_narrow("stop", f"{store.address}/runs/{run}")
         assert result.returncode == 2
         assert words in result.stderr
     assert not list(store.root.rglob("stop.json"))
 
 
 def test_stop_asks_the_holder_of_the_lease_and_need_not_wait(configuration: Path, store: LocalStore) -> None:
-    result = holdfast("stop", "--no-wait", configuration)
+    result = call_narrow("stop", "--no-wait", configuration)
     assert result.returncode == 0, result.stderr
     assert result.stdout.startswith(f"Asked process {os.getpid()} on ")
     lease = Manifest(store, "first").load_head().state.lease

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from tests.helpers.commands import COMMAND, ROOT, call_here, processes_mentioning
-from tests.helpers.operators import ENDED, PREFECT, Operator, create_automations, operating, processes_of, working
+from tests.helpers.operators import ENDED, PREFECT, Operator, operating_with_automations, processes_of, working
 from tests.helpers.prefect_server import running, running_prefect_server
 
 pytestmark = [pytest.mark.server, pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -41,8 +41,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]
 
 @pytest.fixture(scope="module")
 def operator(tmp_path_factory: pytest.TempPathFactory, server: dict[str, str]) -> Iterator[Operator]:
-    with operating(tmp_path_factory.mktemp("operator"), server) as operator:
-        create_automations(operator.folder, server)
+    with operating_with_automations(tmp_path_factory.mktemp("operator"), server) as operator:
         yield operator
 
 

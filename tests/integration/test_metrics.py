@@ -8,7 +8,7 @@ import torch
 
 from storage.datasets import Target
 from training.model.objective import Objective
-from training.watching import metrics
+from training.watching import classification
 from training.watching.metrics import describe, score
 
 CLASSES = {"multiclass": ["a", "b", "c"], "binary": ["no", "yes"]}
@@ -40,13 +40,13 @@ def test_counting_is_the_same_and_no_slower_where_torch_is_told_to_be_determinis
     plain = score(logits, labels, target, objective), describe(logits, labels, target)
     counted: list[bool] = []
     for name in ("multiclass_f1_score", "multiclass_confusion_matrix"):
-        count = getattr(metrics, name)
+        count = getattr(classification, name)
 
         def noted(*arguments: Any, count: Any = count, **named: Any) -> Any:
             counted.append(torch.are_deterministic_algorithms_enabled())
             return count(*arguments, **named)
 
-        monkeypatch.setattr(metrics, name, noted)
+        monkeypatch.setattr(classification, name, noted)
     mode = torch.get_deterministic_debug_mode()
     torch.set_deterministic_debug_mode("error")
     try:

@@ -15,7 +15,7 @@ import pytest
 
 from storage.runs.run_state import SegmentRecord
 from tests.helpers.commands import call_here, processes_mentioning
-from tests.helpers.operators import ENDED, PREFECT, Operator, create_automations, operating, processes_of, working
+from tests.helpers.operators import ENDED, PREFECT, Operator, operating_with_automations, processes_of, working
 from tests.helpers.prefect_server import running_prefect_server
 
 pytestmark = [pytest.mark.server, pytest.mark.slow]
@@ -64,8 +64,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]
 
 @pytest.fixture(scope="module")
 def operator(tmp_path_factory: pytest.TempPathFactory, server: dict[str, str]) -> Iterator[Operator]:
-    with operating(tmp_path_factory.mktemp("operator"), server) as operator:
-        create_automations(operator.folder, server)
+    with operating_with_automations(tmp_path_factory.mktemp("operator"), server) as operator:
         yield operator
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.helpers.commands import call_here, processes_mentioning
-from tests.helpers.operators import ENDED, PREFECT, Operator, create_automations, operating, processes_of, working
+from tests.helpers.operators import ENDED, PREFECT, Operator, operating_with_automations, processes_of, working
 from tests.helpers.postgres_server import PACKAGE, Postgres, find_programs, made_postgres
 from tests.helpers.prefect_server import find_free_port, running_prefect_server
 
@@ -46,8 +46,7 @@ def test_a_flow_run_trains_on_without_server_and_database_and_is_shown_as_it_is_
     folder.mkdir()
     with ExitStack() as kept:
         with postgres.serving(), running_prefect_server(home, port, True, postgres.url) as server:
-            operator = kept.enter_context(operating(folder, server))
-            create_automations(folder, server)
+            operator = kept.enter_context(operating_with_automations(folder, server))
             kept.enter_context(working(operator, PREFECT, server, folder, WORKER_QUERY_SECONDS))
             flow_run = operator.begin("away", "checkpoint.every_steps=100")
             training, ranks = operator.find_training(flow_run), processes_of(flow_run)

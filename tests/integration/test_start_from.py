@@ -19,6 +19,7 @@ from storage.runs.run_state import RunState
 from tasks.configuration import RunConfig
 from tasks.places import open_places
 from tasks.recover import recover
+from tasks.scrubs.scrub import scrub_store
 from tasks.starting.start import bring_first_weights
 from tests.helpers.exported_runs import Exported, export_policy
 from tests.helpers.trained_runs import train_run
@@ -117,8 +118,11 @@ def test_no_flipped_bit_of_the_first_weights_is_trained_on(
         path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
         with pytest.raises(CorruptObjectError, match="changed after it was written"):
             first_weights(config, origin.dataset, state)
+        (rot,) = scrub_store(origin.store, "next")["damaged"]
+        assert (rot["kind"], path.name in rot["message"]) == ("start", True)
         path.write_bytes(whole)
     first_weights(config, origin.dataset, state)
+    assert scrub_store(origin.store, "next")["ok"]
     forget(origin)
 
 
@@ -151,6 +155,6 @@ def test_an_exported_folder_that_was_changed_is_refused(origin: Exported, tmp_pa
     shutil.copytree(origin.folder, folder)
     (folder / "labels.json").write_text("{}")
     config = config_of(origin, train={"start_from": str(folder)})
-    with pytest.raises(CorruptObjectError, match=r"labels\.json, a file of the model that train\.start_from names"):
+    with pytest.raises(CorruptObjectError, match=r"train\.start_from names is damaged\. .*labels\.json was changed"):
         bring_first_weights(config, origin.dataset, open_places(config))
     assert isinstance(origin.store, LocalStore)

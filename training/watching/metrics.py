@@ -15,15 +15,7 @@ from torch import Tensor
 
 from storage.datasets import Target
 from training.model.objective import Objective
-from training.watching.classification import (
-    binary_auroc,
-    binary_roc,
-    multiclass_accuracy,
-    multiclass_confusion_matrix,
-    multiclass_f1_score,
-    multiclass_precision,
-    multiclass_recall,
-)
+from training.watching import classification
 
 MAX_ROC_POINTS = 512
 METRICS = {"multiclass": ("loss", "accuracy", "macro_f1"), "binary": ("loss", "accuracy", "macro_f1", "auc")}
@@ -40,10 +32,10 @@ def score(logits: Tensor, labels: Tensor, target: Target, objective: Objective) 
     num_classes = len(target.classes)
     metrics = {"loss": objective.sample_losses(logits, labels).double().mean()}
     with _counting():
-        metrics["accuracy"] = multiclass_accuracy(predicted, labels, num_classes, average="micro")
-        metrics["macro_f1"] = multiclass_f1_score(predicted, labels, num_classes, average="macro")
+        metrics["accuracy"] = classification.multiclass_accuracy(predicted, labels, num_classes, average="micro")
+        metrics["macro_f1"] = classification.multiclass_f1_score(predicted, labels, num_classes, average="macro")
     if target.kind == "binary":
-        metrics["auc"] = binary_auroc(logits[:, 0].double().sigmoid(), labels)
+        metrics["auc"] = classification.binary_auroc(logits[:, 0].double().sigmoid(), labels)
     return {name: float(value) for name, value in metrics.items()}
 
 
@@ -81,11 +73,11 @@ def describe(logits: Tensor, labels: Tensor, target: Target) -> dict[str, Any]:
         return {"confusion": [], "per_class": [], "roc": None}
     predicted, num_classes = predicted_classes(logits, target), len(target.classes)
     with _counting():
-        confusion = multiclass_confusion_matrix(predicted, labels, num_classes)
+        confusion = classification.multiclass_confusion_matrix(predicted, labels, num_classes)
         per_class = {
-            "precision": multiclass_precision(predicted, labels, num_classes, average="none"),
-            "recall": multiclass_recall(predicted, labels, num_classes, average="none"),
-            "f1": multiclass_f1_score(predicted, labels, num_classes, average="none"),
+            "precision": classification.multiclass_precision(predicted, labels, num_classes, average="none"),
+            "recall": classification.multiclass_recall(predicted, labels, num_classes, average="none"),
+            "f1": classification.multiclass_f1_score(predicted, labels, num_classes, average="none"),
             "support": torch.bincount(labels, minlength=num_classes),
         }
     columns = {name: values.tolist() for name, values in per_class.items()}
@@ -100,7 +92,7 @@ def describe(logits: Tensor, labels: Tensor, target: Target) -> dict[str, Any]:
 
 
 def _roc(logits: Tensor, labels: Tensor) -> dict[str, list[float]]:
-    false_positive, true_positive, _ = binary_roc(logits[:, 0].double().sigmoid(), labels)
+    false_positive, true_positive, _ = classification.binary_roc(logits[:, 0].double().sigmoid(), labels)
     points = torch.linspace(0, len(false_positive) - 1, min(MAX_ROC_POINTS, len(false_positive))).long()
     return {
         "false_positive_rate": false_positive[points].tolist(),

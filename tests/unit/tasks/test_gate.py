@@ -220,7 +220,12 @@ def test_a_last_checkpoint_that_is_refused_is_one_error_that_says_what_to_do(gat
     for _ in range(2):
         with pytest.raises(QualityGateError) as raised:
             judge_again(gated.config(), gated.places, gated.state)
-        for words in ("last step, 40", "macro-F1 0.0200 at step 20", "lowest_metric = 0.025", "change checkpoint.gate"):
+        for words in (
+            "ended at step 40",
+            "macro-F1 0.0200 at step 20",
+            "lowest_metric = 0.025",
+            "change checkpoint.gate",
+        ):
             assert words in str(raised.value)
     assert gated.manifest.load_head() == before
 

@@ -1,14 +1,16 @@
 """A folder of files, or a file, for a person, outside any store, which appears whole or not at all.
 
 Invariant: every file in it, and the folder, is on the device before it gets its name. Where it takes the place of an
-earlier one, that stays until the new one is whole; a kill between the two renames leaves both beside, under names that
-begin with a dot.
+earlier one, that stays until the new one is whole. A SIGKILL leaves what was made so far beside, under a name that
+begins with a dot; between the two renames of a folder, the earlier one too.
 """
 
+import errno
 import os
 import shutil
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from storage.errors import StoreError
@@ -42,10 +44,12 @@ def write_folder(out: Path, fill: Callable[[Path], object]) -> None:
 def write_file(out: Path, fill: Callable[[Path], object]) -> None:
     """Make the file `out` of what `fill` writes to one beside it; a file that stands there is replaced.
 
-    Raises what `fill` raises, and `StoreError` where the disk fails: then all is as it was.
+    Raises what `fill` raises, and `StoreError` where `out` is a folder or the disk fails: then all is as it was.
     """
     beside = out.with_name(f".{out.name}-{uuid.uuid4().hex[:12]}")
     try:
+        if out.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         fill(beside)
         sync_file(beside)
         beside.replace(out)
@@ -56,7 +60,8 @@ def write_file(out: Path, fill: Callable[[Path], object]) -> None:
             "has space left, or give another file. What was there before is still there."
         ) from error
     finally:
-        beside.unlink(missing_ok=True)
+        with suppress(OSError):
+            beside.unlink()
 
 
 def _put_in_place(beside: Path, out: Path) -> None:

@@ -7,8 +7,6 @@ of one of them with SIGKILL, starts the same command again, and compares what th
 import secrets
 import shlex
 import shutil
-import signal
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -19,6 +17,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from flows.commands.audit import audit_with_display
+from flows.commands.ending import ending_in_order
 from flows.commands.started_run import StartedRun
 from storage.checkpoints.tensor_files import weights_distance
 from storage.errors import ConfigurationError
@@ -54,13 +53,9 @@ def drill_run(
 
     Exits with 128 plus the signal's number when asked to stop: what was being trained is stopped in good order then.
     """
-    # Not Python's default: an exit lets everything be put away.
-    signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
     show_messages()
-    try:
+    with ending_in_order():
         return Drill(configuration, assignments, kills, world_sizes, seed, say=_say).run()
-    except KeyboardInterrupt:
-        sys.exit(128 + signal.SIGINT)
 
 
 class Drill:

@@ -37,7 +37,7 @@ def measure_numeric(connection: duckdb.DuckDBPyConnection, config: DataConfig) -
     for i, column in enumerate(config.numeric):
         mean, deviation, count = row[3 * i + 1 : 3 * i + 4]
         found = _numeric_column(column, mean, deviation, count, _median(connection, i, count), row[0])
-        _require_scalable(found, of_all[2 * i : 2 * i + 2])
+        require_scalable(found, of_all[2 * i : 2 * i + 2])
         columns.append(found)
     return columns
 
@@ -69,7 +69,7 @@ def _numeric_column(
     )
 
 
-def _require_scalable(column: NumericColumn, extremes: Sequence[float | None]) -> None:
+def require_scalable(column: NumericColumn, extremes: Sequence[float | None]) -> None:
     """Raise `ContractError` if a row of any split has a value that is no number any more once it is scaled."""
     for value in extremes:
         if value is not None and not abs((value - column.mean) / column.standard_deviation) <= LARGEST_SCALED:

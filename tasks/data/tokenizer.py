@@ -5,7 +5,6 @@ and no text contains it, not even one that spells its name.
 """
 
 import os
-import re
 from collections.abc import Iterable
 from itertools import chain
 from pathlib import Path
@@ -15,10 +14,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
+from training.standalone.holdfast_texts import beginnings
+
 TOKENIZER_FILE = "tokenizer.json"
 PADDING = "[PAD]"
 PADDING_INDEX = 0
-END_OF_A_WORD = re.compile(r"\S(?= )")
 
 # Said aloud, because the library otherwise warns, and stops using its threads, once the process has forked.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
@@ -57,16 +57,5 @@ def encode_texts(tokenizer: Tokenizer, texts: list[str]) -> pa.ListArray:
 
 def shortened(tokenizer: Tokenizer, texts: list[str], max_tokens: int) -> pa.ListArray:
     """The first `max_tokens` tokens of each text; of a text that is far longer only the beginning is encoded."""
-    most = max_tokens * max(map(len, tokenizer.get_vocab()))
-    tokens = encode_texts(tokenizer, [_beginning(text, most) for text in texts])
+    tokens = encode_texts(tokenizer, beginnings(texts, tokenizer, max_tokens))
     return pc.list_slice(tokens, 0, max_tokens)
-
-
-def _beginning(text: str, num_characters: int) -> str:
-    """The text up to the first end of a word behind so many characters.
-
-    A token never reaches over the end of a word, so the tokens up to there are those that the whole text begins with;
-    and no token of byte-level BPE has more characters than there are in its name.
-    """
-    found = END_OF_A_WORD.search(text, num_characters) if len(text) > num_characters else None
-    return text[: found.end()] if found else text

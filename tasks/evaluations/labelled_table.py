@@ -5,25 +5,31 @@ vocabularies and classes. Nothing is learned from the table, and nothing is writ
 """
 
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import duckdb
+
 from storage.datasets import SPLITS, DatasetManifest, dataset_key, dataset_sha256, publish_dataset
-from storage.errors import CorruptObjectError
+from storage.errors import ContractError, CorruptObjectError
 from storage.objects.digests import sha256_of_file
 from storage.objects.local_store import LocalStore
 from storage.objects.store import Store
 from tasks.configuration import DataConfig, SplitConfig
 from tasks.data.contract.judge_process import dismiss_judge
 from tasks.data.contract.judgement import Findings, findings_of
+from tasks.data.contract.rules import SHORTEN
 from tasks.data.failures import explained_failures
 from tasks.data.identity.fingerprints import ensure_unchanged, fingerprint_files, read_inputs
 from tasks.data.listing import find_source
 from tasks.data.pipeline import Preparation, run_plainly
 from tasks.data.readers.check import check_columns
-from tasks.data.sources.columns import inspect_files
+from tasks.data.sources.columns import inspect_files, only_row
 from tasks.data.sources.formats import PARQUET, format_of
 from tasks.data.split import TEST, Dealt
+from tasks.data.statistics import require_scalable
 from tasks.data.tokenizer import TOKENIZER_FILE
 from tasks.data.units.area import FolderArea
 from tasks.data.units.checking import fetch_extract, find_repeats, measured_in, open_extract
@@ -32,7 +38,12 @@ from tasks.data.units.texts import keep_tokenizer
 from tasks.data.units.work import OneByOne
 
 SPLIT = SPLITS[TEST]
-UNKNOWN_LABEL = "outside the domain"
+# By the problem of a rule. The contract's own advice is to change the configuration, of which a model learns nothing.
+OWN_ADVICE = {
+    "outside the domain": "correct these labels or leave the rows out: the run's model knows no others",
+    "token ids out of range": "correct these rows in what tokenised the texts: the run's model knows no other ids",
+}
+OWN_SHORTEN = "leave these rows out, or give --set data.too_long=truncate: the first tokens of such a row are kept"
 
 
 @dataclass(frozen=True)
@@ -53,26 +64,42 @@ def prepare_table(
     among it, and `StoreError`.
     """
     # Rows are not dealt: which column would do that, and whether it is there, does not matter.
-    changes = {"source": source, "split": SplitConfig(), "classes": dataset.target.classes}
-    config = config.model_copy(update=changes)
+    config = _as_trained(config, dataset).model_copy(update={"source": source, "split": SplitConfig()})
     files = find_source(config)
     table = inspect_files(files, config) if format_of(files[0].name) == PARQUET else None
     if table is None:
         check_columns(files, config)
     own = LocalStore(folder / "store")
-    with explained_failures(config, folder):
+    with explained_failures(config, folder), _own_advice():
         inputs = read_inputs(config, files, fingerprint_files(files, folder)) | {"like": dataset.digest}
         # Rows that `check` leaves decoded would be in the split that their ids give them.
         place = Place(config, own, FolderArea(folder / "units"), folder, folder / "source", files, leaves_rows=False)
         preparation = Preparation(place, None, inputs, None, run_plainly, OneByOne())
         preparation.cut(table or preparation.read()[0])
-        _require_contract(preparation)
+        _require_contract(preparation, dataset)
         _write(preparation, dataset, store)
         ensure_unchanged(files)
     return LabelledTable(own.address, preparation.digest, dataset_sha256(own, preparation.digest))
 
 
-def _require_contract(preparation: Preparation) -> None:
+def _as_trained(config: DataConfig, dataset: DatasetManifest) -> DataConfig:
+    """What the model is fixed to; and any share of missing values is an input to it."""
+    limits = {"classes": dataset.target.classes, "max_tokens": dataset.max_tokens, "max_missing_fraction": 1.0}
+    if dataset.tokenizer is None:
+        limits["vocabulary_size"] = dataset.vocabulary_size
+    return config.model_copy(update=limits)
+
+
+@contextmanager
+def _own_advice() -> Iterator[None]:
+    """A block in which a row that is too long comes with what helps here."""
+    try:
+        yield
+    except ContractError as error:
+        raise ContractError(str(error).replace(SHORTEN, OWN_SHORTEN)) from error
+
+
+def _require_contract(preparation: Preparation, dataset: DatasetManifest) -> None:
     """Raise `ContractError` for the first rule that the table breaks."""
     place = preparation.place
     records = preparation.do("check", len(place.pieces), "check")
@@ -81,8 +108,10 @@ def _require_contract(preparation: Preparation) -> None:
         open_extract(connection, extract)
         repeats = find_repeats(connection, place, extract.places) if place.config.id else None
         findings = findings_of(connection, place.rows_of, place.config, measured_in(records), repeats)
+        if findings.are_plain:  # Great Expectations would take seconds to confirm it
+            _require_scalable(connection, dataset)
     if findings.are_plain:
-        return  # Great Expectations would take seconds to confirm it
+        return
     try:
         _with_own_advice(findings).judge()
     finally:
@@ -90,10 +119,13 @@ def _require_contract(preparation: Preparation) -> None:
 
 
 def _with_own_advice(findings: Findings) -> Findings:
-    """A trained model cannot learn of another label from the configuration."""
-    remedy = "correct these labels or leave the rows out: the run's model knows no others"
-    rules = [replace(r, remedy=remedy) if r.problem == UNKNOWN_LABEL else r for r in findings.rules]
+    rules = [replace(rule, remedy=OWN_ADVICE.get(rule.problem, rule.remedy)) for rule in findings.rules]
     return replace(findings, rules=rules)
+
+
+def _require_scalable(connection: duckdb.DuckDBPyConnection, dataset: DatasetManifest) -> None:
+    for i, column in enumerate(dataset.numeric):
+        require_scalable(column, only_row(connection, f"SELECT min(n{i}), max(n{i}) FROM samples"))
 
 
 def _write(preparation: Preparation, dataset: DatasetManifest, store: Store) -> None:

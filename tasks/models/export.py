@@ -5,6 +5,7 @@ run's manifest states. `files.json`, written last, has the SHA-256 of each file.
 """
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -36,7 +37,7 @@ from training.standalone.holdfast_model import CALIBRATION_FILE, FILES_FILE, LAB
 KIND = "holdfast model"
 _Read = TypeVar("_Read")
 CODE_PACKAGE = "training.standalone"
-CODE_FILES = ("holdfast_network.py", "holdfast_inputs.py", "holdfast_model.py")
+CODE_FILES = ("holdfast_network.py", "holdfast_texts.py", "holdfast_inputs.py", "holdfast_model.py")
 METRICS_FILE, PROVENANCE_FILE, CONFIGURATION_FILE, CARD_FILE = (
     "metrics.json",
     "provenance.json",
@@ -82,7 +83,7 @@ def is_export(folder: Path) -> bool:
 
 
 def _require_place(out: Path, overwrite: bool) -> None:
-    if not out.exists() and not out.is_symlink():
+    if not os.path.lexists(out):
         return
     if not out.is_symlink() and is_export(out):
         if overwrite:

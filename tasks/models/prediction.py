@@ -19,6 +19,7 @@ from training.standalone.holdfast_inputs import Inputs
 from training.standalone.holdfast_model import Model
 
 BATCH_ROWS = 1024
+READ_BYTES = 1 << 20
 ROW_COLUMN, LABEL_COLUMN, PROBABILITY = "row", "predicted", "probability_"
 Batch = tuple[pa.Array, dict[str, list[Any]]]
 
@@ -33,9 +34,9 @@ def predict_file(
     `ContractError` for data that do not fit, `ConfigurationError`, and `StoreError`.
     """
     with _open(data) as file:
-        if result.exists() and result.samefile(data):
+        if _is_same(result, data):
             raise ConfigurationError(f"DATA and RESULT are the same file, {data}. Give RESULT another name.")
-        _require_columns(model.inputs, file.schema_arrow, data)
+        _require_columns(model.inputs, id_column, file.schema_arrow, data)
         has_id = id_column is not None and id_column in file.schema_arrow.names
         tag = file.schema_arrow.field(id_column) if has_id else pa.field(ROW_COLUMN, pa.int64())
         total: int = file.metadata.num_rows
@@ -54,9 +55,18 @@ def predict_file(
         return total
 
 
+def _is_same(result: Path, data: Path) -> bool:
+    """False also where `result` cannot be looked at: then it cannot be written, and that says more."""
+    try:
+        return result.samefile(data)
+    except OSError:
+        return False
+
+
 def _open(data: Path) -> pq.ParquetFile:
     try:
-        return pq.ParquetFile(data)
+        # Whole columns of a row group, or buffers that are filled ahead, would stay in memory.
+        return pq.ParquetFile(data, pre_buffer=False, buffer_size=READ_BYTES)
     except FileNotFoundError as error:
         raise ConfigurationError(f"There is no file {data}. Give a Parquet file.") from error
     except (pa.ArrowException, OSError) as error:
@@ -69,13 +79,25 @@ def _batches(file: pq.ParquetFile, inputs: Inputs, id_column: str | None, data: 
         for batch in file.iter_batches(BATCH_ROWS, columns=names):
             tag = pa.array(range(first, first + len(batch))) if id_column is None else batch.column(id_column)
             first += len(batch)
-            yield tag, {name: batch.column(name).to_pylist() for name in inputs.columns}
+            yield tag, {name: _values(batch, name, data) for name in inputs.columns}
     except (pa.ArrowException, OSError) as error:
         raise _bad_data(data, "cannot be read", "a whole Parquet file", str(error).partition("\n")[0]) from error
 
 
-def _require_columns(inputs: Inputs, schema: pa.Schema, data: Path) -> None:
-    """Raise `ContractError` unless each column is there once, with a type that fits its meaning."""
+def _values(batch: pa.RecordBatch, name: str, data: Path) -> list[Any]:
+    """Raises `ContractError` for bytes that are no text, which Arrow reads without a look."""
+    try:
+        return list(batch.column(name).to_pylist())
+    except UnicodeDecodeError as error:
+        raise _bad_data(data, f"has bytes in column {name!r} that are no text", "text in UTF-8", str(error)) from error
+
+
+def _require_columns(inputs: Inputs, id_column: str | None, schema: pa.Schema, data: Path) -> None:
+    """Raise `ContractError` unless each column is there once, with a fitting type, and that of the ids at most once."""
+    if id_column is not None and schema.names.count(id_column) > 1:
+        raise _bad_data(
+            data, f"has more than one column {id_column!r}", "one column of this name, for the ids", "several"
+        )
     for name, role in _roles(inputs):
         if schema.names.count(name) != 1:
             problem = f"has {'more than one' if name in schema.names else 'no'} column {name!r}"

@@ -157,11 +157,22 @@ def changed(**columns: Any) -> dict[str, Any]:
         ),
         ([], changed(text=None), "Column 'text' is missing"),
         ([], changed(length=None), "Column 'length' is missing"),
+        ([], changed(length=[1.797e308] * 30), "numbers too large to be scaled"),
+        (["--set", "data.max_tokens=4096"], changed(text=["word " * 400] * 30), "leave these rows out"),
         (["--split", "test"], changed(), "--split test is a part of the run's own data"),
         (["--checkpoint", "3"], None, "keeps no checkpoint of step 3. Kept are those of the steps"),
         (["--set", "train.device=gpu"], None, "train.device"),
     ],
-    ids=["unknown label", "no text", "no metadata", "split and source", "no such step", "bad setting"],
+    ids=[
+        "unknown label",
+        "no text",
+        "no metadata",
+        "a number without end",
+        "too long",
+        "split and source",
+        "no such step",
+        "bad setting",
+    ],
 )
 def test_a_mistake_is_one_error_and_the_store_is_as_it_was(
     store: LocalStore, tmp_path: Path, arguments: list[str], columns: dict[str, Any] | None, said: str
@@ -173,7 +184,7 @@ def test_a_mistake_is_one_error_and_the_store_is_as_it_was(
     assert found.stdout == ""
     error = " ".join(found.stderr.split())
     assert error.count("Error: ") == 1 and "Traceback" not in error
-    assert "data.classes" not in error  # of no use for a model that is trained
+    assert "data.classes" not in error and "raise data." not in error  # of no use for a model that is trained
     assert re.search(said, error), error
     assert listing_of(store) == before
 

@@ -251,7 +251,7 @@ def test_the_code_in_the_folder_is_that_of_training_and_imports_no_other(policy:
         nodes = list(ast.walk(ast.parse(code)))
         names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
         names |= {str(node.module) for node in nodes if isinstance(node, ast.ImportFrom)}
-        own = {f"holdfast_{part}" for part in ("network", "inputs", "model")}
+        own = {f"holdfast_{part}" for part in ("network", "texts", "inputs", "model")}
         allowed = {*sys.stdlib_module_names, "torch", "safetensors", "tokenizers", *own}
         assert {found.partition(".")[0] for found in names} <= allowed
 
@@ -266,6 +266,7 @@ def test_what_cannot_be_exported_is_one_error_and_changes_nothing(policy: Export
         ([policy.folder], "Give --overwrite to replace it"),
         ([tmp_path / "new", "--checkpoint", "5"], "keeps no checkpoint of step 5"),
         ([policy.data / "out", "--no-onnx"], "Cannot write the folder"),
+        ([tmp_path / ("x" * 300), "--no-onnx"], "File name too long"),
     ):
         done = call_here(["export", policy.address, *arguments])
         assert (done.returncode, said in " ".join(done.stderr.split())) == (2, True), done.stderr
@@ -347,6 +348,8 @@ def test_a_run_in_a_bucket_is_exported_alike(
         ),
         (lambda table: replaced(table, "text", pa.array(["word " * 99] * len(table))), "--truncate keeps the first"),
         (lambda table: replaced(table, "age_days", pa.array([float("inf")] * len(table))), "a finite number"),
+        (lambda table: replaced(table, "text", not_utf8(len(table))), "bytes in column 'text' that are no text"),
+        (lambda table: table.append_column("id", table.column("id")), "more than one column 'id'"),
     ],
 )
 def test_data_that_do_not_fit_are_one_error_and_what_was_there_stays(
@@ -364,6 +367,11 @@ def test_data_that_do_not_fit_are_one_error_and_what_was_there_stays(
     assert len(list(tmp_path.iterdir())) == 2
 
 
+def not_utf8(num_rows: int) -> pa.Array:
+    """A column that calls itself text."""
+    return pa.array([b"caf\xe9"] * num_rows, pa.binary()).view(pa.string())
+
+
 def replaced(table: pa.Table, name: str, values: pa.Array) -> pa.Table:
     return table.set_column(table.schema.get_field_index(name), name, values)
 
@@ -377,6 +385,8 @@ def test_a_folder_or_a_file_that_is_none_is_one_error(policy: Exported, tmp_path
         ([policy.folder, tmp_path / "text.parquet", result], "cannot be read"),
         ([policy.folder, policy.data, policy.data], "are the same file"),
         ([policy.folder, policy.data, tmp_path / "no" / "result.parquet"], "Cannot write"),
+        ([policy.folder, policy.data, tmp_path / "text.parquet" / "result.parquet"], "Not a directory"),
+        ([policy.folder, policy.data, tmp_path], "Is a directory"),
     ):
         done = call_here(["predict", *arguments])
         assert (done.returncode, said in " ".join(done.stderr.split())) == (2, True), done.stderr

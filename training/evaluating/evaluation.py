@@ -88,6 +88,8 @@ class _Evaluation:
         dataset = load_dataset(data, spec.dataset_digest, spec.dataset_sha256)
         model = make_model(spec, dataset, self._precision)
         found = load_weights(store, spec.resume, model)
+        # Now, while the files are there: predictions may take longer than a reader of a checkpoint is waited for.
+        about = _name(found, store, dataset) if self._world.is_first else {}
         with self._reporter.phase("evaluate"):
             predictions = self._predict(model, data, dataset, split)
             is_calibrated, fitted_on = split == "test" and not other, None
@@ -95,7 +97,6 @@ class _Evaluation:
                 fitted_on = self._predict(model, data, dataset, "validation", most_rows(dataset.target))
         if not self._world.is_first:
             return {}
-        about = _name(found, store, dataset)
         calibration = (
             about | calibrate(fitted_on, predictions, dataset.target, dataset.splits["validation"].num_rows)
             if is_calibrated
@@ -144,5 +145,8 @@ def _name(found: FoundCheckpoint, store: Store, dataset: DatasetManifest) -> dic
 
 
 def _leave(result_file: str, found: Mapping[str, Any]) -> None:
-    """Leave what was found for whoever launched the ranks, who reads it when they are gone."""
-    Path(result_file).write_text(json.dumps(found), encoding="utf-8")
+    """Leave what was found for whoever launched the ranks, who reads it when they are gone: whole or not at all."""
+    path = Path(result_file)
+    beside = path.with_name(f"{path.name}.part")
+    beside.write_text(json.dumps(found), encoding="utf-8")
+    beside.replace(path)

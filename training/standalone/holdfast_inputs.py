@@ -1,7 +1,7 @@
 """From a user's columns to what the network takes: tokens, imputed and scaled numbers, places of categories.
 
 Invariant: a row becomes what the preparation of the training data, which works in SQL, would have made of it; and this
-file imports torch, `tokenizers` and Python's own library alone, since an exported model has a copy of it.
+file imports torch, `tokenizers`, Python's own library and the file beside it alone, since an exported model has copies.
 """
 
 import json
@@ -17,13 +17,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from training.standalone.holdfast_texts import beginnings, together
+
 PREPROCESSING_FILE = "preprocessing.json"
 # Beyond this a number is no 32-bit float any more.
 LARGEST_SCALED = 3.4028234663852886e38
 # Whole numbers below it are written the same whether they arrive as integers or as floats.
 LARGEST_WHOLE = 1e15
-# What the tokenizer gives for one text takes far more memory than its ids.
-TEXTS_TOGETHER = 1024
 # How a missing text reads once it was turned into a text.
 NAN_TEXTS = ("nan", "NaN")
 Columns = Mapping[str, Sequence[Any]]
@@ -102,8 +102,9 @@ class Inputs:
         for row, text in enumerate(texts):
             _require_text(column, row, text)
         assert self._tokenizer is not None, "loaded where there is text"
-        for start in range(0, len(texts), TEXTS_TOGETHER):
-            part = list(texts[start : start + TEXTS_TOGETHER])
+        if self.truncates:
+            texts = beginnings(texts, self._tokenizer, self.max_tokens)
+        for part in together(texts):
             for encoding in self._tokenizer.encode_batch_fast(part, add_special_tokens=False):
                 yield array("i", encoding.ids)
 

@@ -27,7 +27,7 @@ FILES_FILE, MODEL_FILE, LABELS_FILE = "files.json", "model.json", "labels.json"
 CALIBRATION_FILE = "calibration.json"
 # Tokens of one forward pass, padding included: what stays near the processor, and what fills a GPU.
 CPU_TOKENS, GPU_TOKENS = 4096, 65_536
-# Rows whose lengths differ by less than this part stand in one pass, padded to the longest of them.
+# Rows whose lengths differ by more than this part do not stand in one pass, unless it would be a small one.
 PADDED_PART = 1 / 32
 CHUNK_BYTES = 8 << 20
 ADVICE = "Export the model again, or copy the folder again from where it is whole."
@@ -129,8 +129,9 @@ def load_network(folder: Path) -> PaddedNetwork:
 
 
 def _read_temperature(folder: Path) -> float:
-    path = folder / CALIBRATION_FILE
-    found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {"reason": "it was not evaluated"}
+    found = {"reason": "it was not evaluated"}
+    if CALIBRATION_FILE in _read_hashes(folder):  # any other file of that name is not this model's
+        found = json.loads((folder / CALIBRATION_FILE).read_text(encoding="utf-8"))
     if found.get("temperature") is None:
         raise ModelFolderError(
             f"{folder} is not calibrated: {found.get('reason')}. Take the probabilities as they are, or evaluate the "

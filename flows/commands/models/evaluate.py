@@ -3,12 +3,11 @@
 Invariant: asked to end, the command ends its ranks and leaves no file of its own.
 """
 
-import signal
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from flows.commands.ending import ending_in_order
 from storage.errors import ConfigurationError
 from storage.objects.store import Store
 from tasks.evaluations.evaluation import evaluate_checkpoint
@@ -22,13 +21,8 @@ def evaluate_here(
     """As `evaluate_checkpoint`; a relative `source` is taken from the working directory."""
     show_messages()
     data = require_one(split, source), source_here(source)
-    before = signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
-    try:
+    with ending_in_order():
         return evaluate_checkpoint(store, run, choice, *data, assignments)
-    except KeyboardInterrupt:
-        sys.exit(128 + signal.SIGINT)
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def require_one(split: str | None, source: str | None) -> str:

@@ -1,4 +1,7 @@
-"""The command `predict`: an exported model, and all rows of a Parquet file."""
+"""The command `predict`: an exported model, and all rows of a Parquet file.
+
+Invariant: asked to end, the command leaves no part of a result.
+"""
 
 import json
 import os
@@ -7,6 +10,7 @@ from pathlib import Path
 
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
+from flows.commands.ending import ending_in_order
 from tasks.models.prediction import predict_file
 from tasks.telling.terminal import console
 from training.predicting.windows import open_model
@@ -23,7 +27,8 @@ def predict_with_display(
     id_column = json.loads((folder / PREPROCESSING_FILE).read_text(encoding="utf-8"))["id"]
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
     started = time.monotonic()
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+    shown = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+    with ending_in_order(), shown as progress:
         bar = progress.add_task("predicting", total=None)
         num_rows = predict_file(
             model, data, result, id_column, lambda done, total: progress.update(bar, completed=done, total=total)

@@ -43,13 +43,14 @@ SETTINGS: dict[str, Any] = {
 STORE_SECONDS = 5
 SLOW_KILOBITS = 1000  # a second
 COMMAND_SECONDS = 600
+JOB_OUTPUT = "hosts-%j.out"
 
 
 @dataclass(frozen=True)
 class HostFault:
     """What happens to the host of a rank, and what the cause of the segment that is lost to it says.
 
-    Without a `cause` no segment is lost: the fault lasts for some steps, and until the rank says the `symptom`. Else
+    Without a `cause` no segment is lost: the fault lasts for some steps, and until the host says the `symptom`. Else
     it lasts until the run has made a new step without the host, or where Slurm cannot know that the host is of no use,
     `until_noticed`.
     """
@@ -191,7 +192,7 @@ class _HostRun:
         self._log, self._folder = site.folder / "hosts.log", site.new_folder("hosts")
         profile = site.folder / "hosts.aws"
         profile.write_text(f"[default]\nread_timeout = {STORE_SECONDS}\nconnect_timeout = {STORE_SECONDS}\n")
-        output = f'["--output={site.folder}/hosts-%j.out"]'
+        output = f'["--output={site.folder}/{JOB_OUTPUT}"]'
         self.runner = new_bucket_run(site, place.endpoint, **SETTINGS, cluster__sbatch=output)
         self.runner.environment = {
             **self.runner.environment,
@@ -201,7 +202,9 @@ class _HostRun:
         plan = FaultPlan()
         for number, fault in enumerate(HOST_FAULTS):
             plan = plan.hang(rank=0, step=_step_of(number)).hang(rank=0, step=_step_of(number) + fault.steps)
-        with plan.injected(self.runner, self._folder):
+        # Else all steps of a fault may be over before the host has asked the store for anything. Last: faults are found
+        # by their number.
+        with plan.slow(rank=0).injected(self.runner, self._folder):
             self.command = start_logged(self.runner, self._log)
 
     def meet(self, number: int) -> None:
@@ -253,8 +256,11 @@ class _HostRun:
         return self.said().count("Segment ended")
 
     def _count_symptoms(self, fault: HostFault, host: str) -> int:
+        """In what the host's ranks say; and what it says of its own reports, which are due every few seconds."""
         logs = Path(self.runner.settings["scratch"]).glob(f"runs/*/*/{host}/{LOG_NAME}")
-        return sum(log.read_text(errors="replace").count(fault.symptom) for log in logs)
+        of_ranks = sum(log.read_text(errors="replace").count(fault.symptom) for log in logs)
+        printed = [line for job in self._log.parent.glob(JOB_OUTPUT.replace("%j", "*")) for line in _read_lines(job)]
+        return of_ranks + sum(fault.symptom in line and f"/{host}.json" in line for line in printed)
 
     def _wait_for_still_rank(self, fault: int) -> int:
         self._wait(lambda: bool(self._find_still(fault)))
@@ -288,6 +294,11 @@ class _HostRun:
     def _look(self) -> None:
         for met in self.met:
             met.look()
+
+
+def _read_lines(path: Path) -> list[str]:
+    """Of a file that is written meanwhile."""
+    return path.read_text(errors="replace").splitlines()
 
 
 def _step_of(number: int) -> int:

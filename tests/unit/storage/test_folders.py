@@ -71,4 +71,8 @@ def test_a_file_is_replaced_only_by_a_whole_one(tmp_path: Path) -> None:
     assert out.read_text() == "first"
     with pytest.raises(StoreError, match="its folder is there"):
         write_file(tmp_path / "absent" / "out.txt", lambda path: path.write_text("x"))
+    with pytest.raises(StoreError, match="Is a directory"):
+        write_file(tmp_path, lambda path: path.write_text("x"))
+    with pytest.raises(StoreError, match="Not a directory"):
+        write_file(out / "out.txt", lambda path: path.write_text("x"))
     assert [path.name for path in tmp_path.iterdir()] == ["out.txt"]

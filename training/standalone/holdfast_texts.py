@@ -1,0 +1,43 @@
+"""Texts on their way to the tokenizer, however long they are.
+
+Invariant: what is left out of a text would have become none of the tokens that are kept. Of byte-level BPE alone; this
+file imports Python's own library, since the preparation of the training data uses it too, without torch.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+# What the tokenizer gives for one text takes far more memory than its ids.
+TEXTS_TOGETHER, CHARACTERS_TOGETHER = 1024, 2**23
+END_OF_A_WORD = re.compile(r"\S(?= )")
+
+
+def beginnings(texts: Sequence[str], tokenizer: Any, max_tokens: int) -> list[str]:
+    """Of each text what its first `max_tokens` tokens are made of: of one that is far longer only the beginning."""
+    # No token has more characters than there are in its name.
+    most = max_tokens * max(map(len, tokenizer.get_vocab()))
+    return [_beginning(text, most) for text in texts]
+
+
+def together(texts: Sequence[str]) -> Iterator[list[str]]:
+    """All texts in their order, in parts of which the tokenizer's answers fit into memory."""
+    part: list[str] = []
+    num_characters = 0
+    for text in texts:
+        if part and (len(part) == TEXTS_TOGETHER or num_characters + len(text) > CHARACTERS_TOGETHER):
+            yield part
+            part, num_characters = [], 0
+        part.append(text)
+        num_characters += len(text)
+    if part:
+        yield part
+
+
+def _beginning(text: str, num_characters: int) -> str:
+    """The text up to the first end of a word behind so many characters.
+
+    A token never reaches over the end of a word, so the tokens up to there are those that the whole text begins with.
+    """
+    found = END_OF_A_WORD.search(text, num_characters) if len(text) > num_characters else None
+    return text[: found.end()] if found else text

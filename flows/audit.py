@@ -7,7 +7,7 @@ from prefect import flow
 from prefect.client.schemas.objects import State
 from prefect.states import Completed, Failed
 
-from flows.deployed import describe_failure, find_named_run
+from flows.deployed import describe_failure, find_named_run, told
 from storage.errors import HoldfastError
 from tasks.audits.verdict import audit_run
 from tasks.audits.words import sum_up
@@ -23,7 +23,7 @@ def audit(address: str) -> State[None]:
     try:
         result = audit_run(*find_named_run(address))
     except HoldfastError as error:
-        return describe_failure(error)
+        return told(describe_failure(error))
     if result["ok"]:
-        return Completed(message=sum_up(result))
-    return Failed(message=" ".join([sum_up(result), *(one["message"] for one in result["violations"])]))
+        return told(Completed(message=sum_up(result)))
+    return told(Failed(message=" ".join([sum_up(result), *(one["message"] for one in result["violations"])])))

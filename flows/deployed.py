@@ -18,6 +18,7 @@ from tasks.configuration import RunConfig
 from tasks.pages.words import how_far
 from tasks.step import SKIPPED
 from tasks.telling.announce import announce
+from tasks.telling.server import tell_all
 
 # By which automations.yaml knows the flow runs that are to be called crashed when they fall silent.
 TAG = "holdfast"
@@ -48,6 +49,12 @@ def describe_skip(busy: RunBusyError) -> State[None]:
 def describe_failure(error: HoldfastError) -> State[None]:
     """The final state of a flow run that failed: the message, which is written for people, and no traceback."""
     return Failed(message=str(error))
+
+
+def told(state: State[None]) -> State[None]:
+    """The final state of a flow other than `train`, once the server can hear of it: it may be away just now."""
+    tell_all(why=state.message or "")
+    return state
 
 
 def find_named_run(address: str) -> tuple[Store, str]:

@@ -12,12 +12,12 @@ from prefect.states import Completed, Failed
 from pydantic import Field
 
 from flows.commands.drill import Drill
-from flows.deployed import describe_failure
+from flows.deployed import describe_failure, told
 from storage.errors import HoldfastError
 from tasks.drills.summary import summarise_drill
 from tasks.pages.words import listed
 from tasks.telling.announce import announce
-from tasks.telling.server import show, tell_all
+from tasks.telling.server import show
 
 
 @flow(name="drill", flow_run_name="{configuration}", persist_result=False)
@@ -50,9 +50,8 @@ def drill(
     try:
         result = Drill(Path(configuration), assigned, kills, sizes, seed, say=announce).run()
     except HoldfastError as error:
-        return describe_failure(error)
+        return told(describe_failure(error))
     show(f"drill-{Path(result['page']).stem}", summarise_drill(result))
-    tell_all(why=result["verdict"]["headline"])
     return describe_end(result)
 
 
@@ -60,8 +59,8 @@ def describe_end(result: dict[str, Any]) -> State[None]:
     """The final state: the verdict, and of two models that differ, what is different in them and where that stands."""
     headline = result["verdict"]["headline"]
     if result["ok"]:
-        return Completed(message=headline)
+        return told(Completed(message=headline))
     different = listed(
         f"{finding['name']} ({finding['words']})" for finding in result["findings"] if finding["result"] == "different"
     )
-    return Failed(message=f"{headline.removesuffix('.')}; different: {different}. See {result['page']}.")
+    return told(Failed(message=f"{headline.removesuffix('.')}; different: {different}. See {result['page']}."))

@@ -10,11 +10,11 @@ from prefect.client.schemas.objects import State
 from prefect.states import Completed
 
 from flows.commands.models.evaluate import require_one, source_here
-from flows.deployed import describe_failure, find_named_run
+from flows.deployed import describe_failure, find_named_run, told
 from storage.errors import HoldfastError
 from tasks.evaluations.evaluation import evaluate_checkpoint
 from tasks.evaluations.words import describe_in_markdown, sum_up
-from tasks.telling.server import show, tell_all
+from tasks.telling.server import show
 
 
 @flow(name="evaluate", flow_run_name="{address}", persist_result=False)
@@ -39,7 +39,6 @@ def evaluate(
         data = require_one(split, source), source_here(source)
         result = evaluate_checkpoint(store, run, checkpoint, *data, assignments)
     except HoldfastError as error:
-        return describe_failure(error)
+        return told(describe_failure(error))
     show(f"evaluation-{run}", describe_in_markdown(result))
-    tell_all()
-    return Completed(message=sum_up(result))
+    return told(Completed(message=sum_up(result)))

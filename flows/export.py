@@ -9,7 +9,7 @@ from prefect import flow
 from prefect.client.schemas.objects import State
 from prefect.states import Completed
 
-from flows.deployed import describe_failure, find_named_run
+from flows.deployed import describe_failure, find_named_run, told
 from storage.errors import HoldfastError
 
 
@@ -32,6 +32,6 @@ def export(
 
     try:
         found = export_run(*find_named_run(address), checkpoint, Path(out), with_onnx, overwrite)
-        return Completed(message=str(render_export(found)))
+        return told(Completed(message=str(render_export(found))))
     except HoldfastError as error:
-        return describe_failure(error)
+        return told(describe_failure(error))

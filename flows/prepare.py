@@ -12,7 +12,7 @@ from prefect import flow
 from prefect.client.schemas.objects import State
 from prefect.states import Completed
 
-from flows.deployed import describe_failure
+from flows.deployed import describe_failure, told
 from storage.datasets import SPLITS, DatasetManifest, dataset_key
 from storage.errors import HoldfastError
 from storage.objects.addresses import open_store
@@ -36,9 +36,9 @@ def prepare(configuration: str, assignments: tuple[str, ...] = ()) -> State[None
     """
     try:
         dataset = prepare_data(load_configuration(Path(configuration), assignments))
-        return Completed(message=describe_dataset(dataset))
+        return told(Completed(message=describe_dataset(dataset)))
     except HoldfastError as error:
-        return describe_failure(error)
+        return told(describe_failure(error))
 
 
 @flow(name="prepare data set", flow_run_name="{config.run}", persist_result=False)

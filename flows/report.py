@@ -8,7 +8,7 @@ from prefect.client.schemas.objects import State
 from prefect.states import Completed
 
 from flows.commands.report import report_run
-from flows.deployed import describe_failure, find_named_run
+from flows.deployed import describe_failure, find_named_run, told
 from storage.errors import HoldfastError
 
 
@@ -20,6 +20,6 @@ def report(address: str) -> State[None]:
         address: The run's address STORE/runs/NAME; a folder is relative to the deployment's one or absolute.
     """
     try:
-        return Completed(message=report_run(*find_named_run(address), out=None))
+        return told(Completed(message=report_run(*find_named_run(address), out=None)))
     except HoldfastError as error:
-        return describe_failure(error)
+        return told(describe_failure(error))

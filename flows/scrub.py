@@ -22,7 +22,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from flows.deployed import describe_failure
+from flows.deployed import describe_failure, told
 from storage.errors import HoldfastError
 from storage.objects.store import Store
 from storage.runs.addresses import find_target
@@ -50,10 +50,10 @@ def scrub(address: str, megabytes_per_second: Annotated[float, Field(gt=0)] | No
     try:
         result = scrub_with_display(*find_target(address), megabytes_per_second, scrub_with=scrub_kept)
     except HoldfastError as error:
-        return describe_failure(error)
+        return told(describe_failure(error))
     if result["ok"]:
-        return Completed(message=sum_up(result))
-    return Failed(message=" ".join([sum_up(result), *(rot["message"] for rot in result["damaged"])]))
+        return told(Completed(message=sum_up(result)))
+    return told(Failed(message=" ".join([sum_up(result), *(rot["message"] for rot in result["damaged"])])))
 
 
 def scrub_with_display(

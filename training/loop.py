@@ -26,8 +26,9 @@ from training.world import World
 
 # A save that takes longer hangs, most likely: on a network file system, for instance, a write may never return.
 LONG_SAVE_SECONDS = LONGEST_EVERY_SECONDS
-# Of training, for a save under way where the best model so far is to be saved.
-LONGEST_WAIT_SECONDS = 60.0
+# For a save under way: of training, where the best model so far is to be saved, and of ranks that are to stop, for that
+# of the best model. Whoever asked them to stop may soon kill them.
+LONGEST_WAIT_SECONDS, LONGEST_STAY_SECONDS = 60.0, 10.0
 POLL_SECONDS = 0.01
 # Fewer values that count as zero are not worth a word.
 NOTED_SHARE = 0.01
@@ -50,6 +51,7 @@ class Segment:
     last_save: float = field(default_factory=time.monotonic)
     save_is_owed: bool = False
     has_told_of_save: bool = False
+    has_waited_for_save: bool = False
     has_noted_rounding: bool = False
 
 
@@ -135,26 +137,36 @@ def _best_is_due(segment: Segment) -> bool:
     )
 
 
-def _finish_save(segment: Segment) -> bool:
+def _make_way(segment: Segment) -> bool:
     """Wait for the save under way: otherwise the speed of the store would decide which step the next one has.
 
-    Not for ever: a store that hangs stops no training. False if all are to stop.
+    Not for ever, and once for each: a store that hangs stops no training. False if all are to stop.
     """
-    checkpointer, began, waits = segment.checkpointer, time.monotonic(), True
-    with segment.reporter.phase("save"):
-        while waits and not checkpointer.is_idle:
-            segment.reporter.alive()
-            decision = segment.agreement.decide(time.monotonic() - began < LONGEST_WAIT_SECONDS, checkpointer.writing)
-            if decision.stop:
-                return False
-            checkpointer.advance(decision.writing)
-            waits = decision.save
-            time.sleep(POLL_SECONDS)  # a thread of this process writes
-    if not checkpointer.is_idle:
+    if segment.checkpointer.is_idle or segment.has_waited_for_save:
+        return True
+    if not _finish_save(segment, LONGEST_WAIT_SECONDS, is_leaving=False):
+        return False
+    segment.has_waited_for_save = not segment.checkpointer.is_idle
+    if segment.has_waited_for_save:
         segment.reporter.noted(
             f"The model of step {segment.state.step:,}, the best so far, gets no checkpoint: the save before it is "
             f"still under way after {LONGEST_WAIT_SECONDS:g} s more. Training goes on."
         )
+    return True
+
+
+def _finish_save(segment: Segment, longest_seconds: float, is_leaving: bool) -> bool:
+    """Go on with the save under way for so long, at most; false if all are to stop, and not because they leave."""
+    checkpointer, began, waits = segment.checkpointer, time.monotonic(), True
+    with segment.reporter.phase("save"):
+        while waits and not checkpointer.is_idle:
+            segment.reporter.alive()
+            decision = segment.agreement.decide(time.monotonic() - began < longest_seconds, checkpointer.writing)
+            if decision.stop and not is_leaving:
+                return False
+            checkpointer.advance(decision.writing)
+            waits = decision.save
+            time.sleep(POLL_SECONDS)  # a thread of this process writes
     return True
 
 
@@ -173,13 +185,13 @@ def _save_when_possible(segment: Segment) -> bool:
 
     False if all are to stop instead.
     """
-    if _best_is_due(segment) and not _finish_save(segment):
+    if _best_is_due(segment) and not _make_way(segment):
         return False
     segment.save_is_owed = not segment.checkpointer.is_idle
     if segment.save_is_owed:
         _tell_of_long_save(segment)
         return True
-    segment.last_save, segment.has_told_of_save = time.monotonic(), False
+    segment.last_save, segment.has_told_of_save, segment.has_waited_for_save = time.monotonic(), False, False
     if segment.checkpointer.is_saved():
         return True
     with segment.reporter.phase("save"):
@@ -205,6 +217,8 @@ def _tell_of_long_save(segment: Segment) -> None:
 def _save_and_leave(segment: Segment) -> None:
     if segment.checkpointer.is_saved_for_good():
         return
+    if segment.spec.train.patience is not None and segment.checkpointer.step_under_way == segment.state.best_step:
+        _finish_save(segment, LONGEST_STAY_SECONDS, is_leaving=True)  # a newer save would take its place
     with segment.reporter.phase("save"):
         segment.checkpointer.save_now()
     _note_rounding(segment)

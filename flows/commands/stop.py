@@ -5,6 +5,7 @@ when the manifest does.
 """
 
 import getpass
+import os
 import socket
 import time
 
@@ -25,7 +26,7 @@ def stop_run(store: Store, run: str, wait: bool) -> None:
     """Ask, and wait for the end. Raises `ConfigurationError` if nobody trains the run, `RunMissingError`."""
     manifest = Manifest(store, run)
     lease = _require_lease(manifest)
-    asked_by = f"{getpass.getuser()} on {socket.gethostname()}"
+    asked_by = f"{_user()} on {socket.gethostname()}"
     write_stop(store, run, lease.fence, StopRecord(asked_by=asked_by, asked_at=time.time()))
     who = f"process {lease.holder.pid} on {lease.holder.host}"
     if not wait:
@@ -37,6 +38,14 @@ def stop_run(store: Store, run: str, wait: bool) -> None:
             _require_life(manifest, lease)
             time.sleep(POLL_SECONDS)  # the manifest tells the end to nobody who does not read it
     print(_describe_end(manifest, lease, time.monotonic() - began))
+
+
+def _user() -> str:
+    """In a container a user may have a number alone."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return f"user {os.getuid()}"
 
 
 def _require_lease(manifest: Manifest) -> Lease:

@@ -22,8 +22,8 @@ def export(
     """Write a trained model as a folder that loads anywhere.
 
     It has the weights, the tokenizer, how columns are imputed and scaled, the labels, the metrics, an ONNX file, Python
-    code that needs torch and safetensors alone, and README.md: how to use the model, and where it comes from. What goes
-    into it is hashed first. Nothing about the run is changed; it may be in training.
+    code that needs torch, safetensors and, for text, tokenizers alone, and README.md: how to use the model, and where
+    it comes from. What goes into it is hashed first. Nothing about the run is changed; it may be in training.
     """
     store, name = find_run(run, assignments or [])
     from flows.commands.models.export import export_with_display, render_export

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from storage.runs.run_state import GivenValue, RunState
 from storage.runs.transitions import give
 from tasks.configuration import RunConfig
-from tasks.keeping.compatibility import require_compatible
+from tasks.keeping.compatibility import read_stored, require_compatible
 from tasks.keeping.given import describe_given
 from tasks.places import open_places
 from tasks.promote import promote
@@ -53,6 +53,6 @@ def _given_with(state: RunState, values: Mapping[str, Number]) -> dict[str, Give
 
 def _configured(state: RunState, field: str) -> Number | None:
     section, name = field.split(".")
-    values = RunConfig.model_validate(state.config).model_dump(mode="json")
+    values = RunConfig.model_validate(read_stored(state.config)).model_dump(mode="json")
     number: Number | None = values[section][name]
     return number

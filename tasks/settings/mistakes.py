@@ -4,6 +4,7 @@ Invariant: one line for each mistake: which key, what is expected there, what wa
 """
 
 import difflib
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +12,8 @@ from pydantic import BaseModel
 
 # As difflib measures how alike two words are: 1 is the same.
 SURELY_MEANT = 0.8
+# May have a password in it, which is shown to nobody.
+ADDRESS_WITH_USER = re.compile(r"://[^/]*@")
 
 
 def describe_mistake(model: Any, problem: Any) -> str:
@@ -20,7 +23,8 @@ def describe_mistake(model: Any, problem: Any) -> str:
     if problem["type"] == "extra_forbidden":
         return f"{where}: there is no such key; {_suggest_key(model, location)}"
     found = problem.get("input")
-    shown = f" (found {found!r})" if isinstance(found, str | int | float | bool) else ""
+    is_shown = isinstance(found, str | int | float | bool) and not ADDRESS_WITH_USER.search(str(found))
+    shown = f" (found {found!r})" if is_shown else ""
     return f"{where}: {_say(problem)}{shown}"
 
 

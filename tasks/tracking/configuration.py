@@ -61,6 +61,10 @@ class TrackingConfig(ConfigModel):
 def require_server_address(uri: str) -> None:
     """Raise `ValueError` unless `uri` names a server that is asked over HTTP, and no password."""
     parts = urlsplit(uri)
+    try:
+        _ = parts.port
+    except ValueError as error:
+        raise ValueError(f"the address of an MLflow server has no such port: {error}. Correct it") from error
     if parts.scheme not in ("http", "https") or not parts.hostname:
         found = f"{parts.scheme}:..." if parts.scheme else repr(uri)
         raise ValueError(

@@ -25,7 +25,7 @@ from tasks.tracking.configuration import TrackingConfig
 from tasks.tracking.description import describe_checkpoints, describe_model
 from tasks.tracking.mlflow_server import MlflowServer
 from tasks.tracking.points import Snapshot
-from tasks.tracking.recorder import Keeper, wanted_of
+from tasks.tracking.recorder import END_SECONDS, Keeper, wanted_of
 from tasks.tracking.sending import Sender
 from tasks.tracking.trouble import Warn, has_recovered, tell_of_trouble
 
@@ -41,13 +41,17 @@ def sending_the_rest(config: TrackingConfig, open_store: Callable[[], Store], ru
     """Send what is missing when the block is left, also by one of `ENDS`."""
     try:
         yield
-    except ENDS:
-        _send_the_rest(config, open_store, run, warn)
+    except ENDS as end:
+        # Who asked a run to stop may take the machine away soon; the next flow sends the rest.
+        longest = END_SECONDS if isinstance(end, RunStoppedError) else LONGEST_SECONDS
+        _send_the_rest(config, open_store, run, warn, longest)
         raise
-    _send_the_rest(config, open_store, run, warn)
+    _send_the_rest(config, open_store, run, warn, LONGEST_SECONDS)
 
 
-def _send_the_rest(config: TrackingConfig, open_store: Callable[[], Store], run: str, warn: Warn) -> None:
+def _send_the_rest(
+    config: TrackingConfig, open_store: Callable[[], Store], run: str, warn: Warn, longest_seconds: float
+) -> None:
     if not config.is_on:
         return
     try:
@@ -57,10 +61,10 @@ def _send_the_rest(config: TrackingConfig, open_store: Callable[[], Store], run:
         warn(f"Not all figures of the run could be kept for its trackers; the same command run again does it: {error}")
         return
     if config.kind == "mlflow":
-        _send(config, store, snapshot, warn)
+        _send(config, store, snapshot, warn, longest_seconds)
 
 
-def _send(config: TrackingConfig, store: Store, snapshot: Snapshot, warn: Warn) -> None:
+def _send(config: TrackingConfig, store: Store, snapshot: Snapshot, warn: Warn, longest_seconds: float) -> None:
     """In a thread, so that an answer that never comes is not waited for."""
     server, context = MlflowServer(config), copy_context()
     sender = Sender(server)
@@ -75,16 +79,16 @@ def _send(config: TrackingConfig, store: Store, snapshot: Snapshot, warn: Warn) 
 
     thread = threading.Thread(target=lambda: context.run(work), name="tracker", daemon=True)
     thread.start()
-    _wait(thread, sender, PATIENCE * config.timeout_seconds)
+    _wait(thread, sender, PATIENCE * config.timeout_seconds, longest_seconds)
     if thread.is_alive():
         tell_of_trouble(server.address, f"The tracker at {server.address} takes too long.", warn)
     sender.abandon()
 
 
-def _wait(thread: threading.Thread, sender: Sender, patience_seconds: float) -> None:
+def _wait(thread: threading.Thread, sender: Sender, patience_seconds: float, longest_seconds: float) -> None:
     """Until it has ended, or no call of it has for so long."""
     now = heard = time.monotonic()
-    end, num_calls = now + LONGEST_SECONDS, sender.num_calls
+    end, num_calls = now + longest_seconds, sender.num_calls
     while thread.is_alive() and now < min(end, heard + patience_seconds):
         thread.join(0.1)
         now = time.monotonic()

@@ -57,13 +57,18 @@ class Machine:
         if not self._has_gpus:
             return
         try:
-            answer = subprocess.run(GPU_QUESTION, capture_output=True, text=True, timeout=GPU_SECONDS)
-        except subprocess.TimeoutExpired:
-            return  # a driver that is busy
+            # Not `run`: it waits for a program that it has killed, and one that waits for its driver may never end.
+            question = subprocess.Popen(GPU_QUESTION, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         except OSError:
             self._has_gpus = False  # there is no such program
             return
-        yield from read_gpus(answer.stdout if answer.returncode == 0 else "")
+        try:
+            answer, _ = question.communicate(timeout=GPU_SECONDS)
+        except subprocess.TimeoutExpired:
+            question.kill()
+            self._has_gpus = False  # its driver hangs, or is too busy to be asked
+            return
+        yield from read_gpus(answer if question.returncode == 0 else "")
 
 
 def read_gpus(text: str) -> Iterator[tuple[str, float]]:

@@ -19,7 +19,7 @@ from storage.objects.addresses import open_store
 from tasks.tracking.configuration import TrackingConfig
 from tasks.tracking.description import ID_TAG, Status
 from tasks.tracking.points import Point
-from tasks.tracking.required import server_address
+from tasks.tracking.required import TOKEN_VARIABLE, server_address
 from tasks.tracking.tracker import TrackedRun, TrackerError
 
 API = "/api/2.0/mlflow"
@@ -38,7 +38,7 @@ class MlflowServer:
         self._experiment = config.experiment
         self._experiment_id: str | None = None
         self._seconds = config.timeout_seconds
-        token = os.environ.get("MLFLOW_TRACKING_TOKEN")
+        token = os.environ.get(TOKEN_VARIABLE)
         user, password = (os.environ.get(f"MLFLOW_TRACKING_{name}") for name in ("USERNAME", "PASSWORD"))
         self._client = httpx.Client(
             base_url=self.address,
@@ -174,8 +174,10 @@ class MlflowServer:
                 whole = httpx.Response(
                     response.status_code, headers=response.headers, content=b"".join(pieces), request=response.request
                 )
-        except (httpx.HTTPError, OSError) as error:
-            reason = str(error) or type(error).__name__
+        except (httpx.HTTPError, OSError, ValueError) as error:
+            # What is wrong with a header is told with the header, which has the password.
+            reason = type(error).__name__ if isinstance(error, httpx.LocalProtocolError) else str(error)
+            reason = reason or type(error).__name__
             raise TrackerError(f"The MLflow server {self.address} does not answer: {reason}.") from error
         if whole.is_error and (allowed is None or _error_code(whole) != allowed):
             raise TrackerError(f"The MLflow server {self.address} refused {path}: {whole.status_code}, {_shown(whole)}")

@@ -9,17 +9,28 @@ from importlib.util import find_spec
 from storage.errors import ConfigurationError
 from tasks.tracking.configuration import TrackingConfig, require_server_address
 
-URI_VARIABLE = "MLFLOW_TRACKING_URI"
+URI_VARIABLE, TOKEN_VARIABLE = "MLFLOW_TRACKING_URI", "MLFLOW_TRACKING_TOKEN"
 
 
 def require_tracking(config: TrackingConfig) -> None:
     """Raise `ConfigurationError` where no server is named, or a package is missing."""
     if config.kind == "mlflow":
         server_address(config)
+        _require_token()
     if "tensorboard" in config.files and find_spec("tensorboard") is None:
         raise ConfigurationError(
             'tracking.files has "tensorboard", and the package tensorboard is not installed. Install it: '
             "pip install 'holdfast[tensorboard]'; or take it out of tracking.files."
+        )
+
+
+def _require_token() -> None:
+    """The token itself is shown to nobody."""
+    token = os.environ.get(TOKEN_VARIABLE, "")
+    if not (token.isascii() and token.isprintable()):
+        raise ConfigurationError(
+            f"{TOKEN_VARIABLE} has characters that no request may have in its header, such as the end of a line. "
+            "Set it to the token alone."
         )
 
 

@@ -336,9 +336,9 @@ def stopped_while_it_waits(spec: SegmentSpec, world: World) -> Any:
     let_the_save_of_step_5_hang()
     flag, noted = StopFlag(), loop._finish_save
 
-    def stopping(segment: loop.Segment) -> bool:
+    def stopping(segment: loop.Segment, longest_seconds: float, is_leaving: bool) -> bool:
         flag.reason = lambda: StopReason.PREEMPTED  # type: ignore[method-assign]
-        return noted(segment)
+        return noted(segment, longest_seconds, is_leaving)
 
     loop._finish_save = stopping
     return run_segment(spec, world, flag)
@@ -352,6 +352,31 @@ def test_a_stop_while_the_best_model_waits_for_a_save_saves_that_model(
     outcome = train_forked(spec, store, stopped_while_it_waits)
     assert (outcome.outcome, outcome.last_step) == ("preempted", 10), read_log(spec)
     assert list(checkpoints_of(store, spec)) == [10]
+
+
+def stopped_beside_the_best_save(spec: SegmentSpec, world: World) -> Any:
+    """Asked to stop at once after step 10, the best so far, whose save takes a second."""
+    flag, put = StopFlag(), checkpoint_writer.put_checkpoint_file
+
+    def slow_put(store: Any, path: str, *rest: Any) -> Any:
+        if "/000000000010-" in path:
+            flag.reason = lambda: StopReason.PREEMPTED  # type: ignore[method-assign]
+            time.sleep(1)  # what the test is about: a save that is not over at once
+        return put(store, path, *rest)
+
+    checkpoint_writer.put_checkpoint_file = slow_put
+    return run_segment(spec, world, flag)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_ranks_that_are_stopped_beside_the_save_of_the_best_model_keep_it(
+    ranks: int, store: LocalStore, dataset: DatasetManifest, tmp_path: Path
+) -> None:
+    settings: dict[str, Any] = {"steps": 300, "every_steps": 1000, "background": True, "patience": 9, "ranks": ranks}
+    spec = make_spec(store, dataset, tmp_path / "segment", **settings)
+    assert train_forked(spec, store, stopped_beside_the_best_save).outcome == "preempted", read_log(spec)
+    best, last = sorted(checkpoints_of(store, spec))
+    assert best == 10 < last
 
 
 def test_a_save_that_hangs_is_told_once_and_training_goes_on(

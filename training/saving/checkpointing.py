@@ -105,6 +105,11 @@ class Checkpointer:
         return self._phase is _Phase.IDLE
 
     @property
+    def step_under_way(self) -> int | None:
+        """Of the save that may still come to a good end, if there is one."""
+        return self._save.step if self._save is not None and self._phase in (_Phase.FILES, _Phase.INDEX) else None
+
+    @property
     def writing(self) -> Writing:
         """This rank's word on the save under way, for the ranks to agree on."""
         if self._phase is _Phase.DROPPED:

@@ -56,9 +56,14 @@ class TrainingState:
         return find_not_finite(kept)
 
     @property
+    def best_step(self) -> int | None:
+        """The step of the best validation so far, if there is one."""
+        return None if self.best is None else self.best["step"]
+
+    @property
     def has_new_best(self) -> bool:
         """Whether the validation of this very step is the best so far."""
-        return self.best is not None and self.best["step"] == self.validated_step == self.step
+        return self.best_step == self.validated_step == self.step
 
     def is_out_of_patience(self, patience: int | None) -> bool:
         """Whether the validation of this step ends the run: so many in a row, this one included, were no better."""
@@ -66,7 +71,7 @@ class TrainingState:
 
     def _count_without_better(self) -> int:
         """For a checkpoint of an earlier version, by what it has of the history in itself."""
-        best_step = (self.best or {}).get("step") or 0
+        best_step = self.best_step or 0
         return sum(validation["step"] > best_step for validation in self.validations)
 
     def seal_history(self, run: str) -> SealedPart | None:

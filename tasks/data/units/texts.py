@@ -44,9 +44,7 @@ def choose_texts(place: Place, index: int, folder: Path) -> tuple[Record, dict[s
 def read_texts(area: Area, records: Sequence[Record]) -> Iterator[str]:
     """The texts of all pieces in their order. Raises `CorruptObjectError` for a file that is not what was kept."""
     for index, record in enumerate(records):
-        # Buffers that are filled ahead of the reader would stay until the file is closed.
-        path = fetch_file(area, unit_name("texts", index), record, _name(index))
-        with pq.ParquetFile(path, pre_buffer=False) as file:
+        with pq.ParquetFile(fetch_file(area, unit_name("texts", index), record, _name(index))) as file:
             for batch in file.iter_batches(BATCH_ROWS):
                 yield from batch.column(0).to_pylist()
 

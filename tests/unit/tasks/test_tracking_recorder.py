@@ -9,6 +9,7 @@ from storage.errors import ConfigurationError, RunDivergedError
 from storage.objects.local_store import LocalStore
 from storage.runs.manifest import Manifest
 from storage.runs.run_state import Throughput
+from tasks.settings.reading import configure
 from tasks.tracking import recorder, trouble
 from tasks.tracking.configuration import TrackingConfig
 from tasks.tracking.ending import sending_the_rest
@@ -139,8 +140,16 @@ def test_without_a_server_or_with_a_password_in_its_address_a_run_does_not_begin
         require_tracking(TrackingConfig(kind="mlflow"))
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://mlflow:5000")
     require_tracking(TrackingConfig(kind="mlflow"))
-    with pytest.raises(ValueError, match="no user name and no password"):
-        TrackingConfig(kind="mlflow", uri="http://me:secret@mlflow:5000")
+    monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", "secret\n")
+    with pytest.raises(ConfigurationError, match="MLFLOW_TRACKING_TOKEN has characters") as refused:
+        require_tracking(TrackingConfig(kind="mlflow"))
+    assert "secret" not in str(refused.value)
+    with pytest.raises(ConfigurationError, match="no user name and no password") as refused:
+        configure(TrackingConfig, {"kind": "mlflow", "uri": "http://me:secret@mlflow:5000"}, "settings")
+    assert "secret" not in str(refused.value)
+    for port in ("abc", "500000"):
+        with pytest.raises(ValueError, match="no such port"):
+            TrackingConfig(kind="mlflow", uri=f"http://mlflow:{port}")
     with pytest.raises(ValueError, match="uri goes with kind = 'mlflow'"):
         TrackingConfig(uri="http://mlflow:5000")
 

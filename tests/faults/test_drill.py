@@ -90,6 +90,7 @@ def test_a_run_killed_and_continued_on_another_world_size_holds(
     assert not re.search(r"<(script|link|iframe|object|base)\b", page) and not re.findall(r"(?:https?:)?//\w", page)
 
 
+@pytest.mark.slow
 def test_ctrl_c_stops_the_drill_and_the_run_that_it_started(
     line: list[str], tmp_path: Path, store: Path, prefect_server: dict[str, str]
 ) -> None:

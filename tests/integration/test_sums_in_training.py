@@ -114,7 +114,9 @@ def test_a_loss_that_is_not_finite_ends_the_segment_and_reaches_no_checkpoint(ra
         assert find_non_finite(path) is None
 
 
-@pytest.mark.parametrize(("leaf", "slope"), [(0, math.inf), (4, math.nan), (7, 2.0**126)])
+@pytest.mark.parametrize(
+    ("leaf", "slope"), [(0, math.inf), pytest.param(4, math.nan, marks=pytest.mark.slow), (7, 2.0**126)]
+)
 def test_one_leaf_whose_gradient_no_sum_can_hold_is_noticed(leaf: int, slope: float, tmp_path: Path) -> None:
     """Whether it is a rank's last one, whose sum travels at once, or one that is kept until then."""
     runs = Runs(tmp_path)
@@ -125,7 +127,9 @@ def test_one_leaf_whose_gradient_no_sum_can_hold_is_noticed(leaf: int, slope: fl
     assert runs.checkpoints_of(spec) == {}
 
 
-@pytest.mark.parametrize(("slope", "precision"), [(1e6, "fp32"), (1e30, "fp32"), (1e6, "fp16")])
+@pytest.mark.parametrize(
+    ("slope", "precision"), [pytest.param(1e6, "fp32", marks=pytest.mark.slow), (1e30, "fp32"), (1e6, "fp16")]
+)
 def test_a_gradient_that_clipping_tames_is_the_same_step_on_any_number_of_ranks(
     slope: float, precision: str, tmp_path: Path
 ) -> None:

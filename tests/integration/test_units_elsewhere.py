@@ -71,6 +71,7 @@ def wait_for_units(log: Path, number: int, process: "subprocess.Popen[Any]") -> 
         time.sleep(POLL_SECONDS)  # units are begun in processes that are no children of this one
 
 
+@pytest.mark.slow
 def test_a_pool_whose_parent_is_killed_ends_with_it_and_costs_one_unit_for_each_process(
     config: DataConfig, undisturbed: dict[str, str], environment: dict[str, str], tmp_path: Path
 ) -> None:

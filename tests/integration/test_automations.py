@@ -1,5 +1,6 @@
-"""What an automation of the README does on a real server: the next flow run after a crash."""
+"""What the automations of the README do on a real server: the next flow run after a crash, and none after a pause."""
 
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -23,6 +24,8 @@ pytestmark = [pytest.mark.server, pytest.mark.slow]
 
 # Where the schedule finds its configuration: deployments/prefect.yaml.
 SCHEDULED_CONFIGURATION = "deployments/configs/demo.toml"
+# Longer than the automation hears nothing before it acts, and than the server takes to look.
+SILENT_SECONDS = 120
 
 
 @pytest.fixture
@@ -53,3 +56,14 @@ def test_after_a_flow_run_was_killed_the_next_one_begins_without_a_person_and_wi
     assert operator.states(following)[-1]["type"] == "CANCELLED"
     (lost, stopped) = operator.state().segments
     assert (lost.outcome, stopped.outcome) == ("lost", "preempted")
+
+
+def test_a_flow_run_that_a_person_suspended_is_left_as_it_is(operator: Operator) -> None:
+    suspended = operator.submit("scheduled/train")
+    operator.wait(lambda: operator.segment_has_saved(1))
+    operator.suspend(suspended)
+    operator.wait(lambda: not processes_of(suspended))
+    time.sleep(SILENT_SECONDS)  # of nothing that is not done there is a sign
+    assert operator.states(suspended)[-1]["name"] == "Suspended"
+    assert operator.flow_runs("scheduled/train") == [suspended]
+    assert operator.state().lease is None

@@ -119,6 +119,12 @@ def _read_life(store: Store, state: RunState, lease: Lease) -> dict[str, Any]:
     }
 
 
+def describe_silence(store: Store, state: RunState, lease: Lease) -> str | None:
+    """Why a holder that cannot be seen from this machine is most likely gone; None while it gives signs of life."""
+    life = _read_life(store, state, lease)
+    return _describe_life(life) if life["state"] == "silent" and not life["is_on_this_machine"] else None
+
+
 def _find_live_step(state: RunState, life: dict[str, Any] | None) -> int | None:
     """What the ranks of a segment under way last reported; `holder.silent_seconds` is how old that is."""
     if life is None or life["work"] != "train" or life["state"] == "lost":

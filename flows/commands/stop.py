@@ -9,6 +9,7 @@ import os
 import socket
 import time
 
+from flows.commands.status import describe_silence
 from storage.errors import ConfigurationError
 from storage.objects.store import Store
 from storage.runs.holders import is_alive
@@ -61,6 +62,9 @@ def _require_life(manifest: Manifest, lease: Lease) -> None:
     stopped = describe_stopped(manifest.store, manifest.run, lease)
     if stopped is not None:
         raise ConfigurationError(f"Nobody can be asked to save and end. {stopped}")
+    silence = describe_silence(manifest.store, manifest.load_head().state, lease)
+    if silence is not None:
+        raise ConfigurationError(f"Nobody can be asked to save and end. {silence}")
     if is_alive(lease.holder) is False:
         raise ConfigurationError(
             f"Run {manifest.run!r} is not in training: process {lease.holder.pid}, which trained it on this machine, "

@@ -385,6 +385,19 @@ def test_stop_says_when_nobody_trains_the_run(configuration: Path, store: LocalS
     assert not list(store.root.rglob("stop.json"))
 
 
+def test_stop_does_not_wait_for_a_machine_that_is_silent(configuration: Path, store: LocalStore) -> None:
+    manifest = Manifest(store, "first")
+    lease = manifest.load_head().state.lease
+    assert lease is not None
+    gone = lease.model_copy(update={"holder": lease.holder.model_copy(update={"host": "gone", "place": "elsewhere"})})
+    manifest.commit("its machine died", lambda state, _: state.model_copy(update={"lease": gone}))
+    write_heartbeat(store, "first", lease.fence, Heartbeat(beat=9, step=33, written_at=time.time() - 3 * 3600))
+    result = call_narrow("stop", f"{store.address}/runs/first")
+    assert result.returncode == 2
+    assert "Nobody can be asked to save and end. No heartbeat from process" in result.stderr
+    assert not list(store.root.rglob("stop.json"))
+
+
 def test_stop_asks_the_holder_of_the_lease_and_need_not_wait(configuration: Path, store: LocalStore) -> None:
     result = call_narrow("stop", "--no-wait", configuration)
     assert result.returncode == 0, result.stderr

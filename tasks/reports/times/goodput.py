@@ -58,10 +58,10 @@ def sum_up_time(state: RunState) -> TimeSpent | None:
     recorded = [segment for segment in segments if segment.phases.get("train") and _steps(segment)]
     per_step = sum(s.phases["train"] for s in recorded) / sum(map(_steps, recorded)) if recorded else 0.0
     trained = sum(_training_seconds(segment, per_step) for segment in segments)
-    waiting_share = _waiting_share(segments)
-    waited = sum(_waiting_seconds(segment, waiting_share) for segment in segments)
+    share = waiting_share(segments)
+    waited = sum(_waiting_seconds(segment, share) for segment in segments)
     steps_made = sum(map(_steps, segments))
-    kept = min(1.0, _resume_step(state) / steps_made) if steps_made else 0.0
+    kept = min(1.0, resume_step(state) / steps_made) if steps_made else 0.0
     phases = {name: sum(segment.phases.get(name, 0.0) for segment in segments) for name in _OVERHEADS}
     in_segments = sum(segment.seconds for segment in segments)
     # From when its lease was taken a segment may have waited in a queue before its seconds began.
@@ -79,7 +79,7 @@ def sum_up_time(state: RunState) -> TimeSpent | None:
     return spent if spent.total else None
 
 
-def _resume_step(state: RunState) -> int:
+def resume_step(state: RunState) -> int:
     """Where the ended segments led to: what one that runs has added is not counted, as its time is not."""
     if state.lease is not None:
         return state.lease.first_step
@@ -99,8 +99,8 @@ def _waiting_seconds(segment: SegmentRecord, share_of_others: float) -> float:
     return segment.phases.get("train", 0.0) * share
 
 
-def _waiting_share(segments: Sequence[SegmentRecord]) -> float:
-    """Of the time that those trained which recorded it; 0 if none did."""
+def waiting_share(segments: Sequence[SegmentRecord]) -> float:
+    """The part that waiting for samples had of the time that those trained which recorded it; 0 if none did."""
     recorded = [segment for segment in segments if segment.throughput]
     trained = sum(segment.phases.get("train", 0.0) for segment in recorded)
     return sum(_waiting_seconds(segment, 0.0) for segment in recorded) / trained if trained else 0.0

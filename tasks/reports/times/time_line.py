@@ -17,7 +17,7 @@ from matplotlib.patches import Patch
 from storage.runs.run_state import RunState, SegmentRecord
 from tasks.pages.canvas import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, VERMILION, YELLOW, Chart, draw_svg
 from tasks.pages.words import count_of, duration, moment
-from tasks.reports.times.goodput import PART_NAMES
+from tasks.reports.times.goodput import PART_NAMES, resume_step, waiting_share
 
 COLOURS = {
     "start": GREY, "restore": PURPLE, "useful": GREEN, "input_wait": YELLOW, "again": VERMILION, "validate": SKY,
@@ -40,7 +40,8 @@ class Stretch:
 
 def draw_time_line(state: RunState) -> Chart | None:
     """Of all segments that ended; None before the first has."""
-    stretches = [stretch for segment in state.segments for stretch in cut(segment)]
+    share, kept = waiting_share(state.segments), count_kept(state)
+    stretches = [part for one, steps in zip(state.segments, kept, strict=True) for part in cut(one, steps, share)]
     if not stretches:
         return None
     began_at = min(state.created_at, stretches[0].began_at)
@@ -54,13 +55,25 @@ def draw_time_line(state: RunState) -> Chart | None:
     return Chart(draw_svg(11, 1.25 + 0.42 * num_strips, draw), words)
 
 
-def cut(segment: SegmentRecord) -> list[Stretch]:
-    """A segment into what it was at; a part that took no time is left out."""
+def count_kept(state: RunState) -> list[int]:
+    """Of each segment the steps that the resume point has: the others were lost, or left out by a rollback."""
+    kept, reach = [], resume_step(state)
+    for segment in reversed(state.segments):
+        kept.append(max(0, min(segment.last_step, reach) - segment.first_step))
+        reach = min(reach, segment.first_step)
+    return kept[::-1]
+
+
+def cut(segment: SegmentRecord, kept_steps: int, waiting_share: float) -> list[Stretch]:
+    """A segment into what it was at; a part that took no time is left out.
+
+    `waiting_share` is that of the others, for one that did not record how long it waited for samples.
+    """
     phases, trained = segment.phases, segment.phases.get("train", 0.0)
     steps = segment.last_step - segment.first_step
-    waited = trained * (segment.throughput.input_wait_fraction if segment.throughput else 0.0)
+    waited = trained * (segment.throughput.input_wait_fraction if segment.throughput else waiting_share)
     # Of one that was lost, and of which nobody saw a report, only the whole is known.
-    again = (trained - waited) * min(1.0, segment.steps_lost / steps) if steps > 0 else 0.0
+    again = (trained - waited) * (1 - min(1.0, kept_steps / steps)) if steps > 0 else 0.0
     lengths = {
         "start": phases.get("start", 0.0),
         "restore": phases.get("restore", 0.0),

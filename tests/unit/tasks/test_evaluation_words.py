@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+import flows.deployed
 import flows.evaluate
 from flows.evaluate import evaluate
 from storage.errors import ConfigurationError
@@ -71,8 +72,10 @@ def test_the_deployment_leaves_the_result_as_an_artifact_and_says_it_in_one_sent
 
     monkeypatch.setattr(flows.evaluate, "evaluate_checkpoint", answer)
     monkeypatch.setattr(flows.evaluate, "show", left.__setitem__)
-    monkeypatch.setattr(flows.evaluate, "tell_all", lambda: None)
+    waited: list[str] = []
+    monkeypatch.setattr(flows.deployed, "tell_all", lambda why: waited.append(why))
     state = evaluate.fn(address, "1200", assignments=("train.device=cpu",))
+    assert waited == [state.message]  # a server that is away is to hear of it
     assert state.is_completed() and state.message == sum_up(result_of())
     assert left == {"evaluation-first": describe_in_markdown(result_of())}
     assert asked == [(True, "first", "1200", "test", None, ("train.device=cpu",))]

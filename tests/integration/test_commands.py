@@ -14,7 +14,7 @@ from storage.logs import write_log
 from storage.objects.local_store import LocalStore
 from storage.runs.manifest import Manifest
 from storage.runs.retention import RetentionPolicy
-from storage.runs.run_state import RunState, SegmentRecord
+from storage.runs.run_state import Lease, RunState, SegmentRecord
 from storage.runs.segments import Heartbeat, write_heartbeat
 from storage.runs.transitions import end_segment, promote, record_metrics
 from storage.segment_notes import find_stop
@@ -187,9 +187,14 @@ def test_a_store_without_runs_is_an_error(tmp_path: Path) -> None:
     assert f"There is no run in the store {tmp_path}." in result.stderr
 
 
-def test_the_step_of_ranks_under_way_is_told_with_how_old_that_is(configuration: Path, store: LocalStore) -> None:
+def lease_of(store: LocalStore) -> Lease:
     lease = Manifest(store, "first").load_head().state.lease
     assert lease is not None
+    return lease
+
+
+def test_the_step_of_ranks_under_way_is_told_with_how_old_that_is(configuration: Path, store: LocalStore) -> None:
+    lease = lease_of(store)
     write_heartbeat(store, "first", lease.fence, Heartbeat(beat=9, step=33, written_at=time.time() - 3 * 3600))
     status = read_json("status", configuration)
     assert (status["step"], status["live_step"]) == (20, 33)
@@ -202,8 +207,7 @@ def test_logs_are_those_of_the_newest_segment_or_of_the_one_that_is_asked_for(
     configuration: Path, store: LocalStore, tmp_path: Path
 ) -> None:
     address, manifest = f"{store.address}/runs/first", Manifest(store, "first")
-    lease = manifest.load_head().state.lease
-    assert lease is not None
+    lease = lease_of(store)
     log = tmp_path / "ranks.log"
     log.write_text("torchrun says\n[rank0]: one\n[rank1]: two\n")
     write_log(store, "first", lease.fence, log)
@@ -228,8 +232,7 @@ def test_logs_are_those_of_the_newest_segment_or_of_the_one_that_is_asked_for(
 def test_where_there_is_no_such_log_one_error_says_what_there_is(
     configuration: Path, store: LocalStore, follow: tuple[str, ...]
 ) -> None:
-    lease = Manifest(store, "first").load_head().state.lease
-    assert lease is not None
+    lease = lease_of(store)
     mistakes = {
         ("--set", "run=third"): "There is no run 'third'",
         ("--segment", "99"): f"no segment with the fence 99. Fences of its segments, the newest first: {lease.fence}.",
@@ -367,34 +370,23 @@ def test_verify_of_a_run_without_checkpoints_says_so(configuration: Path) -> Non
     assert result.returncode == 0 and "None yet." in result.stdout
 
 
-def test_stop_says_when_nobody_trains_the_run(configuration: Path, store: LocalStore) -> None:
-    manifest = Manifest(store, "first")
-    lease = manifest.load_head().state.lease
-    assert lease is not None
-    dead = lease.holder.model_copy(update={"start_ticks": lease.holder.start_ticks - 1})
-    manifest.commit("the holder died", lambda state, _: state.model_copy(
-        update={"lease": lease.model_copy(update={"holder": dead})}
-    ))  # fmt: skip
-    for run, words in (
-        ("second", "Nobody trains run 'second' now"),
-        ("first", "is gone. `holdfast run` goes on with it"),
-    ):
-        result = call_narrow("stop", f"{store.address}/runs/{run}")
-        assert result.returncode == 2
-        assert words in result.stderr
-    assert not list(store.root.rglob("stop.json"))
+def change_holder(store: LocalStore, **changes: object) -> Lease:
+    """The lease of the run `first`, with another holder from now on."""
+    lease = lease_of(store)
+    changed = lease.model_copy(update={"holder": lease.holder.model_copy(update=changes)})
+    Manifest(store, "first").commit("another holder", lambda state, _: state.model_copy(update={"lease": changed}))
+    return changed
 
 
-def test_stop_does_not_wait_for_a_machine_that_is_silent(configuration: Path, store: LocalStore) -> None:
-    manifest = Manifest(store, "first")
-    lease = manifest.load_head().state.lease
-    assert lease is not None
-    gone = lease.model_copy(update={"holder": lease.holder.model_copy(update={"host": "gone", "place": "elsewhere"})})
-    manifest.commit("its machine died", lambda state, _: state.model_copy(update={"lease": gone}))
+def test_stop_says_when_nobody_can_be_asked(configuration: Path, store: LocalStore) -> None:
+    change_holder(store, start_ticks=0)  # another process had this number
+    refused = [call_narrow("stop", f"{store.address}/runs/{run}") for run in ("second", "first")]
+    lease = change_holder(store, host="gone", place="elsewhere")
     write_heartbeat(store, "first", lease.fence, Heartbeat(beat=9, step=33, written_at=time.time() - 3 * 3600))
-    result = call_narrow("stop", f"{store.address}/runs/first")
-    assert result.returncode == 2
-    assert "Nobody can be asked to save and end. No heartbeat from process" in result.stderr
+    refused.append(call_narrow("stop", f"{store.address}/runs/first"))
+    said = ("Nobody trains run 'second' now", "is gone. `holdfast run` goes on with it", "No heartbeat from process")
+    for result, words in zip(refused, said, strict=True):
+        assert (result.returncode, words in result.stderr) == (2, True), result.stderr
     assert not list(store.root.rglob("stop.json"))
 
 
@@ -402,6 +394,5 @@ def test_stop_asks_the_holder_of_the_lease_and_need_not_wait(configuration: Path
     result = call_narrow("stop", "--no-wait", configuration)
     assert result.returncode == 0, result.stderr
     assert result.stdout.startswith(f"Asked process {os.getpid()} on ")
-    lease = Manifest(store, "first").load_head().state.lease
-    assert lease is not None
+    lease = lease_of(store)
     assert find_stop(store, "first", lease.fence) is not None

@@ -167,7 +167,7 @@ def changed(**columns: Any) -> dict[str, Any]:
         "unknown label",
         "no text",
         "no metadata",
-        "a number without end",
+        "a huge number",
         "too long",
         "split and source",
         "no such step",

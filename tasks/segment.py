@@ -29,7 +29,7 @@ from tasks.running.launch import hold_lease, launch_job, require_launchable
 from tasks.running.promotion import clear_strays, set_aside_damaged
 from tasks.running.settle import settle_segment
 from tasks.running.supervision import supervise
-from tasks.running.taking_over import require_own_watch, was_taken_up
+from tasks.running.taking_over import begin_watch, require_own_watch, was_taken_up
 from tasks.step import rename_step, step
 from tasks.stopping.notices.time_left import warn_of_short_notice
 from tasks.stopping.notices.watch import run_to_end_or_notice
@@ -67,6 +67,7 @@ class _Segment:
         assert lease is not None
         number = len(head.state.segments) + 1
         rename_step(f"segment {number}: from step {lease.first_step:,}")
+        begin_watch(places, lease)
         job = launch_job(config, places, head.state)
         _warn_of_setback(head.state)
         warn_of_short_notice(config.notices, warn, head.state)

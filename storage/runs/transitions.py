@@ -66,13 +66,14 @@ def take_lease(
 def take_over(lease: Lease, holder: Holder) -> Change:
     """Hold a lease whose ranks go on working, in place of a process that has died.
 
-    Raises `RunBusyError` if somebody else was quicker, `FencedError` if it has ended.
+    Who holds it already, since the answer to an earlier call was lost, goes on holding it. Raises `RunBusyError` if
+    somebody else was quicker, `FencedError` if it has ended.
     """
 
     def change(state: RunState, _generation: int) -> RunState:
         require_fence(state, lease.fence)
         assert state.lease is not None
-        if state.lease.holder != lease.holder:
+        if state.lease.holder not in (lease.holder, holder):
             other = state.lease.holder
             raise RunBusyError(f"Run {state.run!r} was just taken over by process {other.pid} on {other.host}.")
         return state.model_copy(update={"lease": state.lease.model_copy(update={"holder": holder})})
@@ -175,6 +176,8 @@ def set_aside(step: int, path: str, reason: str, fence: int | None) -> Change:
             require_fence(state, fence)
         elif state.lease is not None:
             raise RunBusyError(f"Run {state.run!r} was just taken over by another process.")
+        if any(entry.path == path for entry in state.set_aside) and all(entry.path != path for entry in state.kept):
+            return state  # by an earlier call, whose answer was lost
         kept = [checkpoint for checkpoint in state.kept if checkpoint.path != path]
         record = SetAsideRecord(step=step, path=path, reason=reason, set_aside_at=time.time())
         refused = [entry for entry in state.refused if entry.checkpoint.path != path]

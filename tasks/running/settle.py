@@ -20,7 +20,7 @@ from storage.objects.addresses import run_address
 from storage.runs.holders import is_alive, is_visible, this_process
 from storage.runs.run_state import JobRecord, Lease, RunState, SegmentRecord
 from storage.runs.segments import Heartbeat, OutcomeRecord, find_heartbeat, find_outcome
-from storage.runs.transitions import end_evaluation, end_segment, take_over
+from storage.runs.transitions import end_evaluation, end_segment
 from tasks.configuration import RunConfig
 from tasks.launching.killed_ranks import describe_killed_ranks
 from tasks.launching.launchers import end_job
@@ -34,7 +34,7 @@ from tasks.running.heartbeat import HEARTBEAT_SECONDS
 from tasks.running.launch import find_folder
 from tasks.running.promotion import Promote, fall_back_to_valid, promote_checkpoint, promote_newest
 from tasks.running.roll_back import answer_divergence
-from tasks.running.taking_over import goes_on_as_it_is
+from tasks.running.taking_over import goes_on_as_it_is, take_over_watch
 from tasks.telling.announce import announce, warn
 from tasks.telling.segment_end import tell_segment_end
 from training.watching.reporter import Report
@@ -66,8 +66,7 @@ def recover_run(
             require_dead_holder(places, lease)
             close_flow_runs(places, lease)
             if goes_on_as_it_is(config, places, lease):
-                change = take_over(lease, this_process())
-                return places.manifest.commit(f"segment {lease.fence} is watched by another process", change).state
+                return take_over_watch(places, lease)
             if lease.work == "train":
                 settle_segment(config, places, lease, promote)
             else:

@@ -4,9 +4,11 @@ Invariant: a job that trains is never doubled, and not ended either, unless it h
 """
 
 from storage.errors import ConfigurationError, RunBusyError
+from storage.objects.addresses import run_address
 from storage.runs.holders import this_process
 from storage.runs.manifest import require_fence
 from storage.runs.run_state import Lease, RunState
+from storage.runs.transitions import take_over
 from tasks.configuration import RunConfig
 from tasks.keeping.compatibility import describe_changes, read_stored
 from tasks.launching.job import Job
@@ -15,13 +17,19 @@ from tasks.places import RunPlaces
 from tasks.telling.announce import announce
 from training.watching.reporter import CheckpointReport
 
+# Leases that this process takes over, by the address of their run and their fence, until it watches their ranks: after
+# a lost answer they look like those whose job an earlier attempt of its own has asked to end.
+_taken_over: set[tuple[str, int]] = set()
+
 
 def goes_on_as_it_is(config: RunConfig, places: RunPlaces, lease: Lease) -> bool:
     """Whether the lease's ranks train on in a job, with this very configuration. Raises `ClusterUnavailableError`.
 
-    Not of a lease of this process: an earlier attempt of its own has asked the job to end.
+    Not of a lease whose ranks this process has watched: an earlier attempt of its own has asked the job to end.
     """
-    if lease.job is None or lease.work != "train" or lease.holder == this_process():
+    if lease.job is None or lease.work != "train":
+        return False
+    if lease.holder == this_process() and _name(places, lease) not in _taken_over:
         return False
     try:
         if not is_under_way(lease.job, places.store, config.run, lease):
@@ -37,6 +45,22 @@ def goes_on_as_it_is(config: RunConfig, places: RunPlaces, lease: Lease) -> bool
         return False
     announce(f"The {lease.job.kind} job {lease.job.name} still trains this run: it is watched again.")
     return True
+
+
+def take_over_watch(places: RunPlaces, lease: Lease) -> RunState:
+    """Hold a lease whose ranks go on in place of whoever held it. May be repeated where its answer was lost."""
+    _taken_over.add(_name(places, lease))
+    event = f"segment {lease.fence} is watched by another process"
+    return places.manifest.commit(event, take_over(lease, this_process())).state
+
+
+def begin_watch(places: RunPlaces, lease: Lease) -> None:
+    """From now on this process watches the lease's ranks: an attempt that fails asks them to end."""
+    _taken_over.discard(_name(places, lease))
+
+
+def _name(places: RunPlaces, lease: Lease) -> tuple[str, int]:
+    return run_address(places.store, places.manifest.run), lease.fence
 
 
 def require_own_watch(places: RunPlaces, job: Job, fence: int) -> None:

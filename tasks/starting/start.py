@@ -20,6 +20,7 @@ from storage.objects.store import Store
 from storage.runs.addresses import find_target
 from storage.runs.run_state import StartRecord
 from tasks.configuration import RunConfig
+from tasks.data.units.area import put_again
 from tasks.models.description import describe_inputs, describe_labels, describe_model
 from tasks.models.export import PROVENANCE_FILE, export_run, is_export
 from tasks.places import RunPlaces
@@ -100,9 +101,9 @@ def _put(
     data = canonical_json(plan)
     digest = sha256_of_bytes(data)
     path = start_path(places.manifest.run, digest)
-    for name in weights:
-        places.store.put_file(folder / name, f"{path}/{name}")
-    with contextlib.suppress(ObjectExistsError):  # an earlier attempt, or another process, brought the same
+    for name in weights:  # an earlier attempt that was cut off, or another process, may have brought the same
+        put_again(places.store, folder / name, f"{path}/{name}")
+    with contextlib.suppress(ObjectExistsError):
         places.store.write_if_absent(f"{path}/{START_NAME}", data)
     return StartRecord(
         origin=origin, step=provenance["step"], weights_sha256=provenance["weights_sha256"], path=path, digest=digest

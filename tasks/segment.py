@@ -20,6 +20,7 @@ from tasks.monitoring.monitor import monitoring
 from tasks.pages.words import count_of
 from tasks.places import open_places
 from tasks.promote import promote
+from tasks.remote.taking_over import begin_watch, require_own_watch, was_taken_up
 from tasks.remote.wishes import Wishes
 from tasks.reports.set_aside import describe_set_aside, describe_setback
 from tasks.retrying import Patience
@@ -29,7 +30,6 @@ from tasks.running.launch import hold_lease, launch_job, require_launchable
 from tasks.running.promotion import clear_strays, set_aside_damaged
 from tasks.running.settle import settle_segment
 from tasks.running.supervision import supervise
-from tasks.running.taking_over import begin_watch, require_own_watch, was_taken_up
 from tasks.step import rename_step, step
 from tasks.stopping.notices.time_left import warn_of_short_notice
 from tasks.stopping.notices.watch import run_to_end_or_notice

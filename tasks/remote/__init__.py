@@ -1,1 +1,1 @@
-"""What is asked of a segment from elsewhere, by the store and by Prefect; what Prefect shows of a process that died."""
+"""What a segment meets from elsewhere: wishes by the store and by Prefect, processes that watched its ranks before."""

@@ -30,11 +30,11 @@ from tasks.places import RunPlaces
 from tasks.remote.begun_again import wait_for_earlier_process
 from tasks.remote.left_running import close_flow_runs
 from tasks.remote.standing_still import SILENCE_SECONDS, tell_stopped
+from tasks.remote.taking_over import goes_on_as_it_is, take_over_watch
 from tasks.running.heartbeat import HEARTBEAT_SECONDS
 from tasks.running.launch import find_folder
 from tasks.running.promotion import Promote, fall_back_to_valid, promote_checkpoint, promote_newest
 from tasks.running.roll_back import answer_divergence
-from tasks.running.taking_over import goes_on_as_it_is, take_over_watch
 from tasks.telling.announce import announce, warn
 from tasks.telling.segment_end import tell_segment_end
 from training.watching.reporter import Report

@@ -23,13 +23,13 @@ from tasks.configuration import RunConfig
 from tasks.keeping.compatibility import as_begun
 from tasks.places import RunPlaces, open_places
 from tasks.recover import recover
+from tasks.remote import taking_over
+from tasks.remote.taking_over import begin_watch, goes_on_as_it_is
 from tasks.resuming import by_hand, remember
 from tasks.retrying import Patience
-from tasks.running import taking_over
 from tasks.running.launch import hold_lease
 from tasks.running.promotion import set_aside_damaged
 from tasks.running.settle import settle_evaluation
-from tasks.running.taking_over import begin_watch, goes_on_as_it_is
 from tasks.starting.correspondence import Correspondence
 from tasks.starting.start import _put
 from tests.helpers.cut_off_stores import StoreLosingAnswers

@@ -15,7 +15,7 @@ from storage.runs.transitions import end_evaluation, promote, refuse, take_lease
 from tasks import segment
 from tasks.configuration import DataConfig, RunConfig
 from tasks.places import RunPlaces
-from tasks.running.taking_over import require_own_watch, was_taken_up
+from tasks.remote.taking_over import require_own_watch, was_taken_up
 from tasks.stopping.signals import StopRequest
 from tests.helpers.runs import make_run
 from training.watching.reporter import CheckpointReport

@@ -48,6 +48,11 @@ class SplitRecord(_Record):
     num_rows: int
     num_tokens: int
     shards: list[FileRecord]
+    class_counts: list[int] | None = Field(
+        None,
+        exclude_if=lambda value: value is None,
+        description="Rows of each of the target's classes; None in a data set of a version that did not keep them.",
+    )
 
 
 class NumericColumn(_Record):

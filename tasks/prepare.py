@@ -16,6 +16,7 @@ from tasks.data.contract.result import find_contract_result, render_markdown
 from tasks.data.identity.begun_source import require_same_source
 from tasks.data.pipeline import prepare_dataset
 from tasks.keeping.compatibility import as_begun, require_compatible
+from tasks.keeping.metric import require_defined_metric
 from tasks.places import RunPlaces, open_places, require_scratch
 from tasks.prepare_unit import PrefectUnits
 from tasks.retrying import Patience
@@ -57,6 +58,7 @@ def _prepare(config: RunConfig, places: RunPlaces) -> DatasetManifest:
                 config.data, places.store, places.data_scratch, display.show, _run_part, engine, places.cache
             )
     _show_contract(places, dataset)
+    require_defined_metric(config, dataset)
     return dataset
 
 

@@ -114,7 +114,7 @@ class ValidationFigures(Record):
     """What the last validation up to a checkpoint showed, by the headline metric; higher is better."""
 
     metric: str = Field(description="auc or macro_f1.")
-    value: MetricValue
+    value: MetricValue | None = Field(description="None: not defined, an AUC of samples of one class.")
     step: int = Field(description="Where it was made: at the checkpoint's step, or before.")
     num_without_better: int = Field(
         0, exclude_if=lambda value: value == 0, description="Validations since the best one, this one included."

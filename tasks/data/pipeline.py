@@ -46,7 +46,7 @@ from tasks.data.readers.conversion import require_one_kind_of_times, require_rea
 from tasks.data.sources.columns import SourceTable, inspect_files
 from tasks.data.sources.formats import PARQUET, format_of
 from tasks.data.sources.source_file import SourceFile
-from tasks.data.split import TRAIN, Dealt, deal_samples
+from tasks.data.split import TRAIN, Dealt, deal_samples, with_class_counts
 from tasks.data.statistics import measure_categorical, measure_numeric
 from tasks.data.tokenizer import TOKENIZER_FILE, load_tokenizer, train_tokenizer
 from tasks.data.units.area import Area, FolderArea, Record, StoreArea, begin_area, put_again, remove_area
@@ -219,14 +219,14 @@ class Preparation:
                 kind=self.config.kind,
                 column=self.config.label,
                 classes=dealt.classes,
-                class_counts=dealt.class_counts,
+                class_counts=dealt.class_counts[TRAIN],
             ),
             vocabulary_size=vocabulary_size,
             max_tokens=self.config.max_tokens,
             row_group_rows=self.config.row_group_rows,
             numeric=numeric,
             categorical=categorical,
-            splits=splits,
+            splits=with_class_counts(splits, dealt.class_counts),
             tokenizer=self._put(TOKENIZER_FILE, fetch_tokenizer(self.area)) if self.config.text else None,
             contract=self._put_json(CONTRACT_FILE, contract),
         )

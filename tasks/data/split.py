@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import duckdb
 
-from storage.datasets import SPLITS
+from storage.datasets import SPLITS, SplitRecord
 from tasks.configuration import DataConfig
 from tasks.data.class_order import order_labels
 from tasks.data.contract.rules import given_split_sql, label_domain
@@ -25,13 +25,13 @@ MOST_CLASSES = 10_000
 
 @dataclass(frozen=True)
 class Dealt:
-    """What the splits hold: the classes in order, the rows of each in the training split, the rows of each split.
+    """What the splits hold: the classes in order, the rows of each class in each split, the rows of each split.
 
     `split_sql` is SQL of the index of a row's split over the columns of `samples`.
     """
 
     classes: list[str]
-    class_counts: list[int]
+    class_counts: list[list[int]]
     num_rows: list[int]
     split_sql: str
 
@@ -55,9 +55,17 @@ def deal_samples(connection: duckdb.DuckDBPyConnection, table: SourceTable, conf
     ]
     _require_rows(num_rows, connection, config)
     classes = label_domain(config) or order_labels({label for _, label in counts}, config)
-    class_counts = [counts.get((TRAIN, name), 0) for name in classes]
-    _require_classes(classes, class_counts, counts, config)
+    class_counts = [[counts.get((split_index, name), 0) for name in classes] for split_index in range(len(SPLITS))]
+    _require_classes(classes, class_counts[TRAIN], counts, config)
     return Dealt(classes, class_counts, num_rows, split)
+
+
+def with_class_counts(splits: dict[str, SplitRecord], class_counts: list[list[int]]) -> dict[str, SplitRecord]:
+    """The splits, in the order of `SPLITS`, with the rows of each class."""
+    return {
+        name: split.model_copy(update={"class_counts": counts})
+        for (name, split), counts in zip(splits.items(), class_counts, strict=True)
+    }
 
 
 def split_sql(config: DataConfig) -> str | None:

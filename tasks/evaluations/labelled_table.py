@@ -134,7 +134,7 @@ def _write(preparation: Preparation, dataset: DatasetManifest, store: Store) -> 
     if dataset.tokenizer is not None:
         keep_tokenizer(place.area, _copy_tokenizer(dataset, store, place.folder))
     num_rows[TEST] = place.rows_of.num_rows_total
-    dealt = Dealt(dataset.target.classes, dataset.target.class_counts, num_rows, str(TEST))
+    dealt = Dealt(dataset.target.classes, [], num_rows, str(TEST))
     buckets, _ = preparation.deal(dealt, dataset.numeric, dataset.categorical)
     splits, _ = preparation.write(dealt, buckets, dataset.vocabulary_size)
     changes = {"digest": preparation.digest, "inputs": preparation.inputs, "splits": splits}

@@ -12,7 +12,7 @@ from tasks.pages.markdown import markdown_table
 from tasks.pages.tables import Cell, Kind, Table, show_table
 from tasks.pages.words import count_of, metric_name, plain, score
 from tasks.reports.calibration.tables import tell_calibration, thresholds_table
-from tasks.reports.tables import classes_table
+from tasks.reports.tables import classes_table, describe_macro_f1
 
 WITHOUT_CLASSES = (
     "No scores per class: for at least one sample the model's output is not a number, so it predicts none there."
@@ -35,10 +35,16 @@ def render_evaluation(result: dict[str, Any]) -> RenderableType:
         Text(),
         show_table(_metrics_table(result)),
         Text(),
-        show_table(classes_table(result)) if result["per_class"] else Text(WITHOUT_CLASSES),
+        *_show_classes(result),
         *([Text(), *told] if told else []),
         *([Text(), show_table(thresholds)] if thresholds.rows else []),
     )
+
+
+def _show_classes(result: dict[str, Any]) -> list[RenderableType]:
+    if not result["per_class"]:
+        return [Text(WITHOUT_CLASSES)]
+    return [show_table(classes_table(result)), Text(describe_macro_f1(result))]
 
 
 def describe_in_markdown(result: dict[str, Any]) -> str:
@@ -48,7 +54,11 @@ def describe_in_markdown(result: dict[str, Any]) -> str:
         sum_up(result),
         f"`{plain(result['checkpoint'])}`, {count_of(result['num_samples'], 'sample')}",
         markdown_table(_metrics_table(result)),
-        markdown_table(classes_table(result)) if result["per_class"] else WITHOUT_CLASSES,
+        *(
+            [markdown_table(classes_table(result)), describe_macro_f1(result)]
+            if result["per_class"]
+            else [WITHOUT_CLASSES]
+        ),
         *tell_calibration(result["calibration"]),
         *([markdown_table(thresholds)] if thresholds.rows else []),
     ]

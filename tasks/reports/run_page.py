@@ -41,6 +41,7 @@ from tasks.reports.tables import (
     classes_table,
     columns_table,
     confusions_table,
+    describe_macro_f1,
     rollbacks_table,
     segments_table,
     set_aside_table,
@@ -100,6 +101,7 @@ def render_report(
         if evaluation
         else "",
         tables=_tables(state, evaluation, dataset) | {"thresholds": thresholds_table(calibration)},
+        macro_f1=describe_macro_f1(evaluation),
         configuration="\n".join(listing(state.config)),
         versions=", ".join(f"{plain(name)} {plain(version)}" for name, version in sorted(dataset.versions.items())),
     )

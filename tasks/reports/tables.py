@@ -119,6 +119,18 @@ def classes_table(evaluation: Mapping[str, Any] | None) -> Table:
     return Table(columns, rows)
 
 
+def describe_macro_f1(evaluation: Mapping[str, Any] | None) -> str:
+    """What macro-F1 is the mean of, for the reader of `classes_table`; '' before an evaluation."""
+    scores = [entry["f1"] for entry in evaluation["per_class"]] if evaluation else []
+    num_defined = sum(value is not None for value in scores)
+    if num_defined == len(scores):
+        return f"Macro-F1 is the mean of F1 over all {num_defined:,} classes." if scores else ""
+    return (
+        f"Macro-F1 is the mean of F1 over {num_defined:,} of {len(scores):,} classes: the others have no sample here "
+        "and are never predicted. A dash is a score that is not defined."
+    )
+
+
 def confusions_table(evaluation: Mapping[str, Any] | None) -> Table:
     """The most frequent errors."""
     columns: list[tuple[str, Kind]] = [("True → predicted", "text"), ("Samples", "number"), ("Of class", "bar")]

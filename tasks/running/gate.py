@@ -20,7 +20,7 @@ def read_figures(state: Mapping[str, Any]) -> ValidationFigures | None:
         return None
     return ValidationFigures(
         metric=best["metric"],
-        value=validations[-1]["metrics"][best["metric"]],
+        value=validations[-1]["metrics"].get(best["metric"]),
         step=validations[-1]["step"],
         best_value=best["value"],
         best_step=best["step"],
@@ -37,16 +37,20 @@ def is_last(figures: ValidationFigures, step: int, train: TrainConfig) -> bool:
 def find_refusal(figures: ValidationFigures | None, step: int, train: TrainConfig, gate: GateConfig) -> str | None:
     """Why a checkpoint of `step` does not pass, in words, or None. What was never validated passes.
 
-    A value that is not finite passes no limit; a gate that sets none lets it pass.
+    A value that is not finite, or not defined, passes no limit; a gate that sets none lets it pass.
     """
     if figures is None:
         return None
-    found = f"{METRIC_WORDS.get(figures.metric, figures.metric)} {score(figures.value)} at step {figures.step:,}"
+    name = METRIC_WORDS.get(figures.metric, figures.metric)
+    found = f"{name} {score(figures.value)} at step {figures.step:,}"
     lowest, largest_drop = _lowest_at(figures, step, train, gate), gate.largest_drop
-    if isinstance(figures.value, str):
+    if figures.value is None or isinstance(figures.value, str):
         limits = [("lowest_metric", lowest), ("largest_drop", largest_drop)]
         named = [f"checkpoint.gate.{name} = {limit:g}" for name, limit in limits if limit is not None]
-        return f"{found} is not a finite number and does not pass {' or '.join(named)}" if named else None
+        problem = f"{found} is not a finite number"
+        if figures.value is None:
+            problem = f"{name} is not defined at step {figures.step:,}, as all samples are of one class,"
+        return f"{problem} and does not pass {' or '.join(named)}" if named else None
     if lowest is not None and figures.value < lowest:
         return f"{found} is below checkpoint.gate.lowest_metric = {lowest:g}"
     if largest_drop is not None and _has_dropped(figures.value, figures.best_value, largest_drop):

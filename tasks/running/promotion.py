@@ -130,10 +130,10 @@ def fall_back_to_valid(places: RunPlaces) -> RunState:
 
 
 def _find_metric(found: FoundCheckpoint, state: Mapping[str, Any]) -> MetricValue | None:
-    """The headline metric of the validation made at the checkpoint's step, or None if none was made there."""
+    """The headline metric of the validation made at the checkpoint's step, or None if none was, or not defined."""
     if state.get("validated_step") != found.index.step:
         return None
-    metric: MetricValue = state["history"]["validation"][-1]["metrics"][state["best"]["metric"]]
+    metric: MetricValue | None = state["history"]["validation"][-1]["metrics"].get(state["best"]["metric"])
     return metric
 
 

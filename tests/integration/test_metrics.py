@@ -1,4 +1,4 @@
-"""Metrics of predictions: what a model that has no prediction gets for them."""
+"""Metrics of predictions: what a model that has no prediction gets for them, and what samples cannot tell."""
 
 import math
 from typing import Any
@@ -55,3 +55,28 @@ def test_counting_is_the_same_and_no_slower_where_torch_is_told_to_be_determinis
     finally:
         torch.set_deterministic_debug_mode(mode)
     assert counted == [False] * 3
+
+
+def test_the_auc_of_samples_of_one_class_is_left_out_and_so_is_their_roc_curve() -> None:
+    target = Target(kind="binary", column="label", classes=CLASSES["binary"], class_counts=[4, 4])
+    objective, logits = Objective(target, 0.0, 0.0, 4), torch.randn(8, 1)
+    for label in (0, 1):
+        labels = torch.full((8,), label)
+        assert score(logits, labels, target, objective).keys() == {"loss", "accuracy", "macro_f1"}
+        assert describe(logits, labels, target)["roc"] is None
+    assert "auc" in score(logits, torch.arange(8) % 2, target, objective)
+
+
+def test_a_class_without_samples_has_no_scores_and_macro_f1_is_the_mean_of_those_that_there_are() -> None:
+    classes = ["a", "b", "absent", "predicted only", "never predicted"]
+    target = Target(kind="multiclass", column="label", classes=classes, class_counts=[1] * 5)
+    labels, predicted = torch.tensor([0, 0, 1, 1, 4]), torch.tensor([0, 3, 1, 1, 0])
+    logits = torch.nn.functional.one_hot(predicted, 5) * 5.0
+    per_class = describe(logits, labels, target)["per_class"]
+    found = {entry["class"]: [entry[name] for name in ("precision", "recall", "f1", "support")] for entry in per_class}
+    assert found["absent"] == [None, None, None, 0]
+    assert found["predicted only"] == [0.0, None, 0.0, 0]
+    assert found["never predicted"] == [None, 0.0, 0.0, 1]
+    defined = [entry["f1"] for entry in per_class if entry["f1"] is not None]
+    macro_f1 = score(logits, labels, target, Objective(target, 0.0, 0.0, 4))["macro_f1"]
+    assert len(defined) == 4 and math.isclose(sum(defined) / 4, macro_f1, rel_tol=1e-6)

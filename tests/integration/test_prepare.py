@@ -78,6 +78,9 @@ def test_every_row_is_in_exactly_one_split_with_its_label(prepared: tuple[LocalS
     train = [row for row in rows.values() if row["split"] == "train"]
     counted = [sum(row["label"] == i for row in train) for i in range(3)]
     assert manifest.target.class_counts == counted
+    for name, split in manifest.splits.items():
+        labels_of_split = [row["label"] for row in rows.values() if row["split"] == name]
+        assert split.class_counts == [labels_of_split.count(i) for i in range(3)]
     assert 0.7 < len(train) / NUM_ROWS < 0.9
 
 

@@ -43,13 +43,18 @@ class TrainingState:
     def record_validation(self, metrics: Mapping[str, float], headline: str) -> dict[str, NotFinite]:
         """Note the metrics of the current step, and whether they are the best so far; those that are not finite.
 
-        What is not finite is never the best. Before the first finite value the best has neither value nor step.
+        What is not finite is never the best. Before the first finite value the best has neither value nor step. Where
+        the metric is not defined, for the samples that were looked at, nothing is known of the model: that is neither a
+        better validation nor one that was no better.
         """
         kept = {name: metric_value(number) for name, number in metrics.items()}
         self.validations.append({"step": self.step, "metrics": kept})
         self.validated_step = self.step
         best = self.best or {"metric": headline, "value": None, "step": None}
-        value = kept[headline]
+        value = kept.get(headline)
+        if value is None:
+            self.best = best
+            return find_not_finite(kept)
         is_better = not isinstance(value, str) and (best["value"] is None or value > best["value"])
         self.best = best | {"value": value, "step": self.step} if is_better else best
         self.num_without_better = 0 if is_better else self.num_without_better + 1

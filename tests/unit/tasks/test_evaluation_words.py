@@ -47,6 +47,17 @@ def test_of_another_table_there_is_no_calibration_and_of_outputs_that_are_no_num
     assert "it predicts none there" in text
 
 
+def test_a_score_that_is_not_defined_is_a_dash_and_what_macro_f1_averages_is_said() -> None:
+    result = result_of()
+    assert "Macro-F1 is the mean of F1 over all 2 classes." in shown(result)
+    per_class = [{"class": "no|pe", "precision": None, "recall": None, "f1": None, "support": 0}]
+    text = shown(result | {"per_class": per_class + result["per_class"][1:]})
+    assert "\N{EN DASH}" in text and "mean of F1 over 1 of 2 classes" in text
+    assert "mean of F1 over 1 of 2 classes" in describe_in_markdown(
+        result | {"per_class": per_class + result["per_class"][1:]}
+    )
+
+
 def test_the_artifact_says_the_same_and_text_stays_in_its_cell() -> None:
     text = describe_in_markdown(result_of())
     assert text.startswith(sum_up(result_of()))

@@ -37,7 +37,7 @@ TRAIN = TrainConfig(steps=STEPS)
 AT_LEAST_25 = GateConfig(lowest_metric=0.025, lowest_from_step=0)
 
 
-def figures(value: MetricValue, best: float | None = 0.8, step: int = 20) -> ValidationFigures:
+def figures(value: MetricValue | None, best: float | None = 0.8, step: int = 20) -> ValidationFigures:
     return ValidationFigures(metric="macro_f1", value=value, step=step, best_value=best, best_step=10)
 
 
@@ -58,6 +58,8 @@ def figures(value: MetricValue, best: float | None = 0.8, step: int = 20) -> Val
         (GateConfig(lowest_metric=0.7, lowest_from_step=30), figures(0.1), 30, "lowest_metric = 0.7"),
         (GateConfig(lowest_metric=0.7), figures("nan"), STEPS, "macro-F1 nan at step 20 is not a finite number"),
         (GateConfig(lowest_metric=0.7), figures("nan", None), STEPS, "lowest_metric = 0.7"),
+        (GateConfig(), figures(None), STEPS, None),
+        (GateConfig(largest_drop=0.1), figures(None), STEPS, "macro-F1 is not defined at step 20"),
         (GateConfig(lowest_metric=0.7), figures("nan"), STEPS - 1, None),
         (GateConfig(), figures("nan"), STEPS, None),
         (GateConfig(largest_drop=0.1), figures(0.7), 1, None),

@@ -44,6 +44,17 @@ def test_the_best_is_the_first_of_the_highest_finite_values() -> None:
     assert best_of(after(NAN)) == (None, None)
 
 
+def test_a_validation_by_which_the_metric_is_not_defined_is_neither_better_nor_no_better() -> None:
+    progress = new_state()
+    for progress.step in range(1, 9):
+        assert progress.record_validation({"loss": 0.5}, "auc") == {}
+        assert not progress.has_new_best and not progress.is_out_of_patience(1)
+    assert progress.best == {"metric": "auc", "value": None, "step": None} and progress.num_without_better == 0
+    progress.step = 9
+    progress.record_validation({"loss": 0.5, "auc": 0.1}, "auc")
+    assert progress.best_step == 9
+
+
 def test_a_state_with_values_that_are_not_finite_is_plain_json_and_is_restored_as_it_was() -> None:
     written = canonical_json(after(NAN, 0.5, NAN).state_dict())
     state = json.loads(written)

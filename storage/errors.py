@@ -29,6 +29,10 @@ class ClusterUnavailableError(HoldfastError):
     """The cluster's controller does not answer just now; what it was told may have reached it."""
 
 
+class CorruptManifestError(StoreError):
+    """The manifest's head is not what was written, in several reads. It says nothing about what the head names."""
+
+
 class ObjectMissingError(StoreError):
     """No object has this key."""
 

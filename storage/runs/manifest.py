@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from storage.errors import (
     ConflictError,
+    CorruptManifestError,
     CorruptObjectError,
     FencedError,
     IncompatibleRunError,
@@ -23,10 +24,12 @@ from storage.errors import (
 from storage.objects.addresses import RUNS_FOLDER, run_address
 from storage.objects.digests import canonical_json, digest_of, is_sealed, require_format, sha256_of_bytes
 from storage.objects.store import Store
-from storage.runs.earlier_segments import with_earlier_segments, without_earlier_segments
+from storage.runs.generations.earlier_segments import with_earlier_segments, without_earlier_segments
 from storage.runs.run_state import Record, RunState
 
 MAX_ATTEMPTS = 20
+# Before each further look at a generation that seems damaged: a bit that flips in memory, or a cache, is no damage.
+LOOK_AGAIN_SECONDS = (0.5, 2.0)
 GENERATION_FORMAT = 3
 
 
@@ -61,7 +64,7 @@ class Manifest:
     def load_head(self) -> Generation:
         """The highest generation.
 
-        Raises `RunMissingError`, `CorruptObjectError` if its bytes have changed, or `IncompatibleRunError` if a later
+        Raises `RunMissingError`, `CorruptManifestError` if its bytes have changed, or `IncompatibleRunError` if a later
         version wrote it or it is that of another run.
         """
         head = self.find_head()
@@ -121,7 +124,24 @@ class Manifest:
         return generation.model_copy(update={"state": whole})
 
     def _load(self, key: str) -> Generation:
-        data = self.store.read(key)
+        """The generation under this key. One that seems damaged is read again before it is called so."""
+        read: Callable[[str], bytes] = self.store.read
+        for seconds in LOOK_AGAIN_SECONDS:
+            try:
+                return self._read(key, read)
+            except CorruptManifestError:
+                time.sleep(seconds)  # nobody tells when a wrong answer is over
+                read = self._read_past_caches
+        return self._read(key, read)
+
+    def _read_past_caches(self, key: str) -> bytes:
+        return b"".join(self.store.read_pieces(key))
+
+    def _read(self, key: str, read: Callable[[str], bytes]) -> Generation:
+        try:
+            data = read(key)
+        except CorruptObjectError as error:
+            raise self._corrupt(key, None, f"it cannot be read: {error}") from error
         # First of all, and for a generation of any format: a flipped bit may as well make it look like a later one.
         if not is_sealed(data, "digest"):
             raise self._corrupt(key, data, "its content does not have the digest it states")
@@ -156,9 +176,10 @@ class Manifest:
     def _key(self, number: int) -> str:
         return f"{self._key_prefix()}{number:012d}.json"
 
-    def _corrupt(self, key: str, data: bytes, problem: str) -> CorruptObjectError:
-        return CorruptObjectError(
-            f"The manifest {self.store.address}/{key} is damaged: {problem} (SHA-256 {sha256_of_bytes(data)[:16]}). "
+    def _corrupt(self, key: str, data: bytes | None, problem: str) -> CorruptManifestError:
+        found = "" if data is None else f" (SHA-256 {sha256_of_bytes(data)[:16]})"
+        return CorruptManifestError(
+            f"The manifest {self.store.address}/{key} is damaged: {problem}{found}. "
             "Restore it from a backup of the store. The checkpoints it names are not touched by this."
         )
 

@@ -17,6 +17,7 @@ from storage.datasets import MANIFEST_NAME, dataset_key, find_dataset, load_data
 from storage.errors import (
     ConfigurationError,
     ConflictError,
+    CorruptManifestError,
     CorruptObjectError,
     IncompatibleRunError,
     RunMissingError,
@@ -93,7 +94,7 @@ class Scrub:
         manifest = Manifest(self.store, run)
         try:
             state = manifest.load_head().state
-        except CorruptObjectError as error:
+        except CorruptManifestError as error:
             self._tell(Rot("manifest", run, f"{run_address(self.store, run)}/manifest", [str(error)]))
             self.runs.append(run)
             return
@@ -222,7 +223,7 @@ def expect_bytes(store: Store, run: str | None) -> int:
         try:
             state = Manifest(store, name).load_head().state
             dataset = None if state.dataset_digest in digests else find_dataset(store, state.dataset_digest)
-        except (CorruptObjectError, IncompatibleRunError, RunMissingError):
+        except (CorruptManifestError, CorruptObjectError, IncompatibleRunError, RunMissingError):
             continue  # told by the scrub itself
         digests.add(state.dataset_digest)
         num_bytes += sum(record.num_bytes for record in state.kept)

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from storage.checkpoints.history import read_whole_history
-from storage.errors import CorruptObjectError
+from storage.errors import CorruptManifestError
 from storage.objects.digests import canonical_json, digest_of
 from storage.objects.history import seal_history, walk_history
 from storage.objects.local_store import LocalStore
-from storage.runs.earlier_segments import SEGMENTS_IN_PART
+from storage.runs import manifest as manifests
+from storage.runs.generations.earlier_segments import SEGMENTS_IN_PART
 from storage.runs.manifest import Manifest
 from storage.runs.run_state import SegmentRecord
 from storage.runs.transitions import end_segment, reconfigure
@@ -118,7 +119,10 @@ def test_a_record_that_is_corrected_long_after_is_kept_as_corrected(store: Local
     assert inline_segments(store)[-1] <= MOST_INLINE
 
 
-def test_a_part_that_is_damaged_or_missing_is_named_and_nothing_is_written(store: LocalStore) -> None:
+def test_a_part_that_is_damaged_or_missing_is_named_and_nothing_is_written(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(manifests, "LOOK_AGAIN_SECONDS", ())
     interrupt(make_run(store), 2 * MOST_INLINE)
     before = list(store.list_keys(""))
     for key in store.list_keys("runs/run/history/"):
@@ -127,7 +131,7 @@ def test_a_part_that_is_damaged_or_missing_is_named_and_nothing_is_written(store
             store.delete(key)
             if spoiled is not None:
                 store.write(key, spoiled)
-            with pytest.raises(CorruptObjectError, match=rf"manifest .* is damaged: .*{key} {problem}"):
+            with pytest.raises(CorruptManifestError, match=rf"manifest .* is damaged: .*{key} {problem}"):
                 interrupt(Manifest(LocalStore(store.root), "run"), 1)
         store.write(key, data)
     assert list(store.list_keys("")) == before

@@ -9,7 +9,7 @@ import pytest
 
 from storage.errors import (
     ConflictError,
-    CorruptObjectError,
+    CorruptManifestError,
     FencedError,
     IncompatibleRunError,
     RunBusyError,
@@ -17,17 +17,24 @@ from storage.errors import (
 )
 from storage.objects.digests import canonical_json, digest_of
 from storage.objects.local_store import LocalStore
+from storage.runs import manifest as manifests
 from storage.runs.holders import this_process
 from storage.runs.manifest import GENERATION_FORMAT, Manifest
 from storage.runs.retention import RetentionPolicy
 from storage.runs.run_state import CheckpointRecord, RunState, SegmentRecord
 from storage.runs.transitions import end_segment, promote, prune, record_metrics, set_aside, take_lease, take_over
+from tests.helpers.misread_manifests import MisreadManifests
 from tests.helpers.runs import lease_run, make_run
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> LocalStore:
     return LocalStore(tmp_path)
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(manifests, "LOOK_AGAIN_SECONDS", (0.0, 0.0))
 
 
 @pytest.fixture
@@ -168,7 +175,7 @@ def test_every_flipped_byte_of_the_head_is_noticed(store: LocalStore, manifest: 
         path.write_bytes(damaged)
         try:
             manifest.load_head()
-        except CorruptObjectError as error:
+        except CorruptManifestError as error:
             assert str(path) in str(error)
             noticed += 1
     path.write_bytes(original)
@@ -176,11 +183,21 @@ def test_every_flipped_byte_of_the_head_is_noticed(store: LocalStore, manifest: 
     assert manifest.load_head().generation == 2
 
 
+def test_a_head_that_is_misread_is_read_again_before_it_is_called_damaged(
+    store: LocalStore, manifest: Manifest
+) -> None:
+    lease_run(manifest)
+    for times in range(3):
+        assert Manifest(MisreadManifests(store.root, times), "run").load_head() == manifest.load_head()
+    with pytest.raises(CorruptManifestError, match="does not have the digest it states"):
+        Manifest(MisreadManifests(store.root, 3), "run").load_head()
+
+
 def test_a_generation_that_stands_under_another_number_is_noticed(store: LocalStore, manifest: Manifest) -> None:
     lease_run(manifest)
     keys = list(store.list_keys("runs/run/manifest/"))
     store.write(keys[1], store.read(keys[0]))
-    with pytest.raises(CorruptObjectError):
+    with pytest.raises(CorruptManifestError):
         manifest.load_head()
 
 

@@ -2,7 +2,9 @@
 
 import errno
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prefect.events.schemas.events import Event
@@ -17,16 +19,21 @@ from storage.checkpoints.checkpoints import (
 from storage.errors import CorruptObjectError
 from storage.objects.history import seal_history
 from storage.objects.local_store import LocalStore
+from storage.runs import manifest as manifests
 from storage.runs.manifest import Manifest
 from storage.runs.retention import RetentionPolicy
 from storage.runs.transitions import promote
+from tasks import segment
 from tasks.configuration import DataConfig, RunConfig
 from tasks.places import RunPlaces
-from tasks.running.promotion import fall_back_to_valid, promote_newest
+from tasks.running.promotion import fall_back_to_valid, promote_checkpoint, promote_newest
+from tasks.stopping.signals import StopRequest
 from tasks.telling.alerts import FALLBACK
+from tests.helpers.misread_manifests import MisreadManifests
 from tests.helpers.runs import BATCH_SIZE, lease_run, make_checkpoint, make_run, record_of
 from training.configuration import TrainConfig
 from training.saving.restoring import StoredFile, read_checked
+from training.watching.reporter import CheckpointReport
 
 CONFIG = RunConfig(
     run="run", data=DataConfig(text="t", label="l", kind="binary"), train=TrainConfig(batch_size=BATCH_SIZE)
@@ -81,6 +88,24 @@ def test_a_checkpoint_is_promoted_whatever_became_of_the_loss_curve_before_it(
     state = places.manifest.load_head().state
     assert state.promoted is not None and state.promoted.step == 10 and not state.set_aside
     assert ("A part of the loss curve is lost" in caplog.text) == (damage is not None)
+
+
+@pytest.mark.parametrize("num_misread", [1, 100])
+def test_a_misread_manifest_says_nothing_about_the_checkpoint_that_is_to_be_promoted(
+    places: RunPlaces, tmp_path: Path, num_misread: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(manifests, "LOOK_AGAIN_SECONDS", (0.0, 0.0))
+    fence = lease_run(places.manifest)
+    found = make_checkpoint(places.store, tmp_path / "files", 10, fence)
+    misread = MisreadManifests(Path(places.store.address), num_misread)
+    late = segment._Segment(CONFIG.model_copy(update={"store": misread.address}), StopRequest())
+    late._places = replace(places, store=misread, manifest=Manifest(misread, "run"))
+    monkeypatch.setattr(segment, "promote", promote_checkpoint)
+    job: Any = None
+    record = late._take_up(CheckpointReport(path=found.path, step=10), fence, job)
+    state = places.manifest.load_head().state
+    assert state.set_aside == []
+    assert (record is not None) == (state.promoted is not None) == (num_misread == 1)
 
 
 @pytest.mark.parametrize("name", [WEIGHTS, STATE_NAME, INDEX_NAME])

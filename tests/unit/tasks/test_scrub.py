@@ -23,7 +23,7 @@ from storage.objects.addresses import find_run_address
 from storage.objects.digests import canonical_json, digest_of
 from storage.objects.history import seal_history
 from storage.objects.local_store import LocalStore
-from storage.runs.earlier_segments import SEGMENTS_IN_PART
+from storage.runs.generations.earlier_segments import SEGMENTS_IN_PART
 from storage.runs.manifest import Manifest, find_runs
 from storage.runs.retention import RetentionPolicy
 from storage.runs.run_state import RunState

@@ -4,36 +4,51 @@ Invariant: the files of `data.source` come first, with the names that they have 
 do not depend on the others; those of a split begin with the name of its setting. No file is in two sources.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from storage.datasets import SPLITS
 from storage.errors import ConfigurationError
 from tasks.configuration import DataConfig
-from tasks.data.sources.files import find_files
+from tasks.data.sources.files import Listed, describe_left_out, list_files
 from tasks.data.sources.formats import format_of
 from tasks.data.sources.source_file import SourceFile
+from tasks.pages.words import count_of
 
 
 def find_source(config: DataConfig) -> list[SourceFile]:
-    """The files of all sources, each with the split that it is for, if it is for one.
+    """The files of `list_source`."""
+    return list_source(config).files
+
+
+def list_source(config: DataConfig) -> Listed:
+    """The files of all sources, each with the split that it is for, if it is for one; and what these leave out.
 
     Raises `ConfigurationError` if a source names none, if they have more than one format or one of them is in two
     sources; `StoreError` if a bucket cannot be listed.
     """
-    files = find_files(config.source)
+    files, left_out = list_files(config.source)
     for index, split in enumerate(SPLITS):
         source = config.split.source_of(split)
         if source is not None:
-            files = [*files, *_files_of_split(index, source)]
+            own = _list_split(index, source)
+            files, left_out = [*files, *own.files], [*left_out, *own.left_out]
     _require_one_format(files)
     _require_one_source(files)
-    return files
+    return Listed(files, left_out)
 
 
-def _files_of_split(index: int, source: str) -> list[SourceFile]:
+def describe_source(files: Sequence[SourceFile], num_rows: int, left_out: Sequence[str]) -> str:
+    """What is prepared, and what is beside it and is not: in one sentence, so that a person sees what is missing."""
+    said = f"The source has {count_of(len(files), 'file')} with {num_rows:,} rows"
+    return f"{said}; left out: {describe_left_out(left_out)}." if left_out else f"{said}; nothing is left out."
+
+
+def _list_split(index: int, source: str) -> Listed:
     name = f"{SPLITS[index]}_source"
-    found = find_files(source, f"data.split.{name}")
-    return [replace(file, name=f"{name}/{file.name}", split=index) for file in found]
+    files, left_out = list_files(source, f"data.split.{name}")
+    of_split = [replace(file, name=f"{name}/{file.name}", split=index) for file in files]
+    return Listed(of_split, [f"{name}/{found}" for found in left_out])
 
 
 def _require_one_format(files: list[SourceFile]) -> None:

@@ -39,7 +39,7 @@ from tasks.data.database import open_database
 from tasks.data.failures import explained_failures
 from tasks.data.identity.fingerprints import ensure_unchanged, fingerprint_files, read_inputs
 from tasks.data.identity.identities import identities_of, keep_identities
-from tasks.data.listing import find_source
+from tasks.data.listing import describe_source, list_source
 from tasks.data.progress import OnProgress
 from tasks.data.readers.check import check_columns
 from tasks.data.readers.conversion import require_one_kind_of_times, require_readable
@@ -62,6 +62,7 @@ from tasks.data.units.texts import LEARNED, fetch_tokenizer, keep_tokenizer, rea
 from tasks.data.units.work import Engine, OneByOne, do_unit
 from tasks.data.units.working_folders import remove_abandoned, working_folder
 from tasks.pages.words import count_of, size
+from tasks.telling.announce import announce
 
 # What is smaller than this is prepared in this process, and nothing of it is kept for a second attempt.
 SMALL_SOURCE_BYTES = 64 << 20
@@ -102,7 +103,7 @@ def prepare_dataset(
     bucket that cannot be read.
     """
     listed_at = time.time()
-    files = find_source(config)
+    files, left_out = list_source(config)
     table: SourceTable | None = None
     if format_of(files[0].name) == PARQUET:
         table = inspect_files(files, config)
@@ -113,12 +114,14 @@ def prepare_dataset(
     inputs = read_inputs(config, files, fingerprints)
     published = find_prepared(store, inputs, config)
     if published is not None:
+        num_rows = sum(split.num_rows for split in published.splits.values())
+        announce(describe_source(files, num_rows, left_out))
         keep_identities(store, published.digest, identities)
         return published
     load_judge()
     with working_folder(scratch) as folder, explained_failures(config, scratch):
         place, address = _open(config, store, scratch, folder, inputs, files, cache)
-        place = replace(place, on_progress=on_progress)
+        place = replace(place, on_progress=on_progress, left_out=tuple(left_out))
         preparation = Preparation(place, address, inputs, on_progress, run_part, engine or OneByOne())
         manifest = preparation.run(table)
     keep_identities(store, manifest.digest, identities)
@@ -244,7 +247,8 @@ class Preparation:
         return table, f"{table.num_rows_total:,} rows in {count_of(len(files), 'file')}."
 
     def cut(self, table: SourceTable) -> None:
-        """Take the rows in pieces, which units do one by one."""
+        """Take the rows in pieces, which units do one by one, and say which files they are of."""
+        announce(describe_source(table.files, table.num_rows_total, self.place.left_out))
         pieces, num_bytes = cut(table, self.config)
         self.bytes_per_row = num_bytes / table.num_rows_total
         self.place = replace(self.place, table=table, pieces=tuple(pieces))

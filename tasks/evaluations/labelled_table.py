@@ -23,7 +23,7 @@ from tasks.data.contract.judgement import Findings, findings_of
 from tasks.data.contract.rules import SHORTEN
 from tasks.data.failures import explained_failures
 from tasks.data.identity.fingerprints import ensure_unchanged, fingerprint_files, read_inputs
-from tasks.data.listing import find_source
+from tasks.data.listing import list_source
 from tasks.data.pipeline import Preparation, run_plainly
 from tasks.data.readers.check import check_columns
 from tasks.data.sources.columns import inspect_files, only_row
@@ -65,7 +65,7 @@ def prepare_table(
     """
     # Rows are not dealt: which column would do that, and whether it is there, does not matter.
     config = _as_trained(config, dataset).model_copy(update={"source": source, "split": SplitConfig()})
-    files = find_source(config)
+    files, left_out = list_source(config)
     table = inspect_files(files, config) if format_of(files[0].name) == PARQUET else None
     if table is None:
         check_columns(files, config)
@@ -74,6 +74,7 @@ def prepare_table(
         inputs = read_inputs(config, files, fingerprint_files(files, folder)) | {"like": dataset.digest}
         # Rows that `check` leaves decoded would be in the split that their ids give them.
         place = Place(config, own, FolderArea(folder / "units"), folder, folder / "source", files, leaves_rows=False)
+        place = replace(place, left_out=tuple(left_out))
         preparation = Preparation(place, None, inputs, None, run_plainly, OneByOne())
         preparation.cut(table or preparation.read()[0])
         _require_contract(preparation, dataset)

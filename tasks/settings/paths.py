@@ -52,7 +52,11 @@ def require_not_elsewhere(text: Any, store: Any, run: Any) -> None:
     if not (isinstance(text, str) and isinstance(store, str) and isinstance(run, str)) or not _is_relative(text):
         return
     here = Path(absolute_path(text, Path.cwd()))
-    if (here / RUNS_FOLDER / run).is_dir() and not (Path(store) / RUNS_FOLDER / run).exists():
+    try:
+        is_here_alone = (here / RUNS_FOLDER / run).is_dir() and not (Path(store) / RUNS_FOLDER / run).exists()
+    except OSError:
+        return  # what cannot be seen here was not written by this user; what is wrong with the store is said later
+    if is_here_alone:
         raise ConfigurationError(
             f"store = {text!r} is relative to the configuration's folder: {store}. There is no run {run!r} there, but "
             f"there is one in {here}, where earlier versions of Holdfast put it from this folder. To go on with that "

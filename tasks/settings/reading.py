@@ -29,7 +29,7 @@ def load_configuration(path: Path, assignments: Sequence[str] = ()) -> RunConfig
     A relative path is taken from the file's folder, in an assignment from the working directory.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")  # an editor may have put a byte order mark before it
         values = tomllib.loads(text)
     except OSError as error:
         raise ConfigurationError(

@@ -331,6 +331,22 @@ def test_one_file_without_rows_among_others_is_no_mistake(tmp_path: Path) -> Non
     assert sum(split.num_rows for split in manifest.splits.values()) == NUM_ROWS
 
 
+def test_a_column_that_only_the_names_of_folders_have_is_looked_for_there(tmp_path: Path) -> None:
+    columns = text_columns(NUM_ROWS)
+    del columns["domain"]
+    write_parquet(tmp_path / "data" / "domain=work" / "a.parquet", columns)
+    assert_fails(text_config(tmp_path / "data"), tmp_path, "names of folders, such as domain=work, are not read")
+
+
+def test_bytes_that_are_no_text_are_said_with_column_and_row(tmp_path: Path) -> None:
+    columns = text_columns(NUM_ROWS)
+    texts = [text.encode() for text in columns["text"]]
+    texts[7] = b"caf\xe9"
+    columns["text"] = pa.Array.from_buffers(pa.string(), NUM_ROWS, pa.array(texts, pa.binary()).buffers())
+    source = write_parquet(tmp_path / "a.parquet", columns)
+    assert_fails(text_config(source), tmp_path, "Column 'text'", "not UTF-8", "row 7 of", r"b'caf\xe9'")
+
+
 def test_a_source_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     assert_fails(text_config(tmp_path / "nothing"), tmp_path, "does not exist", error=ConfigurationError)
 

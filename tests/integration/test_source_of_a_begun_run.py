@@ -150,6 +150,23 @@ def test_a_source_that_is_gone_ends_no_run(
         prepare_work(elsewhere(config, tmp_path))
 
 
+def test_a_source_that_may_not_be_entered_ends_no_run(
+    config: RunConfig, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    dataset = begin(config)
+    real = os.scandir
+
+    def closed(path: Any) -> Any:
+        if Path(path) == source:
+            raise PermissionError(13, "Permission denied", path)
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", closed)
+    with caplog.at_level(logging.WARNING, logger="holdfast"):
+        assert prepare_work(elsewhere(config, tmp_path))[0] == dataset
+    assert f"cannot look at {source}: Permission denied" in caplog.text
+
+
 def test_a_bucket_that_cannot_be_reached_ends_no_run(
     config: RunConfig, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: list[str]
 ) -> None:

@@ -16,6 +16,7 @@ from tasks.configuration import DataConfig
 from tasks.data.contract.rules import Rule, kept_tokens_sql, row_rules
 from tasks.data.database import HASH_VALUES, place_sql
 from tasks.data.sources.columns import SourceTable, Stretch, only_row, samples_sql
+from tasks.data.sources.encoding import require_utf8
 from tasks.data.sources.messages import REWRITE, broken_contract
 from tasks.data.token_lists import good_tokens, kept_tokens, narrow_type
 
@@ -79,6 +80,7 @@ def measure(
         raise
     except duckdb.Error as error:
         file = table.files[stretch.file_index]
+        require_utf8(file, table, config)
         raise broken_contract(
             f"The file {file.place} cannot be read to its end.",
             "a complete Parquet file",

@@ -34,7 +34,7 @@ def require_same_source(
     try:
         files = find_source(config)
         fingerprints = fingerprint_files(files, places.data_scratch, on_progress, identities)
-    except (ConfigurationError, ContractError, StoreError) as error:
+    except (ConfigurationError, ContractError, StoreError, OSError) as error:
         if dataset is None:
             raise
         warn(

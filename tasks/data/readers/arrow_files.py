@@ -9,9 +9,9 @@ from collections.abc import Collection, Iterator
 
 import pyarrow as pa
 
-from storage.errors import ContractError
+from storage.errors import ConfigurationError, ContractError
 from tasks.data.sources.messages import REWRITE, broken_contract
-from tasks.data.sources.source_file import SourceFile
+from tasks.data.sources.source_file import SourceFile, cannot_read
 
 MAGIC = b"ARROW1"
 BEGINS_A_STREAM = b"\xff\xff\xff\xff"
@@ -53,7 +53,9 @@ def _batches(reader: pa.RecordBatchFileReader, file: SourceFile) -> Iterator[pa.
         yield batch
 
 
-def _unreadable(file: SourceFile, error: Exception) -> ContractError:
+def _unreadable(file: SourceFile, error: Exception) -> ContractError | ConfigurationError:
+    if isinstance(error, OSError) and error.errno is not None:  # Arrow's own of a damaged file have none
+        return cannot_read(file.place, error)
     with contextlib.suppress(OSError), file.open() as opened:
         first = opened.read(len(MAGIC))
         if not first:

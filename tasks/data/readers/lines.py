@@ -15,7 +15,7 @@ from typing import IO, Any
 from storage.errors import ContractError
 from tasks.data.sources.formats import CSV, TSV, format_of, is_compressed
 from tasks.data.sources.messages import REWRITE, broken_contract
-from tasks.data.sources.source_file import SourceFile
+from tasks.data.sources.source_file import SourceFile, cannot_read
 
 DELIMITERS = {CSV: ",", TSV: "\t"}
 LONGEST_LINE_BYTES = 64 * 1024**2
@@ -67,7 +67,7 @@ def open_lines(file: SourceFile) -> Iterator[Lines]:
     try:
         raw = file.stream()
     except OSError as error:
-        raise _unreadable(file, error) from error
+        raise cannot_read(file.place, error) from error
     with raw:
         if file.num_bytes == 0:
             raise broken_contract(f"The file {file.place} is empty.", "at least a line", "0 bytes", REWRITE)

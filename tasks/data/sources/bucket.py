@@ -4,10 +4,9 @@ Invariant: an address names the same files, with the same names, as the path of 
 all that is read of an object is of the version that was listed: each answer says which version it is from.
 """
 
-import fnmatch
 import glob
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -22,6 +21,7 @@ from storage.objects.s3.reader import open_object, open_stream
 from storage.objects.s3.transfers import download_ranges
 from tasks.data.sources.formats import A_SOURCE, SUFFIXES, is_in_source
 from tasks.data.sources.parquet_ranges import needed_ranges
+from tasks.data.sources.patterns import is_match
 from tasks.data.sources.source_file import SourceFile
 
 WILDCARDS = "*?["
@@ -66,25 +66,27 @@ class BucketFile(SourceFile):
         return True  # all reading compares
 
 
-def find_in_bucket(source: str, setting: str) -> list[BucketFile]:
+def find_in_bucket(source: str, setting: str) -> tuple[list[BucketFile], list[str]]:
     """The files that an address names, in no particular order: those below a prefix, an object, or a pattern's matches.
 
+    And the names of what is listed with them and is not taken.
     What is there is taken as it is, so a prefix may have `[` or `*` in it. Raises `ConfigurationError` if there are
     none, `StoreError` if the bucket cannot be listed.
     """
     address, typed = parse_source_address(source, setting)
     s3 = connect(address)
     folder = typed if not typed or typed.endswith("/") else f"{typed}/"
-    below = list(_list(s3, folder, folder))
+    below = listed = list(_list(s3, folder, folder))
     if below:
         files = [file for file in below if is_in_source(file.name)]
     elif typed != folder and (found := s3.find(typed)) is not None:
-        return [_file(s3, typed, typed.rpartition("/")[2], found)]
+        return [_file(s3, typed, typed.rpartition("/")[2], found)], []
     else:
-        files = list(_matches(s3, typed.rstrip("/"))) if glob.has_magic(typed) else []
+        listed, files = _matches(s3, typed.rstrip("/")) if glob.has_magic(typed) else ([], [])
     if not files:
         raise ConfigurationError(_nothing_found(s3, typed, folder, is_folder=bool(below)))
-    return files
+    taken = {file.key for file in files}
+    return files, [file.name for file in listed if file.key not in taken]
 
 
 def _list(s3: S3Connection, prefix: str, folder: str) -> Iterator[BucketFile]:
@@ -102,30 +104,17 @@ def _file(s3: S3Connection, key: str, name: str, found: StoredObject) -> BucketF
     return BucketFile(name=name, place=place, num_bytes=found.num_bytes, identity=identity, s3=s3, key=key, found=found)
 
 
-def _matches(s3: S3Connection, pattern: str) -> Iterator[BucketFile]:
-    """The objects that match, with their names below the first part of the pattern that has a wildcard."""
+def _matches(s3: S3Connection, pattern: str) -> tuple[list[BucketFile], list[BucketFile]]:
+    """The objects that were listed for a pattern, and those of them that match.
+
+    Their names are relative to what stands before the first part of the pattern that has a wildcard.
+    """
     parts = pattern.split("/")
     first = next(index for index, part in enumerate(parts) if glob.has_magic(part))
     folder = "".join(f"{part}/" for part in parts[:first])
     start = parts[first][: min(parts[first].find(mark) for mark in WILDCARDS if mark in parts[first])]
-    for file in _list(s3, folder + start, folder):
-        if is_match(file.name.split("/"), parts[first:]):
-            yield file
-
-
-def is_match(parts: Sequence[str], pattern: Sequence[str]) -> bool:
-    """Whether a path matches as `glob.glob` would have it: `**` is any number of folders, none of them hidden."""
-    if not pattern:
-        return not parts
-    if pattern[0] == "**":
-        if len(pattern) > 1 and is_match(parts, pattern[1:]):
-            return True
-        if not parts or parts[0].startswith("."):
-            return False
-        return is_match(parts[1:], pattern) or len(parts) == len(pattern) == 1
-    if not parts or (parts[0].startswith(".") and not pattern[0].startswith(".")):
-        return False
-    return fnmatch.fnmatchcase(parts[0], pattern[0]) and is_match(parts[1:], pattern[1:])
+    listed = list(_list(s3, folder + start, folder))
+    return listed, [file for file in listed if is_match(file.name.split("/"), parts[first:])]
 
 
 def _nothing_found(s3: S3Connection, typed: str, folder: str, is_folder: bool) -> str:

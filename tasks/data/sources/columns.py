@@ -18,7 +18,7 @@ from storage.errors import ContractError
 from tasks.configuration import DataConfig
 from tasks.data.sources.formats import SUFFIXES
 from tasks.data.sources.messages import REWRITE, broken_contract
-from tasks.data.sources.source_file import SourceFile
+from tasks.data.sources.source_file import SourceFile, cannot_read
 
 if TYPE_CHECKING:
     import duckdb  # takes longer to import than a mistake in a column takes to be found
@@ -113,7 +113,7 @@ def require_columns(file: SourceFile, names: Sequence[str], config: DataConfig) 
     for column, role in named_columns(config):
         key = f"data.{role.split()[0]}"
         if column not in names:
-            hint = _similar(column, names)
+            hint = _in_folder_names(column, file) or _similar(column, names)
             raise broken_contract(
                 f"Column {column!r} is missing in {file.name}.",
                 f"every file has the column that {key} names",
@@ -302,6 +302,8 @@ def read_footer(file: SourceFile) -> pq.FileMetaData:
         with file.open() as opened:
             return pq.read_metadata(opened)
     except (pa.ArrowException, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:  # Arrow's own of a damaged file have none
+            raise cannot_read(file.place, error) from error
         begins_right = _first_bytes(file) == b"PAR1"
         found = "a Parquet file that was cut off or damaged" if begins_right else NOT_PARQUET
         raise broken_contract(
@@ -372,6 +374,17 @@ def family_of(kind: pa.DataType) -> str:
         (NOTHING, (types.is_null,)),
     )
     return next((family for family, checks in tests if any(check(kind) for check in checks)), str(kind))
+
+
+def _in_folder_names(column: str, file: SourceFile) -> str:
+    """A hint where the folders are called after the column's values, as partitions are."""
+    partition = next((part for part in file.place.split("/")[:-1] if part.startswith(f"{column}=")), None)
+    if partition is None:
+        return ""
+    return (
+        f"the names of folders, such as {partition}, are not read as columns: write the column into the files "
+        "(DuckDB: COPY (FROM read_parquet('FOLDER/**/*.parquet', hive_partitioning = true)) TO 'all.parquet'); or "
+    )
 
 
 def _similar(column: str, names: Sequence[str]) -> str:

@@ -35,11 +35,15 @@ def format_of(name: str) -> str:
 def is_in_source(name: str) -> bool:
     """Whether a file in a source folder is one of its files, by its name relative to the folder, with `/`.
 
-    What writers leave aside is not: `_metadata`, `_temporary/`, hidden files.
+    In upper or lower case. What writers leave aside is not: `_metadata`, `_temporary/`, hidden files.
     """
-    parts = name.split("/")
-    is_data = parts[-1].endswith(PARQUET_SUFFIX) or _known_format(parts[-1]) is not None
-    return is_data and not any(part.startswith((".", "_")) for part in parts)
+    is_data = name.lower().endswith(PARQUET_SUFFIX) or _known_format(name) is not None
+    return is_data and not is_left_aside(name)
+
+
+def is_left_aside(name: str) -> bool:
+    """Whether a file or folder in a source folder is what writers and systems leave there, by its relative name."""
+    return any(part.startswith((".", "_")) for part in name.split("/"))
 
 
 def is_compressed(name: str) -> bool:

@@ -110,7 +110,10 @@ class LocalFile(SourceFile):
         return self
 
     def is_as_listed(self) -> bool:
-        return self.path.exists() and _identity(self.path) == self.identity
+        try:
+            return _identity(self.path) == self.identity
+        except OSError:
+            return False  # gone, or not to be seen any more
 
 
 def local_file(path: Path, name: str) -> LocalFile:

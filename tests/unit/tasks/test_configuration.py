@@ -49,6 +49,12 @@ def small(tmp_path: Path) -> Path:
     return path
 
 
+def test_a_byte_order_mark_before_the_configuration_is_no_mistake(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_bytes(b"\xef\xbb\xbf" + (CONFIGS / "intents.toml").read_bytes())
+    assert load_configuration(path).run == "intents"
+
+
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
 def test_every_shipped_configuration_loads(path: Path) -> None:
     assert load_configuration(path).run == path.stem

@@ -8,12 +8,11 @@ inputs are never prepared twice. Before the data have passed every check, no fil
 import contextlib
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import asdict, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Protocol, TypeVar
 
 import duckdb
 
@@ -40,7 +39,7 @@ from tasks.data.failures import explained_failures
 from tasks.data.identity.fingerprints import ensure_unchanged, fingerprint_files, read_inputs
 from tasks.data.identity.identities import identities_of, keep_identities
 from tasks.data.listing import describe_source, list_source
-from tasks.data.progress import OnProgress
+from tasks.data.progress import OnProgress, RunPart, run_plainly
 from tasks.data.readers.check import check_columns
 from tasks.data.readers.conversion import require_one_kind_of_times, require_readable
 from tasks.data.sources.columns import SourceTable, inspect_files
@@ -69,20 +68,8 @@ SMALL_SOURCE_BYTES = 64 << 20
 # Counted up whenever units leave something else: what an earlier version kept is not used then.
 UNITS_FORMAT = 10
 INTERRUPT_SECONDS = 0.1
-Value = TypeVar("Value")
 Statistics = tuple[Dealt, list[NumericColumn], list[CategoricalColumn]]
 LIBRARIES = ("duckdb", "pyarrow", "tokenizers", "great-expectations", "numpy")
-
-
-class RunPart(Protocol):
-    """Runs one part of the preparation: its name, and what returns its value and one sentence about it."""
-
-    def __call__(self, name: str, work: Callable[[], tuple[Value, str]]) -> Value: ...
-
-
-def run_plainly(name: str, work: Callable[[], tuple[Value, str]]) -> Value:
-    """Just that."""
-    return work()[0]
 
 
 def prepare_dataset(
@@ -121,8 +108,8 @@ def prepare_dataset(
     load_judge()
     with working_folder(scratch) as folder, explained_failures(config, scratch):
         place, address = _open(config, store, scratch, folder, inputs, files, cache)
-        place = replace(place, on_progress=on_progress, left_out=tuple(left_out))
-        preparation = Preparation(place, address, inputs, on_progress, run_part, engine or OneByOne())
+        place = replace(place, on_progress=on_progress)
+        preparation = Preparation(place, address, inputs, on_progress, run_part, engine or OneByOne(), left_out)
         manifest = preparation.run(table)
     keep_identities(store, manifest.digest, identities)
     return manifest
@@ -163,6 +150,7 @@ class Preparation:
         on_progress: OnProgress | None,
         run_part: RunPart,
         engine: Engine,
+        left_out: Sequence[str] = (),
     ) -> None:
         self.place = place
         self.address = address
@@ -171,6 +159,7 @@ class Preparation:
         self.on_progress = on_progress
         self.run_part = run_part
         self.engine = engine
+        self.left_out = left_out  # what is beside the files and is not read
         self.bytes_per_row = 0.0
         self.measuring: Future[tuple[Statistics, str]] | None = None
 
@@ -248,7 +237,7 @@ class Preparation:
 
     def cut(self, table: SourceTable) -> None:
         """Take the rows in pieces, which units do one by one, and say which files they are of."""
-        announce(describe_source(table.files, table.num_rows_total, self.place.left_out))
+        announce(describe_source(table.files, table.num_rows_total, self.left_out))
         pieces, num_bytes = cut(table, self.config)
         self.bytes_per_row = num_bytes / table.num_rows_total
         self.place = replace(self.place, table=table, pieces=tuple(pieces))

@@ -1,5 +1,21 @@
-"""How those who take long tell how far they are: a phase, and the share of it that is done, from 0 to 1."""
+"""How those who take long tell how far they are, and how the parts of what they do are run.
+
+How far: a phase, and the share of it that is done, from 0 to 1.
+"""
 
 from collections.abc import Callable
+from typing import Protocol, TypeVar
 
 OnProgress = Callable[[str, float], None]
+Value = TypeVar("Value")
+
+
+class RunPart(Protocol):
+    """Runs one part of the preparation: its name, and what returns its value and one sentence about it."""
+
+    def __call__(self, name: str, work: Callable[[], tuple[Value, str]]) -> Value: ...
+
+
+def run_plainly(name: str, work: Callable[[], tuple[Value, str]]) -> Value:
+    """Just that."""
+    return work()[0]

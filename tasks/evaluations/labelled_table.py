@@ -24,7 +24,8 @@ from tasks.data.contract.rules import SHORTEN
 from tasks.data.failures import explained_failures
 from tasks.data.identity.fingerprints import ensure_unchanged, fingerprint_files, read_inputs
 from tasks.data.listing import list_source
-from tasks.data.pipeline import Preparation, run_plainly
+from tasks.data.pipeline import Preparation
+from tasks.data.progress import run_plainly
 from tasks.data.readers.check import check_columns
 from tasks.data.sources.columns import inspect_files, only_row
 from tasks.data.sources.formats import PARQUET, format_of
@@ -74,8 +75,7 @@ def prepare_table(
         inputs = read_inputs(config, files, fingerprint_files(files, folder)) | {"like": dataset.digest}
         # Rows that `check` leaves decoded would be in the split that their ids give them.
         place = Place(config, own, FolderArea(folder / "units"), folder, folder / "source", files, leaves_rows=False)
-        place = replace(place, left_out=tuple(left_out))
-        preparation = Preparation(place, None, inputs, None, run_plainly, OneByOne())
+        preparation = Preparation(place, None, inputs, None, run_plainly, OneByOne(), left_out)
         preparation.cut(table or preparation.read()[0])
         _require_contract(preparation, dataset)
         _write(preparation, dataset, store)

@@ -16,7 +16,8 @@ from storage.runs.manifest import Manifest
 from storage.runs.run_state import RunState
 from tasks.configuration import DataConfig, RunConfig
 from tasks.data.identity.fingerprints import INPUTS_FORMAT
-from tasks.data.pipeline import prepare_dataset, run_plainly
+from tasks.data.pipeline import prepare_dataset
+from tasks.data.progress import run_plainly
 from tasks.data.sources.columns import inspect_files, samples_sql
 from tasks.data.sources.files import find_files
 from tasks.places import open_places

@@ -12,7 +12,7 @@ from storage.datasets import DatasetManifest, dataset_key
 from storage.errors import ConfigurationError, IncompatibleRunError
 from storage.runs.run_state import RunState
 from tasks.configuration import RunConfig
-from tasks.data.pipeline import run_plainly
+from tasks.data.progress import run_plainly
 from tasks.data.sources.bucket import BucketFile
 from tasks.data.sources.source_file import LocalFile, SourceFile
 from tasks.places import open_places

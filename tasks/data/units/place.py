@@ -44,7 +44,7 @@ class Place:
     until the data set is published: rows from a bucket, and rows whose tokens are decoded. DuckDB takes as many
     threads as there are processors if `threads` is None. `idle` has the databases of a process that does many units.
     `leaves_rows` is not so on a machine where nobody would remove them. `on_progress` is told how far a long unit is,
-    in the process that shows it, and `left_out` names what is beside the files and is not read.
+    in the process that shows it.
     """
 
     config: DataConfig
@@ -59,7 +59,6 @@ class Place:
     idle: SimpleQueue[duckdb.DuckDBPyConnection] | None = None
     leaves_rows: bool = True
     on_progress: OnProgress | None = None
-    left_out: tuple[str, ...] = ()
 
     @property
     def rows_of(self) -> SourceTable:

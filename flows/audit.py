@@ -13,7 +13,7 @@ from tasks.audits.verdict import audit_run
 from tasks.audits.words import sum_up
 
 
-@flow(name="audit", flow_run_name="{address}", persist_result=False)
+@flow(name="audit", flow_run_name="{address}", persist_result=False, retries=0)
 def audit(address: str) -> State[None]:
     """Proves from the ledger which samples trained a run, and fails if a sample was skipped or repeated.
 

@@ -20,7 +20,7 @@ from tasks.telling.announce import announce
 from tasks.telling.server import show
 
 
-@flow(name="drill", flow_run_name="{configuration}", persist_result=False)
+@flow(name="drill", flow_run_name="{configuration}", persist_result=False, retries=0)
 def drill(
     configuration: str,
     kills: Annotated[int, Field(ge=1)] = 3,

@@ -17,7 +17,7 @@ from tasks.evaluations.words import describe_in_markdown, sum_up
 from tasks.telling.server import show
 
 
-@flow(name="evaluate", flow_run_name="{address}", persist_result=False)
+@flow(name="evaluate", flow_run_name="{address}", persist_result=False, retries=0)
 def evaluate(
     address: str,
     checkpoint: str = "best",

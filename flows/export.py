@@ -13,7 +13,7 @@ from flows.deployed import describe_failure, find_named_run, told
 from storage.errors import HoldfastError
 
 
-@flow(name="export", flow_run_name="{address}", persist_result=False)
+@flow(name="export", flow_run_name="{address}", persist_result=False, retries=0)
 def export(
     address: str, out: str, checkpoint: str = "best", with_onnx: bool = True, overwrite: bool = False
 ) -> State[None]:

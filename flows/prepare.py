@@ -18,12 +18,13 @@ from storage.errors import HoldfastError
 from storage.objects.addresses import open_store
 from tasks.configuration import RunConfig
 from tasks.prepare import prepare_data
+from tasks.returned import call_through_prefect, current_call
 from tasks.settings.reading import load_configuration
 from tasks.telling.messages import show_messages
 from tasks.telling.terminal import console
 
 
-@flow(name="prepare", flow_run_name="{configuration}", persist_result=False)
+@flow(name="prepare", flow_run_name="{configuration}", persist_result=False, retries=0)
 def prepare(configuration: str, assignments: tuple[str, ...] = ()) -> State[None]:
     """Prepares the data set of a configuration, so that no GPU waits for it; a run then finds it.
 
@@ -41,9 +42,11 @@ def prepare(configuration: str, assignments: tuple[str, ...] = ()) -> State[None
         return told(describe_failure(error))
 
 
-@flow(name="prepare data set", flow_run_name="{config.run}", persist_result=False)
-def _prepare(config: RunConfig) -> DatasetManifest:
-    return prepare_data(config)
+@flow(name="prepare data set", flow_run_name="{config.run}", persist_result=False, retries=0)
+def _prepare(config: RunConfig) -> None:
+    returned = current_call()
+    with returned.noting_errors():
+        returned.note(prepare_data(config))
 
 
 def prepare_locally(config: RunConfig, command: str) -> None:
@@ -54,7 +57,7 @@ def prepare_locally(config: RunConfig, command: str) -> None:
     show_messages()
     signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
     try:
-        dataset = _prepare(config)
+        dataset: DatasetManifest = call_through_prefect(lambda: _prepare(config)).take()
     except (KeyboardInterrupt, SystemExit) as stop:
         console.print(f"Stopped. To go on with what is prepared already: {command}", soft_wrap=True)
         sys.exit(stop.code if isinstance(stop, SystemExit) else 128 + signal.SIGINT)

@@ -12,7 +12,7 @@ from flows.deployed import describe_failure, find_named_run, told
 from storage.errors import HoldfastError
 
 
-@flow(name="report", flow_run_name="{address}", persist_result=False)
+@flow(name="report", flow_run_name="{address}", persist_result=False, retries=0)
 def report(address: str) -> State[None]:
     """Writes the page about a run as it stands, also while it trains; the message says where the page is.
 

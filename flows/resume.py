@@ -27,7 +27,7 @@ from tasks.resuming.remember import remember_given
 from tasks.settings.reading import change_values, configure
 
 
-@flow(name="resume", flow_run_name="{run}", persist_result=False)
+@flow(name="resume", flow_run_name="{run}", persist_result=False, retries=0)
 def resume(
     store: str,
     run: str,

@@ -16,7 +16,7 @@ from storage.errors import HoldfastError
 from tasks.settings.reading import load_configuration
 
 
-@flow(name="scheduled", flow_run_name="{configuration}", persist_result=False)
+@flow(name="scheduled", flow_run_name="{configuration}", persist_result=False, retries=0)
 def scheduled(
     configuration: str,
     segment_seconds: Annotated[float, Field(gt=0)] | None = None,

@@ -36,7 +36,7 @@ BYTES_PER_MEGABYTE = 1_000_000
 Scrubber = Callable[[Store, str | None, Callable[[int], None], float | None], dict[str, Any]]
 
 
-@flow(name="scrub", flow_run_name="{address}", persist_result=False)
+@flow(name="scrub", flow_run_name="{address}", persist_result=False, retries=0)
 def scrub(address: str, megabytes_per_second: Annotated[float, Field(gt=0)] | None = None) -> State[None]:
     """Reads every byte that is kept of one run, or of all runs of a store, and fails if some of them have rotted.
 

@@ -4,7 +4,7 @@ Invariant: the resume point is read from the manifest on every attempt and never
 process and another machine all go on from the same checkpoint.
 """
 
-from typing import cast
+from typing import Any, cast
 
 from prefect import flow
 from prefect.client.schemas.objects import State
@@ -32,10 +32,11 @@ from tasks.places import open_places
 from tasks.prepare import prepare_data
 from tasks.recover import recover
 from tasks.report import leave_report, publish_report
+from tasks.returned import call_through_prefect, current_call
 from tasks.running.getting_on import require_progress
 from tasks.running.launch import require_launchable
 from tasks.segment import train_segment
-from tasks.step import SKIPPED, raise_unless_done
+from tasks.step import SKIPPED
 from tasks.telling.announce import warn
 from tasks.telling.final_errors import never_retry
 from tasks.telling.run_end import tell_complete, telling_of_errors
@@ -45,31 +46,36 @@ from tasks.tracking.required import require_tracking
 
 
 @flow(name="train", flow_run_name="{config.run}", retries=3, retry_delay_seconds=5, persist_result=False)
-def train(config: RunConfig, max_segments: int | None = None) -> RunState | State[RunState]:
-    """Train a run to its end, or for `max_segments` segments that end in good order; where it stands then.
+def train(config: RunConfig, max_segments: int | None = None) -> State[None]:
+    """Train a run to its end, or for `max_segments` segments that end in good order; the manifest says where it stands.
 
     Started again, in whatever way, it goes on from the promoted checkpoint. The flow run is cancelled where somebody
     asked for its end, and skipped where another process trains the run.
     """
-    try:
-        rest = sending_the_rest(config.tracking, lambda: open_places(config).store, config.run, warn)
-        with telling_of_errors(config), rest:
-            state = _train(config, max_segments)
-        tell_all()
-        return state
-    except RunHandedOverError as handed_over:
-        raise Abort(str(handed_over)) from None  # Prefect's engine leaves the state to whoever goes on
-    except RunStoppedError as stopped:
-        tell_all(why=str(stopped))
-        return Cancelled(message=str(stopped))
-    except RunBusyError as busy:
-        tell_all(why=str(busy))
-        return Completed(name=SKIPPED, message=str(busy))
-    except HoldfastError as error:
-        tell_all(why=str(error))
-        if not isinstance(error, SegmentFailedError):
-            never_retry()  # what a person has to put right is not put right by trying again
-        raise
+    returned = current_call()
+    with returned.noting_errors():
+        try:
+            rest = sending_the_rest(config.tracking, lambda: open_places(config).store, config.run, warn)
+            with telling_of_errors(config), rest:
+                state = _train(config, max_segments)
+            tell_all()
+            returned.note(state)
+            return Completed()
+        except RunHandedOverError as handed_over:
+            raise Abort(str(handed_over)) from None  # Prefect's engine leaves the state to whoever goes on
+        except RunStoppedError as stopped:
+            tell_all(why=str(stopped))
+            returned.note_error(stopped)
+            return Cancelled(message=str(stopped))
+        except RunBusyError as busy:
+            tell_all(why=str(busy))
+            returned.note_error(busy)
+            return Completed(name=SKIPPED, message=str(busy))
+        except HoldfastError as error:
+            tell_all(why=str(error))
+            if not isinstance(error, SegmentFailedError):
+                never_retry()  # what a person has to put right is not put right by trying again
+            raise
 
 
 def _train(config: RunConfig, max_segments: int | None) -> RunState:
@@ -113,6 +119,17 @@ def train_with_retries(config: RunConfig, max_segments: int | None = None) -> Ru
     """
     retry = config.retry
     flow_with_retries = train.with_options(retries=retry.attempts, retry_delay_seconds=retry.delay_seconds)
-    state = cast("State[RunState]", flow_with_retries(config, max_segments, return_state=True))
-    raise_unless_done(state)
-    return state.result()
+    states: list[State[Any]] = []
+    returned = call_through_prefect(lambda: states.append(flow_with_retries(config, max_segments, return_state=True)))
+    return cast("RunState", returned.take()) if returned.is_known else _end_of_before(config, states[0])
+
+
+def _end_of_before(config: RunConfig, state: State[Any]) -> RunState:
+    """Where the run stands after a flow run that had ended before: Prefect does not call it again."""
+    if state.is_completed() and state.name != SKIPPED:
+        return open_places(config).manifest.load_head().state
+    if state.is_completed():
+        raise RunBusyError(state.message)
+    if state.is_cancelled():
+        raise RunStoppedError(state.message)
+    raise HoldfastError(f"Prefect did not begin the flow run train of {config.run}. Its state is {state}.")

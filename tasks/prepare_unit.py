@@ -16,7 +16,7 @@ from typing import Any, TypeVar, cast
 from prefect import flow, task
 from prefect.cache_policies import NO_CACHE
 from prefect.context import TaskRunContext
-from prefect.futures import as_completed
+from prefect.futures import PrefectFuture, as_completed
 from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 
@@ -76,7 +76,7 @@ class PrefectUnits:
                 futures[do_units.submit(_name_of(stage, together), work)] = len(together)
         try:
             for future in as_completed(list(futures)):
-                future.result()
+                _raise_if_failed(future)
                 for _ in range(futures[future]):
                     on_done()
         except BaseException:
@@ -107,7 +107,14 @@ class PrefectUnits:
 
     @property
     def _num_processes(self) -> int:
-        return min(self._prepare.workers or os.cpu_count() or 1, num_processes_within(self._data))
+        return min(self._prepare.workers or len(os.sched_getaffinity(0)), num_processes_within(self._data))
+
+
+def _raise_if_failed(future: PrefectFuture[None]) -> None:
+    """What a unit leaves is in the store: of a task that ended well nothing is asked, least of all its value."""
+    future.wait()
+    if not future.state.is_completed():
+        future.result()
 
 
 def sizes_of_tasks(num_units: int, num_at_a_time: int) -> list[int]:
@@ -152,7 +159,7 @@ def _outside_of_steps() -> Iterator[None]:
         running.reset(token)
 
 
-@flow(name="prepare units", flow_run_name="units", persist_result=False)
+@flow(name="prepare units", flow_run_name="units", persist_result=False, retries=0)
 def _prepare_units() -> None:
     _call_attended()
 
@@ -161,7 +168,7 @@ def _call_attended() -> None:
     _attended.get()()
 
 
-@task(name="prepare unit", task_run_name="{name}", cache_policy=NO_CACHE, persist_result=False)
+@task(name="prepare unit", task_run_name="{name}", cache_policy=NO_CACHE, persist_result=False, retries=0)
 def do_units(name: str, work: Sequence[Callable[[], None]]) -> None:
     """Do these units, one after the other."""
     for do_unit in work:

@@ -22,6 +22,7 @@ from prefect.transactions import Transaction
 
 from storage.errors import FencedError, RunBusyError, RunHandedOverError, RunStoppedError
 from tasks.remote.suspension import ended_before_suspension
+from tasks.returned import call_through_prefect, current_call
 from tasks.telling.announce import Trouble
 
 Parameters = ParamSpec("Parameters")
@@ -41,36 +42,31 @@ def step(
     """
 
     def decorate(work: Callable[Parameters, tuple[Value, str]]) -> Callable[Parameters, Value]:
-        @task(name=name, task_run_name=run_name or name, cache_policy=NO_CACHE, persist_result=False)
+        @task(name=name, task_run_name=run_name or name, cache_policy=NO_CACHE, persist_result=False, retries=0)
         @wraps(work)
-        def run(*args: Parameters.args, **kwargs: Parameters.kwargs) -> State[Value]:
+        def run(*args: Parameters.args, **kwargs: Parameters.kwargs) -> State[None]:
+            returned = current_call()
             try:
                 value, sentence = work(*args, **kwargs)
             except RunStoppedError as stopped:
+                returned.note_error(stopped)
                 name = HANDED_OVER if isinstance(stopped, RunHandedOverError) else None
                 return Cancelled(name=name, message=str(stopped))
             except (RunBusyError, FencedError) as busy:
+                returned.note_error(RunBusyError(str(busy)))
                 return Completed(name=SKIPPED, message=str(busy))
-            return (Failed if isinstance(sentence, Trouble) else Completed)(message=sentence, data=value)
+            returned.note(value)
+            return (Failed if isinstance(sentence, Trouble) else Completed)(message=sentence)
 
         @wraps(work)
         def call(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Value:
             with ended_before_suspension(), _outside_of_transactions(), TagsContext(current_tags=set()):
-                state: State[Value] = run(*args, **kwargs)
-            raise_unless_done(state)
-            return cast("Value", state.result(raise_on_failure=False))  # also of a step that met trouble
+                returned = call_through_prefect(lambda: run(*args, **kwargs))
+            return cast("Value", returned.take())
 
         return call
 
     return decorate
-
-
-def raise_unless_done(state: State[Value]) -> None:
-    """Raise `RunStoppedError` or `RunBusyError` with a state's sentence where it says that there was nothing to do."""
-    if state.is_cancelled():
-        raise (RunHandedOverError if state.name == HANDED_OVER else RunStoppedError)(state.message)
-    if state.name == SKIPPED:
-        raise RunBusyError(state.message)
 
 
 def rename_step(name: str) -> None:

@@ -42,7 +42,7 @@ PICKLING_CALLS = {("torch", "load"), ("torch", "save"), ("np", "load"), ("np", "
 DEEPEST_ROOM = 3
 LONGEST_ROOM_LINES = 1500
 # Directly in `tasks/` lies the pipeline, one Prefect task in each file, and these, which all of them share.
-SHARED_BY_TASKS = {"configuration", "retrying", "places", "step"}
+SHARED_BY_TASKS = {"configuration", "retrying", "places", "returned", "step"}
 
 LINK = re.compile(r"\]\(([^()\s]+)\)")
 TEST_FILE = re.compile(r"`((?:\w+/)+test_\w+\.py)`")
@@ -166,6 +166,13 @@ def test_every_link_in_a_readme_leads_somewhere_in_the_project(readme: Path) -> 
 def test_every_file_of_tests_that_a_readme_names_is_there(readme: Path) -> None:
     named = {name.removeprefix("tests/") for name in TEST_FILE.findall((ROOT / readme).read_text(encoding="utf-8"))}
     assert {name for name in named if not (ROOT / "tests" / name).exists()} == set()
+
+
+def test_no_default_of_a_site_says_how_often_a_flow_or_a_task_is_repeated() -> None:
+    for module in MODULES:
+        calls = [node for node in nodes(module) if isinstance(node, ast.Call) and called_name(node) in ("flow", "task")]
+        for call in calls:
+            assert "retries" in {keyword.arg for keyword in call.keywords}, f"{module}:{call.lineno} has no retries"
 
 
 def test_nothing_is_pickled() -> None:

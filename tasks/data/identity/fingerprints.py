@@ -45,7 +45,7 @@ def fingerprint_files(
     cache = _FingerprintCache(scratch / FINGERPRINT_CACHE, identities or {})
     progress = _Progress(files, on_progress)
     fingerprints = []
-    with ThreadPoolExecutor(min(HASHING_THREADS, os.cpu_count() or 1)) as pool:
+    with ThreadPoolExecutor(min(HASHING_THREADS, len(os.sched_getaffinity(0)))) as pool:
         try:
             # What a thread says of its progress belongs to the flow run in which it was started.
             contexts = [contextvars.copy_context() for _ in files]

@@ -19,7 +19,7 @@ from tasks.launching.ranks import SPECIFICATION_NAME
 from tasks.places import RunPlaces
 from tasks.running.launch import Work, find_folder, hold_lease
 from tasks.running.settle import recover_run, settle_segment
-from tests.helpers.commands import processes_mentioning
+from tests.helpers.commands import processes_mentioning, wait_until
 from tests.helpers.runs import make_run
 
 CONFIG = RunConfig(
@@ -50,8 +50,9 @@ def test_orphaned_ranks_are_found_after_scratch_was_changed(places: RunPlaces, t
     command = [sys.executable, "-c", "import time; time.sleep(600)", str(specification)]
     with subprocess.Popen(command) as orphan:
         try:
+            wait_until(lambda: orphan.pid in processes_mentioning(str(specification)))
             assert settle_segment(CONFIG, elsewhere, lease).outcome == "lost"
-            assert processes_mentioning(str(specification)) == []
+            wait_until(lambda: processes_mentioning(str(specification)) == [])
         finally:
             orphan.kill()
     assert not specification.parent.exists()
@@ -76,8 +77,10 @@ def test_an_orphan_that_was_killed_is_not_waited_for_where_its_parent_leaves_it_
         try:
             assert parent.stdout is not None
             orphan = psutil.Process(int(parent.stdout.readline()))
+            # A process that was just started, or just killed, has no arguments and is no zombie for a moment.
+            wait_until(lambda: orphan.pid in processes_mentioning(str(specification)))
             assert settle_segment(CONFIG, places, lease).outcome == "lost"
-            assert orphan.status() == psutil.STATUS_ZOMBIE
+            wait_until(lambda: orphan.status() == psutil.STATUS_ZOMBIE)
         finally:
             parent.kill()
 
@@ -93,6 +96,7 @@ def test_processes_on_this_machine_are_not_those_of_a_holder_on_another_one(plac
     ]
     with subprocess.Popen(command) as alike:
         try:
+            wait_until(lambda: alike.pid in processes_mentioning(str(find_folder(places, lease))))
             assert settle_segment(CONFIG, places, elsewhere).outcome == "lost"
             assert alike.poll() is None
         finally:

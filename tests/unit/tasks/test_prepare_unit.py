@@ -1,10 +1,12 @@
-"""How many units of a preparation one Prefect task does."""
+"""How many units of a preparation one Prefect task does, and how many processes do them."""
 
 from itertools import pairwise
 
 import pytest
+from prefect.task_runners import ThreadPoolTaskRunner
 
-from tasks.prepare_unit import MOST_TOGETHER, sizes_of_tasks
+from tasks.configuration import DataConfig, PrepareConfig
+from tasks.prepare_unit import MOST_TOGETHER, PrefectUnits, sizes_of_tasks
 
 
 @pytest.mark.parametrize("num_units", [0, 1, 2, 3, 7, 40, 1_467])
@@ -22,3 +24,12 @@ def test_no_process_is_without_work_while_another_one_has_several_units_to_do() 
             sizes = sizes_of_tasks(num_units, num_at_a_time)
             assert len(sizes) >= min(num_units, num_at_a_time)
             assert sizes[-num_at_a_time:] == [1] * min(len(sizes), num_at_a_time)
+
+
+def test_there_are_no_more_processes_than_this_one_may_use_processors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 64)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _pid: {7})
+    data = DataConfig(text="text", label="label", kind="binary", memory_limit="64GB")
+    with PrefectUnits(data, PrepareConfig())._task_runner() as task_runner:
+        assert isinstance(task_runner, ThreadPoolTaskRunner)
+        assert task_runner._max_workers == 1

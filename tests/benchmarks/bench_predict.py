@@ -31,7 +31,7 @@ from safetensors.torch import save_file
 from storage.objects.digests import sha256_of_file
 from tasks.corpora.generate import generate_corpus
 from tasks.data.tokenizer import TOKENIZER_FILE, train_tokenizer
-from tasks.models.prediction import predict_file
+from tasks.models.prediction import Prediction
 from training.predicting.windows import open_model
 from training.standalone.holdfast_inputs import PREPROCESSING_FILE
 from training.standalone.holdfast_model import FILES_FILE, LABELS_FILE, MODEL_FILE, MODEL_FORMAT, padded
@@ -130,7 +130,7 @@ def _measure_here(way: str, folder: str, data: str, result: str) -> dict[str, An
     model = open_model(Path(folder), threads=1, truncates=True)
     begun = time.process_time()
     if way == "predict":
-        predict_file(model, Path(data), Path(result), None, lambda done, total: None)
+        Prediction(model, data, Path(result), None).write(lambda done, total: None)
     else:
         _predict_plainly(Path(folder), Path(data), Path(result), int(way.partition("-")[2]))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

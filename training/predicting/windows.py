@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from storage.errors import ConfigurationError, ContractError
-from training.standalone.holdfast_inputs import Columns, Encoded, InputError, join
+from storage.errors import ConfigurationError
+from training.standalone.holdfast_inputs import Encoded, join
 from training.standalone.holdfast_model import Model, ModelFolderError, load_model
 
 WINDOW_ROWS = 16_384
@@ -44,16 +44,15 @@ def open_model(folder: Path, threads: int | None, truncates: bool, calibrated: b
     return model
 
 
-def predict_windows(model: Model, batches: Iterable[tuple[_Tag, Columns]]) -> Iterator[Predicted[_Tag]]:
-    """Predictions for all rows of all batches. Raises `ContractError` for a row that the model does not take."""
+def predict_windows(model: Model, batches: Iterable[tuple[_Tag, Encoded]]) -> Iterator[Predicted[_Tag]]:
+    """Predictions for all rows of all batches."""
     tags: list[_Tag] = []
     window: list[Encoded] = []
-    num_rows = first_row = 0
-    for tag, columns in batches:
+    num_rows = 0
+    for tag, encoded in batches:
         tags.append(tag)
-        window.append(_encode(model, columns, first_row))
-        first_row += len(window[-1])
-        num_rows += len(window[-1])
+        window.append(encoded)
+        num_rows += len(encoded)
         if num_rows >= WINDOW_ROWS:
             yield _predict(model, tags, window)
             tags, window, num_rows = [], [], 0
@@ -64,15 +63,3 @@ def predict_windows(model: Model, batches: Iterable[tuple[_Tag, Columns]]) -> It
 def _predict(model: Model, tags: list[_Tag], window: list[Encoded]) -> Predicted[_Tag]:
     logits = model.logits(join(window))
     return Predicted(tags, model.labels_of(logits), model.probabilities_of(logits).numpy())
-
-
-def _encode(model: Model, columns: Columns, first_row: int) -> Encoded:
-    try:
-        return model.inputs.encode(columns)
-    except InputError as error:
-        row = "" if error.row is None else f" in row {first_row + error.row:,}, where the first row is 0"
-        raise ContractError(
-            f"Column {error.column!r} has what the model does not take{row}.\n  expected: {error.expected}\n"
-            f"  found: {error.found}\n  what to do: correct or drop such rows; --truncate keeps the first tokens of "
-            "those that are too long\nNo result was written."
-        ) from error

@@ -13,7 +13,7 @@ import json
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import torch
 from safetensors.torch import load_file
@@ -56,11 +56,22 @@ class Model:
         self._network = network.to(device).eval()
         self._pass_tokens = CPU_TOKENS if device.type == "cpu" else GPU_TOKENS
 
-    def predict(self, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """For each row its `label`, and `probabilities` by label. A row has all columns; None is a missing value.
+    @overload
+    def predict(self, rows: Mapping[str, Any]) -> dict[str, Any]: ...
 
-        Raises `InputError`, which names column and row.
+    @overload
+    def predict(self, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]: ...
+
+    def predict(self, rows: Any) -> Any:
+        """For each row its `label`, and `probabilities` by label; of one row, which is no list, its own alone.
+
+        A row is a dict with all columns; None is a missing value. Raises `InputError`, which names column and row.
         """
+        if isinstance(rows, Mapping):
+            return self._predict([rows])[0]
+        return self._predict(rows)
+
+    def _predict(self, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         columns = {
             name: [row[name] for row in rows] for name in self.inputs.columns if all(name in row for row in rows)
         }

@@ -5,7 +5,15 @@ from storage.errors import ContractError
 REWRITE = "write or copy it again, or take it out of data.source"
 
 
+class BrokenContractError(ContractError):
+    """What is wrong with the data, in its parts: another command than the preparation says another end of it."""
+
+    def __init__(self, problem: str, expected: str, found: str, remedy: str) -> None:
+        lines = (problem, f"  expected: {expected}", f"  found: {found}", f"  what to do: {remedy}")
+        super().__init__("\n".join((*lines, "No data set was written.")))
+        self.problem, self.expected, self.found = problem, expected, found
+
+
 def broken_contract(problem: str, expected: str, found: str, remedy: str) -> ContractError:
     """The one form of a message about the user's data."""
-    lines = (problem, f"  expected: {expected}", f"  found: {found}", f"  what to do: {remedy}")
-    return ContractError("\n".join((*lines, "No data set was written.")))
+    return BrokenContractError(problem, expected, found, remedy)

@@ -1,7 +1,6 @@
 """The files that an export has a copy of: what a row must have, which rows go through the network together."""
 
 from array import array
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,22 +8,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from training.standalone.holdfast_inputs import Encoded, InputError, Inputs, category_name, join
-from training.standalone.holdfast_model import Model, padded, passes
-from training.standalone.holdfast_network import Architecture, PaddedNetwork
-
-SIZES = Architecture(
-    width=16, layers=2, heads=2, feedforward=32, dropout=0.1, metadata_width=4, vocabulary_size=50, num_positions=16,
-    num_numeric=1, category_counts=(4,), num_outputs=3,
-)  # fmt: skip
-DESCRIBED: dict[str, Any] = {
-    "text": None, "tokens": "ids", "attention_mask": "mask", "vocabulary_size": 50, "max_tokens": 8,
-    "too_long": "error", "numeric": [{"name": "n", "mean": 2.0, "standard_deviation": 4.0, "median": 3.0}],
-    "categorical": [{"name": "c", "vocabulary": ["a", "3"]}], "missing_index": 0, "unseen_index": 1,
-    "first_vocabulary_index": 2,
-}  # fmt: skip
-ROW: dict[str, Any] = {"ids": [1, 2, 3], "mask": [1, 1, 0], "n": 4, "c": "a"}
-INPUTS = Inputs(DESCRIBED, Path())
+from tests.helpers.small_models import INPUTS, ROW, make_model
+from training.standalone.holdfast_inputs import Encoded, InputError, category_name, join
+from training.standalone.holdfast_model import padded, passes
 
 
 def encode(*rows: dict[str, Any]) -> Encoded:
@@ -36,12 +22,6 @@ def random_rows(lengths: list[int]) -> Encoded:
     tokens = [array("i", torch.randint(1, 50, (length,), generator=generator).tolist()) for length in lengths]
     numeric = torch.randn(len(lengths), 2, generator=generator)
     return Encoded(tokens, numeric, torch.randint(0, 4, (len(lengths), 1), generator=generator))
-
-
-def make_model() -> Model:
-    torch.manual_seed(0)
-    network = PaddedNetwork(SIZES)
-    return Model(network, INPUTS, {"classes": ["x", "y", "z"], "kind": "multiclass"}, torch.device("cpu"))
 
 
 @given(st.lists(st.integers(0, 40), max_size=60), st.integers(1, 400))
@@ -112,6 +92,13 @@ def test_a_column_that_is_missing_is_named() -> None:
         encode({name: value for name, value in ROW.items() if name != "c"})
     with pytest.raises(InputError, match="'n': expected a column of this name"):
         make_model().predict([ROW, {name: value for name, value in ROW.items() if name != "n"}])
+
+
+def test_one_row_that_is_no_list_has_one_prediction_that_is_none_either() -> None:
+    model = make_model()
+    assert model.predict(ROW) == model.predict([ROW])[0]
+    with pytest.raises(InputError, match="'c': expected a column of this name, found the columns ids, mask, n"):
+        model.predict({name: value for name, value in ROW.items() if name != "c"})
 
 
 def test_a_prediction_has_the_label_of_the_highest_probability() -> None:

@@ -1,0 +1,29 @@
+"""A model of tokens and metadata with random weights, as an export would load: for what needs no trained one."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from training.standalone.holdfast_inputs import Inputs
+from training.standalone.holdfast_model import Model
+from training.standalone.holdfast_network import Architecture, PaddedNetwork
+
+SIZES = Architecture(
+    width=16, layers=2, heads=2, feedforward=32, dropout=0.1, metadata_width=4, vocabulary_size=50, num_positions=16,
+    num_numeric=1, category_counts=(4,), num_outputs=3,
+)  # fmt: skip
+DESCRIBED: dict[str, Any] = {
+    "text": None, "tokens": "ids", "attention_mask": "mask", "vocabulary_size": 50, "max_tokens": 8,
+    "too_long": "error", "numeric": [{"name": "n", "mean": 2.0, "standard_deviation": 4.0, "median": 3.0}],
+    "categorical": [{"name": "c", "vocabulary": ["a", "3"]}], "missing_index": 0, "unseen_index": 1,
+    "first_vocabulary_index": 2,
+}  # fmt: skip
+ROW: dict[str, Any] = {"ids": [1, 2, 3], "mask": [1, 1, 0], "n": 4, "c": "a"}
+INPUTS = Inputs(DESCRIBED, Path())
+
+
+def make_model() -> Model:
+    torch.manual_seed(0)
+    network = PaddedNetwork(SIZES)
+    return Model(network, INPUTS, {"classes": ["x", "y", "z"], "kind": "multiclass"}, torch.device("cpu"))

@@ -1,23 +1,35 @@
 """Work beside a block: signs of life, a look at the store now and then, pages that are drawn.
 
-Invariant: it begins with the block, and has ended when the block is left; whoever is in the block never waits for it
-before that.
+Invariant: it begins with the block, goes on until the block is left, whatever fails in it, and has ended then; whoever
+is in the block never waits for it before that.
 """
 
+import logging
 import threading
+import time
 from abc import ABC, abstractmethod
 from contextvars import copy_context
 from types import TracebackType
 from typing import Self
 
+# Less than the silence after which a process is taken for dead.
+BEGIN_AGAIN_SECONDS = 5.0
+TELL_AGAIN_SECONDS = 600.0
+
+_logger = logging.getLogger("holdfast")
+
 
 class Companion(ABC):
-    """A context manager. `_accompany` runs in the thread, until it returns; it should soon after `_is_over` is set."""
+    """A context manager. `_accompany` runs in the thread, until it returns; it should soon after `_is_over` is set.
+
+    Of what it may meet it deals with what it knows. After any other error it is told, and `_accompany` begins again.
+    """
 
     def __init__(self, name: str) -> None:
         self._is_over = threading.Event()
+        self._told_at: dict[str, float] = {}
         context = copy_context()  # by which Prefect knows the flow run
-        self._thread = threading.Thread(target=lambda: context.run(self._accompany), name=name, daemon=True)
+        self._thread = threading.Thread(target=lambda: context.run(self._work), name=name, daemon=True)
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -28,6 +40,28 @@ class Companion(ABC):
     ) -> None:
         self._is_over.set()
         self._thread.join()
+
+    def _work(self) -> None:
+        while True:
+            try:
+                self._accompany()
+                return
+            except Exception as error:  # noqa: BLE001 - a thread that ends is missed by nobody until it is too late
+                self._tell(error)
+            if self._is_over.wait(BEGIN_AGAIN_SECONDS):
+                return
+
+    def _tell(self, error: Exception) -> None:
+        """Say it at once, and what is the same again only now and then."""
+        words, now = f"{type(error).__name__}: {error}", time.monotonic()
+        if now - self._told_at.get(words, -TELL_AGAIN_SECONDS) >= TELL_AGAIN_SECONDS:
+            self._told_at[words] = now
+            _logger.warning(
+                "What goes on beside the ranks (%s) failed, and is tried again every %.0f s; training goes on. %s",
+                self._thread.name,
+                BEGIN_AGAIN_SECONDS,
+                words,
+            )
 
     @abstractmethod
     def _accompany(self) -> None:

@@ -25,17 +25,17 @@ class Heartbeat(Companion):
         self.phases: dict[str, float] = {}
         self._places = places
         self._fence = fence
+        self._beat = 0
 
     def _accompany(self) -> None:
-        beat = 0
         while True:
-            beat += 1
+            self._beat += 1
             try:
                 write_heartbeat(
                     self._places.store,
                     self._places.manifest.run,
                     self._fence,
-                    Beat(beat=beat, step=self.step, phases=self.phases, written_at=time.time()),
+                    Beat(beat=self._beat, step=self.step, phases=self.phases, written_at=time.time()),
                 )
             except StoreError as error:
                 warn(f"The heartbeat could not be written; the next one is due in {HEARTBEAT_SECONDS:.0f} s: {error}")

@@ -174,7 +174,7 @@ class Sending:
                 self._sender.send(wanted_of(self._store, snapshot, self._name))
                 self._is_in_trouble = False
                 has_recovered(self._address)
-            except HoldfastError as error:
+            except Exception as error:  # noqa: BLE001 - what a tracker's answer leads to ends no thread
                 self._is_in_trouble = True
                 tell_of_trouble(self._address, error, self._warn)
 

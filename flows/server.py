@@ -2,8 +2,8 @@
 
 Prefect would start one by itself, but in the terminal's process group, where Ctrl-C ends it before the flow is done,
 and without a tie to this process, so that a kill would leave it behind. Invariant: the server lives exactly as long as
-the block, or as this process if that is killed. Nothing of Prefect is imported here: the server starts while this
-process loads. One that ends by itself is started again on the same port, with the same database.
+the block, or as this process if that is killed, and its database too. Nothing of Prefect is imported here: the server
+starts while this process loads. One that ends by itself is started again on the same port, with the same database.
 """
 
 import os
@@ -19,7 +19,17 @@ from pathlib import Path
 
 import httpx
 
+from flows.own_prefect import (
+    ask_loopback_directly,
+    database_settings,
+    find_profiles,
+    give_home,
+    give_up_empty_database,
+    keep_empty_database,
+    own_folder,
+)
 from storage.errors import HoldfastError
+from tasks.telling.terminal import console
 from training.stopping import follow_parent
 
 START_SECONDS = 120.0
@@ -38,12 +48,20 @@ SETTINGS = {
     "PREFECT_LOGGING_INTERNAL_LEVEL": "CRITICAL",  # a page for each event while a server is away; all are sent later
     "PREFECT_CLI_PROMPT": "false",
 }
+# The server's own log is a file that is read when it ends by itself.
+SERVER_SETTINGS = {
+    "PREFECT_UI_ENABLED": "0",
+    "PREFECT_LOGGING_LEVEL": "ERROR",
+    "PREFECT_LOGGING_SERVER_LEVEL": "ERROR",
+}
+LAST_WORDS_BYTES = 2000
 
 
 class LocalServer:
-    """A server process. `wait` returns when it answers."""
+    """A server process, with its database in `folder`. `wait` returns when it answers."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self._port = int(probe.getsockname()[1])
@@ -56,7 +74,7 @@ class LocalServer:
         arguments = ["--factory", "prefect.server.api.server:create_app", "--host", "127.0.0.1", "--lifespan", "on"]
         return subprocess.Popen(
             [sys.executable, "-m", "uvicorn", *arguments, "--port", str(self._port), "--log-level", "error"],
-            env={**os.environ, "PREFECT_UI_ENABLED": "0"},
+            env={**os.environ, **database_settings(self._folder), **SERVER_SETTINGS},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=self._said,  # a file: a pipe that nobody empties would stop the server one day
@@ -76,23 +94,40 @@ class LocalServer:
             while time.monotonic() < deadline and self._process.poll() is None:
                 try:
                     if client.get(f"{self.api_url}/health").status_code == httpx.codes.OK:
+                        keep_empty_database(self._folder)
                         self._keeper.start()
                         return
                 except httpx.TransportError:
                     pass  # not listening yet
                 time.sleep(POLL_SECONDS)
+        exit_code = self._process.poll()
         self.stop()
-        self._said.seek(0)
-        said = self._said.read().decode(errors="replace")[-2000:]
-        raise HoldfastError(f"The local Prefect server did not start within {START_SECONDS:.0f} s.\n{said}")
+        give_up_empty_database(self._folder)
+        what = f"did not answer within {START_SECONDS:.0f} s"
+        if exit_code is not None:
+            what = f"ended with exit code {exit_code} before it answered"
+        raise HoldfastError(f"The local Prefect server did not start: it {what}. What it said:\n{self._last_words()}")
+
+    def _last_words(self) -> str:
+        self._said.seek(max(0, self._said.seek(0, os.SEEK_END) - LAST_WORDS_BYTES))
+        return self._said.read().decode(errors="replace").strip() or "nothing"
 
     def _keep_alive(self) -> None:
         """The kernel ends a server with the thread that launched it: this one lives as long as the process."""
         num_restarts = 0
         while not self._stopping.wait(KEEP_SECONDS) and num_restarts < MAX_RESTARTS:
-            if self._process.poll() is not None:
+            if (exit_code := self._process.poll()) is not None:
                 num_restarts += 1
+                self._tell_end(exit_code, is_last=num_restarts == MAX_RESTARTS)
                 self._process = self._launch()
+
+    def _tell_end(self, exit_code: int, is_last: bool) -> None:
+        said = self._last_words().splitlines()[-1]
+        console.print(
+            f"The local Prefect server ended by itself with exit code {exit_code}. Training does not depend on it. "
+            f"It is started again{', for the last time' if is_last else ''}. The last that it said: {said}",
+            soft_wrap=True,
+        )
 
     def stop(self) -> None:
         """End the server."""
@@ -114,23 +149,28 @@ def configured_server() -> Iterator[LocalServer | None]:
     A server is configured by PREFECT_API_URL or by a profile of Prefect's.
     """
     os.environ.update(SETTINGS | os.environ)
-    if os.environ.get("PREFECT_API_URL") or _find_profiles().is_file():
-        # Only now: Prefect takes seconds to import, and without a server of the user's one is started meanwhile.
-        from flows.configured import find_api_url, require_answer
-
-        if find_api_url() is not None:
-            require_answer(ANSWER_SECONDS)
+    ask_loopback_directly()
+    with own_folder() as folder:
+        give_home(folder)
+        if _is_configured():
             yield None
             return
-    server = LocalServer()
-    os.environ["PREFECT_API_URL"] = server.api_url
-    try:
-        yield server
-    finally:
-        server.stop()
+        server = LocalServer(folder)
+        os.environ["PREFECT_API_URL"] = server.api_url
+        try:
+            yield server
+        finally:
+            server.stop()
 
 
-def _find_profiles() -> Path:
-    """Where Prefect keeps profiles, if there are any."""
-    home = Path(os.environ.get("PREFECT_HOME") or "~/.prefect").expanduser()
-    return Path(os.environ.get("PREFECT_PROFILES_PATH") or home / "profiles.toml").expanduser()
+def _is_configured() -> bool:
+    """Whether the user has a server of his own. Raises `ConfigurationError` if it does not answer."""
+    if not (os.environ.get("PREFECT_API_URL") or find_profiles().is_file()):
+        return False
+    # Only now: Prefect takes seconds to import, and without a server of the user's one is started meanwhile.
+    from flows.configured import find_api_url, require_answer
+
+    if find_api_url() is None:
+        return False
+    require_answer(ANSWER_SECONDS)
+    return True

@@ -7,9 +7,11 @@ from pathlib import Path
 import httpx
 import psutil
 import pytest
+from prefect.client.orchestration import get_client
+from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from flows.server import configured_server
-from tests.helpers.prefect_server import put_empty_database
+from tests.helpers.prefect_server import find_free_port
 
 pytestmark = pytest.mark.server
 
@@ -28,10 +30,30 @@ def answers(api: str) -> bool:
         return False
 
 
+def test_the_users_own_database_is_left_alone_and_no_proxy_is_asked(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    of_another_version = tmp_path / "prefect.db"
+    of_another_version.write_bytes(b"tables of a newer Prefect")
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    monkeypatch.setenv("PREFECT_HOME", str(tmp_path))
+    for name in ("HTTP_PROXY", "http_proxy"):
+        monkeypatch.setenv(name, f"http://127.0.0.1:{find_free_port()}")
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.setenv(name, "example.org")
+    with configured_server() as server:
+        assert server is not None
+        server.wait()
+        with temporary_settings({PREFECT_API_URL: server.api_url}), get_client(sync_client=True) as client:
+            assert client.api_healthcheck() is None
+            assert client.read_flows() == []
+    assert of_another_version.read_bytes() == b"tables of a newer Prefect"
+    assert sorted(tmp_path.iterdir()) == [of_another_version]
+
+
 def test_a_local_server_that_dies_is_started_again_where_it_was_and_ends_with_its_block(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    put_empty_database(tmp_path)
     monkeypatch.delenv("PREFECT_API_URL", raising=False)
     monkeypatch.setenv("PREFECT_HOME", str(tmp_path))
     with configured_server() as server:

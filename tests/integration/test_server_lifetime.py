@@ -51,9 +51,9 @@ def test_the_server_is_gone_with_a_command_that_is_killed(tmp_path: Path) -> Non
 
 
 def test_a_server_that_cannot_start_is_an_error_with_what_it_said(tmp_path: Path) -> None:
-    (tmp_path / "prefect").mkdir()
-    (tmp_path / "prefect" / "__init__.py").write_text("raise ImportError('no Prefect today')\n")
-    with command(WAIT, tmp_path, PYTHONPATH=str(tmp_path)) as process:
+    database = f"sqlite+aiosqlite:///{tmp_path / 'missing' / 'prefect.db'}"
+    with command(WAIT, tmp_path, PREFECT_API_DATABASE_CONNECTION_URL=database) as process:
         said = process.communicate()[1]
     assert process.returncode == 1
-    assert "HoldfastError: The local Prefect server did not start" in said and "no Prefect today" in said
+    assert "HoldfastError: The local Prefect server did not start: it ended with exit code" in said
+    assert "unable to open database file" in said

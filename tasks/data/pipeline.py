@@ -35,7 +35,8 @@ from tasks.data.contract.judge_process import load_judge
 from tasks.data.contract.judgement import Findings, findings_of
 from tasks.data.contract.result import CONTRACT_FILE, sum_up
 from tasks.data.database import open_database
-from tasks.data.failures import explained_failures
+from tasks.data.failures import blamed_on_changes, explained_failures
+from tasks.data.identity.copies import require_no_copies
 from tasks.data.identity.fingerprints import ensure_unchanged, fingerprint_files, read_inputs
 from tasks.data.identity.identities import identities_of, keep_identities
 from tasks.data.listing import describe_source, list_source
@@ -91,26 +92,27 @@ def prepare_dataset(
     """
     listed_at = time.time()
     files, left_out = list_source(config)
-    table: SourceTable | None = None
-    if format_of(files[0].name) == PARQUET:
-        table = inspect_files(files, config)
-    else:
-        check_columns(files, config)
-    fingerprints = fingerprint_files(files, scratch, on_progress)
-    identities = identities_of(files, fingerprints, listed_at)
-    inputs = read_inputs(config, files, fingerprints)
-    published = find_prepared(store, inputs, config)
-    if published is not None:
-        num_rows = sum(split.num_rows for split in published.splits.values())
-        announce(describe_source(files, num_rows, left_out))
-        keep_identities(store, published.digest, identities)
-        return published
-    load_judge()
-    with working_folder(scratch) as folder, explained_failures(config, scratch):
-        place, address = _open(config, store, scratch, folder, inputs, files, cache)
-        place = replace(place, on_progress=on_progress)
-        preparation = Preparation(place, address, inputs, on_progress, run_part, engine or OneByOne(), left_out)
-        manifest = preparation.run(table)
+    with blamed_on_changes(files):
+        table: SourceTable | None = None
+        if format_of(files[0].name) == PARQUET:
+            table = inspect_files(files, config)
+        else:
+            check_columns(files, config)
+        fingerprints = fingerprint_files(files, scratch, on_progress)
+        require_no_copies(files, fingerprints, table.num_rows if table else None)
+        identities = identities_of(files, fingerprints, listed_at)
+        inputs = read_inputs(config, files, fingerprints)
+        manifest = find_prepared(store, inputs, config)
+        if manifest is not None:
+            num_rows = sum(split.num_rows for split in manifest.splits.values())
+            announce(describe_source(files, num_rows, left_out))
+        else:
+            load_judge()
+            with working_folder(scratch) as folder, explained_failures(config, scratch):
+                place, address = _open(config, store, scratch, folder, inputs, files, cache)
+                place = replace(place, on_progress=on_progress)
+                preparation = Preparation(place, address, inputs, on_progress, run_part, engine or OneByOne(), left_out)
+                manifest = preparation.run(table)
     keep_identities(store, manifest.digest, identities)
     return manifest
 

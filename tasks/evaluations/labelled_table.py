@@ -21,7 +21,8 @@ from tasks.configuration import DataConfig, SplitConfig
 from tasks.data.contract.judge_process import dismiss_judge
 from tasks.data.contract.judgement import Findings, findings_of
 from tasks.data.contract.rules import SHORTEN
-from tasks.data.failures import explained_failures
+from tasks.data.failures import blamed_on_changes, explained_failures
+from tasks.data.identity.copies import warn_of_files_known
 from tasks.data.identity.fingerprints import ensure_unchanged, fingerprint_files, read_inputs
 from tasks.data.listing import list_source
 from tasks.data.pipeline import Preparation
@@ -67,12 +68,14 @@ def prepare_table(
     # Rows are not dealt: which column would do that, and whether it is there, does not matter.
     config = _as_trained(config, dataset).model_copy(update={"source": source, "split": SplitConfig()})
     files, left_out = list_source(config)
-    table = inspect_files(files, config) if format_of(files[0].name) == PARQUET else None
-    if table is None:
-        check_columns(files, config)
     own = LocalStore(folder / "store")
-    with explained_failures(config, folder), _own_advice():
-        inputs = read_inputs(config, files, fingerprint_files(files, folder)) | {"like": dataset.digest}
+    with blamed_on_changes(files), explained_failures(config, folder), _own_advice():
+        table = inspect_files(files, config) if format_of(files[0].name) == PARQUET else None
+        if table is None:
+            check_columns(files, config)
+        fingerprints = fingerprint_files(files, folder)
+        warn_of_files_known(files, fingerprints, dataset)
+        inputs = read_inputs(config, files, fingerprints) | {"like": dataset.digest}
         # Rows that `check` leaves decoded would be in the split that their ids give them.
         place = Place(config, own, FolderArea(folder / "units"), folder, folder / "source", files, leaves_rows=False)
         preparation = Preparation(place, None, inputs, None, run_plainly, OneByOne(), left_out)

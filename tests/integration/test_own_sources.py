@@ -1,8 +1,13 @@
 """A split with a source of its own has the rows of it and no others, however the preparation is cut."""
 
+import logging
+import os
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from storage.errors import ConfigurationError, ContractError
@@ -13,7 +18,7 @@ from tasks.data.pipeline import prepare_dataset
 from tests.helpers.bucket_sources import prepared
 from tests.helpers.cut_preparations import cut_small
 from tests.helpers.faulty_proxy import FaultyProxy
-from tests.helpers.parquet import inputs_of, read_rows, text_columns, text_config, write_table
+from tests.helpers.parquet import inputs_of, read_rows, text_columns, text_config, write_parquet, write_table
 from tests.helpers.s3_server import upload_folder
 
 PARTS = {"data": (400, 0), "validation": (60, 400), "test": (30, 460)}
@@ -96,3 +101,31 @@ def test_what_is_wrong_with_such_a_source_is_one_message_with_the_file(tmp_path:
     refuse(ContractError, r"the training split has no row of 1 of 4 classes")
     config = text_config(tmp_path / "data", split={"test_source": str(tmp_path / "data")})
     refuse(ConfigurationError, r"is in two sources: data\.source and data\.split\.test_source")
+
+
+@pytest.mark.parametrize("how", [shutil.copy, os.symlink, os.link])
+def test_a_file_whose_bytes_are_in_two_sources_is_refused(tmp_path: Path, how: Callable[[Path, Path], object]) -> None:
+    source = write_table(tmp_path / "data" / "a.parquet", text_columns(90))
+    (tmp_path / "test").mkdir()
+    how(source, tmp_path / "test" / "b.parquet")
+    config = text_config(tmp_path / "data", id=None, split={"test_source": str(tmp_path / "test")})
+    with pytest.raises(ConfigurationError, match=r"a\.parquet, of data\.source, and .*b\.parquet, of data\.split"):
+        prepare_dataset(config, LocalStore(tmp_path / "store"), tmp_path / "scratch")
+
+
+def test_files_without_rows_may_be_alike_and_copies_in_one_source_are_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    empty = pa.table(text_columns(90)).slice(0, 0).to_pydict()
+    schema = pa.table(text_columns(90)).schema
+    for name in ("data/empty.parquet", "test/empty.parquet"):
+        write_parquet(tmp_path / name, {field.name: pa.array(empty[field.name], field.type) for field in schema})
+    write_table(tmp_path / "data" / "a.parquet", text_columns(90))
+    shutil.copy(tmp_path / "data" / "a.parquet", tmp_path / "data" / "b.parquet")
+    write_table(tmp_path / "test" / "c.parquet", text_columns(30, 300))
+    config = text_config(tmp_path / "data", id=None, split={"test_source": str(tmp_path / "test")})
+    with caplog.at_level(logging.WARNING, logger="holdfast"):
+        prepare_dataset(config, LocalStore(tmp_path / "store"), tmp_path / "scratch")
+    assert (
+        "a.parquet and " in caplog.text and "b.parquet have the same bytes: their rows are in the data" in caplog.text
+    )

@@ -152,3 +152,19 @@ def test_a_source_that_changes_under_way_is_not_published(tmp_path: Path, kind: 
     with pytest.raises(ContractError, match="changed while it was being prepared"):
         prepare_dataset(text_config(source), store, tmp_path / "scratch", touch)
     assert not any(key.endswith("dataset.json") for key in store.list_keys(""))
+
+
+@pytest.mark.parametrize("after", ["fingerprint", "check"])
+@pytest.mark.parametrize("become", ["shorter", "another"])
+def test_whatever_a_source_that_changes_leads_to_is_called_that(tmp_path: Path, after: str, become: str) -> None:
+    source = write_table(tmp_path / "a.parquet", text_columns(200))
+
+    def change(phase: str, share: float) -> None:
+        if (phase, share) == (after, 1.0):
+            if become == "shorter":
+                os.truncate(source, source.stat().st_size // 2)
+            else:
+                write_table(source, text_columns(150))
+
+    with pytest.raises(ContractError, match=r"a\.parquet was changed while it was being prepared"):
+        prepare_dataset(text_config(source), LocalStore(tmp_path / "store"), tmp_path / "scratch", change)

@@ -77,7 +77,10 @@ class SourceFile(ABC):
 
     @abstractmethod
     def is_as_listed(self) -> bool:
-        """Whether all that was read up to now is of the version that was listed."""
+        """Whether all that was read up to now is of the version that was listed.
+
+        Raises `ConfigurationError` where that cannot be seen.
+        """
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,8 +115,10 @@ class LocalFile(SourceFile):
     def is_as_listed(self) -> bool:
         try:
             return _identity(self.path) == self.identity
-        except OSError:
-            return False  # gone, or not to be seen any more
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError as error:
+            raise cannot_read(self.place, error) from error
 
 
 def local_file(path: Path, name: str) -> LocalFile:

@@ -1,5 +1,6 @@
 """A table that a run was not trained on becomes what its own rows are: same tokens, numbers, categories, labels."""
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -80,3 +81,12 @@ def test_a_table_of_another_format_may_lack_the_column_that_splits_and_have_unse
         UNSEEN_INDEX,
         dataset.categorical[0].vocabulary.index("r1") + 2,
     }
+
+
+def test_a_table_that_is_a_file_of_the_training_data_is_said(
+    store: LocalStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config, dataset = prepare_run(store, tmp_path, "text")
+    with caplog.at_level(logging.WARNING, logger="holdfast"):
+        prepare_other(KINDS["text"][0], config, dataset, store, tmp_path)
+    assert "table.parquet has the same bytes as part-0.parquet of the run's data" in caplog.text

@@ -11,6 +11,7 @@ from training.batches.leaves import leaf_cut
 from training.batches.seeds import seed_initial_weights
 from training.configuration import ValidationConfig
 from training.data.reading import SampleReader
+from training.data.waiting import StoreWait, wait_of
 from training.loop import Segment
 from training.model.classifier import Classifier
 from training.model.compilation import compile_model
@@ -48,7 +49,9 @@ def build_segment(
         world=world,
         state=state,
         trainer=trainer,
-        validator=make_validator(spec, world, store, dataset, precision, "validation", spec.validation),
+        validator=make_validator(
+            spec, world, store, dataset, precision, "validation", spec.validation, wait_of(spec, flag, reporter.noted)
+        ),
         checkpointer=Checkpointer(spec, world, store, trainer, state, reporter, dataset.splits["train"].num_rows),
         restorer=Restorer(store, world, trainer),
         agreement=Agreement(world, flag),
@@ -65,10 +68,13 @@ def make_validator(
     precision: Precision,
     split: str,
     config: ValidationConfig,
+    wait: StoreWait,
 ) -> Validator:
     """A validator for `split`."""
     kept_bytes = KEPT_VALIDATION_BYTES if split == "validation" else 0
-    reader = SampleReader(store, dataset, split, spec.samples_folder, looks_ahead=True, kept_bytes=kept_bytes)
+    reader = SampleReader(
+        store, dataset, split, spec.samples_folder, looks_ahead=True, kept_bytes=kept_bytes, wait=wait
+    )
     cut = leaf_cut(spec.model, spec.train)
     return Validator(reader, cut, dataset.target, make_objective(spec, dataset, precision), precision, config, world)
 

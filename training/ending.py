@@ -12,8 +12,8 @@ from storage.errors import ConfigurationError, IncompatibleRunError
 from storage.objects.store import Store
 from storage.runs.run_state import Divergence, Outcome
 from storage.runs.segments import OutcomeRecord, write_outcome
-from training.divergence import DivergedError
 from training.memory.exhausted import LeafOutOfMemoryError
+from training.optimizer.divergence import DivergedError
 from training.saving.checkpointing import Checkpointer
 from training.specification import SegmentSpec
 from training.stopping import StopReason

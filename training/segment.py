@@ -12,6 +12,7 @@ from storage.runs.holders import process_age_seconds
 from training.batches.ahead import AssemblingAhead
 from training.batches.source import open_source
 from training.building import build_segment
+from training.data.waiting import wait_of
 from training.ending import Ending, describe_end
 from training.loop import Segment, train
 from training.model.first_weights import take_first_weights
@@ -39,7 +40,8 @@ def run_segment(spec: SegmentSpec, world: World, flag: StopFlag) -> Segment:
         precision = choose_precision(spec.train, world)
         join_process_group(spec.train, precision, world)
         dataset = load_dataset(store, spec.dataset_digest, spec.dataset_sha256)
-        source = open_source(spec, world, store, dataset, precision.device.type == "cuda", ahead)
+        wait = wait_of(spec, flag, reporter.noted)
+        source = open_source(spec, world, store, dataset, precision.device.type == "cuda", ahead, wait)
         segment = build_segment(spec, world, flag, store, dataset, precision, reporter, state)
         has_restored = spec.resume is not None and _restore(segment, [spec.resume, *spec.fallbacks])
         if spec.start is not None and not has_restored:

@@ -215,10 +215,7 @@ class LocalStore:
         return ObjectMissingError(f"{self.address}/{key} is missing.")
 
     def _unreadable(self, key: str, error: OSError) -> StoreError:
-        return _error_class(error)(
-            f"Cannot read from the store {self.address}: {error.strerror or error} (at {key}). "
-            "Check its address, that its disk has no errors and that you may read it, then run again."
-        )
+        return explain_unreadable(self.address, key, error)
 
     def _explained(self, key: str) -> "_Explained":
         return _Explained(self.address, key)
@@ -240,6 +237,14 @@ class _Explained:
                 f"Cannot write to the store {self.address}: {error.strerror or error} (at {self.key}). "
                 "Check that its folder is there or can be made, is writable and has space left, then run again."
             ) from error
+
+
+def explain_unreadable(address: str, key: str, error: OSError) -> StoreError:
+    """What to raise in place of the system's own error, also by who reads a file that the store has opened."""
+    return _error_class(error)(
+        f"Cannot read from the store {address}: {error.strerror or error} (at {key}). "
+        "Check its address, that its disk has no errors and that you may read it, then run again."
+    )
 
 
 def _error_class(error: OSError) -> type[StoreError]:

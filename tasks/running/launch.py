@@ -73,6 +73,7 @@ def make_specification(config: RunConfig, places: RunPlaces, state: RunState) ->
         divergence=config.divergence,
         rollbacks=state.rollbacks,
         budget_seconds=config.segment.seconds if lease.work == "train" else None,
+        store_seconds=config.retry.store_seconds,
     )
 
 

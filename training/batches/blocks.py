@@ -22,6 +22,7 @@ from training.batches.leaves import LeafCut, leaf_cut
 from training.data.order import Order, SampleOrder, Window
 from training.data.reading import SampleReader
 from training.data.shared_arrays import Arrays, Pieces, SharedArrays
+from training.data.waiting import StoreWait
 from training.specification import SegmentSpec
 from training.world import World
 
@@ -148,10 +149,13 @@ def open_blocks(
     dataset: DatasetManifest,
     looks_ahead: bool = False,
     assembles_for_all: bool = False,
+    wait: StoreWait | None = None,
 ) -> Blocks:
     """The blocks of a segment's run; how windows of samples are read for them, `SampleReader` says."""
     config = spec.train
-    reader = SampleReader(store, dataset, "train", spec.samples_folder, looks_ahead, reads_for_all=assembles_for_all)
+    reader = SampleReader(
+        store, dataset, "train", spec.samples_folder, looks_ahead, reads_for_all=assembles_for_all, wait=wait
+    )
     order = SampleOrder(reader.num_rows, reader.group_rows, config.seed)
     cut = leaf_cut(spec.model, config)
     return Blocks(reader, order, cut, config.batch_size, config.leaves, world, spec.rollbacks)

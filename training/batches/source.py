@@ -13,6 +13,7 @@ from storage.objects.store import Store
 from training.batches.ahead import AssemblingAhead
 from training.batches.blocks import Block, Blocks, open_blocks
 from training.batches.tensors import Leaf, to_leaves
+from training.data.waiting import StoreWait
 from training.specification import SegmentSpec
 from training.world import World
 
@@ -70,10 +71,19 @@ class BatchSource:
 
 
 def open_source(
-    spec: SegmentSpec, world: World, store: Store, dataset: DatasetManifest, pin: bool, ahead: AssemblingAhead | None
+    spec: SegmentSpec,
+    world: World,
+    store: Store,
+    dataset: DatasetManifest,
+    pin: bool,
+    ahead: AssemblingAhead | None,
+    wait: StoreWait | None = None,
 ) -> BatchSource:
-    """The batches of a segment. The first block is assembled `ahead` too, while this rank still prepares itself."""
+    """The batches of a segment. The first block is assembled `ahead` too, while this rank still prepares itself.
+
+    A store that does not answer is waited for by this rank, as `wait` says.
+    """
     if ahead is not None:
         ahead.begin(spec, world)
         ahead.assemble(spec.resume.step if spec.resume else 0)
-    return BatchSource(open_blocks(spec, world, store, dataset), pin, ahead)
+    return BatchSource(open_blocks(spec, world, store, dataset, wait=wait), pin, ahead)

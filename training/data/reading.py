@@ -16,6 +16,7 @@ from training.data.order import WINDOW_GROUPS, Order, Window
 from training.data.row_groups import RowGroups
 from training.data.samples import Samples, join
 from training.data.shared_arrays import KEPT_SETS, SharedArrays
+from training.data.waiting import StoreWait
 from training.data.windows import OwnWindows, SharedWindows, Windows
 
 
@@ -25,6 +26,7 @@ class SampleReader:
     With `looks_ahead` the window after the one that is read is decoded meanwhile, in a thread. As many windows stay in
     the folder as take `kept_bytes` in the shards, but at least the few that ranks need: what is read again is not
     decoded again. One that `reads_for_all` is alone in having need of windows, and keeps those it decodes in memory.
+    A store that does not answer is waited for as `wait` says.
     """
 
     def __init__(
@@ -36,6 +38,7 @@ class SampleReader:
         looks_ahead: bool = False,
         kept_bytes: int = 0,
         reads_for_all: bool = False,
+        wait: StoreWait | None = None,
     ) -> None:
         self.num_rows = dataset.splits[split].num_rows
         self.group_rows = dataset.row_group_rows
@@ -48,6 +51,7 @@ class SampleReader:
         kind = OwnWindows if reads_for_all else SharedWindows
         self._ahead = ThreadPoolExecutor(1, thread_name_prefix="next-window") if looks_ahead else None
         self._windows: Windows = kind(files, np.dtype(token_type(dataset.vocabulary_size)), self._ahead)
+        self._wait = wait or StoreWait()
         self._last_read: tuple[str, Samples] | None = None
 
     def read(self, order: Order, cursor: int, count: int) -> Samples:
@@ -62,7 +66,8 @@ class SampleReader:
         return self._last_read[1]
 
     def _open_window(self, order: Order, window: Window, key: str) -> Samples:
-        samples = self._windows.get(key, partial(self._decode_window, order, window))
+        decode = partial(self._decode_window, order, window)
+        samples = self._wait.read(f"Samples of split {self.split}", partial(self._windows.get, key, decode))
         following = order.window_after(window)
         if following is not None:
             self._windows.prepare(self._key(order, following), partial(self._decode_window, order, following))

@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 
 from storage.datasets import DatasetManifest, dataset_key, token_type
 from storage.errors import CorruptObjectError
+from storage.objects.local_store import explain_unreadable
 from storage.objects.store import Store
 from training.data.lookahead import look_ahead
 from training.data.samples import COLUMNS, Samples, new_array, samples_of
@@ -130,13 +131,20 @@ class RowGroups:
     def _explained(self, what: str) -> Iterator[None]:
         try:
             yield
-        except (OSError, pa.ArrowException, ValueError, LookupError, AttributeError) as error:
-            raise CorruptObjectError(
-                f"{what} cannot be read: {error}. Run `holdfast scrub` with the store's address {self._store.address}: "
-                "it reads what the store has, and says whether the data set is damaged and what to do. If it is not, "
-                "this machine's disk or its memory is: use another machine, or set scratch, or TMPDIR, to a folder on "
-                "another disk."
-            ) from error
+        except OSError as error:
+            if error.errno is None:  # Arrow's, of bytes that make no sense
+                raise self._damaged(what, error) from error
+            raise explain_unreadable(self._store.address, what, error) from error
+        except (pa.ArrowException, ValueError, LookupError, AttributeError) as error:
+            raise self._damaged(what, error) from error
+
+    def _damaged(self, what: str, error: Exception) -> CorruptObjectError:
+        return CorruptObjectError(
+            f"{what} cannot be read: {error}. Run `holdfast scrub` with the store's address {self._store.address}: "
+            "it reads what the store has, and says whether the data set is damaged and what to do. If it is not, "
+            "this machine's disk or its memory is: use another machine, or set scratch, or TMPDIR, to a folder on "
+            "another disk."
+        )
 
 
 class _Piece:

@@ -20,6 +20,7 @@ from storage.objects.store import Store
 from storage.runs.metric_values import metric_value
 from training.agreement import Agreement
 from training.building import make_model, make_objective, make_validator
+from training.data.waiting import wait_of
 from training.evaluating.calibration import Predictions, calibrate, most_rows
 from training.model.precision import choose_precision
 from training.process_group import join_process_group
@@ -69,6 +70,7 @@ class _Evaluation:
         self._spec = spec
         self._world = world
         self._reporter = Reporter(spec.progress_file, world, spec.train.batch_size)
+        self._flag = flag
         self._agreement = Agreement(world, flag)
         self._precision = choose_precision(spec.train, world)
 
@@ -108,7 +110,8 @@ class _Evaluation:
         self, model: nn.Module, data: Store, dataset: DatasetManifest, split: str, max_samples: int | None = None
     ) -> Predictions:
         config = self._spec.validation.model_copy(update={"max_samples": max_samples})
-        validator = make_validator(self._spec, self._world, data, dataset, self._precision, split, config)
+        wait = wait_of(self._spec, self._flag, self._reporter.noted)
+        validator = make_validator(self._spec, self._world, data, dataset, self._precision, split, config, wait)
         predictions = validator.predict(model, self._goes_on)
         if predictions is None:
             raise _StoppedError

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from storage.rollbacks.positions import learning_rate_factor
 from storage.runs.run_state import Divergence, RollbackRecord
 from training.configuration import TrainConfig
-from training.divergence import DivergedError
 from training.optimizer.adamw import STATE_KINDS, AdamW
+from training.optimizer.divergence import DivergedError
 
 # So small only after 51 steps more that overflowed than were answered by a rise: torch doubles the scale again after
 # 2,000 steps without an overflow.

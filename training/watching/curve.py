@@ -12,7 +12,7 @@ from torch import Tensor
 
 from storage.runs.metric_values import MetricValue, metric_value
 from training.configuration import DivergenceConfig
-from training.divergence import require_finite
+from training.optimizer.divergence import require_finite
 from training.sums.fixed_point import OUTSIDE, ROUNDED_AWAY
 from training.watching.spikes import SpikeWatch
 from training.watching.step_figures import StepFigures

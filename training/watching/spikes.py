@@ -13,7 +13,7 @@ import numpy as np
 
 from storage.runs.run_state import Divergence
 from training.configuration import DivergenceConfig
-from training.divergence import DivergedError
+from training.optimizer.divergence import DivergedError
 
 # The median absolute deviation of a normal distribution, as a part of its standard deviation, is 1 / 1.4826.
 SIGMAS_PER_DEVIATION = 1.4826

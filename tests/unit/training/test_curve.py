@@ -9,7 +9,7 @@ import torch
 from storage.runs.run_state import Divergence
 from tests.helpers.rollbacks import rollback_to
 from training.configuration import DivergenceConfig, TrainConfig
-from training.divergence import DivergedError
+from training.optimizer.divergence import DivergedError
 from training.optimizer.optimization import learning_rate
 from training.watching.curve import LossCurve
 from training.world import World

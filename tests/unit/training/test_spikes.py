@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from training.configuration import DivergenceConfig
-from training.divergence import DivergedError
+from training.optimizer.divergence import DivergedError
 from training.watching.spikes import LEAST_SIGMA_SHARE, SpikeWatch, find_spike, level_of
 
 DEFAULT = DivergenceConfig()

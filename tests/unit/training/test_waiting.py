@@ -1,0 +1,123 @@
+"""Samples that a store does not give for a while: waited for, told, not called damaged, and the same in the end."""
+
+import errno
+import io
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storage.datasets import DatasetManifest
+from storage.errors import CorruptObjectError, ObjectMissingError, StoreError, StoreUnavailableError
+from storage.objects.local_store import LocalStore
+from tests.helpers.datasets import publish_small_dataset
+from training.data import waiting
+from training.data.order import SampleOrder
+from training.data.reading import SampleReader
+from training.data.waiting import StoreWait
+
+ROWS = 600
+
+
+class Clock:
+    """A clock that moves when somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    for name in ("monotonic", "sleep"):
+        monkeypatch.setattr(time, name, getattr(made, name))
+    return made
+
+
+class Shard(io.RawIOBase):
+    """A shard whose bytes the system cannot read for now."""
+
+    def __init__(self, file: io.RawIOBase, number: int) -> None:
+        self._file, self._number = file, number
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        return self._file.seek(offset, whence)
+
+    def readinto(self, _buffer: Any) -> int:
+        raise OSError(self._number, "what the system says")
+
+
+class StoreAway(LocalStore):
+    """Gives no shard until the clock says so: it does not answer, or its files cannot be read."""
+
+    def __init__(self, root: Path, until: float, failure: int | None) -> None:
+        super().__init__(root)
+        self._until, self._failure = until, failure
+
+    def open(self, key: str) -> io.RawIOBase:
+        file = super().open(key)
+        if time.monotonic() >= self._until:
+            return file
+        if self._failure is None:
+            raise StoreUnavailableError("Cannot reach the store.")
+        return Shard(file, self._failure)
+
+
+@pytest.fixture
+def dataset(tmp_path: Path) -> DatasetManifest:
+    return publish_small_dataset(LocalStore(tmp_path / "store"), tmp_path / "work", ROWS)
+
+
+def read_first(store: LocalStore, dataset: DatasetManifest, folder: Path, wait: StoreWait | None) -> list[int]:
+    order = SampleOrder(dataset.splits["train"].num_rows, dataset.row_group_rows, seed=4)
+    rows: list[int] = SampleReader(store, dataset, "train", folder, wait=wait).read(order, 0, 50).rows.tolist()
+    return rows
+
+
+@pytest.mark.parametrize("failure", [None, errno.ESTALE, errno.ETIMEDOUT, errno.EIO])
+def test_a_store_that_is_away_for_minutes_ends_no_rank_and_changes_no_sample(
+    tmp_path: Path, dataset: DatasetManifest, clock: Clock, failure: int | None
+) -> None:
+    told: list[str] = []
+    store = StoreAway(tmp_path / "store", clock.now + 120, failure)
+    found = read_first(store, dataset, tmp_path / "samples", StoreWait(600, tell=told.append))
+    assert found == read_first(LocalStore(tmp_path / "store"), dataset, tmp_path / "other", None)
+    assert 120 <= clock.now <= 120 + waiting.LONGEST_PAUSE_SECONDS
+    assert len(told) == 2 and "cannot be read just now: waiting up to 600 s" in told[0] and "read again" in told[1]
+
+
+@pytest.mark.parametrize("failure", [None, errno.ESTALE])
+def test_who_has_waited_long_enough_or_is_asked_to_stop_says_that_the_store_is_away(
+    tmp_path: Path, dataset: DatasetManifest, clock: Clock, failure: int | None
+) -> None:
+    store = StoreAway(tmp_path / "store", clock.now + 10_000, failure)
+    with pytest.raises(StoreUnavailableError):
+        read_first(store, dataset, tmp_path / "samples", StoreWait(600))
+    assert 600 <= clock.now <= 601
+    asked_at = clock.now + 30
+    with pytest.raises(StoreUnavailableError):
+        read_first(store, dataset, tmp_path / "samples", StoreWait(600, lambda: clock.now >= asked_at))
+    assert asked_at <= clock.now <= asked_at + 1
+
+
+def test_what_cannot_pass_is_waited_for_by_nobody(tmp_path: Path, dataset: DatasetManifest, clock: Clock) -> None:
+    denied = StoreAway(tmp_path / "store", clock.now + 10_000, errno.EACCES)
+    with pytest.raises(StoreError) as caught:
+        read_first(denied, dataset, tmp_path / "samples", StoreWait(600))
+    assert not isinstance(caught.value, StoreUnavailableError | CorruptObjectError)
+    for path in (tmp_path / "store").rglob("train-*.parquet"):
+        path.write_bytes(path.read_bytes()[:-8] + b"nonsense")
+    with pytest.raises(CorruptObjectError):
+        read_first(LocalStore(tmp_path / "store"), dataset, tmp_path / "samples", StoreWait(600))
+    for path in (tmp_path / "store").rglob("train-*.parquet"):
+        path.unlink()
+    with pytest.raises(ObjectMissingError):
+        read_first(LocalStore(tmp_path / "store"), dataset, tmp_path / "other", StoreWait(600))
+    assert clock.now == 0

@@ -1,0 +1,68 @@
+"""Samples that a store does not give just now: they are waited for, as whoever supervises the ranks waits for it too.
+
+Invariant: nobody waits on after a request to stop. What is read is the same however long it takes.
+"""
+
+import logging
+import random
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from storage.errors import StoreUnavailableError
+from training.specification import SegmentSpec
+from training.stopping import StopFlag, StopReason
+
+FIRST_PAUSE_SECONDS = 1.0
+LONGEST_PAUSE_SECONDS = 20.0
+POLL_SECONDS = 0.2
+
+_logger = logging.getLogger("holdfast")
+_Result = TypeVar("_Result")
+
+
+def wait_of(spec: SegmentSpec, flag: StopFlag, tell: Callable[[str], None]) -> "StoreWait":
+    """As long as the specification says, and not longer than until somebody asks to stop; people are told."""
+    return StoreWait(spec.store_seconds, lambda: flag.reason() > StopReason.BUDGET, tell)
+
+
+class StoreWait:
+    """Waits for a store for `seconds`, unless `is_asked_to_stop` says there is no time. `tell` is for people."""
+
+    def __init__(
+        self,
+        seconds: float = 0.0,
+        is_asked_to_stop: Callable[[], bool] = lambda: False,
+        tell: Callable[[str], None] = lambda _words: None,
+    ) -> None:
+        self._seconds = seconds
+        self._is_asked_to_stop = is_asked_to_stop
+        self._tell = tell
+        self._pauses = random.Random()  # the shared one is seeded by the step, and nobody else may draw from it
+
+    def read(self, what: str, read: Callable[[], _Result]) -> _Result:
+        """What `read` gives, made again while the store does not answer. Raises its last `StoreUnavailableError`."""
+        began, longest = time.monotonic(), FIRST_PAUSE_SECONDS
+        has_told = False
+        while True:
+            try:
+                found = read()
+            except StoreUnavailableError as error:
+                left = began + self._seconds - time.monotonic()
+                if left <= 0 or self._is_asked_to_stop():
+                    raise
+                if not has_told:
+                    self._tell(f"{what} cannot be read just now: waiting up to {self._seconds:.0f} s. {error}")
+                    has_told = True
+                _logger.warning("%s cannot be read just now, %.0f s are left. %s", what, left, error)
+                self._pause(min(left, self._pauses.uniform(longest / 2, longest)))
+                longest = min(LONGEST_PAUSE_SECONDS, 2 * longest)
+            else:
+                if has_told:
+                    self._tell(f"{what} are read again, after {time.monotonic() - began:.0f} s.")
+                return found
+
+    def _pause(self, seconds: float) -> None:
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0 and not self._is_asked_to_stop():
+            time.sleep(min(left, POLL_SECONDS))  # a request to stop is only looked at, and wakes nobody

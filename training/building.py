@@ -17,6 +17,7 @@ from training.model.classifier import Classifier
 from training.model.compilation import compile_model
 from training.model.objective import Objective
 from training.model.precision import Precision
+from training.optimizer.checkpoint_budget import require_budget
 from training.saving.checkpointing import Checkpointer
 from training.saving.restoring import Restorer
 from training.specification import SegmentSpec
@@ -41,8 +42,9 @@ def build_segment(
     reporter: Reporter,
     state: TrainingState,
 ) -> Segment:
-    """All that training needs but its batches, at step 0."""
+    """All that training needs but its batches, at step 0. Raises `ConfigurationError`."""
     model = make_model(spec, dataset, precision)
+    require_budget(spec.checkpoint, sum(parameter.numel() for parameter in model.parameters()))
     trainer = Trainer(model, make_objective(spec, dataset, precision), spec.train, precision, world, spec.rollbacks)
     return Segment(
         spec=spec,

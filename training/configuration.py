@@ -122,8 +122,8 @@ class TrainConfig(ConfigModel):
     patience: int | None = Field(
         None,
         ge=1,
-        description="Validations in a row without a better AUC or macro-F1 after which training ends. At each better "
-        "one a checkpoint is saved; checkpoint.keep_best keeps it. Default: all steps are made.",
+        description="Validations in a row without a better AUC or macro-F1 after which training ends; the best model "
+        "has a checkpoint, see checkpoint.keep_best. Default: all steps are made.",
     )
 
     @property
@@ -230,7 +230,7 @@ class GateConfig(ConfigModel):
 class CheckpointConfig(ConfigModel):
     """When checkpoints are written, and which of the promoted ones stay.
 
-    The resume point, the one before it and what is being read stay in any case.
+    The resume point, the one before it, the best one and what is being read stay in any case.
     """
 
     every_steps: int = Field(2000, ge=1, description="Steps between two checkpoints.")
@@ -247,7 +247,11 @@ class CheckpointConfig(ConfigModel):
     )
     keep: int = Field(3, ge=2, description="Newest checkpoints that stay: the resume point and its fallbacks.")
     keep_best: int = Field(
-        1, ge=0, description="Checkpoints that stay because their validation was the best: by AUC, or by macro-F1."
+        1,
+        ge=0,
+        description="Checkpoints that stay because their validation was the best: by AUC, or by macro-F1. At each "
+        "validation that is better than all before a checkpoint is saved, whatever the cadence; the best one stays in "
+        "any case. 0: none is saved or stays for that.",
     )
     keep_every_steps: int | None = Field(
         None,
@@ -258,11 +262,17 @@ class CheckpointConfig(ConfigModel):
     keep_bytes: int | None = Field(
         None,
         ge=1,
-        description="Bytes that all checkpoints that stay may take. Beyond it milestones go first, the oldest ahead, "
-        "then the newest ones, and the best ones last. Unbounded if not given.",
+        description="Bytes that all checkpoints that stay may take: three of them at least, the resume point, the one "
+        "before it and the best one. Beyond it milestones go first, the oldest ahead, then the newest ones, and the "
+        "other best ones last. Unbounded if not given.",
     )
 
     gate: GateConfig = GateConfig()
+
+    @property
+    def num_always_kept(self) -> int:
+        """How many stay whatever `keep_bytes` says: the resume point, the one before it, and the best one."""
+        return 3 if self.keep_best else 2
 
     def retention(self, divergence: DivergenceConfig) -> RetentionPolicy:
         """What these fields mean for the checkpoints of a run, which may have to go back to one of them."""

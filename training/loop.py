@@ -26,9 +26,8 @@ from training.world import World
 
 # A save that takes longer hangs, most likely: on a network file system, for instance, a write may never return.
 LONG_SAVE_SECONDS = LONGEST_EVERY_SECONDS
-# For a save under way: of training, where the best model so far is to be saved, and of ranks that are to stop, for that
-# of the best model. Whoever asked them to stop may soon kill them.
-LONGEST_WAIT_SECONDS, LONGEST_STAY_SECONDS = 60.0, 10.0
+# Of ranks that were asked to stop, for the save of the best model that is under way: they may soon be killed.
+LONGEST_STAY_SECONDS = 10.0
 POLL_SECONDS = 0.01
 # Fewer values that count as zero are not worth a word.
 NOTED_SHARE = 0.01
@@ -64,7 +63,7 @@ def train(segment: Segment, batches: Iterator[Batch]) -> StopReason:
         is_complete = _is_at_end(segment)
         decision = segment.agreement.decide(_save_is_due(segment), segment.checkpointer.writing)
         if decision.stop or is_complete:
-            _save_and_leave(segment)
+            _save_and_leave(segment, is_stopped=bool(decision.stop))
             return StopReason.NONE if is_complete else decision.stop
         segment.checkpointer.advance(decision.writing)
         if decision.save and not _save_when_possible(segment):
@@ -131,10 +130,8 @@ def _save_is_due(segment: Segment) -> bool:
 
 
 def _best_is_due(segment: Segment) -> bool:
-    """With patience a run trains on past its best model: that one has a checkpoint."""
-    return (
-        segment.spec.train.patience is not None and segment.state.has_new_best and not segment.checkpointer.is_saved()
-    )
+    """A run may train on past its best model: that one has a checkpoint, by the validations and nothing else."""
+    return segment.spec.checkpoint.keep_best > 0 and segment.state.has_new_best and not segment.checkpointer.is_saved()
 
 
 def _make_way(segment: Segment) -> bool:
@@ -144,30 +141,34 @@ def _make_way(segment: Segment) -> bool:
     """
     if segment.checkpointer.is_idle or segment.has_waited_for_save:
         return True
-    if not _finish_save(segment, LONGEST_WAIT_SECONDS, is_leaving=False):
+    if _finish_save(segment):
         return False
     segment.has_waited_for_save = not segment.checkpointer.is_idle
     if segment.has_waited_for_save:
         segment.reporter.noted(
             f"The model of step {segment.state.step:,}, the best so far, gets no checkpoint: the save before it is "
-            f"still under way after {LONGEST_WAIT_SECONDS:g} s more. Training goes on."
+            f"still under way after {LONG_SAVE_SECONDS:g} s more. Training goes on."
         )
     return True
 
 
-def _finish_save(segment: Segment, longest_seconds: float, is_leaving: bool) -> bool:
-    """Go on with the save under way for so long, at most; false if all are to stop, and not because they leave."""
-    checkpointer, began, waits = segment.checkpointer, time.monotonic(), True
+def _finish_save(segment: Segment, longest_seconds: float | None = None) -> bool:
+    """Go on with the save under way, for as long as a save may take if nothing else is said; whether all are to stop.
+
+    They go on for so long where they were to stop before; asked meanwhile, they stop at once.
+    """
+    checkpointer, waits = segment.checkpointer, True
+    ends = time.monotonic() + (LONG_SAVE_SECONDS if longest_seconds is None else longest_seconds)
     with segment.reporter.phase("save"):
         while waits and not checkpointer.is_idle:
             segment.reporter.alive()
-            decision = segment.agreement.decide(time.monotonic() - began < longest_seconds, checkpointer.writing)
-            if decision.stop and not is_leaving:
-                return False
+            decision = segment.agreement.decide(time.monotonic() < ends, checkpointer.writing)
+            if decision.stop and longest_seconds is None:
+                return True
             checkpointer.advance(decision.writing)
             waits = decision.save
             time.sleep(POLL_SECONDS)  # a thread of this process writes
-    return True
+    return False
 
 
 def _note_rounding(segment: Segment) -> None:
@@ -214,11 +215,12 @@ def _tell_of_long_save(segment: Segment) -> None:
         )
 
 
-def _save_and_leave(segment: Segment) -> None:
+def _save_and_leave(segment: Segment, is_stopped: bool) -> None:
     if segment.checkpointer.is_saved_for_good():
         return
-    if segment.spec.train.patience is not None and segment.checkpointer.step_under_way == segment.state.best_step:
-        _finish_save(segment, LONGEST_STAY_SECONDS, is_leaving=True)  # a newer save would take its place
+    # The save of the best model comes to its end first: a newer one would take its place.
+    if segment.checkpointer.is_saving_best and (is_stopped or _finish_save(segment)):
+        _finish_save(segment, LONGEST_STAY_SECONDS)
     with segment.reporter.phase("save"):
         segment.checkpointer.save_now()
     _note_rounding(segment)

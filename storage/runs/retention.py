@@ -2,7 +2,8 @@
 
 What claims a checkpoint, in the order in which a byte budget takes it away last:
 
-    1. protected     the resume point, its fallback (the next older one), and what is being read: stay in any case
+    1. protected     the resume point, its fallback (the next older one), the best one where there is to be one, and
+                     what is being read: stay in any case
     2. rollback      the newest one that is old enough to go back to should the very next step diverge; behind it the
                      oldest of the younger ones, which takes its place once it is old enough
     3. best          the best N by the headline metric, better ones first; of equal ones the older; never one whose
@@ -76,7 +77,7 @@ def retain(
 ) -> list[RetentionDecision]:
     """What becomes of each of a run's promoted checkpoints, newest first."""
     newest_first = sorted(records, key=_age, reverse=True)
-    claims = _protected(newest_first, being_read)
+    claims = _protected(newest_first, policy, being_read)
     for rule in (_rollback, _best, _newest, _milestones):
         for path, claim in rule(newest_first, policy).items():
             claims.setdefault(path, []).append(claim)
@@ -100,10 +101,14 @@ def _age(record: CheckpointRecord) -> tuple[int, int]:
     return record.step, record.fence
 
 
-def _protected(newest_first: Sequence[CheckpointRecord], being_read: Collection[str]) -> dict[str, list[_Claim]]:
+def _protected(
+    newest_first: Sequence[CheckpointRecord], policy: RetentionPolicy, being_read: Collection[str]
+) -> dict[str, list[_Claim]]:
     words = {record.path: ["being read"] for record in newest_first if record.path in being_read}
     for record, role in zip(newest_first, ("the resume point", "the resume point's fallback"), strict=False):
         words[record.path] = [role, *words.get(record.path, [])]
+    for record in best_first(newest_first)[: min(policy.best, 1)]:
+        words[record.path] = [*words.get(record.path, []), "the best one"]
     return {path: [_Claim((PROTECTED, 0), text) for text in texts] for path, texts in words.items()}
 
 
@@ -121,11 +126,9 @@ def _rollback(newest_first: Sequence[CheckpointRecord], policy: RetentionPolicy)
 
 
 def _best(newest_first: Sequence[CheckpointRecord], policy: RetentionPolicy) -> dict[str, _Claim]:
-    best = best_first(newest_first)[: policy.best]
-    return {
-        record.path: _Claim((BEST, index), f"one of the best {policy.best}" if policy.best > 1 else "the best one")
-        for index, record in enumerate(best)
-    }
+    others = best_first(newest_first)[1 : policy.best]
+    words = f"one of the best {policy.best}"
+    return {record.path: _Claim((BEST, index), words) for index, record in enumerate(others)}
 
 
 def _newest(newest_first: Sequence[CheckpointRecord], policy: RetentionPolicy) -> dict[str, _Claim]:

@@ -55,7 +55,7 @@ def plan_storage(
     milestones = steps_total // policy.keep_every_steps if policy.keep_every_steps else 0
     kept = (policy.keep + policy.keep_best + milestones) * checkpoint_bytes
     if policy.keep_bytes is not None:
-        kept = min(kept, max(policy.keep_bytes, 2 * checkpoint_bytes))
+        kept = min(kept, max(policy.keep_bytes, policy.num_always_kept * checkpoint_bytes))
     return StorageUse(checkpoint_bytes, kept + checkpoint_bytes, prices)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from storage.checkpoints.checkpoints import (
     STATE_NAME,
     FoundCheckpoint,
+    find_complete_checkpoints,
     hash_weights,
     read_checkpoint_file,
     validate_for_promotion,
@@ -57,6 +58,7 @@ def promote_checkpoint(
     validate_for_promotion(found, places.store, config.train.batch_size, head.rollbacks)
     state = json.loads(read_checkpoint_file(places.store, found, STATE_NAME))
     _look_at_history(places.store, state)
+    _promote_best_before(config, places, found, state, holder)
     record, figures = _describe(found, places.store, state), read_figures(state)
     refusal = find_refusal(figures, record.step, config.train, config.checkpoint.gate)
     if figures is not None and refusal is not None:
@@ -66,6 +68,26 @@ def promote_checkpoint(
     change = promote(record, config.checkpoint.retention(config.divergence), changes, holder)
     clear_strays(places, places.manifest.commit(f"promoted step {record.step}", change))
     return record
+
+
+def _promote_best_before(
+    config: RunConfig, places: RunPlaces, found: FoundCheckpoint, state: Mapping[str, Any], holder: Holder | None
+) -> None:
+    """Promote the best model's checkpoint, if `found` is a later one and would overtake it: none can then follow.
+
+    It is not promoted yet where the store did not answer, or where nobody supervised the ranks any more.
+    """
+    step = (state.get("best") or {}).get("step")
+    point = places.manifest.load_head().state.promoted
+    is_overtaken = step is not None and (point.step if point else 0) < step < found.index.step
+    if not config.checkpoint.keep_best or not is_overtaken:
+        return
+    for checkpoint in find_complete_checkpoints(places.store, places.manifest.run, found.index.fence):
+        if checkpoint.index.step == step:
+            try:
+                promote_checkpoint(config, places, checkpoint.path, checkpoint.digest, holder)
+            except CorruptObjectError as error:
+                warn(f"The best model's checkpoint, of step {step:,}, is damaged and cannot be kept: {error}")
 
 
 def _look_at_history(store: Store, state: Mapping[str, Any]) -> None:

@@ -50,11 +50,12 @@ def make_checkpoint(
     validated_step: int | None = None,
     versions: dict[str, str] | None = None,
     history: HistoryPart | None = None,
+    best_step: int = 0,
 ) -> FoundCheckpoint:
     """A complete checkpoint of a model of two tensors; all values are `value`, or the step.
 
-    With a `validated_step` it knows of one validation, made there, whose macro-F1 is a thousandth of that step. What
-    was before stands in the part `history`.
+    With a `validated_step` it knows of one validation, made there, whose macro-F1 is a thousandth of that step, and of
+    a best one at `best_step`. What was before stands in the part `history`.
     """
     # A store may keep the very file that it is given: each checkpoint has files of its own.
     folder = folder / f"{step}-{fence}"
@@ -63,7 +64,7 @@ def make_checkpoint(
     files = {
         "model.safetensors": save({"weight": weights, "bias": weights[0].copy()}),
         "optimizer.safetensors": save({"exp_avg.weight": weights}),
-        STATE_NAME: json.dumps({"step": step, **_validation_at(validated_step, history)}).encode(),
+        STATE_NAME: json.dumps({"step": step, **_validation_at(validated_step, history, best_step)}).encode(),
     }
     path = checkpoint_path(run, step, fence)
     index = CheckpointIndex(
@@ -82,14 +83,14 @@ def make_checkpoint(
     return write_index(store, index)
 
 
-def _validation_at(step: int | None, earlier: HistoryPart | None) -> dict[str, Any]:
+def _validation_at(step: int | None, earlier: HistoryPart | None, best_step: int) -> dict[str, Any]:
     before = {"earlier": earlier.model_dump(mode="json")} if earlier else {}
     if step is None:
         return {"validated_step": None, "best": None, "history": {"loss": [], "validation": [], **before}}
     validation = {"step": step, "metrics": {"loss": 0.5, "macro_f1": step / 1000}}
     return {
         "validated_step": step,
-        "best": {"metric": "macro_f1", "value": 1.0, "step": 0},
+        "best": {"metric": "macro_f1", "value": 1.0, "step": best_step},
         "history": {"loss": [], "validation": [validation], **before},
     }
 

@@ -27,11 +27,12 @@ def make_spec(
     resume: FoundCheckpoint | None = None,
     budget_seconds: float | None = None,
     every_steps: int = 7,
+    keep_best: int = 0,
     background: bool = False,
     model: ModelConfig = SMALL_MODEL,
     **train: Any,
 ) -> SegmentSpec:
-    """A segment of 20 steps, six leaves a step, with a checkpoint every `every_steps`.
+    """A segment of 20 steps, six leaves a step, with a checkpoint every `every_steps` and no other.
 
     Steps of milliseconds would overtake saves beside training: these are made at once, so it is known which there are.
     """
@@ -48,7 +49,7 @@ def make_spec(
         model=model,
         train=TrainConfig(**settings),
         validation=ValidationConfig(every_steps=10, batch_size=20),
-        checkpoint=CheckpointConfig(every_steps=every_steps, background=background),
+        checkpoint=CheckpointConfig(every_steps=every_steps, keep_best=keep_best, background=background),
         budget_seconds=budget_seconds,
     )
 

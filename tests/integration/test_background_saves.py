@@ -316,14 +316,14 @@ def hangs_at_step_5(spec: SegmentSpec, world: World) -> Any:
 def hangs_before_the_best(spec: SegmentSpec, world: World) -> Any:
     """The first validation, at step 10, is the best so far while the save of step 5 hangs."""
     let_the_save_of_step_5_hang()
-    loop.LONGEST_WAIT_SECONDS = 0.5
+    loop.LONG_SAVE_SECONDS = 0.5
     return train_segment(spec, world)
 
 
 def test_a_save_that_hangs_where_the_best_model_is_to_be_saved_is_not_waited_for_for_ever(
     store: LocalStore, dataset: DatasetManifest, tmp_path: Path
 ) -> None:
-    settings: dict[str, Any] = {"steps": 12, "every_steps": 5, "background": True, "patience": 9, "ranks": 2}
+    settings: dict[str, Any] = {"steps": 12, "every_steps": 5, "background": True, "keep_best": 1, "ranks": 2}
     spec = make_spec(store, dataset, tmp_path / "segment", **settings)
     assert train_forked(spec, store, hangs_before_the_best).outcome == "completed", read_log(spec)
     notes = [report.note for report in read_reports(spec) if report.note]
@@ -336,9 +336,9 @@ def stopped_while_it_waits(spec: SegmentSpec, world: World) -> Any:
     let_the_save_of_step_5_hang()
     flag, noted = StopFlag(), loop._finish_save
 
-    def stopping(segment: loop.Segment, longest_seconds: float, is_leaving: bool) -> bool:
+    def stopping(segment: loop.Segment, longest_seconds: float | None = None) -> bool:
         flag.reason = lambda: StopReason.PREEMPTED  # type: ignore[method-assign]
-        return noted(segment, longest_seconds, is_leaving)
+        return noted(segment, longest_seconds)
 
     loop._finish_save = stopping
     return run_segment(spec, world, flag)
@@ -347,7 +347,7 @@ def stopped_while_it_waits(spec: SegmentSpec, world: World) -> Any:
 def test_a_stop_while_the_best_model_waits_for_a_save_saves_that_model(
     store: LocalStore, dataset: DatasetManifest, tmp_path: Path
 ) -> None:
-    settings: dict[str, Any] = {"steps": 12, "every_steps": 5, "background": True, "patience": 9}
+    settings: dict[str, Any] = {"steps": 12, "every_steps": 5, "background": True, "keep_best": 1}
     spec = make_spec(store, dataset, tmp_path / "segment", **settings)
     outcome = train_forked(spec, store, stopped_while_it_waits)
     assert (outcome.outcome, outcome.last_step) == ("preempted", 10), read_log(spec)
@@ -372,7 +372,7 @@ def stopped_beside_the_best_save(spec: SegmentSpec, world: World) -> Any:
 def test_ranks_that_are_stopped_beside_the_save_of_the_best_model_keep_it(
     ranks: int, store: LocalStore, dataset: DatasetManifest, tmp_path: Path
 ) -> None:
-    settings: dict[str, Any] = {"steps": 300, "every_steps": 1000, "background": True, "patience": 9, "ranks": ranks}
+    settings: dict[str, Any] = {"steps": 300, "every_steps": 1000, "background": True, "keep_best": 1, "ranks": ranks}
     spec = make_spec(store, dataset, tmp_path / "segment", **settings)
     assert train_forked(spec, store, stopped_beside_the_best_save).outcome == "preempted", read_log(spec)
     best, last = sorted(checkpoints_of(store, spec))

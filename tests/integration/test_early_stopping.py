@@ -1,22 +1,34 @@
 """Early stopping follows from the validations alone: interrupted or not, a run ends at one step, with one best."""
 
+import functools
 import random
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from storage.checkpoints.checkpoints import FoundCheckpoint
+from storage.errors import StoreError
 from storage.runs.segments import find_outcome
 from tasks.corpora.generate import generate_corpus
 from tests.helpers.commands import Runner
 from tests.helpers.elastic_kills import kill_at_a_random_moment
 from tests.helpers.elastic_runs import Runs, require_the_same
 from tests.helpers.operators import CONFIGURATION
+from tests.helpers.processes import train_segment
 from tests.helpers.training import read_log, read_state, train_forked
+from training import loop
+from training.saving import writer as writer_module
+from training.specification import SegmentSpec
+from training.watching.validation import Validator
+from training.world import World
+
+# Tests take the place of functions in it that it only imports.
+checkpoint_writer: Any = writer_module
 
 # A validation every 10 steps, of a model that soon has learned what there is.
-PATIENT: dict[str, Any] = {"steps": 400, "patience": 2, "every_steps": 1000}
+PATIENT: dict[str, Any] = {"steps": 400, "patience": 2, "every_steps": 1000, "keep_best": 1}
 
 
 def end_of(runs: Runs, checkpoints: dict[int, FoundCheckpoint]) -> tuple[int, dict[str, Any]]:
@@ -68,6 +80,59 @@ def test_the_best_step_has_a_checkpoint_also_where_another_save_is_under_way_the
         value = validation["metrics"]["macro_f1"]
         assert value <= best or validation["step"] in found
         best = max(best, value)
+
+
+def test_without_patience_too_the_best_model_has_a_checkpoint(tmp_path: Path) -> None:
+    runs = Runs(tmp_path)
+    found = runs.train(1, steps=60, every_steps=1000, keep_best=1)
+    last = read_state(runs.store, found[60])
+    assert last["best"]["step"] in found
+    best = -1.0
+    for validation in last["history"]["validation"]:
+        value = validation["metrics"]["macro_f1"]
+        assert (validation["step"] in found) == (value > best or validation["step"] == 60)
+        best = max(best, value)
+
+
+def with_a_slow_save_of_the_best(spec: SegmentSpec, world: World, failures: int) -> Any:
+    """The save of step 10, the best of a run whose validations give ever less, is slow and fails at first."""
+    put, begun = checkpoint_writer.put_checkpoint_file, list[float]()
+    checkpoint_writer.ATTEMPTS, checkpoint_writer.DELAY_SECONDS = 1, 0.01
+    loop.LONGEST_STAY_SECONDS = 0.01
+
+    def worse(validator: Validator, *_arguments: Any) -> dict[str, float]:
+        begun.append(0.0)
+        return {"loss": 1.0, "macro_f1": 1 / len(begun)}
+
+    def slow_put(store: Any, path: str, *rest: Any) -> Any:
+        if "/000000000010-" in path and path.endswith("model.safetensors"):
+            time.sleep(0.7)  # the run has come to its end by then
+            failed = spec.scratch_folder / "failed"
+            failed.touch()
+            if len(failed.read_text()) < failures:
+                failed.write_text(failed.read_text() + "x")
+                raise StoreError("not now")
+        return put(store, path, *rest)
+
+    Validator.validate = worse  # type: ignore[method-assign, assignment]
+    checkpoint_writer.put_checkpoint_file = slow_put
+    return train_segment(spec, world)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_at_its_regular_end_a_run_waits_for_the_save_of_the_best_model_and_repeats_one_that_failed(
+    ranks: int, tmp_path: Path
+) -> None:
+    runs = Runs(tmp_path)
+    spec = runs.next_spec(ranks, steps=20, every_steps=1000, keep_best=1, background=True)
+    target = functools.partial(with_a_slow_save_of_the_best, failures=2)
+    assert train_forked(spec, runs.store, target).outcome == "completed", read_log(spec)
+    assert list(runs.checkpoints_of(spec)) == [20, 10], read_log(spec)
+    assert (spec.scratch_folder / "failed").read_text() == "xx"
+    straight = runs.train(
+        1, steps=20, every_steps=10, target=functools.partial(with_a_slow_save_of_the_best, failures=0)
+    )
+    require_the_same(runs.checkpoints_of(spec)[20], straight[20], runs)
 
 
 @pytest.mark.slow

@@ -4,7 +4,8 @@ Weights and optimizer moments are tensors under their names (safetensors); every
 so a checkpoint from a stranger's bucket cannot run code. Each rank writes a share of the files; when the ranks have
 agreed at a step boundary that all are in the store, the first one writes the index. Invariant: a checkpoint is the
 state at one step boundary; one that is not finished is never found, and none is begun before every rank's thread is
-done with the one before: until then it may read the buffers.
+done with the one before: until then it may read the buffers. A save of the best model so far that failed is made again
+from these, until it is there or a better model is.
 """
 
 import threading
@@ -61,12 +62,15 @@ class _Save:
     """
 
     step: int
+    validated_step: int | None
     path: str
     tensors: StateTensors
     num_tables: int
     num_parts: int
     began: float
     stall_seconds: float = 0.0
+    part: SavePart | None = None  # what this rank writes of it beside training
+    has_failed: bool = False
 
 
 class Checkpointer:
@@ -105,9 +109,11 @@ class Checkpointer:
         return self._phase is _Phase.IDLE
 
     @property
-    def step_under_way(self) -> int | None:
-        """Of the save that may still come to a good end, if there is one."""
-        return self._save.step if self._save is not None and self._phase in (_Phase.FILES, _Phase.INDEX) else None
+    def is_saving_best(self) -> bool:
+        """Whether the save under way is of the best model so far. The same on all ranks."""
+        if self.is_idle or self._save is None or self._spec.checkpoint.keep_best == 0:
+            return False
+        return self._save.step == self._state.best_step and self._save.validated_step == self._save.step
 
     @property
     def writing(self) -> Writing:
@@ -133,16 +139,18 @@ class Checkpointer:
         """Copy the state at this step boundary, and have the copy written beside training."""
         save = self._save = self._start()
         self._snapshot.take(save.tensors)
-        part = self._own_part(save, self._snapshot.own)
+        save.part = self._own_part(save, self._snapshot.own)
+        self._begin_files(save.part)
+        self._mark_saved()
+        save.stall_seconds = time.perf_counter() - save.began
 
+    def _begin_files(self, part: SavePart) -> None:
         def write(given_up: threading.Event) -> WrittenPart:
             self._snapshot.wait()
             return self._writer.write(part, given_up)
 
         self._writer.start(write)
         self._phase = _Phase.FILES
-        self._mark_saved()
-        save.stall_seconds = time.perf_counter() - save.began
 
     def advance(self, writing: Writing) -> None:
         """Do what is next for the save under way, now that all ranks' words on it come to `writing`."""
@@ -151,7 +159,7 @@ class Checkpointer:
         elif writing is Writing.FAILED:
             self._drop()
         elif writing is Writing.DONE and self._phase is _Phase.DROPPED:
-            self._phase = _Phase.IDLE
+            self._repeat_or_let_go()
         elif writing is Writing.DONE and self._phase is _Phase.FILES:
             self._begin_index()
         elif writing is Writing.DONE:
@@ -185,7 +193,8 @@ class Checkpointer:
             self._parts.append(sealed)
         path = checkpoint_path(self._spec.run, self._state.step, self._spec.fence)
         tensors = StateTensors(self._trainer)
-        return _Save(self._state.step, path, tensors, len(self._tables), len(self._parts), began)
+        num_tables, num_parts = len(self._tables), len(self._parts)
+        return _Save(self._state.step, self._state.validated_step, path, tensors, num_tables, num_parts, began)
 
     def _prepare(self) -> None:
         """Allocate the buffers once the optimizer has its state: after the first step, not within the first save."""
@@ -233,12 +242,20 @@ class Checkpointer:
         """Report the save that failed on some rank, and have all threads stop. Nobody waits for them here."""
         assert self._save is not None
         self._phase = _Phase.DROPPED
-        if self._world.is_first:
+        if self._world.is_first and not self._save.has_failed:
             reason = (
                 self._writer.failure() or "another rank could not write its files; its error is in the segment's log"
             )
             self._reporter.save_failed(f"The checkpoint of step {self._save.step} could not be written: {reason}")
+        self._save.has_failed = True
         self._writer.cancel()
+
+    def _repeat_or_let_go(self) -> None:
+        """No rank's thread is at the save that failed any more: its buffers still have the state."""
+        if self.is_saving_best and self._save is not None and self._save.part is not None:
+            self._begin_files(self._save.part)
+        else:
+            self._phase = _Phase.IDLE
 
     def _record(self, save: _Save, found: FoundCheckpoint, is_on_cadence: bool) -> None:
         """The checkpoint exists: what its ledger has is not written again, and whoever promotes is told."""

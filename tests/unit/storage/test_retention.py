@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.runs.metric_values import MetricValue
-from storage.runs.retention import RetentionPolicy, find_being_read, kept_of, retain
+from storage.runs.retention import RetentionPolicy, best_first, find_being_read, kept_of, retain
 from storage.runs.run_state import CheckpointRecord, Holder, Lease, RunState
 from storage.runs.transitions import promote
 
@@ -68,12 +68,13 @@ def checkpoints_and_readers(draw: st.DrawFn) -> tuple[list[CheckpointRecord], li
 
 
 @given(checkpoints_and_readers(), POLICIES)
-def test_the_resume_point_its_fallback_and_what_is_being_read_always_stay(
+def test_the_resume_point_its_fallback_the_best_one_and_what_is_being_read_always_stay(
     drawn: tuple[list[CheckpointRecord], list[str]], policy: RetentionPolicy
 ) -> None:
     records, being_read = drawn
     kept = kept_of(retain(records, policy, being_read))
     assert kept[:2] == records[:2]
+    assert policy.best == 0 or all(record in kept for record in best_first(records)[:1])
     assert {record.path for record in records if record.path in being_read} <= {record.path for record in kept}
 
 
@@ -84,7 +85,8 @@ def test_the_budget_is_met_unless_only_protected_ones_are_left(
     records, being_read = drawn
     kept = kept_of(retain(records, policy, being_read))
     is_met = policy.max_bytes is None or sum(record.num_bytes for record in kept) <= policy.max_bytes
-    assert is_met or {record.path for record in kept} <= {record.path for record in records[:2]} | set(being_read)
+    best = best_first(records)[: min(policy.best, 1)]
+    assert is_met or {record.path for record in kept} <= {r.path for r in [*records[:2], *best]} | set(being_read)
 
 
 @given(checkpoints_and_readers(), POLICIES, st.randoms())
@@ -133,7 +135,7 @@ def test_the_newest_the_best_and_the_milestones_stay_each_with_its_reason() -> N
         60: "the resume point's fallback, one of the newest 2",
         50: "the milestone of step 50",
         40: "one of the best 2",
-        30: "one of the best 2, the milestone of step 25",
+        30: "the best one, the milestone of step 25",
     }
 
 
@@ -145,7 +147,7 @@ def test_of_equally_good_ones_the_older_stays() -> None:
 def test_a_budget_takes_milestones_first_the_oldest_ahead_then_the_newest_then_the_best() -> None:
     metrics = {10: None, 20: None, 30: 0.9, 40: None, 50: None, 60: None}
     records = [checkpoint(step, metric=metric) for step, metric in metrics.items()]
-    order = [[60, 50], [60, 50, 30], [60, 50, 40, 30], [60, 50, 40, 30, 20], [60, 50, 40, 30, 20, 10]]
+    order = [[60, 50, 30], [60, 50, 30], [60, 50, 40, 30], [60, 50, 40, 30, 20], [60, 50, 40, 30, 20, 10]]
     for num_kept, expected in enumerate(order, start=2):
         policy = RetentionPolicy(newest=3, best=1, every_steps=10, max_bytes=10 * num_kept)
         assert kept_steps(records, policy) == expected

@@ -178,10 +178,10 @@ def test_storage_is_what_the_policy_keeps_and_what_the_saves_ask_for() -> None:
     assert use.dollars_per_month(100) > use.dollars_per_month(200) > 7 * 1.49 * 0.02
 
 
-def test_a_byte_budget_bounds_what_is_kept_but_not_below_two() -> None:
+def test_a_byte_budget_bounds_what_is_kept_but_not_below_three() -> None:
     prices = StoragePrices(0.02, 0)
-    kept = [plan_storage(100, CheckpointConfig(keep_bytes=budget), 10, prices).kept_bytes for budget in (1, 250, 9999)]
-    assert kept == [300, 350, 500]
+    kept = [plan_storage(100, CheckpointConfig(keep_bytes=budget), 10, prices).kept_bytes for budget in (1, 350, 9999)]
+    assert kept == [400, 450, 500]
 
 
 def test_requests_cost_in_a_bucket_and_not_in_a_folder_unless_said_otherwise() -> None:

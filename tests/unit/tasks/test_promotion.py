@@ -13,6 +13,7 @@ from storage.checkpoints.checkpoints import (
     INDEX_NAME,
     STATE_NAME,
     FoundCheckpoint,
+    find_complete_checkpoints,
     load_checkpoint,
     read_checkpoint_file,
 )
@@ -31,7 +32,7 @@ from tasks.stopping.signals import StopRequest
 from tasks.telling.alerts import FALLBACK
 from tests.helpers.misread_manifests import MisreadManifests
 from tests.helpers.runs import BATCH_SIZE, lease_run, make_checkpoint, make_run, record_of
-from training.configuration import TrainConfig
+from training.configuration import CheckpointConfig, TrainConfig
 from training.saving.restoring import StoredFile, read_checked
 from training.watching.reporter import CheckpointReport
 
@@ -139,6 +140,24 @@ def test_a_checkpoint_whose_ledger_the_disk_cannot_read_is_not_promoted_and_the_
     give_a_bad_block(store.root / newer.index.ledger.key)
     record = promote_newest(CONFIG, places, [newer, older])
     assert record is not None and record.step == 10
+
+
+@pytest.mark.parametrize("keep_best", [1, 0])
+def test_the_best_model_is_promoted_before_a_later_checkpoint_that_would_overtake_it(
+    store: LocalStore, places: RunPlaces, tmp_path: Path, keep_best: int
+) -> None:
+    """As where the ranks saved both while nobody supervised them, or while the store did not answer for the first."""
+    fence = lease_run(places.manifest)
+    best, _, newest = (
+        make_checkpoint(store, tmp_path / "files", step, fence, validated_step=step, best_step=20)
+        for step in (20, 30, 40)
+    )
+    config = CONFIG.model_copy(update={"checkpoint": CheckpointConfig(keep_best=keep_best)})
+    record = promote_newest(config, places, find_complete_checkpoints(store, "run", fence))
+    assert record is not None and record.path == newest.path
+    kept = [kept.path for kept in places.manifest.load_head().state.kept]
+    assert kept == ([newest.path, best.path] if keep_best else [newest.path])
+    assert find_complete_checkpoints(store, "run", fence) == [newest, best][: len(kept)]
 
 
 def test_what_can_be_read_a_moment_later_is_no_damage(store: LocalStore, tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
 """A prepared data set: immutable Parquet shards under the digest of their inputs, with a manifest written last.
 
 Invariant: `datasets/<digest>/dataset.json` exists only when every file it names is in the store, durable, with the
-SHA-256 it states. A folder without it is an interrupted preparation and is never read.
+SHA-256 it states. A folder without it is an interrupted preparation and is never read. The first one that is put stays,
+and so do its files: they are named by their content, so that nobody who prepares the same replaces one.
 """
 
 import json
@@ -9,12 +10,14 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from storage.errors import CorruptObjectError, IncompatibleRunError, ObjectMissingError
+from storage.errors import CorruptObjectError, IncompatibleRunError, ObjectExistsError, ObjectMissingError
 from storage.objects.digests import is_sealed, require_format, seal, sha256_of_bytes
 from storage.objects.store import Store
 
-DATASET_FORMAT = 4
-OLDEST_DATASET_FORMAT = 3  # tokens are lists of 32-bit numbers in its shards
+DATASET_FORMAT = 5
+OLDEST_DATASET_FORMAT = 3  # up to 4 without hashes of row groups; in 3 tokens are lists of 32-bit numbers
+# In the footer of a shard, in its key-value metadata: SHA-256 of the bytes of each row group, as hex digits, in order.
+GROUP_HASHES_KEY = b"holdfast.sha256_of_row_groups"
 MANIFEST_NAME = "dataset.json"
 # Stands beside the manifest's fields: SHA-256 over all of them, so that a flipped bit in a statistic is noticed.
 SEAL_FIELD = "seal"
@@ -40,6 +43,10 @@ class FileRecord(_Record):
     num_rows: int
     num_bytes: int
     sha256: str
+    footer_sha256: str | None = Field(
+        None,
+        description="SHA-256 of a shard's footer, to the end of the file; none in a data set of format 4 or earlier.",
+    )
 
 
 class SplitRecord(_Record):
@@ -116,6 +123,12 @@ def dataset_key(digest: str, name: str = "") -> str:
     return f"datasets/{digest}/{name}"
 
 
+def named_by_content(name: str, sha256: str) -> str:
+    """The name of a data set's file: `name` with a part of its hash, `train-00000-1f0a3c6d5e7b9a02.parquet`."""
+    stem, _, suffix = name.rpartition(".")
+    return f"{stem}-{sha256[:16]}.{suffix}"
+
+
 def find_dataset(store: Store, digest: str, sha256: str | None = None) -> DatasetManifest | None:
     """The published data set with this digest, or None.
 
@@ -175,7 +188,33 @@ def _require_same(store: Store, manifest: DatasetManifest, found: str, expected:
     )
 
 
-def publish_dataset(store: Store, manifest: DatasetManifest) -> None:
-    """Make a data set visible, after every one of its files has been put into the store."""
+def publish_dataset(store: Store, manifest: DatasetManifest) -> DatasetManifest:
+    """Make a data set visible, after every one of its files has been put into the store.
+
+    Returns the one that is published now: another one, if it was prepared from the same inputs and published before.
+    """
     data = seal(manifest.model_dump(mode="json"), SEAL_FIELD)
-    store.write(dataset_key(manifest.digest, MANIFEST_NAME), data)
+    try:
+        store.write_if_absent(dataset_key(manifest.digest, MANIFEST_NAME), data)
+    except ObjectExistsError:
+        return load_dataset(store, manifest.digest)
+    return manifest
+
+
+def remove_other_files(store: Store, published: DatasetManifest) -> None:
+    """Remove what other preparations of the same inputs left in the folder of a data set that is published."""
+    shards = [shard for split in published.splits.values() for shard in split.shards]
+    files = [file for file in (*shards, published.tokenizer, published.contract) if file is not None]
+    named = {dataset_key(published.digest, name) for name in (MANIFEST_NAME, *(file.name for file in files))}
+    for key in list(store.list_keys(dataset_key(published.digest))):
+        if key not in named:
+            store.delete(key)
+
+
+def read_dataset_file(store: Store, dataset: DatasetManifest, file: FileRecord) -> bytes:
+    """A file without rows. Raises `CorruptObjectError` if it is not what was published, `ObjectMissingError`."""
+    key = dataset_key(dataset.digest, file.name)
+    data = store.read(key)
+    if sha256_of_bytes(data) != file.sha256:
+        raise CorruptObjectError(f"{store.address}/{key} was changed after it was written. `holdfast scrub` says more.")
+    return data

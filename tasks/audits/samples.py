@@ -29,7 +29,7 @@ class AuditedSamples:
         self.num_rows = split.num_rows
         self._group_rows = dataset.row_group_rows
         self._shards = [
-            ShardColumns(store, dataset_key(dataset.digest, shard.name), shard.num_rows, folder / f"{index}.arrow")
+            ShardColumns(store, dataset_key(dataset.digest, shard.name), shard, folder / f"{index}.arrow")
             for index, shard in enumerate(split.shards)
         ]
         self._starts = np.array([*accumulate((shard.num_rows for shard in split.shards), initial=0)])

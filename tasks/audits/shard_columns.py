@@ -14,7 +14,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from storage.datasets import FileRecord
 from storage.errors import ConfigurationError, CorruptObjectError
+from storage.objects.digests import sha256_of_bytes
 from storage.objects.store import Store
 
 COLUMNS_SCHEMA = pa.schema({"id": pa.string(), "length": pa.int32()})
@@ -28,7 +30,7 @@ class ShardColumns:
 
     store: Store
     key: str
-    num_rows: int
+    shard: FileRecord
     path: Path
 
     def keep(self) -> None:
@@ -55,13 +57,18 @@ class ShardColumns:
         with (
             self._explained(),
             self.store.open(self.key) as source,
-            _open_parquet(source) as file,
+            self._open_parquet(source) as file,
         ):
-            if file.metadata.num_rows != self.num_rows:
-                raise ValueError(f"it has {file.metadata.num_rows:,} rows, {self.num_rows:,} expected")
+            if file.metadata.num_rows != self.shard.num_rows:
+                raise ValueError(f"it has {file.metadata.num_rows:,} rows, {self.shard.num_rows:,} expected")
             for group in range(file.num_row_groups):
                 table = file.read_row_group(group, COLUMNS_SCHEMA.names, use_threads=False)
                 yield from table.cast(COLUMNS_SCHEMA).combine_chunks().to_batches()
+
+    def _open_parquet(self, source: io.RawIOBase) -> pq.ParquetFile:
+        # With pre_buffer Arrow would read what stands between two chunks too, where that is little.
+        footer = pq.read_metadata(pa.BufferReader(_read_footer(source, self.shard)))
+        return pq.ParquetFile(source, metadata=footer, pre_buffer=False, page_checksum_verification=True)
 
     @contextlib.contextmanager
     def _explained(self) -> Iterator[None]:
@@ -74,20 +81,23 @@ class ShardColumns:
             ) from error
 
 
-def _open_parquet(source: io.RawIOBase) -> pq.ParquetFile:
-    # With pre_buffer Arrow would read what stands between two chunks too, where that is little.
-    footer = _read_footer(source)
-    return pq.ParquetFile(source, metadata=footer, pre_buffer=False, page_checksum_verification=True)
+def _read_footer(file: io.RawIOBase, shard: FileRecord) -> bytes:
+    """By its exact bytes: Arrow itself would read the last 64 KiB, whatever they are.
 
-
-def _read_footer(file: io.RawIOBase) -> pq.FileMetaData:
-    """By its exact bytes: Arrow itself would read the last 64 KiB, whatever they are."""
+    Of another file footer or size differ; of one that was damaged, perhaps a page, which has a checksum of its own.
+    """
     num_bytes = file.seek(0, io.SEEK_END)
+    if num_bytes != shard.num_bytes:
+        raise ValueError(f"it has {num_bytes:,} bytes, {shard.num_bytes:,} expected")
     end = _read_last(file, min(END_BYTES, num_bytes), num_bytes)
     length = END_BYTES + int.from_bytes(end[:4], "little")
     if length > num_bytes:
         raise ValueError("it has no footer")
-    return pq.read_metadata(pa.BufferReader(_read_last(file, length, num_bytes)))
+    footer = _read_last(file, length, num_bytes)
+    found = sha256_of_bytes(footer)
+    if shard.footer_sha256 not in (None, found):
+        raise ValueError(f"its footer has SHA-256 {found[:16]}..., {shard.footer_sha256[:16]}... expected")
+    return footer
 
 
 def _read_last(file: io.RawIOBase, count: int, num_bytes: int) -> bytes:

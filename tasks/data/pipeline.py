@@ -25,7 +25,10 @@ from storage.datasets import (
     SplitRecord,
     Target,
     dataset_key,
+    find_dataset,
+    named_by_content,
     publish_dataset,
+    remove_other_files,
 )
 from storage.objects.digests import canonical_json, digest_of, sha256_of_file
 from storage.objects.store import Store
@@ -67,7 +70,7 @@ from tasks.telling.announce import announce
 # What is smaller than this is prepared in this process, and nothing of it is kept for a second attempt.
 SMALL_SOURCE_BYTES = 64 << 20
 # Counted up whenever units leave something else: what an earlier version kept is not used then.
-UNITS_FORMAT = 10
+UNITS_FORMAT = 11
 INTERRUPT_SECONDS = 0.1
 Statistics = tuple[Dealt, list[NumericColumn], list[CategoricalColumn]]
 LIBRARIES = ("duckdb", "pyarrow", "tokenizers", "great-expectations", "numpy")
@@ -204,6 +207,9 @@ class Preparation:
             vocabulary_size = self.run_part("tokenise", lambda: self._learn_tokens(dealt))
         buckets = self.run_part("deal", lambda: self.deal(dealt, numeric, categorical))
         contract = self.run_part("judgement", lambda: _judged(judging))
+        published = find_dataset(self.place.store, self.digest)
+        if published is not None:
+            return self._leave_to(published)
         splits = self.run_part("shard", lambda: self.write(dealt, buckets, vocabulary_size))
         manifest = DatasetManifest(
             digest=self.digest,
@@ -225,8 +231,7 @@ class Preparation:
             contract=self._put_json(CONTRACT_FILE, contract),
         )
         ensure_unchanged(self.place.files)
-        self._publish(manifest)
-        return manifest
+        return self._leave_to(publish_dataset(self.place.store, manifest))
 
     def read(self) -> tuple[SourceTable, str]:
         """The rows of files of another format than Parquet, as Parquet."""
@@ -364,22 +369,18 @@ class Preparation:
     def _put(self, name: str, path: Path) -> FileRecord:
         """Put a file of the data set that has no rows."""
         sha256 = sha256_of_file(path)
+        name = named_by_content(name, sha256)
         put_again(self.place.store, path, dataset_key(self.digest, name))
         return FileRecord(name=name, num_rows=0, num_bytes=path.stat().st_size, sha256=sha256)
 
-    def _publish(self, manifest: DatasetManifest) -> None:
-        """Publish, after what an interrupted preparation with other libraries may have left is gone."""
+    def _leave_to(self, published: DatasetManifest) -> DatasetManifest:
+        """Remove what preparations left that is not in the published data set: this one's own, or others' before."""
         store = self.place.store
-        shards = [shard for split in manifest.splits.values() for shard in split.shards]
-        files = ("dataset.json", TOKENIZER_FILE, CONTRACT_FILE, *(shard.name for shard in shards))
-        named = {dataset_key(self.digest, name) for name in files}
-        for key in list(store.list_keys(dataset_key(self.digest))):
-            if key not in named:
-                store.delete(key)
-        publish_dataset(store, manifest)
+        remove_other_files(store, published)
         if self.address is not None:
             remove_area(store, self.address.area)
             shutil.rmtree(self.place.brought, ignore_errors=True)
+        return published
 
 
 def _begin_to_judge(findings: Findings) -> Future[Record]:

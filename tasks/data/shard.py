@@ -2,18 +2,25 @@
 
 A row's tokens are one binary value, the bytes of the ids one after the other (`token_type`, little-endian): a list
 would be read number by number, these bytes are copied. Invariant: how the rows arrived does not show in the file's
-bytes.
+bytes. The footer has the SHA-256 of each row group, so that by the footer's own each row group can be judged alone.
 """
 
+import hashlib
+import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+
+from storage.datasets import GROUP_HASHES_KEY, FileRecord
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
 
 
 def _list_of(kind: pa.DataType) -> pa.DataType:
@@ -44,9 +51,10 @@ class ShardFile:
     """A context manager that writes a shard in row groups of so many rows."""
 
     def __init__(self, path: Path, row_group_rows: int) -> None:
-        # Checksums: a bit that flips later is noticed when the page is read, not trained on.
+        self._file = _HashedFile(path)
+        # Checksums of pages: for whoever reads some columns alone, as an audit does.
         self._writer = pq.ParquetWriter(
-            path,
+            self._file,
             SHARD_SCHEMA,
             compression=COMPRESSION,
             use_dictionary=WITH_DICTIONARY,
@@ -54,7 +62,10 @@ class ShardFile:
             column_encoding=ENCODINGS,
             write_page_checksum=True,
         )
+        self._file.end_part()  # the magic bytes
         self._row_group_rows = row_group_rows
+        self._group_hashes: list[str] = []
+        self._footer_sha256 = ""
         self.num_rows = 0
         self.num_tokens = 0
 
@@ -64,13 +75,55 @@ class ShardFile:
     def __exit__(
         self, _kind: type[BaseException] | None, _error: BaseException | None, _: TracebackType | None
     ) -> None:
-        self._writer.close()
+        with self._file:
+            self._writer.add_key_value_metadata({GROUP_HASHES_KEY: "".join(self._group_hashes)})
+            self._writer.close()
+            self._footer_sha256 = self._file.end_part()
 
     def write(self, rows: pa.Table) -> None:
         """Write whole row groups, or those at the end, as `whole_row_groups` made them."""
-        self._writer.write_table(rows, row_group_size=self._row_group_rows)
+        for first in range(0, rows.num_rows, self._row_group_rows):
+            self._writer.write_table(rows.slice(first, self._row_group_rows), row_group_size=self._row_group_rows)
+            self._group_hashes.append(self._file.end_part())
         self.num_rows += rows.num_rows
         self.num_tokens += pc.sum(rows.column("length")).as_py()
+
+    def record(self, name: str) -> FileRecord:
+        """What `dataset.json` says of it, once it is written."""
+        hashes = {"sha256": self._file.sha256, "footer_sha256": self._footer_sha256}
+        return FileRecord(name=name, num_rows=self.num_rows, num_bytes=self._file.num_bytes, **hashes)
+
+
+class _HashedFile(io.RawIOBase):
+    """A file that is written from its beginning to its end: its hash, and those of its parts."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("wb")
+        self._whole, self._part = hashlib.sha256(), hashlib.sha256()
+        self.num_bytes = 0
+
+    @property
+    def sha256(self) -> str:
+        return self._whole.hexdigest()
+
+    def end_part(self) -> str:
+        """SHA-256 of what was written since the last part ended."""
+        part, self._part = self._part, hashlib.sha256()
+        return part.hexdigest()
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: "ReadableBuffer") -> int:
+        num_bytes = self._file.write(data)
+        self._whole.update(data)
+        self._part.update(data)
+        self.num_bytes += num_bytes
+        return num_bytes
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
 
 
 def whole_row_groups(

@@ -4,7 +4,6 @@ Invariant: what becomes of a row is what became of the run's rows: the run's con
 vocabularies and classes. Nothing is learned from the table, and nothing is written outside the folder for it.
 """
 
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -12,9 +11,8 @@ from pathlib import Path
 
 import duckdb
 
-from storage.datasets import SPLITS, DatasetManifest, dataset_key, dataset_sha256, publish_dataset
-from storage.errors import ContractError, CorruptObjectError
-from storage.objects.digests import sha256_of_file
+from storage.datasets import DATASET_FORMAT, SPLITS, DatasetManifest, dataset_sha256, publish_dataset, read_dataset_file
+from storage.errors import ContractError
 from storage.objects.local_store import LocalStore
 from storage.objects.store import Store
 from tasks.configuration import DataConfig, SplitConfig
@@ -141,16 +139,13 @@ def _write(preparation: Preparation, dataset: DatasetManifest, store: Store) -> 
     dealt = Dealt(dataset.target.classes, [], num_rows, str(TEST))
     buckets, _ = preparation.deal(dealt, dataset.numeric, dataset.categorical)
     splits, _ = preparation.write(dealt, buckets, dataset.vocabulary_size)
-    changes = {"digest": preparation.digest, "inputs": preparation.inputs, "splits": splits}
+    changes = {"format": DATASET_FORMAT, "digest": preparation.digest, "inputs": preparation.inputs, "splits": splits}
     publish_dataset(place.store, dataset.model_copy(update={**changes, "tokenizer": None, "contract": None}))
 
 
 def _copy_tokenizer(dataset: DatasetManifest, store: Store, folder: Path) -> Path:
     """The run's, in a file that may be moved. Raises `CorruptObjectError` if it is not as it was written."""
     assert dataset.tokenizer is not None
-    key = dataset_key(dataset.digest, dataset.tokenizer.name)
     path = folder / TOKENIZER_FILE
-    shutil.copyfile(store.fetch(key), path)
-    if sha256_of_file(path) != dataset.tokenizer.sha256:
-        raise CorruptObjectError(f"{store.address}/{key} was changed after it was written. `holdfast scrub` says more.")
+    path.write_bytes(read_dataset_file(store, dataset, dataset.tokenizer))
     return path

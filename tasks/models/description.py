@@ -9,6 +9,7 @@ from typing import Any
 
 from storage.datasets import FIRST_VOCABULARY_INDEX, MISSING_INDEX, UNSEEN_INDEX, DatasetManifest
 from tasks.configuration import DataConfig
+from tasks.data.tokenizer import TOKENIZER_FILE
 from training.configuration import ModelConfig
 from training.model.classifier import architecture_of
 from training.standalone.holdfast_model import MODEL_FORMAT
@@ -22,7 +23,7 @@ def describe_inputs(config: DataConfig, dataset: DatasetManifest) -> dict[str, A
         "text": config.text,
         "tokens": config.tokens,
         "attention_mask": config.attention_mask,
-        "tokenizer": None if dataset.tokenizer is None else dataset.tokenizer.name,
+        "tokenizer": None if dataset.tokenizer is None else TOKENIZER_FILE,
         "vocabulary_size": dataset.vocabulary_size,
         "max_tokens": dataset.max_tokens,
         "too_long": config.too_long,

@@ -24,6 +24,7 @@ from storage.objects.store import Store
 from storage.runs.manifest import Manifest
 from storage.runs.run_state import CheckpointRecord, RunState
 from tasks.configuration import RunConfig
+from tasks.data.tokenizer import TOKENIZER_FILE
 from tasks.keeping.compatibility import read_stored
 from tasks.models.card import render_card
 from tasks.models.choice import choose_checkpoint
@@ -110,7 +111,7 @@ def _fill(folder: Path, source: Source, with_onnx: bool) -> None:
     _checked(source.record, lambda: _copy_weights(store, found, folder))
     if dataset.tokenizer is not None:
         expected = CheckpointFile(num_bytes=dataset.tokenizer.num_bytes, sha256=dataset.tokenizer.sha256)
-        _copy(store, dataset_key(dataset.digest, dataset.tokenizer.name), folder / dataset.tokenizer.name, expected)
+        _copy(store, dataset_key(dataset.digest, dataset.tokenizer.name), folder / TOKENIZER_FILE, expected)
     inputs, labels = describe_inputs(source.config.data, dataset), describe_labels(dataset)
     metrics = _checked(source.record, lambda: describe_metrics(store, source.record, found))
     provenance = describe_provenance(store, source.state, source.record, found, dataset)

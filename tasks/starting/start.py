@@ -12,7 +12,7 @@ from typing import Any
 
 from safetensors import safe_open
 
-from storage.datasets import DatasetManifest, dataset_key
+from storage.datasets import DatasetManifest, read_dataset_file
 from storage.errors import ConfigurationError, CorruptObjectError, ObjectExistsError
 from storage.first_weights import START_NAME, start_path
 from storage.objects.digests import canonical_json, sha256_of_bytes, sha256_of_file
@@ -78,7 +78,7 @@ def _describe_folder(folder: Path) -> Described:
 def _describe_run(config: RunConfig, dataset: DatasetManifest, store: Store) -> Described:
     sizes = describe_model(config.model, dataset, [])["architecture"]
     tokenizer = dataset.tokenizer
-    tokens = None if tokenizer is None else _tokens(store.read(dataset_key(dataset.digest, tokenizer.name)))
+    tokens = None if tokenizer is None else _tokens(read_dataset_file(store, dataset, tokenizer))
     return Described(describe_inputs(config.data, dataset), describe_labels(dataset), sizes, tokens)
 
 

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from storage.checkpoints.checkpoints import CheckpointIndex, write_index
 from storage.datasets import DatasetManifest, FileRecord, SplitRecord, Target, dataset_key, publish_dataset, token_type
-from storage.objects.digests import sha256_of_file
 from storage.objects.local_store import LocalStore
 from storage.runs.holders import this_process
 from storage.runs.ledger import ID_SEPARATOR, LedgerHeader, LedgerPart, write_ledger_part
@@ -108,10 +107,9 @@ def _put_shard(store: LocalStore, digest: str, rows: range, scratch: Path) -> Fi
     with ShardFile(path, GROUP_ROWS) as file:
         for groups in whole_row_groups([_table(np.arange(rows.start, rows.stop))], GROUP_ROWS, NO_METADATA):
             file.write(groups)
-    num_bytes, sha256 = path.stat().st_size, sha256_of_file(path)
     store.put_file(path, dataset_key(digest, name))
     path.unlink()
-    return FileRecord(name=name, num_rows=len(rows), num_bytes=num_bytes, sha256=sha256)
+    return file.record(name)
 
 
 def _table(rows: NDArray[np.int64]) -> pa.Table:

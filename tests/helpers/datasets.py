@@ -6,9 +6,9 @@ import numpy as np
 import pyarrow as pa
 
 from storage.datasets import (
+    MANIFEST_NAME,
     CategoricalColumn,
     DatasetManifest,
-    FileRecord,
     NumericColumn,
     SplitRecord,
     Target,
@@ -16,7 +16,6 @@ from storage.datasets import (
     publish_dataset,
     token_type,
 )
-from storage.objects.digests import sha256_of_file
 from storage.objects.store import Store
 from tasks.data.shard import SHARD_SCHEMA, ShardFile
 
@@ -53,6 +52,25 @@ def publish_small_dataset(
     return manifest
 
 
+def publish_anew(store: Store, manifest: DatasetManifest) -> None:
+    """What is left when somebody deletes `dataset.json` and prepares again: another one under the same digest."""
+    store.delete(dataset_key(manifest.digest, MANIFEST_NAME))
+    publish_dataset(store, manifest)
+
+
+def publish_in_format_4(store: Store, manifest: DatasetManifest) -> DatasetManifest:
+    """The data set as an earlier version published it: nothing is known of footers and row groups."""
+    splits = {
+        name: split.model_copy(
+            update={"shards": [shard.model_copy(update={"footer_sha256": None}) for shard in split.shards]}
+        )
+        for name, split in manifest.splits.items()
+    }
+    earlier = manifest.model_copy(update={"format": 4, "splits": splits})
+    publish_anew(store, earlier)
+    return earlier
+
+
 def _put_split(
     store: Store, folder: Path, digest: str, split: str, rows: int, num_classes: int, metadata: bool
 ) -> SplitRecord:
@@ -66,10 +84,9 @@ def _put_split(
         path = folder / name
         with ShardFile(path, GROUP_ROWS) as shard:
             shard.write(table)
-        num_bytes, sha256 = path.stat().st_size, sha256_of_file(path)
         store.put_file(path, dataset_key(digest, name))
         path.unlink()
-        shards.append(FileRecord(name=name, num_rows=count, num_bytes=num_bytes, sha256=sha256))
+        shards.append(shard.record(name))
         num_tokens += sum(table.column("length").to_pylist())
     return SplitRecord(num_rows=rows, num_tokens=num_tokens, shards=shards)
 

@@ -140,8 +140,8 @@ def test_a_damaged_row_group_is_one_clear_error(address: str, dataset: DatasetMa
     reader = make_reader(open_bucket(address, tmp_path), dataset, tmp_path)
     with pytest.raises(CorruptObjectError) as caught:
         reader.read(RowOrder(NUM_ROWS, GROUP_ROWS), 0, 1)
-    assert str(caught.value).startswith(f"Row group 3 of {address}/{key} cannot be read: ")
-    assert f"Run `holdfast scrub` with the store's address {address}: it reads what the store has" in str(caught.value)
+    assert str(caught.value).startswith(f"Row group 3 of {address}/{key} is not what was published")
+    assert f"Run `holdfast scrub` with the store's address {address}: it reads all files" in str(caught.value)
 
 
 def test_a_shard_that_is_missing_cut_off_or_replaced_is_one_clear_error(

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from pathlib import Path
 from statistics import fmean, median, pstdev
@@ -21,12 +22,12 @@ from storage.datasets import (
     publish_dataset,
 )
 from storage.errors import IncompatibleRunError
-from storage.objects.digests import digest_of, sha256_of_file
+from storage.objects.digests import digest_of, sha256_of_bytes, sha256_of_file
 from storage.objects.local_store import LocalStore
 from tasks.data import pipeline as prepare
 from tasks.data.identity.fingerprints import describe_change
 from tasks.data.pipeline import prepare_dataset
-from tasks.data.shard import SHARD_SCHEMA
+from tasks.data.shard import COMPRESSION, SHARD_SCHEMA
 from tasks.data.tokenizer import PADDING_INDEX, load_tokenizer
 from tests.helpers.parquet import (
     inputs_of,
@@ -176,6 +177,51 @@ def test_a_data_set_of_another_format_is_refused_and_not_called_damaged(
     publish_dataset(store, prepared[1].model_copy(update={"format": other}))
     with pytest.raises(IncompatibleRunError, match=f"has format {other}, this version of Holdfast reads"):
         find_dataset(store, prepared[1].digest)
+
+
+@pytest.mark.parametrize("is_large", [False, True])
+@pytest.mark.parametrize("part", ["deal", "shard"])
+def test_of_two_preparations_with_other_libraries_the_second_takes_what_the_first_published(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str, is_large: bool
+) -> None:
+    """A run may train on it by then: another codec stands for another version, which writes other bytes."""
+    if is_large:
+        monkeypatch.setattr(prepare, "SMALL_SOURCE_BYTES", 0)
+    config = text_config(write_parquet(tmp_path / "data.parquet", text_columns(300)))
+    store, first = LocalStore(tmp_path / "store"), []
+
+    def run_part(name: str, work: Callable[[], tuple[Any, str]]) -> Any:
+        if name != part:
+            return work()[0]
+        if part == "shard":
+            value = work()[0]  # its shards are in the store: the other one finds them
+            first.append(publish_first())
+            return value
+        first.append(publish_first())
+        return work()[0]
+
+    def publish_first() -> tuple[DatasetManifest, dict[str, bytes]]:
+        with monkeypatch.context() as patch:
+            patch.setitem(COMPRESSION, "id", "snappy")
+            patch.setattr(prepare, "_versions", lambda: {"pyarrow": "another"})
+            manifest = prepare_dataset(config, store, tmp_path / "first")
+        return manifest, content_of(store)
+
+    found = prepare_dataset(config, store, tmp_path / "second", run_part=run_part)
+    ((manifest, content),) = first
+    assert found == manifest
+    assert manifest.versions == {"pyarrow": "another"}
+    assert content_of(store) == content
+    files = [shard for split in manifest.splits.values() for shard in split.shards]
+    assert manifest.tokenizer is not None and manifest.contract is not None
+    for file in (*files, manifest.tokenizer, manifest.contract):
+        assert sha256_of_bytes(content[dataset_key(manifest.digest, file.name)]) == file.sha256
+    assert len(content) == len(files) + 3
+    assert not list(store.list_keys("preparations/"))
+
+
+def content_of(store: LocalStore) -> dict[str, bytes]:
+    return {key: store.read(key) for key in store.list_keys("datasets/")}
 
 
 def test_a_published_data_set_is_found_without_importing_great_expectations(

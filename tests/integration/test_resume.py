@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from storage.checkpoints.checkpoints import verify_checkpoint
-from storage.datasets import dataset_sha256, publish_dataset
+from storage.datasets import dataset_sha256
 from storage.objects.local_store import LocalStore
-from tests.helpers.datasets import publish_small_dataset
+from tests.helpers.datasets import publish_anew, publish_small_dataset
 from tests.helpers.processes import train_segment
 from tests.helpers.training import checkpoint_at, make_spec, read_log, read_state, train_forked
 from training.configuration import ValidationConfig
@@ -86,8 +86,8 @@ def test_ranks_read_no_other_data_set_than_the_one_they_are_told(tmp_path: Path)
     store = LocalStore(tmp_path / "store")
     dataset = publish_small_dataset(store, tmp_path / "work")
     pinned = {"dataset_sha256": dataset_sha256(store, dataset.digest)}
-    # What a preparation of the same source by other libraries leaves.
-    publish_dataset(store, dataset.model_copy(update={"versions": {"tokenizers": "99.0"}}))
+    # What a preparation of the same source by other libraries leaves, where dataset.json was deleted before.
+    publish_anew(store, dataset.model_copy(update={"versions": {"tokenizers": "99.0"}}))
     spec = make_spec(store, dataset, tmp_path / "segment").model_copy(update=pinned)
     outcome = train_forked(spec, store)
     assert (outcome.outcome, outcome.is_final) == ("failed", True), read_log(spec)

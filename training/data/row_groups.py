@@ -1,16 +1,16 @@
 """Row groups of a split's shards, each read by itself: no shard is read whole, from a bucket as from a folder.
 
 Invariant: what is read of a row group are exactly its bytes, by one request; and of a shard its footer, once for all
-who share the folder, where it is kept on local disk. Memory holds a few row groups as they stand in the shards, and
-nothing that grows with their number.
+who share the folder, where it is kept on local disk. No sample is made of other bytes than those that were published:
+each row group is compared with its hash, so the checksums of its pages need not be. Memory holds a few row groups as
+they stand in the shards, and nothing that grows with their number.
 """
 
 import io
-import uuid
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -24,16 +24,14 @@ from storage.datasets import DatasetManifest, dataset_key, token_type
 from storage.errors import CorruptObjectError
 from storage.objects.local_store import explain_unreadable
 from storage.objects.store import Store
+from training.data.footers import Footer, Footers, range_of, read_exactly, require_same
 from training.data.lookahead import look_ahead
-from training.data.samples import COLUMNS, Samples, new_array, samples_of
+from training.data.samples import COLUMNS, Samples, samples_of
 
 # A request takes as long as some hundred KiB, so several are under way, and each has a row group in memory.
 NUM_STREAMS = 4
-# What the footers of our shards have, and for each row group in it. Of one that has more the rest is read too.
-FOOTER_BYTES = 2 << 10
-FOOTER_BYTES_PER_GROUP = 768
-# At the end of a Parquet file stand the length of the footer, in four bytes, and "PAR1".
-END_BYTES = 8
+# By the thread that decodes: it has all bytes, and others would only be waited for.
+READ_OPTIONS: dict[str, Any] = {"page_checksum_verification": False, "pre_buffer": False}
 
 
 @dataclass(frozen=True)
@@ -52,14 +50,14 @@ class RowGroups:
         self.num_rows = dataset.splits[split].num_rows
         self.group_rows = dataset.row_group_rows
         self._store = store
-        self._folder = folder
         self._digest = dataset.digest
         self._shards = dataset.splits[split].shards
         self._shard_starts = [0, *accumulate(shard.num_rows for shard in self._shards)]
         self._num_numeric = len(dataset.numeric)
         self._num_categorical = len(dataset.categorical)
         self._token_type = np.dtype(token_type(dataset.vocabulary_size))
-        self._footers: dict[int, pq.FileMetaData] = {}
+        self._from_folder = Footers(store, self.group_rows, folder)
+        self._footers: dict[int, Footer] = {}
         self._pool = ThreadPoolExecutor(NUM_STREAMS, thread_name_prefix="row-groups")
 
     def decode(self, groups: Sequence[int]) -> Iterator[Samples]:
@@ -75,48 +73,36 @@ class RowGroups:
         shard = bisect_right(self._shard_starts, first_row) - 1
         return _Place(shard, (first_row - self._shard_starts[shard]) // self.group_rows, first_row)
 
-    def _load_footers(self, shards: set[int]) -> dict[int, pq.FileMetaData]:
+    def _load_footers(self, shards: set[int]) -> dict[int, Footer]:
         """The footers of these shards. They stay in memory until others are loaded: to parse one takes its time."""
         known = self._footers
         missing = sorted(shards - known.keys())
         loaded = dict(zip(missing, self._pool.map(self._load_footer, missing), strict=True))
-        self._footers = {shard: known.get(shard) or loaded[shard] for shard in shards}
-        return self._footers
+        self._footers = wanted = {shard: known.get(shard) or loaded[shard] for shard in shards}
+        return wanted
 
-    def _load_footer(self, shard: int) -> pq.FileMetaData:
-        path = self._folder / f"{self._shards[shard].name}.footer"
+    def _load_footer(self, shard: int) -> Footer:
         with self._explained(f"The footer of {self._address(shard)}"):
-            try:
-                footer = path.read_bytes()
-            except FileNotFoundError:
-                with self._store.open(self._key(shard)) as file:
-                    footer = _read_footer(file, self._likely_footer_bytes(shard))
-                with suppress(OSError):  # what is wrong with the folder is told when a window is written to it
-                    _keep(footer, path)
-            return pq.read_metadata(pa.BufferReader(footer))
+            return self._from_folder.load(self._key(shard), self._shards[shard])
 
-    def _read(self, place: _Place, footer: pq.FileMetaData) -> "_Piece":
+    def _read(self, place: _Place, footer: Footer) -> "_Piece":
         """A row group as it stands in its shard."""
         with self._explained(self._name(place)):
-            start, end = _range_of(footer.row_group(place.index))
+            start, end = range_of(footer.metadata.row_group(place.index))
             with self._store.open(self._key(place.shard)) as file:
-                return _Piece(_read_exactly(file, start, end), start)
+                data = read_exactly(file, start, end)
+            require_same(data, footer.hashes[place.index], self._name(place), self._store)
+            return _Piece(data, start)
 
-    def _decode(self, place: _Place, footer: pq.FileMetaData, piece: "_Piece") -> Samples:
+    def _decode(self, place: _Place, footer: Footer, piece: "_Piece") -> Samples:
         with self._explained(self._name(place)):
             source = pa.PythonFile(piece, mode="r")
-            # Read by this thread: it has all bytes, and others would only be waited for.
-            options: dict[str, Any] = {"page_checksum_verification": True, "pre_buffer": False}
-            with pq.ParquetFile(source, metadata=footer, **options) as file:
+            with pq.ParquetFile(source, metadata=footer.metadata, **READ_OPTIONS) as file:
                 table = file.read_row_group(place.index, COLUMNS, use_threads=False)
             samples = samples_of(table, place.first_row, self._num_numeric, self._num_categorical, self._token_type)
             if len(samples) != min(self.group_rows, self.num_rows - place.first_row):
                 raise ValueError(f"it has {len(samples)} rows")
             return samples
-
-    def _likely_footer_bytes(self, shard: int) -> int:
-        num_groups = -(-self._shards[shard].num_rows // self.group_rows)
-        return FOOTER_BYTES + num_groups * FOOTER_BYTES_PER_GROUP
 
     def _key(self, shard: int) -> str:
         return dataset_key(self._digest, self._shards[shard].name)
@@ -175,46 +161,3 @@ class _Piece:
 
     def close(self) -> None:
         self.closed = True
-
-
-def _range_of(group: pq.RowGroupMetaData) -> tuple[int, int]:
-    """The first byte of a row group and the one after its last: its columns follow each other."""
-    chunks = [group.column(index) for index in range(group.num_columns)]
-    starts = [chunk.dictionary_page_offset or chunk.data_page_offset for chunk in chunks]
-    ends = [start + chunk.total_compressed_size for start, chunk in zip(starts, chunks, strict=True)]
-    return min(starts), max(ends)
-
-
-def _read_footer(file: io.RawIOBase, likely_bytes: int) -> bytes:
-    """The end of a Parquet file, from the footer on. Footers that are not longer than that take one request."""
-    num_bytes = file.seek(0, io.SEEK_END)
-    likely_start = max(0, num_bytes - likely_bytes)
-    end = bytes(_read_exactly(file, likely_start, num_bytes))
-    length = END_BYTES + int.from_bytes(end[-END_BYTES:-4], "little")
-    if length > len(end):
-        end = bytes(_read_exactly(file, num_bytes - length, likely_start)) + end
-    return end[-length:]
-
-
-def _read_exactly(file: io.RawIOBase, start: int, end: int) -> memoryview:
-    """The bytes from `start` up to `end`. Raises `ValueError` if the file has not all of them."""
-    if not 0 <= start <= end <= file.seek(0, io.SEEK_END):
-        raise ValueError(f"the file has no bytes {start:,} to {end:,}")
-    file.seek(start)
-    data = rest = new_array(end - start, np.uint8).data
-    while rest:
-        num_read = file.readinto(rest)
-        if not num_read:
-            raise ValueError("the file is shorter than it was")
-        rest = rest[num_read:]
-    return data
-
-
-def _keep(data: bytes, path: Path) -> None:
-    """Write a file that is whole or not there, whoever else writes it."""
-    part = path.with_name(f".{path.name}-{uuid.uuid4().hex}")
-    try:
-        part.write_bytes(data)
-        part.rename(path)
-    finally:
-        part.unlink(missing_ok=True)

@@ -6,7 +6,7 @@ Invariant: the file is the same bytes for the same data, as all files of a data 
 import json
 from typing import Any
 
-from storage.datasets import DatasetManifest, dataset_key
+from storage.datasets import DatasetManifest, read_dataset_file
 from storage.objects.store import Store
 
 CONTRACT_FILE = "contract.json"
@@ -16,7 +16,7 @@ def find_contract_result(store: Store, dataset: DatasetManifest) -> dict[str, An
     """What was found when the data set was prepared; None for one that was prepared before this was kept."""
     if dataset.contract is None:
         return None
-    result: dict[str, Any] = json.loads(store.read(dataset_key(dataset.digest, dataset.contract.name)))
+    result: dict[str, Any] = json.loads(read_dataset_file(store, dataset, dataset.contract))
     return result
 
 

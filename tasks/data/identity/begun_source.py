@@ -11,7 +11,7 @@ from storage.objects.digests import digest_of
 from storage.runs.run_state import RunState
 from tasks.configuration import DataConfig
 from tasks.data.class_order import find_prepared, possible_inputs
-from tasks.data.difference import describe_difference
+from tasks.data.identity.difference import describe_difference
 from tasks.data.identity.fingerprints import describe_change, fingerprint_files, read_inputs
 from tasks.data.identity.identities import find_identities, identities_of, keep_identities
 from tasks.data.listing import find_source

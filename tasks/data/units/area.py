@@ -143,7 +143,7 @@ def put_again(store: Store, path: Path, key: str) -> None:
     """Put a file where an interrupted preparation may have left one: an equal one stays, any other is replaced.
 
     Nothing is deleted that is right, so two preparations of the same data set at the same time do not disturb each
-    other.
+    other: the key has the hash of the content in it, or that of all that decides it.
     """
     try:
         store.put_file(path, key)

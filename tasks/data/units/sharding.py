@@ -10,9 +10,8 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from storage.datasets import SPLITS, FileRecord, SplitRecord, dataset_key
+from storage.datasets import SPLITS, FileRecord, SplitRecord, dataset_key, named_by_content
 from storage.errors import CorruptObjectError
-from storage.objects.digests import sha256_of_file
 from tasks.configuration import DataConfig
 from tasks.data.rows import metadata_columns
 from tasks.data.shard import SHARD_SCHEMA, ShardFile, whole_row_groups
@@ -64,10 +63,11 @@ def write_shards(place: Place, index: int, folder: Path) -> tuple[Record, dict[s
 
 
 def _put(place: Place, digest: str, path: Path, shard: ShardFile) -> Record:
-    sha256, num_bytes = sha256_of_file(path), path.stat().st_size
-    put_again(place.store, path, dataset_key(digest, path.name))
+    record = shard.record(path.name)
+    record = record.model_copy(update={"name": named_by_content(path.name, record.sha256)})
+    put_again(place.store, path, dataset_key(digest, record.name))
     path.unlink()
-    return FileRecord(name=path.name, num_rows=shard.num_rows, num_bytes=num_bytes, sha256=sha256).model_dump()
+    return record.model_dump()
 
 
 def splits_in(records: list[Record], units: list[Shards], num_rows: list[int]) -> dict[str, SplitRecord]:

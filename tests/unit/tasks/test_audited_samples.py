@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from storage.datasets import DatasetManifest, dataset_key
@@ -13,6 +14,7 @@ from storage.errors import ConfigurationError, CorruptObjectError, ObjectMissing
 from storage.objects.local_store import LocalStore
 from tasks.audits.epoch_uses import EpochCount, EpochUses
 from tasks.audits.samples import AuditedSamples
+from tasks.data.shard import SHARD_SCHEMA, ShardFile
 from tests.helpers.datasets import GROUP_ROWS, SHARD_ROWS, publish_small_dataset
 from tests.helpers.ledgers import row_id
 from training.data.order import RowOrder
@@ -82,6 +84,18 @@ def test_a_shard_that_is_missing_or_shorter_than_published_is_an_error_of_its_ow
             samples.read(np.array([70]))
     store.delete(key)
     with pytest.raises(ObjectMissingError):
+        samples.read(np.array([70]))
+
+
+def test_a_shard_that_was_replaced_by_another_is_an_error_though_it_has_as_many_rows(
+    store: LocalStore, dataset: DatasetManifest, samples: AuditedSamples
+) -> None:
+    path = store.fetch(dataset_key(dataset.digest, "train-00001.parquet"))
+    table = pq.read_table(path).combine_chunks()
+    labels = pa.array(np.roll(np.asarray(table.column("label")), 1), pa.int32())
+    with ShardFile(path, GROUP_ROWS) as shard:
+        shard.write(table.set_column(1, SHARD_SCHEMA.field("label"), labels))
+    with pytest.raises(CorruptObjectError, match=r"cannot be read: (its footer has SHA-256|it has \d[\d,]* bytes)"):
         samples.read(np.array([70]))
 
 

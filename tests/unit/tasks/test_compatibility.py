@@ -20,7 +20,7 @@ from storage.errors import IncompatibleRunError
 from storage.objects.local_store import LocalStore
 from storage.runs.run_state import RunState
 from tasks.configuration import RunConfig
-from tasks.data.difference import describe_difference
+from tasks.data.identity.difference import describe_difference
 from tasks.keeping.compatibility import CHANGEABLE, require_compatible
 from tasks.settings.reading import change_values, configure
 from tests.helpers.runs import make_checkpoint

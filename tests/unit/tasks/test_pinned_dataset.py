@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from storage.datasets import DatasetManifest, dataset_sha256, publish_dataset
+from storage.datasets import DatasetManifest, dataset_sha256
 from storage.errors import IncompatibleRunError
 from storage.objects.local_store import LocalStore
 from storage.runs.holders import this_process
@@ -17,7 +17,7 @@ from tasks.configuration import DataConfig, RunConfig
 from tasks.places import open_places
 from tasks.recover import recover
 from tasks.running.launch import make_specification
-from tests.helpers.datasets import publish_small_dataset
+from tests.helpers.datasets import publish_anew, publish_small_dataset
 from tests.helpers.kept_runs import make_kept_run
 
 
@@ -37,8 +37,8 @@ def config(store: LocalStore) -> RunConfig:
 
 
 def make_again(store: LocalStore, dataset: DatasetManifest) -> None:
-    """What a preparation of the same source by other libraries leaves."""
-    publish_dataset(store, dataset.model_copy(update={"versions": {"tokenizers": "99.0"}}))
+    """What a preparation of the same source by other libraries leaves, where dataset.json was deleted before."""
+    publish_anew(store, dataset.model_copy(update={"versions": {"tokenizers": "99.0"}}))
 
 
 def test_a_new_run_is_refused_once_its_data_set_was_made_again_to_other_bytes(

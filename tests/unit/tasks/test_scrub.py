@@ -17,7 +17,7 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from storage.checkpoints import rereading
 from storage.checkpoints.checkpoints import delete_checkpoint, find_complete_checkpoints
-from storage.datasets import load_dataset, publish_dataset
+from storage.datasets import load_dataset
 from storage.errors import ConfigurationError, RunMissingError
 from storage.objects.addresses import find_run_address
 from storage.objects.digests import canonical_json, digest_of
@@ -30,6 +30,7 @@ from storage.runs.run_state import RunState
 from storage.runs.transitions import end_segment, promote, prune
 from tasks.scrubs.scrub import expect_bytes, scrub_store
 from tasks.telling.alerts import ROT, alert
+from tests.helpers.datasets import publish_anew
 from tests.helpers.kept_runs import ended, make_kept_run
 from tests.helpers.runs import lease_run, make_checkpoint, record_of
 
@@ -177,7 +178,7 @@ def test_a_data_set_that_was_made_again_to_other_bytes_is_told_and_nobody_is_tol
     store: LocalStore,
 ) -> None:
     digest = state_of(store).dataset_digest
-    publish_dataset(store, load_dataset(store, digest).model_copy(update={"versions": {"duckdb": "99.0"}}))
+    publish_anew(store, load_dataset(store, digest).model_copy(update={"versions": {"duckdb": "99.0"}}))
     (rot,) = scrub_store(store)["damaged"]
     assert (rot["kind"], rot["is_replaced"]) == ("dataset", True)
     assert "is not the one that the run was begun with" in rot["message"] and "duckdb 99.0" in rot["message"]

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from storage.datasets import SPLITS, SplitRecord, dataset_key
+from storage.datasets import GROUP_HASHES_KEY, SPLITS, SplitRecord, dataset_key
 from storage.errors import CorruptObjectError
 from storage.objects.local_store import LocalStore
 from tasks.data.tokenizer import encode_texts, shortened, train_tokenizer
@@ -26,6 +26,7 @@ from tasks.data.units.records import read_records, unit_name
 from tasks.data.units.sharding import require_all_rows, shard_units, splits_in
 from tasks.data.units.work import STAGES, do_unit
 from tests.helpers.parquet import text_config
+from training.data.footers import range_of
 
 VOCABULARY_SIZE = 100_000
 SOME_BYTES = 200  # of the tables of parts, so that they are gathered a few buckets at a time
@@ -123,6 +124,22 @@ def test_shards_hold_every_row_once_in_the_order_of_their_places_wherever_the_ro
         assert [shard.num_rows for shard in splits[name].shards[:-1]] == [24] * (len(tables) - 1)
         assert splits[name].num_tokens == sum(row["length"] for row in expected)
     assert not list(folder.glob("*.parquet"))
+
+
+def test_a_shard_is_described_by_hashes_of_all_of_it_its_footer_and_its_row_groups(tmp_path: Path) -> None:
+    sizes = [50, 30, 20]
+    store, splits, _ = write_shards(tmp_path, rows_of(sizes), sizes, 7, [3, 1, 0])
+    for shard in (shard for split in splits.values() for shard in split.shards):
+        content = store.read(dataset_key("digest", shard.name))
+        assert shard.name.endswith(f"-{shard.sha256[:16]}.parquet")
+        assert (len(content), hashlib.sha256(content).hexdigest()) == (shard.num_bytes, shard.sha256)
+        footer_bytes = 8 + int.from_bytes(content[-8:-4], "little")
+        assert hashlib.sha256(content[-footer_bytes:]).hexdigest() == shard.footer_sha256
+        metadata = pq.read_metadata(pa.BufferReader(content))
+        ranges = [range_of(metadata.row_group(index)) for index in range(metadata.num_row_groups)]
+        assert (ranges[0][0], ranges[-1][1]) == (len(b"PAR1"), len(content) - footer_bytes)
+        hashes = "".join(hashlib.sha256(content[start:end]).hexdigest() for start, end in ranges)
+        assert metadata.metadata[GROUP_HASHES_KEY].decode() == hashes
 
 
 def test_neither_pieces_nor_buckets_nor_units_show_in_the_bytes_of_a_shard(tmp_path: Path) -> None:

@@ -11,15 +11,16 @@ import pyarrow.parquet as pq
 import pytest
 from numpy.typing import NDArray
 
-from storage.datasets import DatasetManifest, dataset_key
+from storage.datasets import DatasetManifest, FileRecord, dataset_key
 from storage.errors import StoreError
+from storage.objects.digests import sha256_of_file
 from storage.objects.local_store import LocalStore
 from tests.helpers.commands import wait_until
 from tests.helpers.datasets import GROUP_ROWS, publish_small_dataset
-from training.data import row_groups
+from training.data import footers
+from training.data.footers import _read_footer
 from training.data.order import WINDOW_GROUPS, RowOrder, SampleOrder, Window
 from training.data.reading import SampleReader
-from training.data.row_groups import _read_footer
 from training.data.samples import Samples
 from training.data.shared_arrays import KEPT_SETS
 
@@ -151,7 +152,7 @@ def test_the_footer_of_a_shard_is_read_once_for_all_ranks_and_few_stay_in_memory
         asked.append(likely_bytes)
         return _read_footer(file, likely_bytes)
 
-    monkeypatch.setattr(row_groups, "_read_footer", read_footer)
+    monkeypatch.setattr(footers, "_read_footer", read_footer)
     order = SampleOrder(ROWS, GROUP_ROWS, seed=4)
     for _ in range(3):  # the second one comes when the windows of the first are removed
         reader = SampleReader(store, dataset, "train", tmp_path / "samples")
@@ -163,8 +164,8 @@ def test_the_footer_of_a_shard_is_read_once_for_all_ranks_and_few_stay_in_memory
 def test_a_footer_that_is_longer_than_most_is_read_whole(
     store: LocalStore, dataset: DatasetManifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(row_groups, "FOOTER_BYTES", 9)
-    monkeypatch.setattr(row_groups, "FOOTER_BYTES_PER_GROUP", 0)
+    monkeypatch.setattr(footers, "FOOTER_BYTES", 9)
+    monkeypatch.setattr(footers, "FOOTER_BYTES_PER_GROUP", 0)
     order = SampleOrder(ROWS, GROUP_ROWS, seed=4)
     reader = SampleReader(store, dataset, "train", tmp_path / "samples")
     assert read_epoch(reader, order) == order.rows(0, ROWS).tolist()
@@ -224,13 +225,17 @@ def test_a_data_set_whose_tokens_are_lists_is_read_as_one_whose_tokens_are_bytes
 ) -> None:
     order = SampleOrder(ROWS, dataset.row_group_rows, seed=5)
     expected = SampleReader(store, dataset, "train", tmp_path / "bytes").read(order, 0, ROWS)
-    old = LocalStore(tmp_path / "old")
+    old, shards = LocalStore(tmp_path / "old"), []
     for shard in dataset.splits["train"].shards:
         key = dataset_key(dataset.digest, shard.name)
         path = tmp_path / shard.name
         pq.write_table(_with_lists(pq.read_table(store.fetch(key))), path, row_group_size=GROUP_ROWS)
+        sha256, num_bytes = sha256_of_file(path), path.stat().st_size
+        shards.append(FileRecord(name=shard.name, num_rows=shard.num_rows, num_bytes=num_bytes, sha256=sha256))
         old.put_file(path, key)
-    found = SampleReader(old, dataset, "train", tmp_path / "lists").read(order, 0, ROWS)
+    split = dataset.splits["train"].model_copy(update={"shards": shards})
+    earlier = dataset.model_copy(update={"format": 3, "splits": {"train": split}})
+    found = SampleReader(old, earlier, "train", tmp_path / "lists").read(order, 0, ROWS)
     for name in ("rows", "labels", "lengths", "numeric", "categorical"):
         assert getattr(found, name).dtype == getattr(expected, name).dtype
         assert np.array_equal(getattr(found, name), getattr(expected, name))

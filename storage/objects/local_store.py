@@ -263,8 +263,12 @@ def _sync_folders_above(root: Path) -> None:
             return  # who may not read a folder has not made anything in it, nor above it
 
 
-def _walk(folder: Path) -> Iterator[Path]:
-    """All files below. What vanishes while it is looked at was deleted by another process, and is no error."""
+def _walk(folder: Path, above: tuple[Path, ...] = ()) -> Iterator[Path]:
+    """All files below. What vanishes while it is looked at was deleted by another process, and is no error.
+
+    Links to folders are followed, as they are where a listing begins: what is in a folder does not depend on from where
+    it is asked. `above` are the folders around it, so that a circle of links ends.
+    """
     try:
         entries = list(os.scandir(folder))
     except (FileNotFoundError, NotADirectoryError):
@@ -274,10 +278,19 @@ def _walk(folder: Path) -> Iterator[Path]:
             return
         raise
     for entry in entries:
-        if entry.is_dir(follow_symlinks=False):
-            yield from _walk(Path(entry.path))
-        else:
+        if not _is_folder(entry):
             yield Path(entry.path)
+        elif not entry.is_symlink() or not any(path.samefile(entry.path) for path in (folder, *above)):
+            yield from _walk(Path(entry.path), (folder, *above))
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError as error:
+        if error.errno == errno.ELOOP:  # a link to itself
+            return False
+        raise
 
 
 def sync_file(path: Path) -> None:

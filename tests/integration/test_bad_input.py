@@ -70,7 +70,7 @@ delay_seconds = {RETRY_SECONDS}
 # What the program was doing, then the error: nothing of a library's, and nothing after it.
 ERROR = re.compile(
     r"(Reading the configuration [^\n]*\n)?(Checking the columns [^\n]*\n)?(Starting Prefect\.\n)?"
-    r"(\[[\d:]+\] Preparing the data: [^\n]*\n)*Error: (?P<message>.*)\n",
+    r"(\[[\d:]+\] (The source has|Preparing the data:) [^\n]*\n)*Error: (?P<message>.*)\n",
     re.DOTALL,
 )
 

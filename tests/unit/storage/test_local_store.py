@@ -10,6 +10,7 @@ import pytest
 
 from storage.errors import ObjectExistsError, StoreError
 from storage.objects.local_store import LocalStore
+from storage.runs.manifest import find_runs
 from tests.helpers.unsynced_files import UnsyncedFiles
 
 KEY = "runs/run/manifest/000000000001.json"
@@ -98,3 +99,16 @@ def test_what_did_not_fit_takes_no_space(tmp_path: Path, monkeypatch: pytest.Mon
     with pytest.raises(StoreError):
         getattr(store, call)(*arguments[call])
     assert list((store.root / ".tmp").iterdir()) == []
+
+
+def test_what_is_behind_a_link_is_listed_wherever_the_listing_begins(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path / "store")
+    store.write(KEY, b"written")
+    (tmp_path / "store" / "runs" / "run").rename(tmp_path / "moved")
+    (tmp_path / "store" / "runs" / "run").symlink_to(tmp_path / "moved")
+    (tmp_path / "moved" / "back").symlink_to(tmp_path / "store" / "runs")
+    (tmp_path / "moved" / "itself").symlink_to("itself")
+    assert list(store.list_keys("runs/run/")) == ["runs/run/itself", KEY] == list(store.list_keys("runs/"))
+    assert find_runs(store) == ["run"]
+    store.delete(KEY)
+    assert KEY not in list(store.list_keys("")) and (tmp_path / "moved").is_dir()

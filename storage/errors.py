@@ -13,6 +13,10 @@ class ConfigurationError(HoldfastError, ValueError):
     """A configuration file or a `--set` is wrong."""
 
 
+class DeviceMissingError(HoldfastError):
+    """torch finds fewer GPUs than are asked for, or none where a run had one: another node may have them."""
+
+
 class ContractError(HoldfastError, ValueError):
     """The user's data break the contract: column, expectation and count are in the message."""
 

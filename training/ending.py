@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from storage.errors import ConfigurationError, IncompatibleRunError
+from storage.errors import ConfigurationError, DeviceMissingError, IncompatibleRunError
 from storage.objects.store import Store
 from storage.runs.run_state import Divergence, Outcome
 from storage.runs.segments import OutcomeRecord, write_outcome
@@ -88,6 +88,10 @@ class Ending:
             raise
         except (ConfigurationError, IncompatibleRunError) as error:
             self.write("failed", str(error), is_final=True)
+            raise
+        except DeviceMissingError as error:
+            # A run that was begun had these devices: another node, or this one when it is mended, may have them.
+            self.write("failed", f"{self._world.place}: {error}", is_final=self._spec.resume is None)
             raise
         except LeafOutOfMemoryError as error:
             self.write("failed", f"{self._world.place}: {error}", recomputing_helps=error.recomputing_helps)

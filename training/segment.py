@@ -19,7 +19,7 @@ from training.model.first_weights import take_first_weights
 from training.model.precision import choose_precision
 from training.process_group import join_process_group
 from training.saving.restoring import Share
-from training.saving.versions import describe_version_changes, read_versions
+from training.saving.versions import describe_version_changes, read_versions, require_gpu_of_before
 from training.specification import ResumePoint, SegmentSpec
 from training.stopping import StopFlag, StopReason
 from training.watching.curve import LossCurve
@@ -67,7 +67,9 @@ def _restore(segment: Segment, points: list[ResumePoint]) -> bool:
         segment.restorer.take_over(share)
         segment.state.load_state_dict(share.state)
         segment.checkpointer.mark_restored(share.found.index.ledger)
-    note = describe_version_changes(share.found.index.versions, read_versions(segment.trainer.device))
+    versions = share.found.index.versions
+    require_gpu_of_before(segment.spec.train, versions, segment.trainer.device)
+    note = describe_version_changes(versions, read_versions(segment.trainer.device))
     if note is not None:
         segment.reporter.noted(note)
     return True

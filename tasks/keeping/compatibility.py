@@ -27,6 +27,7 @@ CHANGEABLE = (
     "prepare",
     "train.steps",
     "train.patience",
+    "train.device",  # as another kind of GPU: the checkpoint names it, and a change is said
     "train.ranks",
     "train.share_gpus",
     RECOMPUTING,

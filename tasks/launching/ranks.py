@@ -5,6 +5,7 @@ good order, and given the time for it, before it is killed.
 """
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -33,6 +35,11 @@ ALONE = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": 
 # How long Arrow's allocator keeps the pages of what is freed: longer than from one row group of a bucket, or one block
 # of leaves, to the next. What a user has set stands.
 ALLOCATOR = {"MIMALLOC_PURGE_DELAY": "10000"}  # ms
+# How torch takes a GPU's memory: leaves differ in size, and pieces of fixed sizes would leave gaps. What a user has set
+# stands.
+GPU_ALLOCATOR = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
+# By these CUDA's libraries, or torch, would choose other algorithms on one node than on the next.
+CHANGES_BITS = re.compile(r"TORCH_ALLOW_TF32_CUBLAS_OVERRIDE|TORCH_BLAS_PREFER_\w+|CUBLASLT_\w+|CUBLAS_EMULATE\w*")
 LOOPBACK = "lo"
 TORCHRUN = "torch.distributed.run"
 STACKS_SECONDS = 2.0
@@ -65,7 +72,7 @@ class Ranks:
         specification = spec.scratch_folder / SPECIFICATION_NAME
         is_alone = spec.train.ranks == 1 and meeting is None
         self._command = [sys.executable, *_arguments(spec.train.ranks, is_alone, meeting), str(specification)]
-        self._environment = _environment(spec.train, grace_seconds, is_alone, meeting)
+        self._environment = _environment(spec.train, spec.scratch_folder, grace_seconds, is_alone, meeting)
         self._reports = ReportFollower(spec.progress_file)
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -178,20 +185,25 @@ def _arguments(ranks: int, is_alone: bool, meeting: Meeting | None) -> list[str]
 
 
 def _environment(
-    train: TrainConfig, grace_seconds: float, is_alone: bool, meeting: Meeting | None
+    train: TrainConfig, scratch: Path, grace_seconds: float, is_alone: bool, meeting: Meeting | None
 ) -> Mapping[str, str]:
     """What the numerical libraries read at load time. The number of threads decides the last bits of a sum."""
     threads = str(train.threads)
     interface = LOOPBACK if meeting is None else meeting.interface
+    inherited = {k: value for k, value in environment_of_installation().items() if not CHANGES_BITS.fullmatch(k)}
     return {
         **ALLOCATOR,
-        **environment_of_installation(),
+        **GPU_ALLOCATOR,
+        **inherited,
         "OMP_NUM_THREADS": threads,
         "MKL_NUM_THREADS": threads,
         "OMP_WAIT_POLICY": "PASSIVE",  # threads that spin while they wait take a busy machine from those they wait for
         "OMP_DYNAMIC": "FALSE",
         "MKL_DYNAMIC": "FALSE",  # or MKL takes fewer threads on a busy machine, and the bits change
-        "CUBLAS_WORKSPACE_CONFIG": ":4096:8",  # what cuBLAS needs to be deterministic
+        "NVIDIA_TF32_OVERRIDE": "0",  # 1 would force TF32, whatever torch says
+        # Kernels of another run are not taken: the compiler's cache does not ask for which sizes they were tuned.
+        "TORCHINDUCTOR_CACHE_DIR": str(scratch / "compiled"),
+        "TRITON_CACHE_DIR": str(scratch / "compiled" / "triton"),
         "TORCHINDUCTOR_DETERMINISTIC": "1",  # or the compiler times alternatives and takes what was quicker that day
         "GLOO_SOCKET_IFNAME": interface,
         **({} if meeting is None else {"NCCL_SOCKET_IFNAME": f"={interface}"}),  # with = it is no prefix

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from rich.console import Console
 from rich.table import Table
@@ -30,7 +31,7 @@ from training.building import make_model, make_objective
 from training.configuration import CheckpointConfig, ModelConfig, TrainConfig, ValidationConfig
 from training.data.order import SampleOrder
 from training.data.reading import SampleReader
-from training.model.precision import choose_precision
+from training.model.precision import Precision, choose_precision
 from training.process_group import join_process_group
 from training.specification import SegmentSpec
 from training.trainer import Trainer
@@ -129,15 +130,16 @@ def _time_both(spec: SegmentSpec, world: World) -> object:
     trainers = {mode: _make_trainer(spec, dataset, world, mode) for mode in ("exact", "fast")}
     reader = SampleReader(store, dataset, "train", spec.samples_folder)
     order = SampleOrder(reader.num_rows, reader.group_rows, 0)
-    source = BatchSource(Blocks(reader, order, leaf_cut(spec.model, spec.train), BATCH_SIZE, LEAVES, world), pin=False)
+    blocks = Blocks(reader, order, leaf_cut(spec.model, spec.train), BATCH_SIZE, LEAVES, world)
+    source = BatchSource(blocks, pin=precision.device.type == "cuda")
     seconds: dict[str, list[float]] = {"exact": [], "fast": []}
     leaves = source.batch(0).leaves
     for pair in range(1 + PAIRS):  # the first one warms up
         for mode in ("exact", "fast") if pair % 2 else ("fast", "exact"):
-            dist.barrier()
+            _wait_for_all(precision)
             began = time.perf_counter()
             trainers[mode].take_step(pair, leaves)
-            dist.barrier()
+            _wait_for_all(precision)
             seconds[mode].append(time.perf_counter() - began)
     if world.is_first:
         ratios = [exact / fast for exact, fast in zip(seconds["exact"][1:], seconds["fast"][1:], strict=True)]
@@ -150,6 +152,13 @@ def _time_both(spec: SegmentSpec, world: World) -> object:
         }
         (spec.scratch_folder / "measured.json").write_text(json.dumps(measured))
     return trainers
+
+
+def _wait_for_all(precision: Precision) -> None:
+    """For all ranks, and for what this one's GPU still computes: the barrier is between processors alone."""
+    if precision.device.type == "cuda":
+        torch.cuda.synchronize()
+    dist.barrier()
 
 
 def _make_trainer(spec: SegmentSpec, dataset: DatasetManifest, world: World, mode: str) -> Trainer:

@@ -109,9 +109,7 @@ class Optimization:
         for name, tensor in tensors.items():
             kind, _, of = name.partition(".")
             parameter = self._parameters[of]
-            # The count of steps stays on the CPU: the optimizer reads it there.
-            device = torch.device("cpu") if kind == "step" else parameter.device
-            self.optimizer.state[parameter][kind] = tensor.to(device, copy=device.type != "cpu")
+            self.optimizer.state[parameter][kind] = tensor.to(parameter.device, copy=parameter.is_cuda)
 
     def require_complete(self) -> None:
         """Raise `KeyError` if only a part of the state was loaded.

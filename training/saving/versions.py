@@ -5,10 +5,14 @@ Invariant: a name means the same in every version of Holdfast. Names that a chec
 
 import platform
 import re
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import torch
+
+from storage.errors import DeviceMissingError
+from training.configuration import TrainConfig
 
 LIBRARIES = ("torch", "numpy", "pyarrow")
 # Earlier checkpoints name it too, but it computes nothing.
@@ -16,6 +20,9 @@ NOT_COMPARED = {"safetensors"}
 CPU_INFO = Path("/proc/cpuinfo")
 DRIVER_INFO = Path("/proc/driver/nvidia/version")
 # The processor's features by which torch, oneDNN and MKL choose how they compute. MKL looks at the vendor as well.
+CPU_PREFIX = "cpu "
+# cuBLAS comes in a package of its own, named with or without the version of CUDA.
+CUBLAS_PACKAGES = ("nvidia-cublas", "nvidia-cublas-cu12", "nvidia-cublas-cu13")
 COMPUTING_FEATURE = re.compile(r"avx|amx|fma|f16c|sve|asimd|bf16|i8mm")
 # What torch was built with, as `torch.__config__.show()` says it.
 BUILT_WITH = {"mkl": r"Math Kernel Library Version (\S+)", "onednn": r"MKL-DNN (v\S+)"}
@@ -26,9 +33,26 @@ def read_versions(device: torch.device) -> dict[str, str]:
     libraries = {library: version(library) for library in LIBRARIES} | {"python": platform.python_version()}
     libraries |= _read_triton()
     if device.type != "cuda":
-        capability = f"cpu {torch.backends.cpu.get_cpu_capability()}"
+        capability = f"{CPU_PREFIX}{torch.backends.cpu.get_cpu_capability()}"
         return libraries | _read_built_with() | describe_processor(_read_text(CPU_INFO)) | {"device": capability}
-    return libraries | _read_cuda() | {"device": torch.cuda.get_device_name(device)}
+    properties = torch.cuda.get_device_properties(device)
+    # How dropout's random numbers are dealt to values follows from the number of multiprocessors.
+    hardware = {"device": properties.name, "multiprocessors": str(properties.multi_processor_count)}
+    return libraries | _read_cuda() | hardware
+
+
+def require_gpu_of_before(config: TrainConfig, before: dict[str, str], device: torch.device) -> None:
+    """Raise `DeviceMissingError` where a run that was trained on a GPU would go on on a CPU and nobody asked for it.
+
+    A node whose driver is broken looks to torch like one that never had a GPU.
+    """
+    gpu = before.get("device", CPU_PREFIX)
+    if device.type == "cpu" and config.device == "auto" and not gpu.startswith(CPU_PREFIX):
+        raise DeviceMissingError(
+            f"The run was trained on a GPU ({gpu}), and torch finds none on this machine. See what `nvidia-smi` says "
+            "here, or let another machine go on. To go on on the CPU, far slower and with other last bits: "
+            "--set train.device=cpu"
+        )
 
 
 def describe_processor(cpu_info: str) -> dict[str, str]:
@@ -82,10 +106,18 @@ def _read_cuda() -> dict[str, str]:
     nccl = torch.cuda.nccl.version() if torch.distributed.is_nccl_available() else ()  # type: ignore[no-untyped-call]
     return {
         "cuda": str(torch.version.cuda),
+        "cublas": _read_cublas(),
         "cudnn": str(cudnn),
         "nccl": ".".join(map(str, nccl)) or "none",
         "driver": describe_driver(_read_text(DRIVER_INFO)),
     }
+
+
+def _read_cublas() -> str:
+    for package in CUBLAS_PACKAGES:
+        with suppress(PackageNotFoundError):
+            return version(package)
+    return "unknown"
 
 
 def _read_text(path: Path) -> str:

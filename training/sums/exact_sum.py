@@ -21,15 +21,19 @@ from training.world import World
 
 # Gradients of at least so many values are added, and travel, at once: 32 MiB of integers.
 BUCKET_VALUES = 1 << 22
+# A bucket's values are filled up with zeros to a multiple of this, and begin at one: kernels move 16 bytes at a time.
+ALIGNED_VALUES = 16
 
 
 class _Bucket:
-    """Neighbouring parameters, and in `words` int64 [values + 2] what their gradients add up to, with the tallies."""
+    """Neighbouring parameters, and in `words` int64 what their gradients add up to, with the tallies at the end."""
 
     def __init__(self, parameters: list[nn.Parameter], words: Tensor) -> None:
         self.parameters = parameters
         self.words = words
-        self.total, self.tallies = words[:-NUM_TALLIES], words[-NUM_TALLIES:]
+        num_values = sum(parameter.numel() for parameter in parameters)
+        self.total, self.tallies = words[: _aligned(num_values)], words[-NUM_TALLIES:]
+        self._fill = torch.zeros(len(self.total) - num_values, device=words.device)
         self.num_waiting = len(parameters)
         self._taken: list[Tensor | None] = []
 
@@ -44,7 +48,7 @@ class _Bucket:
             parameter.grad = None
         pairs = zip(self.parameters, self._taken, strict=True)
         flat = [p.new_zeros(p.numel()) if gradient is None else gradient.reshape(-1) for p, gradient in pairs]
-        return torch.cat(flat, out=scratch[: len(self.total)])
+        return torch.cat([*flat, self._fill], out=scratch[: len(self.total)])
 
     def give_gradients(self) -> list[Tensor]:
         """A gradient for each parameter, of any values: those that were taken last, where there are such."""
@@ -185,9 +189,13 @@ def _make_buckets(parameters: list[nn.Parameter]) -> tuple[Tensor, list[_Bucket]
         if sum(p.numel() for p in groups[-1]) >= BUCKET_VALUES:
             groups.append([])
         groups[-1].append(parameter)
-    sizes = [sum(p.numel() for p in group) + NUM_TALLIES for group in groups]
+    sizes = [_aligned(_aligned(sum(p.numel() for p in group)) + NUM_TALLIES) for group in groups]
     words = torch.zeros(sum(sizes), dtype=torch.int64, device=parameters[0].device)
     return words, [_Bucket(group, part) for group, part in zip(groups, torch.split(words, sizes), strict=True)]
+
+
+def _aligned(num_values: int) -> int:
+    return -(-num_values // ALIGNED_VALUES) * ALIGNED_VALUES
 
 
 def _make_equal(model: nn.Module, world: World) -> None:

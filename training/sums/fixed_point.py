@@ -10,6 +10,10 @@ allow.
 
 import math
 from collections.abc import Iterable
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+from types import ModuleType
 from typing import Optional
 
 import torch
@@ -22,7 +26,8 @@ RANGE_BITS = 16
 SUM_BITS = 62
 # A sum below 2^127 stays finite when it is rounded to fp32.
 LARGEST_SUM_BITS = 127
-# So many values at a time go through all passes: they stay in a processor's cache, or keep a GPU busy in little memory.
+# So many values at a time go through all passes of torch's operators: they stay in a processor's cache, or keep a GPU
+# busy in little memory.
 CHUNK_VALUES = 1 << 16
 GPU_CHUNK_VALUES = 1 << 24
 # Terms outside the range, and values that rounded to zero.
@@ -63,13 +68,16 @@ class FixedPoint:
         `values`, if it is not larger already, and NaN if one of them is.
         """
         units = 2.0**self.fraction_bits / loss_scale
+        if values.is_cuda and (kernel := _gpu_kernel()) is not None:
+            kernel.add_rounded(total, values, tallies[ROUNDED_AWAY:], largest, units)
+            return
         chunk = CHUNK_VALUES if values.device.type == "cpu" else GPU_CHUNK_VALUES
         for start in range(0, len(values), chunk):
             part = values[start : start + chunk]
             lowest, highest = torch.aminmax(part)
             torch.maximum(largest, torch.maximum(highest, -lowest), out=largest)
-            num_before = torch.count_nonzero(part.mul_(units))  # exact, by a power of two
-            total[start : start + chunk] += part.round_().to(torch.int64)
+            num_before = torch.count_nonzero(part)
+            total[start : start + chunk] += part.mul_(units).round_().to(torch.int64)  # exact, by a power of two
             tallies[ROUNDED_AWAY] += num_before - torch.count_nonzero(part)
 
     def count_outside(self, tallies: Tensor, largest: Tensor, loss_scale: float = 1.0) -> None:
@@ -87,3 +95,12 @@ class FixedPoint:
         for out in outs:
             out.copy_(total[start : start + out.numel()].view(out.shape)).mul_(factor)
             start += out.numel()
+
+
+@cache
+def _gpu_kernel() -> ModuleType | None:
+    """The module of the kernel that makes all passes in one, loaded where a GPU asks for it; None without Triton.
+
+    torch's packages for GPUs bring Triton with them.
+    """
+    return import_module("training.sums.gpu_kernel") if find_spec("triton") else None

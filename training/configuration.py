@@ -80,7 +80,10 @@ class TrainConfig(ConfigModel):
         ge=1,
         description="CPU threads of one rank. Fixed for a run: another number changes the last bits of the weights.",
     )
-    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto takes the GPU where there is one.")
+    device: Literal["auto", "cpu", "cuda"] = Field(
+        "auto",
+        description="auto takes the GPU where there is one, and refuses a CPU if the run was trained on a GPU before.",
+    )
     share_gpus: bool = Field(
         False, description="Let ranks share GPUs where there are fewer, through Gloo: slow, meant for a drill."
     )
@@ -109,7 +112,9 @@ class TrainConfig(ConfigModel):
         description="Recompute blocks in the backward pass: less memory, and one more forward pass in a step. Changes "
         "no bit of the model: may change between segments, unless compile is set.",
     )
-    compile: bool = Field(False, description="Compile the model with torch.compile: slower start, faster steps.")
+    compile: bool = Field(
+        False, description="Compile the model with torch.compile: slower start; whether steps are faster, try."
+    )
     log_every_steps: int = Field(10, ge=1, description="Steps between two points of the loss curve.")
     start_from: str | None = Field(
         None,

@@ -1,6 +1,8 @@
-"""On a GPU too, compiled code serves leaves of any number of tokens, with the same bits whatever the example was."""
+"""On a GPU too, compiled code serves leaves of any number of tokens.
 
-import hashlib
+In bf16 its bits are not those of code that was compiled from an example of another size (seen on an H100 with torch
+2.11): so the example is a function of the run's configuration, and no compiled code of another run is taken.
+"""
 
 import pytest
 import torch
@@ -10,12 +12,14 @@ from tests.helpers.compiled import SIZES, compiled_block, gradients_of
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no GPU on this machine")
 
 
+@pytest.mark.parametrize("example", [600, 60_000])
 @pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])
-def test_no_number_of_tokens_is_left_out_and_the_example_reaches_no_bit(precision: torch.dtype) -> None:
+def test_no_number_of_tokens_is_left_out(precision: torch.dtype, example: int) -> None:
     device = torch.device("cuda", 0)
-    found = []
-    for example in (600, 60_000):
+    try:
         block = compiled_block(device, precision, example)
-        found.append([hashlib.sha256(gradients_of(block, device, precision, size)).hexdigest() for size in SIZES])
+        for size in SIZES:
+            gradients_of(block, device, precision, size)  # raises where compiled code does not serve
+    finally:
+        torch.compiler.set_stance("default")
         torch.compiler.reset()
-    assert found[0] == found[1]

@@ -30,6 +30,7 @@ def gradients_of(block: EncoderBlock, device: torch.device, precision: torch.dty
         mixed = block.before_mixing(given)[:, :WIDTH].clone(memory_format=torch.contiguous_format)
         out = block.after_mixing(given, mixed)
     block.zero_grad()
-    (out.float() * torch.linspace(0, 1, WIDTH, device=device)).sum().backward()
+    loss = (out.float() * torch.linspace(0, 1, WIDTH, device=device)).sum()
+    torch.autograd.backward(loss)
     gradients = [hidden.grad, *(p.grad for p in block.parameters() if p.grad is not None)]
     return b"".join(g.detach().float().cpu().numpy().tobytes() for g in gradients if g is not None)

@@ -1,0 +1,77 @@
+"""A node without the GPUs that a run needs is not one on which it goes on by itself."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from storage.errors import DeviceMissingError
+from storage.objects.local_store import LocalStore
+from storage.runs.segments import find_outcome
+from tasks.launching.ranks import Ranks
+from tests.helpers.datasets import publish_small_dataset
+from tests.helpers.training import make_spec
+from training.configuration import TrainConfig
+from training.ending import Ending
+from training.model.precision import choose_precision
+from training.saving.versions import require_gpu_of_before
+from training.specification import ResumePoint
+from training.watching.curve import LossCurve
+from training.watching.reporter import Reporter
+from training.watching.training_state import TrainingState
+from training.world import World
+
+ALONE = World(0, 1, 0, 1)
+CPU = torch.device("cpu")
+H100 = {"device": "NVIDIA H100 80GB HBM3"}
+
+
+def test_a_run_that_was_trained_on_a_gpu_goes_on_on_a_cpu_only_if_that_is_asked_for() -> None:
+    with pytest.raises(DeviceMissingError, match=r"NVIDIA H100 80GB HBM3.*nvidia-smi.*--set train.device=cpu"):
+        require_gpu_of_before(TrainConfig(device="auto"), H100, CPU)
+    require_gpu_of_before(TrainConfig(device="cpu"), H100, CPU)
+    require_gpu_of_before(TrainConfig(device="auto"), {"device": "cpu AVX512"}, CPU)
+    require_gpu_of_before(TrainConfig(device="auto"), {}, CPU)
+    require_gpu_of_before(TrainConfig(device="auto"), H100, torch.device("cuda", 0))
+
+
+@pytest.mark.parametrize("is_begun", [False, True])
+def test_a_missing_gpu_ends_a_run_for_good_only_before_it_was_begun(is_begun: bool, tmp_path: Path) -> None:
+    store = LocalStore(tmp_path / "store")
+    dataset = publish_small_dataset(store, tmp_path / "work")
+    spec = make_spec(store, dataset, tmp_path / "scratch")
+    if is_begun:
+        spec = spec.model_copy(update={"resume": ResumePoint(path="checkpoints/7", digest="0" * 64, step=7)})
+    reporter = Reporter(spec.progress_file, ALONE, 24, 0.0)
+    state = TrainingState(LossCurve(ALONE, 5, spec.divergence))
+    ending = Ending(spec, ALONE, store, reporter, state, 0.0)
+    with pytest.raises(DeviceMissingError), ending.failures_written():
+        raise DeviceMissingError("torch finds no GPU")
+    record = find_outcome(store, spec.run, spec.fence)
+    assert record is not None and record.outcome == "failed" and record.is_final is not is_begun
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_that_is_asked_for_and_not_there_is_one_clear_error() -> None:
+    with pytest.raises(DeviceMissingError, match=r"torch finds no GPU on this machine.*nvidia-smi"):
+        choose_precision(TrainConfig(device="cuda"), ALONE)
+
+
+def test_what_would_have_a_node_compute_other_bits_is_not_handed_on_to_ranks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in (
+        "NVIDIA_TF32_OVERRIDE",
+        "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
+        "CUBLASLT_WORKSPACE_SIZE",
+        "CUBLAS_EMULATE_X",
+    ):
+        monkeypatch.setenv(name, "1")
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:64")
+    store = LocalStore(tmp_path / "store")
+    spec = make_spec(store, publish_small_dataset(store, tmp_path / "work"), tmp_path / "scratch")
+    given = Ranks(spec, 30)._environment
+    assert given["NVIDIA_TF32_OVERRIDE"] == "0"
+    assert not not_handed_on & given.keys()
+    assert given["PYTORCH_CUDA_ALLOC_CONF"] == "max_split_size_mb:64"
+    assert Path(given["TORCHINDUCTOR_CACHE_DIR"]).is_relative_to(spec.scratch_folder)

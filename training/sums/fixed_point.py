@@ -11,7 +11,6 @@ allow.
 import math
 from collections.abc import Iterable
 from functools import cache
-from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
 from typing import Optional
@@ -103,4 +102,8 @@ def _gpu_kernel() -> ModuleType | None:
 
     torch's packages for GPUs bring Triton with them.
     """
-    return import_module("training.sums.gpu_kernel") if find_spec("triton") else None
+    if find_spec("triton") is None:
+        return None
+    from training.sums import gpu_kernel
+
+    return gpu_kernel

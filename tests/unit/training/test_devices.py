@@ -60,12 +60,8 @@ def test_a_gpu_that_is_asked_for_and_not_there_is_one_clear_error() -> None:
 def test_what_would_have_a_node_compute_other_bits_is_not_handed_on_to_ranks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in (
-        "NVIDIA_TF32_OVERRIDE",
-        "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
-        "CUBLASLT_WORKSPACE_SIZE",
-        "CUBLAS_EMULATE_X",
-    ):
+    not_handed_on = {"TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "CUBLASLT_WORKSPACE_SIZE", "CUBLAS_EMULATE_X"}
+    for name in (*not_handed_on, "NVIDIA_TF32_OVERRIDE"):
         monkeypatch.setenv(name, "1")
     monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:64")
     store = LocalStore(tmp_path / "store")

@@ -24,6 +24,7 @@ from flows.options.logs import logs
 from flows.options.predict import predict
 from flows.options.prepare import prepare
 from flows.options.prune import prune
+from flows.options.recover import recover
 from flows.options.report import report
 from flows.options.run import run
 from flows.options.runs import runs
@@ -48,7 +49,7 @@ app = typer.Typer(
 # In the order in which a newcomer needs them.
 for command in (
     corpus, config, prepare, run, stop, status, logs, runs, report, evaluate, export, predict, verify, scrub, prune,
-    audit, advise, drill,
+    recover, audit, advise, drill,
 ):  # fmt: skip
     app.command()(command)
 

@@ -80,6 +80,23 @@ class Manifest:
         keys = list(self.store.list_keys(self._key_prefix()))
         return self._load(keys[-1]) if keys else None
 
+    def list_addresses(self) -> list[str]:
+        """Where all generations are, the oldest first, sound or not."""
+        return [f"{self.store.address}/{key}" for key in self.store.list_keys(self._key_prefix())]
+
+    def load_generation(self, number: int) -> Generation:
+        """An earlier generation. Raises as `load_head`, and `ObjectMissingError`."""
+        return self._load(self._key(number))
+
+    def commit_after(self, number: int, event: str, state: RunState) -> Generation:
+        """Put the generation after `number`, which cannot be read. Raises `ConflictError` if there is one."""
+        try:
+            return self._put(number + 1, event, state)
+        except ObjectExistsError as error:
+            raise ConflictError(
+                f"The run {self.run!r} was continued by another process. Nothing was changed."
+            ) from error
+
     def exists(self) -> bool:
         """Whether the run was ever started. Reads nothing of it."""
         return any(True for _ in self.store.list_keys(self._key_prefix()))
@@ -180,7 +197,9 @@ class Manifest:
         found = "" if data is None else f" (SHA-256 {sha256_of_bytes(data)[:16]})"
         return CorruptManifestError(
             f"The manifest {self.store.address}/{key} is damaged: {problem}{found}. "
-            "Restore it from a backup of the store. The checkpoints it names are not touched by this."
+            f"`holdfast recover {run_address(self.store, self.run)}` shows from which entry before it the run can go "
+            "on, and does that if you agree; or restore the file from a backup of the store. The checkpoints it names "
+            "are not touched by this."
         )
 
 

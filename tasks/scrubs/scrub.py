@@ -33,7 +33,7 @@ from tasks.telling.announce import warn
 
 # What becomes of damage, and what a person can do about it.
 ADVICE = {
-    "manifest": "Restore it from a backup of the store.",
+    "manifest": "`holdfast recover` with the run's address goes on from the entry before it, if you agree.",
     "checkpoint": "A process holds the run's lease, one that trains it or one that was killed (`holdfast status` says "
     "which), so nothing was set aside: the next start of the run goes by the newest valid checkpoint.",
     "ledger": "The model is not touched by this, but an audit cannot prove these steps any more.",

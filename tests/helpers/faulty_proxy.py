@@ -31,6 +31,7 @@ class Failure(Enum):
     SHORT = auto()  # half of the answer's body, and the connection ends
     CLOSED = auto()  # the answer, and the connection ends, of which nothing was said
     REFUSED = auto()  # 403, and the server never saw it
+    NOT_FOUND = auto()  # 404 with a proxy's page, and the server never saw it
     STRUCK_BEFORE = auto()  # `FaultyProxy.strike` is called, and the server never saw it
     STRUCK_AFTER = auto()  # the server did it, and `FaultyProxy.strike` is called
 
@@ -151,6 +152,8 @@ class _Handler(BaseHTTPRequestHandler):
             return self._send(409, {}, _error("ConditionalRequestConflict"))
         if failure is Failure.REFUSED:
             return self._send(403, {}, _error("AccessDenied"))
+        if failure is Failure.NOT_FOUND:
+            return self._send(404, {}, b"<html><body>404 Not Found</body></html>")
         if failure is Failure.RESET:
             return self._break_off()
         if failure is Failure.STRUCK_BEFORE:

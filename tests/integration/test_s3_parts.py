@@ -141,12 +141,19 @@ def test_an_object_that_is_replaced_or_deleted_while_it_is_read_is_noticed(store
             file.read(5)
 
 
-def test_where_a_signed_address_is_refused_boto3_is_asked_from_then_on(store: S3Store, proxy: FaultyProxy) -> None:
+def test_where_a_signed_address_is_refused_boto3_is_asked_for_some_minutes(
+    store: S3Store, proxy: FaultyProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fault = proxy.fail(Failure.REFUSED, "GET", "X-Amz-Signature", times=100)
     for _ in range(2):
         assert read(store, 10, 5000) == DATA[10:5000]
     assert fault.fired == 1
     assert askers(proxy) == ["urllib3", "boto3", "boto3"]
+    fault.times = 0
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now + parts.UNUSED_SECONDS)
+    assert read(store, 10, 5000) == DATA[10:5000]
+    assert askers(proxy)[-1] == "urllib3"
 
 
 def test_where_an_address_has_expired_boto3_is_asked(

@@ -13,7 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from storage.errors import ConfigurationError, ConflictError, ObjectExistsError, ObjectMissingError, StoreError
+from storage.errors import (
+    ConfigurationError,
+    ConflictError,
+    ObjectExistsError,
+    ObjectMissingError,
+    StoreError,
+    StoreUnavailableError,
+)
 from storage.objects.addresses import check_writable, open_store
 from storage.objects.s3 import store as s3_store
 from storage.objects.s3 import transfers as s3_transfers
@@ -325,3 +332,24 @@ def uploads_under_way(store: S3Store) -> list[str]:
 def limited(listing: Callable[..., object]) -> Callable[..., object]:
     """A listing in pages of two."""
     return lambda **asked: listing(**asked, MaxKeys=2)
+
+
+@pytest.mark.parametrize("what", ["read", "fetch", "open"])
+def test_a_404_that_a_proxy_gives_in_the_servers_place_is_no_missing_object(
+    store: S3Store, proxy: FaultyProxy, what: str
+) -> None:
+    store.write("key", b"value")
+    read: Callable[[str], object] = {
+        "read": store.read,
+        "fetch": lambda key: store.fetch(key).read_bytes(),
+        "open": lambda key: store.open(key).read(),
+    }[what]
+    fault = proxy.fail(Failure.NOT_FOUND, "", "/key", times=2)
+    assert read("key") == b"value"
+    assert fault.fired == 2
+    always = proxy.fail(Failure.NOT_FOUND, "", "/", times=10_000)
+    with pytest.raises(StoreUnavailableError, match="Something answers in the server's place"):
+        read("other")
+    always.times = 0
+    with pytest.raises(ObjectMissingError):
+        read("other")

@@ -30,6 +30,7 @@ from storage.objects.s3.errors import (
     brief,
     explain,
     is_transient,
+    is_without_name,
     says_existing,
     says_missing,
     says_upload_is_over,
@@ -99,12 +100,23 @@ class S3Connection:
             try:
                 answer = self.client.head_object(**target)
             except S3_FAILURES as error:
-                if says_missing(error):
-                    return None
-                raise
-            return StoredObject(answer["ContentLength"], answer["ETag"], answer["Metadata"].get(PUT_ID))
+                if not is_without_name(error):
+                    raise
+                return self._find_by_get(target)
+            return _describe(answer)
 
         return self.request("HeadObject", key, head)
+
+    def _find_by_get(self, target: dict[str, str]) -> StoredObject | None:
+        """As `find`, by a request whose answer has a body: only there the server says that it is the object."""
+        try:
+            answer = self.client.get_object(**target)
+        except S3_FAILURES as error:
+            if says_missing(error):
+                return None
+            raise
+        answer["Body"].close()
+        return _describe(answer)
 
     def pages(self, operation: str, prefix: str, markers: dict[str, str], **more: Any) -> Iterator[dict[str, Any]]:
         """The pages of a listing. `markers` says which arguments go on from which fields of the page before."""
@@ -160,6 +172,10 @@ class S3Connection:
 
     def _existing(self, key: str) -> ObjectExistsError:
         return ObjectExistsError(f"{self.address}/{key} exists already and objects are never changed.")
+
+
+def _describe(answer: dict[str, Any]) -> StoredObject:
+    return StoredObject(answer["ContentLength"], answer["ETag"], answer["Metadata"].get(PUT_ID))
 
 
 def connect(address: S3Address) -> S3Connection:

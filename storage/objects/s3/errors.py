@@ -34,6 +34,8 @@ CREDENTIAL_ERRORS = (
 TRANSIENT_STATUS = {408, 429, 500, 502, 503, 504}
 TRANSIENT_CODES = {"RequestTimeout", "RequestTimeoutException", "SlowDown", "Throttling", "ThrottlingException"}
 EXISTING_STATUS = {409, 412}
+# What boto3 makes of a 404 whose body is none of S3's: empty, a page, or of another service.
+NAMELESS_CODES = {"404", "", "unknown", "NotFound", "Not Found"}
 
 ACCESS_REFUSED = {"AccessDenied", "403"}
 CREDENTIAL_ADVICE = (
@@ -70,7 +72,8 @@ ADVICE = {
 def is_transient(error: Exception) -> bool:
     """Whether the same request may succeed when it is made again."""
     if isinstance(error, ClientError):
-        return status_of(error) in TRANSIENT_STATUS or code_of(error) in TRANSIENT_CODES
+        is_passing = status_of(error) in TRANSIENT_STATUS or code_of(error) in TRANSIENT_CODES
+        return is_passing or is_without_name(error)
     if isinstance(error, (botocore_errors.SSLError, urllib3.exceptions.SSLError)):
         return False  # a certificate does not become valid by asking again
     return isinstance(error, (*NETWORK_ERRORS, botocore_errors.FlexibleChecksumError))
@@ -82,8 +85,13 @@ def says_existing(error: Exception) -> bool:
 
 
 def says_missing(error: Exception) -> bool:
-    """Whether there is no object. The answer to a HEAD has no body, hence no name but its number."""
-    return isinstance(error, ClientError) and code_of(error) in ("NoSuchKey", "404", "NotFound")
+    """Whether the server itself says that there is no object: a proxy in its place answers 404 without S3's name."""
+    return isinstance(error, ClientError) and code_of(error) == "NoSuchKey"
+
+
+def is_without_name(error: Exception) -> bool:
+    """Whether it is a 404 that does not say what is missing: of a proxy, or the answer to a HEAD, which has no body."""
+    return isinstance(error, ClientError) and status_of(error) == 404 and code_of(error) in NAMELESS_CODES
 
 
 def says_beyond_end(error: Exception) -> bool:
@@ -102,7 +110,11 @@ def explain(error: Exception, address: S3Address, key: str, endpoint: str) -> Ho
         return ObjectMissingError(f"{address}/{key} is missing.")
     where = f"{address.role} {address} at {endpoint}"
     if isinstance(error, CREDENTIAL_ERRORS):
-        return StoreError(f"No credentials for {where} ({brief(error)}). {CREDENTIAL_ADVICE}")
+        # A service that gives credentials may not answer just now; that there are none does not pass.
+        is_passing = isinstance(error, botocore_errors.CredentialRetrievalError)
+        return (StoreUnavailableError if is_passing else StoreError)(
+            f"No credentials for {where} ({brief(error)}). {CREDENTIAL_ADVICE}"
+        )
     if isinstance(error, botocore_errors.FlexibleChecksumError):
         return CorruptObjectError(f"{address}/{key} does not have the checksum that the server states for it.")
     if isinstance(error, NETWORK_ERRORS):
@@ -143,6 +155,8 @@ def _advice(error: Exception, address: S3Address) -> str:
         return f"{there_is} Make it, or check `{address.setting}` and AWS_ENDPOINT_URL_S3."
     if code in ACCESS_REFUSED:
         return f"Access was refused: its credentials need {address.permissions}. Grant them, then run again."
+    if is_without_name(error):
+        return "Something answers in the server's place: check AWS_ENDPOINT_URL_S3 and the proxies on the way to it."
     if is_transient(error):
         return "The server is overloaded or fails inside: see its own log if this goes on, then run again."
     return ADVICE.get(code, "Look this code up in the server's documentation, correct the cause, then run again.")

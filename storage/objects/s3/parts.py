@@ -6,6 +6,7 @@ for. Any other answer is left to boto3, which asks again and says what is wrong.
 """
 
 import io
+import math
 import os
 import socket
 import time
@@ -30,6 +31,8 @@ PARTIAL_CONTENT = 206
 USED_SECONDS = 5 * 60
 SIGNED_SECONDS = USED_SECONDS + 15 * 60
 NUM_ADDRESSES = 1024
+# After an answer that is not what was asked for; where it always is, so few requests more cost nothing.
+UNUSED_SECONDS = 5 * 60
 # A body comes in pieces of 64 KiB and less, and to wake up for each of them costs CPU time.
 AWAITED_BYTES = 1 << 20
 
@@ -50,15 +53,15 @@ class Parts:
             ca_certs=get_cert_path(ca_bundle or os.environ.get("REQUESTS_CA_BUNDLE") or True),
         )
         # What a proxy is to be told, boto3 knows.
-        self._is_of_use = not get_environ_proxies(signer.meta.endpoint_url)
+        self._of_use_from = math.inf if get_environ_proxies(signer.meta.endpoint_url) else 0.0
         self._address = lru_cache(maxsize=NUM_ADDRESSES)(self._sign)
 
     def fill(self, bucket: str, key: str, etag: str, start: int, buffer: memoryview) -> bool:
         """Fill the buffer with the bytes from `start` on of this version of an object.
 
-        False: boto3 is to be asked, from now on. What may pass raises an error of boto3's or urllib3's.
+        False: boto3 is to be asked, now and for some minutes. What may pass raises an error of boto3's or urllib3's.
         """
-        if not self._is_of_use:
+        if time.monotonic() < self._of_use_from:
             return False
         pool, target = self._address(bucket, key, int(time.time() // USED_SECONDS))
         headers = {
@@ -74,7 +77,7 @@ class Parts:
             facts = {"status_code": answer.status, "headers": answer.headers, "body": answer.data}
             raise ClientError(create_parser("rest-xml").parse(facts, None), "GetObject")
         answer.close()
-        self._is_of_use = False
+        self._of_use_from = time.monotonic() + UNUSED_SECONDS
         return False
 
     def _sign(self, bucket: str, key: str, _period: int) -> tuple[HTTPConnectionPool, str]:

@@ -7,7 +7,7 @@ import pytest
 from botocore import exceptions as botocore_errors
 from botocore.exceptions import ClientError
 
-from storage.errors import ConfigurationError, CorruptObjectError, ObjectMissingError
+from storage.errors import ConfigurationError, CorruptObjectError, ObjectMissingError, StoreUnavailableError
 from storage.objects.s3.address import S3Address, SourceBucket, parse_s3_address
 from storage.objects.s3.errors import explain, is_transient, says_existing
 
@@ -53,18 +53,27 @@ def test_a_source_is_told_by_its_own_name_and_what_it_needs() -> None:
 
 
 def test_what_is_missing_and_what_is_damaged_are_errors_of_their_own() -> None:
-    for missing in (answer(404, "404"), answer(404, "NoSuchKey")):
-        error = explain(missing, ADDRESS, "key", "http://server")
-        assert isinstance(error, ObjectMissingError)
-        assert str(error) == "s3://bucket/some/prefix/key is missing."
+    error = explain(answer(404, "NoSuchKey"), ADDRESS, "key", "http://server")
+    assert isinstance(error, ObjectMissingError)
+    assert str(error) == "s3://bucket/some/prefix/key is missing."
     damage = botocore_errors.FlexibleChecksumError(error_msg="Expected checksum a did not match calculated checksum b")
     assert isinstance(explain(damage, ADDRESS, "key", "http://server"), CorruptObjectError)
+
+
+@pytest.mark.parametrize("code", ["404", "", "NotFound", "unknown"])
+def test_a_404_without_s3s_own_name_for_it_is_no_missing_object(code: str) -> None:
+    error = explain(answer(404, code), ADDRESS, "key", "http://server")
+    assert isinstance(error, StoreUnavailableError)
+    assert "Something answers in the server's place" in str(error)
 
 
 def test_a_provider_of_credentials_that_fails_is_not_quoted() -> None:
     failed = botocore_errors.CredentialRetrievalError(provider="custom-process", error_msg="the-secret")
     message = str(explain(failed, ADDRESS, "key", "http://server"))
     assert "No credentials for the store s3://bucket/some/prefix at http://server (CredentialRetrievalError)" in message
+    assert isinstance(explain(failed, ADDRESS, "key", "http://server"), StoreUnavailableError)  # a service may be away
+    none = explain(botocore_errors.NoCredentialsError(), ADDRESS, "key", "http://server")
+    assert not isinstance(none, StoreUnavailableError)
     assert "the-secret" not in message
 
 
@@ -81,6 +90,7 @@ def test_what_may_be_better_next_time_is_asked_again_and_nothing_else() -> None:
         answer(500, "InternalError"),
         answer(400, "RequestTimeout"),
         answer(429, "TooManyRequests"),
+        answer(404, "404"),
         botocore_errors.ReadTimeoutError(endpoint_url=url),
         botocore_errors.ConnectionClosedError(endpoint_url=url),
         botocore_errors.EndpointConnectionError(endpoint_url=url),

@@ -29,7 +29,7 @@ def main() -> None:
     """Make a corpus, train, be preempted at a third of the way, go on to the end on another number of ranks."""
     config = load_configuration(CONFIGURATION)
     manifest = Manifest(open_store(config.store), config.run)
-    preempted_from = config.train.steps // 3
+    preempted_from = config.train.num_steps // 3
     empty_store(config.store)
     if not Path(config.data.source).exists():
         _say(f"1. A corpus of {ROWS:,} rows: text with metadata, eleven classes from 41 % to 0.3 %.")

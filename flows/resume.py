@@ -105,11 +105,11 @@ def describe_plan(config: RunConfig, segment_seconds: float | None, back_to_step
 
 def _describe_training(config: RunConfig, state: RunState, segment_seconds: float | None) -> str:
     point = state.promoted.step if state.promoted else 0
-    planned = state.model_copy(update={"config": config.model_dump(mode="json"), "steps_total": config.train.steps})
+    planned = state.model_copy(update={"config": config.model_dump(mode="json"), "steps_total": config.train.num_steps})
     if planned.is_complete:
         return f"{state.run} is complete at step {point:,}: nothing would be trained"
     how_far = f"for {duration(segment_seconds)}" if segment_seconds else "to its end"
-    plan = f"Would train {state.run} {how_far}, from step {point:,} of {config.train.steps:,}"
+    plan = f"Would train {state.run} {how_far}, from step {point:,} of {config.train.num_steps:,}"
     if state.lease is not None:
         plan += f", unless process {state.lease.holder.pid} on {state.lease.holder.host} still trains it"
     return plan

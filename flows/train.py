@@ -27,6 +27,7 @@ from tasks.audit import audit_ledger
 from tasks.configuration import RunConfig
 from tasks.data.contract.judge_process import dismiss_judge
 from tasks.evaluate import evaluate_run
+from tasks.keeping.compatibility import as_begun
 from tasks.keeping.given import with_given
 from tasks.places import open_places
 from tasks.prepare import prepare_data
@@ -85,7 +86,9 @@ def _train(config: RunConfig, max_segments: int | None) -> RunState:
     dismiss_judge()
     config = with_given(config)
     try:
-        state = _train_segments(config, dataset, max_segments)
+        state = recover(config, dataset)
+        config = as_begun(config, state)  # with what followed from the number of rows
+        state = _train_segments(config, dataset, state, max_segments)
         if state.is_trained:
             metrics = evaluate_run(config)
             if audit_ledger(config):
@@ -101,8 +104,7 @@ def _train(config: RunConfig, max_segments: int | None) -> RunState:
     return publish_report(config, dataset)
 
 
-def _train_segments(config: RunConfig, dataset: DatasetManifest, max_segments: int | None) -> RunState:
-    state = recover(config, dataset)
+def _train_segments(config: RunConfig, dataset: DatasetManifest, state: RunState, max_segments: int | None) -> RunState:
     while not state.is_trained and max_segments != 0:
         record = train_segment(config)
         state = recover(config, dataset)

@@ -8,10 +8,11 @@ import time
 
 from storage.datasets import DatasetManifest, dataset_sha256
 from storage.errors import IncompatibleRunError
-from storage.runs.run_state import RunState, StartRecord
+from storage.runs.run_state import ByRows, RunState, StartRecord
 from storage.runs.transitions import reconfigure
 from tasks.configuration import UNLIMITED, RunConfig
 from tasks.keeping.adapting import adapt
+from tasks.keeping.by_rows import describe_by_rows, resolve_by_rows
 from tasks.keeping.compatibility import (
     as_begun,
     describe_changes,
@@ -38,9 +39,14 @@ def recover(config: RunConfig, dataset: DatasetManifest) -> tuple[RunState, str]
 
 def _take_up(config: RunConfig, dataset: DatasetManifest, places: RunPlaces) -> tuple[RunState, str]:
     head = places.manifest.find_head()
-    config = as_begun(config, head.state if head else None)
     if head is None:
-        return places.manifest.create(_first_state(config, dataset, places)).state, _describe_begin(config)
+        config, by_rows = resolve_by_rows(config, dataset.splits["train"].num_rows)
+        config = as_begun(config, None)
+        state = places.manifest.create(_first_state(config, dataset, places, by_rows)).state
+        if by_rows is not None:
+            announce(f"{describe_by_rows(by_rows)}. The run keeps these settings; what its file sets goes before.")
+        return state, _describe_begin(config)
+    config = as_begun(config, head.state)
     # Somebody else may have begun it, or gone on with it, since the data were prepared.
     require_compatible(head.state, config)
     _require_same_dataset(head.state, dataset)
@@ -52,7 +58,7 @@ def _take_up(config: RunConfig, dataset: DatasetManifest, places: RunPlaces) -> 
     require_compatible(state, config)  # with what was promoted just now
     if state.config != config.model_dump(mode="json"):
         _announce_changes(state, config)
-        change = reconfigure(config.model_dump(mode="json"), config.train.steps)
+        change = reconfigure(config.model_dump(mode="json"), config.train.num_steps)
         state = places.manifest.commit("configuration changed", change).state
     state = judge_again(config, places, state)
     return state, _describe(state)
@@ -66,15 +72,16 @@ def _require_same_dataset(state: RunState, dataset: DatasetManifest) -> None:
         )
 
 
-def _first_state(config: RunConfig, dataset: DatasetManifest, places: RunPlaces) -> RunState:
+def _first_state(config: RunConfig, dataset: DatasetManifest, places: RunPlaces, by_rows: ByRows | None) -> RunState:
     return RunState(
         run=config.run,
         created_at=time.time(),
         config=config.model_dump(mode="json"),
         dataset_digest=dataset.digest,
         dataset_sha256=dataset_sha256(places.store, dataset.digest),
+        by_rows=by_rows,
         start=_find_start(config, dataset, places),
-        steps_total=config.train.steps,
+        steps_total=config.train.num_steps,
     )
 
 

@@ -153,4 +153,4 @@ def _describe_start(state: RunState, config: RunConfig) -> str:
     if cluster.kind != "local":
         fewest = "" if cluster.min_nodes in (None, cluster.nodes) else f"{cluster.min_nodes} to "
         where = f"{fewest}{count_of(cluster.nodes, 'node')} with {count_of(config.train.ranks, 'rank')} each"
-    return f"Training {config.run} from step {point:,} of {config.train.steps:,} on {where}."
+    return f"Training {config.run} from step {point:,} of {config.train.num_steps:,} on {where}."

@@ -6,7 +6,7 @@ Invariant: nothing here names a machine. `ranks` and `threads` say how the work 
 import math
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
 
 from storage.runs.retention import RetentionPolicy
 
@@ -14,7 +14,9 @@ from storage.runs.retention import RetentionPolicy
 LONGEST_EVERY_SECONDS = 900.0
 # A new run fills its leaves so well unless it says how well.
 PADDING_EFFICIENCY = 0.97
-# A run is validated so often unless it says how often, but a long one not more rarely than every so many steps.
+# What a field shows in the template where it is not set.
+BY_ROWS: dict[str, JsonValue] = {"by_rows": True}
+# A run whose steps are given is validated so often unless it says how often, but a long one not more rarely than this.
 VALIDATIONS_BY_DEFAULT = 5
 LONGEST_VALIDATION_STEPS = 10_000
 
@@ -52,7 +54,21 @@ class ModelConfig(ConfigModel):
 class TrainConfig(ConfigModel):
     """How the model is trained. One step is one optimizer step over `batch_size` samples."""
 
-    steps: int = Field(1000, ge=1, description="Optimizer steps of the whole run.")
+    steps: int | None = Field(
+        None,
+        ge=1,
+        description="Optimizer steps of the whole run. Give this or epochs. Default: by the number of training rows, "
+        "once, when the run begins.",
+        json_schema_extra=BY_ROWS,
+    )
+    epochs: float | None = Field(
+        None,
+        gt=0,
+        le=1e6,
+        exclude_if=lambda value: value is None,
+        description="How often the run goes through the training rows. Give this or steps, into which it is turned "
+        "when the run begins.",
+    )
     batch_size: int = Field(64, ge=1, description="Samples of one step, over all ranks together.")
     leaves: int = Field(
         4,
@@ -126,15 +142,29 @@ class TrainConfig(ConfigModel):
     )
     patience: int | None = Field(
         None,
-        ge=1,
+        ge=0,
+        json_schema_extra=BY_ROWS,
         description="Validations in a row without a better AUC or macro-F1 after which training ends; the best model "
-        "has a checkpoint, see checkpoint.keep_best. Default: all steps are made.",
+        "has a checkpoint, see checkpoint.keep_best. 0: all steps are made. Default: by the number of training rows "
+        "where neither steps nor epochs is set, else 0.",
     )
+
+    @property
+    def num_steps(self) -> int:
+        """The steps of a run that was begun: in its manifest, and in what its ranks are told, they are never open."""
+        assert self.steps is not None, "resolved when a run begins"
+        return self.steps
 
     @property
     def least_padding_efficiency(self) -> float:
         """What `padding_efficiency` says, or what a new run has where it says nothing; 0 for leaves of one group."""
         return PADDING_EFFICIENCY if self.padding_efficiency is None else self.padding_efficiency
+
+    @model_validator(mode="after")
+    def _one_length(self) -> "TrainConfig":
+        if self.steps is not None and self.epochs is not None:
+            raise ValueError(f"give steps or epochs, not both: {self.told('steps', 'epochs')}. Take one of them out")
+        return self
 
     @model_validator(mode="after")
     def _work_for_every_rank(self) -> "TrainConfig":
@@ -157,8 +187,9 @@ class ValidationConfig(ConfigModel):
     every_steps: int | None = Field(
         None,
         ge=1,
-        description="Steps between two validations; the last step has one too. Default: a fifth of train.steps, at "
-        f"most {LONGEST_VALIDATION_STEPS:,}.",
+        description="Steps between two validations; the last step has one too. Default: a fifth of train.steps where "
+        f"they are set, else a twentieth of the steps; at most {LONGEST_VALIDATION_STEPS:,}.",
+        json_schema_extra=BY_ROWS,
     )
     batch_size: int = Field(256, ge=1, description="Samples of one forward pass, on average: fewer of long texts.")
     max_samples: int | None = Field(None, ge=1, description="Use only so many samples, the first ones. Default: all.")

@@ -76,7 +76,7 @@ class Ending:
         write_outcome(self._store, self._spec.run, self._spec.fence, record)
 
     def _is_early(self) -> bool:
-        return self._state.step < self._spec.train.steps
+        return self._state.step < self._spec.train.num_steps
 
     @contextmanager
     def failures_written(self) -> Iterator[None]:
@@ -115,7 +115,7 @@ def describe_failure(error: Exception) -> str:
 def describe_end(reason: StopReason, spec: SegmentSpec, state: TrainingState) -> tuple[Outcome, str]:
     """Outcome and cause of a segment that ended in good order."""
     if reason is StopReason.NONE:
-        return "completed", "" if state.step == spec.train.steps else _describe_patience(state)
+        return "completed", "" if state.step == spec.train.num_steps else _describe_patience(state)
     if reason is StopReason.BUDGET:
         return "budget", f"time budget of {spec.budget_seconds:g} s"
     if reason is StopReason.ABANDONED:

@@ -88,7 +88,7 @@ def _is_at_end(segment: Segment) -> bool:
 
 def _validation_is_due(segment: Segment) -> bool:
     step, spec = segment.state.step, segment.spec
-    return spec.validation.is_due(step, spec.train.steps) and segment.state.validated_step != step
+    return spec.validation.is_due(step, spec.train.num_steps) and segment.state.validated_step != step
 
 
 def _validate(segment: Segment) -> None:

@@ -51,7 +51,7 @@ def run_segment(spec: SegmentSpec, world: World, flag: StopFlag) -> Segment:
         flag.start_budget(spec.budget_seconds)
         gc.freeze()  # what lives by now lives on: looking for garbage in it would stop training time and again
         with reporter.phase("train"):
-            reason = train(segment, source.batches(state.step, spec.train.steps))
+            reason = train(segment, source.batches(state.step, spec.train.num_steps))
         source.close()
         if world.is_first:
             ending.write(*describe_end(reason, spec, state), is_abandoned=reason is StopReason.ABANDONED)

@@ -43,6 +43,7 @@ from training.watching.reporter import Report
 
 POLL_SECONDS = 0.05
 # Processes are killed, which one can do to those of this machine.
+STEPS = 1000
 ON_THIS_MACHINE = ("cluster.kind=local", "cluster.nodes=1")
 
 
@@ -76,6 +77,9 @@ class Drill:
         is_here = load_configuration(configuration, assignments).cluster.kind == "local"
         self.assignments = assignments if is_here else [*assignments, *ON_THIS_MACHINE]
         self.config = load_configuration(configuration, self.assignments)
+        if self.config.train.steps is None:  # kills are aimed before the rows are counted
+            self.assignments = [*self.assignments, f"train.steps={STEPS}"]
+            self.config = load_configuration(configuration, self.assignments)
         self.places = open_places(self.config)
         seed = secrets.randbelow(2**32) if seed is None else seed
         self.plan: DrillPlan = plan_drill(self.config, self.places.store, kills, world_sizes, seed)
@@ -110,7 +114,7 @@ class Drill:
     def _train_straight(self) -> None:
         began = time.monotonic()
         self._start(self.plan.straight, self.config.train.ranks, aim=None)
-        self._say(f"   {count_of(self.config.train.steps, 'step')} in {duration(time.monotonic() - began)}.")
+        self._say(f"   {count_of(self.config.train.num_steps, 'step')} in {duration(time.monotonic() - began)}.")
 
     def _train_interrupted(self) -> list[Kill]:
         """Start again until the run is complete, killing each start that has an aim."""

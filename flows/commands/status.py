@@ -14,8 +14,9 @@ from storage.objects.store import Store
 from storage.runs.holders import is_alive
 from storage.runs.manifest import Generation, Manifest
 from storage.runs.metric_values import describe_not_finite
-from storage.runs.run_state import CheckpointRecord, Lease, RunState, SegmentRecord, Throughput
+from storage.runs.run_state import ByRows, CheckpointRecord, Lease, RunState, SegmentRecord, Throughput
 from storage.runs.segments import find_heartbeat
+from tasks.keeping.by_rows import describe_by_rows
 from tasks.pages.tables import MOST_ROWS, Table, show_table
 from tasks.pages.words import duration, moment, score, share
 from tasks.remote.standing_still import SILENCE_SECONDS, describe_stopped
@@ -44,6 +45,7 @@ def describe_status(store: Store, head: Generation) -> dict[str, Any]:
         "holder": life,
         "step": state.promoted.step if state.promoted else 0,
         "steps_total": state.steps_total,
+        "by_rows": state.by_rows.model_dump(mode="json") if state.by_rows else None,
         "ended_early": state.segments[-1].cause if state.ended_early else None,
         "live_step": _find_live_step(state, life),
         "promoted": _describe_checkpoint(store, state.promoted) if state.promoted else None,
@@ -169,6 +171,8 @@ def render_status(status: dict[str, Any]) -> RenderableType:
         Text.assemble(("Run ", "bold"), status["run"], "  ", (status["state"], "bold cyan")),
         Text(f"{progress}, {status['steps_lost_total']:,} steps lost"),
     ]
+    if status["by_rows"]:
+        lines.append(Text(f"by {describe_by_rows(ByRows.model_validate(status['by_rows']))}"))
     if status["ended_early"]:
         lines.append(Text(f"ended early by {status['ended_early']}"))
     if work := describe_work(status):

@@ -271,6 +271,16 @@ class GivenValue(Record):
     value: int | float
 
 
+class ByRows(Record):
+    """What the configuration left open when the run began, and what it became by the number of training rows."""
+
+    training_rows: int
+    epochs: float | None = Field(
+        None, exclude_if=lambda value: value is None, description="`train.epochs`, where the configuration gave them."
+    )
+    settings: dict[str, int | float] = Field(description="By dotted field of the run's first configuration.")
+
+
 class RunState(Record):
     """One generation's content."""
 
@@ -279,6 +289,9 @@ class RunState(Record):
     config: dict[str, object] = Field(description="The configuration the run was last continued with.")
     given: dict[str, GivenValue] = Field(
         {}, exclude_if=lambda value: value == {}, description="By dotted field of `config`, which has these values."
+    )
+    by_rows: ByRows | None = Field(
+        None, exclude_if=lambda value: value is None, description="None: nothing followed from the number of rows."
     )
     start: StartRecord | None = Field(
         None, exclude_if=lambda value: value is None, description="None: the first weights are random ones."

@@ -56,7 +56,7 @@ class DrillPlan:
 
 def plan_drill(config: RunConfig, store: Store, kills: int, world_sizes: str | None, seed: int) -> DrillPlan:
     """Raises `ConfigurationError` for what cannot be done with this configuration."""
-    aims = aim_kills(config.train.steps, kills, seed)
+    aims = aim_kills(config.train.num_steps, kills, seed)
     sizes = choose_world_sizes(world_sizes, config.train.ranks, config.train.leaves)
     return DrillPlan(run=config.run, number=take_number(store, config.run), seed=seed, aims=aims, world_sizes=sizes)
 

@@ -12,6 +12,7 @@ from storage.errors import IncompatibleRunError
 from storage.runs.run_state import RunState
 from tasks.configuration import UNLIMITED, RunConfig
 from tasks.keeping.adapting import keep_adapted
+from tasks.keeping.by_rows import keep_length
 from tasks.keeping.given import keep_given
 from training.configuration import PADDING_EFFICIENCY
 
@@ -26,6 +27,7 @@ CHANGEABLE = (
     "data.memory_limit",
     "prepare",
     "train.steps",
+    "train.epochs",
     "train.patience",
     "train.device",  # as another kind of GPU: the checkpoint names it, and a change is said
     "train.ranks",
@@ -43,7 +45,9 @@ CHANGEABLE = (
 # What a new run has where its configuration says nothing, and what is kept from then on: by section and field.
 NEW_RUN: dict[str, dict[str, Any]] = {
     "data": {"id": None, "class_order": "natural"},
-    "train": {"padding_efficiency": PADDING_EFFICIENCY},
+    # Where steps are given; else `by_rows.py` has said what they are.
+    "train": {"padding_efficiency": PADDING_EFFICIENCY, "steps": None, "patience": None},
+    "validation": {"every_steps": None},
 }
 # What a run of a version without these fields has: the one way that it knew.
 BEFORE_FIELD: dict[str, dict[str, Any]] = {"data": {"class_order": "text"}, "train": {"padding_efficiency": 0.0}}
@@ -58,11 +62,14 @@ def as_begun(config: RunConfig, state: RunState | None) -> RunConfig:
     Without a state the run is a new one.
     """
     begun = NEW_RUN if state is None else read_stored(state.config)
+    config = config if state is None else keep_length(config, state)
     sections = {}
     for section, fields in NEW_RUN.items():
         found = getattr(config, section)
         left_open = {name: begun[section][name] for name in fields if getattr(found, name) is None}
         sections[section] = found.model_copy(update=left_open)
+    if sections["train"].patience == 0:  # said in words of the file; the manifest has none
+        sections["train"] = sections["train"].model_copy(update={"patience": None})
     return keep_adapted(keep_given(config.model_copy(update=sections), state), state)
 
 
@@ -76,7 +83,7 @@ def require_compatible(state: RunState, config: RunConfig) -> None:
             + "\n".join(f"  {text}" for text in refused)
             + "\nRestore these to go on with the run, or give another run name to start a new one."
         )
-    if state.promoted is not None and config.train.steps < state.promoted.step:
+    if state.promoted is not None and config.train.num_steps < state.promoted.step:
         raise IncompatibleRunError(
             f"Run {state.run!r} has already made {state.promoted.step} steps; train.steps = {config.train.steps} is "
             "below that. Give more steps, or another run name to start a new run."

@@ -56,7 +56,7 @@ class LivePicture(Companion):
                 self._make_page()
 
     def _tell_progress(self) -> None:
-        report, total = self._report, self._config.train.steps
+        report, total = self._report, self._config.train.num_steps
         if report is not None:
             self._progress.tell(100 * report.step / total, _describe(report, self._config))
 
@@ -85,8 +85,12 @@ def _dataset_of(state: RunState) -> tuple[str, str | None]:
 
 def _describe(report: Report, config: RunConfig) -> str:
     """'training, step 1,200 of 5,000, loss 0.4321, 2,400 samples/s, ..., about 3 h 12 min left'."""
-    parts = [describe_phase(report), describe_figures(report, config.train.steps), describe_speed(report.throughput)]
+    parts = [
+        describe_phase(report),
+        describe_figures(report, config.train.num_steps),
+        describe_speed(report.throughput),
+    ]
     if report.throughput is not None and report.throughput.samples_per_second > 0:
-        samples = (config.train.steps - report.step) * config.train.batch_size
+        samples = (config.train.num_steps - report.step) * config.train.batch_size
         parts.append(f"about {duration(samples / report.throughput.samples_per_second)} left")
     return ", ".join(filter(None, parts))

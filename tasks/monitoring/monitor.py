@@ -19,7 +19,7 @@ class Monitor:
     """Of the segment that began with `state`."""
 
     def __init__(self, config: RunConfig, places: RunPlaces, state: RunState) -> None:
-        self.figures = SegmentFigures(places.store.address, state, config.train.steps)
+        self.figures = SegmentFigures(places.store.address, state, config.train.num_steps)
         self._disks = DiskWatch(places)
         self._disks.look(state.promoted.num_bytes if state.promoted else None)
 

@@ -12,6 +12,7 @@ from typing import Any, Literal
 from storage.datasets import SPLITS, DatasetManifest
 from storage.runs.metric_values import describe_not_finite, find_not_finite
 from storage.runs.run_state import RunState
+from tasks.keeping.by_rows import describe_by_rows
 from tasks.pages.render import render_page
 from tasks.pages.tables import Table
 from tasks.pages.tiles import Tile
@@ -102,9 +103,13 @@ def render_report(
         else "",
         tables=_tables(state, evaluation, dataset) | {"thresholds": thresholds_table(calibration)},
         macro_f1=describe_macro_f1(evaluation),
-        configuration="\n".join(listing(state.config)),
+        configuration="\n".join([*listing(state.config), *_by_rows(state)]),
         versions=", ".join(f"{plain(name)} {plain(version)}" for name, version in sorted(dataset.versions.items())),
     )
+
+
+def _by_rows(state: RunState) -> list[str]:
+    return [f"What followed from {describe_by_rows(state.by_rows)}"] if state.by_rows else []
 
 
 def judge(state: RunState) -> Verdict:

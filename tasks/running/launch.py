@@ -91,9 +91,13 @@ def require_launchable(config: RunConfig) -> None:
     if config.cluster.kind == "local":
         return
     head = open_places(config).manifest.find_head()
-    is_over = head is not None and head.state.is_complete and head.state.steps_total == config.train.steps
+    is_over = head is not None and head.state.is_complete and _steps_of(config, head.state) == head.state.steps_total
     if not is_over:
         require_acceptable_job(config.cluster, config.train, config.segment.grace_seconds)
+
+
+def _steps_of(config: RunConfig, state: RunState) -> int:
+    return as_begun(config, state).train.num_steps
 
 
 def _order(config: RunConfig, places: RunPlaces, spec: SegmentSpec) -> JobOrder:

@@ -19,6 +19,8 @@ from tasks.settings.toml_hints import explain_toml_error
 from training.configuration import ConfigModel
 
 Config = TypeVar("Config", bound=ConfigModel)
+# What is assigned takes the place of what the file has of the other.
+INSTEAD_OF_EACH_OTHER = (("train.steps", "train.epochs"), ("train.epochs", "train.steps"))
 # A relative path as any other: as if it stood in the file.
 DEFAULT_STORE = {"store": RunConfig.model_fields["store"].default}
 
@@ -75,6 +77,9 @@ def _assign(values: dict[str, Any], assignment: str) -> None:
         if not isinstance(values, dict):
             raise ConfigurationError(f"--set {assignment}: {section} is a value, not a section.")
     values[name] = _parse_value(text.strip())
+    for one, other in INSTEAD_OF_EACH_OTHER:
+        if key.strip() == one and other.rpartition(".")[2] in values:
+            del values[other.rpartition(".")[2]]
 
 
 def _parse_value(text: str) -> Any:

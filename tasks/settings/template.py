@@ -29,7 +29,7 @@ START = {
         "numeric": [],
         "categorical": [],
     },
-    "train": {"steps": 1000, "batch_size": 64, "ranks": 1},
+    "train": {"batch_size": 64, "ranks": 1},
 }
 BOUNDS = ((Ge, "ge", "at least"), (Gt, "gt", "more than"), (Le, "le", "at most"), (Lt, "lt", "less than"))
 PLACEHOLDERS = {int: "whole number", float: "number", str: '"text"', bool: "true or false"}
@@ -84,7 +84,9 @@ def _allowed(field: FieldInfo) -> str:
 
 def _render_field(name: str, field: FieldInfo, value: Any, is_set: bool) -> str:
     if value is None:
-        return f"# {name} = {_placeholder(field)}   (not set)"
+        extra = field.json_schema_extra
+        is_by_rows = isinstance(extra, dict) and extra.get("by_rows")
+        return f"# {name} = {_placeholder(field)}   ({'by the number of rows' if is_by_rows else 'not set'})"
     return f"{'' if is_set else '# '}{name} = {_toml(value)}"
 
 

@@ -59,7 +59,7 @@ class SegmentDisplay:
     """A context manager around one segment."""
 
     def __init__(self, config: RunConfig, first_step: int) -> None:
-        self._total = config.train.steps
+        self._total = config.train.num_steps
         self._next_line = time.monotonic() + SECONDS_BETWEEN_LINES
         self._saved = f"saved at step {first_step:,}" if first_step else "nothing saved yet"
         self._figures = self._speed = ""

@@ -163,7 +163,7 @@ def _consumed(config: RunConfig, num_rows: int) -> Iterator[tuple[int, int, pa.T
     order = SampleOrder(num_rows, GROUP_ROWS, config.train.seed)
     cut = leaf_cut(config.model, config.train)
     consumption = Consumption(World(0, 1, 0, 1))
-    steps = config.train.steps
+    steps = config.train.num_steps
     for first_step in range(0, steps, STEPS_A_PART):
         end_step = min(first_step + STEPS_A_PART, steps)
         for step in range(first_step, end_step):

@@ -31,7 +31,7 @@ def train_run(config: RunConfig) -> tuple[LocalStore, DatasetManifest]:
     places.manifest.create(
         RunState(
             run=config.run, created_at=1.0, config=values, dataset_digest=dataset.digest,
-            dataset_sha256=dataset_sha256(store, dataset.digest), steps_total=config.train.steps,
+            dataset_sha256=dataset_sha256(store, dataset.digest), steps_total=config.train.num_steps,
             start=bring_first_weights(config, dataset, places) if config.train.start_from else None,
         )
     )  # fmt: skip
@@ -52,7 +52,7 @@ def _train(config: RunConfig, places: RunPlaces, store: LocalStore) -> None:
     assert RankProcesses(spec).run() == [0], (spec.scratch_folder / "ranks.log").read_text()
     for found in reversed(find_complete_checkpoints(store, config.run, spec.fence)):
         promote_checkpoint(config, places, found.path, found.digest)
-    steps = config.train.steps
+    steps = config.train.num_steps
     record = SegmentRecord(
         fence=spec.fence, outcome="completed", cause="", first_step=0, last_step=steps, world_size=1, started_at=0.0,
         seconds=1.0, steps_lost=0, phases={},
@@ -68,4 +68,4 @@ def _evaluate(config: RunConfig, places: RunPlaces) -> None:
     evaluation = find_evaluation(places.store, state.promoted)
     assert evaluation is not None
     places.manifest.commit("ended", end_evaluation(spec.fence))
-    places.manifest.commit("evaluated", record_metrics(evaluation["metrics"], config.train.steps))
+    places.manifest.commit("evaluated", record_metrics(evaluation["metrics"], config.train.num_steps))

@@ -98,7 +98,7 @@ def main() -> None:
         newest = int(lines[-1])  # of those before, ranks have need no more
         # Of a store that cannot be reached, or a shard that is damaged, a rank tells when it comes to this block.
         with suppress(HoldfastError):
-            if newest < spec.train.steps:
+            if newest < spec.train.num_steps:
                 blocks.get(newest)
 
 

@@ -29,10 +29,10 @@ def learning_rate(config: TrainConfig, step: int, rollbacks: Sequence[RollbackRe
 
 def scheduled_rate(config: TrainConfig, step: int) -> float:
     """A linear rise, then half a cosine down to the final fraction."""
-    warmup_steps = round(config.warmup_fraction * config.steps)
+    warmup_steps = round(config.warmup_fraction * config.num_steps)
     if step < warmup_steps:
         return config.learning_rate * (step + 1) / warmup_steps
-    progress = (step - warmup_steps) / max(1, config.steps - warmup_steps)
+    progress = (step - warmup_steps) / max(1, config.num_steps - warmup_steps)
     cosine = (1 + math.cos(math.pi * min(1.0, progress))) / 2
     final = config.final_learning_rate_fraction
     return config.learning_rate * (final + (1 - final) * cosine)

@@ -35,9 +35,9 @@ README = Path(__file__).parents[3] / "tasks" / "README.md"
 # A change for each of the fields that may change.
 CHANGES = (
     "store=elsewhere", "scratch=/fast", "data.source=moved", "data.memory_limit=1GB", "train.steps=5000",
-    "prepare.workers=3", "train.ranks=2", "train.patience=3", "train.share_gpus=true", "train.device=cpu",
-    "validation.every_steps=7", "validation.batch_size=3", "checkpoint.every_steps=9", "checkpoint.every_seconds=60",
-    "checkpoint.keep=5",
+    "train.epochs=3", "train.device=cpu", "prepare.workers=3", "train.ranks=2", "train.patience=3",
+    "train.share_gpus=true", "validation.every_steps=7", "validation.batch_size=3", "checkpoint.every_steps=9",
+    "checkpoint.every_seconds=60", "checkpoint.keep=5",
     "data.split.validation_source=moved", "data.split.test_source=moved",
     "checkpoint.gate.lowest_metric=0.5", "divergence.max_rollbacks=1", "segment.seconds=9", "retry.attempts=0",
     "cluster.kind=slurm", "notices.file=/notice", "train.activation_checkpointing=true",

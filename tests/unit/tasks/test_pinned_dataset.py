@@ -19,6 +19,7 @@ from tasks.recover import recover
 from tasks.running.launch import make_specification
 from tests.helpers.datasets import publish_anew, publish_small_dataset
 from tests.helpers.kept_runs import make_kept_run
+from training.configuration import TrainConfig
 
 
 @pytest.fixture
@@ -33,7 +34,8 @@ def dataset(store: LocalStore, tmp_path: Path) -> DatasetManifest:
 
 @pytest.fixture
 def config(store: LocalStore) -> RunConfig:
-    return RunConfig(run="run", store=store.address, data=DataConfig(text="t", label="l", kind="multiclass"))
+    data, train = DataConfig(text="t", label="l", kind="multiclass"), TrainConfig(steps=1000)
+    return RunConfig(run="run", store=store.address, data=data, train=train)
 
 
 def make_again(store: LocalStore, dataset: DatasetManifest) -> None:

@@ -11,6 +11,7 @@ from tasks.settings.reading import load_configuration
 from tasks.settings.template import render_configuration, start_configuration
 
 CONFIGS = Path(__file__).parents[3] / "deployments" / "configs"
+NOT_SET = ("(not set)", "(by the number of rows)")
 FIELD = re.compile(r"^# (\w+ = .*)$", re.MULTILINE)
 
 
@@ -38,7 +39,7 @@ def test_texts_that_need_care_in_toml_come_back_as_they_were(tmp_path: Path) -> 
 def test_with_every_comment_made_a_line_it_is_the_configuration_with_every_default(tmp_path: Path) -> None:
     config = start_configuration([])
     printed = render_configuration(config, full=True)
-    lines = [line for line in FIELD.sub(r"\1", printed).splitlines() if not line.endswith("(not set)")]
+    lines = [line for line in FIELD.sub(r"\1", printed).splitlines() if not line.endswith(NOT_SET)]
     assert tomllib.loads("\n".join(lines)) == config.model_dump(exclude_none=True)
 
 

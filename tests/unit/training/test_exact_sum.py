@@ -35,7 +35,7 @@ class Case:
 
     def __init__(self) -> None:
         self.model = Branches()
-        self.optimization = Optimization(self.model, TrainConfig(), torch.device("cpu"))
+        self.optimization = Optimization(self.model, TrainConfig(steps=1000), torch.device("cpu"))
         self.sum = ExactSum(self.model, NUM_LEAVES, self.optimization, ALONE)
         self.num_attempts = 0
 

@@ -62,7 +62,7 @@ def test_a_state_without_some_parameter_is_an_error() -> None:
 def test_in_fp16_steps_that_all_overflow_are_noticed_and_one_is_not() -> None:
     model = nn.Linear(2, 1)
     before = model.weight.detach().clone()
-    optimization = Optimization(model, TrainConfig(precision="fp16"), CPU)
+    optimization = Optimization(model, TrainConfig(steps=1000, precision="fp16"), CPU)
     exhausted = []
     for step in range(60):
         optimization.backward(model(torch.ones(1, 2)).sum() * torch.inf)

@@ -41,5 +41,6 @@ def test_a_run_that_begins_again_in_the_middle_is_validated_at_the_same_steps() 
 
 def test_the_default_is_told_where_a_user_looks_for_it() -> None:
     printed = " ".join(render_configuration(start_configuration([]), full=True).replace("# ", "").split())
-    assert "Default: a fifth of train.steps, at most 10,000." in printed
+    told = "Default: a fifth of train.steps where they are set, else a twentieth of the steps; at most 10,000."
+    assert told in printed
     assert RunConfig.model_fields["validation"].default.every_steps is None

@@ -36,9 +36,10 @@ USUAL_SPLIT_NAMES = {
 class SplitConfig(ConfigModel):
     """How samples are dealt to training, validation and test. Always a pure function of the row."""
 
-    by: Literal["id", "column", "time", "given"] = Field(
+    by: Literal["id", "text", "column", "time", "given"] = Field(
         "id",
-        description="id: by the hash of the id. column: by the hash of a column's value, so that all rows of one "
+        description="id: by the hash of the id. text: by the hash of the text, or of the tokens that count, so that "
+        "equal texts are in one split. column: by the hash of a column's value, so that all rows of one "
         "value stay together (shard_id). time: the newest rows are test, those before them validation (created_at). "
         "given: a column says of each row which split it belongs to; the fractions are not used then.",
     )
@@ -105,10 +106,10 @@ class SplitConfig(ConfigModel):
 
     @model_validator(mode="after")
     def _column_is_named(self) -> "SplitConfig":
-        if (self.by == "id") != (self.column is None):
+        if (self.by in ("id", "text")) != (self.column is None):
             raise ValueError(
-                "column is needed for by = 'column', by = 'time' and by = 'given', and not allowed with by = 'id': "
-                f"{self.told('by', 'column')}"
+                "column is needed for by = 'column', by = 'time' and by = 'given', and not allowed with by = 'id' and "
+                f"by = 'text': {self.told('by', 'column')}"
             )
         return self
 

@@ -15,14 +15,16 @@ from tasks.configuration import RetryConfig, RunConfig
 from tasks.data.contract.result import find_contract_result, render_markdown
 from tasks.data.identity.begun_source import require_same_source
 from tasks.data.pipeline import prepare_dataset
+from tasks.data.remarks.said import remarks_on
 from tasks.keeping.compatibility import as_begun, require_compatible
 from tasks.keeping.metric import require_defined_metric
+from tasks.pages.markdown import escape_markdown
 from tasks.places import RunPlaces, open_places, require_scratch
 from tasks.prepare_unit import PrefectUnits
 from tasks.retrying import Patience
 from tasks.running.settle import require_no_living_holder_here
 from tasks.step import step
-from tasks.telling.announce import announce
+from tasks.telling.announce import announce, warn
 from tasks.telling.display import PreparationDisplay
 from tasks.telling.server import show
 
@@ -57,7 +59,13 @@ def _prepare(config: RunConfig, places: RunPlaces) -> DatasetManifest:
             dataset = prepare_dataset(
                 config.data, places.store, places.data_scratch, display.show, _run_part, engine, places.cache
             )
-    _show_contract(places, dataset)
+    contract = find_contract_result(places.store, dataset)
+    remarks = remarks_on(dataset, contract, config.data)
+    for remark in remarks if head is None else []:
+        warn(remark)
+    if contract is not None:
+        said = "".join(f"\n- {escape_markdown(remark)}" for remark in remarks)
+        show(f"contract-{dataset.digest[:12]}", f"{render_markdown(dataset, contract)}{said}\n")
     require_defined_metric(config, dataset)
     return dataset
 
@@ -73,12 +81,6 @@ def _announce_id(named: str | None, column: str | None, is_new: bool) -> None:
 @step("prepare part", "prepare: {name}")
 def _run_part(name: str, work: Callable[[], tuple[Any, str]]) -> tuple[Any, str]:
     return work()
-
-
-def _show_contract(places: RunPlaces, dataset: DatasetManifest) -> None:
-    result = find_contract_result(places.store, dataset)
-    if result is not None:
-        show(f"contract-{dataset.digest[:12]}", render_markdown(dataset, result))
 
 
 def _describe(dataset: DatasetManifest) -> str:

@@ -46,6 +46,7 @@ from tasks.data.listing import describe_source, list_source
 from tasks.data.progress import OnProgress, RunPart, run_plainly
 from tasks.data.readers.check import check_columns
 from tasks.data.readers.conversion import require_one_kind_of_times, require_readable
+from tasks.data.remarks.said import measure_remarks
 from tasks.data.sources.columns import SourceTable, inspect_files
 from tasks.data.sources.formats import PARQUET, format_of
 from tasks.data.sources.source_file import SourceFile
@@ -70,7 +71,7 @@ from tasks.telling.announce import announce
 # What is smaller than this is prepared in this process, and nothing of it is kept for a second attempt.
 SMALL_SOURCE_BYTES = 64 << 20
 # Counted up whenever units leave something else: what an earlier version kept is not used then.
-UNITS_FORMAT = 11
+UNITS_FORMAT = 12
 INTERRUPT_SECONDS = 0.1
 Statistics = tuple[Dealt, list[NumericColumn], list[CategoricalColumn]]
 LIBRARIES = ("duckdb", "pyarrow", "tokenizers", "great-expectations", "numpy")
@@ -166,6 +167,7 @@ class Preparation:
         self.engine = engine
         self.left_out = left_out  # what is beside the files and is not read
         self.bytes_per_row = 0.0
+        self.remarks: Record = {}
         self.measuring: Future[tuple[Statistics, str]] | None = None
 
     @property
@@ -206,7 +208,7 @@ class Preparation:
         if self.config.text:
             vocabulary_size = self.run_part("tokenise", lambda: self._learn_tokens(dealt))
         buckets = self.run_part("deal", lambda: self.deal(dealt, numeric, categorical))
-        contract = self.run_part("judgement", lambda: _judged(judging))
+        contract = self.run_part("judgement", lambda: _judged(judging)) | self.remarks
         published = find_dataset(self.place.store, self.digest)
         if published is not None:
             return self._leave_to(published)
@@ -287,6 +289,7 @@ class Preparation:
 
     def _measure(self, connection: duckdb.DuckDBPyConnection) -> tuple[Statistics, str]:
         dealt = deal_samples(connection, self.place.rows_of, self.config)
+        self.remarks = measure_remarks(connection, dealt.classes)
         numeric = measure_numeric(connection, self.config)
         categorical = measure_categorical(connection, self.config)
         rows = ", ".join(f"{count:,} {name}" for name, count in zip(SPLITS, dealt.num_rows, strict=True))

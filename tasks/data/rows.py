@@ -16,7 +16,7 @@ from storage.datasets import (
     NumericColumn,
 )
 from tasks.configuration import DataConfig
-from tasks.data.database import place_sql
+from tasks.data.database import hash_sql, place_sql
 from tasks.data.sources.columns import literal
 from tasks.data.split import split_sql
 
@@ -38,7 +38,8 @@ def metadata_columns(config: DataConfig) -> dict[str, list[str]]:
 def extracted_columns(config: DataConfig) -> str:
     """SQL of all that is known of a row before the others are, but text and tokens.
 
-    That is what `samples_sql` gives, the row's place, and its split where the row alone decides it.
+    That is what `samples_sql` gives, the row's place, its split where the row alone decides it, and `text_key`, a
+    number that is the same for equal texts or lists of tokens.
     """
     numeric, categorical = (
         (f"n{i}" for i in range(len(config.numeric))),
@@ -46,6 +47,8 @@ def extracted_columns(config: DataConfig) -> str:
     )
     columns = ["id", "label", "split_key", *numeric, *categorical, f"{place_sql(config)} AS place"]
     columns += ["own_split"] if config.split.has_own_sources else []
+    # Of tokens DuckDB's own hash: their MD5 would take as long as all else. One type, as equal lists may have two.
+    columns.append(f"{hash_sql('text') if config.text else 'hash(TRY_CAST(tokens AS INTEGER[]))'} AS text_key")
     split = split_sql(config)
     return ", ".join(columns if split is None else [*columns, f"{split} AS split"])
 

@@ -12,7 +12,7 @@ import duckdb
 from storage.datasets import SPLITS, SplitRecord
 from tasks.configuration import DataConfig
 from tasks.data.class_order import order_labels
-from tasks.data.contract.rules import given_split_sql, label_domain
+from tasks.data.contract.rules import given_split_sql, kept_tokens_sql, label_domain
 from tasks.data.database import HASH_VALUES, hash_sql
 from tasks.data.sources.columns import SourceTable, literal, only_row
 from tasks.data.sources.messages import broken_contract
@@ -87,7 +87,9 @@ def _shares(config: DataConfig) -> dict[int, float]:
 
 
 def _hash_split_sql(config: DataConfig) -> str:
-    key = "id" if config.split.by == "id" else "CAST(split_key AS VARCHAR)"
+    tokens = f"array_to_string({kept_tokens_sql(config)}, ' ')"
+    keys = {"id": "id", "text": "text" if config.text else tokens, "column": "CAST(split_key AS VARCHAR)"}
+    key = keys[config.split.by]
     hashed = hash_sql(f"'split:{config.seed}:' || {key}")
     cases, end = [], 0
     for split, share in _shares(config).items():
@@ -134,7 +136,8 @@ def _require_rows(num_rows: list[int], connection: duckdb.DuckDBPyConnection, co
             'test_values, or let Holdfast split the rows (data.split.by = "id")'
         )
     else:
-        where = f"split by {config.split.column or config.id or 'row number'!s}"
+        by_text = config.split.by == "text" and (config.text or config.tokens)
+        where = f"split by {by_text or config.split.column or config.id or 'row number'!s}"
         remedy = "give more rows, change the fractions in data.split, or split by another column"
     raise broken_contract(
         f"The {' and the '.join(empty)} split would be empty.", "rows in each split", f"{found} ({where})", remedy

@@ -1,0 +1,44 @@
+"""All remarks on a data set, as they are said when it is prepared and stand with the contract's result.
+
+Invariant: they follow from the data alone, as all files of a data set.
+"""
+
+from typing import Any
+
+import duckdb
+
+from storage.datasets import DatasetManifest
+from tasks.configuration import DataConfig
+from tasks.data.remarks.alike_labels import describe_alike, find_alike
+from tasks.data.remarks.shared_texts import count_shared_texts, describe_shared_texts
+
+NUM_CLASSES_SHOWN = 5
+SHARED_TEXTS = "texts_in_training_split"
+ALIKE_LABELS = "labels_alike"
+
+
+def measure_remarks(connection: duckdb.DuckDBPyConnection, classes: list[str]) -> dict[str, Any]:
+    """What is kept with the contract's result, JSON-able; the view `dealt` must be there."""
+    return {SHARED_TEXTS: count_shared_texts(connection), ALIKE_LABELS: find_alike(classes)}
+
+
+def remarks_on(dataset: DatasetManifest, contract: dict[str, Any] | None, config: DataConfig) -> list[str]:
+    """A sentence each; `contract` is the contract's result, None where none was kept."""
+    found = contract or {}
+    said = [*describe_shared_texts(found.get(SHARED_TEXTS, {}), config), *describe_alike(found.get(ALIKE_LABELS, []))]
+    return said + _lacking_classes(dataset)
+
+
+def _lacking_classes(dataset: DatasetManifest) -> list[str]:
+    said = []
+    for name, split in dataset.splits.items():
+        counts = zip(dataset.target.classes, split.class_counts or [], strict=False)
+        lacking = [label for label, count in counts if count == 0]
+        if lacking and split.num_rows:
+            shown = ", ".join(map(repr, lacking[:NUM_CLASSES_SHOWN]))
+            more = f" and {len(lacking) - NUM_CLASSES_SHOWN:,} more" if len(lacking) > NUM_CLASSES_SHOWN else ""
+            said.append(
+                f"The {name} split has no row of {len(lacking):,} of {len(dataset.target.classes):,} classes: "
+                f"{shown}{more}. How well these are recognised is not measured there."
+            )
+    return said

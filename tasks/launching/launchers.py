@@ -3,6 +3,7 @@
 Invariant: what a lease's ranks run on stands in the lease, not in the configuration: that may have changed since.
 """
 
+import re
 from contextlib import suppress
 from typing import Protocol
 
@@ -50,7 +51,7 @@ def find_kept_job(config: ClusterConfig, train: TrainConfig, store: Store, run: 
     resting = [end for end in read_node_ends(store, run, fence) if end.how == "resting"]
     if not resting:
         return None
-    job = SlurmJob(resting[0].job, store, run, fence, grace_seconds=0)
+    job = _slurm_job(JobRecord(kind="slurm", name=resting[0].job), store, run, fence)
     nodes, before = job.find_resting(), load_order(store, run, fence)
     is_as_asked = before.cluster == config and before.segment.train.ranks == train.ranks
     if is_as_asked and (config.min_nodes or config.nodes) <= len(nodes) <= config.nodes:
@@ -63,7 +64,7 @@ def release_job(record: JobRecord | None, store: Store, run: str, fence: int) ->
     """End a job whose nodes wait for a segment that will not come. Where Slurm does not answer, they leave later."""
     if record is not None and record.kind == "slurm":
         with suppress(ClusterUnavailableError):
-            SlurmJob(record.name, store, run, fence, grace_seconds=0).release()
+            _slurm_job(record, store, run, fence).release()
 
 
 def make_job(record: JobRecord | None, order: JobOrder, store: Store) -> Job:
@@ -110,9 +111,31 @@ def _job(
     record: JobRecord, store: Store, run: str, fence: int, grace_seconds: float, order: JobOrder | None = None
 ) -> ClusterJob:
     if record.kind != "kubernetes":
-        return SlurmJob(record.name, store, run, fence, grace_seconds, order, record.nodes)
+        return _slurm_job(record, store, run, fence, grace_seconds, order)
+    _require_own_name(record, store, run)
     try:
         from tasks.launching.kubernetes.job import KubernetesJob  # its client is optional, and takes time to load
     except ImportError as error:
         raise ConfigurationError(NO_CLIENT) from error
     return KubernetesJob(record.name, store, run, fence, grace_seconds, order)
+
+
+def _slurm_job(
+    record: JobRecord, store: Store, run: str, fence: int, grace_seconds: float = 0, order: JobOrder | None = None
+) -> SlurmJob:
+    _require_own_name(record, store, run)
+    return SlurmJob(record.name, store, run, fence, grace_seconds, order, record.nodes)
+
+
+def _require_own_name(record: JobRecord, store: Store, run: str) -> None:
+    """Raise `ConfigurationError` for a job that `name_job` never named for this run, on behalf of whatever segment.
+
+    Whoever may write to the store could name any job of this user there, to have it ended.
+    """
+    name = jobset_name if record.kind == "kubernetes" else job_name
+    numbered = re.fullmatch(r".*-(\d{8,})-[0-9a-f]{8}", record.name)
+    if numbered is None or record.name != name(store, run, int(numbered[1])):
+        raise ConfigurationError(
+            f"The store names {record.name!r} as the {record.kind} job of run {run!r}. Its jobs have names such as "
+            f"{name(store, run, 1)!r}: this one is left alone."
+        )

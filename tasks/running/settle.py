@@ -5,7 +5,7 @@ one its heartbeat is watched for a while, by this machine's clock alone.
 """
 
 import json
-import re
+import os
 import shutil
 import time
 from collections.abc import Callable
@@ -24,6 +24,7 @@ from storage.runs.transitions import end_evaluation, end_segment
 from tasks.configuration import RunConfig
 from tasks.launching.killed_ranks import describe_killed_ranks
 from tasks.launching.launchers import end_job
+from tasks.launching.own_folders import FOLDER_NAME, why_not_own
 from tasks.launching.processes import find_orphans, wait_for_orphans
 from tasks.launching.ranks import SPECIFICATION_NAME
 from tasks.places import RunPlaces
@@ -43,7 +44,6 @@ WATCH_SECONDS = 2.0
 # Ranks report every few seconds.
 FORGOTTEN_SECONDS = 3600.0
 LOST = "no outcome recorded: the process or the machine was killed"
-FOLDER_NAME = re.compile(r"(?:evaluation-)?(\d{8,})")  # as `launch` names the folders of leases
 
 
 def recover_run(
@@ -157,6 +157,8 @@ def _wait_for_ranks(config: RunConfig, places: RunPlaces, lease: Lease) -> str |
     if not is_visible(lease.holder):
         return None
     folder = find_folder(places, lease)
+    if why_not_own(folder, places.scratch) and not _is_specified_for(places, folder, lease.fence):
+        return None
     if wait_for_orphans(folder / SPECIFICATION_NAME, config.segment.grace_seconds):
         announce("Ranks of a process before were still running: waited until they saved a checkpoint and exited.")
     return describe_killed_ranks(folder / LOG_NAME)
@@ -175,8 +177,25 @@ def _end_job(config: RunConfig, places: RunPlaces, lease: Lease, job: JobRecord)
 
 
 def _put_away(places: RunPlaces, lease: Lease) -> None:
-    """Keep what the ranks printed in the store, and remove their folder from local disk."""
-    _put_folder_away(places, find_folder(places, lease), lease.fence)
+    """Keep what the ranks printed in the store, and remove their folder from local disk, if it is one of ours."""
+    folder = find_folder(places, lease)
+    reason = why_not_own(folder, places.scratch)
+    if reason is None:
+        _put_folder_away(places, folder, lease.fence)
+    elif os.path.lexists(folder):
+        warn(
+            f"The run's manifest names the folder {folder} for what segment {lease.fence} left on this machine. It is "
+            f"left as it is: {reason}. If scratch was another one then, and nobody needs it, remove it."
+        )
+
+
+def _is_specified_for(places: RunPlaces, folder: Path, fence: int) -> bool:
+    """Whether what ranks are told in this folder is of this segment: so it is where scratch was another one."""
+    try:
+        told = json.loads((folder / SPECIFICATION_NAME).read_bytes())
+        return (told["store"], told["run"], told["fence"]) == (places.store.address, places.manifest.run, fence)
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
 
 
 def _put_folder_away(places: RunPlaces, folder: Path, fence: int) -> None:
@@ -193,7 +212,8 @@ def _put_away_forgotten(places: RunPlaces) -> None:
     """
     for folder in sorted(places.scratch.glob("*")):
         of_segment = FOLDER_NAME.fullmatch(folder.name)
-        if of_segment is not None and folder.is_dir() and _is_forgotten(places, folder):
+        is_own = of_segment is not None and why_not_own(folder, places.scratch) is None
+        if of_segment is not None and is_own and folder.is_dir() and _is_forgotten(places, folder):
             _put_folder_away(places, folder, int(of_segment[1]))
 
 

@@ -1,5 +1,6 @@
 """The lease of a segment or an evaluation: whoever comes next finds it, and settles it once however often."""
 
+import json
 import os
 import subprocess
 import sys
@@ -43,9 +44,18 @@ def hold(places: RunPlaces, work: Work = "train") -> Lease:
     return lease
 
 
-def test_orphaned_ranks_are_found_after_scratch_was_changed(places: RunPlaces, tmp_path: Path) -> None:
+def specify(places: RunPlaces, lease: Lease) -> Path:
+    """The file with what ranks are told, as far as it says which segment they are of."""
+    path = find_folder(places, lease) / SPECIFICATION_NAME
+    path.write_text(json.dumps({"store": places.store.address, "run": "run", "fence": lease.fence}))
+    return path
+
+
+def test_orphaned_ranks_are_found_after_scratch_was_changed_and_their_folder_is_left(
+    places: RunPlaces, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     lease = hold(places)
-    specification = find_folder(places, lease) / SPECIFICATION_NAME
+    specification = specify(places, lease)
     elsewhere = RunPlaces(places.store, places.manifest, tmp_path / "new" / "run", tmp_path / "data")
     command = [sys.executable, "-c", "import time; time.sleep(600)", str(specification)]
     with subprocess.Popen(command) as orphan:
@@ -55,8 +65,53 @@ def test_orphaned_ranks_are_found_after_scratch_was_changed(places: RunPlaces, t
             wait_until(lambda: processes_mentioning(str(specification)) == [])
         finally:
             orphan.kill()
-    assert not specification.parent.exists()
-    assert places.store.read(f"{segment_path('run', lease.fence)}/{LOG_NAME}") == b"what the ranks said"
+    assert specification.exists()
+    assert f"{specification.parent} for what segment" in caplog.text and "It is left as it is" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["photos", "00000007", "evaluation-00000007"])
+def test_a_folder_that_is_not_in_scratch_is_left_with_all_that_works_in_it(
+    name: str, places: RunPlaces, tmp_path: Path
+) -> None:
+    folder = tmp_path / "home" / name
+    folder.mkdir(parents=True)
+    (folder / LOG_NAME).write_text("a diary")
+    lease = hold(places).model_copy(update={"scratch": str(folder)})
+    command = [sys.executable, "-c", "import time; time.sleep(600)", str(folder / SPECIFICATION_NAME)]
+    with subprocess.Popen(command) as strangers:
+        try:
+            wait_until(lambda: strangers.pid in processes_mentioning(str(folder)))
+            settle_segment(CONFIG, places, lease)
+            assert strangers.poll() is None
+        finally:
+            strangers.kill()
+    assert (folder / LOG_NAME).read_text() == "a diary"
+    assert find_log(places, lease) is None
+
+
+@pytest.mark.parametrize("linked", ["segment", "run"])
+def test_nothing_is_removed_through_a_link(linked: str, places: RunPlaces, tmp_path: Path) -> None:
+    lease = hold(places)
+    folder = find_folder(places, lease)
+    there = {"segment": folder, "run": places.scratch}[linked]
+    elsewhere = there.rename(tmp_path / "elsewhere")
+    there.symlink_to(elsewhere)
+    settle_segment(CONFIG, places, lease)
+    recover_run(CONFIG, places)
+    assert (elsewhere / (LOG_NAME if linked == "segment" else f"{folder.name}/{LOG_NAME}")).exists()
+    assert find_log(places, lease) is None
+
+
+def test_a_folder_of_a_segment_in_scratch_is_put_away(places: RunPlaces) -> None:
+    lease = hold(places)
+    settle_segment(CONFIG, places, lease)
+    assert not find_folder(places, lease).exists()
+    assert find_log(places, lease) == b"what the ranks said"
+
+
+def find_log(places: RunPlaces, lease: Lease) -> bytes | None:
+    key = f"{segment_path('run', lease.fence)}/{LOG_NAME}"
+    return places.store.read(key) if key in places.store.list_keys(key) else None
 
 
 # A process that works on the specification, and a parent that never asks how it ended. The parent has the path from its

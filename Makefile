@@ -84,9 +84,10 @@ bench-predict: setup
 	$(BIN)/python -m tests.benchmarks.bench_predict
 
 # Ten minutes, and Ceph on this machine; the loaders that it compares with go into build/peers, 2 GB, the first time.
+# HASHES=1: only what the hashes of row groups cost, without all that.
 # What it measures stands in training/data/README.md.
 bench-loader: setup
-	$(BIN)/python -m tests.benchmarks.bench_loader
+	$(BIN)/python -m tests.benchmarks.bench_loader $(if $(HASHES),--hashes)
 
 # KILLS=2 is a short try. How a day is made short stands in the file; what the parts mean, in deployments/spot.md.
 bench-goodput: setup

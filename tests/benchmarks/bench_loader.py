@@ -4,7 +4,9 @@ Our loader, with the configuration of the quality job, and four peers read the s
 ranks, from a folder and from a bucket of Ceph behind a link of 100 Mbit/s with a round trip of 20 ms. What is compared
 is measured one right after the other; a ratio is the median of the rounds' ratios, and of folder and bucket the
 smaller one. CPU time is that of all ranks with all their threads, from the first batch on; what a rank takes until then
-stands beside it. The last line is for machines: `name=value` pairs.
+stands beside it. Ours is measured besides with row groups compared as an earlier version did, by the checksums of
+their pages, and without any comparison, in turns; with `--hashes` that alone, from the folder, for which nothing is
+downloaded. The last line is for machines: `name=value` pairs.
 """
 
 import argparse
@@ -17,6 +19,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from tests.benchmarks.loaders.checked_by import HASHES, NOTHING, PAGES
 from tests.benchmarks.loaders.peers import PEERS, ROOT, STREAMING, ensure_environment
 from tests.benchmarks.loaders.site import Measured, Site
 from training.data.order import SampleOrder, Window
@@ -29,6 +32,8 @@ ROUNDS = 3
 FEW_ROUNDS = 1
 # Peers have one, but ours is over too soon to be measured well. It fetches each epoch anew from the bucket.
 OWN_EPOCHS = 3
+# A few per cent are to be seen in it.
+HASHED_EPOCHS = 12
 STARTS = 7
 COLD_STARTS = 2
 RANKS = (1, 8)
@@ -47,12 +52,19 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=ROWS)
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--quick", action="store_true", help="few rows and one round: to try it out")
+    parser.add_argument("--hashes", action="store_true", help="only what the hashes of row groups cost")
     options = parser.parse_args()
+    num_rows = QUICK_ROWS if options.quick else options.rows
+    if options.hashes:
+        with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+            _print_pairs(_measure_hashes(Site(Path(folder), None, num_rows), options.rounds))
+        return
     python = ensure_environment(options.peers.absolute())
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
-        site = Site(Path(folder), python, QUICK_ROWS if options.quick else options.rows)
+        site = Site(Path(folder), python, num_rows)
         results: Results = {}
         _measure_rates(site, results, False, 1 if options.quick else options.rounds)
+        hashes = _measure_hashes(site, 1 if options.quick else options.rounds)
         starts = _measure_starts(site, 1 if options.quick else STARTS, bucket=False)
         with site.in_bucket():
             _measure_rates(site, results, True, 1 if options.quick else options.rounds)
@@ -71,8 +83,27 @@ def main() -> None:
         "resume_99_over_1": statistics.median(late / early for early, late in zip(*starts.values(), strict=True)),
         "cold_start_over_64_mb": coldest / fetched["seconds"],
         "bytes_per_epoch_over_dataset": share,
+        **hashes,
     }
+    _print_pairs(pairs)
+
+
+def _print_pairs(pairs: dict[str, float]) -> None:
     print(" ".join(f"{name}={value:.3f}" for name, value in pairs.items()))
+
+
+def _measure_hashes(site: Site, rounds: int) -> dict[str, float]:
+    """Rows for a second of CPU time with hashes, relative to what it is without them; the median of the rounds."""
+    ratios: dict[str, list[float]] = {PAGES: [], NOTHING: []}
+    for number in range(rounds):
+        print(f"hashes, round {number + 1} of {rounds}", file=sys.stderr, flush=True)
+        rates = {}
+        for what in (HASHES, PAGES, NOTHING):
+            rates[what] = _rate(site.run_own(1, HASHED_EPOCHS * site.steps_per_epoch, checked_by=what))
+            print(f"  compared with {what}: {rates[what]:,.0f} rows/s", file=sys.stderr, flush=True)
+        for what, found in ratios.items():
+            found.append(rates[HASHES] / rates[what])
+    return {f"hashes_over_{what}": statistics.median(found) for what, found in ratios.items()}
 
 
 def _measure_rates(site: Site, results: Results, bucket: bool, rounds: int) -> None:

@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import traceback
+from collections.abc import Sequence
 from contextlib import suppress
 from io import BufferedReader
 
@@ -35,6 +36,8 @@ class AssemblingAhead:
     The libraries are loaded from the beginning on; what it is to work on is told later. When it has ended, as where the
     system took its memory, another one is started, a few times.
     """
+
+    command: Sequence[str] = (sys.executable, "-m", "training.batches.ahead")
 
     def __init__(self) -> None:
         self._work: object = None
@@ -60,8 +63,7 @@ class AssemblingAhead:
         self._process.wait()
 
     def _start(self) -> None:
-        command = [sys.executable, "-m", "training.batches.ahead"]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, bufsize=0)
+        self._process = subprocess.Popen(self.command, stdin=subprocess.PIPE, bufsize=0)
         self._num_started += 1
 
     def _tell_work(self) -> None:

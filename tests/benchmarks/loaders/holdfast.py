@@ -18,8 +18,8 @@ from storage.objects.s3.connection import connect
 from storage.objects.s3.store import S3Store
 from storage.objects.store import Store
 from tasks.settings.reading import load_configuration
+from tests.benchmarks.loaders.checked_by import HASHES, NOTHING, PAGES, AssemblingAhead, check_by
 from tests.benchmarks.loaders.measuring import Padded, Rank, measure
-from training.batches.ahead import AssemblingAhead
 from training.batches.source import open_source
 from training.configuration import CheckpointConfig, ValidationConfig
 from training.specification import ResumePoint, SegmentSpec
@@ -40,7 +40,7 @@ class Loader:
     def prepare(self, rank: Rank) -> None:
         """Start the process that assembles ahead, as a segment does when it begins, and let it load its libraries."""
         if rank.number == 0:
-            self._ahead = AssemblingAhead()
+            self._ahead = AssemblingAhead(self._options.checked_by)
             time.sleep(LOADING_SECONDS)  # the other ranks wait for this one
 
     def batches(self, rank: Rank) -> Iterator[list[Padded]]:
@@ -73,7 +73,9 @@ def main() -> None:
     parser.add_argument("--first-step", type=int, default=0)
     parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--cache-bytes", type=int, help="limit of the downloads that are kept")
+    parser.add_argument("--checked-by", choices=(HASHES, PAGES, NOTHING), default=HASHES)
     options = parser.parse_args()
+    check_by(options.checked_by)
     loader = Loader(options)
     measure(loader.batches, options.ranks, loader.prepare, in_step=True)
 

@@ -42,9 +42,9 @@ Measured = dict[str, Any]
 
 
 class Site:
-    """Prepared rows in `folder`, each peer's files of them, and how a loader is run."""
+    """Prepared rows in `folder`, each peer's files of them, and how a loader is run. Without `python` no peers."""
 
-    def __init__(self, folder: Path, python: Path, num_rows: int) -> None:
+    def __init__(self, folder: Path, python: Path | None, num_rows: int) -> None:
         self.folder = folder
         self.link: SlowLink | None = None
         self.config, self.dataset = _prepare(folder, num_rows)
@@ -54,6 +54,8 @@ class Site:
         self._variables: dict[str, str] = {}
         self._store = LocalStore(Path(self.config.store))
         self._rows = folder / "rows"
+        if python is None:
+            return
         write_rows(self._store, self.dataset, self._rows)
         for peer in PEERS:
             if not peer.reads_plain_rows:
@@ -88,6 +90,7 @@ class Site:
 
     def run_peer(self, peer: Peer, ranks: int, bucket: bool = False) -> Measured:
         """An epoch of a peer."""
+        assert self._python is not None
         folder = self._rows if peer.reads_plain_rows else self.folder / peer.module
         data = f"{IN_BUCKET}/{peer.module}" if bucket else folder
         with tempfile.TemporaryDirectory(dir=self.folder) as cache:

@@ -1,9 +1,10 @@
 """Notes in a segment's folder that decide nothing about the run: who asks for its end, and which flow runs began it.
 
-Invariant: a note that is missing or cannot be read is as none.
+Invariant: a request to stop is heard, whatever a later version wrote into it: that it is there says it. Of flow runs a
+note that is missing or cannot be read is as none.
 """
 
-from pydantic import Field, ValidationError
+from pydantic import ConfigDict, Field, ValidationError
 
 from storage.errors import ObjectExistsError, ObjectMissingError
 from storage.objects.digests import canonical_json
@@ -12,13 +13,19 @@ from storage.runs.run_state import Record
 from storage.runs.segments import segment_path
 
 
-class FlowRunsRecord(Record):
+class _Note(Record):
+    """A later version may have written more."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class FlowRunsRecord(_Note):
     """In which flow runs of Prefect a segment was begun: its own first, then those within which that one runs."""
 
     ids: list[str]
 
 
-class StopRecord(Record):
+class StopRecord(_Note):
     """Somebody asks a segment to save and end: put once, read by whoever watches its ranks."""
 
     asked_by: str = Field(description="Who, and on which machine, for people.")
@@ -39,8 +46,10 @@ def find_stop(store: Store, run: str, fence: int) -> StopRecord | None:
     """The request to end, or None if nobody asked."""
     try:
         return StopRecord.model_validate_json(store.read(f"{segment_path(run, fence)}/stop.json"))
-    except (ObjectMissingError, ValidationError):
+    except ObjectMissingError:
         return None
+    except ValidationError:
+        return StopRecord(asked_by="Somebody, whose request cannot be read,", asked_at=0.0)
 
 
 def write_flow_runs(store: Store, run: str, fence: int, record: FlowRunsRecord) -> None:

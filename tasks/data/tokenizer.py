@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from training.standalone.holdfast_texts import beginnings
+from training.standalone.holdfast_texts import beginnings, longest_token
 
 TOKENIZER_FILE = "tokenizer.json"
 PADDING = "[PAD]"
@@ -57,5 +57,5 @@ def encode_texts(tokenizer: Tokenizer, texts: list[str]) -> pa.ListArray:
 
 def shortened(tokenizer: Tokenizer, texts: list[str], max_tokens: int) -> pa.ListArray:
     """The first `max_tokens` tokens of each text; of a text that is far longer only the beginning is encoded."""
-    tokens = encode_texts(tokenizer, beginnings(texts, tokenizer, max_tokens))
+    tokens = encode_texts(tokenizer, beginnings(texts, longest_token(tokenizer), max_tokens))
     return pc.list_slice(tokens, 0, max_tokens)

@@ -3,6 +3,7 @@
 Invariant: a name means the same in every version of Holdfast. Names that a checkpoint does not have are not compared.
 """
 
+import functools
 import platform
 import re
 from contextlib import suppress
@@ -30,8 +31,7 @@ BUILT_WITH = {"mkl": r"Math Kernel Library Version (\S+)", "onednn": r"MKL-DNN (
 
 def read_versions(device: torch.device) -> dict[str, str]:
     """Library, processor or device -> version or kind. CPUs differ by the vector instructions that torch uses."""
-    libraries = {library: version(library) for library in LIBRARIES} | {"python": platform.python_version()}
-    libraries |= _read_triton()
+    libraries = _read_libraries() | _read_triton()
     if device.type != "cuda":
         capability = f"{CPU_PREFIX}{torch.backends.cpu.get_cpu_capability()}"
         return libraries | _read_built_with() | describe_processor(_read_text(CPU_INFO)) | {"device": capability}
@@ -39,6 +39,12 @@ def read_versions(device: torch.device) -> dict[str, str]:
     # How dropout's random numbers are dealt to values follows from the number of multiprocessors.
     hardware = {"device": properties.name, "multiprocessors": str(properties.multi_processor_count)}
     return libraries | _read_cuda() | hardware
+
+
+@functools.cache
+def _read_libraries() -> dict[str, str]:
+    """Once: each one is found by a look through all that is installed."""
+    return {library: version(library) for library in LIBRARIES} | {"python": platform.python_version()}
 
 
 def require_gpu_of_before(config: TrainConfig, before: dict[str, str], device: torch.device) -> None:

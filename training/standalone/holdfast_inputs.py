@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from training.standalone.holdfast_texts import beginnings, together
+from training.standalone.holdfast_texts import beginnings, longest_token, together
 
 PREPROCESSING_FILE = "preprocessing.json"
 # Beyond this a number is no 32-bit float any more.
@@ -75,6 +75,7 @@ class Inputs:
         first = described["first_vocabulary_index"]
         self._places = [{name: first + i for i, name in enumerate(c["vocabulary"])} for c in self.categorical]
         self._tokenizer = None if self.text is None else _load_tokenizer(folder / described["tokenizer"])
+        self._token_characters = 0 if self._tokenizer is None else longest_token(self._tokenizer)
 
     @property
     def columns(self) -> list[str]:
@@ -103,7 +104,7 @@ class Inputs:
             _require_text(column, row, text)
         assert self._tokenizer is not None, "loaded where there is text"
         if self.truncates:
-            texts = beginnings(texts, self._tokenizer, self.max_tokens)
+            texts = beginnings(texts, self._token_characters, self.max_tokens)
         for part in together(texts):
             for encoding in self._tokenizer.encode_batch_fast(part, add_special_tokens=False):
                 yield array("i", encoding.ids)

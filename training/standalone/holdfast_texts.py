@@ -13,10 +13,17 @@ TEXTS_TOGETHER, CHARACTERS_TOGETHER = 1024, 2**23
 END_OF_A_WORD = re.compile(r"\S(?= )")
 
 
-def beginnings(texts: Sequence[str], tokenizer: Any, max_tokens: int) -> list[str]:
-    """Of each text what its first `max_tokens` tokens are made of: of one that is far longer only the beginning."""
-    # No token has more characters than there are in its name.
-    most = max_tokens * max(map(len, tokenizer.get_vocab()))
+def longest_token(tokenizer: Any) -> int:
+    """The most characters that a token may stand for: no more than are in its name. It takes a look at all of them."""
+    return max(map(len, tokenizer.get_vocab()))
+
+
+def beginnings(texts: Sequence[str], token_characters: int, max_tokens: int) -> list[str]:
+    """Of each text what its first `max_tokens` tokens are made of: of one that is far longer only the beginning.
+
+    `token_characters` is that of `longest_token`.
+    """
+    most = max_tokens * token_characters
     return [_beginning(text, most) for text in texts]
 
 

@@ -7,6 +7,7 @@ import pytest
 from storage.errors import RunBusyError, RunHandedOverError, RunStoppedError, StoreUnavailableError
 from storage.objects.local_store import LocalStore
 from storage.runs.manifest import Manifest
+from storage.runs.segments import segment_path
 from storage.runs.transitions import end_segment, take_lease
 from storage.segment_notes import StopRecord, find_stop, write_stop
 from tasks.places import RunPlaces
@@ -80,6 +81,20 @@ def test_who_lost_the_lease_to_another_process_does_not_work_on_until_the_next_c
         assert wait_until(lambda: request.is_made)
     (error,) = request.exceptions
     assert isinstance(error, RunBusyError) and "on another-host took the run over" in str(error)
+
+
+@pytest.mark.parametrize(
+    "content", [b'{"asked_by": "ann", "asked_at": 1.0, "reason": "new"}', b'{"by": "ann"}', b"\x00"]
+)
+def test_a_request_to_stop_that_a_later_version_wrote_or_that_is_damaged_is_heard(
+    places: RunPlaces, content: bytes
+) -> None:
+    places.store.write(f"{segment_path(places.manifest.run, FENCE)}/stop.json", content)
+    request = StopRequest()
+    with Wishes(places, FENCE, request):
+        assert wait_until(lambda: request.is_made)
+    (error,) = request.exceptions
+    assert isinstance(error, RunStoppedError) and "asked for the end of training" in str(error)
 
 
 def test_who_asks_first_is_remembered(places: RunPlaces) -> None:

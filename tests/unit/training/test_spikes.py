@@ -131,6 +131,13 @@ def test_what_lies_before_the_window_plays_no_part(losses: list[float]) -> None:
     assert find_spike(losses, 1.0, SMALL) == find_spike(needed, 1.0, SMALL)
 
 
+@given(st.lists(st.sampled_from([0.4, 0.5, 0.6, 0.7, 5.0]), min_size=23, max_size=23), st.sampled_from([0.0, 2.0]))
+@settings(max_examples=200, deadline=None)
+def test_a_look_that_ends_early_finds_what_the_level_says(losses: list[float], first_loss: float) -> None:
+    level = level_of(losses[:20], first_loss, SMALL.spike_sigmas)
+    assert find_spike(losses, first_loss, SMALL) == (level if min(losses[20:]) > level.threshold else None)
+
+
 def test_the_level_is_that_of_the_textbook() -> None:
     window = np.random.default_rng(0).normal(10, 2, 100_001)
     level = level_of(window.tolist(), first_loss=10, sigmas=6)

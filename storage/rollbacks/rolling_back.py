@@ -35,7 +35,7 @@ def roll_back(fence: int, num_steps: int, factor: float, batch_size: int) -> Cha
             diverged_step=diverged_step,
             resume_step=resume_step,
             first_position=end_position(resume_step, batch_size, state.rollbacks),
-            end_position=end_position(diverged_step, batch_size, state.rollbacks),
+            end_position=end_of_left_out(resume_step, diverged_step, batch_size, state.rollbacks),
             learning_rate_factor=factor * learning_rate_factor(diverged_step - 1, state.rollbacks),
             cause=segment.cause,
             rolled_back_at=time.time(),
@@ -89,7 +89,7 @@ def find_last_step(state: RunState) -> int:
 
 
 def end_of_left_out(resume_step: int, last_step: int, batch_size: int, rollbacks: Sequence[RollbackRecord]) -> int:
-    """Where in the order ends what a rollback by hand leaves out, after these rollbacks."""
+    """Where in the order ends what a rollback leaves out, after these rollbacks: no sooner than those it replaces."""
     replaced = [record.end_position for record in standing(rollbacks) if record.resume_step >= resume_step]
     return max([end_position(last_step, batch_size, rollbacks), *replaced])
 

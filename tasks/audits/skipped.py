@@ -72,6 +72,8 @@ def _problems_of_request(record: RollbackRecord, segment: SegmentRecord | None, 
 def _due(record: RollbackRecord, earlier: Sequence[RollbackRecord], batch_size: int) -> tuple[int, int]:
     """First position and end of what the rollback may leave out, after those before it."""
     first = end_position(record.resume_step, batch_size, earlier)
-    if record.asked_by is None:
-        return first, end_position(record.diverged_step, batch_size, earlier)
+    # As versions of before made it, who let in again what such a rollback's predecessors had left out.
+    of_before = end_position(record.diverged_step, batch_size, earlier)
+    if record.asked_by is None and record.end_position == of_before:
+        return first, of_before
     return first, end_of_left_out(record.resume_step, record.diverged_step, batch_size, earlier)

@@ -66,7 +66,16 @@ def test_a_rollback_leaves_the_steps_before_it_alone_and_gives_those_after_it_no
     assert [taken(step, before) for step in range(resume_step)] == [taken(step, after) for step in range(resume_step)]
     seen = {position for step in range(diverged_step) for position in taken(step, before)}
     assert seen.isdisjoint(taken(resume_step, after))
-    assert taken(resume_step, after).start == max(seen) + 1
+    replaced = [record.end_position for record in standing(before) if record.resume_step >= resume_step]
+    assert taken(resume_step, after).start == max([max(seen) + 1, *replaced])
+
+
+@given(ROLLBACKS.filter(bool))
+def test_what_a_rollback_left_out_is_taken_by_no_step_whatever_rollbacks_follow(rollbacks: Rollbacks) -> None:
+    records = rolled_back(rollbacks)
+    used = {position for step in range(200) for position in taken(step, records)}
+    for record in records:
+        assert used.isdisjoint(range(record.first_position, record.end_position))
 
 
 @given(ROLLBACKS, st.integers(0, 80), st.integers(0, 80))

@@ -31,7 +31,6 @@ def write_folder(out: Path, fill: Callable[[Path], object]) -> None:
             sync_file(path)
         sync_folder(beside)
         _put_in_place(beside, out)
-        sync_folder(out.parent)
     except OSError as error:
         raise StoreError(
             f"Cannot write the folder {out}: {error.strerror or error}. Check that the folder it is in can be written "
@@ -67,6 +66,7 @@ def write_file(out: Path, fill: Callable[[Path], object]) -> None:
 def _put_in_place(beside: Path, out: Path) -> None:
     if not os.path.lexists(out):
         beside.rename(out)
+        sync_folder(out.parent)
         return
     # A folder that is not empty can be replaced by no single operation of Python's.
     earlier = out.with_name(f"{beside.name}-earlier")
@@ -76,4 +76,9 @@ def _put_in_place(beside: Path, out: Path) -> None:
     except OSError:
         earlier.rename(out)
         raise
-    shutil.rmtree(earlier)
+    sync_folder(out.parent)
+    # The new one is in place, on the device too: what is left of the earlier one is no failure.
+    if earlier.is_symlink():
+        earlier.unlink(missing_ok=True)
+    else:
+        shutil.rmtree(earlier, ignore_errors=True)

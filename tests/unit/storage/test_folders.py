@@ -1,5 +1,6 @@
 """A folder or a file for a person: whole or not there, whatever fails on the way."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,33 @@ def test_where_the_disk_is_full_the_earlier_folder_stays_and_nothing_beside_it(t
     with pytest.raises(StoreError, match=r"No space left on device.*still there"):
         write_folder(out, fail)
     assert [path.relative_to(tmp_path) for path in tmp_path.rglob("*")] == [Path("out"), Path("out/old.txt")]
+
+
+def test_a_link_is_replaced_and_what_it_led_to_stays(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "real" / "old.txt").write_text("old")
+    out = tmp_path / "out"
+    out.symlink_to("real")
+    write_folder(out, fill)
+    assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")) == [
+        "out", "out/a.txt", "real", "real/old.txt",
+    ]  # fmt: skip
+
+
+def test_an_earlier_folder_that_cannot_be_removed_is_no_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, rmdir = tmp_path / "out", os.rmdir
+    out.mkdir()
+
+    def refuse(path: str, **named: int) -> None:
+        if str(path).endswith("-earlier"):
+            raise OSError(16, "Device or resource busy")
+        rmdir(path, **named)
+
+    monkeypatch.setattr(os, "rmdir", refuse)
+    write_folder(out, fill)
+    assert [path.name for path in out.iterdir()] == ["a.txt"]
 
 
 def test_an_earlier_folder_is_put_back_if_its_place_cannot_be_taken(

@@ -5,12 +5,14 @@ Invariant: a zombie counts as ended, and a process that works on a specification
 
 import os
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
 
 POLL_SECONDS = 0.2
 KILLED_SECONDS = 10.0
+WORKER = "training.worker"
 PACKAGE_ROOT = Path(__file__).parents[2]
 
 
@@ -22,15 +24,21 @@ def kill_tree(pid: int) -> None:
     except psutil.NoSuchProcess:
         return
     for process in family:
-        try:
+        with suppress(psutil.NoSuchProcess, psutil.AccessDenied):  # it ended meanwhile, or its number is another's
             process.kill()
-        except psutil.NoSuchProcess:
-            continue  # it ended by itself meanwhile
 
 
 def find_orphans(specification: Path) -> list[psutil.Process]:
-    """The processes that work on this specification, zombies too."""
-    return [p for p in psutil.process_iter(["cmdline"]) if str(specification) in (p.info["cmdline"] or [])]
+    """The processes that work on this specification, zombies too: ranks, and what launched them.
+
+    Not whoever else names the file: a person may look at it.
+    """
+    return [p for p in psutil.process_iter(["cmdline"]) if _works_on(specification, p.info["cmdline"] or [])]
+
+
+def _works_on(specification: Path, arguments: list[str]) -> bool:
+    """Whether these are of `python ... -m training.worker SPECIFICATION`, or of torchrun with the same at its end."""
+    return arguments[-3:] == ["-m", WORKER, str(specification)]
 
 
 def wait_for_orphans(specification: Path, grace_seconds: float) -> int:

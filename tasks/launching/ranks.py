@@ -4,6 +4,7 @@ Invariant: no rank outlives the block that launched it, however the block is lef
 good order, and given the time for it, before it is killed.
 """
 
+import logging
 import os
 import re
 import signal
@@ -20,7 +21,14 @@ from typing import Self
 import psutil
 
 from storage.logs import LOG_NAME
-from tasks.launching.processes import POLL_SECONDS, environment_of_installation, find_orphans, kill_tree
+from tasks.launching.processes import (
+    KILLED_SECONDS,
+    POLL_SECONDS,
+    WORKER,
+    environment_of_installation,
+    find_orphans,
+    kill_tree,
+)
 from tasks.launching.reports import ReportFollower
 from training.configuration import TrainConfig
 from training.pulse import RankPulse, read_pulses
@@ -43,6 +51,12 @@ CHANGES_BITS = re.compile(r"TORCH_ALLOW_TF32_CUBLAS_OVERRIDE|TORCH_BLAS_PREFER_\
 LOOPBACK = "lo"
 TORCHRUN = "torch.distributed.run"
 STACKS_SECONDS = 2.0
+HELD = (
+    "Ranks that were killed do not end: the kernel holds them, in a file system or a driver that does not answer (a "
+    "file server that is away, a GPU that was lost). Nobody waits for them any longer. Look at `dmesg` on this machine."
+)
+
+_logger = logging.getLogger("holdfast")
 
 
 @dataclass(frozen=True)
@@ -97,7 +111,9 @@ class Ranks:
     ) -> None:
         self.stop()
         while self.is_running(POLL_SECONDS):
-            pass
+            if self._is_held():
+                _logger.warning(HELD)
+                return
 
     def is_running(self, wait_seconds: float) -> bool:
         """Wait a moment for the ranks to end, and kill them if their time to leave is over; whether any still runs."""
@@ -147,7 +163,10 @@ class Ranks:
     def kill(self) -> None:
         """SIGKILL for all of them, at once."""
         kill_tree(self._launched().pid)
-        self._launched().wait()
+        try:
+            self._launched().wait(KILLED_SECONDS)
+        except subprocess.TimeoutExpired:
+            _logger.warning(HELD)
 
     def leave(self) -> None:
         """Nobody else can watch them."""
@@ -158,6 +177,10 @@ class Ranks:
     def read_log(self) -> str:
         return (self._spec.scratch_folder / LOG_NAME).read_text(errors="replace")
 
+    def _is_held(self) -> bool:
+        """Whether they were killed and do not end: the kernel has them, in a driver or a file system."""
+        return self._stop_deadline is not None and time.monotonic() > self._stop_deadline + KILLED_SECONDS
+
     def _launched(self) -> subprocess.Popen[bytes]:
         if self._process is None:
             raise RuntimeError("the ranks were not launched")
@@ -166,7 +189,7 @@ class Ranks:
 
 def _arguments(ranks: int, is_alone: bool, meeting: Meeting | None) -> list[str]:
     """Python's, in front of the specification's path."""
-    worker = ["-m", "training.worker"]
+    worker = ["-m", WORKER]
     if is_alone:
         return ["-u", *worker]
     if meeting is None:

@@ -16,6 +16,7 @@ from storage.runs.run_state import Lease
 from storage.runs.segments import segment_path
 from storage.runs.transitions import take_lease
 from tasks.configuration import DataConfig, RunConfig, SegmentConfig
+from tasks.launching.processes import wait_for_orphans
 from tasks.launching.ranks import SPECIFICATION_NAME
 from tasks.places import RunPlaces
 from tasks.running.launch import Work, find_folder, hold_lease
@@ -51,13 +52,29 @@ def specify(places: RunPlaces, lease: Lease) -> Path:
     return path
 
 
+# What a rank has among its arguments, in front of its specification.
+AS_A_RANK = ("-m", "training.worker")
+
+
+def test_a_person_who_looks_at_the_specification_is_left_alone(places: RunPlaces) -> None:
+    specification = find_folder(places, hold(places)) / SPECIFICATION_NAME
+    specification.touch()
+    with subprocess.Popen(["tail", "-f", str(specification)], stdout=subprocess.DEVNULL) as looking:
+        try:
+            wait_until(lambda: looking.pid in processes_mentioning(str(specification)))
+            assert wait_for_orphans(specification, grace_seconds=0.0) == 0
+            assert looking.poll() is None
+        finally:
+            looking.kill()
+
+
 def test_orphaned_ranks_are_found_after_scratch_was_changed_and_their_folder_is_left(
     places: RunPlaces, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     lease = hold(places)
     specification = specify(places, lease)
     elsewhere = RunPlaces(places.store, places.manifest, tmp_path / "new" / "run", tmp_path / "data")
-    command = [sys.executable, "-c", "import time; time.sleep(600)", str(specification)]
+    command = [sys.executable, "-c", "import time; time.sleep(600)", *AS_A_RANK, str(specification)]
     with subprocess.Popen(command) as orphan:
         try:
             wait_until(lambda: orphan.pid in processes_mentioning(str(specification)))
@@ -77,7 +94,7 @@ def test_a_folder_that_is_not_in_scratch_is_left_with_all_that_works_in_it(
     folder.mkdir(parents=True)
     (folder / LOG_NAME).write_text("a diary")
     lease = hold(places).model_copy(update={"scratch": str(folder)})
-    command = [sys.executable, "-c", "import time; time.sleep(600)", str(folder / SPECIFICATION_NAME)]
+    command = [sys.executable, "-c", "import time; time.sleep(600)", *AS_A_RANK, str(folder / SPECIFICATION_NAME)]
     with subprocess.Popen(command) as strangers:
         try:
             wait_until(lambda: strangers.pid in processes_mentioning(str(folder)))
@@ -118,7 +135,8 @@ def find_log(places: RunPlaces, lease: Lease) -> bytes | None:
 # environment: with it among its arguments it would be taken for an orphan too.
 CARELESS_PARENT = """
 import os, subprocess, sys, time
-child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", os.environ["SPECIFICATION"]])
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", "-m", "training.worker",
+                          os.environ["SPECIFICATION"]])
 print(child.pid, flush=True)
 time.sleep(600)
 """
@@ -147,6 +165,7 @@ def test_processes_on_this_machine_are_not_those_of_a_holder_on_another_one(plac
         sys.executable,
         "-c",
         "import time; time.sleep(600)",
+        *AS_A_RANK,
         str(find_folder(places, lease) / SPECIFICATION_NAME),
     ]
     with subprocess.Popen(command) as alike:

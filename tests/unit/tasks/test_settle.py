@@ -289,7 +289,7 @@ def test_folders_of_segments_that_were_settled_by_whoever_died_then_are_put_away
 
 def test_a_folder_that_a_process_works_on_is_not_put_away(places: RunPlaces) -> None:
     folder = leave_folder(places, "00000002", places.store.address, settle.FORGOTTEN_SECONDS + 60)
-    waiting = [sys.executable, "-c", "input()", str(folder / "segment.json")]
+    waiting = [sys.executable, "-c", "input()", "-m", "training.worker", str(folder / "segment.json")]
     with subprocess.Popen(waiting, stdin=subprocess.PIPE) as process:
         recover_run(CONFIG, places)
         assert folder.exists()

@@ -11,6 +11,7 @@ from storage.errors import RunStoppedError
 from storage.objects.addresses import run_address
 from storage.runs.run_state import RunState
 from tasks.configuration import RunConfig
+from tasks.pages.best import describe_best, describe_overfitting
 from tasks.pages.words import count_of, how_far, score
 from tasks.places import open_places
 from tasks.reports.rollbacks import count_skipped
@@ -52,6 +53,10 @@ def _show_result(config: RunConfig, state: RunState) -> None:
         print(f"rolled back {count_of(len(state.rollbacks), 'time')}, {skipped}: `holdfast status` tells why")
     if state.changes:
         print(f"changed  {count_of(len(state.changes), 'time')} while under way: `holdfast status` says what follows")
-    for name, value in (state.metrics or {}).items():
-        print(f"{name:<8} {score(value)}")
+    if state.headline is not None:
+        print(f"test     of the model of step {state.headline.step:,}, which `holdfast export` takes:")
+        for name, value in state.headline.metrics.items():
+            print(f"{name:<8} {score(value)}")
+    for words in filter(None, (describe_best(state), describe_overfitting(state))):
+        print(words[0].upper() + words[1:])
     print(f"report   {report_address(places.store, config.run)}")

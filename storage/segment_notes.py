@@ -9,7 +9,7 @@ from pydantic import ConfigDict, Field, ValidationError
 from storage.errors import ObjectExistsError, ObjectMissingError
 from storage.objects.digests import canonical_json
 from storage.objects.store import Store
-from storage.runs.run_state import Record
+from storage.runs.run_records import Record
 from storage.runs.segments import segment_path
 
 

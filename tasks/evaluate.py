@@ -1,14 +1,18 @@
-"""The final evaluation: the promoted checkpoint on the test split, by the same ranks that train.
+"""The final evaluation: the promoted checkpoint and the best one on the test split, by the same ranks that train.
 
-Invariant: the metrics in the manifest belong to the checkpoint that is promoted when they are written; and whoever
-evaluates holds the run's lease, so nobody does it at the same time.
+Invariant: the metrics in the manifest belong to the checkpoint that is promoted when they are written, and to the best
+one that is kept then; and whoever evaluates holds the run's lease, so nobody does it at the same time.
 """
 
-from storage.checkpoints.results import find_evaluation
-from storage.errors import SegmentFailedError
+from storage.checkpoints.checkpoints import verify_checkpoint
+from storage.checkpoints.results import find_calibration, find_evaluation
+from storage.errors import CorruptObjectError, SegmentFailedError
 from storage.objects.addresses import run_address
 from storage.runs.holders import this_process
 from storage.runs.metric_values import MetricValue, describe_not_finite, find_not_finite
+from storage.runs.retention import find_best
+from storage.runs.run_records import TestedRecord
+from storage.runs.run_state import CheckpointRecord, RunState
 from storage.runs.transitions import record_metrics
 from tasks.configuration import RunConfig
 from tasks.launching.job import Job
@@ -20,6 +24,7 @@ from tasks.retrying import Patience
 from tasks.running.hang import HangWatch
 from tasks.running.heartbeat import Heartbeat
 from tasks.running.launch import hold_lease, launch_job
+from tasks.running.promotion import set_aside_damaged
 from tasks.running.settle import settle_evaluation
 from tasks.running.supervision import supervise
 from tasks.step import step
@@ -35,7 +40,7 @@ LOG_LINES_SHOWN = 15
 
 @step("evaluate")
 def evaluate_run(config: RunConfig) -> tuple[dict[str, MetricValue], str]:
-    """Score the promoted checkpoint on the test split, unless that was done already; its metrics.
+    """Score the promoted checkpoint and the best one on the test split, unless that was done; the best one's metrics.
 
     Raises `RunBusyError` if another process does it, `SegmentFailedError` if there is no result.
     """
@@ -53,16 +58,50 @@ def _evaluate(config: RunConfig, places: RunPlaces, request: StopRequest) -> dic
     assert state.promoted is not None
     if state.lease is not None and state.lease.holder == this_process():
         settle_evaluation(config, places, state.lease)  # an earlier attempt, after which the store did not answer
-    if find_evaluation(places.store, state.promoted) is None:
+    state = _with_sound_best(places, state)
+    if not _is_evaluated(places, state):
         announce("Evaluating on the test split.")
         _run_ranks(config, places, request)
-    evaluation = find_evaluation(places.store, state.promoted)
+    last, best = state.promoted, find_best(state)
+    assert last is not None
+    metrics = _find_metrics(places, last)
+    tested = None
+    if best is not None and best != last:
+        tested = TestedRecord(step=best.step, path=best.path, metrics=_find_metrics(places, best))
+    if state.metrics_step != last.step or state.best_tested != tested:
+        places.manifest.commit("evaluated", record_metrics(metrics, last.step, tested))
+    return metrics if tested is None else tested.metrics
+
+
+def _with_sound_best(places: RunPlaces, state: RunState) -> RunState:
+    """The state with a best checkpoint that can be evaluated, as the promoted one can: what is damaged is set aside."""
+    while (best := find_best(state)) is not None and best != state.promoted:
+        if find_evaluation(places.store, best) is not None:
+            break
+        try:
+            verify_checkpoint(places.store, best.path, best.digest)
+            break
+        except CorruptObjectError as error:
+            state = set_aside_damaged(places, best.step, best.path, str(error), fence=None)
+    return state
+
+
+def _is_evaluated(places: RunPlaces, state: RunState) -> bool:
+    """With all that an evaluation leaves: that of the best one may be by an earlier version, without a calibration."""
+    best = find_best(state)
+    has_best = best is None or best == state.promoted or find_calibration(places.store, best) is not None
+    return has_best and all(
+        find_evaluation(places.store, record) for record in (state.promoted, best or state.promoted)
+    )
+
+
+def _find_metrics(places: RunPlaces, record: CheckpointRecord) -> dict[str, MetricValue]:
+    evaluation = find_evaluation(places.store, record)
     assert evaluation is not None, "required before"
     metrics: dict[str, MetricValue] = evaluation["metrics"]
     if not_finite := find_not_finite(metrics):
-        warn(f"The evaluation on the test split gave values that are not finite: {describe_not_finite(not_finite)}.")
-    if state.metrics_step != state.promoted.step:
-        places.manifest.commit("evaluated", record_metrics(metrics, state.promoted.step))
+        found = describe_not_finite(not_finite)
+        warn(f"The evaluation of step {record.step:,} on the test split gave values that are not finite: {found}.")
     return metrics
 
 
@@ -86,7 +125,7 @@ def _run_ranks(config: RunConfig, places: RunPlaces, request: StopRequest) -> No
             message = f"The evaluation made no progress. {watch.cause}"
             alert(NO_PROGRESS, run_address(places.store, config.run), message, run=config.run)
         settle_evaluation(config, places, lease)
-    if find_evaluation(places.store, state.promoted) is None:
+    if not _is_evaluated(places, state):
         raise SegmentFailedError(f"The evaluation ended without a result. {reason}")
 
 

@@ -8,7 +8,8 @@ import time
 
 from storage.datasets import DatasetManifest, dataset_sha256
 from storage.errors import IncompatibleRunError
-from storage.runs.run_state import ByRows, RunState, StartRecord
+from storage.runs.run_records import ByRows, StartRecord
+from storage.runs.run_state import RunState
 from storage.runs.transitions import reconfigure
 from tasks.configuration import UNLIMITED, RunConfig
 from tasks.keeping.adapting import adapt

@@ -14,6 +14,7 @@ from storage.errors import HoldfastError, RunMissingError
 from storage.objects.store import Store
 from storage.runs.manifest import Manifest, find_runs
 from storage.runs.run_state import RunState
+from tasks.pages.best import headline_name
 from tasks.pages.tables import Cell, Kind, Table, show_table
 from tasks.pages.words import NOTHING, count_of, duration, metric_name, score, share
 
@@ -63,10 +64,9 @@ def _summarise(store: Store, run: str) -> dict[str, Any]:
 
 def _find_newest_metric(state: RunState) -> dict[str, Any] | None:
     """The headline metric of the test, or else of the newest checkpoint that is kept and was validated."""
-    data = state.config.get("data")
-    name = "auc" if isinstance(data, dict) and data.get("kind") == "binary" else "macro_f1"
-    if state.metrics is not None and name in state.metrics:
-        return {"name": name, "value": state.metrics[name], "step": state.metrics_step, "split": "test"}
+    name, tested = headline_name(state), state.headline
+    if tested is not None and name in tested.metrics:
+        return {"name": name, "value": tested.metrics[name], "step": tested.step, "split": "test"}
     validated = (record for record in state.kept if record.metric is not None)
     newest = next(validated, None)
     if newest is None:

@@ -14,9 +14,11 @@ from storage.objects.store import Store
 from storage.runs.holders import is_alive
 from storage.runs.manifest import Generation, Manifest
 from storage.runs.metric_values import describe_not_finite
-from storage.runs.run_state import ByRows, CheckpointRecord, Lease, RunState, SegmentRecord, Throughput
+from storage.runs.run_records import ByRows
+from storage.runs.run_state import CheckpointRecord, Lease, RunState, SegmentRecord, Throughput
 from storage.runs.segments import find_heartbeat
 from tasks.keeping.by_rows import describe_by_rows
+from tasks.pages.best import describe_best, describe_overfitting
 from tasks.pages.tables import MOST_ROWS, Table, show_table
 from tasks.pages.words import duration, moment, score, share
 from tasks.remote.standing_still import SILENCE_SECONDS, describe_stopped
@@ -67,8 +69,11 @@ def describe_status(store: Store, head: Generation) -> dict[str, Any]:
         "steps_lost_total": state.steps_lost,
         "time": _describe_time(state),
         "dataset_digest": state.dataset_digest,
-        "metrics": state.metrics,
-        "metrics_step": state.metrics_step,
+        "metrics": state.headline.metrics if state.headline else None,
+        "metrics_step": state.headline.step if state.headline else None,
+        "last_metrics": state.metrics,
+        "best": describe_best(state),
+        "overfitting": describe_overfitting(state),
         "generation": head.generation,
         "last_sign_of_life_at": max(head.written_at, (life["last_sign_of_life_at"] or 0.0) if life else 0.0),
     }
@@ -206,7 +211,8 @@ def render_status(status: dict[str, Any]) -> RenderableType:
         lines += [Text(f"  {record['description']}") for record in status["rollbacks"]]
     if status["metrics"]:
         shown = ", ".join(f"{name} {score(value)}" for name, value in status["metrics"].items())
-        lines.append(Text(f"test, at step {status['metrics_step']:,}: {shown}"))
+        lines.append(Text(f"test, of the model of step {status['metrics_step']:,}: {shown}"))
+    lines += [Text(status[name]) for name in ("best", "overfitting") if status[name]]
     return Group(*lines, *([show_table(_list_segments(status["segments"]), MOST_ROWS)] if status["segments"] else []))
 
 

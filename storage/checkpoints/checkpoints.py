@@ -23,7 +23,8 @@ from storage.objects.direct_io import write_directly
 from storage.objects.store import Store, put_file_anew
 from storage.rollbacks.positions import end_position
 from storage.runs.ledger import LedgerPart, require_ledger_to
-from storage.runs.run_state import Record, RollbackRecord
+from storage.runs.run_records import Record
+from storage.runs.run_state import RollbackRecord
 
 CHECKPOINT_FORMAT = 3
 INDEX_NAME = "index.json"

@@ -18,7 +18,8 @@ from storage.objects.digests import canonical_json
 from storage.objects.store import Store
 from storage.runs.holders import is_alive, this_process
 from storage.runs.manifest import Manifest
-from storage.runs.run_state import CheckpointRecord, Holder, Record, RunState
+from storage.runs.run_records import Record
+from storage.runs.run_state import CheckpointRecord, Holder, RunState
 
 # A reader that died on another machine holds files back no longer. Reading a model takes seconds to minutes.
 HELD_SECONDS = 3600.0

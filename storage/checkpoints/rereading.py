@@ -22,7 +22,8 @@ from storage.first_weights import START_NAME, read_start
 from storage.objects.history import HistoryPart, read_history_part
 from storage.objects.store import Store
 from storage.runs.ledger import LedgerPart, fetch_ledger_part, read_ledger_header
-from storage.runs.run_state import CheckpointRecord, StartRecord
+from storage.runs.run_records import StartRecord
+from storage.runs.run_state import CheckpointRecord
 
 MISSING = "nothing"
 Part = TypeVar("Part", LedgerPart, HistoryPart)

@@ -18,7 +18,7 @@ from storage.objects.addresses import RUNS_FOLDER
 from storage.objects.bad_blocks import read_or_damaged
 from storage.objects.digests import require_format, sha256_of_file
 from storage.objects.store import Store, put_file_anew
-from storage.runs.run_state import Record
+from storage.runs.run_records import Record
 
 LEDGER_FORMAT = 1
 METADATA_KEY = b"holdfast"

@@ -97,6 +97,11 @@ def best_first(records: Sequence[CheckpointRecord]) -> list[CheckpointRecord]:
     return [record for _metric, _age, record in sorted(validated, key=lambda entry: entry[:2])]
 
 
+def find_best(state: RunState) -> CheckpointRecord | None:
+    """The best checkpoint that a run keeps: what `export` takes, and what a person is shown."""
+    return next(iter(best_first(state.kept)), None)
+
+
 def _age(record: CheckpointRecord) -> tuple[int, int]:
     return record.step, record.fence
 

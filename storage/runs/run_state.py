@@ -6,18 +6,13 @@ A field that came later is left out where it has its default: a generation must 
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from storage.objects.history import HistoryPart
 from storage.runs.metric_values import MetricValue, NotFinite
+from storage.runs.run_records import ByRows, ChangeRecord, GivenValue, Record, StartRecord, TestedRecord
 
 Outcome = Literal["completed", "budget", "preempted", "diverged", "failed", "lost"]
-
-
-class Record(BaseModel):
-    """Base of everything kept in the manifest: immutable and strict."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class Holder(Record):
@@ -242,45 +237,6 @@ class SegmentRecord(Record):
         return self.outcome in ("completed", "budget", "preempted")
 
 
-class ChangeRecord(Record):
-    """What was changed between two segments, after which the model is not, or may not be, that of an uninterrupted run.
-
-    The steps that lead to the resume point were made with `before` up to `step`, and with `now` from there on.
-    """
-
-    step: int = Field(description="Steps made before the change.")
-    what: str = Field(description="train.steps, train.ranks with fast sums, or a library or device of the ranks.")
-    before: str
-    now: str
-
-
-class StartRecord(Record):
-    """Where the first weights of a run are from that did not begin with random ones."""
-
-    origin: str = Field(description="`train.start_from`: a run's address, or a folder.")
-    step: int
-    weights_sha256: str = Field(description="As in the origin's checkpoint.")
-    path: str = Field(description="Key of the run's own copy, a folder with start.json.")
-    digest: str = Field(description="SHA-256 of start.json, which has those of the other files.")
-
-
-class GivenValue(Record):
-    """A value that a person gave a run. It holds until the configuration's file has a third one."""
-
-    instead_of: int | float | None = Field(description="What the file had when it was given.")
-    value: int | float
-
-
-class ByRows(Record):
-    """What the configuration left open when the run began, and what it became by the number of training rows."""
-
-    training_rows: int
-    epochs: float | None = Field(
-        None, exclude_if=lambda value: value is None, description="`train.epochs`, where the configuration gave them."
-    )
-    settings: dict[str, int | float] = Field(description="By dotted field of the run's first configuration.")
-
-
 class RunState(Record):
     """One generation's content."""
 
@@ -306,7 +262,7 @@ class RunState(Record):
     lease: Lease | None = None
     promoted: CheckpointRecord | None = None
     kept: list[CheckpointRecord] = Field([], description="Newest first: the resume point, its fallback, and others.")
-    set_aside: list[SetAsideRecord] = []
+    set_aside: list[SetAsideRecord] = Field([], description="Those found damaged, oldest first.")
     refused: list[RefusedRecord] = Field(
         [],
         exclude_if=lambda value: value == [],
@@ -326,8 +282,25 @@ class RunState(Record):
         exclude_if=lambda value: value == [],
         description="Those between step 0 and the resume point that weaken the promise of one model, oldest first.",
     )
-    metrics: dict[str, MetricValue] | None = Field(None, description="On the test split, once the run is complete.")
+    metrics: dict[str, MetricValue] | None = Field(
+        None, description="Of the last checkpoint, on the test split, once the run is complete."
+    )
     metrics_step: int | None = Field(None, description="Step of the checkpoint the metrics belong to.")
+    best_tested: TestedRecord | None = Field(
+        None,
+        exclude_if=lambda value: value is None,
+        description="Of the best checkpoint, where that is not the last one. None in a run tested by earlier versions.",
+    )
+
+    @property
+    def headline(self) -> TestedRecord | None:
+        """What a person is shown of the test: of the best checkpoint, which an export takes, or else of the last."""
+        if self.best_tested is not None and any(kept.path == self.best_tested.path for kept in self.kept):
+            return self.best_tested
+        if self.metrics is None or self.metrics_step is None:
+            return None
+        path = next((kept.path for kept in self.kept if kept.step == self.metrics_step), "")
+        return TestedRecord(step=self.metrics_step, path=path, metrics=self.metrics)
 
     def find_segment(self, fence: int) -> Lease | SegmentRecord | None:
         """The segment with this fence: the one under way, or one that ended."""

@@ -10,7 +10,8 @@ from storage.errors import ObjectExistsError, ObjectMissingError
 from storage.objects.addresses import RUNS_FOLDER
 from storage.objects.digests import canonical_json
 from storage.objects.store import Store
-from storage.runs.run_state import Divergence, Outcome, Record, SaveFigures, Throughput
+from storage.runs.run_records import Record
+from storage.runs.run_state import Divergence, Outcome, SaveFigures, Throughput
 
 
 class OutcomeRecord(Record):

@@ -14,10 +14,9 @@ from storage.errors import ConflictError, RunBusyError
 from storage.runs.manifest import require_fence
 from storage.runs.metric_values import MetricValue
 from storage.runs.retention import RetentionPolicy, find_being_read, kept_of, retain
+from storage.runs.run_records import ChangeRecord, GivenValue, TestedRecord
 from storage.runs.run_state import (
-    ChangeRecord,
     CheckpointRecord,
-    GivenValue,
     Holder,
     JobRecord,
     Lease,
@@ -204,7 +203,7 @@ def moved_back(state: RunState, kept: list[CheckpointRecord]) -> RunState:
     changes = [record for record in state.changes if record.step < step]
     update: dict[str, object] = {"kept": kept, "promoted": kept[0] if kept else None, "changes": changes}
     if state.metrics_step is not None and (not kept or kept[0].step < state.metrics_step):
-        update |= {"metrics": None, "metrics_step": None}
+        update |= {"metrics": None, "metrics_step": None, "best_tested": None}
     return state.model_copy(update=update)
 
 
@@ -279,13 +278,13 @@ def _with_planned_steps(segment: SegmentRecord, steps: int) -> SegmentRecord:
     return segment if segment.planned_steps is not None else segment.model_copy(update={"planned_steps": steps})
 
 
-def record_metrics(metrics: dict[str, MetricValue], step: int) -> Change:
-    """Remember the test metrics of the promoted checkpoint at `step`."""
+def record_metrics(metrics: dict[str, MetricValue], step: int, best: TestedRecord | None = None) -> Change:
+    """Remember the test metrics of the promoted checkpoint at `step`, and of the best one where that is another."""
 
     def change(state: RunState, _generation: int) -> RunState:
         if state.promoted is None or state.promoted.step != step:
             raise ConflictError(f"Metrics of step {step} do not belong to the promoted checkpoint.")
-        return state.model_copy(update={"metrics": metrics, "metrics_step": step})
+        return state.model_copy(update={"metrics": metrics, "metrics_step": step, "best_tested": best})
 
     return change
 

@@ -7,7 +7,8 @@ Invariant: resolved once, when a run begins, and kept in its manifest; what the 
 import math
 
 from storage.errors import IncompatibleRunError
-from storage.runs.run_state import ByRows, RunState
+from storage.runs.run_records import ByRows
+from storage.runs.run_state import RunState
 from tasks.configuration import RunConfig
 from training.configuration import LONGEST_VALIDATION_STEPS
 

@@ -6,7 +6,8 @@ the newer wish, and ends what was given. All of it stands in the manifest.
 
 from collections.abc import Mapping
 
-from storage.runs.run_state import GivenValue, RunState
+from storage.runs.run_records import GivenValue
+from storage.runs.run_state import RunState
 from tasks.configuration import RunConfig
 from tasks.places import open_places
 from tasks.retrying import Patience

@@ -51,7 +51,8 @@ def _facts(state: RunState, history: Mapping[str, Any] | None) -> list[tuple[str
             (f"validation {metric_name(name)}, step {entry['step']:,}", score(value))
             for name, value in entry["metrics"].items()
         ]
-    facts += [(f"test {metric_name(name)}", score(value)) for name, value in (state.metrics or {}).items()]
+    if tested := state.headline:
+        facts += [(f"test {metric_name(name)}, step {tested.step:,}", score(v)) for name, v in tested.metrics.items()]
     facts += [("rolled back", count_of(len(state.rollbacks), "time"))] if state.rollbacks else []
     facts += [("changed", f"{record.what} at step {record.step:,}") for record in state.changes]
     facts += [("weights", state.promoted.weights_sha256)] if state.promoted else []

@@ -6,7 +6,7 @@ no more and no less is said.
 
 from collections.abc import Sequence
 
-from storage.runs.run_state import ChangeRecord
+from storage.runs.run_records import ChangeRecord
 
 MAX_TOLD = 5
 _CONSEQUENCES = {

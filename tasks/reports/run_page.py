@@ -11,8 +11,10 @@ from typing import Any, Literal
 
 from storage.datasets import SPLITS, DatasetManifest
 from storage.runs.metric_values import describe_not_finite, find_not_finite
+from storage.runs.retention import find_best
 from storage.runs.run_state import RunState
 from tasks.keeping.by_rows import describe_by_rows
+from tasks.pages.best import describe_best, describe_overfitting
 from tasks.pages.render import render_page
 from tasks.pages.tables import Table
 from tasks.pages.tiles import Tile
@@ -121,7 +123,8 @@ def judge(state: RunState) -> Verdict:
         early = f", ended early ({state.segments[-1].cause})," if state.ended_early else ""
         headline = f"Complete: {done}{early} in {count_of(len(state.segments), 'segment')}"
         headline += f"; {cost}{again}." if interruptions else "; nothing interrupted it."
-        return Verdict("complete", "Complete", headline, [*_promise(state), *_mishaps(state)])
+        remarks = [*_best(state), *_promise(state), *_mishaps(state)]
+        return Verdict("complete", "Complete", headline, remarks)
     safe = f"{done} ({share(step / state.steps_total)}) are saved in a promoted checkpoint"
     if state.lease is not None:
         since = moment(state.lease.taken_at)
@@ -159,6 +162,11 @@ def _cost(state: RunState) -> str:
         return ""
     price = f"{count_of(lost, 'step')} of work" if lost else "no step"
     return f"{count_of(len(interruptions), 'interruption')} cost {price}"
+
+
+def _best(state: RunState) -> list[str]:
+    words = describe_best(state)
+    return [] if words is None else [f"The {words}.", *filter(None, [describe_overfitting(state)])]
 
 
 def _promise(state: RunState) -> list[str]:
@@ -231,10 +239,13 @@ def _way_on(state: RunState) -> str:
 
 
 def _tiles(state: RunState, evaluation: Mapping[str, Any] | None, dataset: DatasetManifest) -> list[Tile]:
-    metrics = dict(evaluation["metrics"] if evaluation else state.metrics or {})
+    tested = state.headline
+    metrics = dict(evaluation["metrics"] if evaluation else tested.metrics if tested else {})
     names = ["auc", "macro_f1", "loss"] if dataset.target.kind == "binary" else ["macro_f1", "accuracy", "loss"]
-    step = evaluation["step"] if evaluation else state.metrics_step
-    note = f"at step {step:,}" if metrics and step is not None else "not evaluated yet"
+    step = evaluation["step"] if evaluation else tested.step if tested else None
+    best = find_best(state)
+    which = "best, at step" if best is not None and best.step == step and best != state.promoted else "at step"
+    note = f"{which} {step:,}" if metrics and step is not None else "not evaluated yet"
     tiles = [Tile(f"Test {metric_name(name)}", score(metrics.get(name)), note) for name in names]
     interruptions = interruptions_of(state.segments)
     lost = state.steps_lost
@@ -276,8 +287,9 @@ def _progress(state: RunState) -> float:
 
 
 def _stale_evaluation(state: RunState, evaluation: Mapping[str, Any] | None) -> str:
-    """A warning where the test figures are not the newest checkpoint's, or ''."""
-    if evaluation is None or (state.promoted and evaluation["weights_sha256"] == state.promoted.weights_sha256):
+    """A warning where the test figures are neither the newest checkpoint's nor the best one's, or ''."""
+    shown = [record for record in (state.promoted, find_best(state)) if record is not None]
+    if evaluation is None or any(evaluation["weights_sha256"] == record.weights_sha256 for record in shown):
         return ""
     newest = f"step {state.promoted.step:,}" if state.promoted else "none"
     return f"The test figures belong to the weights of step {evaluation['step']:,}; the resume point is {newest}."

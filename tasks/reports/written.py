@@ -1,7 +1,7 @@
 """The report of a run as it stands, written beside it into the store.
 
-Invariant: the page is made from the manifest, the promoted checkpoint, its evaluation and its calibration alone, so it
-can be made again at any time.
+Invariant: the page is made from the manifest, the promoted checkpoint, and the evaluation and calibration of the one
+that an export takes alone, so it can be made again at any time.
 """
 
 import json
@@ -35,7 +35,9 @@ def make_report(store: Store, state: RunState, dataset: DatasetManifest) -> str:
     # Matplotlib takes more than a second to load: a run need not wait for that before it begins.
     from tasks.reports.run_page import render_report
 
-    evaluation, calibration = find_evaluation(store, state.promoted), find_calibration(store, state.promoted)
+    tested = state.headline
+    record = next((kept for kept in state.kept if tested is not None and kept.path == tested.path), state.promoted)
+    evaluation, calibration = find_evaluation(store, record), find_calibration(store, record)
     return render_report(state, read_history(store, state), evaluation, dataset, calibration)
 
 

@@ -5,7 +5,8 @@ Invariant: nothing is given to a run in training, whose ranks would not know of 
 
 from collections.abc import Mapping
 
-from storage.runs.run_state import GivenValue, RunState
+from storage.runs.run_records import GivenValue
+from storage.runs.run_state import RunState
 from storage.runs.transitions import give
 from tasks.configuration import RunConfig
 from tasks.keeping.compatibility import read_stored, require_compatible

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from storage.checkpoints.checkpoints import CheckpointIndex, load_checkpoint
 from storage.errors import CorruptObjectError
 from storage.objects.store import Store
-from storage.runs.run_state import ChangeRecord, CheckpointRecord, RunState
+from storage.runs.run_records import ChangeRecord
+from storage.runs.run_state import CheckpointRecord, RunState
 from training.configuration import TrainConfig
 
 

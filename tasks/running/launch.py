@@ -9,6 +9,7 @@ from typing import Literal
 
 from storage.runs.holders import this_process
 from storage.runs.manifest import Generation
+from storage.runs.retention import find_best
 from storage.runs.run_state import Lease, RunState
 from storage.runs.transitions import take_lease
 from tasks.configuration import RunConfig
@@ -54,6 +55,7 @@ def make_specification(config: RunConfig, places: RunPlaces, state: RunState) ->
     assert lease is not None
     config = as_begun(config, state)
     points = [ResumePoint(path=record.path, digest=record.digest, step=record.step) for record in state.kept]
+    best = find_best(state) if lease.work == "evaluate" else None
     return SegmentSpec(
         work=lease.work,
         run=config.run,
@@ -65,6 +67,7 @@ def make_specification(config: RunConfig, places: RunPlaces, state: RunState) ->
         dataset_sha256=state.dataset_sha256,
         resume=points[0] if points else None,
         fallbacks=points[1:],
+        best=points[state.kept.index(best)] if best is not None and best != state.promoted else None,
         start=None if state.start is None else StartPoint(path=state.start.path, digest=state.start.digest),
         model=config.model,
         train=config.train,

@@ -18,7 +18,7 @@ from storage.first_weights import START_NAME, start_path
 from storage.objects.digests import canonical_json, sha256_of_bytes, sha256_of_file
 from storage.objects.store import Store
 from storage.runs.addresses import find_target
-from storage.runs.run_state import StartRecord
+from storage.runs.run_records import StartRecord
 from tasks.configuration import RunConfig
 from tasks.data.units.area import put_again
 from tasks.models.description import describe_inputs, describe_labels, describe_model

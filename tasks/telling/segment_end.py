@@ -31,7 +31,10 @@ def describe_segment_end(record: SegmentRecord) -> str:
     """One or two sentences."""
     lost = f", {record.steps_lost:,} steps lost" if record.steps_lost else ""
     if record.outcome == "completed":
-        return f"Trained to the last step, {record.last_step:,}."
+        if record.patience is None:
+            return f"Trained to the last step, {record.last_step:,}."
+        of = "" if record.planned_steps is None else f" of {record.planned_steps:,}"
+        return f"Stopped early at step {record.last_step:,}{of}: {record.cause}."
     if record.outcome == "diverged":
         return f"Segment ended: diverged at step {record.last_step:,}."  # the rest is said with the rollback
     cause = f" ({record.cause})" if record.cause else ""

@@ -86,16 +86,18 @@ def describe_checkpoints(store: Store, state: RunState) -> bytes:
 
 
 def describe_model(store: Store, state: RunState) -> bytes | None:
-    """The final model as a JSON file: where it is, the hash of each of its files, its test results; None before."""
-    if not state.is_complete or state.promoted is None:
+    """The model that an export takes as a JSON file: where it is, the hash of its files, its test results; or None."""
+    tested = state.headline
+    record = next((kept for kept in state.kept if tested is not None and kept.path == tested.path), None)
+    if not state.is_complete or tested is None or record is None:
         return None
-    described = describe_checkpoint(store, state.promoted)
+    described = describe_checkpoint(store, record)
     try:
-        index = load_checkpoint(store, state.promoted.path, state.promoted.digest).index
+        index = load_checkpoint(store, record.path, record.digest).index
         described["files"] = {name: file.sha256 for name, file in sorted(index.files.items())}
     except CorruptObjectError:
         pass  # `holdfast verify` and a scrub say so; the hashes above are the manifest's
-    described |= {"run": state.run, "dataset_digest": state.dataset_digest, "test_metrics": state.metrics}
+    described |= {"run": state.run, "dataset_digest": state.dataset_digest, "test_metrics": tested.metrics}
     return _as_file(described)
 
 

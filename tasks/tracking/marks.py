@@ -14,7 +14,8 @@ from storage.errors import ObjectMissingError
 from storage.objects.addresses import RUNS_FOLDER
 from storage.objects.digests import canonical_json
 from storage.objects.store import Store
-from storage.runs.run_state import Record, RunState
+from storage.runs.run_records import Record
+from storage.runs.run_state import RunState
 
 
 class Mark(Record):

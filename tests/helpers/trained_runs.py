@@ -6,6 +6,8 @@ from storage.checkpoints.checkpoints import find_complete_checkpoints
 from storage.checkpoints.results import find_evaluation
 from storage.datasets import DatasetManifest, dataset_sha256
 from storage.objects.local_store import LocalStore
+from storage.runs.retention import find_best
+from storage.runs.run_records import TestedRecord
 from storage.runs.run_state import RunState, SegmentRecord
 from storage.runs.transitions import end_evaluation, end_segment, record_metrics
 from tasks.configuration import RunConfig
@@ -65,7 +67,12 @@ def _evaluate(config: RunConfig, places: RunPlaces) -> None:
     spec = make_specification(config, places, state)
     spec.scratch_folder.mkdir(parents=True)
     assert RankProcesses(spec, evaluate_as_a_rank).run() == [0], (spec.scratch_folder / "ranks.log").read_text()
-    evaluation = find_evaluation(places.store, state.promoted)
-    assert evaluation is not None
+    evaluation, best = find_evaluation(places.store, state.promoted), find_best(state)
+    assert evaluation is not None and best is not None
+    tested, metrics = None, evaluation["metrics"]
+    if best != state.promoted:
+        found = find_evaluation(places.store, best)
+        assert found is not None
+        tested = TestedRecord(step=best.step, path=best.path, metrics=found["metrics"])
     places.manifest.commit("ended", end_evaluation(spec.fence))
-    places.manifest.commit("evaluated", record_metrics(evaluation["metrics"], config.train.num_steps))
+    places.manifest.commit("evaluated", record_metrics(metrics, config.train.num_steps, tested))

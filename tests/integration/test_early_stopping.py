@@ -12,7 +12,7 @@ from storage.checkpoints.checkpoints import FoundCheckpoint
 from storage.errors import StoreError
 from storage.runs.segments import find_outcome
 from tasks.corpora.generate import generate_corpus
-from tests.helpers.commands import Runner
+from tests.helpers.commands import Runner, call_here
 from tests.helpers.elastic_kills import kill_at_a_random_moment
 from tests.helpers.elastic_runs import Runs, require_the_same
 from tests.helpers.operators import CONFIGURATION
@@ -166,10 +166,17 @@ def test_the_command_ends_early_says_so_and_goes_on_when_it_is_given_more(
     runner = Runner(tmp_path / "run.toml", settings, prefect_server)
     first = runner.call("run")
     early = runner.status()
-    assert (early["state"], early["metrics_step"]) == ("completed", early["step"])
+    assert (early["state"], early["metrics_step"]) == ("completed", early["step"] - 10)  # the best one's
     assert early["step"] < early["steps_total"] == 4000
     assert f"step     {early['step']:,} of 4,000, ended early" in first.stdout, first.stderr
     assert "ended early by train.patience = 1: no validation since step" in runner.call("status").stdout
+    exported = call_here(["export", f"{tmp_path}/store/runs/early", tmp_path / "model", "--no-onnx"])
+    card = (tmp_path / "model" / "README.md").read_text()
+    assert exported.returncode == 0 and "not evaluated" not in card, exported.stderr
+    assert f"| macro-F1 | {early['kept'][1]['metric']:.4f} | {early['metrics']['macro_f1']:.4f} |" in card
+    rows = next((tmp_path / "corpus").glob("*.parquet"))
+    predicted = call_here(["predict", tmp_path / "model", rows, tmp_path / "result.parquet", "--calibrated"])
+    assert predicted.returncode == 0, predicted.stderr
     runner.run()
     assert runner.status()["segments"] == early["segments"]
     runner.run(train__patience=2)

@@ -22,6 +22,7 @@ from storage.errors import ObjectMissingError
 from storage.objects.local_store import LocalStore
 from storage.runs.holders import this_process
 from storage.runs.manifest import Manifest
+from storage.runs.retention import find_best
 from storage.runs.run_state import CheckpointRecord, RunState
 from storage.runs.transitions import take_lease
 from tasks.evaluations import evaluation
@@ -91,6 +92,8 @@ def test_on_the_test_split_the_newest_has_the_numbers_of_the_runs_own_evaluation
     promoted = state_of(store, run).promoted
     own, calibration = find_evaluation(store, promoted), find_calibration(store, promoted)
     assert own is not None and calibration is not None
+    best = find_best(state_of(store, run))
+    assert find_evaluation(store, best) is not None and find_calibration(store, best) is not None
     assert {name: result[name] for name in own} == own
     assert result["calibration"] == calibration
     assert result["metrics"].keys() >= {"loss", "accuracy", "macro_f1"} | ({"auc"} if run == TOKENS else set())

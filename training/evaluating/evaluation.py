@@ -1,4 +1,4 @@
-"""The evaluation of a checkpoint: the run's own, of the promoted one on the test split, or one that a person asks for.
+"""The evaluation of a checkpoint: the run's own, of the promoted and the best one on the test split, or as asked for.
 
 Invariant: the result belongs to one checkpoint and is a function of it and of the data alone; one that a person asks
 for writes nothing into the store.
@@ -25,7 +25,7 @@ from training.evaluating.calibration import Predictions, calibrate, most_rows
 from training.model.precision import choose_precision
 from training.process_group import join_process_group
 from training.saving.restoring import load_weights
-from training.specification import SegmentSpec
+from training.specification import ResumePoint, SegmentSpec
 from training.stopping import StopFlag, StopReason
 from training.watching.metrics import describe, score
 from training.watching.reporter import Reporter
@@ -41,30 +41,38 @@ class _StoppedError(Exception):
 def evaluate(spec: SegmentSpec, world: World, flag: StopFlag) -> None:
     """Score the checkpoint `spec.resume`, and put the result beside it in the store, or where `spec.asked` says.
 
-    The run's own test split comes with a calibration, for which the validation split is predicted too.
+    The run's own test split comes with a calibration, for which the validation split is predicted too. So does that of
+    `spec.best`, with the same model and data.
     """
+    if spec.resume is None:
+        raise ValueError("an evaluation needs a checkpoint")
     try:
-        found = _Evaluation(spec, world, flag).make()
+        evaluation = _Evaluation(spec, world, flag)
+        for point in filter(None, (spec.best, spec.resume)):
+            _tell(spec, world, point, evaluation.make(point))
     except _StoppedError:
         return
     except HoldfastError as error:
         if spec.asked is not None and world.is_first:
             _leave(spec.asked.result_file, {"error": str(error), "kind": type(error).__name__})
         raise
+
+
+def _tell(spec: SegmentSpec, world: World, point: ResumePoint, found: Mapping[str, Any]) -> None:
+    """What was found of the checkpoint `point`, to whoever asked, or beside it in the store."""
     if not world.is_first:
         return
     if spec.asked is not None:
         _leave(spec.asked.result_file, found)
         return
-    assert spec.resume is not None
     store = spec.open_store()
     # The evaluation last: where it is, all of it is.
-    write_result(store, calibration_key(spec.resume.path), found["calibration"])
-    write_result(store, evaluation_key(spec.resume.path), found["evaluation"])
+    write_result(store, calibration_key(point.path), found["calibration"])
+    write_result(store, evaluation_key(point.path), found["evaluation"])
 
 
 class _Evaluation:
-    """One rank's part in it."""
+    """One rank's part in it, for one checkpoint after the other. Made by all ranks alike."""
 
     def __init__(self, spec: SegmentSpec, world: World, flag: StopFlag) -> None:
         self._spec = spec
@@ -73,28 +81,27 @@ class _Evaluation:
         self._flag = flag
         self._agreement = Agreement(world, flag)
         self._precision = choose_precision(spec.train, world)
+        self._reporter.step = spec.resume.step if spec.resume is not None else 0
+        join_process_group(spec.train, self._precision, world)
+        self._store = spec.open_store()
+        self._other = spec.asked.data if spec.asked is not None else None
+        self._data = open_store(self._other) if self._other else self._store
+        self._dataset = load_dataset(self._data, spec.dataset_digest, spec.dataset_sha256)
+        self._model = make_model(spec, self._dataset, self._precision)
 
-    def make(self) -> dict[str, Any]:
+    def make(self, point: ResumePoint) -> dict[str, Any]:
         """What is found: `evaluation`, and `calibration` or None; empty but on the first rank. A collective.
 
         Raises `_StoppedError`.
         """
-        spec = self._spec
-        if spec.resume is None:
-            raise ValueError("an evaluation needs a checkpoint")
-        self._reporter.step = spec.resume.step
-        join_process_group(spec.train, self._precision, self._world)
-        store = spec.open_store()
-        other = spec.asked.data if spec.asked is not None else None
-        data, split = open_store(other) if other else store, spec.asked.split if spec.asked else "test"
-        dataset = load_dataset(data, spec.dataset_digest, spec.dataset_sha256)
-        model = make_model(spec, dataset, self._precision)
-        found = load_weights(store, spec.resume, model)
+        spec, store, data, dataset, model = self._spec, self._store, self._data, self._dataset, self._model
+        split = spec.asked.split if spec.asked else "test"
+        found = load_weights(store, point, model)
         # Now, while the files are there: predictions may take longer than a reader of a checkpoint is waited for.
         about = _name(found, store, dataset) if self._world.is_first else {}
         with self._reporter.phase("evaluate"):
             predictions = self._predict(model, data, dataset, split)
-            is_calibrated, fitted_on = split == "test" and not other, None
+            is_calibrated, fitted_on = split == "test" and not self._other, None
             if is_calibrated and dataset.splits["validation"].num_rows:
                 fitted_on = self._predict(model, data, dataset, "validation", most_rows(dataset.target))
         if not self._world.is_first:

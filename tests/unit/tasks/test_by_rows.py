@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from storage.errors import ConfigurationError, IncompatibleRunError
-from storage.runs.run_state import ByRows, RunState
+from storage.runs.run_records import ByRows
+from storage.runs.run_state import RunState
 from tasks.configuration import RunConfig
 from tasks.keeping.by_rows import resolve_by_rows
 from tasks.keeping.compatibility import as_begun, require_compatible

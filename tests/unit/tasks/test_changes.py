@@ -7,7 +7,8 @@ from flows.commands.status import read_status, render_status
 from storage.checkpoints.checkpoints import find_complete_checkpoints
 from storage.objects.local_store import LocalStore
 from storage.runs.manifest import Manifest
-from storage.runs.run_state import ChangeRecord, RunState
+from storage.runs.run_records import ChangeRecord
+from storage.runs.run_state import RunState
 from storage.runs.transitions import reconfigure, set_aside
 from tasks.configuration import DataConfig, RunConfig
 from tasks.places import RunPlaces

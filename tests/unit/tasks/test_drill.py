@@ -20,7 +20,7 @@ from storage.objects.store import Store
 from storage.runs.ledger import LEDGER_SCHEMA, LedgerHeader, LedgerPart, write_ledger_part
 from storage.runs.manifest import Manifest
 from storage.runs.metric_values import MetricValue
-from storage.runs.run_state import ChangeRecord
+from storage.runs.run_records import ChangeRecord
 from tasks.drills.comparison import Comparison, Kill, describe_comparison, describe_run, find_hits
 from tasks.drills.ledger_difference import LedgerDifference, compare_ledgers
 from tasks.drills.page import render_drill_page

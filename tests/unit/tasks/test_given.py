@@ -13,7 +13,8 @@ from storage.errors import IncompatibleRunError, RunBusyError
 from storage.objects.local_store import LocalStore
 from storage.runs.manifest import Manifest
 from storage.runs.retention import RetentionPolicy
-from storage.runs.run_state import GivenValue, RunState
+from storage.runs.run_records import GivenValue
+from storage.runs.run_state import RunState
 from storage.runs.transitions import promote, take_lease
 from tasks.configuration import RunConfig
 from tasks.keeping.given import with_given

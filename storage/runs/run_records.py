@@ -1,0 +1,63 @@
+"""What a run's manifest says about a run as a whole: how it began, what was changed, what was found at its end.
+
+Invariant: as in `run_state.py`, which has the rest.
+"""
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from storage.runs.metric_values import MetricValue
+
+
+class Record(BaseModel):
+    """Base of everything kept in the manifest: immutable and strict."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class ChangeRecord(Record):
+    """What was changed between two segments, after which the model is not, or may not be, that of an uninterrupted run.
+
+    The steps that lead to the resume point were made with `before` up to `step`, and with `now` from there on.
+    """
+
+    step: int = Field(description="Steps made before the change.")
+    what: str = Field(description="train.steps, train.ranks with fast sums, or a library or device of the ranks.")
+    before: str
+    now: str
+
+
+class StartRecord(Record):
+    """Where the first weights of a run are from that did not begin with random ones."""
+
+    origin: str = Field(description="`train.start_from`: a run's address, or a folder.")
+    step: int
+    weights_sha256: str = Field(description="As in the origin's checkpoint.")
+    path: str = Field(description="Key of the run's own copy, a folder with start.json.")
+    digest: str = Field(description="SHA-256 of start.json, which has those of the other files.")
+
+
+class GivenValue(Record):
+    """A value that a person gave a run. It holds until the configuration's file has a third one."""
+
+    instead_of: int | float | None = Field(description="What the file had when it was given.")
+    value: int | float
+
+
+class ByRows(Record):
+    """What the configuration left open when the run began, and what it became by the number of training rows."""
+
+    training_rows: int
+    epochs: float | None = Field(
+        None, exclude_if=lambda value: value is None, description="`train.epochs`, where the configuration gave them."
+    )
+    settings: dict[str, int | float] = Field(description="By dotted field of the run's first configuration.")
+
+
+class TestedRecord(Record):
+    """What the test split showed of a kept checkpoint."""
+
+    __test__ = False  # pytest takes the name for that of a test
+
+    step: int
+    path: str = Field(description="Key of the checkpoint's folder.")
+    metrics: dict[str, MetricValue]

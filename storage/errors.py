@@ -4,6 +4,8 @@ A message says what was expected, what was found, where, and what to do now. The
 a `HoldfastError` never reaches a user as a traceback.
 """
 
+from typing import Literal
+
 
 class HoldfastError(Exception):
     """Base of all errors whose message is written for the person at the terminal."""
@@ -28,6 +30,12 @@ class StoreError(HoldfastError):
 class StoreUnavailableError(StoreError):
     """The store does not answer just now: the same operation may succeed later, without anybody's help."""
 
+    was_waited_for = False  # whoever raises it again after `retry.store_seconds` says so: nobody waits twice
+
+
+class ObjectUnreadableError(StoreUnavailableError):
+    """An object that must be there is missing, or its disk cannot read it: for a second, or for good."""
+
 
 class ClusterUnavailableError(HoldfastError):
     """The cluster's controller does not answer just now; what it was told may have reached it."""
@@ -46,7 +54,19 @@ class ObjectExistsError(StoreError):
 
 
 class CorruptObjectError(HoldfastError):
-    """An object's bytes are not the ones that were written."""
+    """An object's bytes are not the ones that were written, in the one look that was taken."""
+
+
+class CheckpointUnusableError(HoldfastError):
+    """A checkpoint that was looked at as long as it takes to say so, and the verdict: damaged, or unreadable."""
+
+    def __init__(self, message: str, verdict: Literal["damaged", "unreadable"]) -> None:
+        super().__init__(message)
+        self.verdict = verdict
+
+
+class NoCheckpointError(HoldfastError):
+    """No checkpoint of a run that had some can be used: only a person lets it begin anew at step 0."""
 
 
 class ConflictError(HoldfastError):

@@ -329,7 +329,14 @@ class RetryConfig(ConfigModel):
         ge=0,
         description="Seconds for which an operation is tried again while the store does not answer: a time-out, a "
         "refused connection, 503, an I/O error. Wrong credentials or a missing bucket end the run at once; so does a "
-        "store that does not answer when the command starts.",
+        "store that does not answer when the command starts. A checkpoint that is missing or cannot be read is waited "
+        "for as long, before it is passed over.",
+    )
+    reread_seconds: float = Field(
+        30,
+        ge=0,
+        description="Seconds after which a checkpoint whose bytes differ from their hash is read a second time, before "
+        "it is called damaged.",
     )
 
 

@@ -4,9 +4,11 @@ Invariant: the metrics in the manifest belong to the checkpoint that is promoted
 one that is kept then; and whoever evaluates holds the run's lease, so nobody does it at the same time.
 """
 
+from functools import partial
+
 from storage.checkpoints.checkpoints import verify_checkpoint
 from storage.checkpoints.results import find_calibration, find_evaluation
-from storage.errors import CorruptObjectError, SegmentFailedError
+from storage.errors import CheckpointUnusableError, SegmentFailedError
 from storage.objects.addresses import run_address
 from storage.runs.holders import this_process
 from storage.runs.metric_values import MetricValue, describe_not_finite, find_not_finite
@@ -24,7 +26,6 @@ from tasks.retrying import Patience
 from tasks.running.hang import HangWatch
 from tasks.running.heartbeat import Heartbeat
 from tasks.running.launch import hold_lease, launch_job
-from tasks.running.promotion import set_aside_damaged
 from tasks.running.settle import settle_evaluation
 from tasks.running.supervision import supervise
 from tasks.step import step
@@ -33,6 +34,8 @@ from tasks.stopping.signals import StopRequest
 from tasks.telling.alerts import NO_PROGRESS, alert
 from tasks.telling.announce import announce, warn
 from tasks.telling.terminal import console
+from tasks.verdicts.aside import put_aside
+from tasks.verdicts.judge import Judge
 from training.watching.reporter import Report
 
 LOG_LINES_SHOWN = 15
@@ -58,7 +61,7 @@ def _evaluate(config: RunConfig, places: RunPlaces, request: StopRequest) -> dic
     assert state.promoted is not None
     if state.lease is not None and state.lease.holder == this_process():
         settle_evaluation(config, places, state.lease)  # an earlier attempt, after which the store did not answer
-    state = _with_sound_best(places, state)
+    state = _with_sound_best(places, state, Judge(config.retry, lambda: request.is_made))
     if not _is_evaluated(places, state):
         announce("Evaluating on the test split.")
         _run_ranks(config, places, request)
@@ -73,16 +76,16 @@ def _evaluate(config: RunConfig, places: RunPlaces, request: StopRequest) -> dic
     return metrics if tested is None else tested.metrics
 
 
-def _with_sound_best(places: RunPlaces, state: RunState) -> RunState:
-    """The state with a best checkpoint that can be evaluated, as the promoted one can: what is damaged is set aside."""
+def _with_sound_best(places: RunPlaces, state: RunState, judge: Judge) -> RunState:
+    """The state with a best checkpoint that can be evaluated, as the promoted one can: what cannot is put aside."""
     while (best := find_best(state)) is not None and best != state.promoted:
         if find_evaluation(places.store, best) is not None:
             break
         try:
-            verify_checkpoint(places.store, best.path, best.digest)
+            judge.judge(places, best.path, partial(verify_checkpoint, places.store, best.path, best.digest))
             break
-        except CorruptObjectError as error:
-            state = set_aside_damaged(places, best.step, best.path, str(error), fence=None)
+        except CheckpointUnusableError as unusable:
+            state = put_aside(places, best.step, best.path, unusable, fence=None)
     return state
 
 

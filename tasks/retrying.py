@@ -5,6 +5,7 @@ whole operation is (settling a segment, an evaluation, a report), for minutes. I
 made twice, also when the first time took place and only its answer was lost.
 """
 
+import itertools
 import random
 import time
 from collections.abc import Callable
@@ -35,19 +36,24 @@ class Patience:
         """
         pauses = plan_pauses(self._seconds)
         deadline: float | None = None
-        for number, longest in enumerate(pauses, start=1):
+        for number in itertools.count(1):
             try:
                 return operation()
             except (StoreUnavailableError, ClusterUnavailableError) as error:
                 deadline = deadline or time.monotonic() + self._seconds
-                if time.monotonic() >= deadline or self._is_asked_to_stop():
+                left = deadline - time.monotonic()
+                if isinstance(error, StoreUnavailableError) and left <= 0:
+                    error.was_waited_for, left = True, 0
+                if left <= 0 or self._is_asked_to_stop() or getattr(error, "was_waited_for", False):
                     raise
-                seconds = random.uniform(longest / 2, longest)
-                warn(f"{what}: attempt {number} of {len(pauses) + 1} failed, again in {seconds:.1f} s. {error}")
-                self._pause(seconds)
-        return operation()
+                longest = pauses[min(number, len(pauses)) - 1]
+                seconds = min(left, random.uniform(longest / 2, longest))
+                of = max(number, len(pauses)) + 1
+                warn(f"{what}: attempt {number} of {of} failed, again in {seconds:.1f} s. {error}")
+                self.pause(seconds)
+        raise AssertionError("counted without end")
 
-    def _pause(self, seconds: float) -> None:
+    def pause(self, seconds: float) -> None:
         """Wait, but not for longer than until somebody asks to stop."""
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0 and not self._is_asked_to_stop():

@@ -5,8 +5,16 @@ checkpoint is promoted while its segment runs, so the resume point is never olde
 """
 
 from collections.abc import Sequence
+from functools import partial
 
-from storage.errors import ConflictError, CorruptObjectError, FencedError, StoreError
+from storage.errors import (
+    CheckpointUnusableError,
+    ConflictError,
+    CorruptObjectError,
+    FencedError,
+    ObjectUnreadableError,
+    StoreError,
+)
 from storage.objects.addresses import run_address
 from storage.runs.holders import this_process
 from storage.runs.run_state import CheckpointRecord, RunState, SegmentRecord
@@ -27,7 +35,7 @@ from tasks.retrying import Patience
 from tasks.running.hang import HangWatch
 from tasks.running.heartbeat import Heartbeat
 from tasks.running.launch import hold_lease, launch_job, require_launchable
-from tasks.running.promotion import clear_strays, set_aside_damaged
+from tasks.running.promotion import clear_strays
 from tasks.running.settle import settle_segment
 from tasks.running.supervision import supervise
 from tasks.step import rename_step, step
@@ -40,6 +48,8 @@ from tasks.telling.audience import Audience
 from tasks.telling.display import SegmentDisplay
 from tasks.telling.segment_end import describe_segment_end
 from tasks.tracking.recorder import tracking
+from tasks.verdicts.aside import put_aside
+from tasks.verdicts.judge import Judge
 from training.watching.reporter import CheckpointReport, Report
 
 
@@ -58,6 +68,8 @@ class _Segment:
         self._places = open_places(config)
         self._request = request
         self._patience = Patience(config.retry, lambda: request.is_made)
+        self._judge = Judge(config.retry, lambda: request.is_made)
+        self._differed: dict[str, CheckpointReport] = {}
 
     def run(self) -> SegmentRecord:
         config, places = self._config, self._places
@@ -80,7 +92,7 @@ class _Segment:
             with job, LiveLog(places, lease), SegmentDisplay(config, lease.first_step) as display:
                 self._supervise(job, head.state, [display, picture, monitor, tracker], heartbeat)
             record = self._patience.attempt(
-                f"Settling segment {lease.fence}", lambda: settle_segment(config, places, lease, promote)
+                f"Settling segment {lease.fence}", lambda: settle_segment(config, places, lease, promote, self._judge)
             )
             if record.is_final or self._request.is_made:
                 release_job(lease.job, places.store, config.run, lease.fence)
@@ -108,31 +120,36 @@ class _Segment:
                         listener.promoted(point)
 
         if supervise(job, watch, self._request, take):
-            record = watch.describe_end(lease.world_size)
-            self._patience.attempt(
-                f"Recording how segment {lease.fence} ended",
-                lambda: write_outcome(self._places.store, self._config.run, lease.fence, record),
-            )
+            record, store = watch.describe_end(lease.world_size), self._places.store
+            write = partial(write_outcome, store, self._config.run, lease.fence, record)
+            self._patience.attempt(f"Recording how segment {lease.fence} ended", write)
 
     def _take_up(self, found: CheckpointReport, fence: int, job: Job) -> CheckpointRecord | None:
-        """Promote what the ranks have completed; set aside what they could not start from. The new resume point."""
-        places, damage = self._places, found.damage
-        if damage is not None:
-            return self._patience.attempt(
-                f"Setting the checkpoint of step {found.step} aside",
-                lambda: set_aside_damaged(places, found.step, found.path, damage, fence),
-            ).promoted
+        """Promote what the ranks have completed; the new resume point. Whoever supervises waits for nothing here.
+
+        What differed from its hash is looked at a second time when a later one is complete, or the segment ends.
+        """
+        # First: the promotion of a later one deletes what is not promoted by then.
+        for earlier in [report for path, report in self._differed.items() if self._judge.is_due(path)]:
+            self._promote(self._differed.pop(earlier.path), fence, job)
+        return self._promote(found, fence, job)
+
+    def _promote(self, found: CheckpointReport, fence: int, job: Job) -> CheckpointRecord | None:
+        read = partial(promote, self._config, self._places, found.path, holder=this_process())
         try:
-            return promote(self._config, places, found.path, holder=this_process())
-        except CorruptObjectError as error:
-            # What is missing may have been promoted and, later, deleted by whoever watches the ranks by now.
-            require_own_watch(places, job, fence)
-            set_aside_damaged(places, found.step, found.path, str(error), fence)
+            return self._judge.look(found.path, read)
         except FencedError:
             raise
         except ConflictError:  # somebody else promoted it
-            require_own_watch(places, job, fence)
-        except StoreError as error:
+            require_own_watch(self._places, job, fence)
+        except CheckpointUnusableError as unusable:
+            require_own_watch(self._places, job, fence)
+            put_aside(self._places, found.step, found.path, unusable, fence)
+        except (CorruptObjectError, StoreError) as error:
+            if isinstance(error, CorruptObjectError):
+                self._differed[found.path] = found
+            if isinstance(error, ObjectUnreadableError):  # promoted and deleted by whoever watches the ranks by now?
+                require_own_watch(self._places, job, fence)
             warn(
                 f"The checkpoint of step {found.step} could not be promoted. Training goes on; the next checkpoint, "
                 f"or the end of the segment, tries again: {error}"

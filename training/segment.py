@@ -1,13 +1,12 @@
 """One rank's part in a segment, from the specification to the outcome record.
 
-Invariant: training starts from the newest checkpoint that is as it was written, and every way out of here writes an
-outcome.
+Invariant: training starts from the checkpoint that the segment was given, every byte of it as it was written, and from
+no other; and every way out of here writes an outcome.
 """
 
 import gc
 
 from storage.datasets import load_dataset
-from storage.errors import CorruptObjectError
 from storage.runs.holders import process_age_seconds
 from training.batches.ahead import AssemblingAhead
 from training.batches.source import open_source
@@ -18,7 +17,7 @@ from training.loop import Segment, train
 from training.model.first_weights import take_first_weights
 from training.model.precision import choose_precision
 from training.process_group import join_process_group
-from training.saving.restoring import Share
+from training.saving.restoring import read_patiently
 from training.saving.versions import describe_version_changes, read_versions, require_gpu_of_before
 from training.specification import ResumePoint, SegmentSpec
 from training.stopping import StopFlag, StopReason
@@ -43,8 +42,9 @@ def run_segment(spec: SegmentSpec, world: World, flag: StopFlag) -> Segment:
         wait = wait_of(spec, flag, reporter.noted)
         source = open_source(spec, world, store, dataset, precision.device.type == "cuda", ahead, wait)
         segment = build_segment(spec, world, flag, store, dataset, precision, reporter, state)
-        has_restored = spec.resume is not None and _restore(segment, [spec.resume, *spec.fallbacks])
-        if spec.start is not None and not has_restored:
+        if spec.resume is not None:
+            _restore(segment, spec.resume)
+        elif spec.start is not None:
             take_first_weights(segment.trainer.model, store, spec.start)
         ending.first_step = reporter.step = world.pulse.step = state.step
         ending.checkpointer = segment.checkpointer
@@ -58,12 +58,10 @@ def run_segment(spec: SegmentSpec, world: World, flag: StopFlag) -> Segment:
     return segment
 
 
-def _restore(segment: Segment, points: list[ResumePoint]) -> bool:
-    """Start from the first of these checkpoints that is as it was written; False if none is."""
+def _restore(segment: Segment, point: ResumePoint) -> None:
+    """Start from this checkpoint. Where it cannot be read the segment ends; what follows is not for ranks to say."""
     with segment.reporter.phase("restore"):
-        share = _read_newest(segment, points)
-        if share is None:
-            return False
+        share = read_patiently(lambda: segment.restorer.read(point))
         segment.restorer.take_over(share)
         segment.state.load_state_dict(share.state)
         segment.checkpointer.mark_restored(share.found.index.ledger)
@@ -72,13 +70,3 @@ def _restore(segment: Segment, points: list[ResumePoint]) -> bool:
     note = describe_version_changes(versions, read_versions(segment.trainer.device))
     if note is not None:
         segment.reporter.noted(note)
-    return True
-
-
-def _read_newest(segment: Segment, points: list[ResumePoint]) -> Share | None:
-    for point in points:
-        try:
-            return segment.restorer.read(point)
-        except CorruptObjectError as error:
-            segment.reporter.found_damaged(point.path, point.step, str(error))
-    return None

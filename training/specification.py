@@ -57,7 +57,6 @@ class SegmentSpec(ConfigModel):
     dataset_sha256: str | None = Field(None, description="Of its dataset.json: the ranks read no other data set.")
     resume: ResumePoint | None
     start: StartPoint | None = Field(None, description="None: the first weights are random ones.")
-    fallbacks: list[ResumePoint] = Field([], description="Where to start from if that is damaged, newest first.")
     best: ResumePoint | None = Field(None, description="Of the run's own evaluation: evaluated too, if it is another.")
     model: ModelConfig
     train: TrainConfig

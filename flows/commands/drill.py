@@ -141,7 +141,7 @@ class Drill:
             while process.is_running(POLL_SECONDS):
                 for report in follower.read():
                     display.show(report)
-                    if report.checkpoint is not None and report.checkpoint.damage is None:
+                    if report.checkpoint is not None:
                         display.saved(report.checkpoint.step)
                     if aim is not None and _is_met(aim, report, follower):
                         process.is_running(self.plan.delay_seconds(aim))

@@ -14,7 +14,7 @@ from rich.text import Text
 from storage.checkpoints.checkpoints import load_checkpoint
 from storage.checkpoints.reading import find_held
 from storage.checkpoints.strays import delete_strays, find_strays
-from storage.errors import CorruptObjectError, IncompatibleRunError
+from storage.errors import CorruptObjectError, IncompatibleRunError, ObjectUnreadableError
 from storage.objects.addresses import run_address
 from storage.objects.store import Store
 from storage.runs.manifest import Generation, Manifest
@@ -146,6 +146,6 @@ def _describe_folder(store: Store, path: str, reason: str) -> dict[str, Any]:
         num_bytes = load_checkpoint(store, path).index.num_bytes
     except IncompatibleRunError:
         pass  # of another version's format
-    except CorruptObjectError:
+    except (CorruptObjectError, ObjectUnreadableError):
         reason = CUT_OFF if reason == NEVER_PROMOTED else reason
     return {"path": f"{store.address}/{path}", "num_bytes": num_bytes, "reason": reason}

@@ -10,7 +10,9 @@ import typer
 from storage.errors import ConfigurationError
 from storage.objects.addresses import run_address
 from storage.objects.store import Store
+from storage.runs.manifest import Manifest
 from tasks.recovering.damaged_head import describe_recovery, plan_recovery, recover
+from tasks.recovering.from_start import begin_from_start, describe_loss
 
 
 def recover_damaged_head(store: Store, run: str, is_agreed: bool) -> None:
@@ -23,6 +25,15 @@ def recover_damaged_head(store: Store, run: str, is_agreed: bool) -> None:
     require_agreement(f"Go on from generation {plan.sound.generation}?", is_agreed)
     head = recover(store, run, plan)
     print(f"Generation {head.generation} says where the run stands. `holdfast run` goes on from there.")
+
+
+def begin_anew_at_step_0(store: Store, run: str, is_agreed: bool) -> None:
+    """Give up all checkpoints of a run. Raises `ConfigurationError` unless somebody agrees, `RunBusyError`."""
+    manifest = Manifest(store, run)
+    print(describe_loss(manifest))
+    require_agreement("Begin anew at step 0?", is_agreed)
+    begin_from_start(manifest)
+    print("The run begins at step 0 when it starts next. The files stay until `holdfast prune --set-aside`.")
 
 
 def require_agreement(question: str, is_agreed: bool) -> None:

@@ -15,6 +15,7 @@ from storage.objects.store import Store
 from storage.runs.manifest import Manifest
 from storage.runs.run_state import CheckpointRecord
 from tasks.pages.tables import Cell, Kind, Table, show_table
+from tasks.scrubs.scrub import reread_seconds
 
 ADVICE = "`holdfast run` sets damaged checkpoints aside by itself and goes on from the newest valid one."
 
@@ -23,7 +24,7 @@ def verify_run(store: Store, run: str) -> dict[str, Any]:
     """Which of the kept checkpoints are as they were written, JSON-able. Raises `RunMissingError`."""
     manifest = Manifest(store, run)
     state = manifest.load_head().state
-    reader = Rereader(store)
+    reader = Rereader(store, reread_seconds=reread_seconds(state))
     checkpoints = [_verify(reader, record) for record in state.kept]
     # A run in training drops old checkpoints meanwhile: what is no longer kept is not asked for.
     state = manifest.load_head().state

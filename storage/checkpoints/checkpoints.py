@@ -15,11 +15,11 @@ from pydantic import Field, ValidationError
 
 from storage.checkpoints.tensor_files import find_non_finite, weights_sha256
 from storage.checkpoints.tensor_layout import tensor_file_names
-from storage.errors import CorruptObjectError, ObjectExistsError, ObjectMissingError
+from storage.errors import CorruptObjectError, ObjectExistsError
 from storage.objects.addresses import RUNS_FOLDER
-from storage.objects.bad_blocks import read_or_damaged
 from storage.objects.digests import canonical_json, require_format, sha256_of_bytes, sha256_of_file
 from storage.objects.direct_io import write_directly
+from storage.objects.readable import drop_from_cache, reading
 from storage.objects.store import Store, put_file_anew
 from storage.rollbacks.positions import end_position
 from storage.runs.ledger import LedgerPart, require_ledger_to
@@ -142,12 +142,13 @@ def describe_file(path: Path) -> CheckpointFile:
 
 
 def load_checkpoint(store: Store, path: str, digest: str | None = None) -> FoundCheckpoint:
-    """Read the index in the folder `path`. Raises `CorruptObjectError` if it is missing, unreadable or not `digest`."""
+    """Read the index in the folder `path`.
+
+    Raises `CorruptObjectError` if it is not `digest` or no index, and what `reading` raises if it cannot be read.
+    """
     key = f"{path}/{INDEX_NAME}"
-    try:
-        data = read_or_damaged(store, key, lambda: store.read(key))
-    except ObjectMissingError as error:
-        raise CorruptObjectError(f"{key} is missing.") from error
+    with reading(store, key):
+        data = store.read(key)
     found = sha256_of_bytes(data)
     if digest is not None and found != digest:
         raise CorruptObjectError(f"{key} has SHA-256 {found}, the manifest states {digest}.")
@@ -158,31 +159,33 @@ def load_checkpoint(store: Store, path: str, digest: str | None = None) -> Found
         raise CorruptObjectError(f"{key} is not a checkpoint's index.") from error
 
 
-def find_complete_checkpoints(store: Store, run: str, fence: int) -> list[FoundCheckpoint]:
-    """Complete checkpoints that the segment with this fence wrote, newest first; damaged indexes are left out."""
+def list_complete_checkpoints(store: Store, run: str, fence: int) -> list[tuple[int, str]]:
+    """Step and folder of each complete checkpoint that the segment with this fence wrote, newest first.
+
+    Nothing of them is read: what is in them is for whoever validates them.
+    """
     suffix = f"-f{fence:08d}/{INDEX_NAME}"
     keys = [k for k in store.list_keys(f"{RUNS_FOLDER}/{run}/checkpoints/") if k.endswith(suffix)]
-    found = []
-    for key in keys:
-        try:
-            checkpoint = load_checkpoint(store, key.removesuffix(f"/{INDEX_NAME}"))
-        except CorruptObjectError:
-            continue  # an index that was never promoted and cannot be read is no checkpoint
-        if checkpoint.path == checkpoint_path(run, checkpoint.index.step, fence):
-            found.append(checkpoint)
-    return sorted(found, key=lambda checkpoint: checkpoint.index.step, reverse=True)
+    steps = [key.removesuffix(suffix).rpartition("/")[2] for key in keys]
+    return sorted(
+        ((int(step), checkpoint_path(run, int(step), fence)) for step in steps if step.isdigit()), reverse=True
+    )
 
 
 def verify_checkpoint(store: Store, path: str, digest: str | None = None) -> FoundCheckpoint:
-    """Hash every byte of a checkpoint. Raises `CorruptObjectError` naming the file that is not as it was written."""
+    """Hash every byte of a checkpoint, as its device has it now, and not from memory.
+
+    Raises `CorruptObjectError` naming the file that is not as it was written, and what `reading` raises for one that
+    cannot be read. What follows from either is for `tasks.verdicts.judge` to say.
+    """
+    drop_from_cache(store, f"{path}/{INDEX_NAME}")
     found = load_checkpoint(store, path, digest)
 
     def verify(name: str) -> None:
-        expected = found.index.files[name]
-        try:
-            actual = read_or_damaged(store, f"{path}/{name}", lambda: describe_file(store.fetch(f"{path}/{name}")))
-        except ObjectMissingError as error:
-            raise CorruptObjectError(f"{path}/{name} is missing.") from error
+        key, expected = f"{path}/{name}", found.index.files[name]
+        drop_from_cache(store, key)
+        with reading(store, key):
+            actual = describe_file(store.fetch(key))
         if actual != expected:
             raise CorruptObjectError(
                 f"{path}/{name} was changed after it was written: {expected.num_bytes} bytes with SHA-256 "
@@ -197,13 +200,16 @@ def verify_checkpoint(store: Store, path: str, digest: str | None = None) -> Fou
 def validate_for_promotion(
     found: FoundCheckpoint, store: Store, batch_size: int, rollbacks: Sequence[RollbackRecord] = ()
 ) -> None:
-    """Check what hashes cannot: finite values; step, cursor and ledger in agreement.
+    """Check what hashes cannot: finite values; place, step, cursor and ledger in agreement.
 
-    Raises `CorruptObjectError`. The hashes themselves are checked by `verify_checkpoint` before.
+    Raises `CorruptObjectError`, and what `reading` raises. The hashes are checked by `verify_checkpoint` before.
     """
     index = found.index
+    if found.path != checkpoint_path(index.run, index.step, index.fence):
+        raise CorruptObjectError(f"{found.path} holds the index of another checkpoint, of step {index.step}.")
     for name in index.tensor_files:
-        tensor = find_non_finite(store.fetch(f"{found.path}/{name}"))
+        with reading(store, f"{found.path}/{name}"):
+            tensor = find_non_finite(store.fetch(f"{found.path}/{name}"))
         if tensor is not None:
             raise CorruptObjectError(f"{found.path}/{name}: tensor {tensor} is not finite.")
     cursor = end_position(index.step, batch_size, rollbacks)
@@ -238,9 +244,10 @@ def list_checkpoint_paths(store: Store, run: str) -> list[tuple[str, int, int]]:
 
 
 def read_checkpoint_file(store: Store, found: FoundCheckpoint, name: str) -> bytes:
-    """One file's content, hashed while it is in hand. Raises `CorruptObjectError`."""
+    """One file's content, hashed while it is in hand. Raises `CorruptObjectError`, and what `reading` raises."""
     key = f"{found.path}/{name}"
-    data = read_or_damaged(store, key, lambda: store.read(key))
+    with reading(store, key):
+        data = store.read(key)
     if sha256_of_bytes(data) != found.index.files[name].sha256:
         raise CorruptObjectError(f"{key} was changed after it was written.")
     return data

@@ -3,8 +3,8 @@
 A promise is a size and a hash that somebody vouches for: the manifest for the index of a checkpoint and for the
 start.json of a run, these for the files beside them, the index also for the newest part of the ledger, `state.json` for
 the newest part of the history, each part for the one before, a data set's manifest for its shards.
-Invariant: an object is called broken only after it was read twice: what is wrong once and right the second time is
-the fault of this machine's memory or network, and no rot.
+Invariant: an object is called broken only after it was read twice, some time apart: what is wrong once and right the
+second time is the fault of this machine's memory or network, or of a second without a disk, and no rot.
 """
 
 import hashlib
@@ -17,15 +17,16 @@ from typing import TypeVar
 from storage.checkpoints.checkpoints import INDEX_NAME, STATE_NAME, load_checkpoint, read_checkpoint_file
 from storage.checkpoints.history import newest_part_of
 from storage.datasets import DatasetManifest, dataset_key
-from storage.errors import CorruptObjectError, ObjectMissingError
+from storage.errors import CorruptObjectError, ObjectUnreadableError
 from storage.first_weights import START_NAME, read_start
 from storage.objects.history import HistoryPart, read_history_part
+from storage.objects.readable import reading
 from storage.objects.store import Store
 from storage.runs.ledger import LedgerPart, fetch_ledger_part, read_ledger_header
 from storage.runs.run_records import StartRecord
 from storage.runs.run_state import CheckpointRecord
 
-MISSING = "nothing"
+REREAD_SECONDS = 30.0
 Part = TypeVar("Part", LedgerPart, HistoryPart)
 
 
@@ -40,29 +41,39 @@ class Promise:
 
 @dataclass(frozen=True)
 class BrokenPromise:
-    """An object that is not what it must be: expected and found, in words."""
+    """An object that is not what it must be: expected and found, in words.
+
+    One that `is_unreadable` is missing, or its disk cannot read it just now: nobody knows what its bytes are.
+    """
 
     key: str
     expected: str
     found: str
+    is_unreadable: bool = False
 
     @property
     def message(self) -> str:
-        if self.found == MISSING:
-            return f"{self.key} is missing."
+        if self.is_unreadable:
+            return self.found
         return f"{self.key} was changed after it was written: {self.expected} expected, {self.found} found."
 
 
 class Rereader:
     """Reads the objects of one store. Counts what it read; memory is that of one piece.
 
-    `on_bytes` is told of every piece. With `max_bytes_per_second` it reads no faster than that, on average.
+    `on_bytes` is told of every piece. With `max_bytes_per_second` it reads no faster than that, on average. What is
+    wrong is read again after `reread_seconds`.
     """
 
     def __init__(
-        self, store: Store, on_bytes: Callable[[int], None] | None = None, max_bytes_per_second: float | None = None
+        self,
+        store: Store,
+        on_bytes: Callable[[int], None] | None = None,
+        max_bytes_per_second: float | None = None,
+        reread_seconds: float = REREAD_SECONDS,
     ) -> None:
         self.store = store
+        self.reread_seconds = reread_seconds
         self.num_objects = 0
         self.num_bytes = 0
         self.num_misread = 0
@@ -72,12 +83,7 @@ class Rereader:
 
     def find_broken(self, promise: Promise) -> BrokenPromise | None:
         """Read the object and say what is wrong with it, or None. Raises `StoreError` if the store cannot be read."""
-        self.num_objects += 1
-        if self._compare(promise) is None:
-            return None
-        broken = self._compare(promise)
-        self.num_misread += broken is None
-        return broken
+        return next(iter(self._find_all([promise])), None)
 
     def find_broken_files(self, record: CheckpointRecord) -> list[BrokenPromise]:
         """What is wrong with a checkpoint's files. Raises `IncompatibleRunError` if its format is another version's."""
@@ -87,8 +93,8 @@ class Rereader:
             return [broken]  # nothing vouches for the others now
         try:
             files = load_checkpoint(self.store, record.path, record.digest).index.files
-        except CorruptObjectError:  # since a moment ago
-            return [BrokenPromise(index.key, _describe(None, index.sha256), MISSING)]
+        except (CorruptObjectError, ObjectUnreadableError) as error:  # since a moment ago
+            return [BrokenPromise(index.key, _describe(None, index.sha256), str(error), is_unreadable=True)]
         promises = [Promise(f"{record.path}/{name}", file.sha256, file.num_bytes) for name, file in files.items()]
         return self._find_all(promises)
 
@@ -133,23 +139,32 @@ class Rereader:
                 return broken
             try:
                 previous = find_previous(part)
-            except CorruptObjectError as error:
+            except (CorruptObjectError, ObjectUnreadableError) as error:
                 return BrokenPromise(part.key, what, str(error))
             part = previous
         return None
 
     def _find_all(self, promises: list[Promise]) -> list[BrokenPromise]:
-        return [broken for broken in map(self.find_broken, promises) if broken is not None]
+        """What is wrong with these at both of two looks; one pause for all of them."""
+        self.num_objects += len(promises)
+        suspects = [promise for promise in promises if self._compare(promise) is not None]
+        if not suspects:
+            return []
+        time.sleep(self.reread_seconds)  # what a second of trouble with a disk or a network has done is over by then
+        broken = [found for found in map(self._compare, suspects) if found is not None]
+        self.num_misread += len(suspects) - len(broken)
+        return broken
 
     def _compare(self, promise: Promise) -> BrokenPromise | None:
         expected = _describe(promise.num_bytes, promise.sha256)
         digest, num_bytes = hashlib.sha256(), 0
         try:
-            for piece in self._read(promise.key):
-                digest.update(piece)
-                num_bytes += len(piece)
-        except ObjectMissingError:
-            return BrokenPromise(promise.key, expected, MISSING)
+            with reading(self.store, promise.key):
+                for piece in self._read(promise.key):
+                    digest.update(piece)
+                    num_bytes += len(piece)
+        except ObjectUnreadableError as error:
+            return BrokenPromise(promise.key, expected, str(error), is_unreadable=True)
         except CorruptObjectError as error:
             return BrokenPromise(promise.key, expected, str(error))
         if digest.hexdigest() == promise.sha256 and promise.num_bytes in (num_bytes, None):
@@ -178,17 +193,20 @@ def promises_of_dataset(dataset: DatasetManifest) -> list[Promise]:
 
 
 def find_newest_part(store: Store, record: CheckpointRecord) -> LedgerPart | None:
-    """The newest part of the ledger that a checkpoint vouches for. Raises `CorruptObjectError` without its index."""
+    """The newest part of the ledger that a checkpoint vouches for.
+
+    Raises `CorruptObjectError` and `ObjectUnreadableError` without its index.
+    """
     return load_checkpoint(store, record.path, record.digest).index.ledger
 
 
 def find_newest_history(store: Store, record: CheckpointRecord) -> HistoryPart | None:
-    """The newest part of the history that a checkpoint vouches for. Raises `CorruptObjectError` without its state."""
+    """The newest part of the history that a checkpoint vouches for.
+
+    Raises `CorruptObjectError` and `ObjectUnreadableError` without its index or its state.
+    """
     found = load_checkpoint(store, record.path, record.digest)
-    try:
-        return newest_part_of(json.loads(read_checkpoint_file(store, found, STATE_NAME)))
-    except ObjectMissingError as error:
-        raise CorruptObjectError(f"{record.path}/{STATE_NAME} is missing.") from error
+    return newest_part_of(json.loads(read_checkpoint_file(store, found, STATE_NAME)))
 
 
 def _describe(num_bytes: int | None, sha256: str) -> str:

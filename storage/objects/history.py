@@ -12,10 +12,10 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from storage.errors import CorruptObjectError, ObjectMissingError
+from storage.errors import CorruptObjectError
 from storage.objects.addresses import RUNS_FOLDER
-from storage.objects.bad_blocks import read_or_damaged
 from storage.objects.digests import canonical_json, require_format, sha256_of_bytes
+from storage.objects.readable import reading
 from storage.objects.store import Store
 
 HISTORY_FORMAT = 1
@@ -64,11 +64,12 @@ def seal_history(run: str, kind: str, entries: Mapping[str, list[Any]], previous
 
 
 def read_history_part(store: Store, part: HistoryPart) -> HistoryContent:
-    """A part as it was written. Raises `CorruptObjectError`, or `IncompatibleRunError` if a later version wrote it."""
-    try:
-        data = read_or_damaged(store, part.key, lambda: store.read(part.key))
-    except ObjectMissingError as error:
-        raise CorruptObjectError(f"{part.key} is missing.") from error
+    """A part as it was written.
+
+    Raises `CorruptObjectError`, `ObjectUnreadableError`, or `IncompatibleRunError` if a later version wrote it.
+    """
+    with reading(store, part.key):
+        data = store.read(part.key)
     found = sha256_of_bytes(data)
     if found != part.sha256:
         raise CorruptObjectError(

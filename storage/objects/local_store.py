@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from storage.errors import (
-    CorruptObjectError,
     ObjectExistsError,
     ObjectMissingError,
     StoreError,
@@ -102,6 +101,10 @@ class LocalStore:
             raise self._missing(key)
         return path
 
+    def path_of(self, key: str) -> Path:
+        """Where the object is, or would be."""
+        return self._path(key)
+
     def open(self, key: str) -> io.RawIOBase:
         try:
             return self._path(key).open("rb", buffering=0)
@@ -120,8 +123,6 @@ class LocalStore:
         except (FileNotFoundError, NotADirectoryError) as error:
             raise self._missing(key) from error
         except OSError as error:
-            if error.errno == errno.EIO:
-                raise CorruptObjectError(f"{self.address}/{key} cannot be read from its disk any more.") from error
             raise self._unreadable(key, error) from error
 
     def list_keys(self, prefix: str) -> Iterator[str]:

@@ -52,7 +52,7 @@ class Store(Protocol):
         """The object's bytes as the durable storage has them now, in order, a few MiB at a time.
 
         Copies on this machine are not asked, so it is for who looks for rot; who reads to work uses `fetch`. Raises
-        `ObjectMissingError`, and `CorruptObjectError` where the storage itself says that it lost the bytes.
+        `ObjectMissingError`, and `CorruptObjectError` where a server says that the bytes are not what was put.
         """
 
     def list_keys(self, prefix: str) -> Iterator[str]:

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 
 from storage.errors import ConfigurationError, ConflictError, RunBusyError
 from storage.rollbacks.positions import end_position, learning_rate_factor, standing
+from storage.rollbacks.setting_aside import moved_back
 from storage.runs.run_state import CheckpointRecord, RollbackRecord, RunState
-from storage.runs.transitions import Change, moved_back
+from storage.runs.transitions import Change
 
 
 def roll_back(fence: int, num_steps: int, factor: float, batch_size: int) -> Change:

@@ -13,10 +13,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import Field, ValidationError
 
-from storage.errors import CorruptObjectError, ObjectMissingError
+from storage.errors import CorruptObjectError
 from storage.objects.addresses import RUNS_FOLDER
-from storage.objects.bad_blocks import read_or_damaged
 from storage.objects.digests import require_format, sha256_of_file
+from storage.objects.readable import reading
 from storage.objects.store import Store, put_file_anew
 from storage.runs.run_records import Record
 
@@ -101,12 +101,13 @@ def write_ledger_part(store: Store, header: LedgerHeader, table: pa.Table, folde
 
 
 def fetch_ledger_part(store: Store, part: LedgerPart) -> Path:
-    """A local path of a part whose bytes are those that were written. Raises `CorruptObjectError`."""
-    try:
+    """A local path of a part whose bytes are those that were written.
+
+    Raises `CorruptObjectError`, or `ObjectUnreadableError`.
+    """
+    with reading(store, part.key):
         path = store.fetch(part.key)
-    except ObjectMissingError as error:
-        raise CorruptObjectError(f"{part.key} is missing.") from error
-    found = read_or_damaged(store, part.key, lambda: sha256_of_file(path))
+        found = sha256_of_file(path)
     if found != part.sha256:
         raise CorruptObjectError(
             f"{part.key} was changed after it was written: SHA-256 {part.sha256} expected, {found} found."

@@ -3,6 +3,8 @@
 Invariant: as in `run_state.py`, which has the rest.
 """
 
+from typing import Literal
+
 from pydantic import BaseModel, ConfigDict, Field
 
 from storage.runs.metric_values import MetricValue
@@ -61,3 +63,36 @@ class TestedRecord(Record):
     step: int
     path: str = Field(description="Key of the checkpoint's folder.")
     metrics: dict[str, MetricValue]
+
+
+class SetAsideRecord(Record):
+    """A checkpoint that was found damaged, or that nobody can read, and why. Its files stay until they are discarded.
+
+    Whoever takes the run up looks at it again, for as long as it `stands`: one that is sound is used again.
+    """
+
+    step: int
+    path: str
+    reason: str
+    set_aside_at: float
+    verdict: Literal["damaged", "unreadable"] = Field(
+        "damaged", exclude_if=lambda value: value == "damaged", description="Unreadable ones are called passed over."
+    )
+    digest: str | None = Field(
+        None,
+        exclude_if=lambda value: value is None,
+        description="As the manifest stated it; None: it was never promoted, or set aside before this was kept.",
+    )
+    num_rollbacks: int = Field(
+        0,
+        exclude_if=lambda value: value == 0,
+        description="That the run had made: after a further one its steps may be others, and it stands no more.",
+    )
+    is_given_up: bool = Field(
+        False,
+        exclude_if=lambda value: value is False,
+        description="A person had the run begin anew at step 0: it stands no more.",
+    )
+    is_discarded: bool = Field(
+        False, exclude_if=lambda value: value is False, description="Its files are deleted, or about to be."
+    )

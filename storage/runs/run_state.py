@@ -10,7 +10,7 @@ from pydantic import Field
 
 from storage.objects.history import HistoryPart
 from storage.runs.metric_values import MetricValue, NotFinite
-from storage.runs.run_records import ByRows, ChangeRecord, GivenValue, Record, StartRecord, TestedRecord
+from storage.runs.run_records import ByRows, ChangeRecord, GivenValue, Record, SetAsideRecord, StartRecord, TestedRecord
 
 Outcome = Literal["completed", "budget", "preempted", "diverged", "failed", "lost"]
 
@@ -90,18 +90,6 @@ class CheckpointRecord(Record):
         None,
         exclude_if=lambda value: value is None,
         description="Of the last validation up to this step; None if all that it gave is finite.",
-    )
-
-
-class SetAsideRecord(Record):
-    """A checkpoint that was found damaged, and why. Its files stay for whoever wants to look, until discarded."""
-
-    step: int
-    path: str
-    reason: str
-    set_aside_at: float
-    is_discarded: bool = Field(
-        False, exclude_if=lambda value: value is False, description="Its files are deleted, or about to be."
     )
 
 
@@ -262,7 +250,7 @@ class RunState(Record):
     lease: Lease | None = None
     promoted: CheckpointRecord | None = None
     kept: list[CheckpointRecord] = Field([], description="Newest first: the resume point, its fallback, and others.")
-    set_aside: list[SetAsideRecord] = Field([], description="Those found damaged, oldest first.")
+    set_aside: list[SetAsideRecord] = Field([], description="Oldest first; damaged, passed over, or given up.")
     refused: list[RefusedRecord] = Field(
         [],
         exclude_if=lambda value: value == [],

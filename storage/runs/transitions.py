@@ -1,8 +1,7 @@
 """What may happen to a run: pure functions from one generation's state to the next, for `Manifest.commit`.
 
 Invariant: promotions move forward and need the current fence; what a policy drops from `kept` is never the resume
-point, nor its fallback, nor being read. Backward, a run moves by `set_aside` and by what `storage.rollbacks`
-does, alone.
+point, nor its fallback, nor being read. Backward, a run moves by what `storage.rollbacks` does, alone.
 """
 
 import time
@@ -23,7 +22,6 @@ from storage.runs.run_state import (
     RefusedRecord,
     RunState,
     SegmentRecord,
-    SetAsideRecord,
 )
 
 Change = Callable[[RunState, int], RunState]
@@ -158,53 +156,6 @@ def promote_refused(path: str, policy: RetentionPolicy, changes: Sequence[Change
         return moved.model_copy(update={"segments": counted})
 
     return change
-
-
-def set_aside(step: int, path: str, reason: str, fence: int | None) -> Change:
-    """Never use a damaged checkpoint again; the next older one becomes the resume point.
-
-    Only who holds the lease `fence` may do so, or anybody (None) while nobody holds one: what looks missing to a
-    process that comes late may have been deleted by the run's new holder. If it was the resume point that a segment
-    was about to start from, the segment begins at the new one.
-
-    Metrics of a later step than the new resume point are dropped: that step has to be reached again.
-    """
-
-    def change(state: RunState, _generation: int) -> RunState:
-        if fence is not None:
-            require_fence(state, fence)
-        elif state.lease is not None:
-            raise RunBusyError(f"Run {state.run!r} was just taken over by another process.")
-        if any(entry.path == path for entry in state.set_aside) and all(entry.path != path for entry in state.kept):
-            return state  # by an earlier call, whose answer was lost
-        kept = [checkpoint for checkpoint in state.kept if checkpoint.path != path]
-        record = SetAsideRecord(step=step, path=path, reason=reason, set_aside_at=time.time())
-        refused = [entry for entry in state.refused if entry.checkpoint.path != path]
-        moved = moved_back(state, kept)
-        update = {"set_aside": [*state.set_aside, record], "refused": refused, "lease": _begun_again(state, moved)}
-        return moved.model_copy(update=update)
-
-    return change
-
-
-def _begun_again(before: RunState, moved: RunState) -> Lease | None:
-    """The lease of a segment whose resume point has moved back."""
-    if before.lease is None or before.promoted == moved.promoted:
-        return before.lease
-    return before.lease.model_copy(update={"first_step": moved.promoted.step if moved.promoted else 0})
-
-
-def moved_back(state: RunState, kept: list[CheckpointRecord]) -> RunState:
-    """The state with only these checkpoints left, newest first. Metrics of a later step belong to nothing any more.
-
-    Nor do changes: the steps after the new resume point are made again, and what they are made with is compared then.
-    """
-    step = kept[0].step if kept else 0
-    changes = [record for record in state.changes if record.step < step]
-    update: dict[str, object] = {"kept": kept, "promoted": kept[0] if kept else None, "changes": changes}
-    if state.metrics_step is not None and (not kept or kept[0].step < state.metrics_step):
-        update |= {"metrics": None, "metrics_step": None, "best_tested": None}
-    return state.model_copy(update=update)
 
 
 def prune(dropped: Collection[str], discarded: Collection[str]) -> Change:

@@ -14,7 +14,7 @@ import duckdb
 
 from storage.checkpoints.checkpoints import CheckpointIndex, load_checkpoint
 from storage.datasets import load_dataset
-from storage.errors import CorruptObjectError
+from storage.errors import CorruptObjectError, ObjectUnreadableError
 from storage.objects.addresses import run_address
 from storage.objects.store import Store
 from storage.runs.ledger import ledger_prefix
@@ -103,7 +103,7 @@ def _load_promoted(store: Store, run: str) -> tuple[RunState, CheckpointIndex | 
             return state, None, None
         try:
             index = load_checkpoint(store, point.path, point.digest).index
-        except CorruptObjectError as error:
+        except (CorruptObjectError, ObjectUnreadableError) as error:
             if manifest.load_head().state.promoted != point:
                 continue  # a run in training drops old checkpoints meanwhile
             message = f"The promoted checkpoint cannot be read, and without it the ledger cannot be checked: {error}"

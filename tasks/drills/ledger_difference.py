@@ -7,7 +7,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from storage.errors import CorruptObjectError
+from storage.errors import CorruptObjectError, ObjectUnreadableError
 from storage.objects.store import Store
 from storage.runs.ledger import LedgerPart, walk_ledger
 from tasks.data.database import explained_errors, open_database, parquet_sql
@@ -42,7 +42,7 @@ def compare_ledgers(
         return LedgerDifference(problem="there is no ledger")
     try:
         query = DIFFERENCE_SQL.format(ours=_rows_sql(store, ours), theirs=_rows_sql(store, theirs))
-    except CorruptObjectError as error:
+    except (CorruptObjectError, ObjectUnreadableError) as error:
         return LedgerDifference(problem=str(error))
     scratch.mkdir(parents=True, exist_ok=True)
     with (

@@ -24,6 +24,7 @@ from storage.errors import (
     CorruptObjectError,
     HoldfastError,
     IncompatibleRunError,
+    ObjectUnreadableError,
     SegmentFailedError,
     StoreError,
 )
@@ -48,7 +49,10 @@ RESULT_FILE = "result.json"
 LOG_LINES_SHOWN = 15
 DECIDE_NO_NUMBER = {"ranks", "share_gpus", "device"}
 # What ranks tell in words for people; anything else of theirs is a traceback in the log.
-KINDS = {kind.__name__: kind for kind in (ConfigurationError, CorruptObjectError, IncompatibleRunError, StoreError)}
+KINDS = {
+    kind.__name__: kind
+    for kind in (ConfigurationError, CorruptObjectError, IncompatibleRunError, ObjectUnreadableError, StoreError)
+}
 
 
 def evaluate_checkpoint(

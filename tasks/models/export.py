@@ -17,9 +17,10 @@ from storage.checkpoints.checkpoints import CheckpointFile, FoundCheckpoint, des
 from storage.checkpoints.reading import holding
 from storage.checkpoints.results import find_calibration
 from storage.datasets import DatasetManifest, dataset_key, load_dataset
-from storage.errors import ConfigurationError, CorruptObjectError, ObjectMissingError
+from storage.errors import ConfigurationError, CorruptObjectError, ObjectUnreadableError
 from storage.folders import write_folder
 from storage.objects.digests import sha256_of_file
+from storage.objects.readable import reading
 from storage.objects.store import Store
 from storage.runs.manifest import Manifest
 from storage.runs.run_state import CheckpointRecord, RunState
@@ -145,7 +146,8 @@ def _copy_weights(store: Store, found: FoundCheckpoint, folder: Path) -> None:
 
 def _copy(store: Store, key: str, path: Path, expected: CheckpointFile) -> None:
     """Raises `CorruptObjectError` unless the copy is what was once written."""
-    shutil.copyfile(store.fetch(key), path)
+    with reading(store, key):
+        shutil.copyfile(store.fetch(key), path)
     found = describe_file(path)
     if found != expected:
         raise CorruptObjectError(
@@ -158,8 +160,8 @@ def _checked(record: CheckpointRecord, read: Callable[[], _Read]) -> _Read:
     """What is read of the checkpoint; what is wrong with it comes with what to do."""
     try:
         return read()
-    except (CorruptObjectError, ObjectMissingError) as error:
-        raise CorruptObjectError(
+    except (CorruptObjectError, ObjectUnreadableError) as error:
+        raise type(error)(
             f"The checkpoint of step {record.step:,} cannot be exported: {error} Name another one with --checkpoint; "
             "`holdfast verify` says which are valid. Nothing was written."
         ) from error

@@ -42,7 +42,7 @@ class SegmentFigures(Collector):
     def heard(self, report: Report) -> None:
         """The ranks reported something."""
         self._report, self._heard_at = report, time.monotonic()
-        self._saves += report.checkpoint is not None and report.checkpoint.damage is None
+        self._saves += report.checkpoint is not None
         self._failed_saves += report.alarm is not None
 
     def promoted(self, record: CheckpointRecord) -> None:

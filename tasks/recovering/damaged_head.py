@@ -13,7 +13,8 @@ from storage.errors import CorruptManifestError, CorruptObjectError, ObjectMissi
 from storage.objects.addresses import run_address
 from storage.objects.store import Store
 from storage.runs.manifest import Generation, Manifest
-from storage.runs.run_state import CheckpointRecord, RunState, SetAsideRecord
+from storage.runs.run_records import SetAsideRecord
+from storage.runs.run_state import CheckpointRecord, RunState
 from tasks.pages.words import how_far, listed, moment
 
 REASON = "recorded by manifest entries alone that are damaged"

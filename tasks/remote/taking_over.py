@@ -84,6 +84,4 @@ def require_own_watch(places: RunPlaces, job: Job, fence: int) -> None:
 
 def was_taken_up(state: RunState, found: CheckpointReport) -> bool:
     """Whether what ranks report was dealt with when the run stood so: they told whoever watched them before, too."""
-    if found.damage is not None:
-        return any(record.path == found.path for record in state.set_aside)
     return state.promoted is not None and found.step <= state.promoted.step

@@ -212,7 +212,7 @@ def _not_finite(state: RunState) -> list[str]:
 
 def _damage(state: RunState) -> list[str]:
     number = len(state.set_aside)
-    return [f"{count_of(number, 'damaged checkpoint')} set aside; see below."] if number else []
+    return [f"{count_of(number, 'checkpoint')} set aside or passed over; see below."] if number else []
 
 
 def _so_far(cost: str) -> list[str]:

@@ -8,13 +8,15 @@ from typing import Any
 
 from storage.datasets import CategoricalColumn, NumericColumn, SplitRecord
 from storage.rollbacks.positions import standing
-from storage.runs.run_state import CheckpointRecord, RollbackRecord, SegmentRecord, SetAsideRecord
+from storage.runs.run_records import SetAsideRecord
+from storage.runs.run_state import CheckpointRecord, RollbackRecord, SegmentRecord
 from tasks.pages.tables import Cell, Kind, Table
 from tasks.pages.words import NOTHING, duration, moment, outcome_words, plain, share, shortened, size
 
 MAX_CONFUSIONS = 8
 MAX_CAUSE_CHARACTERS = 600
 MAX_NAME_CHARACTERS = 60
+VERDICTS = {"damaged": "damaged", "unreadable": "cannot be read, passed over"}
 
 
 def segments_table(segments: Sequence[SegmentRecord]) -> Table:
@@ -87,14 +89,14 @@ def rollbacks_table(rollbacks: Sequence[RollbackRecord]) -> Table:
 
 
 def set_aside_table(records: Sequence[SetAsideRecord]) -> Table:
-    """Checkpoints found damaged."""
+    """Checkpoints that were taken out of use, and why."""
     columns: list[tuple[str, Kind]] = [("Step", "number"), ("Path in the store", "text"), ("Reason", "text")]
     columns.append(("Set aside", "date"))
     rows = [
         [
             Cell(f"{record.step:,}"),
             Cell(plain(record.path)),
-            Cell(shortened(record.reason, MAX_CAUSE_CHARACTERS)),
+            Cell(shortened(f"{VERDICTS[record.verdict]}: {record.reason}", MAX_CAUSE_CHARACTERS)),
             Cell(moment(record.set_aside_at)),
         ]
         for record in records

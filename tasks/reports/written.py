@@ -11,7 +11,7 @@ from storage.checkpoints.checkpoints import STATE_NAME
 from storage.checkpoints.history import read_whole_history
 from storage.checkpoints.results import find_calibration, find_evaluation
 from storage.datasets import DatasetManifest
-from storage.errors import CorruptObjectError
+from storage.errors import CorruptObjectError, ObjectUnreadableError
 from storage.objects.addresses import RUNS_FOLDER
 from storage.objects.store import Store
 from storage.runs.run_state import RunState
@@ -48,7 +48,7 @@ def read_history(store: Store, state: RunState) -> dict[str, Any]:
     stated = json.loads(store.read(f"{state.promoted.path}/{STATE_NAME}"))
     try:
         return read_whole_history(store, stated)
-    except CorruptObjectError as error:
+    except (CorruptObjectError, ObjectUnreadableError) as error:
         warn(f"The report's curves lack their first steps: {error} Training and its result do not depend on them.")
         recent: dict[str, Any] = stated["history"]
         return recent

@@ -8,7 +8,7 @@ was made with it leaves no trace, as it left none in the model.
 from collections.abc import Mapping
 
 from storage.checkpoints.checkpoints import CheckpointIndex, load_checkpoint
-from storage.errors import CorruptObjectError
+from storage.errors import CorruptObjectError, ObjectUnreadableError
 from storage.objects.store import Store
 from storage.runs.run_records import ChangeRecord
 from storage.runs.run_state import CheckpointRecord, RunState
@@ -45,5 +45,5 @@ def _of_versions(before: Mapping[str, str], now: Mapping[str, str]) -> dict[str,
 def _read_versions(store: Store, point: CheckpointRecord) -> Mapping[str, str]:
     try:
         return load_checkpoint(store, point.path, point.digest).index.versions
-    except CorruptObjectError:
+    except (CorruptObjectError, ObjectUnreadableError):
         return {}  # it was sound when the segment began with it; a scrub, or whoever goes back to it, will tell

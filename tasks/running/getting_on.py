@@ -18,7 +18,9 @@ def require_progress(config: RunConfig, record: SegmentRecord, state: RunState) 
     if record.is_final:
         raise ConfigurationError(f"{what} could not run: {record.cause}")
     got_on = state.promoted is not None and state.promoted.step > record.first_step
-    if record.outcome in ("failed", "lost") and not got_on:
+    # The checkpoint that it could not read was taken out of use: the next one begins with another, and there are few.
+    fell_back = record.last_step == record.first_step > (state.promoted.step if state.promoted else 0)
+    if record.outcome in ("failed", "lost") and not (got_on or fell_back):
         raise SegmentFailedError(f"{what} ended as {record.outcome}: {record.cause}")
     if record.outcome == "completed" and not state.is_trained:
         reasons = [damaged.reason for damaged in state.set_aside if damaged.step == record.last_step]

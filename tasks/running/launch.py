@@ -7,10 +7,11 @@ finds them too.
 from pathlib import Path
 from typing import Literal
 
+from storage.rollbacks.setting_aside import has_lost_all
 from storage.runs.holders import this_process
 from storage.runs.manifest import Generation
 from storage.runs.retention import find_best
-from storage.runs.run_state import Lease, RunState
+from storage.runs.run_state import CheckpointRecord, Lease, RunState
 from storage.runs.transitions import take_lease
 from tasks.configuration import RunConfig
 from tasks.keeping.compatibility import as_begun
@@ -54,8 +55,8 @@ def make_specification(config: RunConfig, places: RunPlaces, state: RunState) ->
     lease = state.lease
     assert lease is not None
     config = as_begun(config, state)
-    points = [ResumePoint(path=record.path, digest=record.digest, step=record.step) for record in state.kept]
-    best = find_best(state) if lease.work == "evaluate" else None
+    point, best = state.promoted, find_best(state) if lease.work == "evaluate" else None
+    assert point is not None or not has_lost_all(state), "required before: no run begins anew by itself"
     return SegmentSpec(
         work=lease.work,
         run=config.run,
@@ -65,9 +66,8 @@ def make_specification(config: RunConfig, places: RunPlaces, state: RunState) ->
         fence=lease.fence,
         dataset_digest=state.dataset_digest,
         dataset_sha256=state.dataset_sha256,
-        resume=points[0] if points else None,
-        fallbacks=points[1:],
-        best=points[state.kept.index(best)] if best is not None and best != state.promoted else None,
+        resume=_resume_point(point),
+        best=_resume_point(best) if best != point else None,
         start=None if state.start is None else StartPoint(path=state.start.path, digest=state.start.digest),
         model=config.model,
         train=config.train,
@@ -78,6 +78,10 @@ def make_specification(config: RunConfig, places: RunPlaces, state: RunState) ->
         budget_seconds=config.segment.seconds if lease.work == "train" else None,
         store_seconds=config.retry.store_seconds,
     )
+
+
+def _resume_point(record: CheckpointRecord | None) -> ResumePoint | None:
+    return None if record is None else ResumePoint(path=record.path, digest=record.digest, step=record.step)
 
 
 def launch_job(config: RunConfig, places: RunPlaces, state: RunState) -> Job:

@@ -7,25 +7,34 @@ before the generation that no longer names it is committed. A loss curve of befo
 import json
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from storage.checkpoints.checkpoints import (
     STATE_NAME,
     FoundCheckpoint,
-    find_complete_checkpoints,
     hash_weights,
+    list_complete_checkpoints,
     read_checkpoint_file,
     validate_for_promotion,
     verify_checkpoint,
 )
 from storage.checkpoints.history import newest_part_of
 from storage.checkpoints.strays import delete_strays
-from storage.errors import CorruptObjectError, StoreError
+from storage.errors import (
+    CheckpointUnusableError,
+    CorruptObjectError,
+    ObjectUnreadableError,
+    StoreError,
+)
 from storage.objects.addresses import run_address
 from storage.objects.history import read_history_part
 from storage.objects.store import Store
+from storage.rollbacks.setting_aside import find_standing, take_back
 from storage.runs.manifest import Generation
 from storage.runs.metric_values import MetricValue, find_not_finite
+from storage.runs.run_records import ChangeRecord
 from storage.runs.run_state import (
     CheckpointRecord,
     Holder,
@@ -34,13 +43,16 @@ from storage.runs.run_state import (
     RunState,
     ValidationFigures,
 )
-from storage.runs.transitions import promote, refuse, set_aside
+from storage.runs.transitions import promote, refuse
 from tasks.configuration import RunConfig
 from tasks.places import RunPlaces
+from tasks.reports.set_aside import what_became_of
 from tasks.running.changes import find_changes
 from tasks.running.gate import find_refusal, read_figures
-from tasks.telling.alerts import FALLBACK, GATE_REFUSED, alert
-from tasks.telling.announce import warn
+from tasks.telling.alerts import GATE_REFUSED, alert
+from tasks.telling.announce import announce, warn
+from tasks.verdicts.aside import put_aside
+from tasks.verdicts.judge import Judge
 
 # `promote_checkpoint`, or what does it as a step that Prefect shows: configuration, places, path, digest.
 Promote = Callable[[RunConfig, RunPlaces, str, str | None], CheckpointRecord | None]
@@ -51,43 +63,61 @@ def promote_checkpoint(
 ) -> CheckpointRecord | None:
     """Validate the complete checkpoint in `path` and promote it; None if it is sound but does not pass the gate.
 
-    With `holder` only while that one watches the segment. Raises `CorruptObjectError`, `FencedError`, `ConflictError`.
+    With `holder` only while that one watches the segment. Raises `CorruptObjectError` and `ObjectUnreadableError`,
+    neither of which is a verdict yet, `FencedError`, `ConflictError`.
     """
-    found = verify_checkpoint(places.store, path, digest)
     head = places.manifest.load_head().state
-    validate_for_promotion(found, places.store, config.train.batch_size, head.rollbacks)
-    state = json.loads(read_checkpoint_file(places.store, found, STATE_NAME))
-    _look_at_history(places.store, state)
-    _promote_best_before(config, places, found, state, holder)
-    record, figures = _describe(found, places.store, state), read_figures(state)
-    refusal = find_refusal(figures, record.step, config.train, config.checkpoint.gate)
-    if figures is not None and refusal is not None:
-        _refuse(places, record, figures, refusal, holder)
+    valid = validate(config, places, head, path, digest)
+    record = valid.record
+    _promote_best_before(config, places, valid, holder)
+    if valid.figures is not None and valid.refusal is not None:
+        _refuse(places, record, valid.figures, valid.refusal, holder)
         return None
-    changes = find_changes(places.store, head, found.index, config.train)
-    change = promote(record, config.checkpoint.retention(config.divergence), changes, holder)
+    change = promote(record, config.checkpoint.retention(config.divergence), valid.changes, holder)
     clear_strays(places, places.manifest.commit(f"promoted step {record.step}", change))
     return record
 
 
-def _promote_best_before(
-    config: RunConfig, places: RunPlaces, found: FoundCheckpoint, state: Mapping[str, Any], holder: Holder | None
-) -> None:
-    """Promote the best model's checkpoint, if `found` is a later one and would overtake it: none can then follow.
+@dataclass(frozen=True)
+class ValidCheckpoint:
+    """A checkpoint of which every byte and every value was looked at, and what the gate says of it."""
+
+    record: CheckpointRecord
+    figures: ValidationFigures | None
+    refusal: str | None
+    changes: list[ChangeRecord]
+
+
+def validate(
+    config: RunConfig, places: RunPlaces, head: RunState, path: str, digest: str | None = None
+) -> ValidCheckpoint:
+    """Look at every byte of the checkpoint in `path`. Raises `CorruptObjectError`, and what `reading` raises."""
+    found = verify_checkpoint(places.store, path, digest)
+    validate_for_promotion(found, places.store, config.train.batch_size, head.rollbacks)
+    state = json.loads(read_checkpoint_file(places.store, found, STATE_NAME))
+    _look_at_history(places.store, state)
+    record, figures = _describe(found, places.store, state), read_figures(state)
+    refusal = find_refusal(figures, record.step, config.train, config.checkpoint.gate)
+    return ValidCheckpoint(record, figures, refusal, find_changes(places.store, head, found.index, config.train))
+
+
+def _promote_best_before(config: RunConfig, places: RunPlaces, later: ValidCheckpoint, holder: Holder | None) -> None:
+    """Promote the best model's checkpoint, if `later` is a later one and would overtake it: none can then follow.
 
     It is not promoted yet where the store did not answer, or where nobody supervised the ranks any more.
     """
-    step = (state.get("best") or {}).get("step")
+    step = later.figures.best_step if later.figures is not None else None
     point = places.manifest.load_head().state.promoted
-    is_overtaken = step is not None and (point.step if point else 0) < step < found.index.step
-    if not config.checkpoint.keep_best or not is_overtaken:
+    if not config.checkpoint.keep_best or step is None:
         return
-    for checkpoint in find_complete_checkpoints(places.store, places.manifest.run, found.index.fence):
-        if checkpoint.index.step == step:
+    if not (point.step if point else 0) < step < later.record.step:
+        return
+    for best_step, path in list_complete_checkpoints(places.store, places.manifest.run, later.record.fence):
+        if best_step == step:
             try:
-                promote_checkpoint(config, places, checkpoint.path, checkpoint.digest, holder)
-            except CorruptObjectError as error:
-                warn(f"The best model's checkpoint, of step {step:,}, is damaged and cannot be kept: {error}")
+                promote_checkpoint(config, places, path, None, holder)
+            except (CorruptObjectError, ObjectUnreadableError) as error:
+                warn(f"The best model's checkpoint, of step {step:,}, cannot be used and cannot be kept: {error}")
 
 
 def _look_at_history(store: Store, state: Mapping[str, Any]) -> None:
@@ -96,8 +126,8 @@ def _look_at_history(store: Store, state: Mapping[str, Any]) -> None:
     try:
         if history is not None:
             read_history_part(store, history)
-    except CorruptObjectError as error:
-        warn(f"A part of the loss curve is lost, and the report's curve will begin after it: {error}")
+    except (CorruptObjectError, ObjectUnreadableError) as error:
+        warn(f"A part of the loss curve cannot be read, and the report's curve will begin after it: {error}")
 
 
 def clear_strays(places: RunPlaces, head: Generation) -> None:
@@ -123,30 +153,21 @@ def _refuse(
     clear_strays(places, head)
 
 
-def set_aside_damaged(places: RunPlaces, step: int, path: str, reason: str, fence: int | None) -> RunState:
-    """Take a damaged checkpoint out of use, with its reason, and say where the run goes on instead."""
-    state = places.manifest.commit(f"set aside step {step}", set_aside(step, path, reason, fence)).state
-    resume_step = state.promoted.step if state.promoted else 0
-    where = f"step {resume_step:,}" if state.promoted else "step 0, as no older checkpoint is left"
-    message = (
-        f"Checkpoint of step {step:,} is damaged and set aside: {reason.removesuffix('.')}. The resume point is "
-        f"{where}. Unless a newer one is promoted first, the steps after it are trained again, with the same result."
-    )
-    fields = {"step": step, "resume_step": resume_step}
-    alert(FALLBACK, f"{places.store.address}/{path}", message, run=places.manifest.run, **fields)
-    return state
+def look_again(config: RunConfig, places: RunPlaces) -> RunState:
+    """Use again, of what was set aside or passed over, the newest checkpoint that is sound. Nobody may hold the lease.
 
-
-def fall_back_to_valid(places: RunPlaces) -> RunState:
-    """Hash the resume point; while it is damaged, set it aside and take the next older one."""
+    One look: what cannot be read now is looked at by the next start.
+    """
     state = places.manifest.load_head().state
-    while state.promoted is not None:
-        point = state.promoted
+    for aside in find_standing(state):
         try:
-            verify_checkpoint(places.store, point.path, point.digest)
-        except CorruptObjectError as error:
-            state = set_aside_damaged(places, point.step, point.path, str(error), fence=None)
-        else:
+            valid = validate(config, places, state, aside.path, aside.digest)
+        except (CorruptObjectError, ObjectUnreadableError):
+            continue
+        if valid.refusal is None:
+            change = take_back(valid.record, valid.changes)
+            state = places.manifest.commit(f"step {aside.step} is used again", change).state
+            announce(f"The checkpoint of step {aside.step:,} is sound: it is used again. It {what_became_of(aside)}.")
             break
     return state
 
@@ -182,26 +203,28 @@ def _describe(found: FoundCheckpoint, store: Store, state: Mapping[str, Any]) ->
 
 
 def promote_newest(
-    config: RunConfig, places: RunPlaces, found: list[FoundCheckpoint], promote_one: Promote = promote_checkpoint
+    config: RunConfig, places: RunPlaces, fence: int, judge: Judge, promote_one: Promote = promote_checkpoint
 ) -> CheckpointRecord | None:
-    """Promote the newest one of a segment's complete checkpoints that is valid and passes the gate, newest first.
+    """Promote the newest complete checkpoint of the segment `fence` that is valid and passes the gate, newest first.
 
-    Damaged ones are set aside. One that was refused is looked at again only if another gate lets it pass.
+    Those of which `judge` says so are set aside or passed over. One that was refused is looked at again only if another
+    gate lets it pass.
     """
     state = places.manifest.load_head().state
     promoted = state.promoted
-    for checkpoint in found:
-        if any(entry.checkpoint.path == checkpoint.path and _is_refused(entry, config) for entry in state.refused):
+    passed = {entry.checkpoint.path for entry in state.refused if _is_refused(entry, config)}
+    passed |= {aside.path for aside in state.set_aside}
+    for step, path in list_complete_checkpoints(places.store, places.manifest.run, fence):
+        if path in passed:
             continue
-        place = (checkpoint.index.step, checkpoint.index.fence)
-        if promoted is not None and place <= (promoted.step, promoted.fence):
+        if promoted is not None and (step, fence) <= (promoted.step, promoted.fence):
             return None
         try:
-            record = promote_one(config, places, checkpoint.path, checkpoint.digest)
+            record = judge.judge(places, path, partial(promote_one, config, places, path, None))
             if record is not None:
                 return record
-        except CorruptObjectError as error:
-            set_aside_damaged(places, checkpoint.index.step, checkpoint.path, str(error), checkpoint.index.fence)
+        except CheckpointUnusableError as unusable:
+            put_aside(places, step, path, unusable, fence)
     return None
 
 

@@ -4,16 +4,20 @@ Invariant: nothing is trained again for it. And a last checkpoint that still doe
 training again as before would come to the same model, for ever.
 """
 
+from functools import partial
+
 from storage.checkpoints.checkpoints import verify_checkpoint
-from storage.errors import ConflictError, CorruptObjectError, QualityGateError, RunBusyError
+from storage.errors import CheckpointUnusableError, ConflictError, QualityGateError, RunBusyError
 from storage.runs.run_state import CheckpointRecord, RunState
 from storage.runs.transitions import promote_refused
 from tasks.configuration import RunConfig
 from tasks.places import RunPlaces
 from tasks.running.changes import find_changes
 from tasks.running.gate import describe_end, find_refusal, is_last
-from tasks.running.promotion import clear_strays, set_aside_damaged
+from tasks.running.promotion import clear_strays
 from tasks.telling.announce import announce
+from tasks.verdicts.aside import put_aside
+from tasks.verdicts.judge import Judge
 
 
 def judge_again(config: RunConfig, places: RunPlaces, state: RunState) -> RunState:
@@ -35,9 +39,10 @@ def judge_again(config: RunConfig, places: RunPlaces, state: RunState) -> RunSta
 def _promote(config: RunConfig, places: RunPlaces, checkpoint: CheckpointRecord) -> RunState:
     """It was validated before it was refused: what may have changed since are its bytes."""
     try:
-        found = verify_checkpoint(places.store, checkpoint.path, checkpoint.digest)
-    except CorruptObjectError as error:
-        return set_aside_damaged(places, checkpoint.step, checkpoint.path, str(error), fence=None)
+        look = partial(verify_checkpoint, places.store, checkpoint.path, checkpoint.digest)
+        found = Judge(config.retry).judge(places, checkpoint.path, look)
+    except CheckpointUnusableError as unusable:
+        return put_aside(places, checkpoint.step, checkpoint.path, unusable, fence=None)
     changes = find_changes(places.store, places.manifest.load_head().state, found.index, config.train)
     change = promote_refused(checkpoint.path, config.checkpoint.retention(config.divergence), changes)
     try:

@@ -13,7 +13,6 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from storage.checkpoints.checkpoints import find_complete_checkpoints
 from storage.errors import ConfigurationError, ConflictError, RunBusyError
 from storage.logs import LOG_NAME, write_log
 from storage.objects.addresses import run_address
@@ -34,10 +33,12 @@ from tasks.remote.standing_still import SILENCE_SECONDS, tell_stopped
 from tasks.remote.taking_over import goes_on_as_it_is, take_over_watch
 from tasks.running.heartbeat import HEARTBEAT_SECONDS
 from tasks.running.launch import find_folder
-from tasks.running.promotion import Promote, fall_back_to_valid, promote_checkpoint, promote_newest
+from tasks.running.promotion import Promote, look_again, promote_checkpoint, promote_newest
 from tasks.running.roll_back import answer_divergence
 from tasks.telling.announce import announce, warn
 from tasks.telling.segment_end import tell_segment_end
+from tasks.verdicts.aside import fall_back_to_valid, require_checkpoint
+from tasks.verdicts.judge import Judge
 from training.watching.reporter import Report
 
 WATCH_SECONDS = 2.0
@@ -55,8 +56,10 @@ def recover_run(
     """Settle what the last segment left; if that was the last one, make sure that the final checkpoint is valid.
 
     A segment that diverged is answered by a rollback, or as `answer` says, and one whose ranks go on in a cluster's
-    job is taken over. Raises `RunBusyError`, and `RunDivergedError` if no rollback is left.
+    job is taken over. What was set aside or passed over is looked at again. Raises `RunBusyError`, `RunDivergedError`
+    if no rollback is left, `NoCheckpointError` if none of the run's checkpoints can be used.
     """
+    judge = Judge(config.retry)
     lease = places.manifest.load_head().state.lease
     if lease is not None:
         wait_for_earlier_process(places, lease, config.segment.grace_seconds)
@@ -68,19 +71,27 @@ def recover_run(
             if goes_on_as_it_is(config, places, lease):
                 return take_over_watch(places, lease)
             if lease.work == "train":
-                settle_segment(config, places, lease, promote)
+                settle_segment(config, places, lease, promote, judge)
             else:
                 settle_evaluation(config, places, lease)
         _put_away_forgotten(places)
         answer(config, places)
         places.store.sweep()
-        state = places.manifest.load_head().state
-        # Ranks that train look at every byte when they start, and take an older checkpoint by themselves.
-        return fall_back_to_valid(places) if state.is_trained else state
+        state = look_again(config, places)
+        # Ranks that train look at every byte when they start, and end without a step where one is not as it was.
+        if state.is_trained or _made_no_step(state):
+            state = fall_back_to_valid(places, judge)
+        require_checkpoint(state)
+        return state
     except RunBusyError:
         raise
     except ConflictError as error:
         raise RunBusyError(f"Run {config.run!r} was just taken over by another process. {error}") from error
+
+
+def _made_no_step(state: RunState) -> bool:
+    last = state.segments[-1] if state.segments else None
+    return last is not None and last.outcome in ("failed", "lost") and last.last_step <= last.first_step
 
 
 def require_dead_holder(places: RunPlaces, lease: Lease) -> None:
@@ -115,16 +126,23 @@ def _busy(places: RunPlaces, lease: Lease) -> RunBusyError:
 
 
 def settle_segment(
-    config: RunConfig, places: RunPlaces, lease: Lease, promote: Promote = promote_checkpoint
+    config: RunConfig,
+    places: RunPlaces,
+    lease: Lease,
+    promote: Promote = promote_checkpoint,
+    judge: Judge | None = None,
 ) -> SegmentRecord:
-    """End a segment whose supervisor is gone or has seen the ranks end: promote what it left, record how it ended."""
+    """End a segment whose supervisor is gone or has seen the ranks end: promote what it left, record how it ended.
+
+    `judge` is that of a supervisor, which may have looked at some of its checkpoints before.
+    """
     run, fence = places.manifest.run, lease.fence
     ended = next((r for r in places.manifest.load_head().state.segments if r.fence == fence), None)
     if ended is not None:  # by an earlier attempt, after which the store did not answer any more
         _put_away(places, lease)
         return ended
     said = _wait_for_ranks(config, places, lease)
-    promote_newest(config, places, find_complete_checkpoints(places.store, run, fence), promote)
+    promote_newest(config, places, fence, judge or Judge(config.retry), promote)
     outcome = find_outcome(places.store, run, fence)
     state = places.manifest.load_head().state
     resume_step = state.promoted.step if state.promoted else 0

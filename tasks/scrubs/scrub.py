@@ -4,15 +4,21 @@ That is the checkpoints that are kept, ledger and history that they vouch for, t
 the data sets. Invariant: what
 training deletes meanwhile is no rot: a checkpoint is called damaged only if the manifest, read again afterwards, still
 keeps it.
-A damaged checkpoint of a run that nobody trains is set aside at once, so that the next resume loses no time over it;
-all else is told and left as it is.
+A damaged checkpoint of a run that nobody trains is set aside, so that the next resume loses no time over it; all else
+is told and left as it is, also one that cannot be read: the next start of the run looks at it for longer than a scrub.
 """
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
-from storage.checkpoints.rereading import Rereader, find_newest_history, find_newest_part, promises_of_dataset
+from storage.checkpoints.rereading import (
+    REREAD_SECONDS,
+    Rereader,
+    find_newest_history,
+    find_newest_part,
+    promises_of_dataset,
+)
 from storage.datasets import MANIFEST_NAME, dataset_key, find_dataset, load_dataset
 from storage.errors import (
     ConfigurationError,
@@ -20,13 +26,14 @@ from storage.errors import (
     CorruptManifestError,
     CorruptObjectError,
     IncompatibleRunError,
+    ObjectUnreadableError,
     RunMissingError,
 )
 from storage.objects.addresses import run_address
 from storage.objects.store import Store
+from storage.rollbacks.setting_aside import set_aside
 from storage.runs.manifest import Manifest, find_runs
 from storage.runs.run_state import CheckpointRecord, RunState
-from storage.runs.transitions import set_aside
 from tasks.reports.set_aside import describe_setback
 from tasks.telling.alerts import ROT, alert
 from tasks.telling.announce import warn
@@ -36,6 +43,8 @@ ADVICE = {
     "manifest": "`holdfast recover` with the run's address goes on from the entry before it, if you agree.",
     "checkpoint": "A process holds the run's lease, one that trains it or one that was killed (`holdfast status` says "
     "which), so nothing was set aside: the next start of the run goes by the newest valid checkpoint.",
+    "unreadable": "Nothing was set aside: the next start of the run looks at it again, and waits for it, before it "
+    "goes by an older one.",
     "ledger": "The model is not touched by this, but an audit cannot prove these steps any more.",
     "start": "A run needs its first weights only while it has no valid checkpoint. Restore them from a backup of the "
     "store.",
@@ -62,6 +71,7 @@ class Rot:
     step: int | None = None
     is_set_aside: bool = False
     setback: str | None = None  # what it means for the run that a checkpoint was set aside
+    is_unreadable: bool = False  # missing, or not to be read just now
     is_replaced: bool = False  # a data set that is sound, and not the one that the run was begun with
 
     @property
@@ -69,8 +79,10 @@ class Rot:
         if self.is_replaced:
             return self.broken[0]
         what = f"The {self.kind} {self.resource}" + (f" of step {self.step:,}" if self.step is not None else "")
-        advice = " ".join(filter(None, [SET_ASIDE, self.setback])) if self.is_set_aside else ADVICE[self.kind]
-        return f"{what} is damaged. {' '.join(self.broken)} {advice}"
+        kind = "unreadable" if self.kind == "checkpoint" and self.is_unreadable else self.kind
+        advice = " ".join(filter(None, [SET_ASIDE, self.setback])) if self.is_set_aside else ADVICE[kind]
+        found = "cannot be read" if self.is_unreadable else "is damaged"
+        return f"{what} {found}. {' '.join(self.broken)} {advice}"
 
 
 @dataclass
@@ -94,10 +106,11 @@ class Scrub:
         manifest = Manifest(self.store, run)
         try:
             state = manifest.load_head().state
-        except CorruptManifestError as error:
+        except (CorruptManifestError, ObjectUnreadableError) as error:
             self._tell(Rot("manifest", run, f"{run_address(self.store, run)}/manifest", [str(error)]))
             self.runs.append(run)
             return
+        self.reader.reread_seconds = reread_seconds(state)
         for record in state.kept:
             self._look_at_checkpoint(manifest, record)
         for record in state.kept:
@@ -116,16 +129,18 @@ class Scrub:
         if not broken:
             self._look_at_history(manifest.run, record)
         else:
-            words = [promise.message for promise in broken]
-            after = _set_aside(manifest, record, " ".join(words)) if state.lease is None else None
+            words, is_unreadable = [promise.message for promise in broken], all(p.is_unreadable for p in broken)
+            is_left = is_unreadable or state.lease is not None
+            after = None if is_left else _set_aside(manifest, record, " ".join(words))
             setback = describe_setback(after) if after is not None else None
             address = f"{self.store.address}/{record.path}"
-            self._tell(Rot("checkpoint", manifest.run, address, words, record.step, after is not None, setback))
+            rot = Rot("checkpoint", manifest.run, address, words, record.step, after is not None, setback)
+            self._tell(replace(rot, is_unreadable=is_unreadable))
 
     def _look_at_ledger(self, run: str, record: CheckpointRecord) -> None:
         try:
             newest = find_newest_part(self.store, record)
-        except CorruptObjectError:
+        except (CorruptObjectError, ObjectUnreadableError):
             return  # damaged, which was told, or deleted meanwhile
         broken = self.reader.find_broken_part(newest, self._parts)
         if broken is not None:
@@ -134,7 +149,7 @@ class Scrub:
     def _look_at_history(self, run: str, record: CheckpointRecord) -> None:
         try:
             newest = find_newest_history(self.store, record)
-        except CorruptObjectError:
+        except (CorruptObjectError, ObjectUnreadableError):
             return  # damaged, which was told, or deleted meanwhile
         broken = self.reader.find_broken_history(newest, self._parts)
         if broken is not None:
@@ -223,12 +238,18 @@ def expect_bytes(store: Store, run: str | None) -> int:
         try:
             state = Manifest(store, name).load_head().state
             dataset = None if state.dataset_digest in digests else find_dataset(store, state.dataset_digest)
-        except (CorruptManifestError, CorruptObjectError, IncompatibleRunError, RunMissingError):
+        except (CorruptManifestError, CorruptObjectError, ObjectUnreadableError, IncompatibleRunError, RunMissingError):
             continue  # told by the scrub itself
         digests.add(state.dataset_digest)
         num_bytes += sum(record.num_bytes for record in state.kept)
         num_bytes += sum(promise.num_bytes or 0 for promise in promises_of_dataset(dataset)) if dataset else 0
     return num_bytes
+
+
+def reread_seconds(state: RunState) -> float:
+    """After how long what is wrong with this run's objects is read again: its own `retry.reread_seconds`."""
+    retry = state.config.get("retry")
+    return float(retry.get("reread_seconds", REREAD_SECONDS)) if isinstance(retry, dict) else REREAD_SECONDS
 
 
 def _set_aside(manifest: Manifest, record: CheckpointRecord, reason: str) -> RunState | None:

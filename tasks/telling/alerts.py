@@ -15,6 +15,7 @@ FALLBACK = "holdfast.fallback"
 GATE_REFUSED = "holdfast.gate-refused"
 LOW_DISK = "holdfast.low-disk"
 NO_PROGRESS = "holdfast.no-progress"
+PASSED_OVER = "holdfast.passed-over"
 ROLLBACK = "holdfast.rollback"
 ROT = "holdfast.rot"
 RUN_ENDED = "holdfast.run-ended"
@@ -22,7 +23,8 @@ SAVE_FAILED = "holdfast.save-failed"
 SEGMENT_LOST = "holdfast.segment-lost"
 # All that deployments/alerts.yaml sends on, and that deployments/runbook.md explains.
 EVENTS = (
-    AUDIT_VIOLATION, FALLBACK, GATE_REFUSED, LOW_DISK, NO_PROGRESS, ROLLBACK, ROT, RUN_ENDED, SAVE_FAILED, SEGMENT_LOST,
+    AUDIT_VIOLATION, FALLBACK, GATE_REFUSED, LOW_DISK, NO_PROGRESS, PASSED_OVER, ROLLBACK, ROT, RUN_ENDED, SAVE_FAILED,
+    SEGMENT_LOST,
 )  # fmt: skip
 # A server refuses an event of more than 1.5 MB, and nobody reads that much.
 MAX_MESSAGE_CHARACTERS = 20_000

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 from storage.checkpoints.checkpoints import load_checkpoint
-from storage.errors import CorruptObjectError
+from storage.errors import CorruptObjectError, ObjectUnreadableError
 from storage.objects.addresses import run_address
 from storage.objects.digests import canonical_json, sha256_of_bytes
 from storage.objects.store import Store
@@ -95,7 +95,7 @@ def describe_model(store: Store, state: RunState) -> bytes | None:
     try:
         index = load_checkpoint(store, record.path, record.digest).index
         described["files"] = {name: file.sha256 for name, file in sorted(index.files.items())}
-    except CorruptObjectError:
+    except (CorruptObjectError, ObjectUnreadableError):
         pass  # `holdfast verify` and a scrub say so; the hashes above are the manifest's
     described |= {"run": state.run, "dataset_digest": state.dataset_digest, "test_metrics": tested.metrics}
     return _as_file(described)

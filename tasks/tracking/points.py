@@ -11,7 +11,7 @@ from typing import Any
 
 from storage.checkpoints.checkpoints import STATE_NAME
 from storage.checkpoints.history import newest_part_of
-from storage.errors import CorruptObjectError
+from storage.errors import CorruptObjectError, ObjectUnreadableError
 from storage.objects.history import walk_history
 from storage.objects.store import Store
 from storage.runs.run_state import RunState
@@ -79,7 +79,7 @@ def _read_entries(store: Store, state: RunState, after_step: int) -> list[Mappin
             parts.append(content.entries)
             if _first_step(content.entries) <= after_step:
                 break
-    except CorruptObjectError:
+    except (CorruptObjectError, ObjectUnreadableError):
         pass  # the report says so, and a scrub
     return parts
 

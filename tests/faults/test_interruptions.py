@@ -41,6 +41,7 @@ SETTINGS = {
     "checkpoint__every_steps": 10,
     "validation__every_steps": 45,
     "retry__delay_seconds": 0.1,
+    "retry__reread_seconds": 0.1,
 }
 
 
@@ -230,12 +231,15 @@ def test_damaged_checkpoints_are_named_and_set_aside(interrupted: Interrupted) -
     assert interrupted.verified.returncode == 1
     assert interrupted.verified.stdout.count("DAMAGED") == 2
     assert {record["step"] for record in interrupted.status["set_aside"]} == set(interrupted.damaged_steps)
-    assert interrupted.status["segments"][3]["first_step"] < min(interrupted.damaged_steps)
+    unread, following = interrupted.status["segments"][3:5]
+    assert (unread["outcome"], unread["first_step"]) == ("failed", max(interrupted.damaged_steps))
+    assert "could not be read" in unread["cause"]
+    assert following["first_step"] < min(interrupted.damaged_steps)
     assert interrupted.runner.call("verify").returncode == 0
 
 
 def test_killed_at_a_random_moment_it_is_lost_and_the_next_command_goes_on(interrupted: Interrupted) -> None:
-    killed, following = interrupted.status["segments"][3:5]
+    killed, following = interrupted.status["segments"][4:6]
     assert killed["outcome"] == "lost"
     assert following["first_step"] == killed["last_step"] - killed["steps_lost"]
 
@@ -248,7 +252,7 @@ def test_one_rank_is_killed_and_the_flow_goes_on_by_itself_while_a_second_comman
     assert f"is being trained by process {interrupted.holder}" in interrupted.refused.stderr
     assert "Traceback" not in interrupted.refused.stderr
     assert interrupted.exit_codes["rank killed"] == 0, interrupted.runner.log.read_text()
-    lost, *following = interrupted.status["segments"][4:]
+    lost, *following = interrupted.status["segments"][5:]
     assert lost["outcome"] in ("failed", "lost") and [segment["outcome"] for segment in following] == ["completed"]
     assert f"(process {interrupted.killed_rank}) was killed with SIGKILL" in lost["cause"]
 

@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 import torch
 
-from storage.checkpoints.checkpoints import find_complete_checkpoints, verify_checkpoint
+from storage.checkpoints.checkpoints import verify_checkpoint
 from storage.objects.local_store import LocalStore
 from tests.helpers.datasets import publish_small_dataset
 from tests.helpers.processes import train_segment
+from tests.helpers.runs import find_complete_checkpoints
 from tests.helpers.training import make_spec, read_log, train_forked, train_to_end
 from training.saving.host_memory import HostMemory
 from training.specification import SegmentSpec

@@ -7,10 +7,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from storage.checkpoints.checkpoints import FoundCheckpoint, find_complete_checkpoints, verify_checkpoint
+from storage.checkpoints.checkpoints import FoundCheckpoint, verify_checkpoint
 from storage.objects.local_store import LocalStore
 from storage.runs.ledger import LedgerHeader, walk_ledger
 from tests.helpers.datasets import publish_small_dataset
+from tests.helpers.runs import find_complete_checkpoints
 from tests.helpers.training import make_spec, read_log, train_forked
 from training.specification import SegmentSpec
 from training.world import World

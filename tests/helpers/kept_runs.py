@@ -13,6 +13,8 @@ from tests.helpers.runs import lease_run, make_checkpoint, record_of
 
 # The steps that each of two segments saved.
 SEGMENTS = ((10, 20), (30,))
+# What is damaged is read a second time at once.
+CONFIG = {"retry": {"reread_seconds": 0}}
 
 
 def make_kept_run(store: Store, folder: Path, run: str = "run") -> Manifest:
@@ -21,7 +23,7 @@ def make_kept_run(store: Store, folder: Path, run: str = "run") -> Manifest:
     manifest = Manifest(store, run)
     manifest.create(
         RunState(
-            run=run, created_at=1.0, config={}, dataset_digest=dataset.digest, steps_total=100,
+            run=run, created_at=1.0, config=CONFIG, dataset_digest=dataset.digest, steps_total=100,
             dataset_sha256=dataset_sha256(store, dataset.digest),
         )
     )  # fmt: skip

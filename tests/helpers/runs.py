@@ -12,6 +12,8 @@ from storage.checkpoints.checkpoints import (
     CheckpointIndex,
     FoundCheckpoint,
     checkpoint_path,
+    list_complete_checkpoints,
+    load_checkpoint,
     put_checkpoint_file,
     write_index,
 )
@@ -22,8 +24,11 @@ from storage.runs.ledger import LEDGER_SCHEMA, LedgerHeader, LedgerPart, write_l
 from storage.runs.manifest import Manifest
 from storage.runs.run_state import CheckpointRecord, RunState
 from storage.runs.transitions import take_lease
+from tasks.configuration import RetryConfig
 
 BATCH_SIZE = 8
+# For verdicts without waiting: what cannot be read at one look is so for good, what differs is read again at once.
+QUICK = RetryConfig(store_seconds=0, reread_seconds=0)
 
 
 def make_run(store: Store, run: str = "run", steps: int = 100) -> Manifest:
@@ -100,6 +105,11 @@ def _write_empty_ledger(store: Store, folder: Path, run: str, step: int, fence: 
         run=run, fence=fence, first_step=0, end_step=step, world_size=1, dataset_digest="d" * 64, previous=None
     )
     return write_ledger_part(store, header, LEDGER_SCHEMA.empty_table(), folder)
+
+
+def find_complete_checkpoints(store: Store, run: str, fence: int) -> list[FoundCheckpoint]:
+    """The complete checkpoints of a segment, newest first; each must have an index."""
+    return [load_checkpoint(store, path) for _, path in list_complete_checkpoints(store, run, fence)]
 
 
 def record_of(found: FoundCheckpoint) -> CheckpointRecord:

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from storage.checkpoints.checkpoints import find_complete_checkpoints
 from storage.checkpoints.results import find_evaluation
 from storage.datasets import DatasetManifest, dataset_sha256
 from storage.objects.local_store import LocalStore
@@ -17,6 +16,7 @@ from tasks.running.launch import hold_lease, make_specification
 from tasks.running.promotion import promote_checkpoint
 from tasks.starting.start import bring_first_weights
 from tests.helpers.processes import RankProcesses
+from tests.helpers.runs import find_complete_checkpoints
 from training.evaluating.evaluation import evaluate
 from training.specification import SegmentSpec
 from training.stopping import StopFlag

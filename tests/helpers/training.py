@@ -5,13 +5,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from storage.checkpoints.checkpoints import STATE_NAME, FoundCheckpoint, find_complete_checkpoints
+from storage.checkpoints.checkpoints import STATE_NAME, FoundCheckpoint
 from storage.datasets import DatasetManifest
 from storage.objects.local_store import LocalStore
 from storage.runs.segments import OutcomeRecord, find_outcome
 from tasks.launching.processes import POLL_SECONDS
 from tasks.launching.ranks import Ranks
 from tests.helpers.processes import RankProcesses
+from tests.helpers.runs import find_complete_checkpoints
 from training.configuration import CheckpointConfig, ModelConfig, TrainConfig, ValidationConfig
 from training.specification import ResumePoint, SegmentSpec
 from training.world import World

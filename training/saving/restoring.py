@@ -2,17 +2,20 @@
 
 Each rank reads a share of the files, every byte once, and hashes it on the way; then the files go round. So a restart
 takes no longer on more ranks. Invariant: nothing of a checkpoint is taken over before all ranks have found their shares
-to be what was written; if one has not, all go on to the next older checkpoint.
+to be what was written; if one has not, all read it again, a few times, and then the segment ends. Whether a checkpoint
+is damaged is not for ranks to say: each has one machine's memory, and one machine's way to the store.
 """
 
 import hashlib
 import io
 import json
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -28,8 +31,14 @@ from storage.checkpoints.checkpoints import (
 )
 from storage.checkpoints.tensor_files import find_entries
 from storage.checkpoints.tensor_layout import TensorKind
-from storage.errors import CorruptObjectError, IncompatibleRunError, ObjectMissingError
-from storage.objects.bad_blocks import read_or_damaged
+from storage.errors import (
+    CorruptObjectError,
+    IncompatibleRunError,
+    ObjectMissingError,
+    StoreError,
+    StoreUnavailableError,
+)
+from storage.objects.readable import drop_from_cache, reading
 from storage.objects.store import Store
 from training.pulse import Collective
 from training.saving.exchange import first_trouble
@@ -38,6 +47,11 @@ from training.saving.state_tensors import share_of, view_tensors
 from training.specification import ResumePoint
 from training.trainer import Trainer
 from training.world import World
+
+# Between one read of a checkpoint and the next, by a rank: together short beside the start of another segment.
+PAUSES_SECONDS = (0.5, 1.0, 2.0, 4.0)
+
+_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True)
@@ -72,15 +86,15 @@ class Restorer:
         self._trainer = trainer
 
     def read(self, point: ResumePoint) -> Share:
-        """This rank's share of the checkpoint. A collective; raises `CorruptObjectError` on every rank alike."""
+        """This rank's share of the checkpoint. A collective; raises `StoreUnavailableError` on every rank alike."""
         share, trouble = None, None
         try:
             share = self._read_share(point)
-        except (CorruptObjectError, ObjectMissingError) as error:
-            trouble = str(error)
+        except (CorruptObjectError, StoreError, OSError) as error:
+            trouble = f"{self._world.place}: {error}"
         trouble = first_trouble(self._world, trouble)
         if share is None or trouble is not None:
-            raise CorruptObjectError(str(trouble))
+            raise StoreUnavailableError(f"The checkpoint of step {point.step} could not be read. {trouble}")
         return share
 
     def take_over(self, share: Share) -> None:
@@ -140,13 +154,29 @@ def _misfits_explained(path: str) -> Iterator[None]:
         ) from error
 
 
+def read_patiently(read: Callable[[], _Result]) -> _Result:
+    """What `read` gives, made again a few times: a file system that is away for a second costs no segment.
+
+    All ranks come here with the same answer. Raises what `read` raised last.
+    """
+    for seconds in PAUSES_SECONDS:
+        try:
+            return read()
+        except (CorruptObjectError, StoreUnavailableError):
+            time.sleep(seconds)  # for a store there is nothing to wait on
+    return read()
+
+
 def load_weights(store: Store, point: ResumePoint, model: torch.nn.Module) -> FoundCheckpoint:
-    """Give the model the weights of a checkpoint, hashed while they are read. Raises `CorruptObjectError`."""
-    found = load_checkpoint(store, point.path, point.digest)
+    """Give the model the weights of a checkpoint, hashed while they are read.
+
+    Raises `CorruptObjectError`, and what `reading` raises.
+    """
+    found = read_patiently(lambda: load_checkpoint(store, point.path, point.digest))
     weights = WeightsLoader(model, found)
     for file in _tensor_files(found):
         if file.name in found.index.model_files:
-            weights.take_over(file.name, read_checked(store, found.path, file))
+            weights.take_over(file.name, read_patiently(partial(read_checked, store, found.path, file)))
     weights.require_fit()
     return found
 
@@ -174,16 +204,20 @@ class WeightsLoader:
 
 
 def read_checked(store: Store, folder: str, file: StoredFile) -> Tensor:
-    """The bytes of one file [num_bytes], read once and hashed on the way. Raises `CorruptObjectError`.
+    """The bytes of one file [num_bytes], read once and hashed on the way.
+
+    Raises `CorruptObjectError`, and what `reading` raises.
 
     A copy that is on local disk already will do; if it is not as it should be, the store is asked.
     """
     key = f"{folder}/{file.name}"
     data = torch.empty(file.num_bytes, dtype=torch.uint8)
-    with suppress(OSError):  # what is wrong with a disk is told when it is so again
+    with suppress(OSError, ObjectMissingError):  # what is wrong with a disk is told when it is so again
         if _read_into(data, store.fetch(key, is_checked=True)) == file.sha256:
             return data
-    found = read_or_damaged(store, key, lambda: _read_into(data, store.fetch(key)))
+    drop_from_cache(store, key)
+    with reading(store, key):
+        found = _read_into(data, store.fetch(key))
     if found != file.sha256:
         raise CorruptObjectError(
             f"{key} was changed after it was written: {file.num_bytes} bytes with SHA-256 {file.sha256[:16]}... "

@@ -24,11 +24,10 @@ RECENT_STEPS = 100
 
 
 class CheckpointReport(BaseModel):
-    """A checkpoint, by the key of its folder, that was just completed, or was found to be damaged and why."""
+    """A checkpoint, by the key of its folder, that was just completed."""
 
     path: str
     step: int
-    damage: str | None = None
 
 
 class Report(BaseModel):
@@ -142,10 +141,6 @@ class Reporter:
     def checkpointed(self, path: str, step: int) -> None:
         """A checkpoint is complete: say so at once."""
         self._report(checkpoint=CheckpointReport(path=path, step=step))
-
-    def found_damaged(self, path: str, step: int, damage: str) -> None:
-        """A checkpoint to start from was not as it was written."""
-        self._report(checkpoint=CheckpointReport(path=path, step=step, damage=damage))
 
     def noted(self, note: str) -> None:
         """Something that people should know."""

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType, async_save, save
 
-from storage.checkpoints.checkpoints import find_complete_checkpoints, verify_checkpoint
+from storage.checkpoints.checkpoints import verify_checkpoint
 from storage.datasets import DatasetManifest, load_dataset
 from tests.benchmarks.checkpoints.figures import (
     ALONE,
@@ -38,6 +38,7 @@ from tests.benchmarks.checkpoints.figures import (
 )
 from tests.benchmarks.checkpoints.reading import let_go_of, read_all, read_and_forget
 from tests.benchmarks.other_processes import another_process, compute, write_again_and_again
+from tests.helpers.runs import find_complete_checkpoints
 from training.batches.blocks import Blocks
 from training.batches.leaves import leaf_cut
 from training.batches.source import BatchSource

@@ -34,6 +34,7 @@ SETTINGS = {
     "checkpoint__keep": 3,
     "validation__every_steps": 30,
     "retry__delay_seconds": 0.1,
+    "retry__reread_seconds": 0,
 }
 CORPUS_ROWS = 600
 

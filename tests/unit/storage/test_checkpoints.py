@@ -14,16 +14,15 @@ from storage.checkpoints.checkpoints import (
     INDEX_NAME,
     FoundCheckpoint,
     delete_checkpoint,
-    find_complete_checkpoints,
     list_checkpoint_paths,
     load_checkpoint,
     validate_for_promotion,
     verify_checkpoint,
 )
 from storage.checkpoints.tensor_files import find_non_finite, read_entries, weights_sha256
-from storage.errors import CorruptObjectError
+from storage.errors import CorruptObjectError, ObjectUnreadableError
 from storage.objects.local_store import LocalStore
-from tests.helpers.runs import BATCH_SIZE, make_checkpoint
+from tests.helpers.runs import BATCH_SIZE, find_complete_checkpoints, make_checkpoint
 
 
 @pytest.fixture
@@ -70,7 +69,7 @@ def test_a_missing_file_is_noticed_and_named(store: LocalStore, found: FoundChec
     for path in files_of(store, found):
         original = path.read_bytes()
         path.unlink()
-        with pytest.raises(CorruptObjectError, match=path.name):
+        with pytest.raises(ObjectUnreadableError, match=path.name):
             verify_checkpoint(store, found.path, found.digest)
         path.write_bytes(original)
 
@@ -92,10 +91,12 @@ def test_checkpoints_of_a_segment_are_found_newest_first_and_other_segments_are_
     assert [found.index.step for found in find_complete_checkpoints(store, "run", fence=2)] == [15, 5]
 
 
-def test_a_checkpoint_moved_to_another_step_is_not_found(store: LocalStore, found: FoundCheckpoint) -> None:
+def test_a_checkpoint_moved_to_another_step_is_never_promoted(store: LocalStore, found: FoundCheckpoint) -> None:
     for key in list(store.list_keys(f"{found.path}/")):
         store.write(key.replace("000010-f", "000099-f"), store.read(key))
-    assert [checkpoint.path for checkpoint in find_complete_checkpoints(store, "run", fence=2)] == [found.path]
+    moved = verify_checkpoint(store, found.path.replace("000010-f", "000099-f"))
+    with pytest.raises(CorruptObjectError, match="holds the index of another checkpoint, of step 10"):
+        validate_for_promotion(moved, store, BATCH_SIZE)
 
 
 def test_values_that_are_not_finite_are_never_promoted(store: LocalStore, tmp_path: Path) -> None:
@@ -124,7 +125,7 @@ def test_a_deleted_checkpoint_is_gone_and_a_deletion_cut_off_leaves_none(
     store: LocalStore, found: FoundCheckpoint
 ) -> None:
     store.delete(f"{found.path}/{INDEX_NAME}")  # as far as a kill let it come
-    with pytest.raises(CorruptObjectError, match="missing"):
+    with pytest.raises(ObjectUnreadableError, match="missing"):
         load_checkpoint(store, found.path)
     delete_checkpoint(store, found.path)
     assert list_checkpoint_paths(store, "run") == []

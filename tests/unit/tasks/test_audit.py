@@ -18,8 +18,8 @@ from storage.datasets import DatasetManifest, dataset_key
 from storage.errors import CorruptObjectError
 from storage.objects.digests import sha256_of_file
 from storage.objects.local_store import LocalStore
+from storage.rollbacks.setting_aside import set_aside
 from storage.runs.manifest import Generation, Manifest
-from storage.runs.transitions import set_aside
 from tasks.audits import comparison as audit_comparison
 from tasks.audits.verdict import audit_run
 from tests.helpers.datasets import GROUP_ROWS, SHARD_ROWS, publish_small_dataset

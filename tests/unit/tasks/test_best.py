@@ -8,10 +8,10 @@ import pytest
 from flows.commands.runs import list_runs
 from flows.commands.status import describe_status, render_status
 from storage.objects.local_store import LocalStore
+from storage.rollbacks.setting_aside import moved_back
 from storage.runs.manifest import Manifest
 from storage.runs.run_records import TestedRecord
 from storage.runs.run_state import CheckpointRecord, RunState
-from storage.runs.transitions import moved_back
 from tasks.models.choice import choose_checkpoint
 from tasks.pages.best import describe_best, describe_overfitting
 from tasks.reports.run_page import judge

@@ -4,12 +4,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from flows.commands.status import read_status, render_status
-from storage.checkpoints.checkpoints import find_complete_checkpoints
 from storage.objects.local_store import LocalStore
+from storage.rollbacks.setting_aside import set_aside
 from storage.runs.manifest import Manifest
 from storage.runs.run_records import ChangeRecord
 from storage.runs.run_state import RunState
-from storage.runs.transitions import reconfigure, set_aside
+from storage.runs.transitions import reconfigure
 from tasks.configuration import DataConfig, RunConfig
 from tasks.places import RunPlaces
 from tasks.reports.changes import MAX_TOLD, tell_changes
@@ -17,7 +17,7 @@ from tasks.reports.run_page import judge
 from tasks.running.promotion import promote_checkpoint
 from tasks.running.settle import settle_segment
 from tests.helpers.finished_runs import segments_of, state_of
-from tests.helpers.runs import BATCH_SIZE, lease_run, make_checkpoint, make_run
+from tests.helpers.runs import BATCH_SIZE, find_complete_checkpoints, lease_run, make_checkpoint, make_run
 from tests.helpers.terminals import shown
 from training.configuration import TrainConfig
 

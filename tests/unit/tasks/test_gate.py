@@ -13,7 +13,7 @@ from prefect.events.schemas.events import Event
 from pydantic import ValidationError
 
 from flows.commands.status import describe_state, read_status
-from storage.checkpoints.checkpoints import find_complete_checkpoints, list_checkpoint_paths
+from storage.checkpoints.checkpoints import list_checkpoint_paths
 from storage.checkpoints.strays import delete_strays
 from storage.errors import ConflictError, FencedError, QualityGateError
 from storage.objects.local_store import LocalStore
@@ -27,8 +27,9 @@ from tasks.running.gate import find_refusal, read_figures
 from tasks.running.promotion import promote_checkpoint, promote_newest
 from tasks.running.refused import judge_again
 from tasks.telling.alerts import GATE_REFUSED
+from tasks.verdicts.judge import Judge
 from tests.helpers.cut_off_stores import ProcessGoneError, StoreCutOff
-from tests.helpers.runs import BATCH_SIZE, lease_run, make_checkpoint, make_run
+from tests.helpers.runs import BATCH_SIZE, QUICK, lease_run, make_checkpoint, make_run
 from training.configuration import CheckpointConfig, GateConfig, TrainConfig
 
 STEPS = 40
@@ -146,6 +147,7 @@ class Gated:
             data=DataConfig(text="t", label="l", kind="multiclass"),
             train=TrainConfig(batch_size=BATCH_SIZE, steps=steps),
             checkpoint=CheckpointConfig(gate=gate),
+            retry=QUICK,
         )
 
     def save(self, step: int, validated_step: int | None = None) -> str:
@@ -277,11 +279,11 @@ def test_a_segment_that_was_lost_leaves_the_newest_checkpoint_that_passes(gated:
     gated.promote(gated.save(20))
     gated.save(30, validated_step=20)
     for _ in range(2):  # the second time it is known
-        promote_newest(gated.config(), gated.places, find_complete_checkpoints(gated.store, "run", gated.fence))
+        promote_newest(gated.config(), gated.places, gated.fence, Judge(QUICK))
         state = gated.state
         assert state.promoted is not None and state.promoted.step == 15
         assert [record.checkpoint.step for record in state.refused if not record.is_discarded] == [30]
-    promote_newest(gated.config(GateConfig()), gated.places, find_complete_checkpoints(gated.store, "run", gated.fence))
+    promote_newest(gated.config(GateConfig()), gated.places, gated.fence, Judge(QUICK))
     assert gated.state.promoted is not None and gated.state.promoted.step == 30
     assert gated.state.refused == []
 
@@ -312,12 +314,12 @@ def test_a_refusal_and_a_promotion_after_it_that_are_cut_off_anywhere_are_made_u
         cut_off = StoreCutOff(gated.store, at, ProcessGoneError())
         places = replace(gated.places, store=cut_off, manifest=Manifest(cut_off, "run"))
         try:
-            promote_newest(gated.config(), places, find_complete_checkpoints(cut_off, "run", gated.fence))
+            promote_newest(gated.config(), places, gated.fence, Judge(QUICK))
             gated.end()
             judge_again(gated.config(GateConfig()), places, gated.state)
         except ProcessGoneError:
             if gated.state.lease is not None:
-                promote_newest(gated.config(), gated.places, find_complete_checkpoints(gated.store, "run", gated.fence))
+                promote_newest(gated.config(), gated.places, gated.fence, Judge(QUICK))
                 gated.end()
             state = judge_again(gated.config(GateConfig()), gated.places, gated.state)
             assert state.is_trained and state.refused == []

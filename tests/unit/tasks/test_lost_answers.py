@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from storage.errors import CheckpointUnusableError
 from storage.objects.digests import sha256_of_file
 from storage.objects.local_store import LocalStore
 from storage.runs.holders import this_process
@@ -28,10 +29,10 @@ from tasks.remote.taking_over import begin_watch, goes_on_as_it_is
 from tasks.resuming import by_hand, remember
 from tasks.retrying import Patience
 from tasks.running.launch import hold_lease
-from tasks.running.promotion import set_aside_damaged
 from tasks.running.settle import settle_evaluation
 from tasks.starting.correspondence import Correspondence
 from tasks.starting.start import _put
+from tasks.verdicts import aside
 from tests.helpers.cut_off_stores import StoreLosingAnswers
 from tests.helpers.datasets import publish_small_dataset
 from tests.helpers.holders import dead_process
@@ -88,8 +89,9 @@ def put_aside(config: RunConfig, places: RunPlaces) -> None:
     kept = places.manifest.load_head().state.promoted
     lease = places.manifest.load_head().state.lease
     assert kept is not None and lease is not None
+    damaged = CheckpointUnusableError("a flipped bit", "damaged")
     Patience(config.retry).attempt(
-        "Setting aside", lambda: set_aside_damaged(places, kept.step, kept.path, "a flipped bit", lease.fence)
+        "Setting aside", lambda: aside.put_aside(places, kept.step, kept.path, damaged, lease.fence)
     )
 
 

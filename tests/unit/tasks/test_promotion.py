@@ -1,6 +1,5 @@
 """What is promoted, and what a run falls back to, where a disk or a part beside a checkpoint is damaged."""
 
-import errno
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,11 +12,10 @@ from storage.checkpoints.checkpoints import (
     INDEX_NAME,
     STATE_NAME,
     FoundCheckpoint,
-    find_complete_checkpoints,
     load_checkpoint,
     read_checkpoint_file,
 )
-from storage.errors import CorruptObjectError
+from storage.errors import ObjectUnreadableError
 from storage.objects.history import seal_history
 from storage.objects.local_store import LocalStore
 from storage.runs import manifest as manifests
@@ -27,11 +25,21 @@ from storage.runs.transitions import promote
 from tasks import segment
 from tasks.configuration import DataConfig, RunConfig
 from tasks.places import RunPlaces
-from tasks.running.promotion import fall_back_to_valid, promote_checkpoint, promote_newest
+from tasks.running.promotion import promote_checkpoint, promote_newest
 from tasks.stopping.signals import StopRequest
-from tasks.telling.alerts import FALLBACK
+from tasks.telling.alerts import PASSED_OVER
+from tasks.verdicts.aside import fall_back_to_valid
+from tasks.verdicts.judge import Judge
 from tests.helpers.misread_manifests import MisreadManifests
-from tests.helpers.runs import BATCH_SIZE, lease_run, make_checkpoint, make_run, record_of
+from tests.helpers.runs import (
+    BATCH_SIZE,
+    QUICK,
+    find_complete_checkpoints,
+    lease_run,
+    make_checkpoint,
+    make_run,
+    record_of,
+)
 from training.configuration import CheckpointConfig, TrainConfig
 from training.saving.restoring import StoredFile, read_checked
 from training.watching.reporter import CheckpointReport
@@ -77,18 +85,18 @@ def test_a_checkpoint_is_promoted_whatever_became_of_the_loss_curve_before_it(
     part = seal_history("run", "curve", {"loss": [[1, 0.5]]}, None)
     store.write(part.part.key, part.data)
     fence = lease_run(places.manifest)
-    found = make_checkpoint(store, tmp_path / "files", 10, fence, validated_step=10, history=part.part)
+    make_checkpoint(store, tmp_path / "files", 10, fence, validated_step=10, history=part.part)
     if damage == b"":
         store.delete(part.part.key)
     elif isinstance(damage, str):
         give_a_bad_block(store.root / part.part.key)
     elif damage is not None:
         store.write(part.part.key, damage)
-    record = promote_newest(CONFIG, places, [found])
+    record = promote_newest(CONFIG, places, fence, Judge(QUICK))
     assert record is not None
     state = places.manifest.load_head().state
     assert state.promoted is not None and state.promoted.step == 10 and not state.set_aside
-    assert ("A part of the loss curve is lost" in caplog.text) == (damage is not None)
+    assert ("A part of the loss curve cannot be read" in caplog.text) == (damage is not None)
 
 
 @pytest.mark.parametrize("num_misread", [1, 100])
@@ -119,15 +127,15 @@ def test_a_run_falls_back_from_a_checkpoint_that_its_disk_cannot_read_and_tells(
         places.manifest.commit("promoted", promote(record_of(found), RetentionPolicy(newest=2)))
     places.manifest.commit("ended", lambda state, _: state.model_copy(update={"lease": None}))
     give_a_bad_block(store.root / found.path / name)
-    with pytest.raises(CorruptObjectError, match=f"{name} cannot be read from its disk"):
+    with pytest.raises(ObjectUnreadableError, match=f"{name} cannot be read"):
         read_as_a_rank_does(store, found)
-    state = fall_back_to_valid(places)
+    state = fall_back_to_valid(places, Judge(QUICK))
     assert state.promoted is not None and state.promoted.step == 10
-    assert [record.step for record in state.set_aside] == [20]
+    assert [(record.step, record.verdict) for record in state.set_aside] == [(20, "unreadable")]
     (event,) = told()
-    assert (event.event, event.resource.id) == (FALLBACK, f"holdfast.{store.address}/{found.path}")
+    assert (event.event, event.resource.id) == (PASSED_OVER, f"holdfast.{store.address}/{found.path}")
     assert event.payload.items() >= {"run": "run", "step": 20, "resume_step": 10}.items()
-    assert "is damaged and set aside" in event.payload["message"]
+    assert "cannot be read and is passed over; its files stay" in event.payload["message"]
     assert "The resume point is step 10." in event.payload["message"]
 
 
@@ -135,10 +143,10 @@ def test_a_checkpoint_whose_ledger_the_disk_cannot_read_is_not_promoted_and_the_
     store: LocalStore, places: RunPlaces, tmp_path: Path
 ) -> None:
     fence = lease_run(places.manifest)
-    older, newer = (make_checkpoint(store, tmp_path / "files", step, fence) for step in (10, 20))
+    _, newer = (make_checkpoint(store, tmp_path / "files", step, fence) for step in (10, 20))
     assert newer.index.ledger is not None
     give_a_bad_block(store.root / newer.index.ledger.key)
-    record = promote_newest(CONFIG, places, [newer, older])
+    record = promote_newest(CONFIG, places, fence, Judge(QUICK))
     assert record is not None and record.step == 10
 
 
@@ -153,24 +161,8 @@ def test_the_best_model_is_promoted_before_a_later_checkpoint_that_would_overtak
         for step in (20, 30, 40)
     )
     config = CONFIG.model_copy(update={"checkpoint": CheckpointConfig(keep_best=keep_best)})
-    record = promote_newest(config, places, find_complete_checkpoints(store, "run", fence))
+    record = promote_newest(config, places, fence, Judge(QUICK))
     assert record is not None and record.path == newest.path
     kept = [kept.path for kept in places.manifest.load_head().state.kept]
     assert kept == ([newest.path, best.path] if keep_best else [newest.path])
     assert find_complete_checkpoints(store, "run", fence) == [newest, best][: len(kept)]
-
-
-def test_what_can_be_read_a_moment_later_is_no_damage(store: LocalStore, tmp_path: Path) -> None:
-    """A network file system says so too."""
-    found = make_checkpoint(store, tmp_path / "files", 10, fence=1)
-    read, failures = Path.read_bytes, iter([OSError(errno.EIO, "Input/output error")])
-
-    def read_or_fail(path: Path) -> bytes:
-        for failure in failures:
-            raise failure
-        return read(path)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Path, "read_bytes", read_or_fail)
-        assert load_checkpoint(store, found.path, found.digest) == found
-    assert next(failures, None) is None

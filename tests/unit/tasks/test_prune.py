@@ -8,19 +8,29 @@ from typing import Any
 import pytest
 
 from flows.commands.prune import prune_run
-from storage.checkpoints.checkpoints import find_complete_checkpoints, list_checkpoint_paths, verify_checkpoint
+from storage.checkpoints.checkpoints import list_checkpoint_paths, verify_checkpoint
 from storage.checkpoints.strays import delete_strays, find_strays
 from storage.errors import ConfigurationError, ConflictError, IncompatibleRunError, StoreError
 from storage.objects.local_store import LocalStore
+from storage.rollbacks.setting_aside import set_aside
 from storage.runs.manifest import Manifest
 from storage.runs.retention import RetentionPolicy
 from storage.runs.run_state import RunState, SegmentRecord
-from storage.runs.transitions import end_segment, promote, prune, set_aside
+from storage.runs.transitions import end_segment, promote, prune
 from tasks.configuration import DataConfig, RunConfig
 from tasks.places import RunPlaces
-from tasks.running.promotion import fall_back_to_valid, promote_checkpoint, promote_newest
+from tasks.running.promotion import promote_checkpoint, promote_newest
+from tasks.verdicts.aside import fall_back_to_valid
+from tasks.verdicts.judge import Judge
 from tests.helpers.cut_off_stores import ProcessGoneError, StoreCutOff
-from tests.helpers.runs import BATCH_SIZE, lease_run, make_checkpoint, make_run, record_of
+from tests.helpers.runs import (
+    BATCH_SIZE,
+    QUICK,
+    lease_run,
+    make_checkpoint,
+    make_run,
+    record_of,
+)
 from training.configuration import CheckpointConfig, TrainConfig
 
 CONFIG = RunConfig(
@@ -97,7 +107,7 @@ def due_checkpoint(store: LocalStore) -> str:
 
 def assert_it_resumes(store: LocalStore, step: int) -> None:
     """All that the manifest names is there, byte for byte, and the resume point is where it was to be."""
-    state = fall_back_to_valid(places_of(store))
+    state = fall_back_to_valid(places_of(store), Judge(QUICK))
     assert state.promoted is not None and state.promoted.step == step and len(state.kept) >= 2
     for record in state.kept:
         verify_checkpoint(store, record.path, record.digest)
@@ -255,7 +265,7 @@ def test_a_promotion_cut_off_at_any_operation_is_made_up_for_and_the_next_segmen
             promote_checkpoint(CONFIG, places_of(cut_off), due_checkpoint(store))
         except ProcessGoneError:
             kept_when_cut_off.add(tuple(record.step for record in state_of(store).kept))
-            promote_newest(CONFIG, places_of(store), find_complete_checkpoints(store, "run", fence))
+            promote_newest(CONFIG, places_of(store), fence, Judge(QUICK))
             end_the_segment(store)
             assert_it_resumes(store, 45)
             lease_run(Manifest(store, "run"))

@@ -10,15 +10,8 @@ from typing import Any
 
 import pytest
 
-from storage.runs.run_state import (
-    Divergence,
-    Holder,
-    Lease,
-    NotFiniteMetrics,
-    RefusedRecord,
-    SetAsideRecord,
-    ValidationFigures,
-)
+from storage.runs.run_records import SetAsideRecord
+from storage.runs.run_state import Divergence, Holder, Lease, NotFiniteMetrics, RefusedRecord, ValidationFigures
 from tasks.pages.words import duration, shortened, size
 from tasks.reports.charts import draw_roc
 from tasks.reports.curves import draw_validation

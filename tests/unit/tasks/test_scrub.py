@@ -1,6 +1,7 @@
 """Looking for rot: nothing that a resume or an audit needs is left out, and nothing sound is called rotten."""
 
 import contextlib
+import errno
 import json
 import shutil
 import socket
@@ -16,7 +17,7 @@ from prefect.events.worker import EventsWorker
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from storage.checkpoints import rereading
-from storage.checkpoints.checkpoints import delete_checkpoint, find_complete_checkpoints
+from storage.checkpoints.checkpoints import delete_checkpoint
 from storage.datasets import load_dataset
 from storage.errors import ConfigurationError, RunMissingError
 from storage.objects.addresses import find_run_address
@@ -32,7 +33,7 @@ from tasks.scrubs.scrub import expect_bytes, scrub_store
 from tasks.telling.alerts import ROT, alert
 from tests.helpers.datasets import publish_anew
 from tests.helpers.kept_runs import ended, make_kept_run
-from tests.helpers.runs import lease_run, make_checkpoint, record_of
+from tests.helpers.runs import find_complete_checkpoints, lease_run, make_checkpoint, record_of
 
 # For what would wait for ever; nothing waits so long when all is well.
 PATIENCE_SECONDS = 60
@@ -103,13 +104,13 @@ def test_a_flipped_bit_in_any_of_it_is_named_with_what_was_expected_and_found(st
 
 def test_a_damaged_resume_point_is_set_aside_and_the_next_older_one_takes_its_place(store: LocalStore) -> None:
     newest = state_of(store).kept[0]
-    store.delete(f"{newest.path}/state.json")
+    flip(store, f"{newest.path}/state.json")
     (rot,) = scrub_store(store)["damaged"]
     assert (rot["step"], rot["is_set_aside"], rot["resource"]) == (30, True, f"{store.address}/{newest.path}")
     state = state_of(store)
     assert state.promoted is not None and state.promoted.step == 20
     assert [(record.step, record.path) for record in state.set_aside] == [(30, newest.path)]
-    assert "state.json is missing" in state.set_aside[0].reason
+    assert "state.json was changed" in state.set_aside[0].reason
     assert scrub_store(store)["ok"]
 
 
@@ -155,13 +156,36 @@ def test_what_is_read_wrong_once_and_right_the_second_time_is_no_rot_but_said(
     assert "check the memory and the network" in caplog.text
 
 
-def test_a_file_that_its_disk_cannot_read_any_more_is_rot(store: LocalStore) -> None:
-    path = store.root / state_of(store).kept[1].path / "state.json"
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_file_that_cannot_be_read_is_told_and_nothing_is_set_aside(store: LocalStore, is_there: bool) -> None:
+    before = state_of(store)
+    path = store.root / before.kept[0].path / "state.json"
     path.unlink()
-    path.symlink_to("/proc/self/mem")  # whose first bytes answer with the error of a dying disk
+    if is_there:
+        path.symlink_to("/proc/self/mem")  # whose first bytes answer with the error of a dying disk
     (rot,) = scrub_store(store)["damaged"]
-    assert rot["step"] == 20
-    assert "cannot be read from its disk any more" in rot["message"]
+    assert (rot["step"], rot["is_set_aside"], rot["is_unreadable"]) == (30, False, True)
+    assert ("state.json cannot be read" if is_there else "state.json is missing") in rot["message"]
+    assert "Nothing was set aside" in rot["message"] and "is damaged" not in rot["message"]
+    assert state_of(store) == before
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.ENOENT])
+def test_a_moment_without_checkpoints_leaves_a_run_as_it_was(
+    store: LocalStore, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, real, is_over = state_of(store), Path.open, list[bool]()
+
+    def open_or_fail(path: Path, mode: str = "r", *arguments: Any, **named: Any) -> Any:
+        if not is_over and "/checkpoints/" in str(path):
+            raise OSError(number, "told to fail", str(path))
+        return real(path, mode, *arguments, **named)
+
+    monkeypatch.setattr(Path, "open", open_or_fail)
+    monkeypatch.setattr(rereading, "time", SimpleNamespace(monotonic=lambda: 0.0, sleep=lambda _: is_over.append(True)))
+    result = scrub_store(store)
+    assert is_over and result["ok"] and result["misread"] > 0
+    assert state_of(store) == before
 
 
 def test_runs_of_a_store_share_a_data_set_and_one_that_is_gone_is_told(store: LocalStore, tmp_path: Path) -> None:

@@ -10,7 +10,8 @@ import pytest
 from prefect.utilities.engine import can_ack_control_intent, capture_sigterm
 
 from storage.errors import ConfigurationError, SegmentFailedError
-from storage.runs.run_state import CheckpointRecord, RunState, SegmentRecord, SetAsideRecord
+from storage.runs.run_records import SetAsideRecord
+from storage.runs.run_state import CheckpointRecord, RunState, SegmentRecord
 from tasks.configuration import DataConfig, RunConfig, SegmentConfig
 from tasks.running.getting_on import require_progress
 from tasks.stopping.signals import StopRequest, run_to_end

@@ -22,6 +22,7 @@ from storage.runs.manifest import Manifest
 from storage.runs.segments import OutcomeRecord, find_outcome, write_outcome
 from tasks.launching.meeting import introduce, join
 from tasks.launching.orders import FirstNode, JobOrder, NodeEnd, come_first, load_order, write_node_end
+from tasks.launching.own_folders import require_own_place, why_not_own
 from tasks.launching.place import Place, read_place
 from tasks.launching.processes import POLL_SECONDS
 from tasks.launching.ranks import Meeting, Ranks
@@ -39,6 +40,7 @@ class Node:
 
     def __init__(self, store: Store, order: JobOrder, place: Place, requests: Requests) -> None:
         spec = order.segment
+        require_own_place(Path(spec.scratch), spec.run, spec.fence)
         folder = Path(spec.scratch) / place.node
         self._store, self._order, self._place, self._requests = store, order, place, requests
         self._spec = spec.model_copy(update={"scratch": str(folder)})
@@ -70,12 +72,15 @@ class Node:
         return True
 
     def _make_folder(self, own: FirstNode) -> None:
-        if self._order.private_folder is not None:
-            make_private_folder(Path(self._order.private_folder), "scratch")
         folder = self._spec.scratch_folder
+        if self._order.private_folder is not None:
+            if Path(self._order.private_folder) not in folder.parents:
+                raise ValueError(f"scratch is to be below {self._order.private_folder}, and is {folder.parent}")
+            make_private_folder(Path(self._order.private_folder), "scratch")
         # Of segments before that died with this node; one that came back works for a fence that is over.
-        for left in folder.parents[1].glob(f"*/{self._place.node}"):
-            shutil.rmtree(left, ignore_errors=True)
+        for segment in folder.parents[1].glob("*"):
+            if why_not_own(segment, folder.parents[1]) is None:
+                shutil.rmtree(segment / self._place.node, ignore_errors=True)  # which refuses a link
         folder.mkdir(parents=True)
         (folder / LOG_NAME).write_text(f"node {own.node} on {socket.gethostname()}, {', '.join(own.addresses)}\n")
 

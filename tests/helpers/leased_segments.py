@@ -30,7 +30,9 @@ class LeasedSegment:
         self.manifest = make_run(self.store, RUN)
         dataset = publish_small_dataset(self.store, folder / "work", rows=100)
         self.fence = lease_run(self.manifest, ranks=2)
-        spec = make_spec(self.store, dataset, folder / "segment" / "of" / "this", self.fence, ranks=1, **train or {})
+        spec = make_spec(
+            self.store, dataset, folder / "runs" / RUN / f"{self.fence:08d}", self.fence, ranks=1, **train or {}
+        )
         self.order = JobOrder(segment=spec, cluster=cluster, grace_seconds=grace_seconds)
         record = name_job(cluster, self.store, RUN, self.fence)
         assert record is not None

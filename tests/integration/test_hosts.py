@@ -167,7 +167,7 @@ def test_a_segment_over_three_hosts_goes_over_their_links_and_ends_as_on_one_mac
     store = LocalStore(tmp_path / "store")
     dataset = publish_small_dataset(store, tmp_path / "work", rows=100)
     fence = lease_run(make_run(store, RUN), ranks=len(NAMES))
-    spec = make_spec(store, dataset, tmp_path / "scratch/segment", fence, ranks=1)
+    spec = make_spec(store, dataset, tmp_path / f"scratch/runs/{RUN}/{fence:08d}", fence, ranks=1)
     cluster = ClusterConfig(kind="slurm", nodes=len(NAMES))
     record = name_job(cluster, store, RUN, fence)
     interfaces: dict[str, str] = {}

@@ -66,7 +66,7 @@ def launch(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.M
 
     def make(**train: Any) -> Launched:
         fence = lease_run(make_run(store, RUN), WORLD_SIZE)
-        scratch = tmp_path / f"segment-{fence}"
+        scratch = tmp_path / "runs" / RUN / f"{fence:08d}"
         spec = make_spec(store, dataset, scratch, fence, **{"ranks": WORLD_SIZE // cluster.nodes, **train})
         order = JobOrder(segment=spec, cluster=cluster, grace_seconds=30)
         record = name_job(cluster, store, RUN, fence)

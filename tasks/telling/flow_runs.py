@@ -65,6 +65,25 @@ def call_running(line: Sequence[FlowRun], message: str) -> None:
                 client.set_flow_run_state(flow_run.id, Running(message=message), force=True)
 
 
+def call_suspended(line: Sequence[FlowRun]) -> None:
+    """Say again that the outermost of these is suspended, if it is shown as that, and that those within it are too.
+
+    For their process alone, as the last that it says: what comes before a sign of life does not count as its end.
+    Raises `httpx.HTTPError` and `PrefectException`.
+    """
+    with impatient_client() as client:
+        state = client.read_flow_run(line[-1].id).state
+        if state is None or not state.is_paused():
+            return  # somebody resumed it meanwhile, or ended it
+        for flow_run in line[:-1]:
+            found = client.read_flow_run(flow_run.id).state
+            if found is not None and found.type in UNDER_WAY:
+                # Not to be rescheduled by itself: it goes on within the one around it.
+                within = State[None](type=StateType.PAUSED, name=state.name, message=state.message)
+                client.set_flow_run_state(flow_run.id, within, force=True)
+        client.set_flow_run_state(line[-1].id, state, force=True)
+
+
 def call_crashed(ids: Collection[str], message: str) -> None:
     """Say of flow runs whose process is gone, and of their steps, that they crashed; if they are shown as under way."""
     own = {flow_run.id for flow_run in find_line()}  # Prefect may have begun the same flow run again, in this process

@@ -10,15 +10,16 @@ import pytest
 from prefect import flow, task
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import State
+from prefect.client.schemas.responses import SetStateStatus
 from prefect.runtime import flow_run
 from prefect.settings import PREFECT_API_URL, temporary_settings
-from prefect.states import Cancelled, Cancelling, Completed, Crashed, Running, Scheduled
+from prefect.states import Cancelled, Cancelling, Completed, Crashed, Running, Scheduled, Suspended
 
 from storage.objects.local_store import LocalStore
 from storage.segment_notes import FlowRunsRecord, write_flow_runs
 from tasks.places import RunPlaces
 from tasks.remote.left_running import close_flow_runs
-from tasks.telling.flow_runs import call_running, find_line, is_called_over, is_cancelled, is_to_begin
+from tasks.telling.flow_runs import call_running, call_suspended, find_line, is_called_over, is_cancelled, is_to_begin
 from tests.helpers.prefect_server import find_free_port
 from tests.helpers.runs import lease_run, make_run
 
@@ -58,6 +59,38 @@ def test_a_server_that_is_away_cancels_nothing(prefect_server: dict[str, str]) -
 
     with temporary_settings({PREFECT_API_URL: prefect_server["PREFECT_API_URL"]}):
         assert away() is False
+
+
+@flow
+def outer() -> None: ...
+
+
+@flow
+def within() -> None: ...
+
+
+@pytest.mark.parametrize("is_resumed", [False, True])
+def test_a_suspended_flow_run_is_shown_as_that_again_with_the_one_within_it(
+    is_resumed: bool, prefect_server: dict[str, str]
+) -> None:
+    with (
+        temporary_settings({PREFECT_API_URL: prefect_server["PREFECT_API_URL"]}),
+        get_client(sync_client=True) as client,
+    ):
+        line = [client.create_flow_run(one, state=Running()) for one in (within, outer)]
+        paused: State[None] = Suspended(timeout_seconds=600)
+        client.set_flow_run_state(line[1].id, Scheduled() if is_resumed else paused, force=True)
+        call_suspended(line)
+        inner, outermost = (client.read_flow_run(one.id).state for one in line)
+        assert inner is not None and outermost is not None
+        if is_resumed:
+            assert (inner.name, outermost.name) == ("Running", "Scheduled")
+            return
+        assert (inner.name, outermost.name) == ("Suspended", "Suspended")
+        assert len(client.read_flow_run_states(line[1].id)) == 3
+        assert outermost.state_details.pause_timeout == paused.state_details.pause_timeout
+        # Resumed, the one around it begins it again.
+        assert client.set_flow_run_state(line[0].id, Running()).status == SetStateStatus.ACCEPT
 
 
 @task

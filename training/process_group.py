@@ -1,6 +1,7 @@
 """Which library carries what the ranks tell each other.
 
-Invariant: gradients on GPUs go through NCCL, all that is on the CPU through Gloo.
+Invariant: gradients on GPUs go through NCCL, all that is on the CPU through Gloo. Ranks of one machine open no port but
+on its loopback.
 """
 
 from datetime import timedelta
@@ -25,4 +26,9 @@ def join_process_group(config: TrainConfig, precision: Precision, world: World) 
         own = dist.HashStore()  # type: ignore[attr-defined]
         dist.init_process_group(backend, timeout=COLLECTIVE_TIMEOUT, store=own, rank=0, world_size=1)
         return
-    dist.init_process_group(backend, timeout=COLLECTIVE_TIMEOUT)
+    if world.meeting_file is None:
+        dist.init_process_group(backend, timeout=COLLECTIVE_TIMEOUT)
+        return
+    files = dist.FileStore(str(world.meeting_file), world.size)  # type: ignore[attr-defined]
+    files.set_timeout(COLLECTIVE_TIMEOUT)
+    dist.init_process_group(backend, timeout=COLLECTIVE_TIMEOUT, store=files, rank=world.rank, world_size=world.size)

@@ -3,19 +3,26 @@
 import os
 import socket
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from training.pulse import Pulse
+
+MEETING_VARIABLE = "HOLDFAST_MEETING_FILE"
 
 
 @dataclass(frozen=True)
 class World:
-    """One rank among `size`; `local_rank` is its place among the `local_size` of its machine, and its GPU."""
+    """One rank among `size`; `local_rank` is its place among the `local_size` of its machine, and its GPU.
+
+    All ranks on one machine meet in `meeting_file`; over several, at torchrun's address.
+    """
 
     rank: int
     size: int
     local_rank: int
     local_size: int
     pulse: Pulse = field(default_factory=Pulse, compare=False)  # what it tells of where it is
+    meeting_file: Path | None = field(default=None, compare=False)
 
     @property
     def is_first(self) -> bool:
@@ -38,4 +45,5 @@ def read_world() -> World:
     """The world as the launcher describes it in the environment, by torchrun's names. For entry points alone."""
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
     rank, size, local_rank, local_size = (int(os.environ[name]) for name in names)
-    return World(rank, size, local_rank, local_size)
+    meeting_file = os.environ.get(MEETING_VARIABLE)
+    return World(rank, size, local_rank, local_size, meeting_file=Path(meeting_file) if meeting_file else None)

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+import uuid
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +21,7 @@ from typing import Self
 import psutil
 
 from storage.logs import LOG_NAME
+from storage.objects.private_folder import PRIVATE_MODE
 from tasks.launching.processes import (
     KILLED_SECONDS,
     POLL_SECONDS,
@@ -36,6 +37,7 @@ from training.specification import SegmentSpec
 from training.stopping import GRACE_VARIABLE, SUPERVISOR_VARIABLE, follow_parent
 from training.watching.rank_lines import prefix_of
 from training.watching.reporter import Report
+from training.world import MEETING_VARIABLE
 
 SPECIFICATION_NAME = "segment.json"
 # What torchrun would say to the only rank.
@@ -51,6 +53,9 @@ CHANGES_BITS = re.compile(r"TORCH_ALLOW_TF32_CUBLAS_OVERRIDE|TORCH_BLAS_PREFER_\
 LOOPBACK = "lo"
 TORCHRUN = "torch.distributed.run"
 STACKS_SECONDS = 2.0
+MEETING_FOLDER = "meeting"
+# Torchrun would open a port for its ranks to meet at, whether or not they do.
+NO_PORT = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 HELD = (
     "Ranks that were killed do not end: the kernel holds them, in a file system or a driver that does not answer (a "
     "file server that is away, a GPU that was lost). Nobody waits for them any longer. Look at `dmesg` on this machine."
@@ -85,14 +90,21 @@ class Ranks:
         self._stop_deadline: float | None = None
         specification = spec.scratch_folder / SPECIFICATION_NAME
         is_alone = spec.train.ranks == 1 and meeting is None
-        self._command = [sys.executable, *_arguments(spec.train.ranks, is_alone, meeting), str(specification)]
+        # Where torchrun and its ranks meet on one machine: files, since on a port, which would be open on all
+        # interfaces, torchrun unpickles whatever anybody puts there.
+        self._meeting_folder = spec.scratch_folder / f"{MEETING_FOLDER}-{uuid.uuid4().hex}"
+        how = _how_on_one_machine(self._meeting_folder) if meeting is None else _how_among_nodes(meeting)
+        self._command = [sys.executable, *_arguments(spec.train.ranks, is_alone, how), str(specification)]
         self._environment = _environment(spec.train, spec.scratch_folder, grace_seconds, is_alone, meeting)
+        if meeting is None and not is_alone:
+            self._environment |= NO_PORT | {MEETING_VARIABLE: str(self._meeting_folder / "ranks")}
         self._reports = ReportFollower(spec.progress_file)
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
         folder = self._spec.scratch_folder
         folder.mkdir(parents=True, exist_ok=True)
+        self._meeting_folder.mkdir(mode=PRIVATE_MODE)
         (folder / SPECIFICATION_NAME).write_text(self._spec.model_dump_json(), encoding="utf-8")
         with (folder / LOG_NAME).open("ab") as log:
             self._process = subprocess.Popen(
@@ -187,29 +199,40 @@ class Ranks:
         return self._process
 
 
-def _arguments(ranks: int, is_alone: bool, meeting: Meeting | None) -> list[str]:
-    """Python's, in front of the specification's path."""
+def _arguments(ranks: int, is_alone: bool, how: list[str]) -> list[str]:
+    """Python's, in front of the specification's path; `how` torchrun and its ranks meet."""
     worker = ["-m", WORKER]
     if is_alone:
         return ["-u", *worker]
-    if meeting is None:
-        how = ["--standalone", "--local-addr=127.0.0.1"]
-    else:
-        conf = f"is_host={int(meeting.is_host)},join_timeout={meeting.join_seconds:.0f},last_call_timeout=1"
-        how = [
-            f"--nnodes={meeting.num_nodes}",
-            "--rdzv-backend=c10d",
-            f"--rdzv-id={meeting.name}",
-            f"--rdzv-endpoint={meeting.endpoint}",
-            f"--rdzv-conf={conf}",
-            f"--local-addr={meeting.own_address}",
-        ]
     return ["-m", TORCHRUN, *how, f"--nproc-per-node={ranks}", *worker]
+
+
+def _how_on_one_machine(folder: Path) -> list[str]:
+    return [
+        "--nnodes=1",
+        "--rdzv-backend=c10d",
+        "--rdzv-id=this-machine",
+        f"--rdzv-endpoint={folder / 'torchrun'}",
+        "--rdzv-conf=store_type=file",
+        "--local-addr=127.0.0.1",
+    ]
+
+
+def _how_among_nodes(meeting: Meeting) -> list[str]:
+    conf = f"is_host={int(meeting.is_host)},join_timeout={meeting.join_seconds:.0f},last_call_timeout=1"
+    return [
+        f"--nnodes={meeting.num_nodes}",
+        "--rdzv-backend=c10d",
+        f"--rdzv-id={meeting.name}",
+        f"--rdzv-endpoint={meeting.endpoint}",
+        f"--rdzv-conf={conf}",
+        f"--local-addr={meeting.own_address}",
+    ]
 
 
 def _environment(
     train: TrainConfig, scratch: Path, grace_seconds: float, is_alone: bool, meeting: Meeting | None
-) -> Mapping[str, str]:
+) -> dict[str, str]:
     """What the numerical libraries read at load time. The number of threads decides the last bits of a sum."""
     threads = str(train.threads)
     interface = LOOPBACK if meeting is None else meeting.interface

@@ -7,7 +7,7 @@ same checkpoint; the command `holdfast audit` always looks anew.
 from typing import Any
 
 from storage.checkpoints.results import audit_key, find_result, write_result
-from storage.errors import LedgerViolationError
+from storage.errors import LedgerViolationError, ObjectUnreadableError
 from storage.objects.addresses import run_address
 from storage.runs.run_state import CheckpointRecord
 from tasks.audits.verdict import audit_run
@@ -17,32 +17,53 @@ from tasks.places import RunPlaces, open_places
 from tasks.retrying import Patience
 from tasks.step import step
 from tasks.telling.alerts import AUDIT_VIOLATION, alert
-from tasks.telling.announce import announce
+from tasks.telling.announce import announce, warn
 from tasks.telling.server import show
+
+# Violations that may be those of one bad second: a part, or the checkpoint that names the newest one, cannot be read.
+UNREADABLE = ("part_missing", "checkpoint")
 
 
 @step("audit")
 def audit_ledger(config: RunConfig) -> tuple[bool, str]:
     """Audit the run up to its promoted checkpoint; whether that was not done before.
 
-    Raises `LedgerViolationError`, after an alert was sent.
+    Raises `LedgerViolationError`, after an alert was sent: where a part is not what was written, at two looks, or
+    cannot be read for as long as a checkpoint is waited for.
     """
-    return Patience(config.retry).attempt("Auditing the ledger", lambda: _audit(config, open_places(config)))
+    places = open_places(config)
+    try:
+        return Patience(config.retry).attempt("Auditing the ledger", lambda: _audit(config, places, is_last=False))
+    except ObjectUnreadableError:
+        return Patience(config.retry).attempt("Auditing the ledger", lambda: _audit(config, places, is_last=True))
 
 
-def _audit(config: RunConfig, places: RunPlaces) -> tuple[bool, str]:
+def _audit(config: RunConfig, places: RunPlaces, is_last: bool) -> tuple[bool, str]:
     promoted = places.manifest.load_head().state.promoted
     assert promoted is not None
     result = _find_proof(places, promoted)
     is_new = result is None
     if result is None:
         announce("Auditing the ledger: which samples trained the model.")
-        result = audit_run(places.store, config.run)
+        result = _look(config, places, is_last)
         show(f"audit-{config.run}", render_markdown(result))
         if not result["ok"]:
             _fail(places, result)
         write_result(places.store, audit_key(promoted.path), {"digest": promoted.digest, "result": result})
     return is_new, sum_up(result)
+
+
+def _look(config: RunConfig, places: RunPlaces, is_last: bool) -> dict[str, Any]:
+    """What an audit finds: a violation only if a second look finds one too."""
+    result = audit_run(places.store, config.run)
+    unread = [violation["message"] for violation in result["violations"] if violation["kind"] in UNREADABLE]
+    if unread and not is_last:
+        raise ObjectUnreadableError(unread[0])
+    if not result["ok"] and not unread:
+        warn(f"{sum_up(result)} It is looked at again in {config.retry.reread_seconds:g} s.")
+        Patience(config.retry).pause(config.retry.reread_seconds)
+        result = audit_run(places.store, config.run)
+    return result
 
 
 def _find_proof(places: RunPlaces, promoted: CheckpointRecord) -> dict[str, Any] | None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from storage.errors import CorruptObjectError, ObjectMissingError
+from storage.errors import CorruptObjectError, ObjectUnreadableError
 from storage.objects.store import Store
 from storage.rollbacks.positions import skipped_ranges
 from storage.runs.ledger import LEDGER_SCHEMA, LedgerHeader, LedgerPart, walk_ledger
@@ -77,7 +77,7 @@ def _walk(store: Store, head: LedgerPart | None, chain: Chain) -> int:
         for part, path, header in walk_ledger(store, head):
             chain.parts.append(ChainPart(part, path, header))
             expected = header.previous
-    except CorruptObjectError as error:
+    except (CorruptObjectError, ObjectUnreadableError) as error:
         assert expected is not None
         _report_broken(chain, expected, error)
         return expected.end_step
@@ -86,9 +86,9 @@ def _walk(store: Store, head: LedgerPart | None, chain: Chain) -> int:
     return 0
 
 
-def _report_broken(chain: Chain, part: LedgerPart, error: CorruptObjectError) -> None:
+def _report_broken(chain: Chain, part: LedgerPart, error: CorruptObjectError | ObjectUnreadableError) -> None:
     """A part that is not what it was: what it said, and what only it vouches for, cannot be looked at."""
-    kind = "part_missing" if isinstance(error.__cause__, ObjectMissingError) else "part_changed"
+    kind = "part_missing" if isinstance(error, ObjectUnreadableError) else "part_changed"
     message = f"The ledger's part of {name_steps(part.first_step, part.end_step)} cannot be used: {error}"
     if part.first_step > 0:
         message += f" Without it the parts of {name_steps(0, part.first_step)} cannot be checked."

@@ -30,6 +30,14 @@ from tasks.telling.announce import warn
 _Result = TypeVar("_Result")
 
 
+class _AwayError(Exception):
+    """The store did not answer: nothing that one of its objects is looked at again for."""
+
+    def __init__(self, error: StoreUnavailableError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
 class Judge:
     """Looks at checkpoints for as long as a verdict takes, unless `is_asked_to_stop` says there is no time."""
 
@@ -45,7 +53,9 @@ class Judge:
         """
         while True:
             try:
-                return self._patience.attempt(f"Reading {path}", partial(self.look, path, read))
+                return self._patience.attempt(f"Reading {path}", partial(self._look_at_it_alone, path, read))
+            except _AwayError as away:
+                raise away.error from away
             except CorruptObjectError as error:
                 self._wait_for_second_look(path, error)
             except ObjectUnreadableError as error:
@@ -66,6 +76,15 @@ class Judge:
         if self._differed_at.pop(path, None) is not None:
             warn(f"{path} was read wrong once, and is as it was written: check this machine's memory and disk.")
         return result
+
+    def _look_at_it_alone(self, path: str, read: Callable[[], _Result]) -> _Result:
+        try:
+            return self.look(path, read)
+        except ObjectUnreadableError:
+            raise
+        except StoreUnavailableError as error:
+            # `read` may promote, too: what became of that is for whoever asked to find out, from the manifest.
+            raise _AwayError(error) from error
 
     def is_due(self, path: str) -> bool:
         """Whether a checkpoint differed so long ago that another look counts as the second one."""

@@ -92,7 +92,7 @@ def test_a_ledger_that_proves_nothing_is_an_alert_and_a_failed_flow_run(
     assert proof.read_bytes() == kept  # what was proven once is not proven again
 
     proof.unlink()
-    failed = audited.call("run")
+    failed = audited.call("run", retry__store_seconds=1, retry__reread_seconds=0)
     assert failed.returncode == 1
     assert "The ledger of run 'audited.Run' has" in words(failed.stderr)
     assert not proof.exists()

@@ -218,7 +218,7 @@ def test_fields_that_came_later_leave_no_trace_where_they_say_nothing(store: Loc
     assert set(heads[0]["kept"][0]) == {
         "step", "path", "digest", "weights_sha256", "num_bytes", "fence", "promoted_at",
     }  # fmt: skip
-    assert set(heads[1]["set_aside"][0]) == {"step", "path", "reason", "set_aside_at"}
+    assert set(heads[1]["set_aside"][0]) == {"step", "path", "reason", "set_aside_at", "digest"}
 
 
 def test_a_metric_and_a_discarded_checkpoint_are_remembered(manifest: Manifest) -> None:

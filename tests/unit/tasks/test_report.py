@@ -184,7 +184,7 @@ def test_damaged_checkpoints_are_listed_with_their_reason() -> None:
     )
     state = records.state.model_copy(update={"set_aside": [damaged]})
     page = Page(render_report(state, {}, None, records.dataset))
-    assert "1 damaged checkpoint set aside" in page.text
+    assert "1 checkpoint set aside or passed over" in page.text
     assert "model.safetensors has another SHA-256" in page.text
 
 

@@ -48,11 +48,15 @@ class Moment:
 
 @dataclass(frozen=True)
 class FileFault:
-    """At the moment: a death, or the operation fails with this errno (a name: ENOSPC), `times` times from then on."""
+    """At the moment: a death, or the operation fails with this errno (a name: ENOSPC), `times` times from then on.
+
+    With `seconds` it fails in each process for so long from the first time on that this process meets it.
+    """
 
     moment: Moment
     effect: str
     times: int | None = 1
+    seconds: float | None = None
     kind: Literal["file"] = "file"
 
 
@@ -120,6 +124,10 @@ class FaultPlan:
     def failing(self, moment: Moment, errno: str, times: int | None = 1) -> "FaultPlan":
         """The operation fails with this errno; None is for as long as the plan is injected."""
         return self.having(FileFault(moment, errno, times))
+
+    def failing_for(self, seconds: float, moment: Moment, errno: str) -> "FaultPlan":
+        """The operation fails with this errno in each process, for so long from its first try on."""
+        return self.having(FileFault(moment, errno, None, seconds))
 
     def disk_full(self, moment: Moment, times: int | None = None) -> "FaultPlan":
         """No space is left from this moment on."""

@@ -68,6 +68,7 @@ class FileOperations:
         # What fails from a moment on goes on failing in processes that are started later.
         lasting = [fault.times != 1 and process.has_fired(index) for index, fault in faults]
         self._counts = [fault.moment.nth - 1 if lasts else 0 for (_, fault), lasts in zip(faults, lasting, strict=True)]
+        self._met_at: dict[int, float] = {}  # by the fault's index, of those that last for some seconds
         self._lock = threading.RLock()
         self.unsynced = UnsyncedFiles()
         trace = process.folder / "trace" / f"{os.getpid()}.jsonl"
@@ -120,7 +121,7 @@ class FileOperations:
     def _fire(
         self, index: int, fault: FileFault, path: str, met: dict[str, Any], half: Callable[[], object] | None
     ) -> None:
-        if not self._process.claim(index, fault.times, **met):
+        if self._is_over(index, fault) or not self._process.claim(index, fault.times, **met):
             return
         if fault.effect == "stop":
             os.kill(os.getpid(), signal.SIGSTOP)
@@ -132,6 +133,10 @@ class FileOperations:
         else:
             number = getattr(errno, fault.effect)
             raise OSError(number, os.strerror(number), path)
+
+    def _is_over(self, index: int, fault: FileFault) -> bool:
+        now = time.monotonic()
+        return fault.seconds is not None and now - self._met_at.setdefault(index, now) > fault.seconds
 
     def _write_trace(self, met: dict[str, Any]) -> None:
         if self._trace is not None:

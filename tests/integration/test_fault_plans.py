@@ -3,6 +3,7 @@
 import signal
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,18 @@ def test_an_operation_fails_as_often_as_the_plan_says(tmp_path: Path, times: int
     assert "No space left on device" in put(plan, tmp_path).stderr
     assert put(plan, tmp_path).returncode == (0 if times else 1)
     assert stored(tmp_path) == (["object-0", "object-1", "object-2"] if times else [])
+
+
+def test_an_operation_fails_for_some_seconds_in_each_process_from_its_first_try_on(tmp_path: Path) -> None:
+    plan = FaultPlan().failing_for(0.2, Moment("command", "link", "runs/RUN/object"), "EIO")
+    tried = textwrap.indent(PUT, " " * 8)
+    again = f"import time\nfor _ in range(2):\n    try:\n{tried}\n    except Exception: time.sleep(1)"
+    for _ in range(2):
+        assert put(plan, tmp_path).returncode == 1
+        fired = len(read_fired(tmp_path / "plan"))
+    assert put(plan, tmp_path, again).returncode == 0
+    assert len(read_fired(tmp_path / "plan")) > fired
+    assert stored(tmp_path) == ["object-0", "object-1", "object-2"]
 
 
 def test_what_fails_from_a_moment_on_fails_in_later_processes_from_the_start(tmp_path: Path) -> None:

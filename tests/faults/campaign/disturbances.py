@@ -7,6 +7,7 @@ error" asks in addition that the disturbed command ended with one message that n
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from tests.faults.campaign.results import Attempt, Verdict
@@ -21,6 +22,8 @@ SYNCED = Moment("rank", "fsync", ".tmp/", nth=5)
 PROMOTED = Moment("command", "link", "promoted step", nth=2)
 FULL, READ_ONLY = "No space left on device", "Read-only file system"
 ONCE = {"retry__attempts": 0}  # what stays as it is need not be met four times
+# From its first look on; a run that is left has a checkpoint to restore, and one to promote.
+SECOND = partial(FaultPlan().failing_for, 1.0)
 LONE = {"train__ranks": 1}  # without torchrun; its run must end as the undisturbed one of several ranks
 
 
@@ -65,6 +68,16 @@ DISTURBANCES = (
         "clear error",
         READ_ONLY,
         settings=ONCE,
+    ),
+    *(
+        Disturbance(f"no checkpoint can be read for a second ({errno}): {who}", SECOND(moment, errno), is_left=True)
+        for errno in ("EIO", "ENOENT")
+        for who, moment in (
+            ("one of two ranks", Moment("rank", "read", "/checkpoints/", rank=1)),
+            ("all ranks", Moment("rank", "read", "/checkpoints/")),
+            ("the command", Moment("command", "read", "/checkpoints/")),
+            ("every process", Moment(operation="read", place="/checkpoints/")),
+        )
     ),
     Disturbance("the clock is set back a day", FaultPlan().clock(-DAY_SECONDS), is_left=True),
     Disturbance("the clock is set forward two days", FaultPlan().clock(2 * DAY_SECONDS), is_left=True),

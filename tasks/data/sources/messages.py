@@ -11,7 +11,11 @@ class BrokenContractError(ContractError):
     def __init__(self, problem: str, expected: str, found: str, remedy: str) -> None:
         lines = (problem, f"  expected: {expected}", f"  found: {found}", f"  what to do: {remedy}")
         super().__init__("\n".join((*lines, "No data set was written.")))
-        self.problem, self.expected, self.found = problem, expected, found
+        self.problem, self.expected, self.found, self._remedy = problem, expected, found, remedy
+
+    def __reduce__(self) -> tuple[type["BrokenContractError"], tuple[str, ...]]:
+        """For a process of a pool, whose errors are told in the process that waits for it."""
+        return type(self), (self.problem, self.expected, self.found, self._remedy)
 
 
 def broken_contract(problem: str, expected: str, found: str, remedy: str) -> ContractError:

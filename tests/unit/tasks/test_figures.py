@@ -65,9 +65,8 @@ def test_what_the_ranks_report_is_shown(state: RunState) -> None:
     assert 0 <= found["holdfast_report_age_seconds", ""] < 60
 
 
-def test_saves_that_are_complete_failed_or_found_damaged_are_told_apart(state: RunState) -> None:
+def test_saves_that_are_complete_or_failed_are_told_apart(state: RunState) -> None:
     figures = SegmentFigures(STORE, state, 1000)
-    figures.heard(Report(phase="restore", step=200, checkpoint=CheckpointReport(path="p", step=200, damage="bits")))
     figures.heard(Report(phase="save", step=300, checkpoint=CheckpointReport(path="q", step=300)))
     figures.heard(Report(phase="train", step=330, alarm="The checkpoint of step 320 could not be written."))
     found = read(figures)

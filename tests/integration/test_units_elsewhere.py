@@ -137,7 +137,7 @@ def test_a_unit_that_fails_in_another_process_is_the_error_that_it_is_here(
     config = text_config(write_parquet(tmp_path / "a.parquet", columns, 50))
     (tmp_path / "a.parquet").write_bytes(damaged((tmp_path / "a.parquet").read_bytes()))
     done = subprocess.run(command_of(config, tmp_path), env=environment, check=False, stderr=subprocess.PIPE, text=True)
-    assert done.returncode and "storage.errors.ContractError: The file" in done.stderr
+    assert done.returncode and "ContractError: The file" in done.stderr
     assert "a.parquet cannot be read to its end" in done.stderr
 
 

@@ -31,7 +31,10 @@ def describe_overfitting(state: RunState) -> str | None:
     values = best.metric, last.metric
     if not all(isinstance(value, float) for value in values) or not float(values[0] or 0) > float(values[1] or 0):
         return None
-    found = f"The model overfits: from step {best.step:,} on validation came to nothing better."
+    found = (
+        f"From step {best.step:,} on no validation gave a better {metric_name(headline_name(state))}. If the "
+        "validation loss rises from there on, the model overfits: see the two curves in the report."
+    )
     train = state.config.get("train")
     has_patience = isinstance(train, dict) and train.get("patience") is not None
     if has_patience or state.ended_early:

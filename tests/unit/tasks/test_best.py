@@ -61,7 +61,11 @@ def test_where_the_best_one_is_gone_or_the_last_one_the_headline_is_of_the_last_
 def test_both_are_told_and_what_it_means_that_the_last_one_is_worse() -> None:
     assert describe_best(complete()) == "best at step 400 (macro-F1 0.8512 in validation), last 0.8150"
     told = describe_overfitting(complete())
-    assert told is not None and "overfits: from step 400 on" in told and "train.patience, for instance 3" in told
+    assert (
+        told is not None
+        and "From step 400 on no validation gave a better macro-F1." in told
+        and "train.patience, for instance 3" in told
+    )
     patient = complete(config={"data": {"kind": "multiclass"}, "train": {"patience": 2}})
     told = describe_overfitting(patient)
     assert told is not None and "train.patience" not in told

@@ -119,7 +119,7 @@ def _run_ranks(config: RunConfig, places: RunPlaces, request: StopRequest) -> No
     with Heartbeat(places, lease.fence, lease.first_step) as heartbeat, wishes:
 
         def take(report: Report) -> None:
-            heartbeat.step = report.step
+            heartbeat.hear(report)
 
         with job, LiveLog(places, lease), console.status("evaluating on the test split"):
             is_hung = supervise(job, watch, request, take)

@@ -17,7 +17,7 @@ from storage.errors import (
 )
 from storage.objects.addresses import run_address
 from storage.runs.holders import this_process
-from storage.runs.run_state import CheckpointRecord, RunState, SegmentRecord
+from storage.runs.run_state import CheckpointRecord, RunState, SegmentRecord, ValidationFigures
 from storage.runs.segments import write_outcome
 from tasks.configuration import RunConfig
 from tasks.launching.job import Job
@@ -70,6 +70,7 @@ class _Segment:
         self._patience = Patience(config.retry, lambda: request.is_made)
         self._judge = Judge(config.retry, lambda: request.is_made)
         self._differed: dict[str, CheckpointReport] = {}
+        self._validation: ValidationFigures | None = None  # the last one that was told
 
     def run(self) -> SegmentRecord:
         config, places = self._config, self._places
@@ -107,7 +108,11 @@ class _Segment:
         def take(report: Report) -> None:
             for listener in audience:
                 listener.show(report)
-            heartbeat.step, heartbeat.phases = report.step, report.phases
+            heartbeat.hear(report)
+            if report.validation is not None and report.validation != self._validation:
+                self._validation = report.validation
+                words = report.validation.describe()
+                announce(f"{words[0].upper()}{words[1:]}.")
             if report.note is not None:
                 warn(report.note)
             if report.alarm is not None:

@@ -97,6 +97,7 @@ def _validate(segment: Segment) -> None:
     # None: asked to stop meanwhile. The validation is still due and is made when the run goes on.
     if metrics is not None:
         not_finite = segment.state.record_validation(metrics, segment.headline)
+        segment.reporter.validated(segment.state.validation_figures())
         if not_finite:
             segment.reporter.noted(_describe_not_finite(segment.state.step, not_finite))
 

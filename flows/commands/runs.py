@@ -57,9 +57,18 @@ def _summarise(store: Store, run: str) -> dict[str, Any]:
     return {
         **{name: status[name] for name in LISTED},
         "goodput": status["time"]["goodput"] if status["time"] else None,
-        "newest_metric": _find_newest_metric(head.state),
+        "live": status["live"],
+        "newest_metric": _find_live_metric(status["live"]) or _find_newest_metric(head.state),
         "error": None,
     }
+
+
+def _find_live_metric(live: dict[str, Any] | None) -> dict[str, Any] | None:
+    """What the ranks that train found in their last validation."""
+    found = live["validation"] if live is not None else None
+    if found is None or found["value"] is None:
+        return None
+    return {"name": found["metric"], "value": found["value"], "step": found["step"], "split": "validation"}
 
 
 def _find_newest_metric(state: RunState) -> dict[str, Any] | None:

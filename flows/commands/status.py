@@ -15,7 +15,7 @@ from storage.runs.holders import is_alive
 from storage.runs.manifest import Generation, Manifest
 from storage.runs.metric_values import describe_not_finite
 from storage.runs.run_records import ByRows
-from storage.runs.run_state import CheckpointRecord, Lease, RunState, SegmentRecord, Throughput
+from storage.runs.run_state import CheckpointRecord, Lease, RunState, SegmentRecord, Throughput, ValidationFigures
 from storage.runs.segments import find_heartbeat
 from tasks.keeping.by_rows import describe_by_rows
 from tasks.pages.best import describe_best, describe_overfitting
@@ -50,6 +50,7 @@ def describe_status(store: Store, head: Generation) -> dict[str, Any]:
         "by_rows": state.by_rows.model_dump(mode="json") if state.by_rows else None,
         "ended_early": state.segments[-1].cause if state.ended_early else None,
         "live_step": _find_live_step(state, life),
+        "live": _find_live_figures(state, life),
         "promoted": _describe_checkpoint(store, state.promoted) if state.promoted else None,
         "kept": [_describe_checkpoint(store, record) for record in state.kept],
         "set_aside": [
@@ -120,6 +121,11 @@ def _read_life(store: Store, state: RunState, lease: Lease) -> dict[str, Any]:
         "is_on_this_machine": is_here,
         "work": lease.work,
         "step": heartbeat.step if heartbeat is not None else lease.first_step,
+        "loss": heartbeat.loss if heartbeat is not None else None,
+        "samples_per_second": heartbeat.samples_per_second if heartbeat is not None else None,
+        "validation": heartbeat.validation.model_dump(mode="json")
+        if heartbeat is not None and heartbeat.validation is not None
+        else None,
         "last_sign_of_life_at": seen_at,
         "silent_seconds": silent_seconds,
         "stopped": stopped,
@@ -138,6 +144,27 @@ def _find_live_step(state: RunState, life: dict[str, Any] | None) -> int | None:
         return None
     reported: int = life["step"]
     return max(reported, state.promoted.step if state.promoted else 0)  # a promotion may be newer than the heartbeat
+
+
+def _find_live_figures(state: RunState, life: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Loss, speed, time left and last validation of a segment under way, as its ranks last reported them."""
+    step = _find_live_step(state, life)
+    if life is None or step is None:
+        return None
+    speed, train = life["samples_per_second"], state.config.get("train")
+    batch_size = train.get("batch_size") if isinstance(train, dict) else None
+    left = (state.steps_total - step) * batch_size / speed if speed and isinstance(batch_size, int) else None
+    figures = {name: life[name] for name in ("loss", "samples_per_second", "validation")}
+    return figures | {"seconds_left": None if left is None else round(left, 1)}
+
+
+def describe_live(live: dict[str, Any]) -> list[str]:
+    """'loss 0.4321', '2,400 samples/s', '3 min left', and the last validation: what is known of them."""
+    words = [] if live["loss"] is None else [f"loss {live['loss']:.4f}"]
+    words += [] if live["samples_per_second"] is None else [f"{live['samples_per_second']:,.0f} samples/s"]
+    words += [] if live["seconds_left"] is None else [f"{duration(live['seconds_left'])} left"]
+    found = live["validation"]
+    return words + ([] if found is None else [ValidationFigures.model_validate(found).describe()])
 
 
 def describe_work(status: dict[str, Any]) -> str | None:
@@ -182,6 +209,8 @@ def render_status(status: dict[str, Any]) -> RenderableType:
         lines.append(Text(f"ended early by {status['ended_early']}"))
     if work := describe_work(status):
         lines.append(Text(_tell_work(status, work)))
+    if work and status["live"] and (told := describe_live(status["live"])):
+        lines.append(Text("; ".join(told)))
     if status["time"]:
         goodput, spent = status["time"]["goodput"], status["time"]["seconds"]
         lines.append(Text(f"goodput {share(goodput)}: of {duration(sum(spent.values()))}, {_tell_rest(spent)}"))

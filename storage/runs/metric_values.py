@@ -10,6 +10,7 @@ from typing import Literal
 
 from pydantic import FiniteFloat
 
+METRIC_WORDS = {"macro_f1": "macro-F1", "auc": "ROC AUC"}
 NotFinite = Literal["nan", "inf", "-inf"]
 MetricValue = FiniteFloat | NotFinite
 

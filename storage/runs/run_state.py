@@ -9,7 +9,7 @@ from typing import Literal
 from pydantic import Field
 
 from storage.objects.history import HistoryPart
-from storage.runs.metric_values import MetricValue, NotFinite
+from storage.runs.metric_values import METRIC_WORDS, MetricValue, NotFinite
 from storage.runs.run_records import ByRows, ChangeRecord, GivenValue, Record, SetAsideRecord, StartRecord, TestedRecord
 
 Outcome = Literal["completed", "budget", "preempted", "diverged", "failed", "lost"]
@@ -106,6 +106,18 @@ class ValidationFigures(Record):
         description="Of all validations so far, this one included; None if none gave a finite value."
     )
     best_step: int | None
+
+    def describe(self) -> str:
+        """'validation at step 400: macro-F1 0.8512, best so far'."""
+        name = METRIC_WORDS.get(self.metric, self.metric)
+        if self.value is None:
+            return f"validation at step {self.step:,}: {name} not defined, as all samples are of one class"
+        found = f"validation at step {self.step:,}: {name} {float(self.value):.4f}"
+        if self.best_step == self.step:
+            return f"{found}, best so far"
+        if self.best_value is None or self.best_step is None:
+            return found
+        return f"{found}, best {self.best_value:.4f} at step {self.best_step:,}"
 
 
 class RefusedRecord(Record):

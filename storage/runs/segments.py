@@ -11,7 +11,7 @@ from storage.objects.addresses import RUNS_FOLDER
 from storage.objects.digests import canonical_json
 from storage.objects.store import Store
 from storage.runs.run_records import Record
-from storage.runs.run_state import Divergence, Outcome, SaveFigures, Throughput
+from storage.runs.run_state import Divergence, Outcome, SaveFigures, Throughput, ValidationFigures
 
 
 class OutcomeRecord(Record):
@@ -50,6 +50,9 @@ class Heartbeat(Record):
     beat: int
     step: int = Field(description="Last step that the ranks reported.")
     phases: dict[str, float] = Field({}, description="Seconds per phase up to then.")
+    loss: float | None = Field(None, description="The last point of the loss curve.")
+    samples_per_second: float | None = None
+    validation: ValidationFigures | None = Field(None, description="The last one of this segment.")
     written_at: float | None = Field(
         None, description="Unix time by the writer's clock, for people; nothing is decided by it."
     )

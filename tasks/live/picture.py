@@ -21,8 +21,8 @@ from tasks.telling.server import LiveArtifact
 from training.watching.reporter import Report
 
 PROGRESS_SECONDS = 10.0
-# Drawing takes a second of a processor. The first page comes so long after the segment began, too.
-PAGE_SECONDS = 60.0
+# Drawing takes a second of a processor. There is a page before the first promotion, too.
+PAGE_SECONDS, FIRST_PAGE_SECONDS = 60.0, 20.0
 
 
 class LivePicture(Companion):
@@ -33,8 +33,8 @@ class LivePicture(Companion):
         self._config = config
         self._places = places
         self._report: Report | None = None
-        self._has_got_on = False
-        self._page_at = time.monotonic() + PAGE_SECONDS
+        self._has_got_on = True  # a segment has begun
+        self._page_at = time.monotonic() + FIRST_PAGE_SECONDS
         self._progress = LiveArtifact(f"progress-{config.run}", "progress")
         self._summary = LiveArtifact(f"run-{config.run}", "markdown")
         self._pictures = {name: LiveArtifact(f"{name}-{config.run}", "image") for name in ("loss", "metrics")}

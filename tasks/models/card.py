@@ -7,9 +7,10 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from storage.runs.metric_values import METRIC_WORDS
 from tasks.models.description import example_row
 from tasks.pages.markdown import markdown_table
-from tasks.pages.words import METRIC_WORDS, count_of, plain
+from tasks.pages.words import count_of, plain
 from tasks.reports.calibration.tables import tell_calibration, thresholds_table
 
 TEMPLATE = "models/model_card.md.jinja"

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from storage.runs.metric_values import MetricValue
+from storage.runs.metric_values import METRIC_WORDS, MetricValue
 from storage.runs.run_state import RunState, SegmentRecord
 
 NOTHING = "\N{EN DASH}"
@@ -25,7 +25,6 @@ OUTCOME_WORDS = {
 }
 _EARLY_WORDS = "ended the run early: validation after validation was no better than the best one"
 _ABANDONED_WORDS = "saved and left when the process that supervised it was killed"
-METRIC_WORDS = {"macro_f1": "macro-F1", "auc": "ROC AUC"}
 _OUTCOME_NOUNS = {"budget": "time budget"}
 _UNITS = ("bytes", "kB", "MB", "GB", "TB", "PB")
 

@@ -8,8 +8,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from storage.runs.metric_values import METRIC_WORDS
 from storage.runs.run_state import RefusedRecord, ValidationFigures
-from tasks.pages.words import METRIC_WORDS, score
+from tasks.pages.words import score
 from training.configuration import GateConfig, TrainConfig
 
 

@@ -12,20 +12,32 @@ from storage.runs.segments import write_heartbeat
 from tasks.beside.companion import Companion
 from tasks.places import RunPlaces
 from tasks.telling.announce import warn
+from training.watching.reporter import Report
 
 HEARTBEAT_SECONDS = 5.0
 
 
 class Heartbeat(Companion):
-    """A context manager. `step` and `phases` are what the ranks reported last; whoever knows them sets them."""
+    """A context manager. `hear` takes what the ranks report."""
 
     def __init__(self, places: RunPlaces, fence: int, first_step: int) -> None:
         super().__init__("heartbeat")
-        self.step = first_step
-        self.phases: dict[str, float] = {}
+        self._seen = Beat(beat=0, step=first_step)
         self._places = places
         self._fence = fence
         self._beat = 0
+
+    def hear(self, report: Report) -> None:
+        """Of this the next beats tell."""
+        speed = report.throughput.samples_per_second if report.throughput else self._seen.samples_per_second
+        self._seen = Beat(
+            beat=0,
+            step=report.step,
+            phases=report.phases,
+            loss=report.loss,
+            samples_per_second=speed,
+            validation=report.validation,
+        )
 
     def _accompany(self) -> None:
         while True:
@@ -35,7 +47,7 @@ class Heartbeat(Companion):
                     self._places.store,
                     self._places.manifest.run,
                     self._fence,
-                    Beat(beat=self._beat, step=self.step, phases=self.phases, written_at=time.time()),
+                    self._seen.model_copy(update={"beat": self._beat, "written_at": time.time()}),
                 )
             except StoreError as error:
                 warn(f"The heartbeat could not be written; the next one is due in {HEARTBEAT_SECONDS:.0f} s: {error}")

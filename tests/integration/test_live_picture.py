@@ -40,6 +40,7 @@ def test_progress_and_page_follow_the_ranks_reports_and_promotions(
 ) -> None:
     monkeypatch.setattr(picture, "PROGRESS_SECONDS", 0.1)
     monkeypatch.setattr(picture, "PAGE_SECONDS", 0.1)
+    monkeypatch.setattr(picture, "FIRST_PAGE_SECONDS", 0.1)
     store = LocalStore(tmp_path / "store")
     places = RunPlaces(store, make_kept_run(store, tmp_path), tmp_path / "scratch", tmp_path / "data")
     api = prefect_server["PREFECT_API_URL"]
@@ -51,9 +52,10 @@ def test_progress_and_page_follow_the_ranks_reports_and_promotions(
         with LivePicture(CONFIG, places) as shown:
             shown.show(Report(phase="train", step=40, loss=0.5, throughput=SPEED))
             assert wait_until(lambda: "progress-run" in read())
-            assert not report.exists()  # no promotion, no page
+            assert wait_until(report.exists)  # from the beginning
+            report.unlink()
             shown.promoted(places.manifest.load_head().state.kept[0])
-            assert wait_until(lambda: "run-run" in read())
+            assert wait_until(report.exists) and wait_until(lambda: "run-run" in read())
             shown.show(Report(phase="train", step=60, loss=0.4))
             assert wait_until(lambda: read()["progress-run"]["data"] == 60)
         return read()

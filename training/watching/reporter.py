@@ -15,7 +15,7 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from storage.runs.run_state import Throughput
+from storage.runs.run_state import Throughput, ValidationFigures
 from training.pulse import Place
 from training.world import World
 
@@ -34,7 +34,7 @@ class Report(BaseModel):
     """One line. `note` is for people, `alarm` for whoever is on call: a save that came to nothing.
 
     `longest_step_seconds` is that of the last RECENT_STEPS steps. `phases` are the seconds per phase so far: of ranks
-    that are killed nobody knows more.
+    that are killed nobody knows more. `validation` is the last one of this segment.
     """
 
     phase: str
@@ -46,6 +46,7 @@ class Report(BaseModel):
     checkpoint: CheckpointReport | None = None
     note: str | None = None
     alarm: str | None = None
+    validation: ValidationFigures | None = None  # the last one so far
 
 
 @dataclass
@@ -84,6 +85,7 @@ class Reporter:
         self._last_report = 0.0
         self._work = _Work()
         self._throughput: Throughput | None = None
+        self._validation: ValidationFigures | None = None
         self._measured_from = (_Work(), self._phase_began)
         self._recent_steps: deque[float] = deque(maxlen=RECENT_STEPS)
         self._last_step_ended = time.monotonic()
@@ -142,6 +144,14 @@ class Reporter:
         """A checkpoint is complete: say so at once."""
         self._report(checkpoint=CheckpointReport(path=path, step=step))
 
+    def validated(self, figures: ValidationFigures) -> None:
+        """What a validation showed: for people, and in the log."""
+        self._validation = figures
+        if self._file is not None:
+            words = figures.describe()
+            print(f"{words[0].upper()}{words[1:]}.", flush=True)
+        self._report()
+
     def noted(self, note: str) -> None:
         """Something that people should know."""
         self._report(note=note)
@@ -186,6 +196,7 @@ class Reporter:
             checkpoint=checkpoint,
             note=note,
             alarm=alarm,
+            validation=self._validation,
         )
         self._file.write(json.dumps(report.model_dump()) + "\n")
         self._file.flush()

@@ -12,6 +12,7 @@ from storage.datasets import Target
 from storage.errors import IncompatibleRunError
 from storage.objects.history import HistoryPart, SealedPart, seal_history
 from storage.runs.metric_values import NotFinite, find_not_finite, metric_value
+from storage.runs.run_state import ValidationFigures
 from training.watching.curve import LossCurve
 
 STATE_FORMAT = 4
@@ -59,6 +60,19 @@ class TrainingState:
         self.best = best | {"value": value, "step": self.step} if is_better else best
         self.num_without_better = 0 if is_better else self.num_without_better + 1
         return find_not_finite(kept)
+
+    def validation_figures(self) -> ValidationFigures:
+        """What the last validation showed; there must be one."""
+        assert self.best is not None
+        last = self.validations[-1]
+        return ValidationFigures(
+            metric=self.best["metric"],
+            value=last["metrics"].get(self.best["metric"]),
+            step=last["step"],
+            num_without_better=self.num_without_better,
+            best_value=self.best["value"],
+            best_step=self.best["step"],
+        )
 
     @property
     def best_step(self) -> int | None:

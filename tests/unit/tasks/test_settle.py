@@ -250,10 +250,11 @@ def test_a_store_that_fails_for_a_moment_costs_beats_and_never_the_heart(
     monkeypatch.setattr(heartbeats, "HEARTBEAT_SECONDS", 0.01)
     store = StumblingStore(tmp_path / "store", num_failures=3)
     with Heartbeat(places_of(store, tmp_path), 4, first_step=12) as heart:
-        heart.step, heart.phases = 17, {"train": 3.0}
+        heart.hear(Report(phase="train", step=17, phases={"train": 3.0}, loss=0.5))
         assert store.has_recovered.wait(60)
     found = find_heartbeat(store, "run", 4)
     assert found is not None and found.beat >= 5 and (found.step, found.phases) == (17, {"train": 3.0})
+    assert found.loss == 0.5
 
 
 def test_no_beat_follows_once_the_lease_is_given_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

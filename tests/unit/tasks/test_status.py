@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from flows.commands.runs import list_runs
 from flows.commands.status import read_status, render_status
 from storage.objects.local_store import LocalStore
 from storage.runs.holders import this_process
 from storage.runs.manifest import Manifest
 from storage.runs.retention import RetentionPolicy
-from storage.runs.run_state import SegmentRecord
+from storage.runs.run_state import SegmentRecord, ValidationFigures
 from storage.runs.segments import Heartbeat, write_heartbeat
 from storage.runs.transitions import end_segment, promote, reconfigure, take_lease
 from tasks.configuration import DataConfig, RunConfig
@@ -183,3 +184,20 @@ def test_a_promotion_that_is_newer_than_the_heartbeat_says_how_far_training_is(
     record = record_of(make_checkpoint(store, tmp_path / "files", 30, fence))
     manifest.commit("promoted", promote(record, RetentionPolicy(newest=3)))
     assert read_status(store, "run")["live_step"] == 30
+
+
+def test_of_a_run_in_training_loss_speed_time_left_and_the_last_validation_are_told(store: LocalStore) -> None:
+    manifest = make_run(store, steps=1000)
+    manifest.commit("set", lambda state, _: state.model_copy(update={"config": {"train": {"batch_size": 64}}}))
+    fence = lease_run(manifest)
+    found = ValidationFigures(metric="macro_f1", value=0.85, step=400, best_value=0.85, best_step=400)
+    figures: dict[str, Any] = {"loss": 0.4321, "samples_per_second": 640.0, "validation": found}
+    write_heartbeat(store, "run", fence, Heartbeat(beat=1, step=500, written_at=time.time(), **figures))
+    status = read_status(store, "run")
+    assert status["live"] == figures | {"validation": found.model_dump(mode="json"), "seconds_left": 50.0}
+    assert "loss 0.4321; 640 samples/s; 50 s left; validation at step 400: macro-F1 0.8500, best so far" in shown(
+        status
+    )
+    (listed,) = list_runs(store)["runs"]
+    assert listed["newest_metric"] == {"name": "macro_f1", "value": 0.85, "step": 400, "split": "validation"}
+    assert listed["live"] == status["live"]

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from storage.runs.run_state import ValidationFigures
 from tasks.launching.reports import ReportFollower
 from training.watching.reporter import Reporter
 from training.world import World
@@ -28,3 +29,23 @@ def test_each_report_has_the_seconds_of_all_phases_up_to_then_and_the_last_one_w
     assert noted["within the save"] == {"start": 7, "train": 10, "save": 1}
     assert noted["within the training"] == {"start": 7, "train": 30, "save": 1}
     assert noted[None] == recorded == {"start": 7, "train": 30, "save": 1}
+
+
+def test_a_validation_is_a_line_of_the_log_and_stays_in_the_reports_that_follow(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    figures = ValidationFigures(metric="auc", value=0.85, step=400, best_value=0.9, best_step=300)
+    reporter = Reporter(tmp_path / "progress.jsonl", World(0, 1, 0, 1), batch_size=8)
+    reporter.validated(figures)
+    reporter.close()
+    assert "Validation at step 400: ROC AUC 0.8500, best 0.9000 at step 300." in capsys.readouterr().out
+    reports = ReportFollower(tmp_path / "progress.jsonl").read()
+    assert [report.validation for report in reports] == [figures, figures]
+
+
+def test_a_validation_is_told_in_words() -> None:
+    figures = ValidationFigures(metric="macro_f1", value=0.8512, step=400, best_value=0.8512, best_step=400)
+    assert figures.describe() == "validation at step 400: macro-F1 0.8512, best so far"
+    undefined = figures.model_copy(update={"metric": "auc", "value": None, "best_value": None, "best_step": None})
+    assert undefined.describe() == "validation at step 400: ROC AUC not defined, as all samples are of one class"
+    assert undefined.model_copy(update={"value": "nan"}).describe() == "validation at step 400: ROC AUC nan"

@@ -99,7 +99,7 @@ class LocalServer:
                         return
                 except httpx.TransportError:
                     pass  # not listening yet
-                time.sleep(POLL_SECONDS)
+                time.sleep(POLL_SECONDS)  # it tells nobody when it begins to listen
         exit_code = self._process.poll()
         self.stop()
         give_up_empty_database(self._folder)

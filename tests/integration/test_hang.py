@@ -121,7 +121,7 @@ def _stop(spec: SegmentSpec, rank: int) -> int:
         if not _holds_a_lock(pid):
             return pid
         os.kill(pid, signal.SIGCONT)
-        time.sleep(0.01)
+        time.sleep(0.01)  # for the rank to get on, and to let go of the lock
 
 
 def _holds_a_lock(pid: int) -> bool:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from storage.checkpoints.checkpoints import list_complete_checkpoints
 from storage.objects.local_store import LocalStore
 from storage.runs.run_state import JobRecord, Lease
 from storage.runs.segments import OutcomeRecord, find_outcome
@@ -50,6 +51,11 @@ class LeasedSegment:
     @property
     def outcome(self) -> OutcomeRecord | None:
         return find_outcome(self.store, RUN, self.fence)
+
+    @property
+    def newest_saved_step(self) -> int | None:
+        saved = list_complete_checkpoints(self.store, RUN, self.fence)
+        return saved[0][0] if saved else None
 
 
 def follow(job: Job, until: Callable[[], bool] = lambda: False) -> None:

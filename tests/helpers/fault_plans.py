@@ -44,6 +44,7 @@ class Moment:
     thread: str | None = None
     caller: str | None = None
     exact: bool = False
+    path: str = ""
 
 
 @dataclass(frozen=True)

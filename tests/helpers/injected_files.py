@@ -53,6 +53,8 @@ def is_at(moment: Moment, met: Mapping[str, Any]) -> bool:
     asked = {name: getattr(moment, name) for name in ("role", "rank", "thread", "operation", "caller")}
     if any(wanted is not None and wanted != met[name] for name, wanted in asked.items()):
         return False
+    if moment.path not in met["path"]:
+        return False
     return bool(met["place"] == moment.place if moment.exact else moment.place in met["place"])
 
 
@@ -103,6 +105,7 @@ class FileOperations:
             "thread": thread,
             "caller": _caller(),
             "operation": operation,
+            "path": path,
         }
         met["place"] = place + _event_of(source, place)
         with self._lock:

@@ -1,5 +1,6 @@
 """Faults that are injected from outside take place where the plan says, as often as it says, and leave their mark."""
 
+import errno
 import signal
 import subprocess
 import sys
@@ -26,11 +27,11 @@ for number in range(3):
 LINKED = Moment("command", "link", "runs/RUN/object")
 
 
-def put(plan: FaultPlan, folder: Path, code: str = PUT) -> "subprocess.CompletedProcess[str]":
+def put(plan: FaultPlan, folder: Path, code: str = PUT, *arguments: str) -> "subprocess.CompletedProcess[str]":
     """Run the code as a command that meets the plan; its store is `folder / "store"`, which is there already."""
     (folder / "store").mkdir(exist_ok=True)
     environment = clean_environment() | plan.environment(folder / "plan", [folder / "store"])
-    line = [sys.executable, "-c", code, "flows.cli", str(folder / "store")]
+    line = [sys.executable, "-c", code, "flows.cli", str(folder / "store"), *arguments]
     return subprocess.run(line, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=240)
 
 
@@ -72,6 +73,23 @@ def test_an_operation_fails_for_some_seconds_in_each_process_from_its_first_try_
     assert put(plan, tmp_path, again).returncode == 0
     assert len(read_fired(tmp_path / "plan")) > fired
     assert stored(tmp_path) == ["object-0", "object-1", "object-2"]
+
+
+def test_one_file_of_many_is_named_by_its_path(tmp_path: Path) -> None:
+    folders = [f"runs/demo/checkpoints/{step:09d}-f00000002" for step in (3, 6)]
+    read = (
+        "import sys\nfrom pathlib import Path\nfor name in sys.argv[3:]:\n"
+        "    try: print((Path(sys.argv[2]) / name / 'index.json').read_text())\n"
+        "    except OSError as error: print(error.errno, error.filename)"
+    )
+    for folder in folders:
+        (tmp_path / "store" / folder).mkdir(parents=True)
+        (tmp_path / "store" / folder / "index.json").write_text("sound")
+    plan = FaultPlan().failing(Moment(operation="read", path=f"/{folders[1]}/"), "EIO", None)
+    for _ in range(2):  # for ever, in every process
+        said = put(plan, tmp_path, read, *folders).stdout
+        assert said == f"sound\n{errno.EIO} {tmp_path / 'store' / folders[1]}/index.json\n"
+    assert {mark["place"] for mark in read_fired(tmp_path / "plan")} == {"runs/RUN/checkpoints/N-fN/index.json"}
 
 
 def test_what_fails_from_a_moment_on_fails_in_later_processes_from_the_start(tmp_path: Path) -> None:

@@ -9,7 +9,18 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property, partial
 
-from tests.faults.campaign import chains, clusters, damage, disturbances, hosts, network, poison, prune_kills, rivals
+from tests.faults.campaign import (
+    bad_sectors,
+    chains,
+    clusters,
+    damage,
+    disturbances,
+    hosts,
+    network,
+    poison,
+    prune_kills,
+    rivals,
+)
 from tests.faults.campaign.points import PHASES, Point
 from tests.faults.campaign.results import Attempt
 from tests.faults.campaign.site import Site
@@ -56,6 +67,9 @@ class Catalogue:
             yield Entry(name, partial(attempt, site))
         for disturbance in disturbances.DISTURBANCES:
             yield Entry(disturbance.name, partial(disturbances.meet, site, disturbance))
+        for which, death in bad_sectors.DEATHS.items():
+            name = f"a checkpoint can never be read again: {which}"
+            yield Entry(name, partial(bad_sectors.go_on_without, site, death))
         yield Entry("cluster: all that happens to Slurm jobs", lambda: clusters.everything_happens(site, self._slurm))
         yield Entry(
             "cluster: the command dies while its Slurm job runs",

@@ -5,7 +5,7 @@ error" asks in addition that the disturbed command ended with one message that n
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -103,12 +103,12 @@ def meet(site: Site, disturbance: Disturbance) -> Attempt:
     return Attempt(1, min(1, len(fired)), "bad" if problem else disturbance.ends_in, problem or "")
 
 
-def continue_to_end(site: Site, runner: Runner) -> str | None:
-    """Run the command once more, undisturbed; what is wrong then, or None."""
+def continue_to_end(site: Site, runner: Runner, unused: Collection[str] = ()) -> str | None:
+    """Run the command once more, undisturbed; what is wrong then, or None. `unused`: see `Site.find_difference`."""
     ended = runner.call("run")
     if ended.returncode != 0:
         return f"continuing ended with {ended.returncode}: {ended.stdout[-300:]}{ended.stderr[-700:]}"
-    return site.find_difference(runner)
+    return site.find_difference(runner, unused=unused)
 
 
 def find_unclear(code: int, said: str, wanted: str = "") -> str | None:

@@ -64,7 +64,10 @@ class StopFlag:
 
     def _judge_signal(self) -> StopReason:
         """Whoever passes a notice on lives. When one of them is killed, Linux sends the signal: see `follow_parent`."""
-        is_abandoned = self._forebears is not None and _find_forebears() != self._forebears
+        forebears = _find_forebears()
+        is_abandoned = self._forebears is not None and (
+            forebears != self._forebears or not _reach_supervisor(forebears)
+        )
         return StopReason.ABANDONED if is_abandoned else StopReason.PREEMPTED
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
@@ -76,8 +79,12 @@ def stacks_file(folder: Path, rank: int) -> Path:
     return folder / f"stacks-{rank:04d}.txt"
 
 
-def follow_parent() -> None:
+def follow_parent(parent: int | None = None) -> None:
     """Ask Linux to send SIGTERM when the parent dies, so that no rank outlives a launcher that was killed.
+
+    One that was killed before Linux was asked, while Python loaded, is noticed by whom this process is a child of now:
+    not of `parent`, where its number is given, and not of a process below the supervisor otherwise. Then this process
+    sends the signal to itself.
 
     SIGUSR1 and SIGUSR2, which a scheduler may send to each process of a job, are the parent's to answer: by default
     they would end this one, and all that it starts.
@@ -85,18 +92,21 @@ def follow_parent() -> None:
     _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
     for number in (signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)
+    if os.getppid() != parent if parent is not None else not _reach_supervisor(_find_forebears()):
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 def end_after_parent(seconds: float) -> None:
-    """End this process so many seconds after its parent was killed, whatever it is at.
+    """End this process so many seconds after its parent was killed, whatever it is at; or from now, if that is over.
 
     A rank that waits for another one's words takes notice of no signal, which Python hands on between two of its own
     instructions; and the one that it waits for may be on a machine that is gone.
     """
     parent = os.getppid()
+    has_parent = _reach_supervisor(_find_forebears())  # asked after the line above: it may be killed at any moment
 
     def follow() -> None:
-        while os.getppid() == parent:
+        while has_parent and os.getppid() == parent:
             time.sleep(PARENT_SECONDS)  # pidfd_open(2) would tell, which the kernels of many a cluster do not have
         time.sleep(seconds)  # the rank's time to save and leave; if it does, the process ends and this with it
         text = f"What launched this rank was killed {seconds:g} s ago, and it has not left since: it ends.\n"
@@ -113,7 +123,7 @@ def _find_forebears() -> list[int]:
     until the last one has ended it still is the parent: its first thread is a zombie already.
     """
     pid = os.getppid()
-    supervisor = int(os.environ.get(SUPERVISOR_VARIABLE, pid))
+    supervisor = _supervisor()
     living = []
     while True:
         is_alive, parent = _read_process(pid)
@@ -122,6 +132,15 @@ def _find_forebears() -> list[int]:
         if pid == supervisor or not is_alive:
             return living
         pid = parent
+
+
+def _reach_supervisor(forebears: list[int]) -> bool:
+    """Whether all live up to the supervisor: the child of a process that was killed is given to another one."""
+    return forebears[-1:] == [_supervisor()]
+
+
+def _supervisor() -> int:
+    return int(os.environ.get(SUPERVISOR_VARIABLE, os.getppid()))
 
 
 def _read_process(pid: int) -> tuple[bool, int]:

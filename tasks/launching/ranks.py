@@ -14,6 +14,7 @@ import time
 import uuid
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -114,7 +115,7 @@ class Ranks:
                 stderr=subprocess.STDOUT,
                 env=self._environment,
                 start_new_session=True,  # Ctrl-C in the terminal reaches the flow alone, which passes it on once
-                preexec_fn=follow_parent,
+                preexec_fn=partial(follow_parent, os.getpid()),
             )
         return self
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from training import stopping
+from training.stopping import SUPERVISOR_VARIABLE
 
 ROOT = Path(__file__).parents[3]
 # Each launches the next one, the last is a rank, with the very ties that the real ones have.
@@ -71,6 +72,42 @@ def test_a_notice_and_a_killed_supervisor_are_told_apart(
             assert first.stdout.readline().strip() == taken_for
         finally:
             first.kill()
+
+
+# A rank whose launcher is killed while its Python loads: nobody is left whose end Linux could tell it.
+LATE = """
+import os, sys, time
+from training.stopping import StopFlag, end_after_parent, follow_parent
+
+launcher = int(sys.argv[1])
+while os.getppid() == launcher:
+    time.sleep(0.01)
+flag = StopFlag()
+flag.listen()
+follow_parent()
+print(flag.reason().name, flush=True)
+end_after_parent(0.1)
+time.sleep(60)
+"""
+
+
+def test_a_rank_whose_launcher_was_killed_before_it_followed_it_is_abandoned_and_ends(tmp_path: Path) -> None:
+    script = tmp_path / "late.py"
+    script.write_text(LATE)
+    launch = f"import os, subprocess, sys; subprocess.Popen([sys.executable, {str(script)!r}, str(os.getpid())])"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), SUPERVISOR_VARIABLE: str(os.getpid())}
+    launched = subprocess.run(
+        [sys.executable, "-c", launch], env=environment, capture_output=True, text=True, timeout=30, check=True
+    )
+    assert launched.stdout == "ABANDONED\n"  # read until the rank has closed it, which is when it ends
+    assert "What launched this rank was killed 0.1 s ago" in launched.stderr
+
+
+def test_a_launcher_whose_parent_ends_between_fork_and_exec_ends_too() -> None:
+    code = "import os\nfrom training.stopping import follow_parent\nfollow_parent(os.getppid() + 1)\nprint('lives')"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    ended = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout) == (-signal.SIGTERM, "")
 
 
 def test_a_process_is_not_taken_for_alive_from_the_moment_on_at_which_it_is_killed() -> None:

@@ -63,8 +63,8 @@ class DiskWatch:
         checkpoint = f" A checkpoint takes {size(self._checkpoint_bytes)}." if self._checkpoint_bytes else ""
         return (
             f"Little space is left where {name} is, {folder}: {size(free)} of {size(total)}, {share(free / total)}."
-            f"{checkpoint} When it is full no checkpoint can be saved: training goes on, and an interruption costs all "
-            "steps since the last one."
+            f"{checkpoint} When it is full, no checkpoint can be saved there, and a segment whose scratch is there "
+            "ends with an error. Each interruption then costs all steps since the last checkpoint."
         )
 
     def _advise(self, name: str) -> str:

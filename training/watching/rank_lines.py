@@ -1,12 +1,14 @@
 """What a rank prints, line by line, each with the rank in front: all ranks of a machine share one log.
 
-Invariant: a line is written in one piece, so lines of two ranks never mix. What libraries print from C does not come
-through here, and has what they put in front of it.
+Invariant: a line is written in one piece, so lines of two ranks never mix; and one that cannot be written, on a full
+disk, is left out, and training goes on. What libraries print from C does not come through here, and has what they put
+in front of it.
 """
 
 import io
 import sys
 import threading
+from contextlib import suppress
 from typing import TextIO
 
 
@@ -28,7 +30,9 @@ class RankLines(io.TextIOWrapper):
     def write(self, text: str, /) -> int:
         with self._lock:
             *whole, self._begun = (self._begun + text).split("\n")
-            if whole:
+            if not whole:
+                return len(text)
+            with suppress(OSError):
                 super().write("".join(f"{self._prefix}{line}\n" for line in whole))
         return len(text)
 
@@ -37,7 +41,8 @@ class RankLines(io.TextIOWrapper):
         with self._lock:
             if self._begun:
                 self.write("\n")
-            super().flush()
+            with suppress(OSError):
+                super().flush()
 
 
 def name_own_lines(rank: int) -> None:

@@ -1,7 +1,7 @@
 """What the first rank reports while it works, as lines of JSON in a local file that the segment task follows.
 
 Invariant: a report never makes training wait, neither for a GPU nor for a disk: it repeats the last loss that was read
-for the loss curve anyway, at most twice a second.
+for the loss curve anyway, at most twice a second. And training does not end because one cannot be written.
 """
 
 import json
@@ -17,6 +17,7 @@ from pydantic import BaseModel
 
 from storage.runs.run_state import Throughput, ValidationFigures
 from training.pulse import Place
+from training.watching.report_file import ReportFile
 from training.world import World
 
 SECONDS_BETWEEN_REPORTS = 0.5
@@ -78,7 +79,7 @@ class Reporter:
         self.pulse = world.pulse
         self.step = 0
         self.loss: float | None = None
-        self._file = path.open("a", encoding="utf-8") if world.is_first else None
+        self._file = ReportFile(path) if world.is_first else None
         self._batch_size = batch_size
         self._phase = "start"
         self._phase_began = time.monotonic() - age_seconds
@@ -198,5 +199,5 @@ class Reporter:
             alarm=alarm,
             validation=self._validation,
         )
-        self._file.write(json.dumps(report.model_dump()) + "\n")
-        self._file.flush()
+        tells_of_an_event = not (checkpoint is None and note is None and alarm is None)
+        self._file.write(json.dumps(report.model_dump()), must_come=tells_of_an_event)

@@ -50,6 +50,12 @@ def test_a_line_is_written_when_it_ends_or_when_it_is_to_be_seen(stream: RankLin
     assert printed(stream) == "[rank3]: begun and ended\n[rank3]: last\n"
 
 
+def test_a_line_for_which_the_disk_has_no_space_is_left_out() -> None:
+    command = [sys.executable, "-u", "-c", PRINTING + "sys.exit(7)", "1"]
+    with Path("/dev/full").open("w") as full:
+        assert subprocess.run(command, stdout=full, stderr=full, check=False).returncode == 7
+
+
 def test_a_traceback_and_text_that_no_encoding_has_are_printed_all_the_same(stream: RankLines) -> None:
     try:
         raise ValueError("\ud800")

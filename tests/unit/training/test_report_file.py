@@ -1,0 +1,70 @@
+"""A progress file on a disk that is full for a while: what must come does, in whole lines; and nobody ends for it."""
+
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from storage.objects.local_store import LocalStore
+from storage.runs.segments import find_outcome
+from tasks.launching.reports import ReportFollower
+from tests.helpers.datasets import publish_small_dataset
+from tests.helpers.training import make_spec
+from training.configuration import DivergenceConfig
+from training.ending import Ending
+from training.watching.curve import LossCurve
+from training.watching.report_file import ReportFile
+from training.watching.reporter import Reporter
+from training.watching.training_state import TrainingState
+from training.world import World
+
+FIRST = World(0, 1, 0, 1)
+
+
+@contextmanager
+def no_file_grows_beyond(num_bytes: int) -> Iterator[None]:
+    """A write up to there is cut off there, and one behind it fails, as on a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_line_that_was_cut_off_is_completed_and_of_the_others_what_must_come_comes(tmp_path: Path) -> None:
+    path = tmp_path / "progress.jsonl"
+    file = ReportFile(path)
+    with no_file_grows_beyond(10):
+        file.write("first", must_come=False)
+        file.write("second", must_come=False)  # four bytes of it
+        file.write("third", must_come=False)
+        file.write("fourth", must_come=True)
+        file.write("fifth", must_come=False)
+        assert path.read_text() == "first\nseco"
+    file.write("sixth", must_come=False)
+    file.close()
+    assert path.read_text() == "first\nsecond\nfourth\nsixth\n"
+
+
+def test_a_rank_goes_on_and_its_checkpoint_is_reported_later(tmp_path: Path) -> None:
+    path = tmp_path / "progress.jsonl"
+    reporter = Reporter(path, FIRST, batch_size=8)
+    with no_file_grows_beyond(0):
+        reporter.checkpointed("runs/small/checkpoints/5", 5)
+        reporter.stepped(6, 0.5, 100, 1)
+    reporter.noted("the disk has space again")
+    reports = ReportFollower(path).read()
+    assert [report.checkpoint and report.checkpoint.step for report in reports] == [5, None]
+    assert reports[-1].step == 6
+
+
+def test_the_outcome_is_recorded_though_no_report_can_be_written(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path / "store")
+    spec = make_spec(store, publish_small_dataset(store, tmp_path / "work", rows=20), tmp_path / "scratch", fence=2)
+    reporter = Reporter(Path("/dev/full"), FIRST, batch_size=8)
+    state = TrainingState(LossCurve(FIRST, 1, DivergenceConfig()))
+    ending = Ending(spec, FIRST, store, reporter, state, age_seconds=0)
+    ending.write("preempted", "asked to stop by a signal")
+    found = find_outcome(store, spec.run, 2)
+    assert found is not None and found.outcome == "preempted"

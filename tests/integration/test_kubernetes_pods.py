@@ -173,13 +173,14 @@ def test_a_server_that_is_away_ends_no_job(
     kubernetes: KubernetesCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(job_module, "ASK_SECONDS", 0.2)
-    job = Job(tmp_path)
+    job = Job(tmp_path, train=ENDLESS)
     with job.launch() as launched:
         follow_until_it_trains(launched)
         kubernetes.is_answering = False
         for _ in range(10):
             assert launched.is_running(0.2)
         kubernetes.is_answering = True
+        launched.stop()
         follow(launched)
-        assert launched.describe_end() is None
-    assert job.outcome is not None and job.outcome.outcome == "completed"
+    assert job.outcome is not None and job.outcome.outcome == "preempted"
+    assert job.newest_saved_step == job.outcome.last_step

@@ -65,6 +65,19 @@ class CheckpointUnusableError(HoldfastError):
         self.verdict = verdict
 
 
+class BestNotReadError(HoldfastError):
+    """A checkpoint is not promoted yet: that would delete the best model's, of which one look, just now, says `error`.
+
+    The checkpoint itself was read whole at the same time: that one's store can be read.
+    """
+
+    def __init__(self, step: int, path: str, error: "CorruptObjectError | ObjectUnreadableError") -> None:
+        super().__init__(f"The best model's checkpoint, of step {step:,}, is to be promoted first: {error}")
+        self.step = step
+        self.path = path
+        self.error = error
+
+
 class NoCheckpointError(HoldfastError):
     """No checkpoint of a run that had some can be used: only a person lets it begin anew at step 0."""
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from storage.errors import (
+    BestNotReadError,
     CheckpointUnusableError,
     ConflictError,
     CorruptObjectError,
@@ -150,6 +151,8 @@ class _Segment:
         except CheckpointUnusableError as unusable:
             require_own_watch(self._places, job, fence)
             put_aside(self._places, found.step, found.path, unusable, fence)
+        except BestNotReadError as best:
+            return self._promote_without(best, found, fence, job)
         except (CorruptObjectError, StoreError) as error:
             if isinstance(error, CorruptObjectError):
                 self._differed[found.path] = found
@@ -159,6 +162,22 @@ class _Segment:
                 f"The checkpoint of step {found.step} could not be promoted. Training goes on; the next checkpoint, "
                 f"or the end of the segment, tries again: {error}"
             )
+        return None
+
+    def _promote_without(
+        self, best: BestNotReadError, found: CheckpointReport, fence: int, job: Job
+    ) -> CheckpointRecord | None:
+        """Promote `found` once there is a verdict on the best model's checkpoint, which that would delete."""
+        require_own_watch(self._places, job, fence)
+        try:
+            self._judge.weigh(best.path, best.error)
+        except CheckpointUnusableError as unusable:
+            put_aside(self._places, best.step, best.path, unusable, fence)
+            return self._promote(found, fence, job)
+        warn(
+            f"The checkpoint of step {found.step} is not promoted yet. Training goes on; the next checkpoint, or the "
+            f"end of the segment, tries again: {best}"
+        )
         return None
 
 

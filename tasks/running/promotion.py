@@ -23,6 +23,7 @@ from storage.checkpoints.checkpoints import (
 from storage.checkpoints.history import newest_part_of
 from storage.checkpoints.strays import delete_strays
 from storage.errors import (
+    BestNotReadError,
     CheckpointUnusableError,
     CorruptObjectError,
     ObjectUnreadableError,
@@ -64,7 +65,8 @@ def promote_checkpoint(
     """Validate the complete checkpoint in `path` and promote it; None if it is sound but does not pass the gate.
 
     With `holder` only while that one watches the segment. Raises `CorruptObjectError` and `ObjectUnreadableError`,
-    neither of which is a verdict yet, `FencedError`, `ConflictError`.
+    neither of which is a verdict yet, `BestNotReadError` for the same of the best model's, `FencedError`,
+    `ConflictError`.
     """
     head = places.manifest.load_head().state
     valid = validate(config, places, head, path, digest)
@@ -104,20 +106,22 @@ def validate(
 def _promote_best_before(config: RunConfig, places: RunPlaces, later: ValidCheckpoint, holder: Holder | None) -> None:
     """Promote the best model's checkpoint, if `later` is a later one and would overtake it: none can then follow.
 
-    It is not promoted yet where the store did not answer, or where nobody supervised the ranks any more.
+    It is not promoted yet where the store did not answer, or where nobody supervised the ranks any more. Raises
+    `BestNotReadError`.
     """
     step = later.figures.best_step if later.figures is not None else None
-    point = places.manifest.load_head().state.promoted
+    state = places.manifest.load_head().state
     if not config.checkpoint.keep_best or step is None:
         return
-    if not (point.step if point else 0) < step < later.record.step:
+    if not (state.promoted.step if state.promoted else 0) < step < later.record.step:
         return
+    put_aside_before = {aside.path for aside in state.set_aside}
     for best_step, path in list_complete_checkpoints(places.store, places.manifest.run, later.record.fence):
-        if best_step == step:
+        if best_step == step and path not in put_aside_before:
             try:
                 promote_checkpoint(config, places, path, None, holder)
             except (CorruptObjectError, ObjectUnreadableError) as error:
-                warn(f"The best model's checkpoint, of step {step:,}, cannot be used and cannot be kept: {error}")
+                raise BestNotReadError(step, path, error) from error
 
 
 def _look_at_history(store: Store, state: Mapping[str, Any]) -> None:
@@ -210,22 +214,45 @@ def promote_newest(
     Those of which `judge` says so are set aside or passed over. One that was refused is looked at again only if another
     gate lets it pass.
     """
-    state = places.manifest.load_head().state
-    promoted = state.promoted
-    passed = {entry.checkpoint.path for entry in state.refused if _is_refused(entry, config)}
-    passed |= {aside.path for aside in state.set_aside}
+    promoted = places.manifest.load_head().state.promoted
     for step, path in list_complete_checkpoints(places.store, places.manifest.run, fence):
-        if path in passed:
+        if path in _find_passed(config, places):
             continue
         if promoted is not None and (step, fence) <= (promoted.step, promoted.fence):
             return None
-        try:
-            record = judge.judge(places, path, partial(promote_one, config, places, path, None))
-            if record is not None:
-                return record
-        except CheckpointUnusableError as unusable:
-            put_aside(places, step, path, unusable, fence)
+        record = _promote_judged(places, step, path, fence, judge, partial(promote_one, config, places))
+        if record is not None:
+            return record
     return None
+
+
+def _promote_judged(
+    places: RunPlaces,
+    step: int,
+    path: str,
+    fence: int,
+    judge: Judge,
+    promote_one: Callable[[str, None], CheckpointRecord | None],
+) -> CheckpointRecord | None:
+    """Promote one checkpoint, or put it aside after a verdict; before it the best model's, if that could not be read.
+
+    None if it is put aside, or does not pass the gate.
+    """
+    try:
+        return judge.judge(places, path, partial(promote_one, path, None))
+    except BestNotReadError as best:
+        _promote_judged(places, best.step, best.path, fence, judge, promote_one)
+        return _promote_judged(places, step, path, fence, judge, promote_one)
+    except CheckpointUnusableError as unusable:
+        put_aside(places, step, path, unusable, fence)
+        return None
+
+
+def _find_passed(config: RunConfig, places: RunPlaces) -> set[str]:
+    """The folders of those that are not promoted, whoever asks: put aside, or refused by a gate that is still so."""
+    state = places.manifest.load_head().state
+    refused = {entry.checkpoint.path for entry in state.refused if _is_refused(entry, config)}
+    return refused | {aside.path for aside in state.set_aside}
 
 
 def _is_refused(entry: RefusedRecord, config: RunConfig) -> bool:

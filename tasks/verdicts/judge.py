@@ -44,7 +44,9 @@ class Judge:
     def __init__(self, retry: RetryConfig, is_asked_to_stop: Callable[[], bool] = lambda: False) -> None:
         self._patience = Patience(retry, is_asked_to_stop)
         self._reread_seconds = retry.reread_seconds
+        self._store_seconds = retry.store_seconds
         self._differed_at: dict[str, float] = {}
+        self._unread_since: dict[str, float] = {}  # while another one could be read
 
     def judge(self, places: RunPlaces, path: str, read: Callable[[], _Result]) -> _Result:
         """What `read` makes of the checkpoint in the folder `path`; it looks at every byte as the device has it.
@@ -76,6 +78,20 @@ class Judge:
         if self._differed_at.pop(path, None) is not None:
             warn(f"{path} was read wrong once, and is as it was written: check this machine's memory and disk.")
         return result
+
+    def weigh(self, path: str, error: CorruptObjectError | ObjectUnreadableError) -> None:
+        """What one look at the checkpoint in `path` gave, while another one could be read: a verdict in the end.
+
+        Raises `CheckpointUnusableError` if it is one, as enough time has gone by since the first such look.
+        """
+        if isinstance(error, CorruptObjectError):
+            if self.is_due(path):
+                raise CheckpointUnusableError(str(error), "damaged") from error
+            self._differed_at.setdefault(path, time.monotonic())
+            return
+        since = self._unread_since.setdefault(path, time.monotonic())
+        if time.monotonic() - since >= self._store_seconds:
+            raise CheckpointUnusableError(str(error), "unreadable") from error
 
     def _look_at_it_alone(self, path: str, read: Callable[[], _Result]) -> _Result:
         try:

@@ -1,9 +1,10 @@
 """What is promoted, and what a run falls back to, where a disk or a part beside a checkpoint is damaged."""
 
+import errno
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 import pytest
 from prefect.events.schemas.events import Event
@@ -23,13 +24,16 @@ from storage.runs.manifest import Manifest
 from storage.runs.retention import RetentionPolicy
 from storage.runs.transitions import promote
 from tasks import segment
-from tasks.configuration import DataConfig, RunConfig
+from tasks.configuration import DataConfig, RetryConfig, RunConfig
+from tasks.launching.job import Job
 from tasks.places import RunPlaces
 from tasks.running.promotion import promote_checkpoint, promote_newest
+from tasks.segment import _Segment
 from tasks.stopping.signals import StopRequest
 from tasks.telling.alerts import PASSED_OVER
 from tasks.verdicts.aside import fall_back_to_valid
 from tasks.verdicts.judge import Judge
+from tests.helpers.failing_stores import FailingStore
 from tests.helpers.misread_manifests import MisreadManifests
 from tests.helpers.runs import (
     BATCH_SIZE,
@@ -78,6 +82,15 @@ def read_as_a_rank_does(store: LocalStore, found: FoundCheckpoint) -> None:
     read_checked(store, found.path, StoredFile(WEIGHTS, stated.num_bytes, stated.sha256))
 
 
+def supervised(places: RunPlaces, store: LocalStore, retry: RetryConfig, monkeypatch: pytest.MonkeyPatch) -> _Segment:
+    """Whoever supervises a segment, over a store of which some reads fail."""
+    monkeypatch.setattr(segment, "promote", promote_checkpoint)
+    config = CONFIG.model_copy(update={"store": store.address, "retry": retry})
+    supervisor = _Segment(config, StopRequest())
+    supervisor._places = replace(places, store=store, manifest=Manifest(store, "run"))
+    return supervisor
+
+
 @pytest.mark.parametrize("damage", [None, b"not what was written", b"", "a bad block"])
 def test_a_checkpoint_is_promoted_whatever_became_of_the_loss_curve_before_it(
     store: LocalStore, places: RunPlaces, tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: bytes | str | None
@@ -107,10 +120,7 @@ def test_a_misread_manifest_says_nothing_about_the_checkpoint_that_is_to_be_prom
     fence = lease_run(places.manifest)
     found = make_checkpoint(places.store, tmp_path / "files", 10, fence)
     misread = MisreadManifests(Path(places.store.address), num_misread)
-    late = segment._Segment(CONFIG.model_copy(update={"store": misread.address}), StopRequest())
-    late._places = replace(places, store=misread, manifest=Manifest(misread, "run"))
-    monkeypatch.setattr(segment, "promote", promote_checkpoint)
-    job: Any = None
+    late, job = supervised(places, misread, RetryConfig(), monkeypatch), cast("Job", None)
     record = late._take_up(CheckpointReport(path=found.path, step=10), fence, job)
     state = places.manifest.load_head().state
     assert state.set_aside == []
@@ -166,3 +176,49 @@ def test_the_best_model_is_promoted_before_a_later_checkpoint_that_would_overtak
     kept = [kept.path for kept in places.manifest.load_head().state.kept]
     assert kept == ([newest.path, best.path] if keep_best else [newest.path])
     assert find_complete_checkpoints(store, "run", fence) == [newest, best][: len(kept)]
+
+
+def test_the_best_model_is_tried_again_at_the_next_promotion_and_none_overtakes_it_meanwhile(
+    store: LocalStore, places: RunPlaces, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fence = lease_run(places.manifest)
+    best, later, newest = (
+        make_checkpoint(store, tmp_path / "files", step, fence, validated_step=step, best_step=20)
+        for step in (20, 30, 40)
+    )
+    failing = FailingStore(store.root, errno.EIO, failures=2, path=best.path)
+    supervisor, job = supervised(places, failing, RetryConfig(), monkeypatch), cast("Job", None)
+    for found in (best, later):
+        assert supervisor._take_up(CheckpointReport(path=found.path, step=found.index.step), fence, job) is None
+    assert places.manifest.load_head().state.promoted is None
+    record = supervisor._take_up(CheckpointReport(path=newest.path, step=40), fence, job)
+    assert record is not None and record.step == 40
+    state = places.manifest.load_head().state
+    assert [kept.path for kept in state.kept] == [newest.path, best.path] and state.set_aside == []
+
+
+@pytest.mark.parametrize("verdict", ["unreadable", "damaged"])
+@pytest.mark.parametrize("is_supervised", [True, False])
+def test_a_best_model_that_cannot_be_read_for_good_is_put_aside_and_the_later_checkpoint_is_promoted(
+    store: LocalStore, places: RunPlaces, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_supervised: bool,
+    verdict: str,
+) -> None:  # fmt: skip
+    fence = lease_run(places.manifest)
+    best, *later = (
+        make_checkpoint(store, tmp_path / "files", step, fence, validated_step=step, best_step=20)
+        for step in (20, 30, 40)
+    )
+    if verdict == "unreadable":
+        give_a_bad_block(store.root / best.path / WEIGHTS)
+    else:
+        (store.root / best.path / WEIGHTS).write_bytes(b"not what was written")
+    supervisor, job = supervised(places, store, QUICK, monkeypatch), cast("Job", None)
+    if is_supervised:
+        for found in later:
+            supervisor._take_up(CheckpointReport(path=found.path, step=found.index.step), fence, job)
+    else:
+        promote_newest(CONFIG, places, fence, Judge(QUICK))
+    state = places.manifest.load_head().state
+    assert state.promoted is not None and state.promoted.path == later[-1].path
+    assert [(aside.path, aside.verdict) for aside in state.set_aside] == [(best.path, verdict)]
+    assert (store.root / best.path / INDEX_NAME).is_file()

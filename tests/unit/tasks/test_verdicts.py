@@ -22,6 +22,7 @@ from tasks.running.promotion import look_again, promote_newest
 from tasks.running.settle import recover_run
 from tasks.verdicts.aside import fall_back_to_valid
 from tasks.verdicts.judge import Judge
+from tests.helpers.failing_stores import FailingStore
 from tests.helpers.runs import BATCH_SIZE, QUICK, lease_run, make_checkpoint, make_run, record_of
 from training.configuration import TrainConfig
 
@@ -33,28 +34,6 @@ CONFIG = RunConfig(
     train=TrainConfig(batch_size=BATCH_SIZE),
     retry=QUICK,
 )
-
-
-class FailingStore(LocalStore):
-    """Below `checkpoints/`, or the folder `path`, the first reads fail with `number`; None: all of them."""
-
-    def __init__(self, root: Path, number: int, failures: int | None, path: str = "/checkpoints/") -> None:
-        super().__init__(root)
-        self.number, self.failures, self.path = number, failures, path
-
-    def read(self, key: str) -> bytes:
-        self._fail(key)
-        return super().read(key)
-
-    def fetch(self, key: str, is_checked: bool = False) -> Path:
-        self._fail(key)
-        return super().fetch(key, is_checked)
-
-    def _fail(self, key: str) -> None:
-        if self.path not in f"/{key}" or self.failures == 0:
-            return
-        self.failures = None if self.failures is None else self.failures - 1
-        raise OSError(self.number, "told to fail", key)
 
 
 def places_of(store: Store, folder: Path) -> RunPlaces:

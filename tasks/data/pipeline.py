@@ -71,7 +71,7 @@ from tasks.telling.announce import announce
 # What is smaller than this is prepared in this process, and nothing of it is kept for a second attempt.
 SMALL_SOURCE_BYTES = 64 << 20
 # Counted up whenever units leave something else: what an earlier version kept is not used then.
-UNITS_FORMAT = 12
+UNITS_FORMAT = 13
 INTERRUPT_SECONDS = 0.1
 Statistics = tuple[Dealt, list[NumericColumn], list[CategoricalColumn]]
 LIBRARIES = ("duckdb", "pyarrow", "tokenizers", "great-expectations", "numpy")
@@ -289,7 +289,7 @@ class Preparation:
 
     def _measure(self, connection: duckdb.DuckDBPyConnection) -> tuple[Statistics, str]:
         dealt = deal_samples(connection, self.place.rows_of, self.config)
-        self.remarks = measure_remarks(connection, dealt.classes)
+        self.remarks = measure_remarks(connection, dealt)
         numeric = measure_numeric(connection, self.config)
         categorical = measure_categorical(connection, self.config)
         rows = ", ".join(f"{count:,} {name}" for name, count in zip(SPLITS, dealt.num_rows, strict=True))
@@ -308,7 +308,7 @@ class Preparation:
         """Learn the tokenizer; the number of its tokens."""
         if self.area.find(LEARNED) is None:
             bytes_per_text = self.num_text_bytes / self.place.rows_of.num_rows_total
-            self._share("texts", texts_settings(dealt.split_sql, dealt.num_rows[TRAIN], bytes_per_text))
+            self._share("texts", texts_settings(dealt, bytes_per_text))
             texts = read_texts(self.area, self.do("texts", len(self.place.pieces), "learn"))
             path = self.place.folder / TOKENIZER_FILE
             train_tokenizer(texts, self.config.vocabulary_size).save(str(path))
@@ -320,9 +320,9 @@ class Preparation:
         self, dealt: Dealt, numeric: list[NumericColumn], categorical: list[CategoricalColumn]
     ) -> tuple[Buckets, str]:
         """Give each row its split, tokens and numbers, in buckets by its place in the order; what, and in words."""
-        num_rows = self.place.rows_of.num_rows_total
+        num_rows = sum(dealt.num_rows)
         bits = bits_of_buckets(dealt, self.config, self.bytes_per_row, bytes_of_piece(self.config))
-        settings = DealSettings(dealt.split_sql, dealt.classes, numeric, categorical, bits)
+        settings = DealSettings(dealt.split_sql, dealt.classes, numeric, categorical, list(dealt.rare), bits)
         self._share("deal", settings.as_record())
         records = self.do("deal", len(self.place.pieces), "tokenise" if self.config.text else "deal")
         require_short_enough(records, num_rows, self.config)

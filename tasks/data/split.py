@@ -5,7 +5,7 @@ where a column names the row's split, or its file is of a split's own source, on
 order of rows or files, the number of threads or DuckDB's version (MD5 stays what it is, `hash()` may not).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import duckdb
 
@@ -14,6 +14,7 @@ from tasks.configuration import DataConfig
 from tasks.data.class_order import order_labels
 from tasks.data.contract.rules import given_split_sql, kept_tokens_sql, label_domain
 from tasks.data.database import HASH_VALUES, hash_sql
+from tasks.data.rare_classes import OTHER, Counts, describe_rows, find_rare, treat_counts, treated_sql
 from tasks.data.sources.columns import SourceTable, literal, only_row
 from tasks.data.sources.messages import broken_contract
 
@@ -27,13 +28,15 @@ MOST_CLASSES = 10_000
 class Dealt:
     """What the splits hold: the classes in order, the rows of each class in each split, the rows of each split.
 
-    `split_sql` is SQL of the index of a row's split over the columns of `samples`.
+    `split_sql` is SQL of the index of a row's split over the columns of `samples`. `rare` are the labels that
+    `rare_classes` treats otherwise, with their rows in each split; the other figures are of what came of that.
     """
 
     classes: list[str]
     class_counts: list[list[int]]
     num_rows: list[int]
     split_sql: str
+    rare: Counts = field(default_factory=dict)
 
 
 def deal_samples(connection: duckdb.DuckDBPyConnection, table: SourceTable, config: DataConfig) -> Dealt:
@@ -46,18 +49,40 @@ def deal_samples(connection: duckdb.DuckDBPyConnection, table: SourceTable, conf
         split = _time_split_sql(connection, table, config)
         dealt = f"*, {split} AS split"
     connection.execute(f"CREATE TEMP VIEW dealt AS SELECT {dealt} FROM samples")
+    counts = _count_labels(connection, config)
+    _require_rows(_rows_of_splits(counts), connection, config)
+    rare = find_rare(counts, config)
+    if rare:
+        rows = treated_sql(f"(SELECT {dealt} FROM samples)", rare, config)
+        connection.execute(f"CREATE OR REPLACE TEMP VIEW dealt AS FROM {rows}")
+    treated = treat_counts(counts, rare, config)
+    classes = _order_classes(treated, config)
+    _require_classes(classes, treated, config)
+    class_counts = [[treated[name][split_index] for name in classes] for split_index in range(len(SPLITS))]
+    return Dealt(classes, class_counts, _rows_of_splits(treated), split, {label: counts[label] for label in rare})
+
+
+def _count_labels(connection: duckdb.DuckDBPyConnection, config: DataConfig) -> Counts:
+    """The rows of each label in each split; those of all labels that may occur, where the configuration says which."""
     query = f"SELECT split, label, count(*) FROM dealt GROUP BY ALL LIMIT {len(SPLITS) * MOST_CLASSES + 1}"
     found = connection.execute(query).fetchall()
     _require_few_classes(len({label for _, label, _ in found}), config)
-    counts = {(int(split_index), str(label)): int(count) for split_index, label, count in found}
-    num_rows = [
-        sum(count for (split_index, _), count in counts.items() if split_index == i) for i in range(len(SPLITS))
-    ]
-    _require_rows(num_rows, connection, config)
-    classes = label_domain(config) or order_labels({label for _, label in counts}, config)
-    class_counts = [[counts.get((split_index, name), 0) for name in classes] for split_index in range(len(SPLITS))]
-    _require_classes(classes, class_counts[TRAIN], counts, config)
-    return Dealt(classes, class_counts, num_rows, split)
+    counts: Counts = {label: [0] * len(SPLITS) for label in label_domain(config) or []}
+    for split_index, label, count in found:
+        counts.setdefault(str(label), [0] * len(SPLITS))[int(split_index)] = int(count)
+    return counts
+
+
+def _rows_of_splits(counts: Counts) -> list[int]:
+    return [sum(of_splits[split_index] for of_splits in counts.values()) for split_index in range(len(SPLITS))]
+
+
+def _order_classes(counts: Counts, config: DataConfig) -> list[str]:
+    """The classes in the order of the model's outputs; one made of rare ones is the last where the order is given."""
+    given = label_domain(config)
+    if given is None:
+        return order_labels(counts, config)
+    return [name for name in given if name in counts] + [OTHER] * (OTHER in counts and OTHER not in given)
 
 
 def with_class_counts(splits: dict[str, SplitRecord], class_counts: list[list[int]]) -> dict[str, SplitRecord]:
@@ -163,9 +188,7 @@ def _require_few_classes(num_classes: int, config: DataConfig) -> None:
         )
 
 
-def _require_classes(
-    classes: list[str], class_counts: list[int], counts: dict[tuple[int, str], int], config: DataConfig
-) -> None:
+def _require_classes(classes: list[str], counts: Counts, config: DataConfig) -> None:
     if len(classes) < 2:
         raise broken_contract(
             f"Column {config.label!r} has one class only.",
@@ -173,14 +196,16 @@ def _require_classes(
             f"{classes[0]!r} in every row",
             "check that data.label names the target",
         )
-    absent = [name for name, count in zip(classes, class_counts, strict=True) if count == 0]
+    absent = [name for name in classes if counts[name][TRAIN] == 0]
     if absent:
-        found = [
-            f"{name!r} ({sum(n for (_, label), n in counts.items() if label == name):,} in all)" for name in absent[:10]
-        ]
+        treated = (
+            ', set data.rare_classes = "drop" to leave their rows out or "other" to make one class of all that a split '
+            "has no row of"
+        )
         raise broken_contract(
             f"Column {config.label!r}: the training split has no row of {len(absent)} of {len(classes)} classes.",
             "every class in the training split",
-            f"none of {', '.join(found)}",
-            "give more rows of these classes, take them out of the data (and of data.classes), or change data.split",
+            f"none of {describe_rows(absent, counts)}",
+            "give more rows of these classes, take them out of the data (and of data.classes)"
+            f"{treated if config.kind == 'multiclass' else ''}, or change data.split",
         )

@@ -15,9 +15,10 @@ from storage.datasets import DATASET_FORMAT, SPLITS, DatasetManifest, dataset_sh
 from storage.errors import ContractError
 from storage.objects.local_store import LocalStore
 from storage.objects.store import Store
-from tasks.configuration import DataConfig, SplitConfig
+from tasks.configuration import DataConfig
 from tasks.data.contract.judge_process import dismiss_judge
 from tasks.data.contract.judgement import Findings, findings_of
+from tasks.data.contract.result import find_contract_result
 from tasks.data.contract.rules import SHORTEN
 from tasks.data.failures import blamed_on_changes, explained_failures
 from tasks.data.identity.copies import warn_of_files_known
@@ -25,9 +26,12 @@ from tasks.data.identity.fingerprints import ensure_unchanged, fingerprint_files
 from tasks.data.listing import list_source
 from tasks.data.pipeline import Preparation
 from tasks.data.progress import run_plainly
+from tasks.data.rare_classes import Counts, treated_sql
 from tasks.data.readers.check import check_columns
+from tasks.data.remarks.said import find_rare_labels
 from tasks.data.sources.columns import inspect_files, only_row
 from tasks.data.sources.formats import PARQUET, format_of
+from tasks.data.sources.messages import broken_contract
 from tasks.data.split import TEST, Dealt
 from tasks.data.statistics import require_scalable
 from tasks.data.tokenizer import TOKENIZER_FILE
@@ -36,6 +40,8 @@ from tasks.data.units.checking import fetch_extract, find_repeats, measured_in, 
 from tasks.data.units.place import Place
 from tasks.data.units.texts import keep_tokenizer
 from tasks.data.units.work import OneByOne
+from tasks.split_configuration import SplitConfig
+from tasks.telling.announce import warn
 
 SPLIT = SPLITS[TEST]
 # By the problem of a rule. The contract's own advice is to change the configuration, of which a model learns nothing.
@@ -64,7 +70,8 @@ def prepare_table(
     among it, and `StoreError`.
     """
     # Rows are not dealt: which column would do that, and whether it is there, does not matter.
-    config = _as_trained(config, dataset).model_copy(update={"source": source, "split": SplitConfig()})
+    rare = find_rare_labels(find_contract_result(store, dataset))
+    config = _as_trained(config, dataset, rare).model_copy(update={"source": source, "split": SplitConfig()})
     files, left_out = list_source(config)
     own = LocalStore(folder / "store")
     with blamed_on_changes(files), explained_failures(config, folder), _own_advice():
@@ -78,15 +85,16 @@ def prepare_table(
         place = Place(config, own, FolderArea(folder / "units"), folder, folder / "source", files, leaves_rows=False)
         preparation = Preparation(place, None, inputs, None, run_plainly, OneByOne(), left_out)
         preparation.cut(table or preparation.read()[0])
-        _require_contract(preparation, dataset)
-        _write(preparation, dataset, store)
+        num_rows = _require_contract(preparation, dataset, rare)
+        _write(preparation, dataset, store, rare, num_rows)
         ensure_unchanged(files)
     return LabelledTable(own.address, preparation.digest, dataset_sha256(own, preparation.digest))
 
 
-def _as_trained(config: DataConfig, dataset: DatasetManifest) -> DataConfig:
+def _as_trained(config: DataConfig, dataset: DatasetManifest, rare: Counts) -> DataConfig:
     """What the model is fixed to; and any share of missing values is an input to it."""
-    limits = {"classes": dataset.target.classes, "max_tokens": dataset.max_tokens, "max_missing_fraction": 1.0}
+    labels = [*dataset.target.classes, *(label for label in rare if label not in dataset.target.classes)]
+    limits = {"classes": labels, "max_tokens": dataset.max_tokens, "max_missing_fraction": 1.0}
     if dataset.tokenizer is None:
         limits["vocabulary_size"] = dataset.vocabulary_size
     return config.model_copy(update=limits)
@@ -101,8 +109,8 @@ def _own_advice() -> Iterator[None]:
         raise ContractError(str(error).replace(SHORTEN, OWN_SHORTEN)) from error
 
 
-def _require_contract(preparation: Preparation, dataset: DatasetManifest) -> None:
-    """Raise `ContractError` for the first rule that the table breaks."""
+def _require_contract(preparation: Preparation, dataset: DatasetManifest, rare: Counts) -> int:
+    """Raise `ContractError` for the first rule that the table breaks; the number of rows to evaluate on."""
     place = preparation.place
     records = preparation.do("check", len(place.pieces), "check")
     extract = fetch_extract(place.area, records)
@@ -112,12 +120,28 @@ def _require_contract(preparation: Preparation, dataset: DatasetManifest) -> Non
         findings = findings_of(connection, place.rows_of, place.config, measured_in(records), repeats)
         if findings.are_plain:  # Great Expectations would take seconds to confirm it
             _require_scalable(connection, dataset)
-    if findings.are_plain:
-        return
+            return _count_left(connection, rare, place)
     try:
         _with_own_advice(findings).judge()
     finally:
         dismiss_judge()
+    raise AssertionError("what is not plain was judged to be so")
+
+
+def _count_left(connection: duckdb.DuckDBPyConnection, rare: Counts, place: Place) -> int:
+    """The rows without those of classes that the run leaves out, which are said. Raises `ContractError` if none is."""
+    num_rows, rows = place.rows_of.num_rows_total, treated_sql("samples", list(rare), place.config)
+    (num_left,) = only_row(connection, f"SELECT count(*) FROM {rows}")
+    if num_left == 0:
+        raise broken_contract(
+            f"Column {place.config.label!r} has no row to evaluate on.",
+            "rows of the classes that the run's model knows",
+            f'{num_rows:,} rows of classes that the run leaves out (data.rare_classes = "drop")',
+            "name a table with other rows",
+        )
+    if num_left < num_rows:
+        warn(f"Left out: {num_rows - num_left:,} of {num_rows:,} rows, of classes that the run leaves out too.")
+    return int(num_left)
 
 
 def _with_own_advice(findings: Findings) -> Findings:
@@ -130,13 +154,13 @@ def _require_scalable(connection: duckdb.DuckDBPyConnection, dataset: DatasetMan
         require_scalable(column, only_row(connection, f"SELECT min(n{i}), max(n{i}) FROM samples"))
 
 
-def _write(preparation: Preparation, dataset: DatasetManifest, store: Store) -> None:
+def _write(preparation: Preparation, dataset: DatasetManifest, store: Store, rare: Counts, num_left: int) -> None:
     """Write the rows as the run's model sees them, and publish them in the table's own store."""
     place, num_rows = preparation.place, [0] * len(SPLITS)
     if dataset.tokenizer is not None:
         keep_tokenizer(place.area, _copy_tokenizer(dataset, store, place.folder))
-    num_rows[TEST] = place.rows_of.num_rows_total
-    dealt = Dealt(dataset.target.classes, [], num_rows, str(TEST))
+    num_rows[TEST] = num_left
+    dealt = Dealt(dataset.target.classes, [], num_rows, str(TEST), rare)
     buckets, _ = preparation.deal(dealt, dataset.numeric, dataset.categorical)
     splits, _ = preparation.write(dealt, buckets, dataset.vocabulary_size)
     changes = {"format": DATASET_FORMAT, "digest": preparation.digest, "inputs": preparation.inputs, "splits": splits}

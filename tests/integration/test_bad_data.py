@@ -187,7 +187,7 @@ TEXT_MISTAKES: dict[str, tuple[Callable[[Columns], Columns], dict[str, Any], tup
     "a class without training rows": (
         lambda columns: columns,
         {"classes": ["billing", "travel", "weather", "work"]},
-        ("training split has no row of 1 of 4 classes", "'weather' (0 in all)"),
+        ("training split has no row of 1 of 4 classes", "'weather' (0 rows)"),
     ),
 }
 

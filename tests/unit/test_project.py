@@ -42,7 +42,7 @@ PICKLING_CALLS = {("torch", "load"), ("torch", "save"), ("np", "load"), ("np", "
 DEEPEST_ROOM = 3
 LONGEST_FILE_LINES = 400
 # Directly in `tasks/` lies the pipeline, one Prefect task in each file, and these, which all of them share.
-SHARED_BY_TASKS = {"configuration", "retrying", "places", "returned", "step"}
+SHARED_BY_TASKS = {"configuration", "split_configuration", "retrying", "places", "returned", "step"}
 
 LINK = re.compile(r"\]\(([^()\s]+)\)")
 TEST_FILE = re.compile(r"`((?:\w+/)+test_\w+\.py)`")

@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 
 from storage.datasets import SPLITS
 from storage.errors import ContractError
-from tasks.configuration import USUAL_SPLIT_NAMES, DataConfig
+from tasks.configuration import DataConfig
 from tasks.data.sources.columns import NUMBER_ROWS, literal
 from tasks.data.sources.messages import broken_contract
+from tasks.split_configuration import USUAL_SPLIT_NAMES
 
 # Something to see: a text of spaces, controls and invisible characters is an empty one.
 VISIBLE = r"[^\s\p{Z}\p{C}]"

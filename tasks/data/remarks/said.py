@@ -9,27 +9,41 @@ import duckdb
 
 from storage.datasets import DatasetManifest
 from tasks.configuration import DataConfig
+from tasks.data.rare_classes import Counts
 from tasks.data.remarks.alike_labels import describe_alike, find_alike
+from tasks.data.remarks.rare_labels import describe_rare
 from tasks.data.remarks.shared_texts import count_shared_texts, describe_shared_texts
+from tasks.data.split import Dealt
 
 NUM_CLASSES_SHOWN = 5
+OFFERED = 'data.rare_classes = "drop" leaves such classes out of all splits, "other" makes them one class.'
 SHARED_TEXTS = "texts_in_training_split"
 ALIKE_LABELS = "labels_alike"
+RARE_CLASSES = "rare_classes"
 
 
-def measure_remarks(connection: duckdb.DuckDBPyConnection, classes: list[str]) -> dict[str, Any]:
+def measure_remarks(connection: duckdb.DuckDBPyConnection, dealt: Dealt) -> dict[str, Any]:
     """What is kept with the contract's result, JSON-able; the view `dealt` must be there."""
-    return {SHARED_TEXTS: count_shared_texts(connection), ALIKE_LABELS: find_alike(classes)}
+    labels = {*dealt.classes, *dealt.rare}
+    remarks = {SHARED_TEXTS: count_shared_texts(connection), ALIKE_LABELS: find_alike(labels)}
+    return remarks | ({RARE_CLASSES: dealt.rare} if dealt.rare else {})
+
+
+def find_rare_labels(contract: dict[str, Any] | None) -> Counts:
+    """The labels whose rows are left out, or are of one class, with their rows in each split."""
+    found: Counts = (contract or {}).get(RARE_CLASSES, {})
+    return found
 
 
 def remarks_on(dataset: DatasetManifest, contract: dict[str, Any] | None, config: DataConfig) -> list[str]:
     """A sentence each; `contract` is the contract's result, None where none was kept."""
     found = contract or {}
     said = [*describe_shared_texts(found.get(SHARED_TEXTS, {}), config), *describe_alike(found.get(ALIKE_LABELS, []))]
-    return said + _lacking_classes(dataset)
+    return [*describe_rare(find_rare_labels(contract), config), *said, *_lacking_classes(dataset, config)]
 
 
-def _lacking_classes(dataset: DatasetManifest) -> list[str]:
+def _lacking_classes(dataset: DatasetManifest, config: DataConfig) -> list[str]:
+    offered = f" {OFFERED}" if config.kind == "multiclass" and config.rare_classes == "error" else ""
     said = []
     for name, split in dataset.splits.items():
         counts = zip(dataset.target.classes, split.class_counts or [], strict=False)
@@ -39,6 +53,6 @@ def _lacking_classes(dataset: DatasetManifest) -> list[str]:
             more = f" and {len(lacking) - NUM_CLASSES_SHOWN:,} more" if len(lacking) > NUM_CLASSES_SHOWN else ""
             said.append(
                 f"The {name} split has no row of {len(lacking):,} of {len(dataset.target.classes):,} classes: "
-                f"{shown}{more}. How well these are recognised is not measured there."
+                f"{shown}{more}. How well these are recognised is not measured there.{offered}"
             )
     return said

@@ -18,6 +18,7 @@ from tokenizers import Tokenizer
 from storage.datasets import CategoricalColumn, NumericColumn
 from tasks.configuration import DataConfig
 from tasks.data.contract.rules import too_long
+from tasks.data.rare_classes import treated_sql
 from tasks.data.rows import index_categories, prepared_sql
 from tasks.data.split import Dealt
 from tasks.data.token_lists import kept_tokens, narrow_type
@@ -42,12 +43,14 @@ class DealSettings:
     classes: list[str]
     numeric: list[NumericColumn]
     categorical: list[CategoricalColumn]
+    rare: list[str]  # labels whose rows are left out, or are those of another class
     bucket_bits: list[int]  # of each split: its buckets are the values of so many first bits of a place
 
     def as_record(self) -> Record:
         """JSON-able."""
         columns = {name: [column.model_dump() for column in getattr(self, name)] for name in ("numeric", "categorical")}
-        return {"split_sql": self.split_sql, "classes": self.classes, "bucket_bits": self.bucket_bits} | columns
+        shared = {name: getattr(self, name) for name in ("split_sql", "classes", "rare", "bucket_bits")}
+        return shared | columns
 
     @classmethod
     def from_record(cls, record: Record) -> "DealSettings":
@@ -57,6 +60,7 @@ class DealSettings:
             record["classes"],
             [NumericColumn.model_validate(column) for column in record["numeric"]],
             [CategoricalColumn.model_validate(column) for column in record["categorical"]],
+            record["rare"],
             record["bucket_bits"],
         )
 
@@ -77,9 +81,8 @@ def deal(place: Place, index: int, folder: Path) -> tuple[Record, dict[str, Path
         if decoded is not None:
             rows = _with_decoded(connection, settings, decoded, place.config)
         else:
-            connection.execute(
-                f"CREATE TEMP VIEW dealt AS SELECT *, {settings.split_sql} AS split FROM ({place.piece_sql(index)})"
-            )
+            piece = treated_sql(f"({place.piece_sql(index)})", settings.rare, place.config)
+            connection.execute(f"CREATE TEMP VIEW dealt AS SELECT *, {settings.split_sql} AS split FROM {piece}")
             prepared = prepared_sql(place.config, settings.classes, settings.numeric)
             reader = connection.sql(prepared).to_arrow_reader(BATCH_ROWS)
             rows, too_long_rows = _read(reader, tokenizer, settings.categorical, place.config)
@@ -109,11 +112,15 @@ def _with_decoded(
     number = pa.array(np.arange(decoded.num_rows))
     connection.register("decoded", decoded.drop_columns(kept.column_names).append_column("number", number))
     split = "" if "split" in decoded.column_names else f", {settings.split_sql} AS split"
-    connection.execute(f"CREATE TEMP VIEW dealt AS SELECT *{split} FROM decoded")
+    treated = treated_sql("decoded", settings.rare, config)
+    connection.execute(f"CREATE TEMP VIEW dealt AS SELECT *{split} FROM {treated}")
     rows = connection.sql(prepared_sql(config, settings.classes, settings.numeric, has_body=False)).to_arrow_table()
     numbers = rows.column("number").to_numpy()
-    if not np.array_equal(numbers, number):  # which DuckDB does not promise
+    if np.any(numbers[1:] < numbers[:-1]):  # which DuckDB does not promise
         rows = in_order(rows, np.argsort(numbers))
+    if rows.num_rows < decoded.num_rows:
+        decoded = in_order(decoded, np.sort(numbers))
+        kept = decoded.select(kept.column_names)
     indices = index_categories(settings.categorical, decoded.column)
     for name, column in chain(zip(kept.column_names, kept.columns, strict=True), indices.items()):
         rows = rows.append_column(name, column)

@@ -10,8 +10,9 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from tasks.data.database import HASH_VALUES, hash_sql
+from tasks.data.rare_classes import treated_sql
 from tasks.data.sources.columns import literal
-from tasks.data.split import TRAIN
+from tasks.data.split import TRAIN, Dealt
 from tasks.data.tokenizer import TOKENIZER_FILE
 from tasks.data.units.area import Area, Record, load_record
 from tasks.data.units.place import Place
@@ -23,10 +24,11 @@ BATCH_ROWS = 1024
 LEARNED = "learned"
 
 
-def texts_settings(split_sql: str, num_training_rows: int, bytes_per_text: float) -> Record:
+def texts_settings(dealt: Dealt, bytes_per_text: float) -> Record:
     """What the units share: `bytes_per_text` is the average over all rows."""
     num_wanted = min(MOST_TEXTS, MOST_BYTES / max(1.0, bytes_per_text))
-    return {"split_sql": split_sql, "share": min(1.0, num_wanted / num_training_rows)}
+    share = min(1.0, num_wanted / dealt.num_rows[TRAIN])
+    return {"split_sql": dealt.split_sql, "share": share, "rare": list(dealt.rare)}
 
 
 def choose_texts(place: Place, index: int, folder: Path) -> tuple[Record, dict[str, Path]]:
@@ -34,7 +36,8 @@ def choose_texts(place: Place, index: int, folder: Path) -> tuple[Record, dict[s
     settings, path = place.settings("texts"), folder / "texts.parquet"
     hashed = hash_sql(f"'tokenizer:{place.config.seed}:' || id")
     chosen = f"{hashed} <= {int(settings['share'] * (HASH_VALUES - 1))}"
-    query = f"SELECT text FROM ({place.piece_sql(index)}) WHERE {settings['split_sql']} = {TRAIN} AND {chosen}"
+    rows = treated_sql(f"({place.piece_sql(index)})", settings["rare"], place.config)
+    query = f"SELECT text FROM {rows} WHERE {settings['split_sql']} = {TRAIN} AND {chosen}"
     with place.database() as connection:
         connection.execute(f"COPY ({query}) TO {literal(str(path))} (FORMAT parquet, COMPRESSION zstd)")
     files = {_name(index): path}

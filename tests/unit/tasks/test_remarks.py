@@ -8,12 +8,13 @@ import pytest
 
 from storage.datasets import DatasetManifest
 from storage.objects.local_store import LocalStore
-from tasks.configuration import DataConfig, SplitConfig
+from tasks.configuration import DataConfig
 from tasks.data.contract.result import find_contract_result
 from tasks.data.pipeline import prepare_dataset
 from tasks.data.remarks.alike_labels import describe_alike, find_alike
 from tasks.data.remarks.said import SHARED_TEXTS, remarks_on
 from tasks.data.remarks.shared_texts import describe_shared_texts
+from tasks.split_configuration import SplitConfig
 from tests.helpers.parquet import (
     read_rows,
     text_columns,
@@ -111,5 +112,6 @@ def test_a_split_that_lacks_a_class_is_said(tmp_path: Path) -> None:
     dataset, _, contract = prepare(config, tmp_path)
     assert remarks_on(dataset, contract, config) == [
         "The validation split has no row of 1 of 3 classes: 'work'. "
-        "How well these are recognised is not measured there."
+        "How well these are recognised is not measured there. "
+        'data.rare_classes = "drop" leaves such classes out of all splits, "other" makes them one class.'
     ]

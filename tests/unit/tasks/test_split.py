@@ -197,7 +197,7 @@ def test_labels_of_one_value_have_one_order_in_every_process() -> None:
     [
         ({}, [BEGIN] * 100, "The train and the validation split would be empty"),
         ({"domain": ["work"] * 100}, hours(100), "'domain' has one class only"),
-        ({"domain": ["rare"] * 9 + ["work", "travel"] * 45 + ["work"]}, hours(100), r"none of 'rare' \(9 in all\)"),
+        ({"domain": ["rare"] * 9 + ["work", "travel"] * 45 + ["work"]}, hours(100), r"none of 'rare' \(9 rows\)"),
     ],
     ids=["one time", "one class", "a class in the test split alone"],
 )

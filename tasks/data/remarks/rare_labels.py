@@ -1,0 +1,20 @@
+"""Rows that are left out, or are of another class than their label says, because a split has no row of their label.
+
+Invariant: all such rows are counted, and said.
+"""
+
+from tasks.configuration import DataConfig
+from tasks.data.rare_classes import OTHER, Counts, describe_rows
+from tasks.pages.words import count_of
+
+
+def describe_rare(rare: Counts, config: DataConfig) -> list[str]:
+    """At most one sentence, of the rows of each label in each split."""
+    if not rare:
+        return []
+    num_rows = sum(map(sum, rare.values()))
+    rows = f"{count_of(num_rows, 'row')} of {count_of(len(rare), 'label')} of which a split has no row"
+    where = f'(data.rare_classes = "{config.rare_classes}"): {describe_rows(rare, rare)}.'
+    if config.rare_classes == "drop":
+        return [f"Left out: {rows} {where}"]
+    return [f"Of the class {OTHER!r} are {rows} {where}"]

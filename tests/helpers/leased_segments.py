@@ -66,3 +66,4 @@ def follow(job: Job, until: Callable[[], bool] = lambda: False) -> None:
 
 def follow_until_it_trains(job: Job) -> None:
     follow(job, lambda: any(report.step > 0 for report in job.read_reports()))
+    assert job.is_running(0), f"it has ended: {job.describe_end()}\n{job.read_log()}"

@@ -29,6 +29,7 @@ from tasks.remote.taking_over import begin_watch, goes_on_as_it_is
 from tasks.resuming import by_hand, remember
 from tasks.retrying import Patience
 from tasks.running.launch import hold_lease
+from tasks.running.promotion import promote_checkpoint
 from tasks.running.settle import settle_evaluation
 from tasks.starting.correspondence import Correspondence
 from tasks.starting.start import _put
@@ -110,7 +111,10 @@ ACTS: dict[str, tuple[bool, Act]] = {  # whether the run was begun before
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And without a step that Prefect's server would be told of."""
     monkeypatch.setattr(retrying, "FIRST_PAUSE_SECONDS", 0.001)
+    for module in (recovering, by_hand, remember):
+        monkeypatch.setattr(module, "promote", promote_checkpoint)
 
 
 def prepare(folder: Path, has_begun: bool) -> RunConfig:

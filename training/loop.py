@@ -65,7 +65,7 @@ def train(segment: Segment, batches: Iterator[Batch]) -> StopReason:
         if decision.stop or is_complete:
             _save_and_leave(segment, is_stopped=bool(decision.stop))
             return StopReason.NONE if is_complete else decision.stop
-        segment.checkpointer.advance(decision.writing)
+        segment.checkpointer.advance(decision.writing, segment.save_is_owed)
         if decision.save and not _save_when_possible(segment):
             continue  # all are to stop, and save this very step on their way out
         with segment.reporter.waiting_for_input():
@@ -116,7 +116,7 @@ def _goes_on(segment: Segment) -> bool:
     decision = segment.agreement.decide(writing=segment.checkpointer.writing)
     if decision.stop:
         return False
-    segment.checkpointer.advance(decision.writing)
+    segment.checkpointer.advance(decision.writing, segment.save_is_owed)
     return True
 
 
@@ -166,7 +166,7 @@ def _finish_save(segment: Segment, longest_seconds: float | None = None) -> bool
             decision = segment.agreement.decide(time.monotonic() < ends, checkpointer.writing)
             if decision.stop and longest_seconds is None:
                 return True
-            checkpointer.advance(decision.writing)
+            checkpointer.advance(decision.writing, is_next_due=True)
             waits = decision.save
             time.sleep(POLL_SECONDS)  # a thread of this process writes
     return False

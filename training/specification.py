@@ -65,7 +65,7 @@ class SegmentSpec(ConfigModel):
     divergence: DivergenceConfig = DivergenceConfig()
     rollbacks: list[RollbackRecord] = Field([], description="The run's rollbacks so far, which decide the samples.")
     budget_seconds: float | None = None
-    store_seconds: float = Field(0.0, description="For which ranks wait for samples while the store does not answer.")
+    store_seconds: float = Field(0.0, description="For which ranks wait while the store does not answer.")
     asked: Asked | None = Field(None, description="Of an evaluation that is not the run's own.")
 
     def open_store(self) -> Store:

@@ -21,6 +21,8 @@ from tests.helpers.training import read_log, read_state, train_forked
 from training import loop
 from training.saving import writer as writer_module
 from training.specification import SegmentSpec
+from training.trainer import Trainer
+from training.watching.reporter import Report
 from training.watching.validation import Validator
 from training.world import World
 
@@ -94,7 +96,7 @@ def test_without_patience_too_the_best_model_has_a_checkpoint(tmp_path: Path) ->
         best = max(best, value)
 
 
-def with_a_slow_save_of_the_best(spec: SegmentSpec, world: World, failures: int) -> Any:
+def with_a_slow_save_of_the_best(spec: SegmentSpec, world: World, failures: int, seconds: float = 0.7) -> Any:
     """The save of step 10, the best of a run whose validations give ever less, is slow and fails at first."""
     put, begun = checkpoint_writer.put_checkpoint_file, list[float]()
     checkpoint_writer.ATTEMPTS, checkpoint_writer.DELAY_SECONDS = 1, 0.01
@@ -106,7 +108,7 @@ def with_a_slow_save_of_the_best(spec: SegmentSpec, world: World, failures: int)
 
     def slow_put(store: Any, path: str, *rest: Any) -> Any:
         if "/000000000010-" in path and path.endswith("model.safetensors"):
-            time.sleep(0.7)  # the run has come to its end by then
+            time.sleep(seconds)  # 0.7: the run has come to its end by then
             failed = spec.scratch_folder / "failed"
             failed.touch()
             if len(failed.read_text()) < failures:
@@ -133,6 +135,33 @@ def test_at_its_regular_end_a_run_waits_for_the_save_of_the_best_model_and_repea
         1, steps=20, every_steps=10, target=functools.partial(with_a_slow_save_of_the_best, failures=0)
     )
     require_the_same(runs.checkpoints_of(spec)[20], straight[20], runs)
+
+
+def with_a_best_model_that_cannot_be_saved(spec: SegmentSpec, world: World) -> Any:
+    """With steps that leave time for three tries between two saves."""
+    take_step, loop.LONG_SAVE_SECONDS = Trainer.take_step, 2.0
+
+    @functools.wraps(take_step)
+    def slow_step(*arguments: Any) -> Any:
+        time.sleep(0.05)
+        return take_step(*arguments)
+
+    Trainer.take_step = slow_step  # type: ignore[method-assign, assignment]
+    return with_a_slow_save_of_the_best(spec, world, failures=1000, seconds=0.01)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_best_model_whose_save_keeps_failing_does_not_keep_others_from_being_saved(
+    ranks: int, tmp_path: Path
+) -> None:
+    runs = Runs(tmp_path)
+    spec = runs.next_spec(ranks, steps=30, every_steps=10, keep_best=1, background=True)
+    assert train_forked(spec, runs.store, with_a_best_model_that_cannot_be_saved).outcome == "completed", read_log(spec)
+    found = runs.checkpoints_of(spec)
+    assert 10 not in found and 30 in found and len(found) > 1, read_log(spec)
+    reports = [Report.model_validate_json(line) for line in spec.progress_file.read_text().splitlines()]
+    assert len([report for report in reports if report.alarm]) == 1
+    assert any("The model of step 10, the best so far, gets no checkpoint" in (report.note or "") for report in reports)
 
 
 @pytest.mark.slow

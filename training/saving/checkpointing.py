@@ -5,9 +5,10 @@ so a checkpoint from a stranger's bucket cannot run code. Each rank writes a sha
 agreed at a step boundary that all are in the store, the first one writes the index. Invariant: a checkpoint is the
 state at one step boundary; one that is not finished is never found, and none is begun before every rank's thread is
 done with the one before: until then it may read the buffers. A save of the best model so far that failed is made again
-from these, until it is there or a better model is.
+from these, until it is there, or a better model is, or the next save has waited for long enough.
 """
 
+import math
 import threading
 import time
 from collections.abc import Iterable
@@ -35,7 +36,7 @@ from training.saving.exchange import add_digests, first_trouble
 from training.saving.snapshot import Snapshot
 from training.saving.state_tensors import HostFile, StateTensors, share_of
 from training.saving.versions import read_versions
-from training.saving.writer import CheckpointWriter, SavePart, Writing, WrittenPart, attempt
+from training.saving.writer import SECONDS_OF_ATTEMPTS, CheckpointWriter, SavePart, Writing, WrittenPart, attempt
 from training.specification import SegmentSpec
 from training.trainer import Trainer
 from training.watching.reporter import Reporter
@@ -43,6 +44,8 @@ from training.watching.training_state import TrainingState
 from training.world import World
 
 NEVER = threading.Event()
+# Of the best model's save while the next one waits for it, whatever `store_seconds` says.
+FEWEST_FAILURES = 3
 
 
 class _Phase(Enum):
@@ -70,7 +73,7 @@ class _Save:
     began: float
     stall_seconds: float = 0.0
     part: SavePart | None = None  # what this rank writes of it beside training
-    has_failed: bool = False
+    num_failures: int = 0
 
 
 class Checkpointer:
@@ -102,6 +105,8 @@ class Checkpointer:
         self._snapshot = Snapshot(world, trainer.device, trainer.optimization.optimizer)
         self._phase = _Phase.IDLE
         self._save: _Save | None = None
+        # As many as the time for which a store is waited for takes: counted, since ranks' clocks would not agree.
+        self._most_failures = max(FEWEST_FAILURES, math.ceil(spec.store_seconds / SECONDS_OF_ATTEMPTS))
 
     @property
     def is_idle(self) -> bool:
@@ -152,14 +157,17 @@ class Checkpointer:
         self._writer.start(write)
         self._phase = _Phase.FILES
 
-    def advance(self, writing: Writing) -> None:
-        """Do what is next for the save under way, now that all ranks' words on it come to `writing`."""
+    def advance(self, writing: Writing, is_next_due: bool = False) -> None:
+        """Do what is next for the save under way, now that all ranks' words on it come to `writing`.
+
+        With `is_next_due` the next save waits for it.
+        """
         if self.is_idle:
             self._prepare()
         elif writing is Writing.FAILED:
             self._drop()
         elif writing is Writing.DONE and self._phase is _Phase.DROPPED:
-            self._repeat_or_let_go()
+            self._repeat_or_let_go(is_next_due)
         elif writing is Writing.DONE and self._phase is _Phase.FILES:
             self._begin_index()
         elif writing is Writing.DONE:
@@ -242,20 +250,28 @@ class Checkpointer:
         """Report the save that failed on some rank, and have all threads stop. Nobody waits for them here."""
         assert self._save is not None
         self._phase = _Phase.DROPPED
-        if self._world.is_first and not self._save.has_failed:
+        if self._world.is_first and not self._save.num_failures:
             reason = (
                 self._writer.failure() or "another rank could not write its files; its error is in the segment's log"
             )
             self._reporter.save_failed(f"The checkpoint of step {self._save.step} could not be written: {reason}")
-        self._save.has_failed = True
+        self._save.num_failures += 1
         self._writer.cancel()
 
-    def _repeat_or_let_go(self) -> None:
+    def _repeat_or_let_go(self, is_next_due: bool) -> None:
         """No rank's thread is at the save that failed any more: its buffers still have the state."""
-        if self.is_saving_best and self._save is not None and self._save.part is not None:
-            self._begin_files(self._save.part)
-        else:
+        save = self._save
+        assert save is not None
+        if not self.is_saving_best or save.part is None:
             self._phase = _Phase.IDLE
+        elif is_next_due and save.num_failures >= self._most_failures:
+            self._phase = _Phase.IDLE
+            self._reporter.noted(
+                f"The model of step {save.step:,}, the best so far, gets no checkpoint: its save failed "
+                f"{save.num_failures} times, and the next save is due. Training goes on."
+            )
+        else:
+            self._begin_files(save.part)
 
     def _record(self, save: _Save, found: FoundCheckpoint, is_on_cadence: bool) -> None:
         """The checkpoint exists: what its ledger has is not written again, and whoever promotes is told."""

@@ -28,6 +28,7 @@ from training.saving.state_tensors import HostFile
 Result = TypeVar("Result")
 ATTEMPTS = 3
 DELAY_SECONDS = 2.0
+SECONDS_OF_ATTEMPTS = DELAY_SECONDS * (2 ** (ATTEMPTS - 1) - 1)  # on average, the pauses alone
 
 
 class Writing(IntEnum):

@@ -75,7 +75,14 @@ def make_validator(
     """A validator for `split`."""
     kept_bytes = KEPT_VALIDATION_BYTES if split == "validation" else 0
     reader = SampleReader(
-        store, dataset, split, spec.samples_folder, looks_ahead=True, kept_bytes=kept_bytes, wait=wait
+        store,
+        dataset,
+        split,
+        spec.samples_folder,
+        looks_ahead=True,
+        kept_bytes=kept_bytes,
+        wait=wait,
+        waiting=world.pulse.waiting_for_samples,
     )
     cut = leaf_cut(spec.model, spec.train)
     return Validator(reader, cut, dataset.target, make_objective(spec, dataset, precision), precision, config, world)

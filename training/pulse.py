@@ -24,6 +24,7 @@ class Place(StrEnum):
     RESTORING = "restore"
     COMPUTING = "train"
     INPUT = "input"  # waits for samples
+    SHARED = "shared"  # waits for samples that another process of the machine is decoding
     OTHERS = "others"  # waits for what the other ranks send
     VALIDATING = "validate"
     EVALUATING = "evaluate"
@@ -88,6 +89,15 @@ class Pulse:
         """Around a collective in the midst of training."""
         self._collective = collective
         with self.at(Place.OTHERS):
+            yield
+
+    @contextmanager
+    def waiting_for_samples(self) -> Iterator[None]:
+        """Around a wait for samples that somebody else decodes; a thread that works ahead says nothing of the rank."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        with self.at(Place.SHARED):
             yield
 
     def _go_to(self, place: Place) -> None:

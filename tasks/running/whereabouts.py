@@ -5,7 +5,7 @@ others is not to blame.
 """
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from tasks.pages.words import count_of, listed
@@ -16,6 +16,7 @@ AT_PLACE = {
     Place.RESTORING: "it has been restoring the checkpoint",
     Place.COMPUTING: "it has been computing",
     Place.INPUT: "it has waited for samples",
+    Place.SHARED: "it has waited for samples that another process of its machine decodes",
     Place.OTHERS: "it has waited for the other ranks",
     Place.VALIDATING: "it has been validating",
     Place.EVALUATING: "it has been evaluating",
@@ -68,8 +69,9 @@ class Whereabouts:
         now = time.monotonic()
         silent = [heard for heard in self._heard.values() if now - heard.at >= silent_seconds]
         living = [heard.pulse for heard in self._heard.values() if now - heard.at < silent_seconds]
-        waiting = [pulse for pulse in living if pulse.place is Place.OTHERS]
-        busy = [pulse for pulse in living if pulse.place is not Place.OTHERS]
+        stopped_hosts = {heard.pulse.host for heard in silent}
+        waiting = [pulse for pulse in living if _waits_for_others(pulse, stopped_hosts)]
+        busy = [pulse for pulse in living if pulse not in waiting]
         if silent and waiting:
             return Finding(_describe_silence(silent, waiting, living), is_for_good=not busy)
         if busy:
@@ -77,6 +79,11 @@ class Whereabouts:
         if len(waiting) > 1 and all(pulse.seconds >= stuck_seconds for pulse in waiting):
             return Finding(_describe_broken(waiting), is_for_good=True)
         return None
+
+
+def _waits_for_others(pulse: RankPulse, stopped_hosts: Collection[str]) -> bool:
+    """Or for samples, of a rank of its machine that is not heard of."""
+    return pulse.place is Place.OTHERS or (pulse.place is Place.SHARED and pulse.host in stopped_hosts)
 
 
 def _describe_silence(silent: Sequence[_Heard], waiting: Sequence[RankPulse], living: Sequence[RankPulse]) -> str:
@@ -115,8 +122,10 @@ def _describe_broken(waiting: Sequence[RankPulse]) -> str:
 
 
 def _name_collectives(waiting: Sequence[RankPulse]) -> str:
-    collectives = sorted({pulse.collective for pulse in waiting if pulse.collective is not None})
-    return f" for {listed(collectives)}" if collectives else ""
+    awaited: list[str] = sorted({pulse.collective for pulse in waiting if pulse.collective is not None})
+    if any(pulse.place is Place.SHARED for pulse in waiting):
+        awaited.append("samples that another process of its machine decodes")
+    return f" for {listed(awaited)}" if awaited else ""
 
 
 def _name(pulses: Sequence[RankPulse]) -> str:

@@ -3,7 +3,6 @@
 import os
 import re
 import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -112,21 +111,12 @@ def _stopping(spec: SegmentSpec, rank: int) -> Callable[[Report], None]:
 
 
 def _stop(spec: SegmentSpec, rank: int) -> int:
-    """The process that was stopped, where it holds no lock: the other rank would wait for that and not for the rank."""
+    """The process that was stopped, wherever it was: it may hold a lock for which the other rank waits."""
     pids = processes_mentioning(str(spec.scratch_folder))
     (pid,) = [pid for pid in pids if psutil.Process(pid).environ().get("RANK") == str(rank)]
-    while True:
-        os.kill(pid, signal.SIGSTOP)
-        assert wait_until(lambda: psutil.Process(pid).status() == psutil.STATUS_STOPPED)
-        if not _holds_a_lock(pid):
-            return pid
-        os.kill(pid, signal.SIGCONT)
-        time.sleep(0.01)  # for the rank to get on, and to let go of the lock
-
-
-def _holds_a_lock(pid: int) -> bool:
-    """Not one that waits for a lock: its line has an arrow behind the number."""
-    return re.search(rf"^\d+: FLOCK .* {pid} ", Path("/proc/locks").read_text(), re.MULTILINE) is not None
+    os.kill(pid, signal.SIGSTOP)
+    assert wait_until(lambda: psutil.Process(pid).status() == psutil.STATUS_STOPPED)
+    return pid
 
 
 class _Watch(HangWatch):

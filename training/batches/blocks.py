@@ -88,7 +88,7 @@ class Blocks:
         self._order = order
         self._cut = cut
         self._num_leaves = num_leaves
-        self._shared = SharedArrays(reader.folder, f"{reader.split}-block")
+        self._shared = SharedArrays(reader.folder, f"{reader.split}-block", waiting=world.pulse.waiting_for_samples)
         # Ranks that have the same of these have the same blocks; other ones have others.
         shape = [batch_size, num_leaves, cut.dense_length, cut.padding_efficiency, world.size, PIECE_STEPS]
         skipped = [(record.resume_step, record.end_position) for record in standing(rollbacks)]
@@ -154,7 +154,14 @@ def open_blocks(
     """The blocks of a segment's run; how windows of samples are read for them, `SampleReader` says."""
     config = spec.train
     reader = SampleReader(
-        store, dataset, "train", spec.samples_folder, looks_ahead, reads_for_all=assembles_for_all, wait=wait
+        store,
+        dataset,
+        "train",
+        spec.samples_folder,
+        looks_ahead,
+        reads_for_all=assembles_for_all,
+        wait=wait,
+        waiting=world.pulse.waiting_for_samples,
     )
     order = SampleOrder(reader.num_rows, reader.group_rows, config.seed)
     cut = leaf_cut(spec.model, config)

@@ -4,6 +4,7 @@ Invariant: holds no position; what is read depends on the order and the data set
 """
 
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from storage.objects.store import Store
 from training.data.order import WINDOW_GROUPS, Order, Window
 from training.data.row_groups import RowGroups
 from training.data.samples import Samples, join
-from training.data.shared_arrays import KEPT_SETS, SharedArrays
+from training.data.shared_arrays import KEPT_SETS, SharedArrays, Waiting
 from training.data.waiting import StoreWait
 from training.data.windows import OwnWindows, SharedWindows, Windows
 
@@ -26,7 +27,7 @@ class SampleReader:
     With `looks_ahead` the window after the one that is read is decoded meanwhile, in a thread. As many windows stay in
     the folder as take `kept_bytes` in the shards, but at least the few that ranks need: what is read again is not
     decoded again. One that `reads_for_all` is alone in having need of windows, and keeps those it decodes in memory.
-    A store that does not answer is waited for as `wait` says.
+    A store that does not answer is waited for as `wait` says; `waiting` is around each wait for another process.
     """
 
     def __init__(
@@ -39,6 +40,7 @@ class SampleReader:
         kept_bytes: int = 0,
         reads_for_all: bool = False,
         wait: StoreWait | None = None,
+        waiting: Waiting = nullcontext,
     ) -> None:
         self.num_rows = dataset.splits[split].num_rows
         self.group_rows = dataset.row_group_rows
@@ -47,7 +49,7 @@ class SampleReader:
         self._row_groups = RowGroups(store, dataset, split, folder)
         split_bytes = sum(shard.num_bytes for shard in dataset.splits[split].shards)
         num_kept = kept_bytes * self.num_rows // (split_bytes * self.group_rows * WINDOW_GROUPS)
-        files = SharedArrays(folder, f"{split}-samples", max(KEPT_SETS, num_kept))
+        files = SharedArrays(folder, f"{split}-samples", max(KEPT_SETS, num_kept), waiting)
         kind = OwnWindows if reads_for_all else SharedWindows
         self._ahead = ThreadPoolExecutor(1, thread_name_prefix="next-window") if looks_ahead else None
         self._windows: Windows = kind(files, np.dtype(token_type(dataset.vocabulary_size)), self._ahead)

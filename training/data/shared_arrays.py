@@ -11,7 +11,7 @@ import mmap
 import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from storage.errors import StoreError
 Arrays = dict[str, NDArray[Any]]
 # Of each array the pieces that, one after the other, are the whole.
 Pieces = Mapping[str, Sequence[NDArray[Any]]]
+Waiting = Callable[[], AbstractContextManager[None]]
 
 # The set that is read, the next one, and the one before, which a process that is slower may still need.
 KEPT_SETS = 3
@@ -34,13 +35,14 @@ ALIGNMENT = 64
 class SharedArrays:
     """Sets of arrays that are read one after the other: the files of `folder` whose names begin with `name`.
 
-    The last `num_kept` that were got are there; older ones are removed.
+    The last `num_kept` that were got are there; older ones are removed. A wait for somebody else is within `waiting`.
     """
 
-    def __init__(self, folder: Path, name: str, num_kept: int = KEPT_SETS) -> None:
+    def __init__(self, folder: Path, name: str, num_kept: int = KEPT_SETS, waiting: Waiting = nullcontext) -> None:
         self._folder = folder
         self._name = name
         self._num_kept = num_kept
+        self._waiting = waiting
         self._mapped: OrderedDict[str, Arrays] = OrderedDict()
 
     def __contains__(self, key: str) -> bool:
@@ -84,7 +86,11 @@ class SharedArrays:
     def _locked(self) -> Iterator[None]:
         self._folder.mkdir(parents=True, exist_ok=True)
         with (self._folder / f".{self._name}.lock").open("w") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                with self._waiting():
+                    fcntl.flock(file, fcntl.LOCK_EX)
             yield
 
     @contextmanager

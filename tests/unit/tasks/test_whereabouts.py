@@ -88,6 +88,23 @@ def test_a_silent_rank_whose_machine_is_heard_of_is_called_a_process_that_stands
     assert "the process stands still, while others of its machine do not." in ranks.watch.cause
 
 
+def test_a_silent_rank_that_holds_the_samples_of_another_one_is_named_and_not_the_one_that_waits(ranks: Ranks) -> None:
+    ranks.places[2] = Place.SHARED
+    ranks.silence(3)
+    assert not ranks.pass_time(LEAST_LOST_SECONDS - POLL_SECONDS)
+    assert ranks.pass_time(2 * POLL_SECONDS)
+    assert ranks.watch.cause.startswith("Rank 3 on n2 has not been heard of for ")
+    assert "samples that another process of its machine decodes" in ranks.watch.cause
+
+
+def test_ranks_that_wait_for_samples_of_no_rank_are_not_called_cut_off(ranks: Ranks) -> None:
+    """A process that works ahead for all of them decodes for long."""
+    ranks.places = dict.fromkeys(ranks.places, Place.SHARED)
+    assert not ranks.pass_time(HANG_SECONDS - POLL_SECONDS)
+    assert ranks.pass_time(2 * POLL_SECONDS)
+    assert "it has waited for samples that another process of its machine decodes" in ranks.watch.cause
+
+
 def test_ranks_that_all_run_and_wait_for_each_other_have_a_broken_network(ranks: Ranks) -> None:
     assert ranks.pass_time(LEAST_LOST_SECONDS + POLL_SECONDS)
     assert ranks.watch.cause.startswith("All ranks run, and have waited for each other for 6")
@@ -107,6 +124,7 @@ def test_long_steps_are_given_more_time(ranks: Ranks) -> None:
         (Place.COMPUTING, "it has been computing for "),
         (Place.INPUT, "it has waited for samples for "),
         (Place.SAVING, "it has been saving for "),
+        (Place.SHARED, "it has waited for samples that another process of its machine decodes for "),
     ],
 )
 def test_a_rank_that_is_busy_may_get_on_and_has_until_hang_seconds(ranks: Ranks, place: Place, words: str) -> None:

@@ -1,9 +1,15 @@
 """A rank tells where it is, also while its main thread waits for something that does not come."""
 
+import signal
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
+import numpy as np
+
 from tests.helpers.commands import wait_until
+from training.data.shared_arrays import SharedArrays
 from training.pulse import Collective, Place, Pulse, RankPulse, read_pulses
 
 
@@ -29,6 +35,43 @@ def test_a_rank_that_waits_says_for_what_and_goes_on_beating(tmp_path: Path) -> 
     assert (later.rank, later.step, later.leaves, later.place) == (3, 7, 14, Place.OTHERS)
     assert later.collective is Collective.LOSSES
     assert later.seconds > first.seconds
+
+
+HOLDER = """
+import fcntl, sys
+with open(sys.argv[1], "w") as file:
+    fcntl.flock(file, fcntl.LOCK_EX)
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_rank_that_waits_for_the_lock_of_a_stopped_process_says_that_it_waits_for_another_one(tmp_path: Path) -> None:
+    pulse = Pulse()
+    pulse.begin(tmp_path, rank=0)
+    shared = SharedArrays(tmp_path, "train-block", waiting=pulse.waiting_for_samples)
+    places: list[Place] = []
+
+    def watch() -> None:
+        wait_until(lambda: read_pulses(tmp_path)[0].place is not Place.STARTING)
+        places.append(read_pulses(tmp_path)[0].place)
+        holder.kill()
+
+    line = [sys.executable, "-c", HOLDER, str(tmp_path / ".train-block.lock")]
+    with subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        holder.stdout.readline()
+        holder.send_signal(signal.SIGSTOP)
+        wait_until(lambda: bool(read_pulses(tmp_path)))
+        watching = threading.Thread(target=watch)
+        watching.start()
+        try:
+            shared.get("1", lambda: {"numbers": [np.arange(3)]})
+        finally:
+            holder.kill()
+            watching.join()
+    assert places == [Place.SHARED]
+    wait_until(lambda: read_pulses(tmp_path)[0].place is Place.STARTING)
 
 
 def test_time_is_counted_where_it_was_spent(tmp_path: Path) -> None:

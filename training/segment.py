@@ -5,13 +5,13 @@ no other; and every way out of here writes an outcome.
 """
 
 import gc
+from functools import partial
 
-from storage.datasets import load_dataset
 from storage.runs.holders import process_age_seconds
 from training.batches.ahead import AssemblingAhead
 from training.batches.source import open_source
 from training.building import build_segment
-from training.data.waiting import wait_of
+from training.data.waiting import load_dataset_patiently, wait_of
 from training.ending import Ending, describe_end
 from training.loop import Segment, train
 from training.model.first_weights import take_first_weights
@@ -38,14 +38,15 @@ def run_segment(spec: SegmentSpec, world: World, flag: StopFlag) -> Segment:
         ahead = AssemblingAhead() if world.local_rank == 0 else None
         precision = choose_precision(spec.train, world)
         join_process_group(spec.train, precision, world)
-        dataset = load_dataset(store, spec.dataset_digest, spec.dataset_sha256)
         wait = wait_of(spec, flag, reporter.noted)
+        dataset = load_dataset_patiently(spec, store, wait)
         source = open_source(spec, world, store, dataset, precision.device.type == "cuda", ahead, wait)
         segment = build_segment(spec, world, flag, store, dataset, precision, reporter, state)
         if spec.resume is not None:
             _restore(segment, spec.resume)
         elif spec.start is not None:
-            take_first_weights(segment.trainer.model, store, spec.start)
+            take = partial(take_first_weights, segment.trainer.model, store, spec.start)
+            wait.read("The run's first weights", take)
         ending.first_step = reporter.step = world.pulse.step = state.step
         ending.checkpointer = segment.checkpointer
         flag.start_budget(spec.budget_seconds)

@@ -17,10 +17,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 from io import BufferedReader
 
-from storage.datasets import load_dataset
 from storage.errors import HoldfastError
 from storage.objects.local_store import LocalStore
 from training.batches.blocks import open_blocks
+from training.data.waiting import StoreWait, load_dataset_patiently
 from training.specification import SegmentSpec
 from training.stopping import follow_parent
 from training.world import World
@@ -90,7 +90,7 @@ def main() -> None:
     work = json.loads(steps.readline())
     spec, world = SegmentSpec.model_validate(work["spec"]), World(*work["world"])
     store = spec.open_store()
-    dataset = load_dataset(store, spec.dataset_digest, spec.dataset_sha256)
+    dataset = load_dataset_patiently(spec, store, StoreWait(spec.store_seconds))
     # From a bucket windows are fetched ahead in a thread. From a folder they are here as soon as they are decoded, and
     # this process is ahead already.
     looks_ahead = not isinstance(store, LocalStore)

@@ -1,4 +1,6 @@
-"""Samples that a store does not give just now: they are waited for, as whoever supervises the ranks waits for it too.
+"""What a store does not give just now is waited for, as whoever supervises the ranks waits for it too.
+
+That is samples, the data set that they are of, and the weights that a run begins with.
 
 Invariant: nobody waits on after a request to stop. What is read is the same however long it takes.
 """
@@ -9,7 +11,10 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
+from storage.datasets import MANIFEST_NAME, DatasetManifest, dataset_key, load_dataset
 from storage.errors import StoreUnavailableError
+from storage.objects.readable import reading
+from storage.objects.store import Store
 from training.specification import SegmentSpec
 from training.stopping import StopFlag, StopReason
 
@@ -19,6 +24,16 @@ POLL_SECONDS = 0.2
 
 _logger = logging.getLogger("holdfast")
 _Result = TypeVar("_Result")
+
+
+def load_dataset_patiently(spec: SegmentSpec, store: Store, wait: "StoreWait") -> DatasetManifest:
+    """The data set of the run, which is in the store for certain: it was pinned before the ranks were launched."""
+
+    def load() -> DatasetManifest:
+        with reading(store, dataset_key(spec.dataset_digest, MANIFEST_NAME)):
+            return load_dataset(store, spec.dataset_digest, spec.dataset_sha256)
+
+    return wait.read("The files of the data set", load)
 
 
 def wait_of(spec: SegmentSpec, flag: StopFlag, tell: Callable[[str], None]) -> "StoreWait":

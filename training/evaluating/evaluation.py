@@ -13,14 +13,14 @@ from torch import nn
 
 from storage.checkpoints.checkpoints import FoundCheckpoint, hash_weights
 from storage.checkpoints.results import calibration_key, evaluation_key, write_result
-from storage.datasets import DatasetManifest, load_dataset
+from storage.datasets import DatasetManifest
 from storage.errors import HoldfastError
 from storage.objects.addresses import open_store
 from storage.objects.store import Store
 from storage.runs.metric_values import metric_value
 from training.agreement import Agreement
 from training.building import make_model, make_objective, make_validator
-from training.data.waiting import wait_of
+from training.data.waiting import load_dataset_patiently, wait_of
 from training.evaluating.calibration import Predictions, calibrate, most_rows
 from training.model.precision import choose_precision
 from training.process_group import join_process_group
@@ -86,7 +86,8 @@ class _Evaluation:
         self._store = spec.open_store()
         self._other = spec.asked.data if spec.asked is not None else None
         self._data = open_store(self._other) if self._other else self._store
-        self._dataset = load_dataset(self._data, spec.dataset_digest, spec.dataset_sha256)
+        wait = wait_of(spec, flag, self._reporter.noted)
+        self._dataset = load_dataset_patiently(spec, self._data, wait)
         self._model = make_model(spec, self._dataset, self._precision)
 
     def make(self, point: ResumePoint) -> dict[str, Any]:

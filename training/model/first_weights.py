@@ -10,21 +10,28 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from storage.first_weights import read_start, require_hash
+from storage.first_weights import START_NAME, read_start, require_hash
 from storage.objects.digests import sha256_of_file
+from storage.objects.readable import reading
 from storage.objects.store import Store
 from training.specification import StartPoint
 
 
 @torch.no_grad()
 def take_first_weights(model: nn.Module, store: Store, start: StartPoint) -> None:
-    """Copy into `model` what the start says. Raises `CorruptObjectError` if a file is not what was written."""
-    plan = read_start(store, start.path, start.digest)
+    """Copy into `model` what the start says; once more is the same.
+
+    Raises `CorruptObjectError` if a file is not what was written, and what `reading` raises.
+    """
+    with reading(store, f"{start.path}/{START_NAME}"):
+        plan = read_start(store, start.path, start.digest)
     origin: dict[str, Tensor] = {}
     for name, digest in plan["files"].items():
-        path = store.fetch(f"{start.path}/{name}")
-        require_hash(store, f"{start.path}/{name}", sha256_of_file(path), digest)
-        origin |= load_file(path)
+        key = f"{start.path}/{name}"
+        with reading(store, key):
+            path = store.fetch(key)
+            require_hash(store, key, sha256_of_file(path), digest)
+            origin |= load_file(path)
     own = model.state_dict()
     for copy in plan["copies"]:
         _copy(own[copy["target"]], origin[copy["source"]], copy)

@@ -7,15 +7,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from storage.datasets import DatasetManifest
 from storage.errors import CorruptObjectError, ObjectMissingError, StoreError, StoreUnavailableError
+from storage.first_weights import START_NAME
+from storage.objects.digests import canonical_json, sha256_of_bytes
 from storage.objects.local_store import LocalStore
 from tests.helpers.datasets import publish_small_dataset
+from tests.helpers.failing_stores import FailingStore
+from tests.helpers.training import make_spec
 from training.data import waiting
 from training.data.order import SampleOrder
 from training.data.reading import SampleReader
-from training.data.waiting import StoreWait
+from training.data.waiting import StoreWait, load_dataset_patiently
+from training.model.first_weights import take_first_weights
+from training.specification import StartPoint
 
 ROWS = 600
 
@@ -105,6 +112,36 @@ def test_who_has_waited_long_enough_or_is_asked_to_stop_says_that_the_store_is_a
     with pytest.raises(StoreUnavailableError):
         read_first(store, dataset, tmp_path / "samples", StoreWait(600, lambda: clock.now >= asked_at))
     assert asked_at <= clock.now <= asked_at + 1
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.ENOENT])
+@pytest.mark.parametrize("failures", [5, None])
+def test_a_rank_that_starts_while_the_data_set_cannot_be_read_waits_as_long_as_one_that_trains(
+    tmp_path: Path, dataset: DatasetManifest, clock: Clock, number: int, failures: int | None
+) -> None:
+    store, told = FailingStore(tmp_path / "store", number, failures, path="/datasets/"), list[str]()
+    spec = make_spec(store, dataset, tmp_path / "segment")
+    if failures is None:
+        with pytest.raises(StoreUnavailableError, match=r"dataset\.json"):
+            load_dataset_patiently(spec, store, StoreWait(600, tell=told.append))
+        assert 600 <= clock.now <= 601
+    else:
+        assert load_dataset_patiently(spec, store, StoreWait(600, tell=told.append)) == dataset
+        assert 0 < clock.now < 60 and "read again" in told[-1]
+    assert "The files of the data set cannot be read just now: waiting up to 600 s" in told[0]
+
+
+def test_a_run_that_begins_while_its_first_weights_cannot_be_read_waits_for_them(tmp_path: Path, clock: Clock) -> None:
+    store = LocalStore(tmp_path / "store")
+    plan: dict[str, Any] = {"files": {}, "copies": []}
+    data = canonical_json(plan)
+    store.write(f"runs/small/start/{START_NAME}", data)
+    start = StartPoint(path="runs/small/start", digest=sha256_of_bytes(data))
+    failing = FailingStore(tmp_path / "store", errno.EIO, 5, path="/runs/small/start/")
+    with pytest.raises(StoreUnavailableError):
+        take_first_weights(torch.nn.Linear(1, 1), failing, start)
+    StoreWait(600).read("The run's first weights", lambda: take_first_weights(torch.nn.Linear(1, 1), failing, start))
+    assert failing.failures == 0 and clock.now > 0
 
 
 def test_what_cannot_pass_is_waited_for_by_nobody(tmp_path: Path, dataset: DatasetManifest, clock: Clock) -> None:

@@ -54,7 +54,18 @@ class DataConfig(ConfigModel):
     classes: list[str] | None = Field(
         None,
         description="All labels, in the order of the model's outputs. Default: the labels of the data, in the order "
-        "that class_order names; for a binary target 0 and 1.",
+        "that class_order names; for a binary target 0 and 1, or false and true.",
+    )
+    class_names: list[str] | dict[str, str] | None = Field(
+        None,
+        description="What the classes are called, where the labels in the data are codes: the names of 0, 1, 2 and so "
+        'on, as ["world", "sports"], or of each code, as {1 = "world", 2 = "sports"}, in the order of the model\'s '
+        "outputs. A label without a name is an error. Not with classes. Default: a class is called what its label is.",
+    )
+    boolean_labels: Literal["words", "numbers"] | None = Field(
+        None,
+        description="What booleans are as labels, where neither classes nor class_names says it. words: true and "
+        "false. numbers: 1 and 0. Default: words; numbers for a run that was begun by a version without this field.",
     )
     class_order: Literal["natural", "text"] | None = Field(
         None,
@@ -91,6 +102,14 @@ class DataConfig(ConfigModel):
         f"disk. {UNLIMITED}: no limit; the system may then stop the process when memory runs out.",
     )
 
+    @field_validator("class_names", mode="before")
+    @classmethod
+    def _is_a_list_or_a_table_of_names(cls, value: Any) -> Any:
+        names = list(value.values()) if isinstance(value, dict) else value
+        if names is not None and not (isinstance(names, list) and all(isinstance(name, str | int) for name in names)):
+            raise ValueError('must be a list of names, as ["no", "yes"], or a table of them, as {1 = "no", 2 = "yes"}')
+        return value
+
     @field_validator("memory_limit")
     @classmethod
     def _is_a_size_or_says_that_there_is_no_limit(cls, value: str) -> str:
@@ -103,7 +122,25 @@ class DataConfig(ConfigModel):
     def _only_what_decides(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Without what is not used: so a data set and a run of an earlier version are written as they were."""
         unused = ["rare_classes"] if self.rare_classes == "error" else []
+        unused += ["class_names"] if self.class_names is None else []
         return {name: value for name, value in write(self).items() if name not in unused}
+
+    @model_validator(mode="after")
+    def _names_make_sense(self) -> "DataConfig":
+        if self.class_names is None:
+            return self
+        names = list(self.class_names.values() if isinstance(self.class_names, dict) else self.class_names)
+        if self.classes is not None:
+            raise ValueError(
+                "class_names names all labels in their order, so classes is not needed: take one of them out"
+            )
+        if len(names) < 2 or (self.kind == "binary" and len(names) > 2):
+            raise ValueError(
+                f"class_names must name {'two' if self.kind == 'binary' else 'at least two'} classes: {names}"
+            )
+        if len(set(names)) != len(names) or not all(name.strip() for name in names):
+            raise ValueError(f"class_names must differ from each other and not be empty, found {names}")
+        return self
 
     @model_validator(mode="after")
     def _columns_make_sense(self) -> "DataConfig":

@@ -1,7 +1,8 @@
-"""The order of a target's classes, which is the order of the model's outputs.
+"""The order of a target's classes, which is the order of the model's outputs, and whether booleans are words.
 
-Invariant: it counts among the inputs of a data set, and so in its digest, only where it decides something. Labels that
-come in the same order by either rule give the data set that they gave to versions which knew the order `text` alone.
+Invariant: both count among the inputs of a data set, and so in its digest, only where they decide something. Labels
+that come in the same order by either rule give the data set that they gave to versions which knew the order `text`
+alone; but 0 and 1 do not, which were booleans there, or were not.
 """
 
 import re
@@ -13,10 +14,11 @@ from storage.datasets import DatasetManifest, find_dataset
 from storage.objects.digests import digest_of
 from storage.objects.store import Store
 from tasks.configuration import DataConfig
-from tasks.data.contract.rules import label_domain
+from tasks.data.labels import NUMBERS, WORDS, are_booleans_words, label_domain
 
 NUMBER = re.compile(r"(\d+)")
 NATURAL = {"class_order": "natural"}
+BOOLEANS = {"boolean_labels": "words"}
 
 
 def order_labels(labels: Collection[str], config: DataConfig) -> list[str]:
@@ -26,14 +28,18 @@ def order_labels(labels: Collection[str], config: DataConfig) -> list[str]:
 
 def with_class_order(inputs: dict[str, Any], labels: Collection[str], config: DataConfig) -> dict[str, Any]:
     """The inputs of a data set that has these labels."""
-    is_open = len(possible_inputs(inputs, config)) > 1
-    return inputs | NATURAL if is_open and _naturally(labels) != _as_text(labels) else inputs
+    possible = possible_inputs(inputs, config)
+    if inputs | BOOLEANS in possible and set(labels) in (set(WORDS), set(NUMBERS)):
+        return inputs | BOOLEANS
+    return inputs | NATURAL if inputs | NATURAL in possible and _naturally(labels) != _as_text(labels) else inputs
 
 
 def possible_inputs(inputs: dict[str, Any], config: DataConfig) -> list[dict[str, Any]]:
     """The inputs that a data set of this configuration may have, as long as its labels are not known."""
-    is_given = label_domain(config) is not None
-    return [inputs] if is_given or config.class_order == "text" else [inputs | NATURAL, inputs]
+    if label_domain(config) is not None:
+        return [inputs]
+    natural = [] if config.class_order == "text" or config.kind == "binary" else [inputs | NATURAL]
+    return natural + ([inputs | BOOLEANS] if are_booleans_words(config) else []) + [inputs]
 
 
 def find_prepared(store: Store, inputs: dict[str, Any], config: DataConfig) -> DatasetManifest | None:

@@ -23,7 +23,6 @@ from storage.datasets import (
     FileRecord,
     NumericColumn,
     SplitRecord,
-    Target,
     dataset_key,
     find_dataset,
     named_by_content,
@@ -42,6 +41,7 @@ from tasks.data.failures import blamed_on_changes, explained_failures
 from tasks.data.identity.copies import require_no_copies
 from tasks.data.identity.fingerprints import ensure_unchanged, fingerprint_files, read_inputs
 from tasks.data.identity.identities import identities_of, keep_identities
+from tasks.data.labels import are_booleans_words
 from tasks.data.listing import describe_source, list_source
 from tasks.data.progress import OnProgress, RunPart, run_plainly
 from tasks.data.readers.check import check_columns
@@ -50,7 +50,7 @@ from tasks.data.remarks.said import measure_remarks
 from tasks.data.sources.columns import SourceTable, inspect_files
 from tasks.data.sources.formats import PARQUET, format_of
 from tasks.data.sources.source_file import SourceFile
-from tasks.data.split import TRAIN, Dealt, deal_samples, with_class_counts
+from tasks.data.split import Dealt, deal_samples, describe_target, with_class_counts
 from tasks.data.statistics import measure_categorical, measure_numeric
 from tasks.data.tokenizer import TOKENIZER_FILE, load_tokenizer, train_tokenizer
 from tasks.data.units.area import Area, FolderArea, Record, StoreArea, begin_area, put_again, remove_area
@@ -134,6 +134,7 @@ def _open(
     if sum(file.num_bytes for file in files) < SMALL_SOURCE_BYTES:
         return Place(config, store, FolderArea(folder / "units"), folder, folder / "source", files), None
     decides = {"inputs": inputs, "versions": _versions(), "format": UNITS_FORMAT, "piece": bytes_of_piece(config)}
+    decides["boolean_labels"] = are_booleans_words(config)
     address = Address(config.model_dump_json(), store.address, cache, digest_of(decides), scratch)
     return Place(config, store, StoreArea(store, address.area), folder, address.brought, files), address
 
@@ -217,12 +218,7 @@ class Preparation:
             digest=self.digest,
             inputs=self.inputs,
             versions=_versions(),
-            target=Target(
-                kind=self.config.kind,
-                column=self.config.label,
-                classes=dealt.classes,
-                class_counts=dealt.class_counts[TRAIN],
-            ),
+            target=describe_target(dealt, self.config),
             vocabulary_size=vocabulary_size,
             max_tokens=self.config.max_tokens,
             row_group_rows=self.config.row_group_rows,
@@ -289,7 +285,7 @@ class Preparation:
 
     def _measure(self, connection: duckdb.DuckDBPyConnection) -> tuple[Statistics, str]:
         dealt = deal_samples(connection, self.place.rows_of, self.config)
-        self.remarks = measure_remarks(connection, dealt)
+        self.remarks = measure_remarks(connection, dealt, self.config)
         numeric = measure_numeric(connection, self.config)
         categorical = measure_categorical(connection, self.config)
         rows = ", ".join(f"{count:,} {name}" for name, count in zip(SPLITS, dealt.num_rows, strict=True))

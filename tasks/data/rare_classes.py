@@ -4,10 +4,11 @@ Invariant: which these are follows from the rows of each label in each split alo
 label.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 
 from storage.datasets import SPLITS
 from tasks.configuration import DataConfig
+from tasks.data.labels import name_of
 from tasks.data.sources.columns import literal
 from tasks.data.sources.messages import broken_contract
 
@@ -35,7 +36,7 @@ def find_rare(counts: Counts, config: DataConfig) -> list[str]:
             f"Column {config.label!r} has {num_left} of two classes or more with data.rare_classes = "
             f'"{config.rare_classes}".',
             "two classes or more of which each split has a row",
-            f"a split has no row of {len(rare):,} of {len(counts):,}: {describe_rows(rare, counts)}",
+            f"a split has no row of {len(rare):,} of {len(counts):,}: {describe_rows(rare, counts, config)}",
             "give more rows, check that data.label names the target, or change data.split",
         )
     return rare
@@ -59,23 +60,25 @@ def treated_sql(rows: str, rare: Collection[str], config: DataConfig) -> str:
     return f"(SELECT * REPLACE (CASE WHEN {is_rare} THEN {literal(OTHER)} ELSE label END AS label) FROM {rows})"
 
 
-def describe_rows(rare: Collection[str], counts: Mapping[str, Collection[int]]) -> str:
+def describe_rows(rare: Collection[str], counts: Counts, config: DataConfig) -> str:
     """Labels with all their rows, the most frequent first: "'a' (3 rows), 'b' (1 row)"."""
     in_order = sorted(((sum(counts[label]), label) for label in rare), key=lambda found: (-found[0], found[1]))
     shown = ", ".join(
-        f"{label!r} ({count:,} {'row' if count == 1 else 'rows'})" for count, label in in_order[:NUM_SHOWN]
+        f"{name_of(label, config)!r} ({count:,} {'row' if count == 1 else 'rows'})"
+        for count, label in in_order[:NUM_SHOWN]
     )
     return shown + (f" and {len(in_order) - NUM_SHOWN:,} more" if len(in_order) > NUM_SHOWN else "")
 
 
 def _require_one_class(rare: list[str], counts: Counts, config: DataConfig) -> None:
     merged = _add_up(rare, counts)
-    found = f"a split has no row of {describe_rows(rare, counts)}"
-    if OTHER in counts and OTHER not in rare:
+    found = f"a split has no row of {describe_rows(rare, counts, config)}"
+    called = [label for label in counts if OTHER in (label, name_of(label, config)) and label not in rare]
+    if called:
         raise broken_contract(
             f"Column {config.label!r} has a class called {OTHER!r} already.",
             'no class of that name with data.rare_classes = "other": it is the one that rare classes become',
-            f"{sum(counts[OTHER]):,} rows of it; {found}",
+            f"{sum(sum(counts[label]) for label in called):,} rows of it; {found}",
             'rename the class in the data, or set data.rare_classes = "drop" to leave the rows of rare classes out',
         )
     lacking = [name for name, count in zip(SPLITS, merged, strict=True) if count == 0]

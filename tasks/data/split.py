@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 
 import duckdb
 
-from storage.datasets import SPLITS, SplitRecord
+from storage.datasets import SPLITS, SplitRecord, Target
 from tasks.configuration import DataConfig
 from tasks.data.class_order import order_labels
-from tasks.data.contract.rules import given_split_sql, kept_tokens_sql, label_domain
+from tasks.data.contract.rules import given_split_sql, kept_tokens_sql
 from tasks.data.database import HASH_VALUES, hash_sql
+from tasks.data.labels import domain_of, name_of
 from tasks.data.rare_classes import OTHER, Counts, describe_rows, find_rare, treat_counts, treated_sql
 from tasks.data.sources.columns import SourceTable, literal, only_row
 from tasks.data.sources.messages import broken_contract
@@ -66,8 +67,11 @@ def _count_labels(connection: duckdb.DuckDBPyConnection, config: DataConfig) -> 
     """The rows of each label in each split; those of all labels that may occur, where the configuration says which."""
     query = f"SELECT split, label, count(*) FROM dealt GROUP BY ALL LIMIT {len(SPLITS) * MOST_CLASSES + 1}"
     found = connection.execute(query).fetchall()
-    _require_few_classes(len({label for _, label, _ in found}), config)
-    counts: Counts = {label: [0] * len(SPLITS) for label in label_domain(config) or []}
+    labels = {str(label) for _, label, _ in found}
+    _require_few_classes(len(labels), config)
+    domain = domain_of(labels, config)
+    _require_one_kind(labels, domain, config)
+    counts: Counts = {label: [0] * len(SPLITS) for label in domain or []}
     for split_index, label, count in found:
         counts.setdefault(str(label), [0] * len(SPLITS))[int(split_index)] = int(count)
     return counts
@@ -79,10 +83,16 @@ def _rows_of_splits(counts: Counts) -> list[int]:
 
 def _order_classes(counts: Counts, config: DataConfig) -> list[str]:
     """The classes in the order of the model's outputs; one made of rare ones is the last where the order is given."""
-    given = label_domain(config)
+    given = domain_of(counts, config)
     if given is None:
         return order_labels(counts, config)
     return [name for name in given if name in counts] + [OTHER] * (OTHER in counts and OTHER not in given)
+
+
+def describe_target(dealt: Dealt, config: DataConfig) -> Target:
+    """What is predicted, with the names of the classes and the rows of each in the training split."""
+    names = [name_of(label, config) for label in dealt.classes]
+    return Target(kind=config.kind, column=config.label, classes=names, class_counts=dealt.class_counts[TRAIN])
 
 
 def with_class_counts(splits: dict[str, SplitRecord], class_counts: list[list[int]]) -> dict[str, SplitRecord]:
@@ -188,6 +198,17 @@ def _require_few_classes(num_classes: int, config: DataConfig) -> None:
         )
 
 
+def _require_one_kind(labels: set[str], domain: list[str] | None, config: DataConfig) -> None:
+    """A binary target without data.classes may have either kind."""
+    if domain is not None and not labels <= set(domain):
+        raise broken_contract(
+            f"Column {config.label!r} has labels of two kinds.",
+            "0 and 1, or true and false, in all rows",
+            ", ".join(map(repr, sorted(labels))),
+            "write them in one way",
+        )
+
+
 def _require_classes(classes: list[str], counts: Counts, config: DataConfig) -> None:
     if len(classes) < 2:
         raise broken_contract(
@@ -205,7 +226,7 @@ def _require_classes(classes: list[str], counts: Counts, config: DataConfig) -> 
         raise broken_contract(
             f"Column {config.label!r}: the training split has no row of {len(absent)} of {len(classes)} classes.",
             "every class in the training split",
-            f"none of {describe_rows(absent, counts)}",
+            f"none of {describe_rows(absent, counts, config)}",
             "give more rows of these classes, take them out of the data (and of data.classes)"
             f"{treated if config.kind == 'multiclass' else ''}, or change data.split",
         )

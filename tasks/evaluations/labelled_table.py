@@ -4,10 +4,11 @@ Invariant: what becomes of a row is what became of the run's rows: the run's con
 vocabularies and classes. Nothing is learned from the table, and nothing is written outside the folder for it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import duckdb
 
@@ -23,6 +24,7 @@ from tasks.data.contract.rules import SHORTEN
 from tasks.data.failures import blamed_on_changes, explained_failures
 from tasks.data.identity.copies import warn_of_files_known
 from tasks.data.identity.fingerprints import ensure_unchanged, fingerprint_files, read_inputs
+from tasks.data.labels import labels_called
 from tasks.data.listing import list_source
 from tasks.data.pipeline import Preparation
 from tasks.data.progress import run_plainly
@@ -71,7 +73,10 @@ def prepare_table(
     """
     # Rows are not dealt: which column would do that, and whether it is there, does not matter.
     rare = find_rare_labels(find_contract_result(store, dataset))
-    config = _as_trained(config, dataset, rare).model_copy(update={"source": source, "split": SplitConfig()})
+    labels = labels_called(dataset.target.classes, rare, config)
+    config = _as_trained(config, dataset, [*labels, *rare]).model_copy(
+        update={"source": source, "split": SplitConfig()}
+    )
     files, left_out = list_source(config)
     own = LocalStore(folder / "store")
     with blamed_on_changes(files), explained_failures(config, folder), _own_advice():
@@ -86,15 +91,15 @@ def prepare_table(
         preparation = Preparation(place, None, inputs, None, run_plainly, OneByOne(), left_out)
         preparation.cut(table or preparation.read()[0])
         num_rows = _require_contract(preparation, dataset, rare)
-        _write(preparation, dataset, store, rare, num_rows)
+        _write(preparation, dataset, store, Dealt(labels, [], [0, 0, num_rows], str(TEST), rare))
         ensure_unchanged(files)
     return LabelledTable(own.address, preparation.digest, dataset_sha256(own, preparation.digest))
 
 
-def _as_trained(config: DataConfig, dataset: DatasetManifest, rare: Counts) -> DataConfig:
+def _as_trained(config: DataConfig, dataset: DatasetManifest, labels: Sequence[str]) -> DataConfig:
     """What the model is fixed to; and any share of missing values is an input to it."""
-    labels = [*dataset.target.classes, *(label for label in rare if label not in dataset.target.classes)]
-    limits = {"classes": labels, "max_tokens": dataset.max_tokens, "max_missing_fraction": 1.0}
+    limits: dict[str, Any] = {"classes": list(dict.fromkeys(labels)), "class_names": None}
+    limits |= {"max_tokens": dataset.max_tokens, "max_missing_fraction": 1.0}
     if dataset.tokenizer is None:
         limits["vocabulary_size"] = dataset.vocabulary_size
     return config.model_copy(update=limits)
@@ -154,13 +159,11 @@ def _require_scalable(connection: duckdb.DuckDBPyConnection, dataset: DatasetMan
         require_scalable(column, only_row(connection, f"SELECT min(n{i}), max(n{i}) FROM samples"))
 
 
-def _write(preparation: Preparation, dataset: DatasetManifest, store: Store, rare: Counts, num_left: int) -> None:
+def _write(preparation: Preparation, dataset: DatasetManifest, store: Store, dealt: Dealt) -> None:
     """Write the rows as the run's model sees them, and publish them in the table's own store."""
-    place, num_rows = preparation.place, [0] * len(SPLITS)
+    place = preparation.place
     if dataset.tokenizer is not None:
         keep_tokenizer(place.area, _copy_tokenizer(dataset, store, place.folder))
-    num_rows[TEST] = num_left
-    dealt = Dealt(dataset.target.classes, [], num_rows, str(TEST), rare)
     buckets, _ = preparation.deal(dealt, dataset.numeric, dataset.categorical)
     splits, _ = preparation.write(dealt, buckets, dataset.vocabulary_size)
     changes = {"format": DATASET_FORMAT, "digest": preparation.digest, "inputs": preparation.inputs, "splits": splits}

@@ -44,13 +44,16 @@ CHANGEABLE = (
 )
 # What a new run has where its configuration says nothing, and what is kept from then on: by section and field.
 NEW_RUN: dict[str, dict[str, Any]] = {
-    "data": {"id": None, "class_order": "natural"},
+    "data": {"id": None, "class_order": "natural", "class_names": None, "boolean_labels": "words"},
     # Where steps are given; else `by_rows.py` has said what they are.
     "train": {"padding_efficiency": PADDING_EFFICIENCY, "steps": None, "patience": None},
     "validation": {"every_steps": None},
 }
 # What a run of a version without these fields has: the one way that it knew.
-BEFORE_FIELD: dict[str, dict[str, Any]] = {"data": {"class_order": "text"}, "train": {"padding_efficiency": 0.0}}
+BEFORE_FIELD: dict[str, dict[str, Any]] = {
+    "data": {"class_order": "text", "boolean_labels": "numbers"},
+    "train": {"padding_efficiency": 0.0},
+}
 # What earlier versions had beside: it decided nothing about the model.
 GONE = {"train": {"prefetch_steps"}}
 
@@ -66,7 +69,7 @@ def as_begun(config: RunConfig, state: RunState | None) -> RunConfig:
     sections = {}
     for section, fields in NEW_RUN.items():
         found = getattr(config, section)
-        left_open = {name: begun[section][name] for name in fields if getattr(found, name) is None}
+        left_open = {name: begun[section].get(name) for name in fields if getattr(found, name) is None}
         sections[section] = found.model_copy(update=left_open)
     if sections["train"].patience == 0:  # said in words of the file; the manifest has none
         sections["train"] = sections["train"].model_copy(update={"patience": None})

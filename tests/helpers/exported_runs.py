@@ -98,8 +98,7 @@ def _export(folder: Path, columns: dict[str, Any], data: dict[str, Any], *option
     ids = pa.array(read_split(store, dataset, "test").column("id").to_pylist())
     table = pq.read_table(source)
     rows = table.filter(pc.is_in(table.column("id").cast(pa.string()), ids))
-    label = rows.column("topic").cast(pa.int8() if rows.schema.field("topic").type == pa.bool_() else pa.string())
     tested = write_parquet(
         folder / "test.parquet", dict(zip(columns, rows.drop_columns("topic").columns, strict=False))
     )
-    return Exported(store, "requests", dataset, out, tested, label.cast(pa.string()).to_pylist())
+    return Exported(store, "requests", dataset, out, tested, rows.column("topic").cast(pa.string()).to_pylist())

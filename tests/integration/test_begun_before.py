@@ -34,7 +34,7 @@ from training.specification import SegmentSpec
 prepare_work, recover_work = inspect.unwrap(prepare_data), inspect.unwrap(recover)
 AS_TEXT, NATURALLY = ["level 1", "level 10", "level 2"], ["level 1", "level 2", "level 10"]
 # What the version before wrote for what its user did not name, and what it did not know.
-BEFORE: dict[str, Any] = {"id": "sample_id", "class_order": "text"}
+BEFORE: dict[str, Any] = {"id": "sample_id", "class_order": "text", "boolean_labels": "numbers"}
 
 
 @pytest.fixture(autouse=True)
@@ -60,6 +60,10 @@ def dataset(config: RunConfig) -> DatasetManifest:
 @pytest.fixture
 def run(config: RunConfig, dataset: DatasetManifest) -> Manifest:
     """The run as the version before wrote it down."""
+    return begun(config, dataset)
+
+
+def begun(config: RunConfig, dataset: DatasetManifest) -> Manifest:
     places = open_places(config)
     stored = config.model_dump(mode="json")
     stored["data"] = data_of_before(config)
@@ -80,7 +84,7 @@ def run(config: RunConfig, dataset: DatasetManifest) -> Manifest:
 
 def data_of_before(config: RunConfig) -> dict[str, Any]:
     values = config.data.model_dump(mode="json") | {"id": "sample_id"}
-    del values["class_order"]
+    del values["class_order"], values["boolean_labels"]
     return values
 
 
@@ -158,6 +162,41 @@ def test_a_new_run_has_its_classes_in_natural_order_and_its_rows_numbered_and_ke
     assert caplog.text.count("data.id is not set: a row's id is its file and its row number.") == 1
     assert recover_work(new, dataset)[0] == state
     assert num_datasets(config) == 2
+
+
+@pytest.mark.parametrize("kind", ["multiclass", "binary"])
+def test_a_run_whose_booleans_are_numbers_goes_on_with_them_and_a_new_one_has_words(
+    config: RunConfig, kind: str
+) -> None:
+    columns = {**text_columns(120), "domain": [True, False] * 60}
+    write_parquet(Path(config.data.source) / "a.parquet", columns)
+    config = changed(config, f"data.kind={kind}")
+    dataset = prepared(config.data.model_copy(update=BEFORE), config)
+    assert dataset.target.classes == ["0", "1"] and "boolean_labels" not in dataset.inputs
+    begun(config, dataset)
+    assert prepare_work(config)[0] == dataset
+    state, _ = recover_work(config, dataset)
+    assert state.config["data"]["boolean_labels"] == "numbers"
+    with pytest.raises(IncompatibleRunError, match=r"data\.boolean_labels: was 'numbers', is 'words' now"):
+        prepare_work(changed(config, "data.boolean_labels=words"))
+    new = changed(config, "run=new", "data.id=sample_id")
+    words, _ = prepare_work(new)
+    assert words.target.classes == ["false", "true"] and words.inputs["boolean_labels"] == "words"
+    assert words.digest == digest_of(words.inputs) and recover_work(new, words)[0].config["data"]["kind"] == kind
+    assert prepare_work(new)[0] == words and num_datasets(config) == 2
+    store_of(config).delete(dataset_key(words.digest, "dataset.json"))
+    assert prepare_work(new)[0] == words
+
+
+def test_a_run_keeps_the_names_of_its_classes_and_takes_no_others(config: RunConfig) -> None:
+    write_parquet(Path(config.data.source) / "a.parquet", {**text_columns(120), "domain": [0, 1, 2] * 40})
+    named = changed(config, 'data.class_names=["world", "sports", "business"]')
+    dataset, _ = prepare_work(named)
+    state, _ = recover_work(named, dataset)
+    assert prepare_work(named)[0] == dataset == prepare_work(config)[0]  # where the file says nothing any more
+    assert recover_work(config, dataset)[0] == state
+    with pytest.raises(IncompatibleRunError, match=r"data\.class_names: was \['world'"):
+        prepare_work(changed(config, 'data.class_names=["a", "b", "c"]'))
 
 
 def test_a_run_goes_on_with_the_split_that_it_was_given_and_with_no_other(config: RunConfig) -> None:

@@ -14,7 +14,8 @@ from tasks.data.contract import judgement as contract
 from tasks.data.contract.judge_process import judge
 from tasks.data.contract.judgement import findings_of
 from tasks.data.contract.repeats import count_repeats
-from tasks.data.contract.rules import label_domain, row_rules
+from tasks.data.contract.rules import row_rules
+from tasks.data.labels import domain_of
 from tasks.data.sources.columns import SourceTable
 from tests.helpers.parquet import (
     measure_samples,
@@ -159,7 +160,10 @@ def test_the_sample_is_bounded(
 @pytest.mark.parametrize(
     ("labels", "options", "domain"),
     [
-        ([True, False], {}, ["0", "1"]),
+        ([True, False], {}, ["false", "true"]),
+        ([True, False], {"boolean_labels": "numbers"}, ["0", "1"]),
+        ([True, False], {"class_names": ["ham", "spam"]}, ["0", "1"]),
+        (["true", "false"], {}, ["false", "true"]),
         (["0", "1"], {}, ["0", "1"]),
         ([0, 1], {}, ["0", "1"]),
         ([True, False], {"classes": ["false", "true"]}, ["false", "true"]),
@@ -176,13 +180,11 @@ def test_a_binary_label_may_be_a_boolean_a_number_or_text(
     columns = token_columns(50) | {"label": [labels[i % 2] for i in range(50)]}
     config = token_config(write_parquet(tmp_path / "a.parquet", columns), **options)
     checked(connection, config)
-    assert label_domain(config) == domain
-    assert {label for (label,) in connection.execute("SELECT DISTINCT label FROM samples").fetchall()} == set(domain)
+    found = {label for (label,) in connection.execute("SELECT DISTINCT label FROM samples").fetchall()}
+    assert domain_of(found, config) == domain and found == set(domain)
 
 
-def test_true_as_text_is_outside_the_domain_unless_it_is_a_class(
-    tmp_path: Path, connection: duckdb.DuckDBPyConnection
-) -> None:
-    columns = token_columns(50) | {"label": ["true", "false"] * 25}
+def test_true_in_capitals_as_text_is_outside_the_domain(tmp_path: Path, connection: duckdb.DuckDBPyConnection) -> None:
+    columns = token_columns(50) | {"label": ["True", "False"] * 25}
     source = write_parquet(tmp_path / "a.parquet", columns)
     assert "list all that may occur in data.classes" in broken(connection, token_config(source))

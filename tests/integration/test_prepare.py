@@ -286,7 +286,7 @@ def test_tokens_pass_through_without_what_the_mask_hides(tmp_path: Path) -> None
     source = write_parquet(tmp_path / "a.parquet", columns)
     store = LocalStore(tmp_path / "store")
     manifest = prepare_dataset(token_config(source), store, tmp_path / "scratch")
-    assert (manifest.tokenizer, manifest.vocabulary_size, manifest.target.classes) == (None, 1000, ["0", "1"])
+    assert (manifest.tokenizer, manifest.vocabulary_size, manifest.target.classes) == (None, 1000, ["false", "true"])
     for id_, row in read_rows(store, manifest).items():
         padded = columns["input_ids"][int(id_)].as_py()
         assert row["tokens"] == [token for token in padded if token != 0]

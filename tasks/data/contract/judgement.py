@@ -18,7 +18,8 @@ from tasks.data.contract.judge import Columns, Failure, Judgement, Question
 from tasks.data.contract.judge_process import judge
 from tasks.data.contract.measured import SAMPLE_ROWS, Measured, add_up
 from tasks.data.contract.repeats import Repeats
-from tasks.data.contract.rules import Rule, label_domain, row_rules
+from tasks.data.contract.rules import Rule, row_rules
+from tasks.data.labels import allowed_labels
 from tasks.data.sources.columns import NUMBER_ROWS, SourceTable, only_row
 from tasks.data.sources.messages import broken_contract
 
@@ -159,7 +160,7 @@ def _check_sample(batch: Columns, config: DataConfig) -> list[dict[str, Any]]:
     columns = {"id": config.id or "id", "label": config.label}
     num_rows = len(batch["id"])
     asked: list[Question] = [(NOT_NULL, name, {}) for name in ("id", "label", "body")]
-    domain = label_domain(config)
+    domain = allowed_labels(config)
     if domain is not None:
         asked.append((IN_SET, "label", {"value_set": domain}))
     asked.append((LENGTHS if config.text else BETWEEN, "body", {"min_value": 1}))

@@ -9,12 +9,14 @@ from dataclasses import dataclass, replace
 from storage.datasets import SPLITS
 from storage.errors import ContractError
 from tasks.configuration import DataConfig
+from tasks.data.labels import allowed_labels
 from tasks.data.sources.columns import NUMBER_ROWS, literal
 from tasks.data.sources.messages import broken_contract
 from tasks.split_configuration import USUAL_SPLIT_NAMES
 
 # Something to see: a text of spaces, controls and invisible characters is an empty one.
 VISIBLE = r"[^\s\p{Z}\p{C}]"
+LIST = "list all that may occur in data.classes"
 SHORTEN = 'raise data.max_tokens, or set data.too_long = "truncate" to keep the first tokens of such a row'
 
 
@@ -32,11 +34,6 @@ class Rule:
     @property
     def name(self) -> str:
         return f"{self.column}: {self.problem}"
-
-
-def label_domain(config: DataConfig) -> list[str] | None:
-    """The labels that may occur, in order; None when the data decide."""
-    return config.classes or (["0", "1"] if config.kind == "binary" else None)
 
 
 def row_rules(config: DataConfig) -> list[Rule]:
@@ -128,10 +125,11 @@ def _text_rules(column: str) -> list[Rule]:
 
 def _label_rules(config: DataConfig) -> list[Rule]:
     rules = [_not_null(config.label, "label", "drop these rows, or label them")]
-    domain = label_domain(config)
+    domain = allowed_labels(config)
     if domain is not None:
         listed = ", ".join(literal(name) for name in domain)
-        remedy = "correct these labels, or list all that may occur in data.classes"
+        setting = "name all that may occur in data.class_names" if config.class_names else LIST
+        remedy = f"correct these labels, or {setting}"
         rules.append(
             Rule(
                 config.label,

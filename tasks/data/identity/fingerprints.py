@@ -27,10 +27,10 @@ CACHE_SAVE_SECONDS = 10.0
 HASHING_THREADS = 4
 # Of what a digest is taken over, not of what is made of it: data sets of the same inputs have the same digest.
 INPUTS_FORMAT = 3
-# The order of the classes is an input where it decides something: `tasks.data.class_order`.
+# The order of the classes, and what booleans are, is an input where it decides something: `tasks.data.class_order`.
 # Which split a file is for stands beside its name and its hash.
 NOT_AN_INPUT: dict[str, Any] = {
-    **dict.fromkeys(("source", "memory_limit", "class_order"), True),
+    **dict.fromkeys(("source", "memory_limit", "class_order", "boolean_labels"), True),
     "split": {"validation_source": True, "test_source": True},
 }
 

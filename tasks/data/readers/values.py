@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from tasks.configuration import DataConfig
+from tasks.data.labels import NUMBERS, WORDS, allowed_labels, are_booleans_words
 from tasks.data.sources.columns import LARGEST_WHOLE, named_columns
 
 Parse = Callable[[Any], Any]
@@ -63,12 +64,17 @@ def _meaning(column: str, roles: list[str], config: DataConfig, is_typed: bool) 
         return Meaning(column, shown, pa.int64(), expected, Times(is_typed))
     if is_typed:
         return _meaning_in_json(column, first, shown, config)
-    as_number = first == "label" and config.kind == "binary" and config.classes is None
-    return Meaning(column, shown, pa.string(), "text", _zero_or_one if as_number else str)
+    is_boolean = (
+        first == "label"
+        and config.kind == "binary"
+        and sorted(allowed_labels(config) or []) in (NUMBERS, WORDS, [*NUMBERS, *WORDS])
+    )
+    words = are_booleans_words(config)
+    return Meaning(column, shown, pa.string(), "text", (lambda value: _boolean(value, words)) if is_boolean else str)
 
 
 def _meaning_in_json(column: str, role: str, shown: str, config: DataConfig) -> Meaning:
-    words = role != "label" or bool(set(BOOLEANS) & set(config.classes or []))
+    words = role != "label" or are_booleans_words(config)
     kinds: dict[str, tuple[str, Parse]] = {
         "text": ("text", _text),
         "id": ("text or whole numbers", _text_or_whole),
@@ -80,10 +86,10 @@ def _meaning_in_json(column: str, role: str, shown: str, config: DataConfig) -> 
     return Meaning(column, shown, pa.string(), expected, parse)
 
 
-def _zero_or_one(value: str) -> str:
-    """True and False, however they are written, for a target whose classes are 0 and 1."""
+def _boolean(value: str, words: bool) -> str:
+    """True and False, however they are written, for a binary target."""
     known = BOOLEANS.get(value.lower())
-    return value if known is None else str(int(known))
+    return value if known is None else _label(known, words)
 
 
 def _number_of_text(value: str) -> float | None:
@@ -127,7 +133,7 @@ def _text_or_whole(value: Any) -> str:
 
 
 def _label(value: Any, words: bool) -> str:
-    """A boolean is 0 or 1, as in a Parquet file, unless it is to be a word."""
+    """A boolean is true or false, as in a Parquet file, or 1 or 0."""
     if isinstance(value, bool):
         return str(value).lower() if words else str(int(value))
     return _text_or_whole(value)

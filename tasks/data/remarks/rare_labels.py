@@ -14,7 +14,7 @@ def describe_rare(rare: Counts, config: DataConfig) -> list[str]:
         return []
     num_rows = sum(map(sum, rare.values()))
     rows = f"{count_of(num_rows, 'row')} of {count_of(len(rare), 'label')} of which a split has no row"
-    where = f'(data.rare_classes = "{config.rare_classes}"): {describe_rows(rare, rare)}.'
+    where = f'(data.rare_classes = "{config.rare_classes}"): {describe_rows(rare, rare, config)}.'
     if config.rare_classes == "drop":
         return [f"Left out: {rows} {where}"]
     return [f"Of the class {OTHER!r} are {rows} {where}"]

@@ -9,6 +9,7 @@ import duckdb
 
 from storage.datasets import DatasetManifest
 from tasks.configuration import DataConfig
+from tasks.data.labels import name_of
 from tasks.data.rare_classes import Counts
 from tasks.data.remarks.alike_labels import describe_alike, find_alike
 from tasks.data.remarks.rare_labels import describe_rare
@@ -22,10 +23,10 @@ ALIKE_LABELS = "labels_alike"
 RARE_CLASSES = "rare_classes"
 
 
-def measure_remarks(connection: duckdb.DuckDBPyConnection, dealt: Dealt) -> dict[str, Any]:
+def measure_remarks(connection: duckdb.DuckDBPyConnection, dealt: Dealt, config: DataConfig) -> dict[str, Any]:
     """What is kept with the contract's result, JSON-able; the view `dealt` must be there."""
-    labels = {*dealt.classes, *dealt.rare}
-    remarks = {SHARED_TEXTS: count_shared_texts(connection), ALIKE_LABELS: find_alike(labels)}
+    names = {name_of(label, config) for label in (*dealt.classes, *dealt.rare)}
+    remarks = {SHARED_TEXTS: count_shared_texts(connection), ALIKE_LABELS: find_alike(names)}
     return remarks | ({RARE_CLASSES: dealt.rare} if dealt.rare else {})
 
 

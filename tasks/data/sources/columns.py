@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 
 from storage.errors import ContractError
 from tasks.configuration import DataConfig
+from tasks.data.labels import are_booleans_words
 from tasks.data.sources.formats import SUFFIXES
 from tasks.data.sources.messages import REWRITE, broken_contract
 from tasks.data.sources.source_file import SourceFile, cannot_read
@@ -261,8 +262,7 @@ def _id_sql(table: SourceTable, config: DataConfig, file_index: int | None) -> s
 
 def _label_sql(table: SourceTable, config: DataConfig) -> str:
     column = identifier(config.label)
-    words = config.classes is not None and {"true", "false"} & set(config.classes)
-    if table.families[config.label] == BOOLEAN and not words:
+    if table.families[config.label] == BOOLEAN and not are_booleans_words(config):
         column = f"CAST({column} AS INTEGER)"
     return f"CAST({column} AS VARCHAR)"
 

@@ -73,6 +73,7 @@ def render_report(
     evaluation: Mapping[str, Any] | None,
     dataset: DatasetManifest,
     calibration: Mapping[str, Any] | None = None,
+    data_remarks: Sequence[str] = (),
 ) -> str:
     """The page as HTML. All but `state` and `dataset` may be empty: a run that has only begun has a report too."""
     time = sum_up_time(state)
@@ -105,6 +106,7 @@ def render_report(
         else "",
         tables=_tables(state, evaluation, dataset) | {"thresholds": thresholds_table(calibration)},
         macro_f1=describe_macro_f1(evaluation),
+        data_remarks=[plain(remark) for remark in data_remarks],
         configuration="\n".join([*listing(state.config), *_by_rows(state)]),
         versions=", ".join(f"{plain(name)} {plain(version)}" for name, version in sorted(dataset.versions.items())),
     )

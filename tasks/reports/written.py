@@ -1,7 +1,7 @@
 """The report of a run as it stands, written beside it into the store.
 
-Invariant: the page is made from the manifest, the promoted checkpoint, and the evaluation and calibration of the one
-that an export takes alone, so it can be made again at any time.
+Invariant: the page is made from the manifest, the data set, the promoted checkpoint, and the evaluation and calibration
+of the one that an export takes alone, so it can be made again at any time.
 """
 
 import json
@@ -32,13 +32,15 @@ def write_report(store: Store, state: RunState, dataset: DatasetManifest) -> Non
 
 def make_report(store: Store, state: RunState, dataset: DatasetManifest) -> str:
     """The page as HTML."""
-    # Matplotlib takes more than a second to load: a run need not wait for that before it begins.
+    # Matplotlib takes more than a second to load: a run need not wait for that, nor for DuckDB, before it begins.
+    from tasks.reports.data_remarks import remarks_of
     from tasks.reports.run_page import render_report
 
     tested = state.headline
     record = next((kept for kept in state.kept if tested is not None and kept.path == tested.path), state.promoted)
     evaluation, calibration = find_evaluation(store, record), find_calibration(store, record)
-    return render_report(state, read_history(store, state), evaluation, dataset, calibration)
+    remarks = remarks_of(store, state, dataset)
+    return render_report(state, read_history(store, state), evaluation, dataset, calibration, remarks)
 
 
 def read_history(store: Store, state: RunState) -> dict[str, Any]:

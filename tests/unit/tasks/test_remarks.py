@@ -1,19 +1,23 @@
 """What is said of data that break no rule: texts of training that are measured too, labels that look alike."""
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from markupsafe import escape
 
-from storage.datasets import DatasetManifest
+from storage.datasets import DatasetManifest, dataset_key
 from storage.objects.local_store import LocalStore
-from tasks.configuration import DataConfig
+from storage.runs.run_state import RunState
+from tasks.configuration import DataConfig, RunConfig
 from tasks.data.contract.result import find_contract_result
 from tasks.data.pipeline import prepare_dataset
 from tasks.data.remarks.alike_labels import describe_alike, find_alike
 from tasks.data.remarks.said import SHARED_TEXTS, remarks_on
 from tasks.data.remarks.shared_texts import describe_shared_texts
+from tasks.reports.written import make_report
 from tasks.split_configuration import SplitConfig
 from tests.helpers.parquet import (
     read_rows,
@@ -115,3 +119,24 @@ def test_a_split_that_lacks_a_class_is_said(tmp_path: Path) -> None:
         "How well these are recognised is not measured there. "
         'data.rare_classes = "drop" leaves such classes out of all splits, "other" makes them one class.'
     ]
+
+
+def test_the_report_of_a_run_has_what_was_said_of_its_data_and_is_made_without_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    columns = text_columns(NUM_TEXTS)
+    columns["domain"] = ["<b>" if i % 9 == 0 else "<B>" if label == "work" else label
+                         for i, label in enumerate(columns["domain"])]  # fmt: skip
+    config = text_config(write_parquet(tmp_path / "a.parquet", columns))
+    dataset, _, contract = prepare(config, tmp_path)
+    assert dataset.contract is not None
+    (said,) = remarks_on(dataset, contract, config)
+    stored = RunConfig.model_validate({"run": "r", "data": config.model_dump()}).model_dump(mode="json")
+    state = RunState(run="r", created_at=1, config=stored, dataset_digest=dataset.digest, steps_total=10)
+    store = LocalStore(tmp_path / "store")
+    page = make_report(store, state, dataset)
+    assert said.startswith("Labels differ by upper and lower case") and f"<p>{escape(said)}</p>" in page
+    store.write(dataset_key(dataset.digest, dataset.contract.name), b"{}")
+    with caplog.at_level(logging.WARNING, "holdfast"):
+        assert "Remarks on the data" not in make_report(store, state, dataset)
+    assert "The report has no remarks on the data: their contract.json cannot be read." in caplog.text

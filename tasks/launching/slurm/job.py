@@ -228,7 +228,8 @@ class SlurmJob:
             return PREEMPTED
         if state is not None and state.restarts:
             return REQUEUED
-        if self._is_done:
+        # Slurm, which cancels a job that is given back, knows not why; and its answer to that may have been lost.
+        if self._is_done or self._nodes.have_left:
             return self._nodes.describe_lost()
         if state is None or state.name == "COMPLETED":
             return None

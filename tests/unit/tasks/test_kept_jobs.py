@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from storage.errors import ClusterUnavailableError
 from storage.objects.local_store import LocalStore
 from storage.runs.holders import this_process
 from storage.runs.run_state import JobRecord
@@ -16,7 +17,10 @@ from tasks.launching.orders import JobOrder, NodeEnd, read_node_ends, write_node
 from tasks.launching.place import Place
 from tasks.launching.requests import Requests
 from tasks.launching.resting import may_rest, rest
+from tasks.launching.slurm import job as job_module
 from tasks.launching.slurm import nodes as nodes_module
+from tasks.launching.slurm.commands import SlurmState
+from tasks.launching.slurm.job import SlurmJob
 from tasks.launching.slurm.nodes import ANSWERING_SECONDS, FOLLOWING_SECONDS, SegmentNodes
 from tests.helpers.commands import wait_until
 from tests.helpers.finished_runs import dataset_of
@@ -96,6 +100,23 @@ def test_a_node_that_slurm_has_given_up_is_lost_and_the_others_are_told_at_once(
     assert job.ends() == {"n1": "resting", "n2": "lost", "n3": "resting"}
     monkeypatch.setattr(nodes_module, "find_lost_nodes", lambda names: [f"{names} (Not responding)"])
     assert job.nodes.describe_lost() == "Slurm says NodeDown: n2 (Not responding)"
+
+
+def test_of_a_job_that_was_given_back_and_whose_answer_was_lost_it_is_said_which_node_was(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def is_lost(_number: int) -> None:
+        raise ClusterUnavailableError("scancel: timed out")
+
+    said = iter([SlurmState("RUNNING", nodes="n2 n3"), SlurmState("CANCELLED", nodes="n2 n3")])
+    monkeypatch.setattr(job_module, "read_state", lambda _number, _name: next(said))
+    monkeypatch.setattr(job_module, "give_back", is_lost)
+    monkeypatch.setattr(job_module, "ASK_SECONDS", 0)
+    monkeypatch.setattr(nodes_module, "find_lost_nodes", lambda _names: ["n1 (Not responding)"])
+    job.end(n1="lost", n2="left", n3="left")
+    slurm = SlurmJob(JOB, job.store, RUN, 2, grace_seconds=1)
+    assert slurm.is_running(0) and not slurm.is_running(0)
+    assert slurm.describe_end() == "Slurm says NodeDown: n1 (Not responding)"
 
 
 def test_a_node_that_does_not_answer_is_lost_before_slurm_gives_it_up(

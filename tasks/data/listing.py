@@ -41,7 +41,7 @@ def list_source(config: DataConfig) -> Listed:
 def describe_source(files: Sequence[SourceFile], num_rows: int, left_out: Sequence[str]) -> str:
     """What is prepared, and what is beside it and is not: in one sentence, so that a person sees what is missing."""
     said = f"The source has {count_of(len(files), 'file')} with {num_rows:,} rows"
-    return f"{said}; left out: {describe_left_out(left_out)}." if left_out else f"{said}; nothing is left out."
+    return f"{said}; left out: {describe_left_out(left_out)}." if left_out else f"{said}; no file is left out."
 
 
 def _list_split(index: int, source: str) -> Listed:

@@ -35,7 +35,7 @@ from tasks.configuration import DataConfig
 from tasks.data.class_order import find_prepared, with_class_order
 from tasks.data.contract.judge_process import load_judge
 from tasks.data.contract.judgement import Findings, findings_of
-from tasks.data.contract.result import CONTRACT_FILE, sum_up
+from tasks.data.contract.result import CONTRACT_FILE, find_contract_result, sum_up
 from tasks.data.database import open_database
 from tasks.data.failures import blamed_on_changes, explained_failures
 from tasks.data.identity.copies import require_no_copies
@@ -108,8 +108,9 @@ def prepare_dataset(
         inputs = read_inputs(config, files, fingerprints)
         manifest = find_prepared(store, inputs, config)
         if manifest is not None:
-            num_rows = sum(split.num_rows for split in manifest.splits.values())
-            announce(describe_source(files, num_rows, left_out))
+            contract = find_contract_result(store, manifest)
+            in_splits = sum(split.num_rows for split in manifest.splits.values())
+            announce(describe_source(files, contract["rows"] if contract else in_splits, left_out))
         else:
             load_judge()
             with working_folder(scratch) as folder, explained_failures(config, scratch):

@@ -70,7 +70,7 @@ def test_a_class_that_is_not_in_training_is_refused_by_name_with_what_can_be_set
 @pytest.mark.parametrize("kind", ["text", "tokens"])
 @pytest.mark.parametrize("classes", [None, ["work", "stolen", "travel", "lost", "broken", "unseen"]])
 def test_rows_of_rare_classes_are_left_out_of_splits_statistics_and_tokens_and_are_said(
-    tmp_path: Path, kind: str, classes: list[str] | None
+    tmp_path: Path, kind: str, classes: list[str] | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     columns, treatment = columns_of(kind) | {"n": [float(i) for i in range(NUM_ROWS)]}, {"rare_classes": "drop"}
     source = write_parquet(tmp_path / "a.parquet", columns, 16)
@@ -87,6 +87,10 @@ def test_rows_of_rare_classes_are_left_out_of_splits_statistics_and_tokens_and_a
         f"Left out: 5 rows of {'4' if classes else '3'} labels of which a split has no row "
         "(data.rare_classes = \"drop\"): 'lost' (2 rows), 'stolen' (2 rows), 'broken' (1 row)"
     )
+    caplog.clear()
+    with caplog.at_level(logging.INFO, "holdfast"):
+        assert prepare(config_of(kind, source, numeric=["n"], classes=classes, **treatment), tmp_path)[0] == dataset
+    assert caplog.messages == ["The source has 1 file with 120 rows; no file is left out."]
     # What is left is, to the byte, what data without these rows give: tokens too.
     left = pa.table(columns).filter(pa.array([i not in RARE for i in range(NUM_ROWS)]))
     other = config_of(kind, write_parquet(tmp_path / "other" / "a.parquet", left.to_pydict()), numeric=["n"])

@@ -97,4 +97,4 @@ def test_what_is_left_out_is_named(tmp_path: Path) -> None:
     assert list_files(f"{tmp_path}/*.parquet").left_out == [
         *(".hidden.parquet", "B.PARQUET", "README.md", "_SUCCESS", "d.pq", "f.json")
     ]
-    assert describe_source(files[:1], 10, []) == "The source has 1 file with 10 rows; nothing is left out."
+    assert describe_source(files[:1], 10, []) == "The source has 1 file with 10 rows; no file is left out."

@@ -41,8 +41,8 @@ class Exported:
         return f"{self.store.address}/runs/{self.run}"
 
 
-def export_policy(folder: Path) -> Exported:
-    """Text with metadata, with ONNX."""
+def export_policy(folder: Path, *options: str) -> Exported:
+    """Text with metadata; with ONNX, unless an option of the command says otherwise."""
     generator = random.Random(1)
     topics = [generator.choice(list(WORDS)) for _ in range(240)]
     columns = {
@@ -57,7 +57,7 @@ def export_policy(folder: Path) -> Exported:
         "categorical": ["language"], "vocabulary_size": 300, "max_tokens": 64, "row_group_rows": 16,
         "shard_rows": 64,
     }  # fmt: skip
-    return _export(folder, columns, data)
+    return _export(folder, columns, data, *options)
 
 
 def export_quality(folder: Path) -> Exported:

@@ -30,7 +30,7 @@ from training.specification import StartPoint
 
 @pytest.fixture(scope="module")
 def origin(tmp_path_factory: pytest.TempPathFactory) -> Exported:
-    return export_policy(tmp_path_factory.mktemp("origin"))
+    return export_policy(tmp_path_factory.mktemp("origin"), "--no-onnx")
 
 
 def config_of(origin: Exported, **changes: dict[str, Any]) -> RunConfig:

@@ -109,7 +109,7 @@ def test_a_run_trains_on_from_there_when_its_origin_is_gone(origin: Exported, tm
 def test_no_flipped_bit_of_the_first_weights_is_trained_on(
     origin: Exported, forget: Callable[[Exported], None]
 ) -> None:
-    config = config_of(origin)
+    config = config_of(origin, retry={"reread_seconds": 0})
     state = begun(config, origin.dataset)
     assert state.start is not None
     for path in (Path(origin.store.address) / state.start.path).iterdir():

@@ -14,7 +14,7 @@ from tasks.configuration import DataConfig
 from tasks.data.class_order import order_labels
 from tasks.data.contract.rules import given_split_sql, kept_tokens_sql
 from tasks.data.database import HASH_VALUES, hash_sql
-from tasks.data.labels import domain_of, name_of
+from tasks.data.labels import NUMBERS, WORDS, domain_of, label_domain, name_of
 from tasks.data.rare_classes import OTHER, Counts, describe_rows, find_rare, treat_counts, treated_sql
 from tasks.data.sources.columns import SourceTable, literal, only_row
 from tasks.data.sources.messages import broken_contract
@@ -69,8 +69,8 @@ def _count_labels(connection: duckdb.DuckDBPyConnection, config: DataConfig) -> 
     found = connection.execute(query).fetchall()
     labels = {str(label) for _, label, _ in found}
     _require_few_classes(len(labels), config)
+    _require_one_kind(labels, config)
     domain = domain_of(labels, config)
-    _require_one_kind(labels, domain, config)
     counts: Counts = {label: [0] * len(SPLITS) for label in domain or []}
     for split_index, label, count in found:
         counts.setdefault(str(label), [0] * len(SPLITS))[int(split_index)] = int(count)
@@ -198,9 +198,10 @@ def _require_few_classes(num_classes: int, config: DataConfig) -> None:
         )
 
 
-def _require_one_kind(labels: set[str], domain: list[str] | None, config: DataConfig) -> None:
-    """A binary target without data.classes may have either kind."""
-    if domain is not None and not labels <= set(domain):
+def _require_one_kind(labels: set[str], config: DataConfig) -> None:
+    """A binary target whose labels nobody listed may have either kind."""
+    is_open = config.kind == "binary" and label_domain(config) is None
+    if is_open and labels & set(NUMBERS) and labels & set(WORDS):
         raise broken_contract(
             f"Column {config.label!r} has labels of two kinds.",
             "0 and 1, or true and false, in all rows",

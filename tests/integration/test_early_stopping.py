@@ -160,7 +160,9 @@ def test_a_best_model_whose_save_keeps_failing_does_not_keep_others_from_being_s
     found = runs.checkpoints_of(spec)
     assert 10 not in found and 30 in found and len(found) > 1, read_log(spec)
     reports = [Report.model_validate_json(line) for line in spec.progress_file.read_text().splitlines()]
-    assert len([report for report in reports if report.alarm]) == 1
+    # On a slow machine there is another one: that a save takes long.
+    alarms = [report.alarm for report in reports if "could not be written" in (report.alarm or "")]
+    assert len(alarms) == 1, alarms
     assert any("The model of step 10, the best so far, gets no checkpoint" in (report.note or "") for report in reports)
 
 

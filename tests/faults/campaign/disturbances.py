@@ -21,7 +21,8 @@ SAVED = Moment("rank", "link", "/checkpoints/", nth=5)
 SYNCED = Moment("rank", "fsync", ".tmp/", nth=5)
 PROMOTED = Moment("command", "link", "promoted step", nth=2)
 FULL, READ_ONLY = "No space left on device", "Read-only file system"
-ONCE = {"retry__attempts": 0}  # what stays as it is need not be met four times
+# What stays as it is need not be met four times; nor need the save of the best model be tried for ten minutes.
+ONCE: dict[str, Any] = {"retry__attempts": 0, "retry__store_seconds": 5}
 # From its first look on; a run that is left has a checkpoint to restore, and one to promote.
 SECOND = partial(FaultPlan().failing_for, 1.0)
 LONE = {"train__ranks": 1}  # without torchrun; its run must end as the undisturbed one of several ranks

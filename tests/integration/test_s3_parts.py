@@ -9,6 +9,7 @@ import traceback
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import trustme
@@ -151,7 +152,8 @@ def test_where_a_signed_address_is_refused_boto3_is_asked_for_some_minutes(
     assert askers(proxy) == ["urllib3", "boto3", "boto3"]
     fault.times = 0
     now = time.monotonic()
-    monkeypatch.setattr(time, "monotonic", lambda: now + parts.UNUSED_SECONDS)
+    later = SimpleNamespace(time=time.time, monotonic=lambda: now + parts.UNUSED_SECONDS)
+    monkeypatch.setattr(parts, "time", later)
     assert read(store, 10, 5000) == DATA[10:5000]
     assert askers(proxy)[-1] == "urllib3"
 

@@ -1,7 +1,6 @@
 """How long an operation waits for a store that does not answer, and for what it does not wait."""
 
 import errno
-import time
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,7 @@ from storage.errors import HoldfastError, StoreError, StoreUnavailableError
 from storage.objects.local_store import LocalStore
 from storage.objects.s3.address import S3Address
 from storage.objects.s3.errors import explain
+from tasks import retrying
 from tasks.configuration import RetryConfig
 from tasks.retrying import LONGEST_PAUSE_SECONDS, Patience, plan_pauses
 from tests.unit.storage.test_s3_errors import answer
@@ -19,7 +19,7 @@ CONFIG = RetryConfig(store_seconds=100)
 
 
 class Clock:
-    """A clock that moves when somebody sleeps."""
+    """A clock that moves when the module under test sleeps. Other threads of the process keep the real one."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -34,8 +34,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    monkeypatch.setattr(time, "monotonic", made.monotonic)
-    monkeypatch.setattr(time, "sleep", made.sleep)
+    monkeypatch.setattr(retrying, "time", made)
     return made
 
 

@@ -2,7 +2,6 @@
 
 import errno
 import io
-import time
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,7 @@ ROWS = 600
 
 
 class Clock:
-    """A clock that moves when somebody sleeps."""
+    """A clock that moves when the module under test sleeps. Other threads of the process keep the real one."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -43,8 +42,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    for name in ("monotonic", "sleep"):
-        monkeypatch.setattr(time, name, getattr(made, name))
+    monkeypatch.setattr(waiting, "time", made)
     return made
 
 
@@ -64,13 +62,13 @@ class Shard(io.RawIOBase):
 class StoreAway(LocalStore):
     """Gives no shard until the clock says so: it does not answer, or its files cannot be read."""
 
-    def __init__(self, root: Path, until: float, failure: int | None) -> None:
+    def __init__(self, root: Path, clock: Clock, until: float, failure: int | None) -> None:
         super().__init__(root)
-        self._until, self._failure = until, failure
+        self._clock, self._until, self._failure = clock, until, failure
 
     def open(self, key: str) -> io.RawIOBase:
         file = super().open(key)
-        if time.monotonic() >= self._until:
+        if self._clock.now >= self._until:
             return file
         if self._failure is None:
             raise StoreUnavailableError("Cannot reach the store.")
@@ -93,7 +91,7 @@ def test_a_store_that_is_away_for_minutes_ends_no_rank_and_changes_no_sample(
     tmp_path: Path, dataset: DatasetManifest, clock: Clock, failure: int | None
 ) -> None:
     told: list[str] = []
-    store = StoreAway(tmp_path / "store", clock.now + 120, failure)
+    store = StoreAway(tmp_path / "store", clock, clock.now + 120, failure)
     found = read_first(store, dataset, tmp_path / "samples", StoreWait(600, tell=told.append))
     assert found == read_first(LocalStore(tmp_path / "store"), dataset, tmp_path / "other", None)
     assert 120 <= clock.now <= 120 + waiting.LONGEST_PAUSE_SECONDS
@@ -104,7 +102,7 @@ def test_a_store_that_is_away_for_minutes_ends_no_rank_and_changes_no_sample(
 def test_who_has_waited_long_enough_or_is_asked_to_stop_says_that_the_store_is_away(
     tmp_path: Path, dataset: DatasetManifest, clock: Clock, failure: int | None
 ) -> None:
-    store = StoreAway(tmp_path / "store", clock.now + 10_000, failure)
+    store = StoreAway(tmp_path / "store", clock, clock.now + 10_000, failure)
     with pytest.raises(StoreUnavailableError):
         read_first(store, dataset, tmp_path / "samples", StoreWait(600))
     assert 600 <= clock.now <= 601
@@ -145,7 +143,7 @@ def test_a_run_that_begins_while_its_first_weights_cannot_be_read_waits_for_them
 
 
 def test_what_cannot_pass_is_waited_for_by_nobody(tmp_path: Path, dataset: DatasetManifest, clock: Clock) -> None:
-    denied = StoreAway(tmp_path / "store", clock.now + 10_000, errno.EACCES)
+    denied = StoreAway(tmp_path / "store", clock, clock.now + 10_000, errno.EACCES)
     with pytest.raises(StoreError) as caught:
         read_first(denied, dataset, tmp_path / "samples", StoreWait(600))
     assert not isinstance(caught.value, StoreUnavailableError | CorruptObjectError)

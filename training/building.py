@@ -4,6 +4,8 @@ Invariant: everything made here is a function of the specification, the data set
 over afterwards.
 """
 
+from collections.abc import Callable
+
 from storage.datasets import DatasetManifest
 from storage.objects.store import Store
 from training.agreement import Agreement
@@ -12,6 +14,7 @@ from training.batches.seeds import seed_initial_weights
 from training.configuration import ValidationConfig
 from training.data.reading import SampleReader
 from training.data.waiting import StoreWait, wait_of
+from training.determinism import pin_attention
 from training.loop import Segment
 from training.model.classifier import Classifier
 from training.model.compilation import compile_model
@@ -43,7 +46,7 @@ def build_segment(
     state: TrainingState,
 ) -> Segment:
     """All that training needs but its batches, at step 0. Raises `ConfigurationError`."""
-    model = make_model(spec, dataset, precision)
+    model = make_model(spec, dataset, precision, reporter.noted if world.is_first else print)
     require_budget(spec.checkpoint, sum(parameter.numel() for parameter in model.parameters()))
     trainer = Trainer(model, make_objective(spec, dataset, precision), spec.train, precision, world, spec.rollbacks)
     return Segment(
@@ -96,10 +99,16 @@ def make_objective(spec: SegmentSpec, dataset: DatasetManifest, precision: Preci
     ).to(precision.device)
 
 
-def make_model(spec: SegmentSpec, dataset: DatasetManifest, precision: Precision) -> Classifier:
-    """The configured model with its first weights, on the device."""
+def make_model(
+    spec: SegmentSpec, dataset: DatasetManifest, precision: Precision, note: Callable[[str], object] = print
+) -> Classifier:
+    """The configured model with its first weights, on the device; `note` is for what people should know of it.
+
+    Raises `ConfigurationError` for sizes that the device does not compute.
+    """
+    pin_attention(spec.model, precision.device.type)
     seed_initial_weights(spec.train.seed)
     model = Classifier(spec.model, dataset, spec.train.activation_checkpointing).to(precision.device)
     if spec.train.compile:
-        compile_model(model, dataset, spec.train, precision)
+        compile_model(model, dataset, spec.train, precision, spec.scratch_folder / "compiled", note)
     return model

@@ -39,7 +39,7 @@ class ModelConfig(ConfigModel):
 
     width: int = Field(128, ge=8, description="Size of the token vectors.")
     layers: int = Field(2, ge=1, description="Number of encoder blocks.")
-    heads: int = Field(4, ge=1, description="Attention heads; must divide width.")
+    heads: int = Field(4, ge=1, description="Attention heads; must divide width, on a GPU into multiples of 8.")
     feedforward: int = Field(512, ge=8, description="Inner size of the feed-forward layers.")
     dropout: float = Field(0.1, ge=0, lt=1, description="Share of activations zeroed in training.")
     metadata_width: int = Field(16, ge=1, description="Size of the vector of one categorical column.")

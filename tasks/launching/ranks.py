@@ -6,7 +6,6 @@ good order, and given the time for it, before it is killed.
 
 import logging
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -33,6 +32,7 @@ from tasks.launching.processes import (
 )
 from tasks.launching.reports import ReportFollower
 from training.configuration import TrainConfig
+from training.determinism import numerics_environment
 from training.pulse import RankPulse, read_pulses
 from training.specification import SegmentSpec
 from training.stopping import GRACE_VARIABLE, SUPERVISOR_VARIABLE, follow_parent
@@ -46,11 +46,6 @@ ALONE = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": 
 # How long Arrow's allocator keeps the pages of what is freed: longer than from one row group of a bucket, or one block
 # of leaves, to the next. What a user has set stands.
 ALLOCATOR = {"MIMALLOC_PURGE_DELAY": "10000"}  # ms
-# How torch takes a GPU's memory: leaves differ in size, and pieces of fixed sizes would leave gaps. What a user has set
-# stands.
-GPU_ALLOCATOR = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
-# By these CUDA's libraries, or torch, would choose other algorithms on one node than on the next.
-CHANGES_BITS = re.compile(r"TORCH_ALLOW_TF32_CUBLAS_OVERRIDE|TORCH_BLAS_PREFER_\w+|CUBLASLT_\w+|CUBLAS_EMULATE\w*")
 LOOPBACK = "lo"
 TORCHRUN = "torch.distributed.run"
 STACKS_SECONDS = 2.0
@@ -96,7 +91,7 @@ class Ranks:
         self._meeting_folder = spec.scratch_folder / f"{MEETING_FOLDER}-{uuid.uuid4().hex}"
         how = _how_on_one_machine(self._meeting_folder) if meeting is None else _how_among_nodes(meeting)
         self._command = [sys.executable, *_arguments(spec.train.ranks, is_alone, how), str(specification)]
-        self._environment = _environment(spec.train, spec.scratch_folder, grace_seconds, is_alone, meeting)
+        self._environment = _environment(spec.train, grace_seconds, is_alone, meeting)
         if meeting is None and not is_alone:
             self._environment |= NO_PORT | {MEETING_VARIABLE: str(self._meeting_folder / "ranks")}
         self._reports = ReportFollower(spec.progress_file)
@@ -231,27 +226,13 @@ def _how_among_nodes(meeting: Meeting) -> list[str]:
     ]
 
 
-def _environment(
-    train: TrainConfig, scratch: Path, grace_seconds: float, is_alone: bool, meeting: Meeting | None
-) -> dict[str, str]:
-    """What the numerical libraries read at load time. The number of threads decides the last bits of a sum."""
-    threads = str(train.threads)
+def _environment(train: TrainConfig, grace_seconds: float, is_alone: bool, meeting: Meeting | None) -> dict[str, str]:
+    """What ranks and their libraries read when they start."""
     interface = LOOPBACK if meeting is None else meeting.interface
-    inherited = {k: value for k, value in environment_of_installation().items() if not CHANGES_BITS.fullmatch(k)}
     return {
         **ALLOCATOR,
-        **GPU_ALLOCATOR,
-        **inherited,
-        "OMP_NUM_THREADS": threads,
-        "MKL_NUM_THREADS": threads,
+        **numerics_environment(environment_of_installation(), train.threads),
         "OMP_WAIT_POLICY": "PASSIVE",  # threads that spin while they wait take a busy machine from those they wait for
-        "OMP_DYNAMIC": "FALSE",
-        "MKL_DYNAMIC": "FALSE",  # or MKL takes fewer threads on a busy machine, and the bits change
-        "NVIDIA_TF32_OVERRIDE": "0",  # 1 would force TF32, whatever torch says
-        # Kernels of another run are not taken: the compiler's cache does not ask for which sizes they were tuned.
-        "TORCHINDUCTOR_CACHE_DIR": str(scratch / "compiled"),
-        "TRITON_CACHE_DIR": str(scratch / "compiled" / "triton"),
-        "TORCHINDUCTOR_DETERMINISTIC": "1",  # or the compiler times alternatives and takes what was quicker that day
         "GLOO_SOCKET_IFNAME": interface,
         **({} if meeting is None else {"NCCL_SOCKET_IFNAME": f"={interface}"}),  # with = it is no prefix
         GRACE_VARIABLE: f"{grace_seconds:.0f}",

@@ -4,22 +4,20 @@ In bf16 its bits are not those of code that was compiled from an example of anot
 2.11): so the example is a function of the run's configuration, and no compiled code of another run is taken.
 """
 
+from pathlib import Path
+
 import pytest
 import torch
 
-from tests.helpers.compiled import SIZES, compiled_block, gradients_of
-
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no GPU on this machine")
+from tests.helpers.compiled import SHAPES, compiled_block, gradients_of
 
 
 @pytest.mark.parametrize("example", [600, 60_000])
 @pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])
-def test_no_number_of_tokens_is_left_out(precision: torch.dtype, example: int) -> None:
-    device = torch.device("cuda", 0)
-    try:
-        block = compiled_block(device, precision, example)
-        for size in SIZES:  # one that compiled code does not serve raises, by the stance that the block was left in
-            assert gradients_of(block, device, precision, size)
-    finally:
-        torch.compiler.set_stance("default")
-        torch.compiler.reset()
+def test_no_number_of_tokens_is_left_out(
+    precision: torch.dtype, example: int, gpu: torch.device, tmp_path: Path
+) -> None:
+    with compiled_block(gpu, precision, example, tmp_path) as (block, notes):
+        for shape in SHAPES:
+            assert gradients_of(block, gpu, precision, shape)
+    assert notes == []

@@ -88,7 +88,9 @@ class _Evaluation:
         self._data = open_store(self._other) if self._other else self._store
         wait = wait_of(spec, flag, self._reporter.noted)
         self._dataset = load_dataset_patiently(spec, self._data, wait)
-        self._model = make_model(spec, self._dataset, self._precision)
+        self._model = make_model(
+            spec, self._dataset, self._precision, self._reporter.noted if world.is_first else print
+        )
 
     def make(self, point: ResumePoint) -> dict[str, Any]:
         """What is found: `evaluation`, and `calibration` or None; empty but on the first rank. A collective.

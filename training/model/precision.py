@@ -1,10 +1,9 @@
 """Where and in which arithmetic the model is computed.
 
-Invariant: whatever a library may choose by itself (algorithms, threads, TF32) is chosen here, once, so that two
-processes with the same configuration on the same kind of machine compute the same bits.
+Invariant: a rank chooses its device before it computes anything, and pins with it all that could change a bit
+(`training/determinism.py`).
 """
 
-import os
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
@@ -12,10 +11,9 @@ import torch
 
 from storage.errors import DeviceMissingError
 from training.configuration import TrainConfig
+from training.determinism import pin_numerics
 from training.world import World
 
-# Which kernels cuBLAS may choose follows from the memory that it has; with this it has the same in every process.
-CUBLAS_WORKSPACE = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
 AUTOCAST_TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -33,23 +31,11 @@ class Precision:
 
 
 def choose_precision(config: TrainConfig, world: World) -> Precision:
-    """Pick the device and pin down everything that could change a bit. Raises `DeviceMissingError`.
+    """The device of this rank and its arithmetic; everything that could change a bit is pinned.
 
-    What CUDA's libraries read when they are loaded is set by whoever launches the rank (`tasks/launching/ranks.py`).
+    Raises `DeviceMissingError`.
     """
-    torch.set_num_threads(config.threads)
-    os.environ.update(CUBLAS_WORKSPACE)  # read at the first product of matrices
-    # As `use_deterministic_algorithms(True)` does, but without loading the compiler, which takes two seconds.
-    torch.set_deterministic_debug_mode("error")
-    # With them torch fills new memory, for those who read what they have not written: a pass over each buffer for
-    # nothing where every byte is written before it is read.
-    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
-    torch.backends.cudnn.benchmark = False
-    torch.backends.cuda.matmul.allow_tf32 = False
-    torch.backends.cudnn.allow_tf32 = False
-    # Or parts of a long sum are added up in 16 bits.
-    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
-    torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
+    pin_numerics(config.threads)
     return Precision(_choose_device(config, world), AUTOCAST_TYPES.get(config.precision))
 
 

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from storage.errors import ConfigurationError
+from training.determinism import pin_numerics
 from training.standalone.holdfast_inputs import Encoded, join
 from training.standalone.holdfast_model import Model, ModelFolderError, load_model
 
@@ -34,8 +34,7 @@ def open_model(folder: Path, threads: int | None, truncates: bool, calibrated: b
     `calibrated` is as in `load_model`. With `truncates` the first tokens are kept of a row that is too long, also where
     training refused such rows.
     """
-    if threads is not None:
-        torch.set_num_threads(threads)
+    pin_numerics(threads)
     try:
         model = load_model(folder, calibrated=calibrated)
     except (ModelFolderError, ImportError) as error:

@@ -67,7 +67,7 @@ def test_what_would_have_a_node_compute_other_bits_is_not_handed_on_to_ranks(
     store = LocalStore(tmp_path / "store")
     spec = make_spec(store, publish_small_dataset(store, tmp_path / "work"), tmp_path / "scratch")
     given = Ranks(spec, 30)._environment
+    assert given["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8" and given["OMP_NUM_THREADS"] == "1"
     assert given["NVIDIA_TF32_OVERRIDE"] == "0"
     assert not not_handed_on & given.keys()
     assert given["PYTORCH_CUDA_ALLOC_CONF"] == "max_split_size_mb:64"
-    assert Path(given["TORCHINDUCTOR_CACHE_DIR"]).is_relative_to(spec.scratch_folder)

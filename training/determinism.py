@@ -1,0 +1,97 @@
+"""Numerical settings by which two processes of one configuration, on machines of one kind, compute the same bits.
+
+Invariant: they stand here alone, for training, evaluation, prediction, tests and benchmarks alike. Libraries read some
+when they are loaded: these are the environment of a process, `numerics_environment`, set by whoever launches it. The
+others are set by the process itself, which computes nothing with torch before. Nothing here loads torch for a launcher.
+"""
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from storage.errors import ConfigurationError
+from training.configuration import ModelConfig
+
+# Variables by which CUDA's libraries, or torch, would choose other algorithms on one node than on the next.
+CHOOSES_ALGORITHMS = re.compile(
+    r"TORCH_ALLOW_TF32_CUBLAS_OVERRIDE|TORCH_BLAS_PREFER_\w+|CUBLASLT_\w+|CUBLAS_EMULATE\w*"
+)
+# How torch takes a GPU's memory: leaves differ in size, and segments of fixed sizes would fragment. No bit depends on
+# it, and what a user has set stands.
+GPU_ALLOCATOR = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
+PINNED = {
+    "OMP_DYNAMIC": "FALSE",
+    "MKL_DYNAMIC": "FALSE",  # or MKL takes fewer threads on a busy machine, and the bits change
+    # Which kernels cuBLAS may choose follows from the memory that it has; with this it has the same in every process.
+    "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
+    "NVIDIA_TF32_OVERRIDE": "0",  # 1 would force TF32, whatever torch is told
+    "TORCHINDUCTOR_DETERMINISTIC": "1",  # or the compiler times alternatives and takes what was quicker that day
+}
+# Sizes of attention heads for which torch has fused kernels on a GPU, in each of our precisions.
+HEAD_SIZE_MULTIPLE = 8
+
+
+def numerics_environment(inherited: Mapping[str, str], threads: int | None = None) -> dict[str, str]:
+    """Environment of a process that computes, from what it would inherit. Threads decide the last bits of a sum."""
+    kept = {name: value for name, value in inherited.items() if not CHOOSES_ALGORITHMS.fullmatch(name)}
+    counts = {} if threads is None else {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
+    return {**GPU_ALLOCATOR, **kept, **PINNED, **counts}
+
+
+def pin_numerics(threads: int | None = None) -> None:
+    """Pin all that torch and its libraries may choose, before anything is computed; `threads` of the CPU, if given."""
+    import torch
+
+    environment = numerics_environment(os.environ, threads)
+    for name in os.environ.keys() - environment.keys():
+        del os.environ[name]
+    os.environ.update(environment)  # CUDA's libraries are loaded, and read it, when they are first used
+    if threads is not None:
+        torch.set_num_threads(threads)
+    # As `use_deterministic_algorithms(True)` does, but without loading the compiler, which takes two seconds.
+    torch.set_deterministic_debug_mode("error")
+    # With them torch fills new memory, for those who read what they have not written: a pass over each buffer for
+    # nothing where every byte is written before it is read.
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+    torch.backends.cudnn.benchmark = False
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False
+    # Or parts of a long sum are added up in 16 bits.
+    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+    torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
+    # cuDNN's attention is taken or not by versions and shapes.
+    torch.backends.cuda.enable_cudnn_sdp(False)
+
+
+def pin_attention(sizes: ModelConfig, device_type: str) -> None:
+    """Allow fused attention alone on a GPU. Raises `ConfigurationError` for a head size that it does not take.
+
+    Without it torch would keep a number for each pair of tokens of each head and sample, and say nothing.
+    """
+    import torch
+
+    if device_type != "cuda":
+        return
+    head_size = sizes.width // sizes.heads
+    if head_size % HEAD_SIZE_MULTIPLE:
+        raise ConfigurationError(
+            f"The size of an attention head, width / heads, must be a multiple of {HEAD_SIZE_MULTIPLE} on a GPU: it is "
+            f"{head_size} ({sizes.told('width', 'heads')}). torch has no fused attention for other sizes. For a new "
+            "run set another model.heads or model.width; a run that was begun goes on on a CPU, with "
+            "--set train.device=cpu"
+        )
+    torch.backends.cuda.enable_math_sdp(False)
+
+
+def pin_compiler(folder: Path) -> None:
+    """Pin what `torch.compile` may choose; kernels come from `folder` alone, which is this run's.
+
+    Kernels of another run are not taken: the compiler's cache does not ask for which sizes they were tuned.
+    """
+    import torch
+    from torch._inductor import config
+
+    torch.use_deterministic_algorithms(True)  # tells the compiler too
+    config.deterministic = True  # where it was loaded before its environment variable was set
+    os.environ.update({"TORCHINDUCTOR_CACHE_DIR": str(folder), "TRITON_CACHE_DIR": str(folder / "triton")})

@@ -10,16 +10,16 @@ from storage.objects.local_store import LocalStore
 from tests.helpers.datasets import publish_small_dataset
 from tests.helpers.training import checkpoint_at, make_spec, read_log, train_to_end
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no GPU on this machine")
-
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_a_resumed_segment_on_a_gpu_ends_with_the_same_bits(ranks: int, precision: str, tmp_path: Path) -> None:
+def test_a_resumed_segment_on_a_gpu_ends_with_the_same_bits(
+    ranks: int, precision: str, device: torch.device, tmp_path: Path
+) -> None:
     """Two ranks share the GPU through Gloo; the run they take up was begun by one."""
     store = LocalStore(tmp_path / "store")
     dataset = publish_small_dataset(store, tmp_path / "work")
-    train: dict[str, Any] = {"device": "cuda", "precision": precision}
+    train: dict[str, Any] = {"device": device.type, "precision": precision}
     straight = make_spec(store, dataset, tmp_path / "straight", fence=2, **train)
     assert train_to_end(straight, store).outcome == "completed", read_log(straight)
     point = checkpoint_at(store, 7, 2)

@@ -17,14 +17,15 @@ from training.saving.host_memory import HostMemory
 from training.specification import SegmentSpec
 from training.world import World
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no GPU on this machine")
-
 
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_what_is_copied_beside_training_is_the_state_at_the_step_boundary(ranks: int, tmp_path: Path) -> None:
+def test_what_is_copied_beside_training_is_the_state_at_the_step_boundary(
+    ranks: int, device: torch.device, tmp_path: Path
+) -> None:
     store = LocalStore(tmp_path / "store")
     dataset = publish_small_dataset(store, tmp_path / "work")
-    train: dict[str, Any] = {"device": "cuda", "ranks": ranks, "share_gpus": ranks > 1, "steps": 200, "every_steps": 1}
+    train: dict[str, Any] = {"device": device.type, "ranks": ranks, "share_gpus": ranks > 1}
+    train |= {"steps": 200, "every_steps": 1}
     found = []
     for fence, background in ((2, False), (3, True)):
         spec = make_spec(store, dataset, tmp_path / f"{fence}", fence=fence, background=background, **train)
@@ -38,10 +39,12 @@ def test_what_is_copied_beside_training_is_the_state_at_the_step_boundary(ranks:
 
 
 @pytest.mark.parametrize("num_bytes", [8, 4096, 3 * 2**20 + 17])
-def test_memory_for_a_file_is_page_locked_without_being_any_larger_and_takes_a_copy(num_bytes: int) -> None:
+def test_memory_for_a_file_is_page_locked_without_being_any_larger_and_takes_a_copy(
+    num_bytes: int, gpu: torch.device
+) -> None:
     memory = HostMemory(num_bytes, page_locked=True)
     assert memory.data.is_pinned() and memory.data.untyped_storage().nbytes() == num_bytes
-    source = torch.randint(0, 256, (num_bytes,), dtype=torch.uint8, device="cuda")
+    source = torch.randint(0, 256, (num_bytes,), dtype=torch.uint8, device=gpu)
     memory.data.copy_(source, non_blocking=True)
     torch.cuda.synchronize()
     assert torch.equal(memory.data, source.cpu())

@@ -8,8 +8,6 @@ from training.optimizer.adamw import AdamW
 from training.sums import fixed_point
 from training.sums.fixed_point import NUM_TALLIES, FixedPoint
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no GPU on this machine")
-
 # Ties to even, values that are no normal numbers, the ends of the range, and what is outside of it.
 SPECIAL = [0.0, -0.0, 1e-40, -1e-44, 2.0**-42, 3 * 2.0**-42, -(2.0**-42), -5 * 2.0**-42, 2.0**16, -(2.0**16), 2.0**17]
 
@@ -18,7 +16,7 @@ SPECIAL = [0.0, -0.0, 1e-40, -1e-44, 2.0**-42, 3 * 2.0**-42, -(2.0**-42), -5 * 2
 @pytest.mark.parametrize("last", [0.0, float("inf"), float("-inf"), float("nan")])
 @pytest.mark.parametrize("loss_scale", [1.0, 2.0**16, 2.0**-20])
 def test_the_kernel_gives_what_the_operators_give(
-    num_values: int, last: float, loss_scale: float, monkeypatch: pytest.MonkeyPatch
+    num_values: int, last: float, loss_scale: float, gpu: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     generator = torch.Generator().manual_seed(num_values)
     exponents = torch.randint(-60, 16, (num_values,), generator=generator)
@@ -26,9 +24,9 @@ def test_the_kernel_gives_what_the_operators_give(
     values[: len(SPECIAL)] = torch.tensor(SPECIAL)[:num_values]
     values *= loss_scale
     values[-1] = last
-    kernel = add_twice(values.cuda(), loss_scale)
+    kernel = add_twice(values.to(gpu), loss_scale)
     monkeypatch.setattr(fixed_point, "_gpu_kernel", lambda: None)
-    operators, on_cpu = add_twice(values.cuda(), loss_scale), add_twice(values, loss_scale)
+    operators, on_cpu = add_twice(values.to(gpu), loss_scale), add_twice(values, loss_scale)
     num_finite = num_values if torch.isfinite(values[-1]) else num_values - 1  # infinity is no integer in particular
     for found in (operators, on_cpu):
         inside = slice(0, num_finite)
@@ -47,10 +45,10 @@ def add_twice(values: Tensor, loss_scale: float) -> tuple[Tensor, list[int], flo
     return total.cpu(), tallies.tolist(), float(largest)
 
 
-def test_weights_and_moments_are_those_of_torchs_fused_optimizer() -> None:
+def test_weights_and_moments_are_those_of_torchs_fused_optimizer(gpu: torch.device) -> None:
     torch.manual_seed(0)
     shapes = [(300, 64), (64,), (7,), (64, 128)]
-    ours = [torch.nn.Parameter(torch.randn(shape, device="cuda")) for shape in shapes]
+    ours = [torch.nn.Parameter(torch.randn(shape, device=gpu)) for shape in shapes]
     theirs = [torch.nn.Parameter(parameter.detach().clone()) for parameter in ours]
     optimizer = AdamW([(ours, 0.01)], (0.9, 0.98))
     optimizer.learning_rate = 1e-3

@@ -14,17 +14,15 @@ from training.specification import SegmentSpec
 from training.sums import exact_sum
 from training.world import World
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no GPU on this machine")
-
 
 @pytest.mark.parametrize("slope", [1.0, 1e6])
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_any_number_of_ranks_and_buckets_gives_the_same_bits_on_a_gpu(
-    precision: str, slope: float, tmp_path: Path
+    precision: str, slope: float, device: torch.device, tmp_path: Path
 ) -> None:
     """Two and three ranks share the GPU through Gloo; one rank has all parameters in one bucket."""
     runs = Runs(tmp_path)
-    settings: dict[str, Any] = {"device": "cuda", "precision": precision, "steps": 6}
+    settings: dict[str, Any] = {"device": device.type, "precision": precision, "steps": 6}
     steep = partial(train_with_a_steep_leaf, leaf=4, slope=slope)
     expected = runs.train(1, target=steep, **settings)[6]
     for ranks in (2, 3):

@@ -1,0 +1,71 @@
+"""A trainer, and leaves of random tokens for it: steps of a model of any size, without a data set in a store."""
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from storage.datasets import DatasetManifest, Target, token_type
+from training.batches.assembled import assemble_shares, share_batch
+from training.batches.leaves import leaf_cut
+from training.batches.tensors import Leaf, to_leaves
+from training.building import make_model, make_objective
+from training.configuration import CheckpointConfig, ModelConfig, TrainConfig, ValidationConfig
+from training.data.samples import samples_of
+from training.model.precision import Precision
+from training.specification import SegmentSpec
+from training.trainer import Trainer
+from training.world import World
+
+ALONE = World(0, 1, 0, 1)
+MOST_TOKENS = 512
+CLASSES = ["a", "b", "c"]
+
+
+def synthetic_dataset(vocabulary_size: int) -> DatasetManifest:
+    """Texts of up to 512 tokens in three classes."""
+    return DatasetManifest(
+        digest="0" * 64,
+        inputs={},
+        versions={},
+        target=Target(kind="multiclass", column="label", classes=CLASSES, class_counts=[1, 1, 1]),
+        vocabulary_size=vocabulary_size,
+        max_tokens=MOST_TOKENS,
+        row_group_rows=16,
+        numeric=[],
+        categorical=[],
+        splits={},
+        tokenizer=None,
+    )
+
+
+def make_trainer(
+    model: ModelConfig, train: TrainConfig, dataset: DatasetManifest, precision: Precision, folder: Path
+) -> Trainer:
+    """The trainer of the only rank; with plain DDP the rank must have joined its process group."""
+    spec = SegmentSpec(
+        work="train", run="synthetic", store=str(folder), scratch=str(folder), fence=1, resume=None, model=model,
+        dataset_digest=dataset.digest, train=train, validation=ValidationConfig(), checkpoint=CheckpointConfig(),
+    )  # fmt: skip
+    objective = make_objective(spec, dataset, precision)
+    return Trainer(make_model(spec, dataset, precision), objective, train, precision, ALONE)
+
+
+def make_leaves(model: ModelConfig, train: TrainConfig, dataset: DatasetManifest, pin: bool) -> list[Leaf]:
+    """A batch of samples with lengths as those of long texts: log-normal, mean about 180, at most 512 tokens."""
+    random = np.random.default_rng(0)
+    lengths = np.clip(np.exp(random.normal(5.0, 0.7, train.batch_size)), 3, MOST_TOKENS).astype(np.int64)
+    tokens = random.integers(1, dataset.vocabulary_size, lengths.sum(), dtype=np.int32)
+    offsets = np.concatenate([[0], lengths.cumsum()]).astype(np.int32)
+    nothing = pa.ListArray.from_arrays(np.zeros(len(lengths) + 1, np.int32), pa.array([], pa.float32()))
+    kind = token_type(dataset.vocabulary_size)
+    columns = {
+        "id": pa.array([f"{number}" for number in range(len(lengths))]),
+        "label": random.integers(0, len(CLASSES), len(lengths)),
+        "tokens": pa.ListArray.from_arrays(offsets, tokens.astype(kind)),
+        **dict.fromkeys(("numeric", "missing", "categorical"), nothing),
+    }
+    samples = samples_of(pa.table(columns), 0, 0, 0, np.dtype(kind))
+    (share,) = share_batch(samples.lengths, leaf_cut(model, train), train.leaves, 1)
+    is_flat = train.least_padding_efficiency > 0
+    return list(to_leaves(assemble_shares(samples, [share], [0]), 0, train.leaves, is_flat, pin))

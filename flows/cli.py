@@ -1,4 +1,4 @@
-"""The command `holdfast`.
+"""The command `holdfast`: its commands, each found by its file in `flows/commands`.
 
 Invariant: a user's mistake ends as one message on stderr and exit code 2, an interruption as 128 plus the signal, any
 other failure as 1; nothing that a person has to read is a traceback.
@@ -6,52 +6,73 @@ other failure as 1; nothing that a person has to read is a traceback.
 
 import atexit
 import os
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from importlib import import_module
 from importlib.metadata import version
+from pathlib import Path
+from pkgutil import iter_modules
 from typing import Annotated
 
 import typer
 
-from flows.options.advise import advise
-from flows.options.audit import audit
-from flows.options.config import config
-from flows.options.corpus import corpus
-from flows.options.drill import drill
-from flows.options.evaluate import evaluate
-from flows.options.export import export
-from flows.options.logs import logs
-from flows.options.predict import predict
-from flows.options.prepare import prepare
-from flows.options.prune import prune
-from flows.options.recover import recover
-from flows.options.report import report
-from flows.options.run import run
-from flows.options.runs import runs
-from flows.options.scrub import scrub
-from flows.options.status import status
-from flows.options.stop import stop
-from flows.options.verify import verify
+from flows import commands
 from storage.errors import HoldfastError, LedgerViolationError, SegmentFailedError
 from tasks.telling.terminal import console
 
-app = typer.Typer(
-    help="Train text classifiers on machines that may be taken away at any time, and get the same model as without "
-    "interruption.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Exit codes: 0 done, 1 a failure, 2 something for you to correct, 128 plus the signal when asked to stop. "
-    "The terms used here are explained in README.md, section Glossary.",
-)
-# In the order in which a newcomer needs them.
-for command in (
-    corpus, config, prepare, run, stop, status, logs, runs, report, evaluate, export, predict, verify, scrub, prune,
-    recover, audit, advise, drill,
-):  # fmt: skip
-    app.command()(command)
+# In the order in which a newcomer needs them; help lists a command that is not named here after them.
+FIRST_COMMANDS = (
+    "corpus", "config", "prepare", "run", "stop", "status", "logs", "runs", "report", "evaluate", "export", "predict",
+    "verify", "scrub", "prune", "recover", "audit", "advise", "drill",
+)  # fmt: skip
+# What lies beside the commands and is none.
+SHARED_BY_COMMANDS = {"arguments", "results"}
+
+
+def find_commands() -> list[str]:
+    """The names of all commands, in the order of the help."""
+    found = {module.name for module in iter_modules(commands.__path__)} - SHARED_BY_COMMANDS
+    return [name for name in FIRST_COMMANDS if name in found] + sorted(found - set(FIRST_COMMANDS))
+
+
+def load_command(name: str) -> Callable[..., None]:
+    """The function of a command, whose arguments and options are those of the command."""
+    function: Callable[..., None] = getattr(import_module(f"{commands.__name__}.{name}"), name)
+    return function
+
+
+def read_summary(name: str) -> str:
+    """The first line of a command's docstring, from its file: to load all of them would take longest of all in help."""
+    source = Path(commands.__path__[0], f"{name}.py").read_text(encoding="utf-8")
+    found = re.search(rf'^def {name}\(.*?"""(.+?)("""|$)', source, re.DOTALL | re.MULTILINE)
+    return found[1] if found else ""
+
+
+def make_app(arguments: Sequence[str]) -> typer.Typer:
+    """The command line for these arguments: with the command that they call, or with all where they call none."""
+    app = typer.Typer(
+        help="Train text classifiers on machines that may be taken away at any time, and get the same model as without "
+        "interruption.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+        context_settings={"help_option_names": ["-h", "--help"]},
+        epilog="Exit codes: 0 done, 1 a failure, 2 something for you to correct, 128 plus the signal when asked to "
+        "stop. The terms used here are explained in deployments/commands.md, section Glossary.",
+    )
+    app.callback()(_common)
+    names = find_commands()
+    if arguments and arguments[0] in names:
+        app.command()(load_command(arguments[0]))
+        return app
+    for name in names:
+        app.command(name, help=read_summary(name))(_nothing)
+    return app
+
+
+def _nothing() -> None: ...
 
 
 def _print_version(is_asked: bool) -> None:
@@ -60,7 +81,6 @@ def _print_version(is_asked: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def _common(
     show_version: Annotated[
         bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
@@ -79,7 +99,7 @@ def main() -> None:
 def execute(arguments: Sequence[str]) -> int:
     """Run one command, and turn errors into messages; its exit code."""
     try:
-        app(list(arguments), prog_name="holdfast")
+        make_app(arguments)(list(arguments), prog_name="holdfast")
     except HoldfastError as error:
         console.print(f"Error: {error}", style="red", soft_wrap=True)
         return 1 if isinstance(error, SegmentFailedError | LedgerViolationError) else 2

@@ -4,11 +4,14 @@ Invariant: the composition is `flows.train` alone; what is deployed only says wh
 goes. In the UI's list each flow run says in one sentence how it ended.
 """
 
+import functools
+from collections.abc import Callable
+from typing import ParamSpec
+
 from prefect import tags
 from prefect.client.schemas.objects import State
 from prefect.states import Cancelled, Completed, Failed
 
-from flows.commands.status import describe_state
 from flows.train import train_with_retries
 from storage.errors import ConfigurationError, HoldfastError, RunBusyError, RunStoppedError
 from storage.objects.store import Store
@@ -16,9 +19,12 @@ from storage.runs.addresses import find_target
 from storage.runs.manifest import find_runs
 from tasks.configuration import RunConfig
 from tasks.pages.words import how_far
+from tasks.reports.status import describe_state
 from tasks.step import SKIPPED
 from tasks.telling.announce import announce
 from tasks.telling.server import tell_all
+
+Parameters = ParamSpec("Parameters")
 
 # By which automations.yaml knows the flow runs that are to be called crashed when they fall silent.
 TAG = "holdfast"
@@ -51,10 +57,22 @@ def describe_failure(error: HoldfastError) -> State[None]:
     return Failed(message=str(error))
 
 
-def told(state: State[None]) -> State[None]:
-    """The final state of a flow other than `train`, once the server can hear of it: it may be away just now."""
-    tell_all(why=state.message or "")
-    return state
+def ending_in_one_sentence(flow_function: Callable[Parameters, State[None]]) -> Callable[Parameters, State[None]]:
+    """The function of a flow other than `train`, which ends as it says or, by a `HoldfastError`, with its message.
+
+    It ends once the server can be told of it: that may be away just now.
+    """
+
+    @functools.wraps(flow_function)
+    def ending(*arguments: Parameters.args, **named: Parameters.kwargs) -> State[None]:
+        try:
+            state = flow_function(*arguments, **named)
+        except HoldfastError as error:
+            state = describe_failure(error)
+        tell_all(why=state.message or "")
+        return state
+
+    return ending
 
 
 def find_named_run(address: str) -> tuple[Store, str]:

@@ -1,1 +1,5 @@
-"""The commands of `holdfast` that look at a run or care for it; `flows/cli.py` lists all of them."""
+"""The commands: each a file of its own, with a function of the same name; what is typed, what it does, what it shows.
+
+`flows.cli` finds a command by its file, and loads it when it is called or its help is asked for. What several share is
+in `arguments.py` and `results.py`, which are no commands.
+"""

@@ -1,30 +1,60 @@
-"""The command `audit`: what `tasks.audits.verdict` found, for a person.
+"""`holdfast audit`: which samples trained a run, proved from its ledger.
 
 Invariant: the first line is the verdict.
 """
 
-from typing import Any
+from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
+import typer
 from rich.console import Group, RenderableType
-from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from storage.objects.store import Store
-from tasks.audits.verdict import audit_run
-from tasks.pages.tables import MOST_ROWS, Cell, Kind, Table, show_table
+from flows.commands.arguments import AsJson, Assignments, RunArgument, find_run
+from flows.commands.results import print_result
+from flows.lazy_imports import lazy_imports
 from tasks.telling.terminal import console
+
+with lazy_imports():
+    import rich.progress as bars
+
+    import tasks.audits.verdict as audits
+    import tasks.pages.tables as tables
+
+if TYPE_CHECKING:
+    from storage.objects.store import Store
+    from tasks.pages.tables import Kind
+
 
 PHASES = {"samples": "comparing every sample", "epochs": "counting every epoch"}
 
 
+def audit(run: RunArgument, assignments: Assignments = None, as_json: AsJson = False) -> None:
+    """Prove from the ledger which samples trained the model.
+
+    Every sample once per epoch, none skipped, none repeated, in the order that the seed determines, up to the promoted
+    checkpoint. Exit code 1 if not, with the steps and the samples.
+    """
+    found = audit_with_display(*find_run(run, assignments or []))
+    print_result(found, as_json, render_audit)
+    if not found["ok"]:
+        raise typer.Exit(1)
+
+
 def audit_with_display(store: Store, run: str) -> dict[str, Any]:
     """The audit, with a bar in a terminal while it works."""
-    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn())
-    with Progress(
-        *columns, TimeRemainingColumn(), console=console, transient=True, disable=not console.is_terminal
+    columns = (
+        bars.SpinnerColumn(),
+        bars.TextColumn("{task.description}", markup=False),
+        bars.BarColumn(),
+        bars.TaskProgressColumn(),
+    )
+    with bars.Progress(
+        *columns, bars.TimeRemainingColumn(), console=console, transient=True, disable=not console.is_terminal
     ) as progress:
         bar = progress.add_task("reading the ledger", total=1.0)
-        return audit_run(
+        return audits.audit_run(
             store,
             run,
             lambda phase, share: progress.update(bar, description=PHASES[phase], completed=share),
@@ -38,7 +68,7 @@ def render_audit(result: dict[str, Any]) -> RenderableType:
     lists = (("segments", _list_segments), ("epochs", _list_epochs), ("skipped", _list_skipped))
     for name, list_rows in lists:
         if result[name]:
-            parts += [Text(), show_table(list_rows(result[name]), MOST_ROWS)]
+            parts += [Text(), tables.show_table(list_rows(result[name]), tables.MOST_ROWS)]
     for violation in result["violations"]:
         parts += [Text(), Text.assemble((violation["kind"].replace("_", " "), "bold red"), f"  {violation['message']}")]
     unnamed = result["num_violations"] - len(result["violations"])
@@ -62,51 +92,51 @@ def _verdict(result: dict[str, Any]) -> Text:
     return Text.assemble(("INTACT", "bold green"), f"  Run {result['run']}: {counted}; {promise}")
 
 
-def _list_segments(segments: list[dict[str, Any]]) -> Table:
+def _list_segments(segments: list[dict[str, Any]]) -> tables.Table:
     columns: list[tuple[str, Kind]] = [
-        ("Fence", "number"), ("Outcome", "outcome"), ("Ranks", "number"), ("Counted steps", "text"),
+        ("Segment", "number"), ("Outcome", "outcome"), ("Ranks", "number"), ("Counted steps", "text"),
         ("Void steps", "text"),
     ]  # fmt: skip
     rows = [
         [
-            Cell(f"{segment['fence']:,}"),
-            Cell(segment["outcome"]),
-            Cell(f"{segment['world_size']:,}"),
-            *(Cell(_interval(segment[name])) for name in ("counted", "void")),
+            tables.Cell(f"{segment['fence']:,}"),
+            tables.Cell(segment["outcome"]),
+            tables.Cell(f"{segment['world_size']:,}"),
+            *(tables.Cell(_interval(segment[name])) for name in ("counted", "void")),
         ]
         for segment in segments
     ]
-    return Table(columns, rows)
+    return tables.Table(columns, rows)
 
 
-def _list_epochs(epochs: list[dict[str, Any]]) -> Table:
+def _list_epochs(epochs: list[dict[str, Any]]) -> tables.Table:
     columns: list[tuple[str, Kind]] = [("Epoch", "number"), ("Samples", "number"), ("State", "text")]
     rows = [
         [
-            Cell(f"{epoch['epoch']:,}"),
-            Cell(f"{epoch['samples']:,}"),
-            Cell("complete" if epoch["complete"] else "not complete"),
+            tables.Cell(f"{epoch['epoch']:,}"),
+            tables.Cell(f"{epoch['samples']:,}"),
+            tables.Cell("complete" if epoch["complete"] else "not complete"),
         ]
         for epoch in epochs
     ]
-    return Table(columns, rows)
+    return tables.Table(columns, rows)
 
 
-def _list_skipped(skipped: list[dict[str, Any]]) -> Table:
+def _list_skipped(skipped: list[dict[str, Any]]) -> tables.Table:
     columns: list[tuple[str, Kind]] = [
         ("Left out: positions", "text"), ("Samples", "number"), ("Before step", "number"), ("For segment", "number"),
         ("Why", "text"),
     ]  # fmt: skip
     rows = [
         [
-            Cell(_interval([entry["first_position"], entry["end_position"]])),
+            tables.Cell(_interval([entry["first_position"], entry["end_position"]])),
             # The first sample that was trained after the gap is that of this step, counted from 0 as all steps here.
-            *(Cell(f"{entry[name]:,}") for name in ("samples", "before_step", "fence")),
-            Cell(entry["cause"].partition("\n")[0]),
+            *(tables.Cell(f"{entry[name]:,}") for name in ("samples", "before_step", "fence")),
+            tables.Cell(entry["cause"].partition("\n")[0]),
         ]
         for entry in skipped
     ]
-    return Table(columns, rows)
+    return tables.Table(columns, rows)
 
 
 def _interval(bounds: list[int] | None) -> str:

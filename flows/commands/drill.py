@@ -4,47 +4,98 @@ Invariant: does nothing that a user could not do. It trains two runs by the comm
 of one of them with SIGKILL, starts the same command again, and compares what the two left in the store.
 """
 
-import secrets
+from __future__ import annotations
+
 import shlex
 import shutil
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from flows.commands.arguments import AsJson, Assignments, ConfigurationArgument, read_configuration
 from flows.commands.audit import audit_with_display
-from flows.commands.ending import ending_in_order
-from flows.commands.started_run import StartedRun
-from storage.checkpoints.tensor_files import weights_distance
+from flows.commands.results import ending_in_order, print_result
+from flows.lazy_imports import lazy_imports
 from storage.errors import ConfigurationError
-from storage.objects.addresses import check_writable
-from tasks.configuration import RunConfig
-from tasks.data.pipeline import prepare_dataset
-from tasks.drills.comparison import Comparison, Kill, describe_comparison, describe_run, find_hits
-from tasks.drills.ledger_difference import compare_ledgers
-from tasks.drills.page import findings_table, render_drill_page
-from tasks.drills.plan import DrillPlan, plan_drill
-from tasks.drills.records import read_trained_run
-from tasks.drills.words import Finding, judge_drill, list_findings
-from tasks.pages.tables import show_table
-from tasks.pages.words import count_of, duration
-from tasks.places import RunPlaces, open_places, require_scratch
-from tasks.running.following import RunFollower
-from tasks.running.gpus import count_gpus
-from tasks.settings.reading import load_configuration
-from tasks.telling.display import PreparationDisplay, SegmentDisplay
-from tasks.telling.messages import show_messages
 from tasks.telling.terminal import console
-from training.watching.reporter import Report
+
+with lazy_imports():
+    import secrets
+
+    import storage.checkpoints.tensor_files as tensor_files
+    import storage.objects.addresses as addresses
+    import tasks.data.pipeline as pipeline
+    import tasks.drills.comparison as comparing
+    import tasks.drills.ledger_difference as ledger_difference
+    import tasks.drills.page as drill_page
+    import tasks.drills.plan as planning
+    import tasks.drills.records as records
+    import tasks.drills.started_run as started_run
+    import tasks.drills.words as drill_words
+    import tasks.pages.tables as tables
+    import tasks.pages.words as words
+    import tasks.places as run_places
+    import tasks.running.following as following
+    import tasks.running.gpus as gpus
+    import tasks.settings.reading as settings
+    import tasks.telling.display as displays
+    import tasks.telling.messages as messages
+
+if TYPE_CHECKING:
+    from tasks.configuration import RunConfig
+    from tasks.places import RunPlaces
+    from training.watching.reporter import Report
+
 
 POLL_SECONDS = 0.05
 # Processes are killed, which one can do to those of this machine.
 STEPS = 1000
 ON_THIS_MACHINE = ("cluster.kind=local", "cluster.nodes=1")
+
+
+def drill(
+    configuration: ConfigurationArgument,
+    assignments: Assignments = None,
+    kills: Annotated[
+        int,
+        typer.Option(min=1, metavar="N", help="How often the second run is killed, at steps spread over the run."),
+    ] = 3,
+    world_sizes: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N,N,...",
+            help="Numbers of ranks for the second run's starts, used in turn; each at most train.leaves. Default: the "
+            "configured number but at least 2, and half of it. Where there are fewer GPUs, ranks share them.",
+        ),
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(min=0, metavar="N", help="Decides at which steps to kill. Default: random.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Test on your own data that interruptions change nothing.
+
+    Two runs are trained. One is not interrupted; the other is killed with SIGKILL and started again on another number
+    of ranks, several times. Then samples, weights, losses and metrics are compared. Your own run is not touched. The
+    two runs and a page with the verdict stay in the store: runs/RUN-drill-1-straight, runs/RUN-drill-1-interrupted and
+    drills/RUN-1.html, with 2 for the second drill.
+
+    All ranks are processes of this machine, also where cluster.kind names a cluster.
+
+    Exit code 0 if the two agree, 1 if not. With train.sum = 'fast' only the samples decide; how far apart weights and
+    metrics are is reported.
+    """
+    read_configuration(configuration, assignments or [])
+    found = drill_run(configuration, assignments or [], kills, world_sizes, seed)
+    print_result(found, as_json, render_drill)
+    if not found["ok"]:
+        raise typer.Exit(1)
 
 
 def drill_run(
@@ -54,7 +105,7 @@ def drill_run(
 
     Exits with 128 plus the signal's number when asked to stop: what was being trained is stopped in good order then.
     """
-    show_messages()
+    messages.show_messages()
     with ending_in_order():
         return Drill(configuration, assignments, kills, world_sizes, seed, say=_say).run()
 
@@ -74,24 +125,24 @@ class Drill:
         """`say` gets a sentence about each thing that happens. Raises `HoldfastError` for what cannot be done."""
         self._say = say
         self.configuration = configuration
-        is_here = load_configuration(configuration, assignments).cluster.kind == "local"
+        is_here = settings.load_configuration(configuration, assignments).cluster.kind == "local"
         self.assignments = assignments if is_here else [*assignments, *ON_THIS_MACHINE]
-        self.config = load_configuration(configuration, self.assignments)
+        self.config = settings.load_configuration(configuration, self.assignments)
         if self.config.train.steps is None:  # kills are aimed before the rows are counted
             self.assignments = [*self.assignments, f"train.steps={STEPS}"]
-            self.config = load_configuration(configuration, self.assignments)
-        self.places = open_places(self.config)
+            self.config = settings.load_configuration(configuration, self.assignments)
+        self.places = run_places.open_places(self.config)
         seed = secrets.randbelow(2**32) if seed is None else seed
-        self.plan: DrillPlan = plan_drill(self.config, self.places.store, kills, world_sizes, seed)
+        self.plan: planning.DrillPlan = planning.plan_drill(self.config, self.places.store, kills, world_sizes, seed)
         can_share = self.config.train.device != "cpu" and max(self.plan.world_sizes) > 1
-        self.num_gpus = count_gpus() if can_share else 0
+        self.num_gpus = gpus.count_gpus() if can_share else 0
 
     def run(self) -> dict[str, Any]:
         """Train, kill, compare; the result, JSON-able. Raises `HoldfastError`."""
         plan = self.plan
         for name in (plan.straight, plan.interrupted):
             # A name that is too long is better refused now than after an hour.
-            places = open_places(self._configure(name))
+            places = run_places.open_places(self._configure(name))
             # What a drill of the same name left here, whose runs were removed since, would pass for news of this one.
             shutil.rmtree(places.scratch, ignore_errors=True)
         aims = ", ".join(f"{step:,}" for step in plan.aims)
@@ -106,19 +157,21 @@ class Drill:
         return self._conclude(kills)
 
     def _prepare(self) -> None:
-        check_writable(self.places.store)
-        require_scratch(self.places)
-        with PreparationDisplay() as display:
-            prepare_dataset(self.config.data, self.places.store, self.places.data_scratch, display.show)
+        addresses.check_writable(self.places.store)
+        run_places.require_scratch(self.places)
+        with displays.PreparationDisplay() as display:
+            pipeline.prepare_dataset(self.config.data, self.places.store, self.places.data_scratch, display.show)
 
     def _train_straight(self) -> None:
         began = time.monotonic()
         self._start(self.plan.straight, self.config.train.ranks, aim=None)
-        self._say(f"   {count_of(self.config.train.num_steps, 'step')} in {duration(time.monotonic() - began)}.")
+        self._say(
+            f"   {words.count_of(self.config.train.num_steps, 'step')} in {words.duration(time.monotonic() - began)}."
+        )
 
-    def _train_interrupted(self) -> list[Kill]:
+    def _train_interrupted(self) -> list[comparing.Kill]:
         """Start again until the run is complete, killing each start that has an aim."""
-        kills: list[Kill] = []
+        kills: list[comparing.Kill] = []
         for index, aim in enumerate([*self.plan.aims, None]):
             world_size = self.plan.world_size(index)
             kill = self._start(self.plan.interrupted, world_size, aim)
@@ -129,14 +182,14 @@ class Drill:
             kills.append(kill)
         return kills
 
-    def _start(self, run: str, world_size: int, aim: int | None) -> Kill | None:
+    def _start(self, run: str, world_size: int, aim: int | None) -> comparing.Kill | None:
         """Run the command to its end, or kill it at the first sign that it has trained step `aim` or a later one."""
         config = self._configure(run, world_size)
-        places = open_places(config)
-        follower = RunFollower(places)
+        places = run_places.open_places(config)
+        follower = following.RunFollower(places)
         with (
-            StartedRun(self.configuration, self._assign(run, world_size)) as process,
-            SegmentDisplay(config, _resume_step(places)) as display,
+            started_run.StartedRun(self.configuration, self._assign(run, world_size)) as process,
+            displays.SegmentDisplay(config, _resume_step(places)) as display,
         ):
             while process.is_running(POLL_SECONDS):
                 for report in follower.read():
@@ -147,55 +200,57 @@ class Drill:
                         process.is_running(self.plan.delay_seconds(aim))
                         process.kill()
                         last_step = max(later.step for later in [report, *follower.read()])
-                        return Kill(aim, last_step, world_size, follower.fence or 0)
+                        return comparing.Kill(aim, last_step, world_size, follower.fence or 0)
             process.require_success()
         return None
 
-    def _conclude(self, kills: list[Kill]) -> dict[str, Any]:
+    def _conclude(self, kills: list[comparing.Kill]) -> dict[str, Any]:
         comparison = self._compare()
-        hits = find_hits(kills, comparison.interrupted)
+        hits = comparing.find_hits(kills, comparison.interrupted)
         if not hits and comparison.holds:
             raise ConfigurationError(
                 "No kill took effect: the run ended before the first one was due, so nothing was tested. "
                 "Give more steps (train.steps) or fewer kills."
             )
         command = self._command()
-        page = render_drill_page(self.plan, comparison, hits, command)
+        page = drill_page.render_drill_page(self.plan, comparison, hits, command)
         self.places.store.write(self.plan.page_key, page.encode())
         return {
             "ok": comparison.holds,
             "exact": comparison.exact,
             "seed": self.plan.seed,
             "runs": {
-                "straight": describe_run(comparison.straight),
-                "interrupted": describe_run(comparison.interrupted),
+                "straight": comparing.describe_run(comparison.straight),
+                "interrupted": comparing.describe_run(comparison.interrupted),
             },
             "kills_planned": len(self.plan.aims),
             "kills": [asdict(kill) for kill in hits],
-            "comparison": describe_comparison(comparison),
-            "findings": [asdict(finding) for finding in list_findings(comparison)],
-            "verdict": asdict(judge_drill(self.plan, comparison, hits)),
+            "comparison": comparing.describe_comparison(comparison),
+            "findings": [asdict(finding) for finding in drill_words.list_findings(comparison)],
+            "verdict": asdict(drill_words.judge_drill(self.plan, comparison, hits)),
             "page": f"{self.places.store.address}/{self.plan.page_key}",
             "command": command,
         }
 
-    def _compare(self) -> Comparison:
+    def _compare(self) -> comparing.Comparison:
         store, memory_limit = self.places.store, self.config.data.memory_limit
         straight, interrupted = (
-            read_trained_run(store, run, audit_with_display(store, run))
+            records.read_trained_run(store, run, audit_with_display(store, run))
             for run in (self.plan.straight, self.plan.interrupted)
         )
         scratch = self.places.data_scratch
-        return Comparison(
+        return comparing.Comparison(
             exact=self.config.train.sum == "exact",
             straight=straight,
             interrupted=interrupted,
-            ledgers=compare_ledgers(store, straight.ledger, interrupted.ledger, memory_limit, scratch),
-            distance=weights_distance(straight.model, interrupted.model),
+            ledgers=ledger_difference.compare_ledgers(
+                store, straight.ledger, interrupted.ledger, memory_limit, scratch
+            ),
+            distance=tensor_files.weights_distance(straight.model, interrupted.model),
         )
 
     def _configure(self, run: str, world_size: int | None = None) -> RunConfig:
-        return load_configuration(self.configuration, self._assign(run, world_size or self.config.train.ranks))
+        return settings.load_configuration(self.configuration, self._assign(run, world_size or self.config.train.ranks))
 
     def _assign(self, run: str, world_size: int) -> list[str]:
         shared = ["train.share_gpus=true"] if 0 < self.num_gpus < world_size and run == self.plan.interrupted else []
@@ -212,7 +267,9 @@ class Drill:
 
 def render_drill(result: dict[str, Any]) -> RenderableType:
     """The result for a person."""
-    table = show_table(findings_table([Finding(**finding) for finding in result["findings"]]))
+    table = tables.show_table(
+        drill_page.findings_table([drill_words.Finding(**finding) for finding in result["findings"]])
+    )
     verdict = result["verdict"]
     badge = Text(verdict["badge"], "bold green" if result["ok"] else "bold red")
     # On one line however narrow the terminal is, so that it can be copied.
@@ -225,13 +282,13 @@ def _resume_step(places: RunPlaces) -> int:
     return head.state.promoted.step if head is not None and head.state.promoted is not None else 0
 
 
-def _is_met(aim: int, report: Report, follower: RunFollower) -> bool:
+def _is_met(aim: int, report: Report, follower: following.RunFollower) -> bool:
     """Whether the ranks are in the middle of it: at least one step of this very segment was trained."""
     return follower.first_step is not None and report.step > follower.first_step and report.step >= aim
 
 
 def _ranks(number: int) -> str:
-    return count_of(number, "rank")
+    return words.count_of(number, "rank")
 
 
 def _say(text: str) -> None:

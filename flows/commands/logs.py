@@ -1,17 +1,30 @@
-"""What the ranks of a run print, on stdout; which segment it is of, on stderr.
+"""`holdfast logs`: what the ranks of a run print, on stdout; of which segment it is, on stderr.
 
 Invariant: reads only, and only the store: it works on any machine, and beside a run in training.
 """
 
-import time
+from __future__ import annotations
 
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from flows.commands.arguments import Assignments, RunArgument, find_run
+from flows.lazy_imports import lazy_imports
 from storage.errors import ConfigurationError, StoreUnavailableError
-from storage.objects.store import Store
-from storage.runs.manifest import Manifest
-from storage.runs.run_state import Lease, RunState, SegmentRecord
-from tasks.logs.reading import LogReader
-from tasks.pages.words import count_of, listed
 from tasks.telling.terminal import console
+
+with lazy_imports():
+    import storage.runs.manifest as manifests
+    import storage.runs.run_state as run_state
+    import tasks.logs.reading as rank_logs
+    import tasks.pages.words as words
+
+if TYPE_CHECKING:
+    from storage.objects.store import Store
+    from storage.runs.run_state import RunState
+
 
 LOOK_SECONDS = 2.0
 # Between two segments, and before the evaluation, nobody has the lease for a moment. After that nobody prints: the log
@@ -19,9 +32,47 @@ LOOK_SECONDS = 2.0
 IDLE_SECONDS = 10.0
 
 
+def logs(
+    run: RunArgument,
+    assignments: Assignments = None,
+    rank: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            metavar="N",
+            help="Only the lines of this rank. What torchrun, and libraries from C code, print names no rank and is "
+            "left out then.",
+        ),
+    ] = None,
+    segment: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="Of the segment with this number, as `holdfast status` lists them. Default: the newest.",
+        ),
+    ] = None,
+    follow: Annotated[
+        bool,
+        typer.Option(
+            "--follow",
+            "-f",
+            help="Go on with what comes, and with the next segment, until the run is complete or Ctrl-C; with "
+            "--segment until that one has ended.",
+        ),
+    ] = False,
+) -> None:
+    """Print what the ranks of the newest segment have printed.
+
+    From the store alone, so from any machine. While ranks work it is up to a few seconds old, and of each machine the
+    newest 1 MiB.
+    """
+    show = follow_logs if follow else print_logs
+    show(*find_run(run, assignments or []), segment, rank)
+
+
 def print_logs(store: Store, run: str, fence: int | None, rank: int | None) -> None:
     """The log as it is now. Raises `RunMissingError`, and `ConfigurationError` if there is no such segment or rank."""
-    state = Manifest(store, run).load_head().state
+    state = manifests.Manifest(store, run).load_head().state
     printer = _Printer(store, _require_rank(_require_segment(state, fence), rank), run, rank)
     printer.print_new(is_last=True)
     if printer.is_silent:
@@ -30,7 +81,7 @@ def print_logs(store: Store, run: str, fence: int | None, rank: int | None) -> N
 
 def follow_logs(store: Store, run: str, fence: int | None, rank: int | None) -> None:
     """The log as it grows, until the run is complete, or the segment with this fence has ended. Raises as above."""
-    state = Manifest(store, run).load_head().state
+    state = manifests.Manifest(store, run).load_head().state
     if fence is not None:
         _require_segment(state, fence)
     _Following(store, run, fence, rank).follow(state)
@@ -52,7 +103,7 @@ class _Following:
                 if self._is_over(state):
                     return
                 time.sleep(LOOK_SECONDS)  # the store tells nobody that something is new
-                state = Manifest(self._store, self._run).load_head().state
+                state = manifests.Manifest(self._store, self._run).load_head().state
             except StoreUnavailableError as error:
                 self._tell(f"The store does not answer; it is asked again: {error}")
                 time.sleep(LOOK_SECONDS)  # as above
@@ -88,12 +139,14 @@ class _Following:
 class _Printer:
     """The log of one segment; of a job with several nodes a line names the node whose lines follow."""
 
-    def __init__(self, store: Store, segment: Lease | SegmentRecord, run: str, rank: int | None) -> None:
+    def __init__(
+        self, store: Store, segment: run_state.Lease | run_state.SegmentRecord, run: str, rank: int | None
+    ) -> None:
         self.fence = segment.fence
         self.is_silent = True
-        self._reader = LogReader(store, run, segment.fence, rank)
+        self._reader = rank_logs.LogReader(store, run, segment.fence, rank)
         self._node: str | None = None
-        what = "Evaluation" if isinstance(segment, Lease) and segment.work == "evaluate" else "Segment"
+        what = "Evaluation" if isinstance(segment, run_state.Lease) and segment.work == "evaluate" else "Segment"
         _say(f"{what} {segment.fence} of run {run!r}, from step {segment.first_step:,}:")
 
     def print_new(self, is_last: bool) -> None:
@@ -105,14 +158,14 @@ class _Printer:
             print(new.text, end="" if new.text.endswith("\n") else "\n", flush=True)
 
 
-def _find_segment(state: RunState, fence: int | None) -> Lease | SegmentRecord | None:
+def _find_segment(state: RunState, fence: int | None) -> run_state.Lease | run_state.SegmentRecord | None:
     """The one with this fence, or the newest: an evaluation too while it works."""
     if fence is not None:
         return state.find_segment(fence)
     return state.lease or (state.segments[-1] if state.segments else None)
 
 
-def _require_segment(state: RunState, fence: int | None) -> Lease | SegmentRecord:
+def _require_segment(state: RunState, fence: int | None) -> run_state.Lease | run_state.SegmentRecord:
     found = _find_segment(state, fence)
     if found is not None:
         return found
@@ -121,17 +174,19 @@ def _require_segment(state: RunState, fence: int | None) -> Lease | SegmentRecor
     if not fences:
         raise ConfigurationError(f"Run {state.run!r} has no segment yet: no ranks were launched for it.")
     raise ConfigurationError(
-        f"Run {state.run!r} has no segment with the fence {fence}. Fences of its segments, the newest first: "
-        f"{listed(reversed(fences))}. Give one of them, or no --segment for the newest."
+        f"Run {state.run!r} has no segment {fence}. Its segments, the newest first: "
+        f"{words.listed(reversed(fences))}. Give one of them, or no --segment for the newest."
     )
 
 
-def _require_rank(segment: Lease | SegmentRecord, rank: int | None) -> Lease | SegmentRecord:
+def _require_rank(
+    segment: run_state.Lease | run_state.SegmentRecord, rank: int | None
+) -> run_state.Lease | run_state.SegmentRecord:
     if rank is None or rank < segment.world_size:
         return segment
     raise ConfigurationError(
-        f"Segment {segment.fence} has no rank {rank}: it has {count_of(segment.world_size, 'rank')}, and they are "
-        "counted from 0. Give one of them, or no --rank for the lines of all."
+        f"Segment {segment.fence} has no rank {rank}: it has {words.count_of(segment.world_size, 'rank')}, and they "
+        "are counted from 0. Give one of them, or no --rank for the lines of all."
     )
 
 

@@ -1,34 +1,69 @@
-"""Deleting what a run no longer keeps, now and by hand: the checkpoints its policy drops, and what nobody can use.
+"""`holdfast prune`: the checkpoints that a run's policy drops, and what nobody can use, deleted now and by hand.
 
 Invariant: what goes is first no longer named by the manifest, then deleted. So a prune can be cut off anywhere, and the
 next prune, promotion or segment finishes it; and it may run beside a segment, whose checkpoints it never touches
 before they are promoted.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from storage.checkpoints.checkpoints import load_checkpoint
-from storage.checkpoints.reading import find_held
-from storage.checkpoints.strays import delete_strays, find_strays
+from flows.commands.arguments import AsJson, Assignments, RunArgument, find_run
+from flows.commands.results import print_result
+from flows.lazy_imports import lazy_imports
 from storage.errors import CorruptObjectError, IncompatibleRunError, ObjectUnreadableError
-from storage.objects.addresses import run_address
-from storage.objects.store import Store
-from storage.runs.manifest import Generation, Manifest
-from storage.runs.retention import RetentionDecision, find_being_read, retain
-from storage.runs.run_state import RunState
-from storage.runs.transitions import prune
-from tasks.pages.tables import Cell, Kind, Table, show_table
-from tasks.pages.words import count_of, score, size
-from tasks.settings.reading import change_values, configure
-from training.configuration import CheckpointConfig, DivergenceConfig
+
+with lazy_imports():
+    import storage.checkpoints.checkpoints as checkpoints
+    import storage.checkpoints.reading as holds
+    import storage.checkpoints.strays as strays
+    import storage.objects.addresses as addresses
+    import storage.runs.manifest as manifests
+    import storage.runs.retention as retention
+    import storage.runs.transitions as transitions
+    import tasks.pages.tables as tables
+    import tasks.pages.words as words
+    import tasks.settings.reading as settings
+    import training.configuration as training_configuration
+
+if TYPE_CHECKING:
+    from storage.objects.store import Store
+    from storage.runs.manifest import Generation
+    from storage.runs.retention import RetentionDecision
+    from storage.runs.run_state import RunState
+    from tasks.pages.tables import Kind
+
 
 POLICY_FIELDS = {"keep", "keep_best", "keep_every_steps", "keep_bytes"}
 CUT_OFF = "a save or a deletion that was interrupted"
 NEVER_PROMOTED = "never promoted, or dropped earlier"
+
+
+def prune(
+    run: RunArgument,
+    assignments: Assignments = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be deleted, and change nothing.")] = False,
+    set_aside: Annotated[
+        bool,
+        typer.Option("--set-aside", help="Also delete the files of checkpoints that earlier segments set aside."),
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Delete the checkpoints that a run no longer keeps.
+
+    Which ones stay is decided by the checkpoint.keep fields that the run was last continued with; --set
+    checkpoint.keep=2 and the like change them for this one call. The resume point, the one before it and what is being
+    read always stay. Incomplete saves and checkpoints that were never promoted are deleted too. Safe while the run is
+    in training.
+    """
+    store, name = find_run(run, assignments or [])
+    print_result(prune_run(store, name, assignments or [], dry_run, set_aside), as_json, render_prune)
 
 
 def prune_run(
@@ -38,18 +73,18 @@ def prune_run(
 
     Raises `RunMissingError`, `ConfigurationError`, or `ConflictError` if the run goes on at this very moment.
     """
-    manifest = Manifest(store, run)
+    manifest = manifests.Manifest(store, run)
     head = manifest.load_head()
     policy, divergence = _read_policy(head.state, assignments)
-    being_read = find_being_read(head.state) | find_held(store, run)
-    decisions = retain(head.state.kept, policy.retention(divergence), being_read)
+    being_read = retention.find_being_read(head.state) | holds.find_held(store, run)
+    decisions = retention.retain(head.state.kept, policy.retention(divergence), being_read)
     discarded = _find_discarded(store, head) if set_aside else {}
     result = _describe(store, head, decisions, discarded)
     if not dry_run:
         dropped = {decision.record.path for decision in decisions if not decision.is_kept}
         if dropped or discarded:
-            head = manifest.commit("pruned", prune(dropped, discarded))
-        delete_strays(store, head)
+            head = manifest.commit("pruned", transitions.prune(dropped, discarded))
+        strays.delete_strays(store, head)
     return result | {"dry_run": dry_run, "policy": policy.model_dump(include=POLICY_FIELDS)}
 
 
@@ -58,44 +93,57 @@ def render_prune(result: dict[str, Any]) -> RenderableType:
     title = Text(f"Checkpoints of {result['address']}", no_wrap=True, overflow="ignore")
     table = _list_folders(result)
     policy = ", ".join(f"{name} = {value:,}" for name, value in result["policy"].items() if value is not None)
-    return Group(title, Text(f"Policy: {policy}"), *([show_table(table)] if table.rows else []), Text(_sum_up(result)))
+    return Group(
+        title, Text(f"Policy: {policy}"), *([tables.show_table(table)] if table.rows else []), Text(_sum_up(result))
+    )
 
 
-def _list_folders(result: dict[str, Any]) -> Table:
+def _list_folders(result: dict[str, Any]) -> tables.Table:
     columns: list[tuple[str, Kind]] = [
         ("", "outcome"), ("Step", "text"), ("Size", "number"), ("Metric", "number"), ("Why", "text"),
     ]  # fmt: skip
     rows = [
-        [mark, Cell(f"{one['step']:,}"), Cell(size(one["num_bytes"])), Cell(score(one["metric"])), Cell(one["reason"])]
-        for mark, name in ((Cell("keep", key="completed"), "kept"), (Cell("delete", key="preempted"), "dropped"))
+        [
+            mark,
+            tables.Cell(f"{one['step']:,}"),
+            tables.Cell(words.size(one["num_bytes"])),
+            tables.Cell(words.score(one["metric"])),
+            tables.Cell(one["reason"]),
+        ]
+        for mark, name in (
+            (tables.Cell("keep", key="completed"), "kept"),
+            (tables.Cell("delete", key="preempted"), "dropped"),
+        )
         for one in result[name]
     ]
     for one in result["set_aside"] + result["leftovers"]:
-        num_bytes = size(one["num_bytes"]) if one["num_bytes"] is not None else "unknown"
+        num_bytes = words.size(one["num_bytes"]) if one["num_bytes"] is not None else "unknown"
         folder = one["path"].rpartition("/")[2]
-        rows.append([Cell("delete", key="preempted"), *map(Cell, (folder, num_bytes, "", one["reason"]))])
-    return Table(columns, rows)
+        rows.append([tables.Cell("delete", key="preempted"), *map(tables.Cell, (folder, num_bytes, "", one["reason"]))])
+    return tables.Table(columns, rows)
 
 
 def _sum_up(result: dict[str, Any]) -> str:
     gone = [entry for name in ("dropped", "set_aside", "leftovers") for entry in result[name]]
-    stay = f"{count_of(len(result['kept']), 'checkpoint')} with {size(result['bytes_kept'])}"
+    stay = f"{words.count_of(len(result['kept']), 'checkpoint')} with {words.size(result['bytes_kept'])}"
     if not gone:
         return f"Nothing to delete: {stay}."
     at_least = "at least " if any(entry["num_bytes"] is None for entry in gone) else ""
-    freed = f"{at_least}{size(result['bytes_freed'])}"
+    freed = f"{at_least}{words.size(result['bytes_freed'])}"
     if result["dry_run"]:
         return f"Would free {freed} and keep {stay}. Nothing was changed."
     return f"Freed {freed} and kept {stay}."
 
 
-def _read_policy(state: RunState, assignments: Sequence[str]) -> tuple[CheckpointConfig, DivergenceConfig]:
+def _read_policy(
+    state: RunState, assignments: Sequence[str]
+) -> tuple[training_configuration.CheckpointConfig, training_configuration.DivergenceConfig]:
     """The stored policy and not a file's: the run may have been continued with --set to keep more than that."""
-    values = change_values(state.config, assignments)
+    values = settings.change_values(state.config, assignments)
     origin = f"checkpoint policy of run {state.run!r}"
     return (
-        configure(CheckpointConfig, values.get("checkpoint", {}), origin),
-        configure(DivergenceConfig, values.get("divergence", {}), origin),
+        settings.configure(training_configuration.CheckpointConfig, values.get("checkpoint", {}), origin),
+        settings.configure(training_configuration.DivergenceConfig, values.get("divergence", {}), origin),
     )
 
 
@@ -105,20 +153,20 @@ def _find_discarded(store: Store, head: Generation) -> dict[str, str]:
     Not those of the segment that runs: when it ends, its newest checkpoints are looked at again.
     """
     reasons = {record.path: record.reason for record in head.state.set_aside if not record.is_discarded}
-    without = head.model_copy(update={"state": prune((), reasons)(head.state, head.generation)})
-    return {path: reasons[path] for path in find_strays(store, without) if path in reasons}
+    without = head.model_copy(update={"state": transitions.prune((), reasons)(head.state, head.generation)})
+    return {path: reasons[path] for path in strays.find_strays(store, without) if path in reasons}
 
 
 def _describe(
     store: Store, head: Generation, decisions: Sequence[RetentionDecision], discarded: Mapping[str, str]
 ) -> dict[str, Any]:
     set_aside = [_describe_folder(store, path, f"set aside: {reason}") for path, reason in discarded.items()]
-    leftovers = [_describe_folder(store, path, NEVER_PROMOTED) for path in find_strays(store, head)]
+    leftovers = [_describe_folder(store, path, NEVER_PROMOTED) for path in strays.find_strays(store, head)]
     kept = [_describe_decision(store, decision) for decision in decisions if decision.is_kept]
     dropped = [_describe_decision(store, decision) for decision in decisions if not decision.is_kept]
     return {
         "run": head.state.run,
-        "address": run_address(store, head.state.run),
+        "address": addresses.run_address(store, head.state.run),
         "kept": kept,
         "dropped": dropped,
         "set_aside": set_aside,
@@ -143,7 +191,7 @@ def _describe_folder(store: Store, path: str, reason: str) -> dict[str, Any]:
     """A folder that no record describes: how large it is, its index says, if there is one."""
     num_bytes = None
     try:
-        num_bytes = load_checkpoint(store, path).index.num_bytes
+        num_bytes = checkpoints.load_checkpoint(store, path).index.num_bytes
     except IncompatibleRunError:
         pass  # of another version's format
     except (CorruptObjectError, ObjectUnreadableError):

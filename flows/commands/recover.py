@@ -1,38 +1,65 @@
-"""The command `recover`: going on with a run in a way that it never takes by itself, once a person agrees.
+"""`holdfast recover`: going on with a run in a way that it never takes by itself, once a person agrees.
 
-Invariant: what is replaced stays; nothing is changed before somebody said yes.
+Invariant: what is replaced stays; nothing is changed before a person has agreed.
 """
 
+from __future__ import annotations
+
 import sys
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from flows.commands.arguments import Assignments, RunArgument, find_run
+from flows.lazy_imports import lazy_imports
 from storage.errors import ConfigurationError
-from storage.objects.addresses import run_address
-from storage.objects.store import Store
-from storage.runs.manifest import Manifest
-from tasks.recovering.damaged_head import describe_recovery, plan_recovery, recover
-from tasks.recovering.from_start import begin_from_start, describe_loss
+
+with lazy_imports():
+    import storage.objects.addresses as addresses
+    import storage.runs.manifest as manifests
+    import tasks.recovering.damaged_head as damaged_head
+    import tasks.recovering.from_start as from_start
+
+if TYPE_CHECKING:
+    from storage.objects.store import Store
+
+
+def recover(
+    run: RunArgument,
+    assignments: Assignments = None,
+    from_start: Annotated[
+        bool, typer.Option("--from-start", help="Give up all checkpoints of the run: it begins anew at step 0.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Agree to what is shown, without being asked.")] = False,
+) -> None:
+    """Go on with a run whose newest manifest entry is damaged.
+
+    Shows from which entry before it the run can go on and what would be lost, asks, and does it. What is damaged stays
+    where it is. A run whose manifest is sound is left alone. With --from-start, for a run of which no checkpoint can be
+    used any more: it begins anew.
+    """
+    go_on = begin_anew_at_step_0 if from_start else recover_damaged_head
+    go_on(*find_run(run, assignments or []), yes)
 
 
 def recover_damaged_head(store: Store, run: str, is_agreed: bool) -> None:
-    """Go on from the newest sound entry of the manifest. Raises `ConfigurationError` unless somebody agrees."""
-    plan = plan_recovery(store, run)
+    """Go on from the newest sound entry of the manifest. Raises `ConfigurationError` unless a person agrees."""
+    plan = damaged_head.plan_recovery(store, run)
     if plan is None:
-        print(f"Nothing to recover: the newest entry of the manifest of {run_address(store, run)} is sound.")
+        print(f"Nothing to recover: the newest entry of the manifest of {addresses.run_address(store, run)} is sound.")
         return
-    print(describe_recovery(plan))
+    print(damaged_head.describe_recovery(plan))
     require_agreement(f"Go on from generation {plan.sound.generation}?", is_agreed)
-    head = recover(store, run, plan)
+    head = damaged_head.recover(store, run, plan)
     print(f"Generation {head.generation} says where the run stands. `holdfast run` goes on from there.")
 
 
 def begin_anew_at_step_0(store: Store, run: str, is_agreed: bool) -> None:
-    """Give up all checkpoints of a run. Raises `ConfigurationError` unless somebody agrees, `RunBusyError`."""
-    manifest = Manifest(store, run)
-    print(describe_loss(manifest))
+    """Give up all checkpoints of a run. Raises `ConfigurationError` unless a person agrees, `RunBusyError`."""
+    manifest = manifests.Manifest(store, run)
+    print(from_start.describe_loss(manifest))
     require_agreement("Begin anew at step 0?", is_agreed)
-    begin_from_start(manifest)
+    from_start.begin_from_start(manifest)
     print("The run begins at step 0 when it starts next. The files stay until `holdfast prune --set-aside`.")
 
 

@@ -1,22 +1,47 @@
-"""The command `report`: the page about a run as it stands, beside the run or in a file."""
+"""`holdfast report`: the page about a run as it stands, beside the run or in a file."""
+
+from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
-from storage.datasets import load_dataset
+import typer
+
+from flows.commands.arguments import Assignments, RunArgument, find_run
+from flows.lazy_imports import lazy_imports
 from storage.errors import ConfigurationError
-from storage.objects.store import Store
-from storage.runs.manifest import Manifest
-from tasks.reports.written import make_report, report_address, write_report
+
+with lazy_imports():
+    import storage.datasets as datasets
+    import storage.runs.manifest as manifests
+    import tasks.reports.written as written
+
+if TYPE_CHECKING:
+    from storage.objects.store import Store
+
+
+def report(
+    run: RunArgument,
+    assignments: Assignments = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Default: the run's report in its store, runs/RUN/report.html.")
+    ] = None,
+) -> None:
+    """Write the page about a run as it stands.
+
+    Also while it trains. What is printed is where the page is.
+    """
+    print(report_run(*find_run(run, assignments or []), out))
 
 
 def report_run(store: Store, run: str, out: Path | None) -> str:
     """Where the page is that was written. Raises `RunMissingError`, `ObjectMissingError`, `ConfigurationError`."""
-    state = Manifest(store, run).load_head().state
-    dataset = load_dataset(store, state.dataset_digest, state.dataset_sha256)
+    state = manifests.Manifest(store, run).load_head().state
+    dataset = datasets.load_dataset(store, state.dataset_digest, state.dataset_sha256)
     if out is None:
-        write_report(store, state, dataset)
-        return report_address(store, run)
-    page = make_report(store, state, dataset)
+        written.write_report(store, state, dataset)
+        return written.report_address(store, run)
+    page = written.make_report(store, state, dataset)
     try:
         out.write_text(page, encoding="utf-8")
     except OSError as error:

@@ -3,24 +3,58 @@
 Invariant: reads only. A run that cannot be read is listed with the reason; the others are listed all the same.
 """
 
-import time
-from typing import Any
+from __future__ import annotations
 
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from flows.commands.status import describe_status
+from flows.commands.arguments import AsJson, Assignments, is_file
+from flows.commands.results import print_result
+from flows.lazy_imports import lazy_imports
 from storage.errors import HoldfastError, RunMissingError
-from storage.objects.store import Store
-from storage.runs.manifest import Manifest, find_runs
-from storage.runs.run_state import RunState
-from tasks.pages.best import headline_name
-from tasks.pages.tables import Cell, Kind, Table, show_table
-from tasks.pages.words import NOTHING, count_of, duration, metric_name, score, share
+
+with lazy_imports():
+    import storage.objects.addresses as addresses
+    import storage.runs.addresses as run_addresses
+    import storage.runs.manifest as manifests
+    import tasks.pages.best as best
+    import tasks.pages.tables as tables
+    import tasks.pages.words as words
+    import tasks.reports.status as run_status
+    import tasks.settings.reading as settings
+
+if TYPE_CHECKING:
+    from storage.objects.store import Store
+    from storage.runs.run_state import RunState
+    from tasks.pages.tables import Kind
+
 
 LISTED = (
     "run", "address", "state", "step", "steps_total", "steps_lost_total", "live_step", "last_sign_of_life_at",
 )  # fmt: skip
+
+
+def runs(
+    target: Annotated[
+        str, typer.Argument(metavar="STORE", help="A store, or a configuration file: the store that it names.")
+    ],
+    assignments: Assignments = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the runs of a store.
+
+    With state, step, goodput, last sign of life and newest metric of each. `holdfast status STORE` does the same.
+    """
+    if is_file(target):
+        store = addresses.open_store(settings.load_configuration(Path(target), assignments or []).store)
+    else:
+        store, _run = run_addresses.find_target(target)
+    print_result(list_runs(store), as_json, render_runs)
 
 
 def list_runs(store: Store) -> dict[str, Any]:
@@ -28,7 +62,7 @@ def list_runs(store: Store) -> dict[str, Any]:
 
     Raises `RunMissingError` if there is none.
     """
-    names = find_runs(store)
+    names = manifests.find_runs(store)
     if not names:
         raise RunMissingError(
             f"There is no run in the store {store.address}. Check the address, or start a run with `holdfast run`."
@@ -44,14 +78,14 @@ def render_runs(found: dict[str, Any]) -> RenderableType:
     ]  # fmt: skip
     rows = [_list_run(run) for run in found["runs"]]
     broken = [Text(f"{run['run']}: {run['error']}") for run in found["runs"] if run["error"] is not None]
-    title = Text(f"{count_of(len(rows), 'run')} in {found['store']}", no_wrap=True, overflow="ignore")
-    return Group(title, show_table(Table(columns, rows)), *broken)
+    title = Text(f"{words.count_of(len(rows), 'run')} in {found['store']}", no_wrap=True, overflow="ignore")
+    return Group(title, tables.show_table(tables.Table(columns, rows)), *broken)
 
 
 def _summarise(store: Store, run: str) -> dict[str, Any]:
     try:
-        head = Manifest(store, run).load_head()
-        status = describe_status(store, head)
+        head = manifests.Manifest(store, run).load_head()
+        status = run_status.describe_status(store, head)
     except HoldfastError as error:
         return {"run": run, "error": str(error)}
     return {
@@ -73,7 +107,7 @@ def _find_live_metric(live: dict[str, Any] | None) -> dict[str, Any] | None:
 
 def _find_newest_metric(state: RunState) -> dict[str, Any] | None:
     """The headline metric of the test, or else of the newest checkpoint that is kept and was validated."""
-    name, tested = headline_name(state), state.headline
+    name, tested = best.headline_name(state), state.headline
     if tested is not None and name in tested.metrics:
         return {"name": name, "value": tested.metrics[name], "step": tested.step, "split": "test"}
     validated = (record for record in state.kept if record.metric is not None)
@@ -83,23 +117,23 @@ def _find_newest_metric(state: RunState) -> dict[str, Any] | None:
     return {"name": name, "value": newest.metric, "step": newest.step, "split": "validation"}
 
 
-def _list_run(run: dict[str, Any]) -> list[Cell]:
+def _list_run(run: dict[str, Any]) -> list[tables.Cell]:
     if run["error"] is not None:
-        return [Cell(run["run"]), Cell("unreadable", key="lost"), *[Cell("")] * 5]
+        return [tables.Cell(run["run"]), tables.Cell("unreadable", key="lost"), *[tables.Cell("")] * 5]
     # The step of the ranks counts for a person who looks; what a resume goes on from is said by `status`.
     step = run["step"] if run["live_step"] is None else run["live_step"]
     return [
-        Cell(run["run"]),
-        Cell(run["state"]),
-        Cell(f"{step:,}"),
-        Cell(f"{run['steps_total']:,}"),
-        Cell(NOTHING if run["goodput"] is None else share(run["goodput"])),
-        Cell(f"{duration(max(0.0, time.time() - run['last_sign_of_life_at']))} ago"),
-        Cell(_describe_metric(run["newest_metric"])),
+        tables.Cell(run["run"]),
+        tables.Cell(run["state"]),
+        tables.Cell(f"{step:,}"),
+        tables.Cell(f"{run['steps_total']:,}"),
+        tables.Cell(words.NOTHING if run["goodput"] is None else words.share(run["goodput"])),
+        tables.Cell(f"{words.duration(max(0.0, time.time() - run['last_sign_of_life_at']))} ago"),
+        tables.Cell(_describe_metric(run["newest_metric"])),
     ]
 
 
 def _describe_metric(metric: dict[str, Any] | None) -> str:
     if metric is None:
-        return NOTHING
-    return f"{metric_name(metric['name'])} {score(metric['value'])}, {metric['split']}"
+        return words.NOTHING
+    return f"{words.metric_name(metric['name'])} {words.score(metric['value'])}, {metric['split']}"

@@ -1,199 +1,152 @@
-"""Where a run stands, from its manifest, and the heartbeat of who trains it on a machine that cannot be seen from here.
+"""`holdfast status`: where a run stands, once or again and again; of a store, where all its runs stand.
 
-Invariant: reads only; a status never changes a run, and needs neither the user's data nor a Prefect server.
+Invariant: reads only, and only the store: it works on any machine. One that does not answer for a while ends no watch.
 """
 
-import time
-from typing import Any
+from __future__ import annotations
 
-from rich.console import Group, RenderableType
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
-from storage.objects.addresses import run_address
-from storage.objects.store import Store
-from storage.runs.holders import is_alive
-from storage.runs.manifest import Generation, Manifest
-from storage.runs.metric_values import describe_not_finite
-from storage.runs.run_records import ByRows
-from storage.runs.run_state import CheckpointRecord, Lease, RunState, SegmentRecord, Throughput, ValidationFigures
-from storage.runs.segments import find_heartbeat
-from tasks.keeping.by_rows import describe_by_rows
-from tasks.pages.best import describe_best, describe_overfitting
-from tasks.pages.tables import MOST_ROWS, Table, show_table
-from tasks.pages.words import duration, moment, score, share
-from tasks.remote.standing_still import SILENCE_SECONDS, describe_stopped
-from tasks.reports.changes import describe_change
-from tasks.reports.rollbacks import describe_rollbacks, name_reasons
-from tasks.reports.set_aside import describe_set_aside, describe_setback
-from tasks.reports.tables import segments_table
-from tasks.reports.times.goodput import PART_NAMES, sum_up_time
+from flows.commands.arguments import AsJson, Assignments, find_run, is_file
+from flows.commands.results import print_result
+from flows.commands.runs import list_runs, render_runs
+from flows.lazy_imports import lazy_imports
+from storage.errors import ConfigurationError, StoreUnavailableError
+from tasks.telling.terminal import console, print_content
+
+with lazy_imports():
+    import rich.live as live_display
+
+    import storage.runs.addresses as run_addresses
+    import storage.runs.manifest as manifests
+    import storage.runs.metric_values as metric_values
+    import storage.runs.run_records as run_records
+    import storage.runs.run_state as run_state
+    import tasks.keeping.by_rows as by_rows
+    import tasks.pages.tables as tables
+    import tasks.pages.words as words
+    import tasks.reports.rollbacks as rollbacks
+    import tasks.reports.status as run_status
+    import tasks.reports.tables as report_tables
+    import tasks.reports.times.goodput as goodput
+
+if TYPE_CHECKING:
+    from storage.objects.store import Store
 
 MOST_LOSSES = 3
 
-
-def read_status(store: Store, run: str) -> dict[str, Any]:
-    """The run's status, JSON-able. Raises `RunMissingError`."""
-    return describe_status(store, Manifest(store, run).load_head())
+# A status, and why no newer one could be read.
+Show = Callable[[dict[str, Any], str | None], None]
 
 
-def describe_status(store: Store, head: Generation) -> dict[str, Any]:
-    """The status of a run whose newest generation is `head`, JSON-able."""
-    state, run = head.state, head.state.run
-    life = _read_life(store, state, state.lease) if state.lease is not None else None
-    return {
-        "run": run,
-        "address": run_address(store, run),
-        "state": life["state"] if life else describe_state(state),
-        "holder": life,
-        "step": state.promoted.step if state.promoted else 0,
-        "steps_total": state.steps_total,
-        "by_rows": state.by_rows.model_dump(mode="json") if state.by_rows else None,
-        "ended_early": state.segments[-1].cause if state.ended_early else None,
-        "live_step": _find_live_step(state, life),
-        "live": _find_live_figures(state, life),
-        "promoted": _describe_checkpoint(store, state.promoted) if state.promoted else None,
-        "kept": [_describe_checkpoint(store, record) for record in state.kept],
-        "set_aside": [
-            {**record.model_dump(mode="json"), "description": words}
-            for record, words in zip(state.set_aside, describe_set_aside(state), strict=True)
-        ],
-        "setback": describe_setback(state) if state.lease is None else None,
-        "segments": [_describe_segment(record) for record in state.segments],
-        "rollbacks": [
-            {**record.model_dump(mode="json"), "description": words}
-            for record, words in zip(state.rollbacks, describe_rollbacks(state.rollbacks), strict=True)
-        ],
-        "changes": [
-            {**record.model_dump(mode="json"), "description": describe_change(record)} for record in state.changes
-        ],
-        "refused": [record.model_dump(mode="json") for record in state.refused],
-        "steps_lost_total": state.steps_lost,
-        "time": _describe_time(state),
-        "dataset_digest": state.dataset_digest,
-        "metrics": state.headline.metrics if state.headline else None,
-        "metrics_step": state.headline.step if state.headline else None,
-        "last_metrics": state.metrics,
-        "best": describe_best(state),
-        "overfitting": describe_overfitting(state),
-        "generation": head.generation,
-        "last_sign_of_life_at": max(head.written_at, (life["last_sign_of_life_at"] or 0.0) if life else 0.0),
-    }
+def status(
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="STORE|RUN",
+            help="A configuration file, a run's address STORE/runs/NAME, or a store: all its runs, as `holdfast runs`.",
+        ),
+    ],
+    assignments: Assignments = None,
+    as_json: AsJson = False,
+    watch: Annotated[
+        bool,
+        typer.Option(
+            "--watch",
+            help="Show it again and again, until the run is complete or Ctrl-C. Where stdout is no terminal: a line "
+            "when something changed.",
+        ),
+    ] = False,
+    every: Annotated[
+        float, typer.Option(min=0.1, metavar="SECONDS", help="How often --watch looks.", show_default=True)
+    ] = 5.0,
+) -> None:
+    """Say where a run stands, or list the runs of a store."""
+    if watch:
+        if as_json:
+            raise ConfigurationError("--watch is for people to look at, and --json for programs: give one of them.")
+        watch_status(*find_run(target, assignments or []), every)
+        return
+    if not assignments and not is_file(target):
+        store, run = run_addresses.find_target(target)
+        if run is None and manifests.find_runs(store):
+            print_result(list_runs(store), as_json, render_runs)
+            return
+    print_result(run_status.read_status(*find_run(target, assignments or [])), as_json, render_status)
 
 
-def describe_state(state: RunState) -> str:
-    """One word for a run that nobody trains: completed, trained (not yet tested), refused, or how it ended last.
-
-    For one whose lease is held: running, or lost where it is seen that the holder is dead.
-    """
-    if state.lease is not None:
-        return "lost" if is_alive(state.lease.holder) is False else "running"
-    if state.is_complete:
-        return "completed"
-    if state.is_trained:
-        return "trained"
-    if not state.segments:
-        return "created"
-    if state.is_refused:
-        return "refused"
-    outcome = state.segments[-1].outcome
-    # The last segment came to the end, but the run did not: more steps were asked for, or a checkpoint was damaged.
-    return "stopped" if outcome == "completed" else outcome
+def watch_status(store: Store, run: str, every_seconds: float) -> None:
+    """Show the status until the run is complete. Raises `RunMissingError`."""
+    terminal = Console(highlight=False, markup=False, emoji=False)
+    if not terminal.is_terminal:
+        _watch(store, run, every_seconds, _Lines().show)
+        return
+    screen = _Screen(live_display.Live(console=terminal, auto_refresh=False, transient=True), every_seconds)
+    try:
+        with screen.live:
+            _watch(store, run, every_seconds, screen.show)
+    finally:
+        # Meanwhile what is higher or wider than the terminal is cut off.
+        print_content(Group(*screen.shown))
 
 
-def _read_life(store: Store, state: RunState, lease: Lease) -> dict[str, Any]:
-    """What is known of the process that holds the lease: running, lost, or `silent` by the time of its heartbeat.
-
-    On another machine no process can be seen. Silence is counted by two clocks, that machine's and this one's. On this
-    one a process that lives is silent if it was stopped, which `stopped` describes.
-    """
-    holder, heartbeat = lease.holder, find_heartbeat(store, state.run, lease.fence)
-    # One without a time is of an earlier version, and says nothing; without any, the lease alone was a sign of life.
-    seen_at = heartbeat.written_at if heartbeat is not None else lease.taken_at
-    silent_seconds = None if seen_at is None else max(0.0, time.time() - seen_at)
-    word, is_here = describe_state(state), is_alive(holder) is not None
-    stopped = describe_stopped(store, state.run, lease)
-    if stopped or (not is_here and silent_seconds is not None and silent_seconds > SILENCE_SECONDS):
-        word = "silent"
-    return {
-        "state": word,
-        "host": holder.host,
-        "pid": holder.pid,
-        "is_on_this_machine": is_here,
-        "work": lease.work,
-        "step": heartbeat.step if heartbeat is not None else lease.first_step,
-        "loss": heartbeat.loss if heartbeat is not None else None,
-        "samples_per_second": heartbeat.samples_per_second if heartbeat is not None else None,
-        "validation": heartbeat.validation.model_dump(mode="json")
-        if heartbeat is not None and heartbeat.validation is not None
-        else None,
-        "last_sign_of_life_at": seen_at,
-        "silent_seconds": silent_seconds,
-        "stopped": stopped,
-    }
+def _watch(store: Store, run: str, every_seconds: float, show: Show) -> None:
+    status, trouble = run_status.read_status(store, run), None
+    while True:
+        show(status, trouble)
+        if status["state"] == "completed":
+            return
+        time.sleep(every_seconds)  # the store tells nobody that something has changed
+        try:
+            status, trouble = run_status.read_status(store, run), None
+        except StoreUnavailableError as error:
+            trouble = f"The store does not answer; it is asked again: {error}"
 
 
-def describe_silence(store: Store, state: RunState, lease: Lease) -> str | None:
-    """Why a holder that cannot be seen from this machine is most likely gone; None while it gives signs of life."""
-    life = _read_life(store, state, lease)
-    return _describe_life(life) if life["state"] == "silent" and not life["is_on_this_machine"] else None
+class _Screen:
+    """The newest status in place of the one before. `shown` is what is to stay."""
+
+    def __init__(self, live: live_display.Live, every_seconds: float) -> None:
+        self.live = live
+        self.shown: list[RenderableType] = []
+        self._read_at = ""
+        self._every = f"every {every_seconds:g} s; Ctrl-C ends it"
+
+    def show(self, status: dict[str, Any], trouble: str | None) -> None:
+        if trouble is None:
+            self.shown, self._read_at = [render_status(status)], _now()
+        footer = [Text(trouble, "yellow")] if trouble is not None else []
+        footer.append(Text(f"as of {self._read_at}, {self._every}", "dim"))
+        self.live.update(Group(*self.shown, *footer), refresh=True)
 
 
-def _find_live_step(state: RunState, life: dict[str, Any] | None) -> int | None:
-    """What the ranks of a segment under way last reported; `holder.silent_seconds` is how old that is."""
-    if life is None or life["work"] != "train" or life["state"] == "lost":
-        return None
-    reported: int = life["step"]
-    return max(reported, state.promoted.step if state.promoted else 0)  # a promotion may be newer than the heartbeat
+class _Lines:
+    """A line for each change of what is worth one."""
+
+    def __init__(self) -> None:
+        self._shown = ""
+        self._trouble: str | None = None
+
+    def show(self, status: dict[str, Any], trouble: str | None) -> None:
+        if trouble is not None and self._trouble is None:
+            console.print(trouble, style="yellow", soft_wrap=True)
+        self._trouble = trouble
+        progress = f"{status['state']}, step {status['step']:,} of {status['steps_total']:,}"
+        line = ", ".join(filter(None, [progress, run_status.describe_work(status)]))
+        if line != self._shown:
+            print(f"{_now()}  {line}", flush=True)
+        self._shown = line
 
 
-def _find_live_figures(state: RunState, life: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Loss, speed, time left and last validation of a segment under way, as its ranks last reported them."""
-    step = _find_live_step(state, life)
-    if life is None or step is None:
-        return None
-    speed, train = life["samples_per_second"], state.config.get("train")
-    batch_size = train.get("batch_size") if isinstance(train, dict) else None
-    left = (state.steps_total - step) * batch_size / speed if speed and isinstance(batch_size, int) else None
-    figures = {name: life[name] for name in ("loss", "samples_per_second", "validation")}
-    return figures | {"seconds_left": None if left is None else round(left, 1)}
-
-
-def describe_live(live: dict[str, Any]) -> list[str]:
-    """'loss 0.4321', '2,400 samples/s', '3 min left', and the last validation: what is known of them."""
-    words = [] if live["loss"] is None else [f"loss {live['loss']:.4f}"]
-    words += [] if live["samples_per_second"] is None else [f"{live['samples_per_second']:,.0f} samples/s"]
-    words += [] if live["seconds_left"] is None else [f"{duration(live['seconds_left'])} left"]
-    found = live["validation"]
-    return words + ([] if found is None else [ValidationFigures.model_validate(found).describe()])
-
-
-def describe_work(status: dict[str, Any]) -> str | None:
-    """What is being done on the run right now: 'in training: step 1,240'; None if nobody is known to do anything."""
-    if status["state"] != "running":
-        return None
-    if status["live_step"] is None:
-        return "in evaluation on the test split"
-    return f"in training: step {status['live_step']:,}"
-
-
-def _tell_work(status: dict[str, Any], work: str) -> str:
-    age = status["holder"]["silent_seconds"]
-    return work if age is None else f"{work}, as of {duration(age)} ago"
-
-
-def _describe_life(life: dict[str, Any]) -> str:
-    """About a holder that cannot be seen from this machine."""
-    who = f"process {life['pid']} on {life['host']}"
-    if life["silent_seconds"] is None:
-        return f"Held by {who}. The time of its last heartbeat is not known: an earlier version writes none."
-    silence = duration(life["silent_seconds"])
-    if life["state"] != "silent":
-        return f"Held by {who}; its last heartbeat is {silence} old."
-    return (
-        f"No heartbeat from {who} for {silence}: the last one was on {moment(life['last_sign_of_life_at'])}, by its "
-        f"machine's clock, at step {life['step']:,}. If the process is gone, `holdfast run` takes the run over: it "
-        f"first waits up to {SILENCE_SECONDS:.0f} s for a new heartbeat."
-    )
+def _now() -> str:
+    return f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def render_status(status: dict[str, Any]) -> RenderableType:
@@ -204,28 +157,30 @@ def render_status(status: dict[str, Any]) -> RenderableType:
         Text(f"{progress}, {status['steps_lost_total']:,} steps lost"),
     ]
     if status["by_rows"]:
-        lines.append(Text(f"by {describe_by_rows(ByRows.model_validate(status['by_rows']))}"))
+        lines.append(Text(f"by {by_rows.describe_by_rows(run_records.ByRows.model_validate(status['by_rows']))}"))
     if status["ended_early"]:
         lines.append(Text(f"ended early by {status['ended_early']}"))
-    if work := describe_work(status):
+    if work := run_status.describe_work(status):
         lines.append(Text(_tell_work(status, work)))
-    if work and status["live"] and (told := describe_live(status["live"])):
+    if work and status["live"] and (told := run_status.describe_live(status["live"])):
         lines.append(Text("; ".join(told)))
     if status["time"]:
-        goodput, spent = status["time"]["goodput"], status["time"]["seconds"]
-        lines.append(Text(f"goodput {share(goodput)}: of {duration(sum(spent.values()))}, {_tell_rest(spent)}"))
+        useful, spent = status["time"]["goodput"], status["time"]["seconds"]
+        lines.append(
+            Text(f"goodput {words.share(useful)}: of {words.duration(sum(spent.values()))}, {_tell_rest(spent)}")
+        )
     if status["promoted"]:
         # On one line however narrow the terminal is, so that it can be copied.
         path = status["promoted"]["path"]
         lines.append(Text(f"resume point {path}", no_wrap=True, overflow="ignore"))
         lines.append(Text(f"weights {status['promoted']['weights_sha256']}"))
         if not_finite := status["promoted"]["not_finite"]:
-            found = describe_not_finite(not_finite["metrics"])
+            found = metric_values.describe_not_finite(not_finite["metrics"])
             lines.append(Text(f"the last validation, at step {not_finite['step']:,}, was not finite: {found}"))
     if status["holder"] and status["holder"]["stopped"]:
         lines.append(Text(status["holder"]["stopped"], "yellow"))
     if status["holder"] and not status["holder"]["is_on_this_machine"]:
-        lines.append(Text(_describe_life(status["holder"])))
+        lines.append(Text(run_status.describe_holder(status["holder"])))
     lines += [Text(record["description"]) for record in status["set_aside"]]
     if status["setback"]:
         lines.append(Text(status["setback"], "yellow"))
@@ -235,54 +190,39 @@ def render_status(status: dict[str, Any]) -> RenderableType:
         lines.append(Text("Changed while the run was under way:"))
         lines += [Text(f"  {record['description']}") for record in status["changes"]]
     if status["rollbacks"]:
-        reasons = name_reasons([record.get("asked_by") for record in status["rollbacks"]])
+        reasons = rollbacks.name_reasons([record.get("asked_by") for record in status["rollbacks"]])
         lines.append(Text(f"{reasons.rstrip(',')}:"))
         lines += [Text(f"  {record['description']}") for record in status["rollbacks"]]
     if status["metrics"]:
-        shown = ", ".join(f"{name} {score(value)}" for name, value in status["metrics"].items())
+        shown = ", ".join(f"{name} {words.score(value)}" for name, value in status["metrics"].items())
         lines.append(Text(f"test, of the model of step {status['metrics_step']:,}: {shown}"))
     lines += [Text(status[name]) for name in ("best", "overfitting") if status[name]]
-    return Group(*lines, *([show_table(_list_segments(status["segments"]), MOST_ROWS)] if status["segments"] else []))
+    return Group(
+        *lines,
+        *([tables.show_table(_list_segments(status["segments"]), tables.MOST_ROWS)] if status["segments"] else []),
+    )
 
 
-def _describe_segment(record: SegmentRecord) -> dict[str, Any]:
-    """What it measured stands beside what it did; None of one that measured nothing."""
-    unknown = dict.fromkeys(Throughput.model_fields)
-    measured = record.throughput.model_dump() if record.throughput else unknown
-    return {"state": "ended", **record.model_dump(mode="json", exclude={"phases", "throughput"}), **measured}
-
-
-def _describe_time(state: RunState) -> dict[str, Any] | None:
-    time = sum_up_time(state)
-    return None if time is None else {"goodput": time.goodput, "seconds": time.parts}
+def _tell_work(status: dict[str, Any], work: str) -> str:
+    age = status["holder"]["silent_seconds"]
+    return work if age is None else f"{work}, as of {words.duration(age)} ago"
 
 
 def _tell_rest(spent: dict[str, float]) -> str:
     """What most of the time beside training went into."""
-    rest = sorted(((seconds, PART_NAMES[name]) for name, seconds in spent.items() if name != "useful"), reverse=True)
-    return ", ".join(f"{duration(seconds)} {name}" for seconds, name in rest[:MOST_LOSSES])
+    rest = sorted(
+        ((seconds, goodput.PART_NAMES[name]) for name, seconds in spent.items() if name != "useful"), reverse=True
+    )
+    return ", ".join(f"{words.duration(seconds)} {name}" for seconds, name in rest[:MOST_LOSSES])
 
 
-def _describe_checkpoint(store: Store, record: CheckpointRecord) -> dict[str, Any]:
-    return {
-        "step": record.step,
-        "path": f"{store.address}/{record.path}",
-        "digest": record.digest,
-        "weights_sha256": record.weights_sha256,
-        "num_bytes": record.num_bytes,
-        "metric": record.metric,
-        "not_finite": record.not_finite.model_dump(mode="json") if record.not_finite else None,
-        "promoted_at": record.promoted_at,
-    }
+def _list_segments(described: list[dict[str, Any]]) -> tables.Table:
+    return report_tables.segments_table([_read_segment(one) for one in described])
 
 
-def _list_segments(described: list[dict[str, Any]]) -> Table:
-    return segments_table([_read_segment(one) for one in described])
-
-
-def _read_segment(described: dict[str, Any]) -> SegmentRecord:
-    """What `_describe_segment` described."""
-    known = {name: described[name] for name in described.keys() & SegmentRecord.model_fields.keys()}
-    measured = {name: described[name] for name in Throughput.model_fields}
+def _read_segment(described: dict[str, Any]) -> run_state.SegmentRecord:
+    """The segment that `tasks.reports.status` described."""
+    known = {name: described[name] for name in described.keys() & run_state.SegmentRecord.model_fields.keys()}
+    measured = {name: described[name] for name in run_state.Throughput.model_fields}
     throughput = None if None in measured.values() else measured
-    return SegmentRecord.model_validate({"phases": {}, "throughput": throughput, **known})
+    return run_state.SegmentRecord.model_validate({"phases": {}, "throughput": throughput, **known})

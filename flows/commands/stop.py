@@ -1,34 +1,60 @@
-"""The command `stop`: a request in the store that whoever watches a run's ranks finds.
+"""`holdfast stop`: a request in the store that whoever watches a run's ranks finds.
 
 Invariant: it asks the segment that holds the lease now, and no later one; and it says that a segment has ended only
 when the manifest does.
 """
 
-import getpass
+from __future__ import annotations
+
 import os
 import socket
 import time
+from typing import TYPE_CHECKING, Annotated
 
-from flows.commands.status import describe_silence
+import typer
+
+from flows.commands.arguments import Assignments, RunArgument, find_run
+from flows.lazy_imports import lazy_imports
 from storage.errors import ConfigurationError
-from storage.objects.store import Store
-from storage.runs.holders import is_alive
-from storage.runs.manifest import Manifest
-from storage.runs.run_state import Lease, SegmentRecord
-from storage.segment_notes import StopRecord, write_stop
-from tasks.pages.words import duration
-from tasks.remote.standing_still import describe_stopped
 from tasks.telling.terminal import console
+
+with lazy_imports():
+    import getpass
+
+    import storage.runs.holders as holders
+    import storage.runs.manifest as manifests
+    import storage.runs.run_state as run_state
+    import storage.segment_notes as segment_notes
+    import tasks.pages.words as words
+    import tasks.remote.standing_still as standing_still
+    import tasks.reports.status as run_status
+
+if TYPE_CHECKING:
+    from storage.objects.store import Store
+
 
 POLL_SECONDS = 1.0
 
 
+def stop(
+    run: RunArgument,
+    assignments: Assignments = None,
+    wait: Annotated[bool, typer.Option(help="Wait until it has saved and ended.")] = True,
+) -> None:
+    """Ask whoever trains a run to save and end.
+
+    From any machine that reaches the store, and nothing is lost. A schedule begins the run again at its next time:
+    pause it first where that is not wanted.
+    """
+    stop_run(*find_run(run, assignments or []), wait)
+
+
 def stop_run(store: Store, run: str, wait: bool) -> None:
     """Ask, and wait for the end. Raises `ConfigurationError` if nobody trains the run, `RunMissingError`."""
-    manifest = Manifest(store, run)
+    manifest = manifests.Manifest(store, run)
     lease = _require_lease(manifest)
     asked_by = f"{_user()} on {socket.gethostname()}"
-    write_stop(store, run, lease.fence, StopRecord(asked_by=asked_by, asked_at=time.time()))
+    segment_notes.write_stop(store, run, lease.fence, segment_notes.StopRecord(asked_by=asked_by, asked_at=time.time()))
     who = f"process {lease.holder.pid} on {lease.holder.host}"
     if not wait:
         print(f"Asked {who} to save and end.")
@@ -49,7 +75,7 @@ def _user() -> str:
         return f"user {os.getuid()}"
 
 
-def _require_lease(manifest: Manifest) -> Lease:
+def _require_lease(manifest: manifests.Manifest) -> run_state.Lease:
     lease = manifest.load_head().state.lease
     if lease is None:
         raise ConfigurationError(f"Nobody trains run {manifest.run!r} now, so there is nothing to stop.")
@@ -57,33 +83,33 @@ def _require_lease(manifest: Manifest) -> Lease:
     return lease
 
 
-def _require_life(manifest: Manifest, lease: Lease) -> None:
+def _require_life(manifest: manifests.Manifest, lease: run_state.Lease) -> None:
     """Raise `ConfigurationError` if the process that could hear the request is gone, or stands still."""
-    stopped = describe_stopped(manifest.store, manifest.run, lease)
+    stopped = standing_still.describe_stopped(manifest.store, manifest.run, lease)
     if stopped is not None:
         raise ConfigurationError(f"Nobody can be asked to save and end. {stopped}")
-    silence = describe_silence(manifest.store, manifest.load_head().state, lease)
+    silence = run_status.describe_silence(manifest.store, manifest.load_head().state, lease)
     if silence is not None:
         raise ConfigurationError(f"Nobody can be asked to save and end. {silence}")
-    if is_alive(lease.holder) is False:
+    if holders.is_alive(lease.holder) is False:
         raise ConfigurationError(
             f"Run {manifest.run!r} is not in training: process {lease.holder.pid}, which trained it on this machine, "
             "is gone. `holdfast run` goes on with it from the last promoted checkpoint."
         )
 
 
-def _holds(manifest: Manifest, lease: Lease) -> bool:
+def _holds(manifest: manifests.Manifest, lease: run_state.Lease) -> bool:
     held = manifest.load_head().state.lease
     return held is not None and held.fence == lease.fence
 
 
-def _describe_end(manifest: Manifest, lease: Lease, seconds: float) -> str:
+def _describe_end(manifest: manifests.Manifest, lease: run_state.Lease, seconds: float) -> str:
     state = manifest.load_head().state
     record = state.find_segment(lease.fence)
-    if not isinstance(record, SegmentRecord):
-        return f"The evaluation ended after {duration(seconds)}."
+    if not isinstance(record, run_state.SegmentRecord):
+        return f"The evaluation ended after {words.duration(seconds)}."
     point = state.promoted.step if state.promoted else 0
     return (
-        f"Segment {record.fence} ended after {duration(seconds)}: {record.outcome}, at step {record.last_step:,}. "
-        f"The run goes on from step {point:,}."
+        f"Segment {record.fence} ended after {words.duration(seconds)}: {record.outcome}, at step "
+        f"{record.last_step:,}. The run goes on from step {point:,}."
     )

@@ -22,7 +22,7 @@ VERDICTS = {"damaged": "damaged", "unreadable": "cannot be read, passed over"}
 def segments_table(segments: Sequence[SegmentRecord]) -> Table:
     """Oldest first."""
     columns: list[tuple[str, Kind]] = [
-        ("#", "number"), ("Fence", "number"), ("Outcome", "outcome"), ("Meaning", "text"), ("Steps", "number"),
+        ("#", "number"), ("Segment", "number"), ("Outcome", "outcome"), ("Meaning", "text"), ("Steps", "number"),
         ("Lost", "number"), ("Ranks", "number"), ("Started", "date"), ("Time", "number"), ("Samples/s", "number"),
         ("Waiting for data", "number"), ("Cause", "text"),
     ]  # fmt: skip

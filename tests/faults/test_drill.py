@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from flows.commands.started_run import StartedRun
 from storage.errors import HoldfastError, SegmentFailedError
 from storage.objects.local_store import LocalStore
 from storage.runs.manifest import Manifest
 from tasks.corpora.generate import generate_corpus
+from tasks.drills.started_run import StartedRun
 from tests.helpers.commands import COMMAND, ROOT, processes_mentioning, wait_until
 
 CONFIGURATION = ROOT / "deployments/configs/demo.toml"

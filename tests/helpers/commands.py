@@ -16,9 +16,9 @@ from unittest.mock import patch
 import psutil
 
 from flows.cli import execute
-from flows.commands.status import read_status
 from storage.objects.local_store import LocalStore
 from tasks.launching.processes import kill_tree
+from tasks.reports.status import read_status
 
 COMMAND = [sys.executable, "-m", "flows.cli"]
 ROOT = Path(__file__).parents[2]

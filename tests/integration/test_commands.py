@@ -235,7 +235,7 @@ def test_where_there_is_no_such_log_one_error_says_what_there_is(
     lease = lease_of(store)
     mistakes = {
         ("--set", "run=third"): "There is no run 'third'",
-        ("--segment", "99"): f"no segment with the fence 99. Fences of its segments, the newest first: {lease.fence}.",
+        ("--segment", "99"): f"has no segment 99. Its segments, the newest first: {lease.fence}.",
         ("--rank", "4"): f"Segment {lease.fence} has no rank 4: it has 1 rank, and they are counted from 0.",
         ("--set", "run=second", "--segment", "7"): "Run 'second' has no segment yet",
     }

@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from tests.helpers.commands import ROOT
 from tests.helpers.prefect_server import clean_environment, find_free_port
 
-QUESTION = "from flows.server import configured_server\nwith configured_server() as server: print('local:', server)"
+QUESTION = "from flows.prefect_server import configured_server as c\nwith c() as server: print('local:', server)"
 pytestmark = pytest.mark.server
 
 

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from flows.export import export
+from flows.deployments import export
 from storage.checkpoints.results import find_calibration
 from storage.objects.addresses import open_store
 from storage.objects.local_store import LocalStore

@@ -38,12 +38,12 @@ HEAVY = {
 # Runs commands in one process and prints what each raised, and which of the heavy libraries were imported at the end.
 SCRIPT = """
 import json, sys
-from flows.cli import app
+from flows.cli import make_app
 from storage.errors import HoldfastError
 heavy, *commands = json.loads(sys.argv[1])
 for command in commands:
     try:
-        app(command, standalone_mode=False)
+        make_app(command)(command, standalone_mode=False)
     except (HoldfastError, SystemExit) as error:
         print(error)
     print("end of command")

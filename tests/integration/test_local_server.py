@@ -10,7 +10,7 @@ import pytest
 from prefect.client.orchestration import get_client
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
-from flows.server import configured_server
+from flows.prefect_server import configured_server
 from tests.helpers.prefect_server import find_free_port
 
 pytestmark = pytest.mark.server

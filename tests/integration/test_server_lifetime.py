@@ -15,12 +15,12 @@ from tests.helpers.commands import ROOT
 from tests.helpers.prefect_server import clean_environment
 
 HOLD = """
-from flows.server import configured_server
+from flows.prefect_server import configured_server
 with configured_server() as server:
     print("started", flush=True)
     input()
 """
-WAIT = "from flows.server import configured_server as c\nwith c() as server: server.wait()"
+WAIT = "from flows.prefect_server import configured_server as c\nwith c() as server: server.wait()"
 GONE_SECONDS = 60
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from flows.drill import describe_end
+from flows.deployments import describe_drill
 from tasks.drills.summary import summarise_drill
 
 HEADLINE = "The run that was killed 2 times, on 2, 1 and 2 ranks, {} the run without interruptions."
@@ -24,13 +24,13 @@ def result_of(ok: bool, **weights: str) -> dict[str, Any]:
 
 
 def test_a_drill_whose_models_are_the_same_is_completed_with_the_verdict() -> None:
-    state = describe_end(result_of(ok=True))
+    state = describe_drill(result_of(ok=True))
     assert state.is_completed()
     assert state.message == HEADLINE.format("ended with the same model, bit for bit, as")
 
 
 def test_a_drill_whose_models_differ_fails_and_says_in_what_and_where_to_look() -> None:
-    state = describe_end(result_of(ok=False, result="different", words="1.2e-05 apart"))
+    state = describe_drill(result_of(ok=False, result="different", words="1.2e-05 apart"))
     assert state.is_failed()
     assert state.message == (
         "The run that was killed 2 times, on 2, 1 and 2 ranks, is not the same as the run without interruptions; "

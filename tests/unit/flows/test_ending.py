@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.commands.ending import ending_in_order
+from flows.commands.results import ending_in_order
 from storage.folders import write_file, write_folder
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from flows.commands import logs
 from flows.commands.logs import follow_logs
-from flows.commands.watch import watch_status
+from flows.commands.status import watch_status
 from storage.errors import StoreUnavailableError
 from storage.objects.local_store import LocalStore
 from storage.runs.manifest import Manifest

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from flows.commands.runs import list_runs
-from flows.commands.status import describe_status, render_status
+from flows.commands.status import render_status
 from storage.objects.local_store import LocalStore
 from storage.rollbacks.setting_aside import moved_back
 from storage.runs.manifest import Manifest
@@ -15,6 +15,7 @@ from storage.runs.run_state import CheckpointRecord, RunState
 from tasks.models.choice import choose_checkpoint
 from tasks.pages.best import describe_best, describe_overfitting
 from tasks.reports.run_page import judge
+from tasks.reports.status import describe_status
 from tasks.telling.segment_end import describe_segment_end
 from tests.helpers.finished_runs import segments_of
 from tests.helpers.terminals import shown

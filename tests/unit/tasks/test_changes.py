@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any, Literal
 
-from flows.commands.status import read_status, render_status
+from flows.commands.status import render_status
 from storage.objects.local_store import LocalStore
 from storage.rollbacks.setting_aside import set_aside
 from storage.runs.manifest import Manifest
@@ -14,6 +14,7 @@ from tasks.configuration import DataConfig, RunConfig
 from tasks.places import RunPlaces
 from tasks.reports.changes import MAX_TOLD, tell_changes
 from tasks.reports.run_page import judge
+from tasks.reports.status import read_status
 from tasks.running.promotion import promote_checkpoint
 from tasks.running.settle import settle_segment
 from tests.helpers.finished_runs import segments_of, state_of

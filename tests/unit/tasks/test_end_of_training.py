@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from flows.commands.status import describe_state
 from storage.runs.run_state import CheckpointRecord, RunState, SegmentRecord
 from tasks.pages.words import how_far, outcome_words
+from tasks.reports.status import describe_state
 from tests.helpers.finished_runs import segments_of
 
 STEPS, EARLY = 300, 200

@@ -7,8 +7,8 @@ import pytest
 from rich.console import Console
 
 import flows.deployed
-import flows.evaluate
-from flows.evaluate import evaluate
+import flows.deployments
+from flows.deployments import evaluate
 from storage.errors import ConfigurationError
 from storage.objects.local_store import LocalStore
 from storage.runs.manifest import Manifest
@@ -81,8 +81,8 @@ def test_the_deployment_leaves_the_result_as_an_artifact_and_says_it_in_one_sent
         asked.append((Manifest(store, arguments[0]).exists(), *arguments))
         return result_of()
 
-    monkeypatch.setattr(flows.evaluate, "evaluate_checkpoint", answer)
-    monkeypatch.setattr(flows.evaluate, "show", left.__setitem__)
+    monkeypatch.setattr(flows.deployments, "evaluate_checkpoint", answer)
+    monkeypatch.setattr(flows.deployments, "show", left.__setitem__)
     waited: list[str] = []
     monkeypatch.setattr(flows.deployed, "tell_all", lambda why: waited.append(why))
     state = evaluate.fn(address, "1200", assignments=("train.device=cpu",))
@@ -101,5 +101,5 @@ def test_a_mistake_in_the_form_fails_the_flow_run_with_its_message(
     def refuse(*_arguments: Any) -> dict[str, Any]:
         raise ConfigurationError("no such step")
 
-    monkeypatch.setattr(flows.evaluate, "evaluate_checkpoint", refuse)
+    monkeypatch.setattr(flows.deployments, "evaluate_checkpoint", refuse)
     assert evaluate.fn(address, "7").message == "no such step"

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from prefect.events.schemas.events import Event
 from pydantic import ValidationError
 
-from flows.commands.status import describe_state, read_status
 from storage.checkpoints.checkpoints import list_checkpoint_paths
 from storage.checkpoints.strays import delete_strays
 from storage.errors import ConflictError, FencedError, QualityGateError
@@ -23,6 +22,7 @@ from storage.runs.run_state import RefusedRecord, RunState, SegmentRecord, Valid
 from storage.runs.transitions import end_segment, refuse
 from tasks.configuration import DataConfig, RunConfig
 from tasks.places import RunPlaces
+from tasks.reports.status import describe_state, read_status
 from tasks.running.gate import find_refusal, read_figures
 from tasks.running.promotion import promote_checkpoint, promote_newest
 from tasks.running.refused import judge_again

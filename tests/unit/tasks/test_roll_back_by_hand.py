@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from flows.commands.status import read_status, render_status
+from flows.commands.status import render_status
 from flows.resume import describe_plan
 from storage.errors import ConfigurationError, IncompatibleRunError, RunBusyError
 from storage.objects.local_store import LocalStore
@@ -22,6 +22,7 @@ from storage.runs.transitions import end_segment, promote, take_lease
 from tasks.audits.skipped import find_unfounded
 from tasks.configuration import RunConfig
 from tasks.places import RunPlaces, open_places
+from tasks.reports.status import read_status
 from tasks.resuming import by_hand
 from tasks.running.roll_back import answer_divergence
 from tests.helpers.cut_off_stores import ProcessGoneError, StoreCutOff

@@ -11,7 +11,7 @@ import pytest
 from prefect.events.schemas.events import Event
 from rich.console import Console
 
-from flows.commands.status import read_status, render_status
+from flows.commands.status import render_status
 from flows.commands.stop import stop_run
 from storage.errors import ConfigurationError, RunBusyError
 from storage.objects.local_store import LocalStore
@@ -22,6 +22,7 @@ from storage.runs.segments import Heartbeat, write_heartbeat
 from storage.runs.transitions import take_lease
 from tasks.places import RunPlaces
 from tasks.remote.standing_still import SILENCE_SECONDS, describe_stopped
+from tasks.reports.status import read_status
 from tasks.running.settle import require_dead_holder
 from tasks.telling.alerts import NO_PROGRESS
 from tests.helpers.holders import holder_of

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from flows.commands.runs import list_runs
-from flows.commands.status import read_status, render_status
+from flows.commands.status import render_status
 from storage.objects.local_store import LocalStore
 from storage.runs.holders import this_process
 from storage.runs.manifest import Manifest
@@ -21,6 +21,7 @@ from storage.runs.segments import Heartbeat, write_heartbeat
 from storage.runs.transitions import end_segment, promote, reconfigure, take_lease
 from tasks.configuration import DataConfig, RunConfig
 from tasks.reports.set_aside import describe_setback
+from tasks.reports.status import read_status
 from tasks.scrubs.scrub import scrub_store
 from tasks.segment import train_segment
 from tests.helpers.runs import BATCH_SIZE, lease_run, make_checkpoint, make_run, record_of

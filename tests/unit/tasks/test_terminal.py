@@ -10,12 +10,13 @@ from rich.console import Console
 from rich.text import Text
 
 from flows.commands.runs import list_runs, render_runs
-from flows.commands.status import read_status, render_status
+from flows.commands.status import render_status
 from storage.objects.local_store import LocalStore
 from storage.runs.run_state import RunState, SegmentRecord, Throughput
 from tasks.configuration import DataConfig, RunConfig
 from tasks.pages.tables import MOST_ROWS, Cell, Table, show_table
 from tasks.pages.words import NOTHING
+from tasks.reports.status import read_status
 from tasks.telling import display, messages, terminal
 from tasks.telling.announce import announce
 from tests.helpers.finished_runs import segments_of
@@ -39,7 +40,7 @@ def test_a_table_shows_brackets_and_colons_as_they_are_and_cuts_nothing_off(widt
 
 
 def test_rows_that_are_left_out_are_counted_and_it_is_said_how_to_see_them() -> None:
-    table = Table([("Fence", "number")], [[Cell(f"row-{number}")] for number in range(MOST_ROWS + 3)])
+    table = Table([("Segment", "number")], [[Cell(f"row-{number}")] for number in range(MOST_ROWS + 3)])
     text = shown(show_table(table, MOST_ROWS))
     assert "row-2\n" not in text and "row-3\n" in text and "row-22" in text
     assert "3 earlier rows not shown: --json lists all of them." in text

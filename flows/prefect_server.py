@@ -1,9 +1,11 @@
-"""The local Prefect server of `holdfast run`, where no other one is configured.
+"""The Prefect server of a command: the one that is configured, or a local one where none is.
 
-Prefect would start one by itself, but in the terminal's process group, where Ctrl-C ends it before the flow is done,
-and without a tie to this process, so that a kill would leave it behind. Invariant: the server lives exactly as long as
-the block, or as this process if that is killed, and its database too. Nothing of Prefect is imported here: the server
-starts while this process loads. One that ends by itself is started again on the same port, with the same database.
+Prefect would start a local one by itself, but in the terminal's process group, where Ctrl-C ends it before the flow is
+done, and without a tie to this process, so that a kill would leave it behind. Invariant: the server lives exactly as
+long as the block, or as this process if that is killed, and its database too. One that ends by itself is started again
+on the same port, with the same database. Prefect is imported only to ask a configured server: the local one starts
+while this process loads. The configured one is asked as Prefect itself asks it, with its certificates, headers and
+keys, and nothing that stands in its address beside host and path is ever printed.
 """
 
 import os
@@ -28,7 +30,8 @@ from flows.own_prefect import (
     keep_empty_database,
     own_folder,
 )
-from storage.errors import HoldfastError
+from storage.errors import ConfigurationError, HoldfastError
+from storage.objects.s3.address import without_secrets
 from tasks.telling.terminal import console
 from training.stopping import follow_parent
 
@@ -168,9 +171,30 @@ def _is_configured() -> bool:
     if not (os.environ.get("PREFECT_API_URL") or find_profiles().is_file()):
         return False
     # Only now: Prefect takes seconds to import, and without a server of the user's one is started meanwhile.
-    from flows.configured import find_api_url, require_answer
+    from prefect.client.orchestration import get_client
+    from prefect.settings import PREFECT_API_URL
 
-    if find_api_url() is None:
+    address: str | None = PREFECT_API_URL.value()  # of the environment, or of the active profile
+    if address is None:
         return False
-    require_answer(ANSWER_SECONDS)
+    try:
+        with get_client(httpx_settings={"timeout": ANSWER_SECONDS}, sync_client=True) as client:
+            error = client.api_healthcheck()  # what a server answers is Prefect's matter
+    except (httpx.TransportError, httpx.InvalidURL) as failed:
+        error = failed
+    if isinstance(error, httpx.TransportError | httpx.InvalidURL):
+        raise ConfigurationError(
+            f"PREFECT_API_URL is {without_secrets(address)}, but no Prefect server answers there: {_describe(error)}. "
+            "Start it, correct the address, or unset it, in the environment or in Prefect's profile: then the run "
+            "starts a server of its own."
+        ) from None
     return True
+
+
+def _describe(error: Exception) -> str:
+    """What went wrong, by the kind of the error alone: its text may quote the address."""
+    if isinstance(error, httpx.TimeoutException):
+        return "it did not answer in time"
+    if isinstance(error, httpx.ConnectError):
+        return "no connection could be made"
+    return "that is not an address" if isinstance(error, httpx.InvalidURL) else "the connection broke off"

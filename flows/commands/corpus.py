@@ -1,11 +1,20 @@
-"""What is typed for `holdfast corpus`."""
+"""`holdfast corpus`: a generated corpus to try Holdfast on."""
+
+from __future__ import annotations
 
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
+from flows.lazy_imports import lazy_imports
 from tasks.telling.terminal import console
+
+with lazy_imports():
+    import rich.progress as bars
+
+    import tasks.corpora.generate as generate
+    import tasks.settings.reading as settings
 
 
 def corpus(
@@ -23,14 +32,11 @@ def corpus(
 
     It is a folder of Parquet files with the columns of one of the two example configurations, policy and quality.
     """
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
-
-    from tasks.corpora.generate import CorpusConfig, generate_corpus
-    from tasks.settings.reading import change_values, configure
-
-    config = configure(CorpusConfig, change_values({}, assignments or []), "configuration of the corpus")
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+    config = settings.configure(
+        generate.CorpusConfig, settings.change_values({}, assignments or []), "configuration of the corpus"
+    )
+    columns = (bars.TextColumn("{task.description}", markup=False), bars.BarColumn(), bars.TaskProgressColumn())
+    with bars.Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         bar = progress.add_task(f"writing {out}", total=rows)
-        paths = generate_corpus(out, job, rows, config, on_rows=lambda count: progress.advance(bar, count))
+        paths = generate.generate_corpus(out, job, rows, config, on_rows=lambda count: progress.advance(bar, count))
     print(f"{rows:,} rows in {len(paths)} files in {out}")

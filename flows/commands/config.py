@@ -1,11 +1,18 @@
-"""What is typed for `holdfast config`."""
+"""`holdfast config`: a configuration with a description of every field."""
+
+from __future__ import annotations
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from flows.options.shared import Assignments
+from flows.commands.arguments import Assignments
+from flows.lazy_imports import lazy_imports
+
+with lazy_imports():
+    import tasks.settings.reading as settings
+    import tasks.settings.template as template
 
 
 def config(
@@ -23,9 +30,10 @@ def config(
     The output is a configuration file itself. To start: holdfast config > run.toml, then change what is in it. To see
     all that can be set: holdfast config --full.
     """
-    from tasks.settings.reading import load_configuration
-    from tasks.settings.template import render_configuration, start_configuration
-
     assigned = assignments or []
-    found = start_configuration(assigned) if configuration is None else load_configuration(configuration, assigned)
-    print(render_configuration(found, full), end="")
+    found = (
+        template.start_configuration(assigned)
+        if configuration is None
+        else settings.load_configuration(configuration, assigned)
+    )
+    print(template.render_configuration(found, full), end="")

@@ -1,0 +1,105 @@
+"""Arguments and options that several commands have, and how what they name is found."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from flows.commands.results import say
+from flows.lazy_imports import lazy_imports
+from storage.errors import ConfigurationError
+
+with lazy_imports():
+    import storage.objects.addresses as addresses
+    import storage.runs.addresses as run_addresses
+    import storage.runs.manifest as manifests
+    import tasks.configuration as configuration
+    import tasks.data.listing as listing
+    import tasks.data.readers.check as check
+    import tasks.keeping.compatibility as compatibility
+    import tasks.settings.reading as settings
+
+if TYPE_CHECKING:
+    from storage.objects.store import Store
+    from tasks.configuration import RunConfig
+
+Assignments = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Set a field, for instance train.steps=500; can be repeated. A relative path is taken from the working "
+        "directory here, and from the file's folder in the file.",
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
+ConfigurationArgument = Annotated[Path, typer.Argument(metavar="CONFIG", help="Configuration file (TOML).")]
+CheckpointChoice = Annotated[
+    str,
+    typer.Option(
+        "--checkpoint",
+        metavar="best|newest|STEP",
+        help="Of the checkpoints that the run keeps: best by the validation's AUC, or macro-F1; the newest promoted "
+        "one; or the one of this step.",
+    ),
+]
+RunArgument = Annotated[
+    str, typer.Argument(metavar="RUN", help="A configuration file, or the run's address STORE/runs/NAME.")
+]
+
+
+def read_configuration(path: Path, assignments: list[str]) -> RunConfig:
+    """The configuration, after a look at the source's columns. Raises `ConfigurationError` or `ContractError`.
+
+    Prints what it does: a person sees a line at once, and a mistake before any library is loaded that takes seconds. A
+    run that was begun has its data set, and may need no source any more: of it only the configuration is compared.
+    """
+    say(f"Reading the configuration {path}.")
+    config = settings.load_configuration(path, assignments)
+    head = manifests.Manifest(addresses.open_store(config.store), config.run).find_head()
+    if head is not None:
+        compatibility.require_compatible(head.state, compatibility.as_begun(config, head.state))
+        return config
+    files = listing.find_source(config.data)
+    say(f"Checking the columns of {config.data.source}.")
+    check.check_columns(files, config.data)
+    return config
+
+
+def find_run(text: str, assignments: list[str]) -> tuple[Store, str]:
+    """The run behind a configuration file or an address, after the assignments."""
+    if is_file(text):
+        config = settings.load_configuration(Path(text), assignments)
+        return addresses.open_store(config.store), config.run
+    store, run = run_addresses.find_target(text)
+    if run is None:
+        raise _no_run(text, manifests.find_runs(store))
+    if not assignments:
+        return store, run
+    stored = manifests.Manifest(store, run).load_head().state.config
+    started_with = compatibility.in_words_of_now(stored) | {"store": store.address}
+    values = settings.change_values(started_with, assignments)
+    config = settings.configure(configuration.RunConfig, values, f"configuration of {text}")
+    return addresses.open_store(config.store), config.run
+
+
+def is_file(text: str) -> bool:
+    """Whether an argument names a file; if not it is an address."""
+    try:
+        return Path(text).is_file()
+    except OSError:
+        return False  # too long for a path, or behind a folder that may not be looked into
+
+
+def _no_run(text: str, runs: list[str]) -> ConfigurationError:
+    """The error for an argument that names a store, or nothing that is there, where a run is to be named."""
+    if runs:
+        return ConfigurationError(
+            f"{text!r} is a store, and this command takes one run: STORE/runs/NAME. Its runs are {', '.join(runs)}."
+        )
+    return ConfigurationError(
+        f"{text!r} is neither a configuration file that is there nor a run's address. "
+        "Give a TOML file, or the address as `holdfast run` prints it: STORE/runs/NAME."
+    )

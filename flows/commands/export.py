@@ -1,0 +1,58 @@
+"""`holdfast export`: a checkpoint as a folder that loads anywhere.
+
+Invariant: asked to end, the command leaves no part of a folder.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.text import Text
+
+from flows.commands.arguments import AsJson, Assignments, CheckpointChoice, RunArgument, find_run
+from flows.commands.results import ending_in_order, print_result
+from flows.lazy_imports import lazy_imports
+from tasks.telling.terminal import console
+
+with lazy_imports():
+    import tasks.models.export as exporting
+
+if TYPE_CHECKING:
+    from storage.objects.store import Store
+
+
+def export(
+    run: RunArgument,
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="Folder to make.")],
+    assignments: Assignments = None,
+    checkpoint: CheckpointChoice = "best",
+    no_onnx: Annotated[
+        bool, typer.Option("--no-onnx", help="Write no model.onnx: it takes seconds, and needs holdfast[export].")
+    ] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace OUT if it is an earlier export.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Write a trained model as a folder that loads anywhere.
+
+    It has the weights, the tokenizer, how columns are imputed and scaled, the labels, the metrics, an ONNX file, Python
+    code that needs torch, safetensors and, for text, tokenizers alone, and README.md: how to use the model, and where
+    it comes from. What goes into it is hashed first. Nothing about the run is changed; it may be in training.
+    """
+    store, name = find_run(run, assignments or [])
+    print_result(export_with_display(store, name, checkpoint, out, not no_onnx, overwrite), as_json, render_export)
+
+
+def export_with_display(
+    store: Store, run: str, choice: str, out: Path, with_onnx: bool, overwrite: bool
+) -> dict[str, Any]:
+    """Export, and show that it goes on. Raises what `export_run` raises."""
+    with ending_in_order(), console.status(f"exporting {run} to {out}"):
+        return exporting.export_run(store, run, choice, out, with_onnx, overwrite)
+
+
+def render_export(result: dict[str, Any]) -> Text:
+    """The result for a person."""
+    metric = f", {result['metric']:.4f} in validation" if isinstance(result["metric"], float) else ""
+    return Text(f"{result['run']} as of step {result['step']:,}{metric}, in {result['out']}: begin with its README.md.")

@@ -1,1 +1,0 @@
-"""What a trained model is good for: it is evaluated, exported, and asked about a table."""

@@ -1,0 +1,101 @@
+"""`holdfast predict`: an exported model, and the label of every row of a table.
+
+Invariant: asked to end, the command leaves no part of a result.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from flows.commands.results import ending_in_order
+from flows.lazy_imports import lazy_imports
+from tasks.telling.terminal import console
+
+with lazy_imports():
+    import rich.progress as bars
+
+    import tasks.models.prediction as predicting
+    import training.predicting.windows as windows
+    import training.standalone.holdfast_inputs as holdfast_inputs
+
+
+def predict(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="Folder that `holdfast export` has written.")],
+    data: Annotated[
+        str,
+        typer.Argument(
+            metavar="DATA",
+            help="Table with the columns that the model's README.md lists: a file (Parquet, CSV, TSV, JSON Lines, "
+            "Arrow/Feather), a folder of such files, or a glob in quotes; on this machine or in a bucket "
+            "(s3://bucket/prefix/).",
+        ),
+    ],
+    result: Annotated[
+        Path, typer.Argument(metavar="RESULT", help="Parquet file to write; one that is there is replaced.")
+    ],
+    threads: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="CPU threads. Default: as many as there are processors.")
+    ] = None,
+    truncate: Annotated[
+        bool,
+        typer.Option("--truncate", help="Keep the first tokens of a row that is too long, where training refused it."),
+    ] = False,
+    calibrated: Annotated[
+        bool, typer.Option("--calibrated", help="Probabilities by the temperature that was fitted on validation.")
+    ] = False,
+    skip_bad: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="ROWS",
+            help="Leave out rows that cannot be predicted, and write this Parquet file with their places and the "
+            "reasons. Default: the first of them ends the command, and no result is written.",
+        ),
+    ] = None,
+) -> None:
+    """Predict the label of every row of a table, by an exported model.
+
+    RESULT has the rows of DATA in their order: the id, or the row's number in its file where there is none, with the
+    file where they are several; the predicted label; the probability of each label. Memory does not grow with the
+    number of rows. A GPU is used where torch finds one.
+    """
+    print(predict_with_display(model, data, result, threads, truncate, calibrated, skip_bad))
+
+
+def predict_with_display(
+    folder: Path,
+    data: str,
+    result: Path,
+    threads: int | None,
+    truncates: bool,
+    calibrated: bool,
+    bad_rows: Path | None = None,
+) -> str:
+    """Predict, and show how far it is; a sentence about the result. Raises what `Prediction.write` raises."""
+    if threads is not None:
+        os.environ["RAYON_NUM_THREADS"] = str(threads)  # the tokenizer's threads
+    model = windows.open_model(folder, threads, truncates, calibrated)
+    id_column = json.loads((folder / holdfast_inputs.PREPROCESSING_FILE).read_text(encoding="utf-8"))["id"]
+    columns = (
+        bars.TextColumn("{task.description}"),
+        bars.BarColumn(),
+        bars.TaskProgressColumn(),
+        bars.TimeRemainingColumn(),
+    )
+    started = time.monotonic()
+    shown = bars.Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+    prediction = predicting.Prediction(model, data, result, id_column, bad_rows)
+    with ending_in_order(), shown as progress:
+        bar = progress.add_task("predicting", total=None)
+        counts = prediction.write(lambda done, total: progress.update(bar, completed=done, total=total))
+    said = f"{counts.predicted:,} rows in {result}, {counts.predicted / (time.monotonic() - started):,.0f} a second"
+    if bad_rows is None:
+        return said
+    if counts.left_out == 0:
+        return f"{said}; none left out"
+    return f"{said}; {counts.left_out:,} left out, listed with the reasons in {bad_rows}"

@@ -1,0 +1,48 @@
+"""What the commands print, and how one ends that is asked to, by Ctrl-C or by SIGTERM."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import RenderableType
+
+from tasks.telling.terminal import print_content
+
+
+def say(text: str) -> None:
+    """Print a line on stderr, now."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def print_result(found: dict[str, Any], as_json: bool, render: Callable[[dict[str, Any]], RenderableType]) -> None:
+    """Print a command's result on stdout: as JSON, or as `render` shows it to a person."""
+    if as_json:
+        print(json.dumps(found, indent=2))
+    else:
+        print_content(render(found))
+
+
+def this_command() -> str:
+    """The command that this process runs, as it can be typed again."""
+    return shlex.join(["holdfast", *sys.argv[1:]])
+
+
+@contextmanager
+def ending_in_order() -> Iterator[None]:
+    """A block that either signal leaves as an exit with code 128 plus its number, so that everything is put away.
+
+    By default SIGTERM, as a service or a scheduler sends it, would end the process on the spot.
+    """
+    before = signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
+    try:
+        yield
+    except KeyboardInterrupt:
+        sys.exit(128 + signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,6 +1,7 @@
 # Everything a person or a CI machine runs. `make test` and `make demo` set up what they need in .venv.
 PYTHON ?= python3.11
 VENV := .venv
+SHELL := /bin/bash
 BIN := $(VENV)/bin
 # The tests start hundreds of processes. Each would compile our modules again where the environment has this set.
 unexport PYTHONDONTWRITEBYTECODE
@@ -47,8 +48,17 @@ one: setup
 	@test -n "$(T)" || { echo "make one T=... expects a file of tests, file::test, or a part of a test's name." >&2; exit 2; }
 	$(BIN)/python -m pytest $(if $(findstring /,$(T)),"$(T)",-k "$(T)")
 
-demo: setup
+# The product alone is set up for it, where the tests have not set up more.
+demo: $(if $(wildcard $(VENV)/.installed),$(VENV)/.installed,$(VENV)/.product)
 	$(BIN)/python -m flows.demo
+
+$(VENV)/.product: pyproject.toml constraints.txt
+	@echo "Holdfast and its libraries are installed into $(VENV), most of a gigabyte of them torch. Minutes, once."
+	$(PYTHON) -m venv $(VENV)
+	@set -o pipefail; $(BIN)/python -m pip install --no-compile --constraint constraints.txt --editable . | awk \
+		'/^Collecting/ { printf "\r\033[K%d libraries found, now %s", ++found, $$2; fflush() } \
+		/^Installing collected/ { printf "\r\033[K%d libraries found; they are put in place now ...\n", found; fflush() }'
+	touch $@
 
 # A few minutes; what it measures stands in training/sums/README.md.
 bench-exact: setup

@@ -16,6 +16,7 @@ from storage.objects.addresses import open_store, path_of
 from storage.objects.local_store import LocalStore
 from storage.runs.manifest import Manifest
 from tasks.launching.processes import environment_of_installation
+from tasks.reports.written import report_address
 from tasks.settings.reading import load_configuration
 from tasks.telling.terminal import console
 
@@ -50,6 +51,11 @@ def main() -> None:
     for command in ("verify", "audit", "status"):
         if _command(command, str(CONFIGURATION)).wait():
             sys.exit(1)
+    _say(f"Open this page: {report_address(open_store(config.store), config.run)}")
+    _say(
+        "Next, your own data: `.venv/bin/holdfast config > run.toml`, set data.source (files or a folder: Parquet, "
+        "CSV, JSON Lines), data.text, data.label and data.kind, then `.venv/bin/holdfast run run.toml`."
+    )
 
 
 def empty_store(address: str) -> None:

@@ -107,14 +107,17 @@ def configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def test_the_run_is_preempted_at_a_third_and_goes_on_on_one_rank(
-    configuration: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_run_is_preempted_at_a_third_and_goes_on_on_one_rank_and_the_page_is_named_at_the_end(
+    configuration: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     commands = Commands(configuration.parent, TRAIN, *[DONE] * 4)
     monkeypatch.setattr(demo, "_command", commands)
     demo.main()
     run = f"run {configuration}"
     assert commands.asked == [run, f"{run} --set train.ranks=1", *(f"{c} {configuration}" for c in CHECKS)]
+    last_words = capfd.readouterr().err.split("\n\n")[-2:]
+    assert last_words[0] == f"Open this page: {configuration.parent}/store/runs/run/report.html"
+    assert "Next, your own data: `.venv/bin/holdfast config > run.toml`" in last_words[1]
 
 
 def test_a_run_that_ends_before_it_is_preempted_ends_the_demonstration(

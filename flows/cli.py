@@ -1,7 +1,7 @@
 """The command `holdfast`: its commands, each found by its file in `flows/commands`.
 
 Invariant: a user's mistake ends as one message on stderr and exit code 2, an interruption as 128 plus the signal, any
-other failure as 1; nothing that a person has to read is a traceback.
+other failure as 1; nothing that a person has to read is a traceback. With --json the message is on stdout too, as JSON.
 """
 
 import atexit
@@ -18,6 +18,7 @@ from typing import Annotated
 import typer
 
 from flows import commands
+from flows.commands.results import CommandStopped, print_error_as_json
 from storage.errors import HoldfastError, LedgerViolationError, SegmentFailedError
 from tasks.telling.terminal import console
 
@@ -102,7 +103,14 @@ def execute(arguments: Sequence[str]) -> int:
         make_app(arguments)(list(arguments), prog_name="holdfast")
     except HoldfastError as error:
         console.print(f"Error: {error}", style="red", soft_wrap=True)
+        if "--json" in arguments:
+            print_error_as_json(type(error).__name__, str(error))
         return 1 if isinstance(error, SegmentFailedError | LedgerViolationError) else 2
+    except CommandStopped as stopped:
+        console.print(stopped.message, soft_wrap=True)
+        if "--json" in arguments:
+            print_error_as_json(CommandStopped.__name__, stopped.message)
+        return stopped.code
     except SystemExit as leaving:
         return leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
     return 0

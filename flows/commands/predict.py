@@ -9,11 +9,12 @@ import json
 import os
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from flows.commands.results import ending_in_order
+from flows.commands.arguments import AsJson
+from flows.commands.results import ending_in_order, print_result
 from flows.lazy_imports import lazy_imports
 from tasks.telling.terminal import console
 
@@ -57,6 +58,7 @@ def predict(
             "reasons. Default: the first of them ends the command, and no result is written.",
         ),
     ] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Predict the label of every row of a table, by an exported model.
 
@@ -64,7 +66,8 @@ def predict(
     file where they are several; the predicted label; the probability of each label. Memory does not grow with the
     number of rows. A GPU is used where torch finds one.
     """
-    print(predict_with_display(model, data, result, threads, truncate, calibrated, skip_bad))
+    found = predict_with_display(model, data, result, threads, truncate, calibrated, skip_bad)
+    print_result(found, as_json, _describe_result)
 
 
 def predict_with_display(
@@ -75,8 +78,8 @@ def predict_with_display(
     truncates: bool,
     calibrated: bool,
     bad_rows: Path | None = None,
-) -> str:
-    """Predict, and show how far it is; a sentence about the result. Raises what `Prediction.write` raises."""
+) -> dict[str, Any]:
+    """Predict, and show how far it is; how many rows, JSON-able. Raises what `Prediction.write` raises."""
     if threads is not None:
         os.environ["RAYON_NUM_THREADS"] = str(threads)  # the tokenizer's threads
     model = windows.open_model(folder, threads, truncates, calibrated)
@@ -93,9 +96,20 @@ def predict_with_display(
     with ending_in_order(), shown as progress:
         bar = progress.add_task("predicting", total=None)
         counts = prediction.write(lambda done, total: progress.update(bar, completed=done, total=total))
-    said = f"{counts.predicted:,} rows in {result}, {counts.predicted / (time.monotonic() - started):,.0f} a second"
-    if bad_rows is None:
-        return said
-    if counts.left_out == 0:
-        return f"{said}; none left out"
-    return f"{said}; {counts.left_out:,} left out, listed with the reasons in {bad_rows}"
+    return {
+        "result": str(result),
+        "rows": counts.predicted,
+        "left_out": counts.left_out,
+        "bad_rows": None if bad_rows is None else str(bad_rows),
+        "seconds": time.monotonic() - started,
+    }
+
+
+def _describe_result(found: dict[str, Any]) -> str:
+    """One sentence."""
+    sentence = f"{found['rows']:,} rows in {found['result']}, {found['rows'] / found['seconds']:,.0f} a second"
+    if found["bad_rows"] is None:
+        return sentence
+    if found["left_out"] == 0:
+        return f"{sentence}; none left out"
+    return f"{sentence}; {found['left_out']:,} left out, listed with the reasons in {found['bad_rows']}"

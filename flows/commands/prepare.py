@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import signal
 import sys
+from typing import TYPE_CHECKING, Any
 
-from flows.commands.arguments import Assignments, ConfigurationArgument, read_configuration
-from flows.commands.results import say, this_command
+from flows.commands.arguments import AsJson, Assignments, ConfigurationArgument, read_configuration
+from flows.commands.results import CommandStopped, exit_code_of, print_result, say, this_command
 from flows.lazy_imports import lazy_imports
-from tasks.telling.terminal import console
 
 with lazy_imports():
     import flows.prefect_server as prefect_server
@@ -21,8 +21,12 @@ with lazy_imports():
     import tasks.data.contract.judge_process as judge_process
     import tasks.telling.messages as messages
 
+if TYPE_CHECKING:
+    from storage.datasets import DatasetManifest
+    from tasks.configuration import RunConfig
 
-def prepare(configuration: ConfigurationArgument, assignments: Assignments = None) -> None:
+
+def prepare(configuration: ConfigurationArgument, assignments: Assignments = None, as_json: AsJson = False) -> None:
     """Prepare a configuration's data set, without training.
 
     `holdfast run` then finds it, on whatever machine.
@@ -41,8 +45,21 @@ def prepare(configuration: ConfigurationArgument, assignments: Assignments = Non
         try:
             dataset = prepare_in_flow(config)
         except (KeyboardInterrupt, SystemExit) as stop:
-            console.print(f"Stopped. To go on with what is prepared already: {this_command()}", soft_wrap=True)
-            sys.exit(stop.code if isinstance(stop, SystemExit) else 128 + signal.SIGINT)
-        store = addresses.open_store(config.store)
-        print(f"data set {store.address}/{datasets.dataset_key(dataset.digest).rstrip('/')}")
-        print(preparing.describe_dataset(dataset))
+            message = f"Stopped. To go on with what is prepared already: {this_command()}"
+            raise CommandStopped(exit_code_of(stop), message) from None
+        sentence = preparing.describe_dataset(dataset)
+        found = _describe_result(config, dataset)
+        print_result(found, as_json, lambda found: f"data set {found['dataset']}\n{sentence}")
+
+
+def _describe_result(config: RunConfig, dataset: DatasetManifest) -> dict[str, Any]:
+    """The data set's address and size, JSON-able."""
+    store = addresses.open_store(config.store)
+    return {
+        "run": config.run,
+        "dataset": f"{store.address}/{datasets.dataset_key(dataset.digest).rstrip('/')}",
+        "digest": dataset.digest,
+        "rows": {name: dataset.splits[name].num_rows for name in datasets.SPLITS},
+        "tokens": sum(split.num_tokens for split in dataset.splits.values()),
+        "classes": len(dataset.target.classes),
+    }

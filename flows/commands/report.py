@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flows.commands.arguments import Assignments, RunArgument, find_run
+from flows.commands.arguments import AsJson, Assignments, RunArgument, find_run
+from flows.commands.results import print_result
 from flows.lazy_imports import lazy_imports
 from storage.errors import ConfigurationError
 
@@ -26,12 +27,15 @@ def report(
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Default: the run's report in its store, runs/RUN/report.html.")
     ] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Write the page about a run as it stands.
 
     Also while it trains. What is printed is where the page is.
     """
-    print(report_run(*find_run(run, assignments or []), out))
+    store, name = find_run(run, assignments or [])
+    found = {"run": name, "report": report_run(store, name, out)}
+    print_result(found, as_json, lambda found: str(found["report"]))
 
 
 def report_run(store: Store, run: str, out: Path | None) -> str:

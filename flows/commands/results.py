@@ -21,11 +21,35 @@ def say(text: str) -> None:
 
 
 def print_result(found: dict[str, Any], as_json: bool, render: Callable[[dict[str, Any]], RenderableType]) -> None:
-    """Print a command's result on stdout: as JSON, or as `render` shows it to a person."""
+    """Print a command's result on stdout: as JSON, or as `render` shows it to a person; text is printed as it is."""
     if as_json:
         print(json.dumps(found, indent=2))
+        return
+    shown = render(found)
+    if isinstance(shown, str):
+        print(shown)
     else:
-        print_content(render(found))
+        print_content(shown)
+
+
+def print_error_as_json(kind: str, message: str) -> None:
+    """Print on stdout, for a program, why there is no result; a person has it on stderr."""
+    print(json.dumps({"error": {"kind": kind, "message": message}}))
+
+
+class CommandStopped(SystemExit):
+    """The end of a command that was asked to stop, with the exit code 128 plus the signal and what goes on with it."""
+
+    code: int
+
+    def __init__(self, exit_code: int, message: str) -> None:
+        super().__init__(exit_code)
+        self.message = message
+
+
+def exit_code_of(stop: KeyboardInterrupt | SystemExit) -> int:
+    """The exit code of a command that one of the two ends: 128 plus the signal."""
+    return stop.code if isinstance(stop, SystemExit) and isinstance(stop.code, int) else 128 + signal.SIGINT
 
 
 def this_command() -> str:

@@ -7,22 +7,21 @@ from __future__ import annotations
 
 import signal
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from flows.commands.arguments import Assignments, ConfigurationArgument, read_configuration
-from flows.commands.results import say, this_command
+from flows.commands.arguments import AsJson, Assignments, ConfigurationArgument, read_configuration
+from flows.commands.results import CommandStopped, exit_code_of, print_result, say, this_command
 from flows.lazy_imports import lazy_imports
 from storage.errors import RunStoppedError
-from tasks.telling.terminal import console
 
 with lazy_imports():
     import flows.prefect_server as prefect_server
     import flows.train as train
-    import storage.objects.addresses as addresses
     import tasks.pages.best as best
     import tasks.pages.words as words
     import tasks.places as run_places
     import tasks.reports.rollbacks as rollbacks
+    import tasks.reports.status as run_status
     import tasks.reports.written as written
     import tasks.stopping.notices.scheduler as scheduler
     import tasks.telling.messages as messages
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
     from tasks.configuration import RunConfig
 
 
-def run(configuration: ConfigurationArgument, assignments: Assignments = None) -> None:
+def run(configuration: ConfigurationArgument, assignments: Assignments = None, as_json: AsJson = False) -> None:
     """Train a run to its end, or go on with one that exists.
 
     After an interruption of any kind, start the same command again: it goes on from the last promoted checkpoint.
@@ -48,33 +47,41 @@ def run(configuration: ConfigurationArgument, assignments: Assignments = None) -
         # Prefect ends with the handler it found: an exit, and not Python's default, lets everything be put away.
         signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
         try:
-            _show_result(config, train_with_retries(config))
+            state = train_with_retries(config)
         except RunStoppedError as stopped:
-            console.print(f"Stopped. {stopped} The command: {this_command()}", soft_wrap=True)
-            sys.exit(128 + signal.SIGTERM)
+            message = f"Stopped. {stopped} The command: {this_command()}"
+            raise CommandStopped(128 + signal.SIGTERM, message) from None
         except (KeyboardInterrupt, SystemExit) as stop:
-            console.print(f"Stopped. To go on from the last promoted checkpoint: {this_command()}", soft_wrap=True)
-            sys.exit(stop.code if isinstance(stop, SystemExit) else 128 + signal.SIGINT)
+            message = f"Stopped. To go on from the last promoted checkpoint: {this_command()}"
+            raise CommandStopped(exit_code_of(stop), message) from None
+        print_result(_describe_result(config), as_json, lambda found: _render_result(found, state))
 
 
-def _show_result(config: RunConfig, state: RunState) -> None:
-    places = run_places.open_places(config)
-    print(f"run      {addresses.run_address(places.store, config.run)}")
+def _describe_result(config: RunConfig) -> dict[str, Any]:
+    """The run's status, and where its report is, JSON-able."""
+    store = run_places.open_places(config).store
+    return run_status.read_status(store, config.run) | {"report": written.report_address(store, config.run)}
+
+
+def _render_result(found: dict[str, Any], state: RunState) -> str:
+    """The result for a person."""
+    lines = [f"run      {found['address']}"]
     if state.promoted is not None:
         segments = words.count_of(len(state.segments), "segment")
         reached = words.how_far(state.promoted.step, state).removeprefix("step ")
-        print(f"step     {reached} in {segments}, {state.steps_lost:,} steps lost")
-        print(f"weights  {state.promoted.weights_sha256}")
+        lines.append(f"step     {reached} in {segments}, {state.steps_lost:,} steps lost")
+        lines.append(f"weights  {state.promoted.weights_sha256}")
     if state.rollbacks:
         skipped = f"{words.count_of(rollbacks.count_skipped(state.rollbacks), 'sample')} left out"
-        print(f"rolled back {words.count_of(len(state.rollbacks), 'time')}, {skipped}: `holdfast status` tells why")
+        times = words.count_of(len(state.rollbacks), "time")
+        lines.append(f"rolled back {times}, {skipped}: `holdfast status` tells why")
     if state.changes:
         times = words.count_of(len(state.changes), "time")
-        print(f"changed  {times} while under way: `holdfast status` says what follows")
+        lines.append(f"changed  {times} while under way: `holdfast status` says what follows")
     if state.headline is not None:
-        print(f"test     of the model of step {state.headline.step:,}, which `holdfast export` takes:")
+        lines.append(f"test     of the model of step {state.headline.step:,}, which `holdfast export` takes:")
         for name, value in state.headline.metrics.items():
-            print(f"{name:<8} {words.score(value)}")
+            lines.append(f"{name:<8} {words.score(value)}")
     for sentence in filter(None, (best.describe_best(state), best.describe_overfitting(state))):
-        print(sentence[0].upper() + sentence[1:])
-    print(f"report   {written.report_address(places.store, config.run)}")
+        lines.append(sentence[0].upper() + sentence[1:])
+    return "\n".join([*lines, f"report   {found['report']}"])

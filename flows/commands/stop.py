@@ -9,11 +9,12 @@ from __future__ import annotations
 import os
 import socket
 import time
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flows.commands.arguments import Assignments, RunArgument, find_run
+from flows.commands.arguments import AsJson, Assignments, RunArgument, find_run
+from flows.commands.results import print_result
 from flows.lazy_imports import lazy_imports
 from storage.errors import ConfigurationError
 from tasks.telling.terminal import console
@@ -40,31 +41,36 @@ def stop(
     run: RunArgument,
     assignments: Assignments = None,
     wait: Annotated[bool, typer.Option(help="Wait until it has saved and ended.")] = True,
+    as_json: AsJson = False,
 ) -> None:
     """Ask whoever trains a run to save and end.
 
     From any machine that reaches the store, and nothing is lost. A schedule begins the run again at its next time:
     pause it first where that is not wanted.
     """
-    stop_run(*find_run(run, assignments or []), wait)
+    found = stop_run(*find_run(run, assignments or []), wait)
+    print_result(found, as_json, lambda found: str(found["message"]))
 
 
-def stop_run(store: Store, run: str, wait: bool) -> None:
-    """Ask, and wait for the end. Raises `ConfigurationError` if nobody trains the run, `RunMissingError`."""
+def stop_run(store: Store, run: str, wait: bool) -> dict[str, Any]:
+    """Ask, and wait for the end; what came of it, JSON-able.
+
+    Raises `ConfigurationError` if nobody trains the run, `RunMissingError`.
+    """
     manifest = manifests.Manifest(store, run)
     lease = _require_lease(manifest)
     asked_by = f"{_user()} on {socket.gethostname()}"
     segment_notes.write_stop(store, run, lease.fence, segment_notes.StopRecord(asked_by=asked_by, asked_at=time.time()))
     who = f"process {lease.holder.pid} on {lease.holder.host}"
     if not wait:
-        print(f"Asked {who} to save and end.")
-        return
+        return {"run": run, "asked": who, "ended": False, "message": f"Asked {who} to save and end."}
     began = time.monotonic()
     with console.status(f"Asked {who} to save and end. Waiting for it; Ctrl-C stops the waiting alone"):
         while _holds(manifest, lease):
             _require_life(manifest, lease)
             time.sleep(POLL_SECONDS)  # the manifest tells the end to nobody who does not read it
-    print(_describe_end(manifest, lease, time.monotonic() - began))
+    message = _describe_end(manifest, lease, time.monotonic() - began)
+    return {"run": run, "asked": who, "ended": True, "message": message}
 
 
 def _user() -> str:

@@ -119,7 +119,7 @@ def call_narrow(*arguments: object) -> "subprocess.CompletedProcess[str]":
         return call_here(arguments)
 
 
-def wait_until(condition: Callable[[], bool], process: "subprocess.Popen[bytes] | None" = None) -> bool:
+def wait_until(condition: Callable[[], bool], process: "subprocess.Popen[Any] | None" = None) -> bool:
     """Wait for a condition; False if the process, where one is given, ended before it held."""
     deadline = time.monotonic() + RUN_SECONDS
     while time.monotonic() < deadline:

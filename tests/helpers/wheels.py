@@ -10,7 +10,7 @@ from pathlib import Path
 from tests.helpers.commands import ROOT
 
 NAMES = ("flows", "tasks", "training", "storage")
-PACKAGES = ("holdfast_entry", *NAMES)
+PACKAGES = ("holdfast", *NAMES)
 
 
 def build_wheel(folder: Path) -> Path:

@@ -1,6 +1,7 @@
 """Every mistake of the user's ends in one message that says what to do, at once, and leaves everything as it was."""
 
 import inspect
+import json
 import os
 import re
 import subprocess
@@ -145,7 +146,7 @@ def refuse_to_prepare(trained: Runner, **settings: Any) -> str:
 
 def message_of(result: "subprocess.CompletedProcess[str]") -> str:
     assert result.returncode == 2, result.stderr
-    assert result.stdout == ""
+    assert result.stdout == "" or json.loads(result.stdout).keys() == {"error"}
     said = ERROR.fullmatch(result.stderr)
     assert said is not None, result.stderr
     assert result.stderr.count("Error") == 1, result.stderr

@@ -248,7 +248,9 @@ def test_where_there_is_no_such_log_one_error_says_what_there_is(
 
 def test_status_is_watched_by_people_and_read_by_programs(configuration: Path) -> None:
     result = call_narrow("status", configuration, "--watch", "--json")
-    assert (result.returncode, result.stdout) == (2, "")
+    assert result.returncode == 2
+    message = "--watch is for people to look at, and --json for programs: give one of them."
+    assert json.loads(result.stdout) == {"error": {"kind": "ConfigurationError", "message": message}}
     assert "--watch is for people to look at, and --json for programs" in result.stderr
 
 

@@ -36,9 +36,10 @@ def test_the_wheel_has_the_packages_and_nothing_else(contents: dict[str, bytes])
 
 
 def test_the_wheel_has_every_module_and_every_template(contents: dict[str, bytes]) -> None:
-    wanted = MODULES + [path.relative_to(ROOT) for package in PACKAGES for path in (ROOT / package).rglob("*.jinja")]
-    assert "tasks/reports/run_page.html.jinja" in {path.as_posix() for path in wanted}
-    packed = {name: data for name, data in contents.items() if ".dist-info/" not in name}
+    data = [path for package in PACKAGES for kind in ("*.jinja", "py.typed") for path in (ROOT / package).rglob(kind)]
+    wanted = MODULES + [path.relative_to(ROOT) for path in data]
+    assert {"tasks/reports/run_page.html.jinja", "holdfast/py.typed"} <= {path.as_posix() for path in wanted}
+    packed = {name: content for name, content in contents.items() if ".dist-info/" not in name}
     assert packed == {path.as_posix(): (ROOT / path).read_bytes() for path in wanted}
 
 
@@ -66,12 +67,12 @@ def test_the_command_works_in_a_folder_with_packages_of_our_names(
 def test_a_package_of_our_names_that_was_imported_before_is_one_clear_error(
     installation: Path, own_packages: Path
 ) -> None:
-    code = "import tasks, holdfast_entry.command"
+    code = "import tasks, holdfast; print(holdfast.HoldfastError.__name__); import holdfast.command"
     refused = subprocess.run(
         [str(installation / "python"), "-c", code], cwd=own_packages, env=without_python_path(os.environ),
         capture_output=True, text=True,
     )  # fmt: skip
-    assert refused.returncode == 1
+    assert (refused.returncode, refused.stdout) == (1, "HoldfastError\n")
     error = refused.stderr.splitlines()[-1]
     assert error.startswith("ImportError: Expected ")
     assert f"found <module 'tasks' from '{own_packages}/tasks/__init__.py'>" in error

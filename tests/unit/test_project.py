@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("holdfast_entry", "flows", "tasks", "training", "storage")
+PACKAGES = ("holdfast", "flows", "tasks", "training", "storage")
 LAYOUT = (*PACKAGES, "tests", "deployments")
 
 # Each package's own modules, and the packages that it may import.
 MAY_IMPORT = {
-    "holdfast_entry": {"holdfast_entry", "flows", "tasks", "training", "storage"},
+    "holdfast": {"holdfast", "flows", "tasks", "training", "storage"},
     "flows": {"flows", "tasks", "training", "storage"},
     "tasks": {"tasks", "training", "storage"},
     "training": {"training", "storage"},

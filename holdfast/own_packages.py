@@ -1,8 +1,8 @@
-"""Where Prefect and the command `holdfast` enter: the only name of the project that a folder of a user's does not have.
+"""The packages `flows`, `storage`, `tasks` and `training` of this installation, for a process that is Holdfast's own.
 
-Prefect imports a deployment's entrypoint with the working directory first on the path, and `flows`, `tasks`, `training`
-and `storage` are names that a user's own folders may have. Invariant: whoever imports a module of this package has
-these four names bound to this installation from then on, whatever comes first on the path. It loads nothing else.
+A user's own folders may have these names, and Prefect imports a deployment's entrypoint with the working directory
+first on the path. Invariant: whoever has imported this module has the four names bound to this installation from then
+on, whatever comes first on the path. `import holdfast` alone does not import it: a user's process keeps its names.
 """
 
 import sys

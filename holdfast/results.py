@@ -1,0 +1,193 @@
+"""What the functions return: the JSON of the commands, as it is.
+
+Invariant: the names are those that `holdfast COMMAND --json` prints. Times are seconds since 1970, sizes are bytes,
+steps are counted from 0, and addresses are as the commands take them.
+"""
+
+from typing import Any, Literal, TypedDict
+
+
+class Checkpoint(TypedDict):
+    """A checkpoint that a run keeps. `metric` is that of its validation, None where there was none."""
+
+    step: int
+    path: str
+    digest: str
+    weights_sha256: str
+    num_bytes: int
+    metric: float | None
+    not_finite: dict[str, Any] | None
+    promoted_at: float
+
+
+class Status(TypedDict):
+    """Where a run stands.
+
+    `state` is completed, running, lost, silent, or how the run ended last; `step` is that of the resume point
+    `promoted`, and `live_step` the one that the ranks of a run in training have reached. `metrics` are those of the
+    test split, of the model of `metrics_step`.
+    """
+
+    run: str
+    address: str
+    state: str
+    holder: dict[str, Any] | None
+    step: int
+    steps_total: int
+    by_rows: dict[str, Any] | None
+    ended_early: str | None
+    live_step: int | None
+    live: dict[str, Any] | None
+    promoted: Checkpoint | None
+    kept: list[Checkpoint]
+    set_aside: list[dict[str, Any]]
+    setback: str | None
+    segments: list[dict[str, Any]]
+    rollbacks: list[dict[str, Any]]
+    changes: list[dict[str, Any]]
+    refused: list[dict[str, Any]]
+    steps_lost_total: int
+    time: dict[str, Any] | None
+    dataset_digest: str
+    metrics: dict[str, float] | None
+    metrics_step: int | None
+    last_metrics: dict[str, float] | None
+    best: str | None
+    overfitting: str | None
+    generation: int
+    last_sign_of_life_at: float
+
+
+class RunResult(Status):
+    """Where a run stands that was trained, and the address of its report."""
+
+    report: str
+
+
+class Run(TypedDict, total=False):
+    """A run in a list. One that cannot be read has `run` and `error` alone, the reason."""
+
+    run: str
+    error: str | None
+    address: str
+    state: str
+    step: int
+    steps_total: int
+    steps_lost_total: int
+    live_step: int | None
+    last_sign_of_life_at: float
+    goodput: float | None
+    live: dict[str, Any] | None
+    newest_metric: dict[str, Any] | None
+
+
+class RunList(TypedDict):
+    """The runs of a store."""
+
+    store: str
+    runs: list[Run]
+
+
+class PreparedData(TypedDict):
+    """A data set: its address, its digest, and how many rows each split has, and tokens and classes all have."""
+
+    run: str
+    dataset: str
+    digest: str
+    rows: dict[Literal["train", "validation", "test"], int]
+    tokens: int
+    classes: int
+
+
+class Page(TypedDict):
+    """Where the page about a run is."""
+
+    run: str
+    report: str
+
+
+class Evaluation(TypedDict):
+    """A checkpoint's metrics on a split or on the table `source`, and the scores of each class."""
+
+    run: str
+    address: str
+    checkpoint: str
+    split: str | None
+    source: str | None
+    step: int
+    checkpoint_digest: str
+    weights_sha256: str
+    kind: str
+    classes: list[str]
+    num_samples: int
+    metrics: dict[str, float]
+    calibration: dict[str, Any] | None
+
+
+class Export(TypedDict):
+    """An exported model: the folder, and the checkpoint that is in it, with the metric of its validation."""
+
+    run: str
+    out: str
+    step: int
+    metric: float | None
+    checkpoint: str
+
+
+class Prediction(TypedDict):
+    """A table that was predicted: the file, how many rows are in it, and how many are in `bad_rows` instead."""
+
+    result: str
+    rows: int
+    left_out: int
+    bad_rows: str | None
+    seconds: float
+
+
+class VerifiedCheckpoint(TypedDict):
+    """A checkpoint that was hashed; `reason` says what is wrong with one that is not valid."""
+
+    step: int
+    path: str
+    digest: str
+    valid: bool
+    reason: str | None
+
+
+class Verification(TypedDict):
+    """Which of a run's checkpoints are as they were written."""
+
+    run: str
+    address: str
+    valid: bool
+    checkpoints: list[VerifiedCheckpoint]
+    set_aside: list[dict[str, Any]]
+
+
+class Audit(TypedDict):
+    """Which samples trained a run: `ok` if each was used once per epoch, in the order that the seed gives.
+
+    `violations` says what was not so, and `skipped` which samples rollbacks left out.
+    """
+
+    run: str
+    address: str
+    ok: bool
+    steps: int
+    samples: int
+    leaves: int
+    parts: int
+    epochs: list[dict[str, Any]]
+    segments: list[dict[str, Any]]
+    skipped: list[dict[str, Any]]
+    violations: list[dict[str, Any]]
+    num_violations: int
+
+
+class StopRequest(TypedDict):
+    """A request to save and end: who was asked, and whether the segment has ended, with a sentence about its end."""
+
+    run: str
+    asked: str
+    ended: bool
+    message: str

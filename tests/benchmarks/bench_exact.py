@@ -12,7 +12,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import torch
 import torch.distributed as dist
 from rich.console import Console
 from rich.table import Table
@@ -23,6 +22,7 @@ from tasks.configuration import RunConfig
 from tasks.corpora.generate import generate_corpus
 from tasks.data.pipeline import prepare_dataset
 from tasks.settings.reading import load_configuration
+from tests.benchmarks.timing import wait_for
 from tests.helpers.processes import RankProcesses
 from training.batches.blocks import Blocks
 from training.batches.leaves import leaf_cut
@@ -156,8 +156,7 @@ def _time_both(spec: SegmentSpec, world: World) -> object:
 
 def _wait_for_all(precision: Precision) -> None:
     """For all ranks, and for what this one's GPU still computes: the barrier is between processors alone."""
-    if precision.device.type == "cuda":
-        torch.cuda.synchronize()
+    wait_for(precision.device)
     dist.barrier()
 
 

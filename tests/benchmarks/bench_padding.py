@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -21,6 +22,7 @@ from tasks.configuration import RunConfig
 from tasks.corpora.generate import generate_corpus
 from tasks.data.pipeline import prepare_dataset
 from tasks.settings.reading import load_configuration
+from tests.benchmarks.timing import seconds_of
 from training.batches.blocks import Blocks
 from training.batches.leaves import leaf_cut
 from training.batches.source import Batch, BatchSource
@@ -137,9 +139,8 @@ def _measure_time(job: Job, batch_size: int, leaves: int, pairs: int) -> list[st
         for efficiency in (BEFORE, NOW) if step % 2 else (NOW, BEFORE):
             trainer, source = trainers[efficiency]
             batch = source.batch(step)
-            began = time.perf_counter()
-            trainer.take_step(step, batch.leaves)
-            seconds[efficiency].append(time.perf_counter() - began)
+            take = partial(trainer.take_step, step, batch.leaves)
+            seconds[efficiency].append(seconds_of(take, trainer.device))
     before, now = seconds[BEFORE][1:], seconds[NOW][1:]
     ratio = statistics.median(after / ago for after, ago in zip(now, before, strict=True))
     return [f"{min(before):.2f}", f"{min(now):.2f}", f"{ratio:.2f}"]

@@ -15,9 +15,9 @@ from training.model.precision import choose_precision
 from training.sums.exact_sum import ExactSum
 from training.trainer import Trainer
 
-MODEL = ModelConfig(width=64, layers=2, heads=4, feedforward=128, dropout=0.1)
+MODEL = ModelConfig(width=32, layers=2, heads=4, feedforward=64, dropout=0.1)
 DATASET = synthetic_dataset(500)
-LEAVES = 6
+LEAVES = 4
 PRECISIONS = pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
 
 
@@ -37,7 +37,7 @@ def leaves(device: torch.device, precision: str) -> list[Leaf]:
 
 def train_config(device: torch.device, precision: str) -> TrainConfig:
     return TrainConfig.model_validate(
-        {"device": device.type, "precision": precision, "batch_size": 120, "leaves": LEAVES, "steps": 10}
+        {"device": device.type, "precision": precision, "batch_size": 50, "leaves": LEAVES, "steps": 10}
     )
 
 

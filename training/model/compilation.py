@@ -86,7 +86,7 @@ class CompiledPart:
             for tensor in flat:
                 torch._dynamo.decorators.mark_unbacked(tensor, 0)
         result: Tensor = self._compute(*flat)
-        return result.view(*tensors[0].shape[:-1], result.shape[-1])
+        return result.reshape(*tensors[0].shape[:-1], result.shape[-1])
 
 
 def _noting_once(note: Note) -> Callable[[int], None]:

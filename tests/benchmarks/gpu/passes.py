@@ -1,0 +1,56 @@
+"""Milliseconds of what a step does once over all values: `python -m tests.benchmarks.gpu.passes DEVICE`.
+
+The last line that it prints is JSON.
+"""
+
+import json
+import statistics
+import sys
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+from tests.benchmarks.timing import seconds_of
+from training.determinism import pin_numerics
+from training.optimizer.adamw import AdamW
+from training.sums import fixed_point
+from training.sums.fixed_point import NUM_TALLIES, FixedPoint
+
+NUM_VALUES = {"cuda": 150_000_000, "cpu": 1_000_000}
+REPETITIONS = 10
+
+
+def main() -> None:
+    """Measure on the device of the argument."""
+    pin_numerics(1)
+    device = torch.device(sys.argv[1])
+    num_values = NUM_VALUES[device.type]
+    total = torch.zeros(num_values, dtype=torch.int64, device=device)
+    copy_ms = _milliseconds(total.clone, device)
+    found: dict[str, float] = {"values": num_values, "GB/s of a copy": round(16 * num_values / copy_ms / 1e6)}
+    gradient = torch.randn(num_values, device=device)
+    found["ms of a plain fp32 addition"] = _milliseconds(lambda: gradient.add_(1.0), device)
+    found["of the exact sum"] = _time_sum(total, gradient, device)
+    if device.type == "cuda":
+        fixed_point._gpu_kernel = lambda: None  # type: ignore[assignment]
+        found["of the same by torch's operators"] = _time_sum(total, gradient, device)
+    parameter = nn.Parameter(torch.zeros_like(gradient))
+    parameter.grad = gradient
+    found["of AdamW"] = _milliseconds(AdamW([([parameter], 0.01)], (0.9, 0.98)).step, device)
+    print(json.dumps(found))
+
+
+def _time_sum(total: torch.Tensor, gradient: torch.Tensor, device: torch.device) -> float:
+    """torch's operators use the gradient up, so it soon is infinite, which takes as long."""
+    tallies, largest = torch.zeros(NUM_TALLIES, dtype=torch.int64, device=device), torch.zeros((), device=device)
+    return _milliseconds(lambda: FixedPoint(32).add_to(total, gradient, tallies, largest), device)
+
+
+def _milliseconds(work: Callable[[], object], device: torch.device) -> float:
+    """The median of some repetitions."""
+    return round(1000 * statistics.median(seconds_of(work, device) for _ in range(REPETITIONS)), 2)
+
+
+if __name__ == "__main__":
+    main()

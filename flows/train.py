@@ -25,7 +25,6 @@ from storage.errors import (
 from storage.runs.run_state import RunState
 from tasks.audit import audit_ledger
 from tasks.configuration import RunConfig
-from tasks.data.contract.judge_process import dismiss_judge
 from tasks.evaluate import evaluate_run
 from tasks.keeping.compatibility import as_begun
 from tasks.keeping.given import with_given
@@ -83,7 +82,6 @@ def _train(config: RunConfig, max_segments: int | None) -> RunState:
     require_tracking(config.tracking)
     require_launchable(config)
     dataset = prepare_data(config)
-    dismiss_judge()
     config = with_given(config)
     try:
         state = recover(config, dataset)

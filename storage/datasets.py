@@ -109,7 +109,8 @@ class DatasetManifest(_Record):
     tokenizer: FileRecord | None = Field(description="tokenizer.json of `tokenizers`; none for token input.")
     contract: FileRecord | None = Field(
         None,
-        description="contract.json: what Great Expectations found; none in a data set from before it was kept.",
+        description="contract.json: what is expected of the data, and what was found; none in a data set from before "
+        "it was kept.",
     )
 
 

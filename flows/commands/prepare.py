@@ -18,7 +18,6 @@ with lazy_imports():
     import flows.prepare as preparing
     import storage.datasets as datasets
     import storage.objects.addresses as addresses
-    import tasks.data.contract.judge_process as judge_process
     import tasks.telling.messages as messages
 
 if TYPE_CHECKING:
@@ -34,7 +33,6 @@ def prepare(configuration: ConfigurationArgument, assignments: Assignments = Non
     After an interruption of any kind, start the same command again: of a large source what is prepared is kept.
     """
     config = read_configuration(configuration, assignments or [])
-    judge_process.load_judge()  # beside Prefect: each takes seconds to load
     say("Starting Prefect.")
     with prefect_server.configured_server() as server:
         prepare_in_flow = preparing.prepare_in_flow  # loads Prefect, which takes seconds: the server starts meanwhile

@@ -33,9 +33,11 @@ from storage.objects.digests import canonical_json, digest_of, sha256_of_file
 from storage.objects.store import Store
 from tasks.configuration import DataConfig
 from tasks.data.class_order import find_prepared, with_class_order
-from tasks.data.contract.judge_process import load_judge
-from tasks.data.contract.judgement import Findings, findings_of
+from tasks.data.contract.default_suite import default_suite
+from tasks.data.contract.measures import Measures, measure_data
 from tasks.data.contract.result import CONTRACT_FILE, find_contract_result, sum_up
+from tasks.data.contract.verdict import give_verdict
+from tasks.data.contract.violations import require_rules_kept
 from tasks.data.database import open_database
 from tasks.data.failures import blamed_on_changes, explained_failures
 from tasks.data.identity.copies import require_no_copies
@@ -46,7 +48,7 @@ from tasks.data.listing import describe_source, list_source
 from tasks.data.progress import OnProgress, RunPart, run_plainly
 from tasks.data.readers.check import check_columns
 from tasks.data.readers.conversion import require_one_kind_of_times, require_readable
-from tasks.data.remarks.said import measure_remarks
+from tasks.data.remarks.said import SHARED_TEXTS, measure_remarks
 from tasks.data.sources.columns import SourceTable, inspect_files
 from tasks.data.sources.formats import PARQUET, format_of
 from tasks.data.sources.source_file import SourceFile
@@ -71,9 +73,9 @@ from tasks.telling.announce import announce
 # What is smaller than this is prepared in this process, and nothing of it is kept for a second attempt.
 SMALL_SOURCE_BYTES = 64 << 20
 # Counted up whenever units leave something else: what an earlier version kept is not used then.
-UNITS_FORMAT = 13
+UNITS_FORMAT = 14
 INTERRUPT_SECONDS = 0.1
-Statistics = tuple[Dealt, list[NumericColumn], list[CategoricalColumn]]
+Statistics = tuple[Dealt, list[NumericColumn], list[CategoricalColumn], Measures]
 LIBRARIES = ("duckdb", "pyarrow", "tokenizers", "great-expectations", "numpy")
 
 
@@ -112,7 +114,6 @@ def prepare_dataset(
             in_splits = sum(split.num_rows for split in manifest.splits.values())
             announce(describe_source(files, contract["rows"] if contract else in_splits, left_out))
         else:
-            load_judge()
             with working_folder(scratch) as folder, explained_failures(config, scratch):
                 place, address = _open(config, store, scratch, folder, inputs, files, cache)
                 place = replace(place, on_progress=on_progress)
@@ -171,6 +172,7 @@ class Preparation:
         self.bytes_per_row = 0.0
         self.remarks: Record = {}
         self.measuring: Future[tuple[Statistics, str]] | None = None
+        self.validating: Future[Record] | None = None
 
     @property
     def digest(self) -> str:
@@ -204,13 +206,14 @@ class Preparation:
         if table is None:
             table = self.run_part("read", self.read)
         self.cut(table)
-        judging, dealt, numeric, categorical = self._look_at_all_rows()
+        dealt, numeric, categorical, measures = self._look_at_all_rows()
+        self.validating = validating = _begin_to_validate(measures, self.config)
         self.inputs = with_class_order(self.inputs, dealt.classes, self.config)
         vocabulary_size = self.config.vocabulary_size
         if self.config.text:
             vocabulary_size = self.run_part("tokenise", lambda: self._learn_tokens(dealt))
         buckets = self.run_part("deal", lambda: self.deal(dealt, numeric, categorical))
-        contract = self.run_part("judgement", lambda: _judged(judging)) | self.remarks
+        contract = self.run_part("expectations", lambda: self._await_verdict(validating))
         published = find_dataset(self.place.store, self.digest)
         if published is not None:
             return self._leave_to(published)
@@ -249,15 +252,15 @@ class Preparation:
         self.place = replace(self.place, table=table, pieces=tuple(pieces))
         self.area.keep(PLAN, plan_record(table, pieces), {})
 
-    def _look_at_all_rows(self) -> tuple[Future[Record], Dealt, list[NumericColumn], list[CategoricalColumn]]:
-        """What becomes of the contract, how the rows are dealt to splits, and the statistics of the training split.
+    def _look_at_all_rows(self) -> Statistics:
+        """How the rows are dealt to splits, the statistics of the training split, and the measures of all rows.
 
         These are taken beside what the contract asks of all rows, each on a core and with a database of its own.
         """
         with self.database("statistics") as connection, ThreadPoolExecutor(1, "statistics") as beside:
             try:
-                judging, measuring = self.run_part("contract", lambda: self._check(connection, beside))
-                return judging, *self.run_part("split and statistics", measuring.result)
+                measuring = self.run_part("contract", lambda: self._check(connection, beside))
+                return self.run_part("split and statistics", measuring.result)
             except BaseException:
                 self._interrupt_measuring(connection)
                 raise
@@ -269,7 +272,7 @@ class Preparation:
 
     def _check(
         self, connection: duckdb.DuckDBPyConnection, beside: ThreadPoolExecutor
-    ) -> tuple[tuple[Future[Record], Future[tuple[Statistics, str]]], str]:
+    ) -> tuple[Future[tuple[Statistics, str]], str]:
         records = self.do("check", len(self.place.pieces), "check")
         measured, extract = measured_in(records), fetch_extract(self.area, records)
         self.num_text_bytes = sum(found.num_text_bytes for found in measured)
@@ -278,19 +281,21 @@ class Preparation:
         with self.database("contract") as own:
             open_extract(own, extract)
             repeats = find_repeats(own, self.place, extract.places) if self.config.id else None
-            findings = findings_of(own, self.place.rows_of, self.config, measured, repeats)
-        judging = _begin_to_judge(findings)
-        if not findings.are_plain:
-            judging.result()
-        return (judging, measuring), f"{self.place.rows_of.num_rows_total:,} rows measured against every rule."
+        require_rules_kept(self.place.rows_of, self.config, measured, repeats)
+        return measuring, f"{self.place.rows_of.num_rows_total:,} rows measured against every rule."
 
     def _measure(self, connection: duckdb.DuckDBPyConnection) -> tuple[Statistics, str]:
         dealt = deal_samples(connection, self.place.rows_of, self.config)
         self.remarks = measure_remarks(connection, dealt, self.config)
         numeric = measure_numeric(connection, self.config)
         categorical = measure_categorical(connection, self.config)
+        measures = measure_data(connection, dealt, categorical, self.remarks[SHARED_TEXTS], self.config)
         rows = ", ".join(f"{count:,} {name}" for name, count in zip(SPLITS, dealt.num_rows, strict=True))
-        return (dealt, numeric, categorical), f"Samples: {rows}; {len(dealt.classes)} classes."
+        return (dealt, numeric, categorical, measures), f"Samples: {rows}; {len(dealt.classes)} classes."
+
+    def _await_verdict(self, validating: Future[Record]) -> tuple[Record, str]:
+        contract = {"rows": self.place.rows_of.num_rows_total} | validating.result() | self.remarks
+        return contract, sum_up(contract)
 
     @contextlib.contextmanager
     def database(self, name: str) -> Iterator[duckdb.DuckDBPyConnection]:
@@ -350,6 +355,8 @@ class Preparation:
         def note() -> None:
             nonlocal num_done
             num_done += 1
+            if self.validating is not None and self.validating.done():
+                self.validating.result()  # what is not met ends the preparation now
             if self.on_progress is not None:
                 self.on_progress(phase, num_done / num_units)
 
@@ -383,14 +390,9 @@ class Preparation:
         return published
 
 
-def _begin_to_judge(findings: Findings) -> Future[Record]:
-    """Great Expectations takes seconds to load: what it has but to confirm is judged beside the parts that follow."""
-    beside = ThreadPoolExecutor(1, "judge")
-    judging = beside.submit(findings.judge)
+def _begin_to_validate(measures: Measures, config: DataConfig) -> Future[Record]:
+    """Great Expectations takes seconds to load: beside the parts that follow."""
+    beside = ThreadPoolExecutor(1, "expectations")
+    validating = beside.submit(give_verdict, default_suite(config), measures)
     beside.shutdown(wait=False)
-    return judging
-
-
-def _judged(judging: Future[Record]) -> tuple[Record, str]:
-    result = judging.result()
-    return result, sum_up(result)
+    return validating

@@ -6,7 +6,7 @@ vocabularies and classes. Nothing is learned from the table, and nothing is writ
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,9 @@ from storage.errors import ContractError
 from storage.objects.local_store import LocalStore
 from storage.objects.store import Store
 from tasks.configuration import DataConfig
-from tasks.data.contract.judge_process import dismiss_judge
-from tasks.data.contract.judgement import Findings, findings_of
 from tasks.data.contract.result import find_contract_result
 from tasks.data.contract.rules import SHORTEN
+from tasks.data.contract.violations import require_rules_kept
 from tasks.data.failures import blamed_on_changes, explained_failures
 from tasks.data.identity.copies import warn_of_files_known
 from tasks.data.identity.fingerprints import ensure_unchanged, fingerprint_files, read_inputs
@@ -122,15 +121,9 @@ def _require_contract(preparation: Preparation, dataset: DatasetManifest, rare: 
     with preparation.database("contract") as connection:
         open_extract(connection, extract)
         repeats = find_repeats(connection, place, extract.places) if place.config.id else None
-        findings = findings_of(connection, place.rows_of, place.config, measured_in(records), repeats)
-        if findings.are_plain:  # Great Expectations would take seconds to confirm it
-            _require_scalable(connection, dataset)
-            return _count_left(connection, rare, place)
-    try:
-        _with_own_advice(findings).judge()
-    finally:
-        dismiss_judge()
-    raise AssertionError("what is not plain was judged to be so")
+        require_rules_kept(place.rows_of, place.config, measured_in(records), repeats, OWN_ADVICE)
+        _require_scalable(connection, dataset)
+        return _count_left(connection, rare, place)
 
 
 def _count_left(connection: duckdb.DuckDBPyConnection, rare: Counts, place: Place) -> int:
@@ -147,11 +140,6 @@ def _count_left(connection: duckdb.DuckDBPyConnection, rare: Counts, place: Plac
     if num_left < num_rows:
         warn(f"Left out: {num_rows - num_left:,} of {num_rows:,} rows, of classes that the run leaves out too.")
     return int(num_left)
-
-
-def _with_own_advice(findings: Findings) -> Findings:
-    rules = [replace(rule, remedy=OWN_ADVICE.get(rule.problem, rule.remedy)) for rule in findings.rules]
-    return replace(findings, rules=rules)
 
 
 def _require_scalable(connection: duckdb.DuckDBPyConnection, dataset: DatasetManifest) -> None:

@@ -12,7 +12,6 @@ import pyarrow.parquet as pq
 
 from storage.objects.local_store import LocalStore
 from tasks.configuration import DataConfig, PrepareConfig
-from tasks.data.contract.judge_process import load_judge
 from tasks.data.database import hash_sql, open_database, parquet_sql
 from tasks.data.sources.columns import literal
 from tasks.data.tokenizer import train_tokenizer
@@ -34,7 +33,6 @@ def copy(config: DataConfig, folder: Path) -> None:
 
 def prepare(config: DataConfig, folder: Path) -> None:
     """As `holdfast prepare` does it."""
-    load_judge()
     from tasks.data.pipeline import prepare_dataset
     from tasks.prepare_unit import PrefectUnits
 

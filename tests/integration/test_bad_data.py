@@ -110,7 +110,7 @@ TEXT_MISTAKES: dict[str, tuple[Callable[[Columns], Columns], dict[str, Any], tup
     "an id twice in different files": (
         with_value("sample_id", 5, "s00003"),
         {},
-        ("'sample_id'", "duplicate ids", "1 rows too many", "'s00003' in 2 rows", "expect_column_values_to_be_between"),
+        ("'sample_id'", "duplicate ids", "1 rows too many", "'s00003' in 2 rows"),
     ),
     "a null id": (with_value("sample_id", 5, None), {}, ("'sample_id'", "missing", "row 5")),
     "an infinite number": (

@@ -20,7 +20,6 @@ from storage.objects.digests import sha256_of_file
 from storage.objects.local_store import LocalStore
 from tasks.configuration import DataConfig
 from tasks.data import pipeline
-from tasks.data.contract import judgement, measured
 from tasks.data.pipeline import prepare_dataset
 from tasks.data.rows import prepared_sql
 from tasks.data.units import checking, dealing
@@ -116,20 +115,16 @@ def test_a_contract_that_is_broken_is_the_error_whatever_the_statistics_meet_bes
         prepare_with(Counted(), token_config(tmp_path / "both.parquet"), tmp_path / "both")
 
 
-def test_what_great_expectations_alone_notices_is_an_error_before_a_shard_is_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_expectation_that_is_not_met_is_the_error_before_a_shard_is_written(tmp_path: Path) -> None:
     columns = text_columns(600)
-    columns["domain"] = ["weather", *columns["domain"][1:]]
+    columns["region"] = [None] * 200 + ["here"] * 400
     write_parquet(tmp_path / "a.parquet", columns, 50)
-    for module in (judgement, measured):
-        monkeypatch.setattr(module, "row_rules", lambda _: [])
     engine = Counted()
-    config = text_config(tmp_path / "a.parquet", classes=["billing", "travel", "work"])
-    with pytest.raises(ContractError, match="in_set on a sample of 600 rows"):
-        prepare_with(engine, config, tmp_path)
-    # It was judged beside what came next.
-    assert any(unit.startswith("deal") for unit in engine.done)
+    with pytest.raises(ContractError, match=r"missing values in column 'region'(?s:.*)200 of 600 rows \(33.3%\)"):
+        prepare_with(engine, text_config(tmp_path / "a.parquet", categorical=["region"]), tmp_path)
+    # It was validated beside what came next.
+    assert any(unit.startswith("texts") for unit in engine.done)
+    assert not any(unit.startswith("shard") for unit in engine.done)
     assert not list(LocalStore(tmp_path / "store").list_keys("datasets/"))
 
 

@@ -1,4 +1,4 @@
-"""How many rows of a stretch break each rule of the contract, with examples, and the sample of its rows.
+"""Counts of the rows of a stretch that break each rule of the contract, with examples, and a sample of its rows.
 
 Invariant: what is measured of stretches adds up to what would be measured of the whole file, wherever it is cut.
 """
@@ -6,11 +6,9 @@ Invariant: what is measured of stretches adds up to what would be measured of th
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain, groupby
-from typing import NamedTuple
 
 import duckdb
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from tasks.configuration import DataConfig
 from tasks.data.contract.rules import Rule, kept_tokens_sql, row_rules
@@ -20,7 +18,8 @@ from tasks.data.sources.encoding import require_utf8
 from tasks.data.sources.messages import REWRITE, broken_contract
 from tasks.data.token_lists import good_tokens, kept_tokens, narrow_type
 
-SAMPLE_ROWS = 100_000
+# On average, of all files together. What one row in a thousand has is in them with a probability of 99.99 %.
+SAMPLE_ROWS = 10_000
 NUM_EXAMPLES = 3
 BATCH_ROWS = 4096
 
@@ -36,44 +35,29 @@ class Measured:
     examples: list[list[str]]
 
 
-class GoodTokens(NamedTuple):
-    """Of a stretch without a row that breaks a rule about tokens: the sample of its rows, and all of them in order.
-
-    `rows` has the columns that were asked for and `tokens`, those that training will see.
-    """
-
-    sample: pa.Table
-    rows: pa.Table
-
-
 def measure(
     connection: duckdb.DuckDBPyConnection, table: SourceTable, config: DataConfig, stretch: Stretch, columns: str
 ) -> tuple[Measured, pa.Table, pa.Table | None]:
-    """Measure a stretch; what was found, those of its rows that are in the sample, and all its rows with tokens.
+    """Measure a stretch; what was found, the sample of its rows, and all its rows with the tokens that training sees.
 
-    The sample has `id`, `label` and `body`: the text's beginning, or the number of tokens. The rows are those of
-    `GoodTokens`, with `columns`, or None. Raises `ContractError` for a file that cannot be read to its end.
+    The sample has `length`: of a text in characters, of token input in tokens. The rows have `columns` and `tokens`;
+    they are None where a row may break a rule about tokens. Raises `ContractError` for a file that cannot be read to
+    its end.
     """
     rules, rows = row_rules(config), samples_sql(table, config, stretch)
-    # The sample's size is right on average: a row is in it or not by its place alone.
-    share = min(1.0, SAMPLE_ROWS / table.num_rows_total)
-    chosen = f"{place_sql(config)} <= {int(share * (HASH_VALUES - 1))}"
     try:
         narrow = samples_sql(table, config, stretch, is_narrow=True)
-        good = (
-            _read_good_tokens(connection, narrow, f"{columns}, {chosen} AS chosen", config) if config.tokens else None
-        )
+        good = _read_good_tokens(connection, narrow, columns, config) if config.tokens else None
         if good is None:
+            length = "length(text)" if config.text else f"len({kept_tokens_sql(config)})"
             num_rows, num_text_bytes, found = _count(connection, f"({rows})", rules, config)
-            body = "left(text, 1000)" if config.text else f"len({kept_tokens_sql(config)})"
-            query = f"SELECT id, label, {body} AS body FROM ({rows}) WHERE {chosen}"
-            sample = connection.sql(query).to_arrow_table().cast(_sample_schema(config))
+            sample = _sample(connection, f"({rows})", place_sql(config), length, table)
         else:
             others = [rule for rule in rules if rule.column not in _token_columns(config)]
-            connection.register("read", good.rows)
+            connection.register("read", good)
             num_rows, num_text_bytes, found = _count(connection, "read", others, config)
+            sample = _sample(connection, "read", "place", "len(tokens)", table)
             connection.unregister("read")
-            sample = good.sample
         counts = [found.get(rule.name, 0) for rule in rules]
         examples = [_examples(connection, rows, rule, config) if found.get(rule.name) else [] for rule in rules]
     except duckdb.OutOfMemoryException:
@@ -87,8 +71,14 @@ def measure(
             str(error).partition("\n")[0].replace(str(file.rows), file.place),
             REWRITE,
         ) from error
-    measured = Measured(stretch.file_index, num_rows, num_text_bytes, counts, examples)
-    return measured, sample, None if good is None else good.rows
+    return Measured(stretch.file_index, num_rows, num_text_bytes, counts, examples), sample, good
+
+
+def _sample(connection: duckdb.DuckDBPyConnection, rows: str, place: str, length: str, table: SourceTable) -> pa.Table:
+    """The sample's rows: a row is in it or not by its place in the order alone, so its size is right on average."""
+    share = min(1.0, SAMPLE_ROWS / table.num_rows_total)
+    chosen = f"{place} <= {int(share * (HASH_VALUES - 1))}"
+    return connection.sql(f"SELECT ({length})::BIGINT AS length FROM {rows} WHERE {chosen}").to_arrow_table()
 
 
 def _count(
@@ -103,15 +93,15 @@ def _count(
 
 def _read_good_tokens(
     connection: duckdb.DuckDBPyConnection, rows: str, columns: str, config: DataConfig
-) -> GoodTokens | None:
-    """Sample and rows, if it is plain that no row breaks any rule about tokens; None if these have to be asked.
+) -> pa.Table | None:
+    """All rows, if it is plain that none breaks any rule about tokens; None if these have to be asked.
 
     Of good data, which is nearly all there is, this reads the rows once, and looks at their tokens as one long array.
     What does not fit into the fewer bytes of these rows' tokens and masks is null, and no good token.
     """
     mask, kind = ", mask" if config.attention_mask else "", narrow_type(config.vocabulary_size)
     reader = connection.sql(f"SELECT {columns}, tokens{mask} FROM ({rows})").to_arrow_reader(BATCH_ROWS)
-    sample, read = [_sample_schema(config).empty_table()], []
+    read = []
     # There may be no row at all.
     for batch in chain([pa.RecordBatch.from_pylist([], reader.schema)], reader):
         tokens = good_tokens(
@@ -123,13 +113,10 @@ def _read_good_tokens(
         if tokens is None:
             reader.close()
             return None
-        lengths = pc.list_value_length(tokens)
-        picked = pa.table({"id": batch.column("id"), "label": batch.column("label"), "body": lengths})
-        sample.append(picked.filter(batch.column("chosen")).cast(_sample_schema(config)))
         kept = kept_tokens(tokens, None, config.max_tokens, kind)
-        others = batch.drop_columns(["chosen", "tokens", *(["mask"] if mask else [])])
+        others = batch.drop_columns(["tokens", *(["mask"] if mask else [])])
         read.append(pa.Table.from_batches([others]).append_column("tokens", kept))
-    return GoodTokens(pa.concat_tables(sample), pa.concat_tables(read))
+    return pa.concat_tables(read)
 
 
 def add_up(measured: Sequence[Measured], rules: Sequence[Rule]) -> list[Measured]:
@@ -159,9 +146,3 @@ def _examples(connection: duckdb.DuckDBPyConnection, rows: str, rule: Rule, conf
 
 def _token_columns(config: DataConfig) -> tuple[str | None, str | None]:
     return config.tokens, config.attention_mask
-
-
-def _sample_schema(config: DataConfig) -> pa.Schema:
-    return pa.schema(
-        [("id", pa.string()), ("label", pa.string()), ("body", pa.string() if config.text else pa.int64())]
-    )

@@ -1,4 +1,4 @@
-"""What Great Expectations found, kept with the data set: as a file in its folder, and as a page that Prefect shows.
+"""What was found of a data set, kept with it: as a file in its folder, and as a page that Prefect shows.
 
 Invariant: the file is the same bytes for the same data, as all files of a data set.
 """
@@ -8,8 +8,14 @@ from typing import Any
 
 from storage.datasets import DatasetManifest, read_dataset_file
 from storage.objects.store import Store
+from tasks.data.contract.verdict import CRITICAL, WARNING
+from tasks.pages.markdown import markdown_table
+from tasks.pages.tables import Cell, Kind, Table
+from tasks.pages.words import count_of
 
 CONTRACT_FILE = "contract.json"
+UNMET = {CRITICAL: "not met", WARNING: "not met: a warning"}
+COLUMNS: list[tuple[str, Kind]] = [(name, "text") for name in ("what", "expected", "found", "verdict", "expectation")]
 
 
 def find_contract_result(store: Store, dataset: DatasetManifest) -> dict[str, Any] | None:
@@ -22,23 +28,34 @@ def find_contract_result(store: Store, dataset: DatasetManifest) -> dict[str, An
 
 def sum_up(result: dict[str, Any]) -> str:
     """One sentence."""
-    number = sum(len(check["results"]) for check in result["checks"])
-    return f"{number} expectations met by {result['rows']:,} rows in {result['files']:,} files."
+    num_met = sum(found["met"] for found in result["results"])
+    return f"{num_met:,} of {count_of(len(result['results']), 'expectation')} met by {result['rows']:,} rows."
 
 
 def render_markdown(dataset: DatasetManifest, result: dict[str, Any]) -> str:
-    """All results as tables, one for each batch that was checked."""
-    lines = [f"# Contract of data set {dataset.digest[:12]}", "", sum_up(result)]
-    lines += [f"Great Expectations {result['great_expectations']}."]
-    for check in result["checks"]:
-        lines += ["", f"## {check['batch']}", "", "| column | expectation | expected | unexpected | met |"]
-        lines += ["|---|---|---|---|---|", *map(_row, check["results"])]
-    return "\n".join([*lines, ""])
+    """All expectations as a table, each with what was found and the verdict."""
+    rows = [
+        [
+            Cell(text)
+            for text in (found["description"], found["expected"], found["found"], _verdict(found), _asked(found))
+        ]
+        for found in result["results"]
+    ]
+    return "\n".join(
+        [
+            f"# Contract of data set {dataset.digest[:12]}",
+            "",
+            f"{sum_up(result)} No row breaks a rule. Great Expectations {result['great_expectations']}.",
+            "",
+            markdown_table(Table(COLUMNS, rows)),
+            "",
+        ]
+    )
 
 
-def _row(result: dict[str, Any]) -> str:
-    expected = ", ".join(f"{name} {value}" for name, value in result["expected"].items())
-    met = "yes" if result["success"] else "no"
-    found = f"{result['unexpected']:,} of {result['elements']:,}"
-    cells = (result["column"], result["expectation"], expected, found, met)
-    return "| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |"
+def _verdict(found: dict[str, Any]) -> str:
+    return "met" if found["met"] else UNMET.get(found["severity"], "not met: for information")
+
+
+def _asked(found: dict[str, Any]) -> str:
+    return f"{found['type']} of {found['of']}"

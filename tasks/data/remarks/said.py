@@ -9,6 +9,7 @@ import duckdb
 
 from storage.datasets import DatasetManifest
 from tasks.configuration import DataConfig
+from tasks.data.contract.verdict import describe_unmet
 from tasks.data.labels import name_of
 from tasks.data.rare_classes import Counts
 from tasks.data.remarks.alike_labels import describe_alike, find_alike
@@ -40,7 +41,8 @@ def remarks_on(dataset: DatasetManifest, contract: dict[str, Any] | None, config
     """A sentence each; `contract` is the contract's result, None where none was kept."""
     found = contract or {}
     said = [*describe_shared_texts(found.get(SHARED_TEXTS, {}), config), *describe_alike(found.get(ALIKE_LABELS, []))]
-    return [*describe_rare(find_rare_labels(contract), config), *said, *_lacking_classes(dataset, config)]
+    said += [*_lacking_classes(dataset, config), *describe_unmet(found)]
+    return [*describe_rare(find_rare_labels(contract), config), *said]
 
 
 def _lacking_classes(dataset: DatasetManifest, config: DataConfig) -> list[str]:

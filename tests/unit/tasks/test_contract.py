@@ -1,4 +1,4 @@
-"""The contract: what each rule counts, in which order rules speak, and that Great Expectations is the judge."""
+"""The contract: what each rule counts, and in which order rules speak."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,11 +10,8 @@ import pytest
 
 from storage.errors import ContractError
 from tasks.configuration import DataConfig
-from tasks.data.contract import judgement as contract
-from tasks.data.contract.judge_process import judge
-from tasks.data.contract.judgement import findings_of
 from tasks.data.contract.repeats import count_repeats
-from tasks.data.contract.rules import row_rules
+from tasks.data.contract.violations import require_rules_kept
 from tasks.data.labels import domain_of
 from tasks.data.sources.columns import SourceTable
 from tests.helpers.parquet import (
@@ -38,7 +35,7 @@ def checked(connection: duckdb.DuckDBPyConnection, config: DataConfig) -> Source
     """Check the files that a configuration names; the table, if they keep the contract."""
     table = open_samples(connection, config)
     measured = measure_samples(connection, table, config)
-    findings_of(connection, table, config, measured, count_repeats(connection, "samples")).judge()
+    require_rules_kept(table, config, measured, count_repeats(connection, "samples"))
     return table
 
 
@@ -76,26 +73,11 @@ def test_the_first_broken_rule_is_the_error_and_the_others_are_named(
     columns = text_columns(50)
     columns["score"] = pa.array([float("inf")] * 50)
     columns["text"] = [*columns["text"][:-1], None]
+    columns["sample_id"] = ["twice"] * 2 + columns["sample_id"][2:]
     source = write_parquet(tmp_path / "a.parquet", columns)
     message = broken(connection, text_config(source, numeric=["score"]))
     assert message.startswith("Column 'text' breaks the contract: missing text")
-    assert "also broken: score: infinite" in message
-
-
-@pytest.mark.parametrize(("num_missing", "holds"), [(10, True), (11, False)])
-def test_missing_metadata_are_bounded_over_all_files_together(
-    tmp_path: Path, connection: duckdb.DuckDBPyConnection, num_missing: int, holds: bool
-) -> None:
-    # All of them in one small file: only the share over all files counts, and the bound itself is allowed.
-    for part, (num_rows, num_null) in enumerate(((20, num_missing), (80, 0))):
-        columns = text_columns(num_rows, first=100 * part)
-        columns["region"] = pa.array([None] * num_null + ["r"] * (num_rows - num_null))
-        write_parquet(tmp_path / f"{part}.parquet", columns)
-    config = text_config(tmp_path, categorical=["region"], max_missing_fraction=0.1)
-    if holds:
-        checked(connection, config)
-    else:
-        assert "11 of 100 rows (11.0%) have none" in broken(connection, config)
+    assert "also broken: score: infinite; sample_id: duplicate ids" in message
 
 
 def test_the_worst_duplicates_are_shown(tmp_path: Path, connection: duckdb.DuckDBPyConnection) -> None:
@@ -103,58 +85,6 @@ def test_the_worst_duplicates_are_shown(tmp_path: Path, connection: duckdb.DuckD
     columns["sample_id"] = ["twice"] * 2 + ["often"] * 5 + columns["sample_id"][7:]
     source = write_parquet(tmp_path / "a.parquet", columns)
     assert "5 rows too many, for 2 ids: 'often' in 5 rows, 'twice' in 2 rows" in broken(connection, text_config(source))
-
-
-def test_great_expectations_is_the_judge_of_what_was_measured(
-    tmp_path: Path, connection: duckdb.DuckDBPyConnection, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    batches: list[tuple[int, list[str]]] = []
-
-    def watched(batch: Any, asked: Any, index_column: str | None = None) -> Any:
-        batches.append((len(batch[asked[0][1]]), [column for _, column, _ in asked]))
-        return judge(batch, asked, index_column)
-
-    monkeypatch.setattr(contract, "judge", watched)
-    for part in range(3):
-        write_parquet(tmp_path / f"{part}.parquet", text_columns(50, first=50 * part))
-    config = text_config(tmp_path, numeric=["length"], classes=["billing", "travel", "work"])
-    checked(connection, config)
-    assert batches == [
-        (3, [rule.name for rule in row_rules(config)]),
-        (1, ["sample_id: duplicate ids", "length: missing values"]),
-        (150, ["id", "label", "body", "label", "body"]),
-    ]
-
-
-def test_the_sample_of_rows_catches_what_the_counts_overlooked(
-    tmp_path: Path, connection: duckdb.DuckDBPyConnection, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    columns = text_columns(50)
-    columns["domain"] = ["weather", *columns["domain"][1:]]
-    source = write_parquet(tmp_path / "a.parquet", columns)
-    config = text_config(source, classes=["billing", "travel", "work"])
-    blind = [rule for rule in row_rules(config) if rule.problem != "outside the domain"]
-    monkeypatch.setattr(contract, "row_rules", lambda _: blind)
-    message = broken(connection, config)
-    assert "Column 'domain' breaks the contract" in message
-    assert "expect_column_values_to_be_in_set on a sample of 50 rows" in message
-
-
-def test_the_sample_is_bounded(
-    tmp_path: Path, connection: duckdb.DuckDBPyConnection, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sizes: list[int] = []
-
-    def noted_judge(batch: Any, *rest: Any) -> Any:
-        sizes.append(len(next(iter(batch.values()))))
-        return judge(batch, *rest)
-
-    monkeypatch.setattr(contract, "SAMPLE_ROWS", 30)
-    monkeypatch.setattr(contract, "judge", noted_judge)
-    checked(connection, text_config(write_parquet(tmp_path / "a.parquet", text_columns(600))))
-    of_files, of_all, sample = sizes
-    assert (of_files, of_all) == (1, 1)
-    assert 5 < sample <= 30
 
 
 @pytest.mark.parametrize(

@@ -83,6 +83,12 @@ class DataConfig(ConfigModel):
     numeric: list[str] = Field([], description="Numeric metadata columns; missing values are imputed and flagged.")
     categorical: list[str] = Field([], description="Categorical metadata columns; missing is a category of its own.")
     max_missing_fraction: float = Field(0.2, ge=0, le=1, description="Largest share of nulls in a metadata column.")
+    expectations: str | None = Field(
+        None,
+        description="A suite of expectations of your own: a JSON file in Great Expectations' format. It is validated "
+        "over a sample of about 10,000 rows, and over the measures of all rows, before a data set is published. A "
+        "relative path is taken from the configuration file's folder.",
+    )
     max_tokens: int = Field(512, ge=1, description="Longest sequence in tokens.")
     too_long: Literal["error", "truncate"] = Field(
         "error", description="What to do with a longer row: refuse the data, or keep its first tokens."

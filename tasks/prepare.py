@@ -13,6 +13,7 @@ from storage.datasets import SPLITS, DatasetManifest
 from storage.objects.addresses import check_writable
 from tasks.configuration import RetryConfig, RunConfig
 from tasks.data.contract.result import find_contract_result, render_markdown
+from tasks.data.expectations.origin import find_reference
 from tasks.data.identity.begun_source import require_same_source
 from tasks.data.pipeline import prepare_dataset
 from tasks.data.remarks.said import remarks_on
@@ -52,18 +53,29 @@ def _prepare(config: RunConfig, places: RunPlaces) -> DatasetManifest:
             # Whether one on another machine lives takes a minute to tell: `recover` does, once.
             require_no_living_holder_here(places, head.state.lease)
         require_compatible(head.state, config)
+    contracts: list[dict[str, Any] | None] = []
     with PreparationDisplay() as display:
         dataset = require_same_source(config.data, places, head.state, display.show) if head is not None else None
         if dataset is None:
             engine = PrefectUnits(config.data, config.prepare)
+            # A run that was begun may have its data set made again; its suite was validated when it was begun.
+            data = config.data.model_copy(update={} if head is None else {"expectations": None})
             dataset = prepare_dataset(
-                config.data, places.store, places.data_scratch, display.show, _run_part, engine, places.cache
+                data,
+                places.store,
+                places.data_scratch,
+                display.show,
+                _run_part,
+                engine,
+                places.cache,
+                find_reference(config) if head is None else None,
+                contracts.append,
             )
-    contract = find_contract_result(places.store, dataset)
+    contract = contracts[0] if contracts else find_contract_result(places.store, dataset)
     remarks = remarks_on(dataset, contract, config.data)
     for remark in remarks if head is None else []:
         warn(remark)
-    if contract is not None:
+    if contract is not None and head is None:
         said = "".join(f"\n- {escape_markdown(remark)}" for remark in remarks)
         show(f"contract-{dataset.digest[:12]}", f"{render_markdown(dataset, contract)}{said}\n")
     require_defined_metric(config, dataset)

@@ -16,6 +16,7 @@ with lazy_imports():
     import storage.runs.addresses as run_addresses
     import storage.runs.manifest as manifests
     import tasks.configuration as configuration
+    import tasks.data.expectations.user_suite as user_suite
     import tasks.data.listing as listing
     import tasks.data.readers.check as check
     import tasks.keeping.compatibility as compatibility
@@ -65,6 +66,7 @@ def read_configuration(path: Path, assignments: list[str]) -> RunConfig:
     files = listing.find_source(config.data)
     say(f"Checking the columns of {config.data.source}.")
     check.check_columns(files, config.data)
+    user_suite.read_suite(config.data)
     return config
 
 

@@ -11,6 +11,7 @@ from flows.commands.arguments import Assignments
 from flows.lazy_imports import lazy_imports
 
 with lazy_imports():
+    import tasks.data.expectations.verdict as verdict
     import tasks.settings.reading as settings
     import tasks.settings.template as template
 
@@ -22,6 +23,14 @@ def config(
     ] = None,
     full: Annotated[
         bool, typer.Option("--full", help="Also show every field that is not set, as a comment with its default.")
+    ] = False,
+    expectations: Annotated[
+        bool,
+        typer.Option(
+            "--expectations",
+            help="Print what is expected of the data by default in place of that, as a suite in Great Expectations' "
+            "format: a start for data.expectations.",
+        ),
     ] = False,
     assignments: Assignments = None,
 ) -> None:
@@ -36,4 +45,7 @@ def config(
         if configuration is None
         else settings.load_configuration(configuration, assigned)
     )
-    print(template.render_configuration(found, full), end="")
+    if expectations:
+        print(verdict.render_default_suite(found.data))
+    else:
+        print(template.render_configuration(found, full), end="")

@@ -33,22 +33,22 @@ from storage.objects.digests import canonical_json, digest_of, sha256_of_file
 from storage.objects.store import Store
 from tasks.configuration import DataConfig
 from tasks.data.class_order import find_prepared, with_class_order
-from tasks.data.contract.default_suite import default_suite
-from tasks.data.contract.measures import Measures, measure_data
-from tasks.data.contract.result import CONTRACT_FILE, find_contract_result, sum_up
-from tasks.data.contract.verdict import give_verdict
+from tasks.data.contract.result import CONTRACT_FILE, find_contract_result
+from tasks.data.contract.sampled import sampled_columns
 from tasks.data.contract.violations import require_rules_kept
 from tasks.data.database import open_database
+from tasks.data.expectations.background import Validation
+from tasks.data.expectations.drift import Described
 from tasks.data.failures import blamed_on_changes, explained_failures
 from tasks.data.identity.copies import require_no_copies
 from tasks.data.identity.fingerprints import ensure_unchanged, fingerprint_files, read_inputs
 from tasks.data.identity.identities import identities_of, keep_identities
 from tasks.data.labels import are_booleans_words
 from tasks.data.listing import describe_source, list_source
-from tasks.data.progress import OnProgress, RunPart, run_plainly
+from tasks.data.progress import OnContract, OnProgress, RunPart, ignore_contract, run_plainly
 from tasks.data.readers.check import check_columns
 from tasks.data.readers.conversion import require_one_kind_of_times, require_readable
-from tasks.data.remarks.said import SHARED_TEXTS, measure_remarks
+from tasks.data.remarks.said import measure_remarks
 from tasks.data.sources.columns import SourceTable, inspect_files
 from tasks.data.sources.formats import PARQUET, format_of
 from tasks.data.sources.source_file import SourceFile
@@ -75,7 +75,7 @@ SMALL_SOURCE_BYTES = 64 << 20
 # Counted up whenever units leave something else: what an earlier version kept is not used then.
 UNITS_FORMAT = 14
 INTERRUPT_SECONDS = 0.1
-Statistics = tuple[Dealt, list[NumericColumn], list[CategoricalColumn], Measures]
+Statistics = tuple[Dealt, list[NumericColumn], list[CategoricalColumn]]
 LIBRARIES = ("duckdb", "pyarrow", "tokenizers", "great-expectations", "numpy")
 
 
@@ -87,16 +87,19 @@ def prepare_dataset(
     run_part: RunPart = run_plainly,
     engine: Engine | None = None,
     cache: Path | None = None,
+    reference: Described | None = None,
+    on_contract: OnContract = ignore_contract,
 ) -> DatasetManifest:
     """The published data set for this configuration and these files: the one that is there, or a new one.
 
     `on_progress` is told a phase (fingerprint, read, check, learn, tokenise or deal, shard) and the share of it that is
     done; `run_part` runs the parts, one after the other, and `engine` the units of a part where there is much to do:
-    this process by default. `cache` is where processes elsewhere keep copies of what is in a bucket. Raises
-    `ConfigurationError` or `ContractError` for what the user can put right, `StoreError` for a full disk or store, or a
-    bucket that cannot be read.
+    this process by default. `cache` is where processes elsewhere keep copies of what is in a bucket. Drift is that from
+    `reference`, and `on_contract` is told all that was found of the data's contract. Raises `ConfigurationError` or
+    `ContractError` for what the user can put right, `StoreError` for a full disk or store, or a bucket that cannot be
+    read.
     """
-    listed_at = time.time()
+    listed_at, validation = time.time(), Validation(config, reference)
     files, left_out = list_source(config)
     with blamed_on_changes(files):
         table: SourceTable | None = None
@@ -109,16 +112,18 @@ def prepare_dataset(
         identities = identities_of(files, fingerprints, listed_at)
         inputs = read_inputs(config, files, fingerprints)
         manifest = find_prepared(store, inputs, config)
-        if manifest is not None:
-            contract = find_contract_result(store, manifest)
+        contract = None if manifest is None else find_contract_result(store, manifest)
+        if manifest is not None and validation.has_covered(contract):
             in_splits = sum(split.num_rows for split in manifest.splits.values())
             announce(describe_source(files, contract["rows"] if contract else in_splits, left_out))
         else:
+            validation.require_valid()
             with working_folder(scratch) as folder, explained_failures(config, scratch):
                 place, address = _open(config, store, scratch, folder, inputs, files, cache)
-                place = replace(place, on_progress=on_progress)
-                preparation = Preparation(place, address, inputs, on_progress, run_part, engine or OneByOne(), left_out)
+                place, engine = replace(place, on_progress=on_progress), engine or OneByOne()
+                preparation = Preparation(place, address, inputs, on_progress, run_part, engine, left_out, validation)
                 manifest = preparation.run(table)
+    on_contract(validation.found_of(manifest, store))
     keep_identities(store, manifest.digest, identities)
     return manifest
 
@@ -136,7 +141,7 @@ def _open(
     if sum(file.num_bytes for file in files) < SMALL_SOURCE_BYTES:
         return Place(config, store, FolderArea(folder / "units"), folder, folder / "source", files), None
     decides = {"inputs": inputs, "versions": _versions(), "format": UNITS_FORMAT, "piece": bytes_of_piece(config)}
-    decides["boolean_labels"] = are_booleans_words(config)
+    decides |= {"boolean_labels": are_booleans_words(config), "sampled": [*sampled_columns(config)]}
     address = Address(config.model_dump_json(), store.address, cache, digest_of(decides), scratch)
     return Place(config, store, StoreArea(store, address.area), folder, address.brought, files), address
 
@@ -160,6 +165,7 @@ class Preparation:
         run_part: RunPart,
         engine: Engine,
         left_out: Sequence[str] = (),
+        validation: Validation | None = None,
     ) -> None:
         self.place = place
         self.address = address
@@ -170,9 +176,8 @@ class Preparation:
         self.engine = engine
         self.left_out = left_out  # what is beside the files and is not read
         self.bytes_per_row = 0.0
-        self.remarks: Record = {}
         self.measuring: Future[tuple[Statistics, str]] | None = None
-        self.validating: Future[Record] | None = None
+        self.validation = validation or Validation(place.config)
 
     @property
     def digest(self) -> str:
@@ -195,7 +200,7 @@ class Preparation:
             # Another process may have prepared the same and, once it was published, removed what both had kept: files
             # under this one's hands too.
             published = find_prepared(self.place.store, inputs, self.config)
-            if published is None:
+            if published is None or self.validation.is_owed:
                 raise
             remove_area(self.place.store, self.address.area)
             return published
@@ -206,14 +211,18 @@ class Preparation:
         if table is None:
             table = self.run_part("read", self.read)
         self.cut(table)
-        dealt, numeric, categorical, measures = self._look_at_all_rows()
-        self.validating = validating = _begin_to_validate(measures, self.config)
+        dealt, numeric, categorical = self._look_at_all_rows()
+        self.validation.begin()
         self.inputs = with_class_order(self.inputs, dealt.classes, self.config)
+        published = find_dataset(self.place.store, self.digest)
+        if published is not None:  # by another process, or before the user's suite was given
+            self.run_part("expectations", self.validation.wait)
+            return self._leave_to(published)
         vocabulary_size = self.config.vocabulary_size
         if self.config.text:
             vocabulary_size = self.run_part("tokenise", lambda: self._learn_tokens(dealt))
         buckets = self.run_part("deal", lambda: self.deal(dealt, numeric, categorical))
-        contract = self.run_part("expectations", lambda: self._await_verdict(validating))
+        contract = self.run_part("expectations", self.validation.wait)
         published = find_dataset(self.place.store, self.digest)
         if published is not None:
             return self._leave_to(published)
@@ -286,16 +295,13 @@ class Preparation:
 
     def _measure(self, connection: duckdb.DuckDBPyConnection) -> tuple[Statistics, str]:
         dealt = deal_samples(connection, self.place.rows_of, self.config)
-        self.remarks = measure_remarks(connection, dealt, self.config)
+        remarks = measure_remarks(connection, dealt, self.config)
         numeric = measure_numeric(connection, self.config)
         categorical = measure_categorical(connection, self.config)
-        measures = measure_data(connection, dealt, categorical, self.remarks[SHARED_TEXTS], self.config)
+        num_rows = self.place.rows_of.num_rows_total
+        self.validation.measure(connection, dealt, numeric, categorical, remarks, num_rows)
         rows = ", ".join(f"{count:,} {name}" for name, count in zip(SPLITS, dealt.num_rows, strict=True))
-        return (dealt, numeric, categorical, measures), f"Samples: {rows}; {len(dealt.classes)} classes."
-
-    def _await_verdict(self, validating: Future[Record]) -> tuple[Record, str]:
-        contract = {"rows": self.place.rows_of.num_rows_total} | validating.result() | self.remarks
-        return contract, sum_up(contract)
+        return (dealt, numeric, categorical), f"Samples: {rows}; {len(dealt.classes)} classes."
 
     @contextlib.contextmanager
     def database(self, name: str) -> Iterator[duckdb.DuckDBPyConnection]:
@@ -355,8 +361,7 @@ class Preparation:
         def note() -> None:
             nonlocal num_done
             num_done += 1
-            if self.validating is not None and self.validating.done():
-                self.validating.result()  # what is not met ends the preparation now
+            self.validation.raise_what_failed()
             if self.on_progress is not None:
                 self.on_progress(phase, num_done / num_units)
 
@@ -388,11 +393,3 @@ class Preparation:
             remove_area(store, self.address.area)
             shutil.rmtree(self.place.brought, ignore_errors=True)
         return published
-
-
-def _begin_to_validate(measures: Measures, config: DataConfig) -> Future[Record]:
-    """Great Expectations takes seconds to load: beside the parts that follow."""
-    beside = ThreadPoolExecutor(1, "expectations")
-    validating = beside.submit(give_verdict, default_suite(config), measures)
-    beside.shutdown(wait=False)
-    return validating

@@ -4,9 +4,10 @@ How far: a phase, and the share of it that is done, from 0 to 1.
 """
 
 from collections.abc import Callable
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 OnProgress = Callable[[str, float], None]
+OnContract = Callable[[dict[str, Any] | None], object]
 Value = TypeVar("Value")
 
 
@@ -19,3 +20,7 @@ class RunPart(Protocol):
 def run_plainly(name: str, work: Callable[[], tuple[Value, str]]) -> Value:
     """Just that."""
     return work()[0]
+
+
+def ignore_contract(contract: dict[str, Any] | None) -> None:
+    """For who does not show what was found of the data's contract."""

@@ -98,7 +98,7 @@ def prepare_table(
 def _as_trained(config: DataConfig, dataset: DatasetManifest, labels: Sequence[str]) -> DataConfig:
     """What the model is fixed to; and any share of missing values is an input to it."""
     limits: dict[str, Any] = {"classes": list(dict.fromkeys(labels)), "class_names": None}
-    limits |= {"max_tokens": dataset.max_tokens, "max_missing_fraction": 1.0}
+    limits |= {"max_tokens": dataset.max_tokens, "max_missing_fraction": 1.0, "expectations": None}
     if dataset.tokenizer is None:
         limits["vocabulary_size"] = dataset.vocabulary_size
     return config.model_copy(update=limits)

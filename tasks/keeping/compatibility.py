@@ -25,6 +25,7 @@ CHANGEABLE = (
     "data.split.validation_source",  # so it does for these
     "data.split.test_source",
     "data.memory_limit",
+    "data.expectations",  # they are of data that are still to be prepared
     "prepare",
     "train.steps",
     "train.epochs",

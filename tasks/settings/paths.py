@@ -14,6 +14,7 @@ PATH_KEYS = (
     ("store",),
     ("scratch",),
     ("data", "source"),
+    ("data", "expectations"),
     ("data", "split", "validation_source"),
     ("data", "split", "test_source"),
     ("train", "start_from"),

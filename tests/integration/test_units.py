@@ -37,7 +37,7 @@ from tests.helpers.parquet import (
 METADATA: dict[str, Any] = {"numeric": ["length", "score"], "categorical": ["region"]}
 CHECKED = ["-extract.parquet", "-sample.parquet", ".places"]  # what the unit leaves of a piece
 KINDS = ["text", "tokens", "csv", "row numbers", "hidden row numbers"]
-# Each kill is a process that loads Great Expectations. In this process all kinds are broken off, in the test before it.
+# Each kill is a process that loads all libraries. In this process all kinds are broken off, in the test before it.
 KILLED_KINDS = [kind if kind == "tokens" else pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS]
 
 

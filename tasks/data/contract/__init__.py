@@ -1,1 +1,1 @@
-"""The contract that the user's data must keep: its rules, what was measured, the judge, and the result that is kept."""
+"""The contract of the user's data: rules for every row, what the rows do, and what was found."""

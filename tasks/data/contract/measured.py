@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from tasks.configuration import DataConfig
 from tasks.data.contract.rules import Rule, kept_tokens_sql, row_rules
+from tasks.data.contract.sampled import LENGTH, sampled_sql
 from tasks.data.database import HASH_VALUES, place_sql
 from tasks.data.sources.columns import SourceTable, Stretch, only_row, samples_sql
 from tasks.data.sources.encoding import require_utf8
@@ -40,9 +41,9 @@ def measure(
 ) -> tuple[Measured, pa.Table, pa.Table | None]:
     """Measure a stretch; what was found, the sample of its rows, and all its rows with the tokens that training sees.
 
-    The sample has `length`: of a text in characters, of token input in tokens. The rows have `columns` and `tokens`;
-    they are None where a row may break a rule about tokens. Raises `ContractError` for a file that cannot be read to
-    its end.
+    The sample has `LENGTH`, of a text in characters, of token input in tokens, and `sampled_columns`. The rows have
+    `columns` and `tokens`; they are None where a row may break a rule about tokens. Raises `ContractError` for a file
+    that cannot be read to its end.
     """
     rules, rows = row_rules(config), samples_sql(table, config, stretch)
     try:
@@ -51,12 +52,12 @@ def measure(
         if good is None:
             length = "length(text)" if config.text else f"len({kept_tokens_sql(config)})"
             num_rows, num_text_bytes, found = _count(connection, f"({rows})", rules, config)
-            sample = _sample(connection, f"({rows})", place_sql(config), length, table)
+            sample = _sample(connection, f"({rows})", place_sql(config), length, table, config)
         else:
             others = [rule for rule in rules if rule.column not in _token_columns(config)]
             connection.register("read", good)
             num_rows, num_text_bytes, found = _count(connection, "read", others, config)
-            sample = _sample(connection, "read", "place", "len(tokens)", table)
+            sample = _sample(connection, "read", "place", "len(tokens)", table, config)
             connection.unregister("read")
         counts = [found.get(rule.name, 0) for rule in rules]
         examples = [_examples(connection, rows, rule, config) if found.get(rule.name) else [] for rule in rules]
@@ -74,11 +75,14 @@ def measure(
     return Measured(stretch.file_index, num_rows, num_text_bytes, counts, examples), sample, good
 
 
-def _sample(connection: duckdb.DuckDBPyConnection, rows: str, place: str, length: str, table: SourceTable) -> pa.Table:
+def _sample(
+    connection: duckdb.DuckDBPyConnection, rows: str, place: str, length: str, table: SourceTable, config: DataConfig
+) -> pa.Table:
     """The sample's rows: a row is in it or not by its place in the order alone, so its size is right on average."""
     share = min(1.0, SAMPLE_ROWS / table.num_rows_total)
     chosen = f"{place} <= {int(share * (HASH_VALUES - 1))}"
-    return connection.sql(f"SELECT ({length})::BIGINT AS length FROM {rows} WHERE {chosen}").to_arrow_table()
+    columns = f"({length})::BIGINT AS {LENGTH}{sampled_sql(config)}"
+    return connection.sql(f"SELECT {columns} FROM {rows} WHERE {chosen}").to_arrow_table()
 
 
 def _count(

@@ -4,16 +4,18 @@ Invariant: the file is the same bytes for the same data, as all files of a data 
 """
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from storage.datasets import DatasetManifest, read_dataset_file
 from storage.objects.store import Store
-from tasks.data.contract.verdict import CRITICAL, WARNING
 from tasks.pages.markdown import markdown_table
 from tasks.pages.tables import Cell, Kind, Table
 from tasks.pages.words import count_of
 
 CONTRACT_FILE = "contract.json"
+# Severities of an expectation: what keeps a data set from being published, and what is reported.
+CRITICAL, WARNING = "critical", "warning"
 UNMET = {CRITICAL: "not met", WARNING: "not met: a warning"}
 COLUMNS: list[tuple[str, Kind]] = [(name, "text") for name in ("what", "expected", "found", "verdict", "expectation")]
 
@@ -30,6 +32,16 @@ def sum_up(result: dict[str, Any]) -> str:
     """One sentence."""
     num_met = sum(found["met"] for found in result["results"])
     return f"{num_met:,} of {count_of(len(result['results']), 'expectation')} met by {result['rows']:,} rows."
+
+
+def describe_unmet(contract: Mapping[str, Any]) -> list[str]:
+    """A sentence for each expectation of severity "warning" that is not met."""
+    return [
+        f"Not as expected: {found['description']}: {found['found']}, expected {found['expected']}."
+        + (f" {found['notes']}" if found["notes"] else "")
+        for found in contract.get("results", [])
+        if found["severity"] == WARNING and not found["met"]
+    ]
 
 
 def render_markdown(dataset: DatasetManifest, result: dict[str, Any]) -> str:
@@ -58,4 +70,5 @@ def _verdict(found: dict[str, Any]) -> str:
 
 
 def _asked(found: dict[str, Any]) -> str:
-    return f"{found['type']} of {found['of']}"
+    own = ", of data.expectations" if found["suite"] == "own" else ""
+    return f"{found['type']} of {found['of']}{own}"

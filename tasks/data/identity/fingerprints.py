@@ -30,7 +30,7 @@ INPUTS_FORMAT = 3
 # The order of the classes, and what booleans are, is an input where it decides something: `tasks.data.class_order`.
 # Which split a file is for stands beside its name and its hash.
 NOT_AN_INPUT: dict[str, Any] = {
-    **dict.fromkeys(("source", "memory_limit", "class_order", "boolean_labels"), True),
+    **dict.fromkeys(("source", "expectations", "memory_limit", "class_order", "boolean_labels"), True),
     "split": {"validation_source": True, "test_source": True},
 }
 

@@ -9,7 +9,7 @@ import duckdb
 
 from storage.datasets import DatasetManifest
 from tasks.configuration import DataConfig
-from tasks.data.contract.verdict import describe_unmet
+from tasks.data.contract.result import describe_unmet
 from tasks.data.labels import name_of
 from tasks.data.rare_classes import Counts
 from tasks.data.remarks.alike_labels import describe_alike, find_alike

@@ -35,6 +35,7 @@ README = Path(__file__).parents[3] / "tasks" / "README.md"
 # A change for each of the fields that may change.
 CHANGES = (
     "store=elsewhere", "scratch=/fast", "data.source=moved", "data.memory_limit=1GB", "train.steps=5000",
+    "data.expectations=suite",
     "train.epochs=3", "train.device=cpu", "prepare.workers=3", "train.ranks=2", "train.patience=3",
     "train.share_gpus=true", "validation.every_steps=7", "validation.batch_size=3", "checkpoint.every_steps=9",
     "checkpoint.every_seconds=60", "checkpoint.keep=5",

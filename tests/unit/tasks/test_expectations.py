@@ -9,10 +9,9 @@ from storage.datasets import DatasetManifest
 from storage.errors import ContractError
 from storage.objects.local_store import LocalStore
 from tasks.configuration import DataConfig
-from tasks.data.contract.default_suite import default_suite
-from tasks.data.contract.measures import Measure
-from tasks.data.contract.result import find_contract_result, render_markdown
-from tasks.data.contract.verdict import describe_unmet, give_verdict
+from tasks.data.contract.result import describe_unmet, find_contract_result, render_markdown
+from tasks.data.expectations.measures import Measure
+from tasks.data.expectations.verdict import give_verdict
 from tasks.data.pipeline import prepare_dataset
 from tests.helpers.parquet import text_columns, text_config, token_columns, token_config, write_parquet
 
@@ -78,7 +77,7 @@ def test_missing_metadata_are_bounded_over_all_files_together(tmp_path: Path, nu
 def test_a_warning_keeps_nothing_from_being_published_and_is_one_sentence() -> None:
     config = text_config("a.parquet", **METADATA)
     measures = {"missing_share.region": Measure(0.1), "class_share.largest": Measure(0.995, "'a' in 995 of 1,000 rows")}
-    contract = give_verdict(default_suite(config), measures)
+    contract = give_verdict(config, measures)
     assert [found["of"] for found in contract["results"]] == ["missing_share.region", "class_share.largest"]
     assert describe_unmet(contract) == [
         "Not as expected: rows of the most frequent class: 'a' in 995 of 1,000 rows, expected at most 99.0%. "

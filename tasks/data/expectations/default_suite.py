@@ -4,13 +4,11 @@ Invariant: plain values, as they stand in a suite's JSON. Only an expectation of
 from being published; "warning" is reported, "info" is listed.
 """
 
-from typing import Any
-
 from tasks.configuration import DataConfig
+from tasks.data.expectations.user_suite import Expectation
 from tasks.data.remarks.shared_texts import WARN_SHARE
 from tasks.data.statistics import MAX_CATEGORIES
 
-Expectation = dict[str, Any]
 MEASURED_SPLITS = ("validation", "test")
 FEWEST_ROWS_MEASURED = 100
 

@@ -11,6 +11,7 @@ import duckdb
 
 from storage.datasets import SPLITS, CategoricalColumn
 from tasks.configuration import DataConfig
+from tasks.data.contract.sampled import LENGTH
 from tasks.data.labels import name_of
 from tasks.data.sources.columns import only_row
 from tasks.data.split import TRAIN, Dealt
@@ -24,8 +25,11 @@ class Measure(NamedTuple):
 
 
 Measures = dict[str, Measure]
-# Measures that are a share of rows, by how their names begin.
-SHARES = ("missing_share.", "class_share.", "repeated_texts.")
+# Measures that are shares, by how their names begin.
+SHARES = (
+    *("missing_share.", "class_share.", "repeated_texts."),
+    *("drift.labels", "drift.missing_share.", "drift.new_categories."),
+)
 
 
 def measure_data(
@@ -58,8 +62,8 @@ def _of_classes(dealt: Dealt, config: DataConfig) -> Measures:
 
 
 def _of_lengths(connection: duckdb.DuckDBPyConnection) -> Measures:
-    quantiles = ", ".join(f"quantile_disc(length, {share})" for share in (0.5, 0.99))
-    found = only_row(connection, f"SELECT {quantiles}, max(length) FROM sampled")
+    quantiles = ", ".join(f"quantile_disc({LENGTH}, {share})" for share in (0.5, 0.99))
+    found = only_row(connection, f"SELECT {quantiles}, max({LENGTH}) FROM sampled")
     names = ("length.median", "length.p99", "length.longest")
     return {name: Measure(value) for name, value in zip(names, found, strict=True) if value is not None}
 

@@ -1,0 +1,33 @@
+"""The columns of the sample of a source's rows, which only a user's own suite of expectations needs.
+
+Invariant: they have the names that the user gave them; all but the length of the text or the tokens.
+"""
+
+from tasks.configuration import DataConfig
+from tasks.data.sources.columns import identifier
+
+# What the ids are called where no column has them.
+ROW_ID = "file:row"
+# The column of the sample that is none of the user's.
+LENGTH = '"length of the text or tokens"'
+# So many characters of a text are in the sample.
+TEXT_CHARACTERS = 10_000
+
+
+def sampled_columns(config: DataConfig) -> dict[str, str]:
+    """The columns of the sample by the user's names, each with its SQL over `samples_sql`; none without a suite."""
+    if config.expectations is None:
+        return {}
+    columns = {config.id or ROW_ID: "id", config.label: "label"}
+    columns |= {config.text: f"left(text, {TEXT_CHARACTERS})"} if config.text else {}
+    given = [(name, f"n{i}") for i, name in enumerate(config.numeric)]
+    given += [(name, f"c{i}") for i, name in enumerate(config.categorical)]
+    given += [(config.split.column, "CAST(split_key AS VARCHAR)")] if config.split.column else []
+    for name, sql in given:
+        columns.setdefault(name, sql)
+    return columns
+
+
+def sampled_sql(config: DataConfig) -> str:
+    """SQL of these columns, to be added behind others."""
+    return "".join(f", {sql} AS {identifier(name)}" for name, sql in sampled_columns(config).items())

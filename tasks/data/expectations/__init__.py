@@ -1,0 +1,1 @@
+"""What is expected of a data set as a whole: its measures, suites of expectations, drift, and the verdict."""

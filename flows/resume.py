@@ -18,7 +18,7 @@ from storage.objects.addresses import open_store, require_run_name
 from storage.runs.manifest import Manifest
 from storage.runs.run_state import RunState
 from tasks.configuration import RunConfig
-from tasks.keeping.compatibility import as_begun, describe_changes, in_words_of_now, read_stored, require_compatible
+from tasks.keeping.compatibility import as_begun, describe_changes, read_stored, require_compatible
 from tasks.pages.words import duration
 from tasks.places import open_places
 from tasks.reports.rollbacks import describe_rollback
@@ -122,6 +122,6 @@ def load_run_configuration(store: str, run: str, changes: dict[str, int | float 
     """
     require_run_name(run)
     opened = open_store(store)
-    values = in_words_of_now(Manifest(opened, run).load_head().state.config) | {"store": opened.address}
+    values = Manifest(opened, run).load_head().state.config | {"store": opened.address}
     assignments = [f"{field}={value}" for field, value in changes.items() if value is not None]
     return configure(RunConfig, change_values(values, assignments), f"configuration of run {run!r} in {store}")

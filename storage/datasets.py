@@ -14,8 +14,7 @@ from storage.errors import CorruptObjectError, IncompatibleRunError, ObjectExist
 from storage.objects.digests import is_sealed, require_format, seal, sha256_of_bytes
 from storage.objects.store import Store
 
-DATASET_FORMAT = 5
-OLDEST_DATASET_FORMAT = 3  # up to 4 without hashes of row groups; in 3 tokens are lists of 32-bit numbers
+DATASET_FORMAT = 1
 # In the footer of a shard, in its key-value metadata: SHA-256 of the bytes of each row group, as hex digits, in order.
 GROUP_HASHES_KEY = b"holdfast.sha256_of_row_groups"
 MANIFEST_NAME = "dataset.json"
@@ -37,16 +36,18 @@ class _Record(BaseModel):
 
 
 class FileRecord(_Record):
-    """One immutable file: `name` is relative to the data set's folder (or to the source, for an input)."""
+    """One immutable file: `name` is relative to the data set's folder."""
 
     name: str
-    num_rows: int
     num_bytes: int
     sha256: str
-    footer_sha256: str | None = Field(
-        None,
-        description="SHA-256 of a shard's footer, to the end of the file; none in a data set of format 4 or earlier.",
-    )
+
+
+class ShardRecord(FileRecord):
+    """A file with rows."""
+
+    num_rows: int
+    footer_sha256: str = Field(description="SHA-256 of the footer, to the end of the file.")
 
 
 class SplitRecord(_Record):
@@ -54,11 +55,10 @@ class SplitRecord(_Record):
 
     num_rows: int
     num_tokens: int
-    shards: list[FileRecord]
+    shards: list[ShardRecord]
     class_counts: list[int] | None = Field(
         None,
-        exclude_if=lambda value: value is None,
-        description="Rows of each of the target's classes; None in a data set of a version that did not keep them.",
+        description="Rows of each of the target's classes; None in a table on which a run's model is evaluated.",
     )
 
 
@@ -109,8 +109,8 @@ class DatasetManifest(_Record):
     tokenizer: FileRecord | None = Field(description="tokenizer.json of `tokenizers`; none for token input.")
     contract: FileRecord | None = Field(
         None,
-        description="contract.json: what is expected of the data, and what was found; none in a data set from before "
-        "it was kept.",
+        description="contract.json: what is expected of the data, and what was found; None in a table on which a run's "
+        "model is evaluated.",
     )
 
 
@@ -149,12 +149,6 @@ def find_dataset(store: Store, digest: str, sha256: str | None = None) -> Datase
         manifest = DatasetManifest.model_validate(content)
     except (ValueError, AttributeError) as error:
         raise CorruptObjectError(f"{store.address}/{key} cannot be read: it is damaged. {MANIFEST_ADVICE}") from error
-    if manifest.format < OLDEST_DATASET_FORMAT:
-        raise IncompatibleRunError(
-            f"The data set {digest} has format {manifest.format}, this version of Holdfast reads "
-            f"{OLDEST_DATASET_FORMAT} to {DATASET_FORMAT}. Go on with its runs in the version that prepared it; a new "
-            "run prepares the data again. Nothing was changed."
-        )
     if not is_sealed(data, SEAL_FIELD):
         raise CorruptObjectError(f"{store.address}/{key} was changed after it was written. {MANIFEST_ADVICE}")
     if sha256 is not None:

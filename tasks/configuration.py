@@ -6,7 +6,7 @@ Invariant: a `RunConfig` that was built is consistent in itself; what it says ab
 from collections import Counter
 from typing import Any, Literal
 
-from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from storage.objects.addresses import MAX_RUN_NAME_CHARACTERS, RUN_NAME_PATTERN
 from tasks.launching.configuration import ClusterConfig
@@ -53,25 +53,15 @@ class DataConfig(ConfigModel):
     kind: Literal["multiclass", "binary"] = Field(description="What is predicted.")
     classes: list[str] | None = Field(
         None,
-        description="All labels, in the order of the model's outputs. Default: the labels of the data, in the order "
-        "that class_order names; for a binary target 0 and 1, or false and true.",
+        description="All labels, in the order of the model's outputs; booleans are 1 and 0 if these are the labels. "
+        "Default: the labels of the data in natural order, numbers by value, also those within a text, so level 2 "
+        "comes before level 10; for a binary target 0 and 1, or false and true, which booleans are called.",
     )
     class_names: list[str] | dict[str, str] | None = Field(
         None,
         description="What the classes are called, where the labels in the data are codes: the names of 0, 1, 2 and so "
         'on, as ["world", "sports"], or of each code, as {1 = "world", 2 = "sports"}, in the order of the model\'s '
         "outputs. A label without a name is an error. Not with classes. Default: a class is called what its label is.",
-    )
-    boolean_labels: Literal["words", "numbers"] | None = Field(
-        None,
-        description="What booleans are as labels, where neither classes nor class_names says it. words: true and "
-        "false. numbers: 1 and 0. Default: words; numbers for a run that was begun by a version without this field.",
-    )
-    class_order: Literal["natural", "text"] | None = Field(
-        None,
-        description="Order of the labels where classes is not given. natural: numbers by value, also those within a "
-        "text, so level 2 comes before level 10. text: whole numbers by value, all else character by character. "
-        "Default: natural; text for a run that was begun by a version without this field.",
     )
     rare_classes: Literal["error", "drop", "other"] = Field(
         "error",
@@ -123,13 +113,6 @@ class DataConfig(ConfigModel):
         if value != UNLIMITED and not value.strip()[:1].isdigit():
             raise ValueError(f"must be a size like '2GB' or '512MB', or '{UNLIMITED}' for no limit")
         return value
-
-    @model_serializer(mode="wrap")
-    def _only_what_decides(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Without what is not used: so a data set and a run of an earlier version are written as they were."""
-        unused = ["rare_classes"] if self.rare_classes == "error" else []
-        unused += ["class_names"] if self.class_names is None else []
-        return {name: value for name, value in write(self).items() if name not in unused}
 
     @model_validator(mode="after")
     def _names_make_sense(self) -> "DataConfig":

@@ -7,7 +7,7 @@ one that is kept then; and whoever evaluates holds the run's lease, so nobody do
 from functools import partial
 
 from storage.checkpoints.checkpoints import verify_checkpoint
-from storage.checkpoints.results import find_calibration, find_evaluation
+from storage.checkpoints.results import find_evaluation
 from storage.errors import CheckpointUnusableError, SegmentFailedError
 from storage.objects.addresses import run_address
 from storage.runs.holders import this_process
@@ -90,12 +90,8 @@ def _with_sound_best(places: RunPlaces, state: RunState, judge: Judge) -> RunSta
 
 
 def _is_evaluated(places: RunPlaces, state: RunState) -> bool:
-    """With all that an evaluation leaves: that of the best one may be by an earlier version, without a calibration."""
     best = find_best(state)
-    has_best = best is None or best == state.promoted or find_calibration(places.store, best) is not None
-    return has_best and all(
-        find_evaluation(places.store, record) for record in (state.promoted, best or state.promoted)
-    )
+    return all(find_evaluation(places.store, record) for record in (state.promoted, best or state.promoted))
 
 
 def _find_metrics(places: RunPlaces, record: CheckpointRecord) -> dict[str, MetricValue]:

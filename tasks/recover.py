@@ -6,26 +6,19 @@ ranks are started with it.
 
 import time
 
-from storage.datasets import DatasetManifest, dataset_sha256
+from storage.datasets import DatasetManifest, dataset_sha256, load_dataset
 from storage.errors import IncompatibleRunError
 from storage.runs.run_records import ByRows, StartRecord
 from storage.runs.run_state import RunState
 from storage.runs.transitions import reconfigure
-from tasks.configuration import UNLIMITED, RunConfig
+from tasks.configuration import RunConfig
 from tasks.keeping.adapting import adapt
 from tasks.keeping.by_rows import describe_by_rows, resolve_by_rows
-from tasks.keeping.compatibility import (
-    as_begun,
-    describe_changes,
-    has_no_limit_of_before,
-    read_stored,
-    require_compatible,
-)
+from tasks.keeping.compatibility import as_begun, describe_changes, read_stored, require_compatible
 from tasks.pages.words import how_far
 from tasks.places import RunPlaces, open_places
 from tasks.promote import promote
 from tasks.retrying import Patience
-from tasks.running.pinning import pin_if_older, require_pinned_dataset
 from tasks.running.refused import judge_again
 from tasks.running.settle import recover_run
 from tasks.step import step
@@ -51,8 +44,8 @@ def _take_up(config: RunConfig, dataset: DatasetManifest, places: RunPlaces) -> 
     # Somebody else may have begun it, or gone on with it, since the data were prepared.
     require_compatible(head.state, config)
     _require_same_dataset(head.state, dataset)
-    require_pinned_dataset(places, head.state)
-    state = pin_if_older(places, recover_run(config, places, promote))
+    load_dataset(places.store, head.state.dataset_digest, head.state.dataset_sha256)  # or one that was prepared again
+    state = recover_run(config, places, promote)
     if state.lease is not None:
         return state, "Its ranks work on in a job of the cluster."
     config = adapt(config, places, state)
@@ -108,8 +101,6 @@ def _describe(state: RunState) -> str:
 
 
 def _announce_changes(state: RunState, config: RunConfig) -> None:
-    if has_no_limit_of_before(state.config):
-        announce(f"The run's data.memory_limit meant no limit in earlier versions; now it is written {UNLIMITED!r}.")
     for field, text in describe_changes(read_stored(state.config), config.model_dump(mode="json")).items():
         announce(f"Configuration changed: {text}.")
         if field in ("train.ranks", "train.share_gpus") and config.train.sum == "fast" and state.promoted is not None:

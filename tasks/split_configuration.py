@@ -81,13 +81,12 @@ class SplitConfig(ConfigModel):
 
     @model_serializer(mode="wrap")
     def _only_what_decides(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Without what is not used: so a data set and a run of an earlier version are written as they were."""
-        unused = [f"{split}_values" for split in USUAL_SPLIT_NAMES if self.values_of(split) is None]
-        for split in ("validation", "test"):
-            has_source = self.source_of(split) is not None
-            unused += [] if has_source else [f"{split}_source"]
-            unused += [f"{split}_fraction"] if has_source or self.by == "given" else []
+        """Without fractions that are not used: read again, one that is set would be refused."""
+        unused = [f"{split}_fraction" for split in ("validation", "test") if self._is_fraction_unused(split)]
         return {name: value for name, value in write(self).items() if name not in unused}
+
+    def _is_fraction_unused(self, split: str) -> bool:
+        return self.by == "given" or self.source_of(split) is not None
 
     @model_validator(mode="after")
     def _column_is_named(self) -> "SplitConfig":

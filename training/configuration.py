@@ -13,7 +13,6 @@ from storage.runs.retention import RetentionPolicy
 # No more training than this may hang on one save, whatever a step takes.
 LONGEST_EVERY_SECONDS = 900.0
 # A new run fills its leaves so well unless it says how well.
-PADDING_EFFICIENCY = 0.97
 # What a field shows in the template where it is not set.
 BY_ROWS: dict[str, JsonValue] = {"by_rows": True}
 # A run whose steps are given is validated so often unless it says how often, but a long one not more rarely than this.
@@ -65,7 +64,6 @@ class TrainConfig(ConfigModel):
         None,
         gt=0,
         le=1e6,
-        exclude_if=lambda value: value is None,
         description="How often the run goes through the training rows. Give this or steps, into which it is turned "
         "when the run begins.",
     )
@@ -76,14 +74,13 @@ class TrainConfig(ConfigModel):
         description="Parts a batch is cut into; each is one forward and backward pass. A rank accumulates the "
         "gradients of its leaves, so this is also the largest possible number of ranks.",
     )
-    padding_efficiency: float | None = Field(
-        None,
+    padding_efficiency: float = Field(
+        0.97,
         ge=0,
         le=1,
         description="Lowest share of real tokens among the computed ones, padding included, in each batch. The samples "
         "of a leaf stand in groups by length, and each group is padded to its longest sample: more groups, less "
-        "padding. 0: each leaf is padded to its longest sample and to a multiple of 8. Default: "
-        f"{PADDING_EFFICIENCY}; 0 for a run that was begun by a version without this field.",
+        "padding. 0: each leaf is padded to its longest sample and to a multiple of 8.",
     )
     ranks: int = Field(1, ge=1, description="Processes on this machine, one per GPU where there are GPUs.")
     sum: Literal["exact", "fast"] = Field(
@@ -154,11 +151,6 @@ class TrainConfig(ConfigModel):
         """The steps of a run that was begun: in its manifest, and in what its ranks are told, they are never open."""
         assert self.steps is not None, "resolved when a run begins"
         return self.steps
-
-    @property
-    def least_padding_efficiency(self) -> float:
-        """What `padding_efficiency` says, or what a new run has where it says nothing; 0 for leaves of one group."""
-        return PADDING_EFFICIENCY if self.padding_efficiency is None else self.padding_efficiency
 
     @model_validator(mode="after")
     def _one_length(self) -> "TrainConfig":

@@ -54,7 +54,7 @@ class SegmentSpec(ConfigModel):
     scratch: str = Field(description="This segment's own folder on local disk.")
     fence: int
     dataset_digest: str
-    dataset_sha256: str | None = Field(None, description="Of its dataset.json: the ranks read no other data set.")
+    dataset_sha256: str = Field(description="Of its dataset.json: the ranks read no other data set.")
     resume: ResumePoint | None
     start: StartPoint | None = Field(None, description="None: the first weights are random ones.")
     best: ResumePoint | None = Field(None, description="Of the run's own evaluation: evaluated too, if it is another.")

@@ -81,8 +81,7 @@ def find_run(text: str, assignments: list[str]) -> tuple[Store, str]:
     if not assignments:
         return store, run
     stored = manifests.Manifest(store, run).load_head().state.config
-    started_with = compatibility.in_words_of_now(stored) | {"store": store.address}
-    values = settings.change_values(started_with, assignments)
+    values = settings.change_values(stored | {"store": store.address}, assignments)
     config = settings.configure(configuration.RunConfig, values, f"configuration of {text}")
     return addresses.open_store(config.store), config.run
 

@@ -26,7 +26,7 @@ from storage.runs.ledger import LedgerPart, require_ledger_to
 from storage.runs.run_records import Record
 from storage.runs.run_state import RollbackRecord
 
-CHECKPOINT_FORMAT = 3
+CHECKPOINT_FORMAT = 1
 INDEX_NAME = "index.json"
 STATE_NAME = "state.json"
 # What the files of tensors are called before they are numbered: model.safetensors, or model-00001-of-00003.safetensors.
@@ -152,7 +152,7 @@ def load_checkpoint(store: Store, path: str, digest: str | None = None) -> Found
     found = sha256_of_bytes(data)
     if digest is not None and found != digest:
         raise CorruptObjectError(f"{key} has SHA-256 {found}, the manifest states {digest}.")
-    require_format(data, CHECKPOINT_FORMAT, f"The checkpoint {path}", oldest=CHECKPOINT_FORMAT)
+    require_format(data, CHECKPOINT_FORMAT, f"The checkpoint {path}")
     try:
         return FoundCheckpoint(path, found, CheckpointIndex.model_validate_json(data))
     except ValidationError as error:

@@ -22,8 +22,8 @@ def read_whole_history(store: Store, state: Mapping[str, Any]) -> dict[str, list
     """Loss curve and validations of a checkpoint's `state.json` from step 0 on. Raises `CorruptObjectError`.
 
     `loss` has points (step, mean loss, learning rate), `gradient_norm` (step, norm before it was clipped), `validation`
-    the metrics of each by step. Of steps that an earlier version made there is no `gradient_norm`.
+    the metrics of each by step.
     """
     parts = [content.entries for content in walk_history(store, newest_part_of(state))][::-1]
     parts.append(state["history"])
-    return {name: [entry for part in parts for entry in part.get(name, [])] for name in ENTRIES}
+    return {name: [entry for part in parts for entry in part[name]] for name in ENTRIES}

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from storage.checkpoints.checkpoints import INDEX_NAME, STATE_NAME, load_checkpoint, read_checkpoint_file
 from storage.checkpoints.history import newest_part_of
-from storage.datasets import DatasetManifest, dataset_key
+from storage.datasets import DatasetManifest, FileRecord, dataset_key
 from storage.errors import CorruptObjectError, ObjectUnreadableError
 from storage.first_weights import START_NAME, read_start
 from storage.objects.history import HistoryPart, read_history_part
@@ -187,7 +187,7 @@ class Rereader:
 
 def promises_of_dataset(dataset: DatasetManifest) -> list[Promise]:
     """What the shards of all splits, the tokenizer and the contract's result must be."""
-    files = [shard for split in dataset.splits.values() for shard in split.shards]
+    files: list[FileRecord] = [shard for split in dataset.splits.values() for shard in split.shards]
     files += [file for file in (dataset.tokenizer, dataset.contract) if file is not None]
     return [Promise(dataset_key(dataset.digest, file.name), file.sha256, file.num_bytes) for file in files]
 

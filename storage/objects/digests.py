@@ -63,23 +63,15 @@ def is_sealed(data: bytes, field: str) -> bool:
         return False
 
 
-def require_format(data: bytes, supported: int, what: str, oldest: int = 1) -> None:
-    """Raise `IncompatibleRunError` if JSON states a later format than `supported`: its writer knew more than we do.
-
-    Likewise for one before `oldest`, which this version cannot read any more.
-    """
+def require_format(data: bytes, supported: int, what: str) -> None:
+    """Raise `IncompatibleRunError` if JSON states another format than `supported`: its writer knew other things."""
     try:
         stated = json.loads(data)["format"]
     except (ValueError, KeyError, TypeError):
         return  # damaged, which the caller finds out and says
-    if isinstance(stated, int) and stated > supported:
+    if isinstance(stated, int) and stated != supported:
         raise IncompatibleRunError(
-            f"{what} has format {stated}, this version of Holdfast reads up to {supported}. "
-            "Use the version that wrote it, or a later one. Nothing was changed."
-        )
-    if isinstance(stated, int) and stated < oldest:
-        raise IncompatibleRunError(
-            f"{what} has format {stated}, this version of Holdfast reads from {oldest} on. "
+            f"{what} has format {stated}, this version of Holdfast reads format {supported}. "
             "Use the version that wrote it. Nothing was changed."
         )
 

@@ -17,7 +17,7 @@ WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 def make_private_folder(path: Path, setting: str) -> None:
     """Make the folder unless it is there. `setting` is what a person sets to have another one.
 
-    One that others may read, as earlier versions made it, is closed to them. Raises `StoreError` for one that is not
+    One that others may read is closed to them. Raises `StoreError` for one that is not
     only this user's, and `OSError` if it cannot be made.
     """
     path.mkdir(mode=PRIVATE_MODE, parents=True, exist_ok=True)

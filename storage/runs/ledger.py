@@ -59,7 +59,6 @@ class LedgerHeader(Record):
     previous: LedgerPart | None = Field(description="The part before; none at step 0.")
     skipped: list[tuple[int, int]] = Field(
         [],
-        exclude_if=lambda value: value == [],
         description="Positions [begin, end) of the run's order that rollbacks left out on the way to these steps.",
     )
 

@@ -31,7 +31,7 @@ from storage.runs.run_state import RunState
 MAX_ATTEMPTS = 20
 # Before each further look at a generation that seems damaged: a bit that flips in memory, or a cache, is no damage.
 LOOK_AGAIN_SECONDS = (0.5, 2.0)
-GENERATION_FORMAT = 3
+GENERATION_FORMAT = 1
 
 
 class Generation(Record):

@@ -49,9 +49,7 @@ class ByRows(Record):
     """What the configuration left open when the run began, and what it became by the number of training rows."""
 
     training_rows: int
-    epochs: float | None = Field(
-        None, exclude_if=lambda value: value is None, description="`train.epochs`, where the configuration gave them."
-    )
+    epochs: float | None = Field(None, description="`train.epochs`, where the configuration gave them.")
     settings: dict[str, int | float] = Field(description="By dotted field of the run's first configuration.")
 
 
@@ -75,24 +73,17 @@ class SetAsideRecord(Record):
     path: str
     reason: str
     set_aside_at: float
-    verdict: Literal["damaged", "unreadable"] = Field(
-        "damaged", exclude_if=lambda value: value == "damaged", description="Unreadable ones are called passed over."
-    )
+    verdict: Literal["damaged", "unreadable"] = Field("damaged", description="Unreadable ones are called passed over.")
     digest: str | None = Field(
         None,
-        exclude_if=lambda value: value is None,
-        description="As the manifest stated it; None: it was never promoted, or set aside before this was kept.",
+        description="As the manifest stated it; None: it was never promoted.",
     )
     num_rollbacks: int = Field(
         0,
-        exclude_if=lambda value: value == 0,
         description="That the run had made: after a further one its steps may be others, and it stands no more.",
     )
     is_given_up: bool = Field(
         False,
-        exclude_if=lambda value: value is False,
         description="A person had the run begin anew at step 0: it stands no more.",
     )
-    is_discarded: bool = Field(
-        False, exclude_if=lambda value: value is False, description="Its files are deleted, or about to be."
-    )
+    is_discarded: bool = Field(False, description="Its files are deleted, or about to be.")

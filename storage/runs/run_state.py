@@ -1,7 +1,6 @@
 """What a run's manifest says at one generation: the whole truth about the run, in one small JSON document.
 
 Invariant: the resume point is `promoted`, and it is the newest entry of `kept`. Everything else explains how it came.
-A field that came later is left out where it has its default: a generation must give the very bytes it was written as.
 """
 
 from typing import Literal
@@ -31,7 +30,6 @@ class JobRecord(Record):
     name: str = Field(description="By which the cluster's controller finds it.")
     nodes: list[str] | None = Field(
         None,
-        exclude_if=lambda value: value is None,
         description="Those that are left of a job that served the segment before. None: all that the job gets.",
     )
 
@@ -44,22 +42,16 @@ class Lease(Record):
     world_size: int
     first_step: int
     taken_at: float = Field(description="Unix time, for people; nothing is decided by it.")
-    planned_steps: int | None = Field(
-        None,
-        exclude_if=lambda value: value is None,
-        description="Steps of the whole run when the segment began: the learning rate falls over so many.",
+    planned_steps: int = Field(
+        description="Steps of the whole run when the segment began: the learning rate falls over so many."
     )
-    work: Literal["train", "evaluate"] = Field(
-        "train", exclude_if=lambda value: value == "train", description="What the ranks of the lease do."
-    )
+    work: Literal["train", "evaluate"] = Field("train", description="What the ranks of the lease do.")
     scratch: str | None = Field(
         None,
-        exclude_if=lambda value: value is None,
         description="Folder of its ranks on the holder's local disk. None: as the configuration's scratch gives it.",
     )
     job: JobRecord | None = Field(
         None,
-        exclude_if=lambda value: value is None,
         description="None: its ranks are processes on the holder's machine.",
     )
 
@@ -83,12 +75,10 @@ class CheckpointRecord(Record):
     promoted_at: float
     metric: MetricValue | None = Field(
         None,
-        exclude_if=lambda value: value is None,
         description="AUC or macro-F1 of the validation made at this step, higher is better; None if none was made.",
     )
     not_finite: NotFiniteMetrics | None = Field(
         None,
-        exclude_if=lambda value: value is None,
         description="Of the last validation up to this step; None if all that it gave is finite.",
     )
 
@@ -99,9 +89,7 @@ class ValidationFigures(Record):
     metric: str = Field(description="auc or macro_f1.")
     value: MetricValue | None = Field(description="None: not defined, an AUC of samples of one class.")
     step: int = Field(description="Where it was made: at the checkpoint's step, or before.")
-    num_without_better: int = Field(
-        0, exclude_if=lambda value: value == 0, description="Validations since the best one, this one included."
-    )
+    num_without_better: int = Field(0, description="Validations since the best one, this one included.")
     best_value: float | None = Field(
         description="Of all validations so far, this one included; None if none gave a finite value."
     )
@@ -130,9 +118,7 @@ class RefusedRecord(Record):
     validation: ValidationFigures
     reason: str
     refused_at: float
-    is_discarded: bool = Field(
-        False, exclude_if=lambda value: value is False, description="Its files are deleted, or about to be."
-    )
+    is_discarded: bool = Field(False, description="Its files are deleted, or about to be.")
 
 
 class SaveFigures(Record):
@@ -182,9 +168,7 @@ class RollbackRecord(Record):
     )
     cause: str
     rolled_back_at: float = Field(description="Unix time, for people; nothing is decided by it.")
-    asked_by: str | None = Field(
-        None, exclude_if=lambda value: value is None, description="Whose request it was; None: divergence's answer."
-    )
+    asked_by: str | None = Field(None, description="Whose request it was; None: divergence's answer.")
 
     @property
     def num_skipped(self) -> int:
@@ -208,26 +192,16 @@ class SegmentRecord(Record):
         False, description="The cause has to be corrected first: trying again would fail in the same way."
     )
     phases: dict[str, float] = Field(description="Seconds per phase: start, restore, train, validate, save.")
-    saves: SaveFigures | None = Field(
-        None, exclude_if=lambda value: value is None, description="None if no outcome was recorded."
-    )
-    throughput: Throughput | None = Field(
-        None, exclude_if=lambda value: value is None, description="None if no step was made, or no outcome recorded."
-    )
-    divergence: Divergence | None = Field(
-        None, exclude_if=lambda value: value is None, description="Of a segment that diverged."
-    )
-    planned_steps: int | None = Field(
-        None, exclude_if=lambda value: value is None, description="As in its lease; None in a run begun before."
-    )
+    saves: SaveFigures | None = Field(None, description="None if no outcome was recorded.")
+    throughput: Throughput | None = Field(None, description="None if no step was made, or no outcome recorded.")
+    divergence: Divergence | None = Field(None, description="Of a segment that diverged.")
+    planned_steps: int = Field(description="As in its lease.")
     is_abandoned: bool = Field(
         False,
-        exclude_if=lambda value: value is False,
         description="Nobody asked it to stop: its supervisor or its launcher was killed, and the ranks saved and left.",
     )
     patience: int | None = Field(
         None,
-        exclude_if=lambda value: value is None,
         description="Of one that completed the run early: after so many validations that were no better.",
     )
 
@@ -243,21 +217,11 @@ class RunState(Record):
     run: str
     created_at: float
     config: dict[str, object] = Field(description="The configuration the run was last continued with.")
-    given: dict[str, GivenValue] = Field(
-        {}, exclude_if=lambda value: value == {}, description="By dotted field of `config`, which has these values."
-    )
-    by_rows: ByRows | None = Field(
-        None, exclude_if=lambda value: value is None, description="None: nothing followed from the number of rows."
-    )
-    start: StartRecord | None = Field(
-        None, exclude_if=lambda value: value is None, description="None: the first weights are random ones."
-    )
+    given: dict[str, GivenValue] = Field({}, description="By dotted field of `config`, which has these values.")
+    by_rows: ByRows | None = Field(None, description="None: nothing followed from the number of rows.")
+    start: StartRecord | None = Field(None, description="None: the first weights are random ones.")
     dataset_digest: str
-    dataset_sha256: str | None = Field(
-        None,
-        exclude_if=lambda value: value is None,
-        description="SHA-256 of the data set's dataset.json; None in a run that began before this was kept.",
-    )
+    dataset_sha256: str = Field(description="SHA-256 of the data set's dataset.json: the run reads no other one.")
     steps_total: int
     lease: Lease | None = None
     promoted: CheckpointRecord | None = None
@@ -265,21 +229,16 @@ class RunState(Record):
     set_aside: list[SetAsideRecord] = Field([], description="Oldest first; damaged, passed over, or given up.")
     refused: list[RefusedRecord] = Field(
         [],
-        exclude_if=lambda value: value == [],
         description="Later than the resume point: the newest one, behind the one whose files it made superfluous.",
     )
     earlier_segments: HistoryPart | None = Field(
         None,
-        exclude_if=lambda value: value is None,
         description="Newest part of the history with the segments that a generation leaves out.",
     )
     segments: list[SegmentRecord] = Field([], description="Oldest first; in memory all, also those in parts.")
-    rollbacks: list[RollbackRecord] = Field(
-        [], exclude_if=lambda value: value == [], description="Oldest first; also those that a later one superseded."
-    )
+    rollbacks: list[RollbackRecord] = Field([], description="Oldest first; also those that a later one superseded.")
     changes: list[ChangeRecord] = Field(
         [],
-        exclude_if=lambda value: value == [],
         description="Those between step 0 and the resume point that weaken the promise of one model, oldest first.",
     )
     metrics: dict[str, MetricValue] | None = Field(
@@ -288,8 +247,7 @@ class RunState(Record):
     metrics_step: int | None = Field(None, description="Step of the checkpoint the metrics belong to.")
     best_tested: TestedRecord | None = Field(
         None,
-        exclude_if=lambda value: value is None,
-        description="Of the best checkpoint, where that is not the last one. None in a run tested by earlier versions.",
+        description="Of the best checkpoint, where that is not the last one.",
     )
 
     @property

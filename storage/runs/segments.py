@@ -33,15 +33,10 @@ class OutcomeRecord(Record):
     is_abandoned: bool = Field(False, description="As in the manifest's record of the segment.")
     is_hung: bool = Field(
         False,
-        exclude_if=lambda value: value is False,
         description="The ranks made no step for too long and were killed; their supervisor wrote this record.",
     )
-    patience: int | None = Field(
-        None, exclude_if=lambda value: value is None, description="As in the manifest's record of the segment."
-    )
-    recomputing_helps: bool = Field(
-        False, exclude_if=lambda value: value is False, description="A device had no memory for what blocks keep."
-    )
+    patience: int | None = Field(None, description="As in the manifest's record of the segment.")
+    recomputing_helps: bool = Field(False, description="A device had no memory for what blocks keep.")
 
 
 class Heartbeat(Record):
@@ -53,9 +48,7 @@ class Heartbeat(Record):
     loss: float | None = Field(None, description="The last point of the loss curve.")
     samples_per_second: float | None = None
     validation: ValidationFigures | None = Field(None, description="The last one of this segment.")
-    written_at: float | None = Field(
-        None, description="Unix time by the writer's clock, for people; nothing is decided by it."
-    )
+    written_at: float = Field(description="Unix time by the writer's clock, for people; nothing is decided by it.")
 
 
 def segment_path(run: str, fence: int) -> str:

@@ -182,17 +182,6 @@ def prune(dropped: Collection[str], discarded: Collection[str]) -> Change:
     return change
 
 
-def pin_dataset(sha256: str) -> Change:
-    """Remember which data set the run reads, for one that began before this was kept. Raises `ConflictError`."""
-
-    def change(state: RunState, _generation: int) -> RunState:
-        if state.dataset_sha256 not in (None, sha256):
-            raise ConflictError(f"Run {state.run!r} reads another data set: another process said so just now.")
-        return state.model_copy(update={"dataset_sha256": sha256})
-
-    return change
-
-
 def give(values: Mapping[str, GivenValue]) -> Change:
     """Remember, by dotted field, what a person gave the run: it decides nothing until the run is configured with it."""
 
@@ -211,10 +200,8 @@ def reconfigure(config: dict[str, object], steps_total: int) -> Change:
     def change(state: RunState, _generation: int) -> RunState:
         if state.lease is not None:
             raise RunBusyError(f"Run {state.run!r} was just taken over by another process.")
-        # Of a run that was begun before segments remembered it: the last time that somebody knows.
-        segments = [_with_planned_steps(segment, state.steps_total) for segment in state.segments]
         given = {field: entry for field, entry in state.given.items() if _value_of(config, field) == entry.value}
-        update = {"config": config, "given": given, "steps_total": steps_total, "segments": segments}
+        update = {"config": config, "given": given, "steps_total": steps_total}
         return state.model_copy(update=update)
 
     return change
@@ -223,10 +210,6 @@ def reconfigure(config: dict[str, object], steps_total: int) -> Change:
 def _value_of(config: Mapping[str, Any], field: str) -> object:
     section, name = field.split(".")
     return config.get(section, {}).get(name)
-
-
-def _with_planned_steps(segment: SegmentRecord, steps: int) -> SegmentRecord:
-    return segment if segment.planned_steps is not None else segment.model_copy(update={"planned_steps": steps})
 
 
 def record_metrics(metrics: dict[str, MetricValue], step: int, best: TestedRecord | None = None) -> Change:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from storage.datasets import FileRecord
+from storage.datasets import ShardRecord
 from storage.errors import ConfigurationError, CorruptObjectError
 from storage.objects.digests import sha256_of_bytes
 from storage.objects.store import Store
@@ -30,7 +30,7 @@ class ShardColumns:
 
     store: Store
     key: str
-    shard: FileRecord
+    shard: ShardRecord
     path: Path
 
     def keep(self) -> None:
@@ -81,7 +81,7 @@ class ShardColumns:
             ) from error
 
 
-def _read_footer(file: io.RawIOBase, shard: FileRecord) -> bytes:
+def _read_footer(file: io.RawIOBase, shard: ShardRecord) -> bytes:
     """By its exact bytes: Arrow itself would read the last 64 KiB, whatever they are.
 
     Of another file footer or size differ; of one that was damaged, perhaps a page, which has a checksum of its own.
@@ -95,7 +95,7 @@ def _read_footer(file: io.RawIOBase, shard: FileRecord) -> bytes:
         raise ValueError("it has no footer")
     footer = _read_last(file, length, num_bytes)
     found = sha256_of_bytes(footer)
-    if shard.footer_sha256 not in (None, found):
+    if found != shard.footer_sha256:
         raise ValueError(f"its footer has SHA-256 {found[:16]}..., {shard.footer_sha256[:16]}... expected")
     return footer
 

@@ -12,7 +12,6 @@ import pyarrow as pa
 
 Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
-Booleans = npt.NDArray[np.bool_]
 
 NUM_SHARDS = 256
 _FIRST_MICROSECOND = 1_767_225_600_000_000  # 2026-01-01

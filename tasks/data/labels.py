@@ -22,7 +22,7 @@ def allowed_labels(config: DataConfig) -> list[str] | None:
     given = label_domain(config)
     if given is not None or config.kind != "binary":
         return given
-    return [*NUMBERS, *WORDS] if are_booleans_words(config) else NUMBERS
+    return [*NUMBERS, *WORDS]
 
 
 def domain_of(labels: Collection[str], config: DataConfig) -> list[str] | None:
@@ -36,7 +36,7 @@ def domain_of(labels: Collection[str], config: DataConfig) -> list[str] | None:
 def are_booleans_words(config: DataConfig) -> bool:
     """Whether a boolean label is true or false, and not 1 or 0."""
     given = label_domain(config)
-    return config.boolean_labels != "numbers" if given is None else bool(set(WORDS) & set(given))
+    return given is None or bool(set(WORDS) & set(given))
 
 
 def name_of(label: str, config: DataConfig) -> str:

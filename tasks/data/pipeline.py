@@ -32,7 +32,6 @@ from storage.datasets import (
 from storage.objects.digests import canonical_json, digest_of, sha256_of_file
 from storage.objects.store import Store
 from tasks.configuration import DataConfig
-from tasks.data.class_order import find_prepared, with_class_order
 from tasks.data.contract.result import CONTRACT_FILE, find_contract_result
 from tasks.data.contract.sampled import sampled_columns
 from tasks.data.contract.violations import require_rules_kept
@@ -43,7 +42,6 @@ from tasks.data.failures import blamed_on_changes, explained_failures
 from tasks.data.identity.copies import require_no_copies
 from tasks.data.identity.fingerprints import ensure_unchanged, fingerprint_files, read_inputs
 from tasks.data.identity.identities import identities_of, keep_identities
-from tasks.data.labels import are_booleans_words
 from tasks.data.listing import describe_source, list_source
 from tasks.data.progress import OnContract, OnProgress, RunPart, ignore_contract, run_plainly
 from tasks.data.readers.check import check_columns
@@ -72,8 +70,8 @@ from tasks.telling.announce import announce
 
 # What is smaller than this is prepared in this process, and nothing of it is kept for a second attempt.
 SMALL_SOURCE_BYTES = 64 << 20
-# Counted up whenever units leave something else: what an earlier version kept is not used then.
-UNITS_FORMAT = 14
+# Counted up whenever units leave something else: what another version kept is not used then.
+UNITS_FORMAT = 1
 INTERRUPT_SECONDS = 0.1
 Statistics = tuple[Dealt, list[NumericColumn], list[CategoricalColumn]]
 LIBRARIES = ("duckdb", "pyarrow", "tokenizers", "great-expectations", "numpy")
@@ -111,7 +109,7 @@ def prepare_dataset(
         require_no_copies(files, fingerprints, table.num_rows if table else None)
         identities = identities_of(files, fingerprints, listed_at)
         inputs = read_inputs(config, files, fingerprints)
-        manifest = find_prepared(store, inputs, config)
+        manifest = find_dataset(store, digest_of(inputs))
         contract = None if manifest is None else find_contract_result(store, manifest)
         if manifest is not None and validation.has_covered(contract):
             in_splits = sum(split.num_rows for split in manifest.splits.values())
@@ -141,7 +139,7 @@ def _open(
     if sum(file.num_bytes for file in files) < SMALL_SOURCE_BYTES:
         return Place(config, store, FolderArea(folder / "units"), folder, folder / "source", files), None
     decides = {"inputs": inputs, "versions": _versions(), "format": UNITS_FORMAT, "piece": bytes_of_piece(config)}
-    decides |= {"boolean_labels": are_booleans_words(config), "sampled": [*sampled_columns(config)]}
+    decides |= {"sampled": [*sampled_columns(config)]}
     address = Address(config.model_dump_json(), store.address, cache, digest_of(decides), scratch)
     return Place(config, store, StoreArea(store, address.area), folder, address.brought, files), address
 
@@ -181,7 +179,6 @@ class Preparation:
 
     @property
     def digest(self) -> str:
-        """Final once the labels are known; no file of the data set is written before."""
         return digest_of(self.inputs)
 
     @property
@@ -193,13 +190,12 @@ class Preparation:
         if self.address is None:
             return self._run(table)
         begin_area(StoreArea(self.place.store, self.address.area), time.time())
-        inputs = self.inputs
         try:
             return self.engine.attend(lambda: self._run(table))
         except Exception:
             # Another process may have prepared the same and, once it was published, removed what both had kept: files
             # under this one's hands too.
-            published = find_prepared(self.place.store, inputs, self.config)
+            published = find_dataset(self.place.store, self.digest)
             if published is None or self.validation.is_owed:
                 raise
             remove_area(self.place.store, self.address.area)
@@ -213,7 +209,6 @@ class Preparation:
         self.cut(table)
         dealt, numeric, categorical = self._look_at_all_rows()
         self.validation.begin()
-        self.inputs = with_class_order(self.inputs, dealt.classes, self.config)
         published = find_dataset(self.place.store, self.digest)
         if published is not None:  # by another process, or before the user's suite was given
             self.run_part("expectations", self.validation.wait)
@@ -383,7 +378,7 @@ class Preparation:
         sha256 = sha256_of_file(path)
         name = named_by_content(name, sha256)
         put_again(self.place.store, path, dataset_key(self.digest, name))
-        return FileRecord(name=name, num_rows=0, num_bytes=path.stat().st_size, sha256=sha256)
+        return FileRecord(name=name, num_bytes=path.stat().st_size, sha256=sha256)
 
     def _leave_to(self, published: DatasetManifest) -> DatasetManifest:
         """Remove what preparations left that is not in the published data set: this one's own, or others' before."""

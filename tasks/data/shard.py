@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from storage.datasets import GROUP_HASHES_KEY, FileRecord
+from storage.datasets import GROUP_HASHES_KEY, ShardRecord
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -88,10 +88,10 @@ class ShardFile:
         self.num_rows += rows.num_rows
         self.num_tokens += pc.sum(rows.column("length")).as_py()
 
-    def record(self, name: str) -> FileRecord:
+    def record(self, name: str) -> ShardRecord:
         """What `dataset.json` says of it, once it is written."""
         hashes = {"sha256": self._file.sha256, "footer_sha256": self._footer_sha256}
-        return FileRecord(name=name, num_rows=self.num_rows, num_bytes=self._file.num_bytes, **hashes)
+        return ShardRecord(name=name, num_rows=self.num_rows, num_bytes=self._file.num_bytes, **hashes)
 
 
 class _HashedFile(io.RawIOBase):

@@ -85,7 +85,7 @@ def _order_classes(counts: Counts, config: DataConfig) -> list[str]:
     """The classes in the order of the model's outputs; one made of rare ones is the last where the order is given."""
     given = domain_of(counts, config)
     if given is None:
-        return order_labels(counts, config)
+        return order_labels(counts)
     return [name for name in given if name in counts] + [OTHER] * (OTHER in counts and OTHER not in given)
 
 

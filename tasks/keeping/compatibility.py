@@ -10,11 +10,10 @@ from pydantic import ValidationError
 
 from storage.errors import IncompatibleRunError
 from storage.runs.run_state import RunState
-from tasks.configuration import UNLIMITED, RunConfig
+from tasks.configuration import RunConfig
 from tasks.keeping.adapting import keep_adapted
 from tasks.keeping.by_rows import keep_length
 from tasks.keeping.given import keep_given
-from training.configuration import PADDING_EFFICIENCY
 
 RECOMPUTING = "train.activation_checkpointing"
 # Sections and fields that may change between segments: where things are, how often, how long, how many ranks.
@@ -45,24 +44,16 @@ CHANGEABLE = (
 )
 # What a new run has where its configuration says nothing, and what is kept from then on: by section and field.
 NEW_RUN: dict[str, dict[str, Any]] = {
-    "data": {"id": None, "class_order": "natural", "class_names": None, "boolean_labels": "words"},
+    "data": {"id": None, "class_names": None},
     # Where steps are given; else `by_rows.py` has said what they are.
-    "train": {"padding_efficiency": PADDING_EFFICIENCY, "steps": None, "patience": None},
+    "train": {"steps": None, "patience": None},
     "validation": {"every_steps": None},
 }
-# What a run of a version without these fields has: the one way that it knew.
-BEFORE_FIELD: dict[str, dict[str, Any]] = {
-    "data": {"class_order": "text", "boolean_labels": "numbers"},
-    "train": {"padding_efficiency": 0.0},
-}
-# What earlier versions had beside: it decided nothing about the model.
-GONE = {"train": {"prefetch_steps"}}
 
 
 def as_begun(config: RunConfig, state: RunState | None) -> RunConfig:
     """The configuration in which what its file leaves open of `NEW_RUN` is what the run was begun with.
 
-    Their defaults were others once: a run is not refused, and gets no other data or leaves, because a default changed.
     Without a state the run is a new one.
     """
     begun = NEW_RUN if state is None else read_stored(state.config)
@@ -95,32 +86,14 @@ def require_compatible(state: RunState, config: RunConfig) -> None:
 
 
 def read_stored(values: dict[str, Any]) -> dict[str, Any]:
-    """A stored configuration with the defaults of fields that came later. Raises `IncompatibleRunError`."""
+    """A stored configuration with the defaults of what it leaves out. Raises `IncompatibleRunError`."""
     try:
-        return RunConfig.model_validate(in_words_of_now(values)).model_dump(mode="json")
+        return RunConfig.model_validate(values).model_dump(mode="json")
     except ValidationError as error:
         raise IncompatibleRunError(
             f"The run's stored configuration is not one that this version understands: {error.errors()[0]['loc']}. "
             "Continue it with the version of Holdfast that it was started with."
         ) from error
-
-
-def in_words_of_now(values: dict[str, Any]) -> dict[str, Any]:
-    """A stored configuration with each value written as it is today; what it means stays the same."""
-    if not isinstance(values.get("data"), dict):
-        return values
-    sections = {section: fields | values.get(section, {}) for section, fields in BEFORE_FIELD.items()}
-    for section, gone in GONE.items():
-        sections[section] = {name: value for name, value in sections[section].items() if name not in gone}
-    if has_no_limit_of_before(values):
-        sections["data"]["memory_limit"] = UNLIMITED
-    return values | sections
-
-
-def has_no_limit_of_before(values: dict[str, Any]) -> bool:
-    """Whether a stored configuration sets no limit of memory, in the words that earlier versions gave to DuckDB."""
-    limit = str(values["data"].get("memory_limit", ""))
-    return limit in ("none", "null") or limit.startswith("-")
 
 
 def describe_changes(before: dict[str, Any], after: dict[str, Any], prefix: str = "") -> dict[str, str]:

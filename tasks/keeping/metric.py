@@ -11,8 +11,7 @@ from tasks.configuration import RunConfig
 def require_defined_metric(config: RunConfig, dataset: DatasetManifest) -> None:
     """Raise `ConfigurationError` where something is decided by the AUC of a validation split with one class.
 
-    Macro-F1, by which a multiclass run is judged, is always defined. A data set of an earlier version does not say how
-    many rows its splits have of each class, and passes.
+    Macro-F1, by which a multiclass run is judged, is always defined.
     """
     target, validation = dataset.target, dataset.splits["validation"]
     if target.kind != "binary" or validation.class_counts is None or 0 not in validation.class_counts:

@@ -25,7 +25,7 @@ def describe_stopped(store: Store, run: str, lease: Lease) -> str | None:
         return None
     heartbeat = find_heartbeat(store, run, lease.fence)
     seen_at = heartbeat.written_at if heartbeat is not None else lease.taken_at
-    silent_seconds = 0.0 if seen_at is None else time.time() - seen_at  # by the clock of one machine
+    silent_seconds = time.time() - seen_at  # by the clock of one machine
     if silent_seconds <= SILENCE_SECONDS:
         return None
     return (

@@ -16,7 +16,7 @@ from tasks.telling.announce import warn
 
 def remarks_of(store: Store, state: RunState, dataset: DatasetManifest) -> list[str]:
     """A sentence each. Raises `StoreError` where the store does not answer."""
-    if dataset.contract is None:  # of a data set from before it was kept
+    if dataset.contract is None:
         return []
     try:
         contract = find_contract_result(store, dataset)

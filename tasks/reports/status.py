@@ -66,7 +66,7 @@ def describe_status(store: Store, head: Generation) -> dict[str, Any]:
         "best": describe_best(state),
         "overfitting": describe_overfitting(state),
         "generation": head.generation,
-        "last_sign_of_life_at": max(head.written_at, (life["last_sign_of_life_at"] or 0.0) if life else 0.0),
+        "last_sign_of_life_at": max(head.written_at, life["last_sign_of_life_at"] if life else 0.0),
     }
 
 
@@ -97,12 +97,12 @@ def _read_life(store: Store, state: RunState, lease: Lease) -> dict[str, Any]:
     one a process that lives is silent if it was stopped, which `stopped` describes.
     """
     holder, heartbeat = lease.holder, find_heartbeat(store, state.run, lease.fence)
-    # One without a time is of an earlier version, and says nothing; without any, the lease alone was a sign of life.
+    # Without a heartbeat, the lease alone was a sign of life.
     seen_at = heartbeat.written_at if heartbeat is not None else lease.taken_at
-    silent_seconds = None if seen_at is None else max(0.0, time.time() - seen_at)
+    silent_seconds = max(0.0, time.time() - seen_at)
     word, is_here = describe_state(state), is_alive(holder) is not None
     stopped = describe_stopped(store, state.run, lease)
-    if stopped or (not is_here and silent_seconds is not None and silent_seconds > SILENCE_SECONDS):
+    if stopped or (not is_here and silent_seconds > SILENCE_SECONDS):
         word = "silent"
     return {
         "state": word,
@@ -169,8 +169,6 @@ def describe_work(status: dict[str, Any]) -> str | None:
 def describe_holder(life: dict[str, Any]) -> str:
     """A sentence about a holder that cannot be seen from this machine."""
     who = f"process {life['pid']} on {life['host']}"
-    if life["silent_seconds"] is None:
-        return f"Held by {who}. The time of its last heartbeat is not known: an earlier version writes none."
     silence = duration(life["silent_seconds"])
     if life["state"] != "silent":
         return f"Held by {who}; its last heartbeat is {silence} old."

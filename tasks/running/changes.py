@@ -30,7 +30,7 @@ def _of_segments(state: RunState, fence_before: int, fence: int, train: TrainCon
     if before is None or now is None:
         return {}
     changes = {}
-    if None not in (before.planned_steps, now.planned_steps) and before.planned_steps != now.planned_steps:
+    if before.planned_steps != now.planned_steps:
         changes["train.steps"] = (str(before.planned_steps), str(now.planned_steps))
     if before.world_size != now.world_size and train.sum == "fast":  # with exact sums it decides nothing
         changes["train.ranks"] = (str(before.world_size), str(now.world_size))
@@ -38,7 +38,7 @@ def _of_segments(state: RunState, fence_before: int, fence: int, train: TrainCon
 
 
 def _of_versions(before: Mapping[str, str], now: Mapping[str, str]) -> dict[str, tuple[str, str]]:
-    """Of what both of them name: an older version of Holdfast may have named other things."""
+    """Of what both of them name: a GPU names more than a CPU."""
     return {name: (before[name], now[name]) for name in sorted(before.keys() & now.keys()) if before[name] != now[name]}
 
 

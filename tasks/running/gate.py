@@ -25,7 +25,7 @@ def read_figures(state: Mapping[str, Any]) -> ValidationFigures | None:
         step=validations[-1]["step"],
         best_value=best["value"],
         best_step=best["step"],
-        num_without_better=state.get("validations_without_better", 0),
+        num_without_better=state["validations_without_better"],
     )
 
 

@@ -22,7 +22,7 @@ class Heartbeat(Companion):
 
     def __init__(self, places: RunPlaces, fence: int, first_step: int) -> None:
         super().__init__("heartbeat")
-        self._seen = Beat(beat=0, step=first_step)
+        self._seen = Beat(beat=0, step=first_step, written_at=time.time())
         self._places = places
         self._fence = fence
         self._beat = 0
@@ -37,6 +37,7 @@ class Heartbeat(Companion):
             loss=report.loss,
             samples_per_second=speed,
             validation=report.validation,
+            written_at=self._seen.written_at,
         )
 
     def _accompany(self) -> None:

@@ -46,7 +46,7 @@ def hold_lease(config: RunConfig, places: RunPlaces, work: Work) -> Generation:
 
 
 def find_folder(places: RunPlaces, lease: Lease) -> Path:
-    """The folder of a lease's ranks on their machine. Leases of before did not record it."""
+    """The folder of a lease's ranks on their machine."""
     return Path(lease.scratch) if lease.scratch is not None else places.segment_scratch(lease.fence)
 
 

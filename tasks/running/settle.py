@@ -296,7 +296,7 @@ def _seconds_alive(seen: Heartbeat) -> float:
 
 def _last_seen(places: RunPlaces, lease: Lease) -> Heartbeat:
     """What somebody heard of last: by the heartbeat, or by the ranks' own reports if this is their machine."""
-    seen = find_heartbeat(places.store, places.manifest.run, lease.fence) or Heartbeat(beat=0, step=0)
+    seen = find_heartbeat(places.store, places.manifest.run, lease.fence) or Heartbeat(beat=0, step=0, written_at=0)
     steps, phases = [lease.first_step, seen.step], seen.phases
     progress = find_folder(places, lease) / "progress.jsonl"
     if progress.is_file():

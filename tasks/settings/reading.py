@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from storage.errors import ConfigurationError
 from tasks.configuration import RunConfig
 from tasks.settings.mistakes import describe_mistake
-from tasks.settings.paths import absolute_path, absolute_paths, require_not_elsewhere
+from tasks.settings.paths import absolute_path, absolute_paths
 from tasks.settings.toml_hints import explain_toml_error
 from training.configuration import ConfigModel
 
@@ -45,8 +45,6 @@ def load_configuration(path: Path, assignments: Sequence[str] = ()) -> RunConfig
         raise ConfigurationError(f"The configuration {path} is not valid TOML: {explained}") from error
     in_file = absolute_paths(DEFAULT_STORE | values, Path(absolute_path(str(path.parent), Path.cwd())))
     changed = change_values(in_file, assignments)
-    if changed.get("store") == in_file["store"]:
-        require_not_elsewhere(values.get("store", DEFAULT_STORE["store"]), in_file["store"], changed.get("run"))
     return configure(RunConfig, absolute_paths(changed, Path.cwd()), f"configuration {path}")
 
 

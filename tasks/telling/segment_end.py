@@ -33,7 +33,7 @@ def describe_segment_end(record: SegmentRecord) -> str:
     if record.outcome == "completed":
         if record.patience is None:
             return f"Trained to the last step, {record.last_step:,}."
-        of = "" if record.planned_steps is None else f" of {record.planned_steps:,}"
+        of = f" of {record.planned_steps:,}"
         return f"Stopped early at step {record.last_step:,}{of}: {record.cause}."
     if record.outcome == "diverged":
         return f"Segment ended: diverged at step {record.last_step:,}."  # the rest is said with the rollback

@@ -16,6 +16,7 @@ from typing import Any
 
 from rich.console import Console
 
+from storage.datasets import dataset_sha256
 from storage.objects.local_store import LocalStore
 from tasks.launching.processes import POLL_SECONDS
 from tasks.launching.reports import ReportFollower
@@ -52,7 +53,8 @@ def _measure(folder: Path, model: ModelConfig, rounds: int) -> dict[str, Any]:
     dataset = publish_small_dataset(store, folder / "work", rows=100)
     spec = SegmentSpec(
         work="train", run="bench", store=store.address, scratch=str(folder / "scratch"), fence=1, resume=None,
-        dataset_digest=dataset.digest, model=model, validation=ValidationConfig(), checkpoint=CheckpointConfig(),
+        dataset_digest=dataset.digest, dataset_sha256=dataset_sha256(store, dataset.digest), model=model,
+        validation=ValidationConfig(), checkpoint=CheckpointConfig(),
         train=TrainConfig(batch_size=BATCH_SIZE, leaves=LEAVES, ranks=1, steps=100_000),
     )  # fmt: skip
     spec.scratch_folder.mkdir()

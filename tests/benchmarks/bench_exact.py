@@ -16,7 +16,7 @@ import torch.distributed as dist
 from rich.console import Console
 from rich.table import Table
 
-from storage.datasets import DatasetManifest, load_dataset
+from storage.datasets import DatasetManifest, dataset_sha256, load_dataset
 from storage.objects.local_store import LocalStore
 from tasks.configuration import RunConfig
 from tasks.corpora.generate import generate_corpus
@@ -109,7 +109,8 @@ def _measure(
     scratch.mkdir()
     spec = SegmentSpec(
         work="train", run="bench", store=store.address, scratch=str(scratch), fence=1, resume=None,
-        dataset_digest=dataset.digest, model=model, validation=ValidationConfig(), checkpoint=CheckpointConfig(),
+        dataset_digest=dataset.digest, dataset_sha256=dataset_sha256(store, dataset.digest), model=model,
+        validation=ValidationConfig(), checkpoint=CheckpointConfig(),
         train=TrainConfig(batch_size=BATCH_SIZE, leaves=LEAVES, ranks=size, steps=2 * PAIRS),
     )  # fmt: skip
     ranks = RankProcesses(spec, _time_both)

@@ -16,7 +16,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from storage.datasets import DatasetManifest
+from storage.datasets import DatasetManifest, dataset_sha256
 from storage.objects.local_store import LocalStore
 from tasks.configuration import RunConfig
 from tasks.corpora.generate import generate_corpus
@@ -149,7 +149,8 @@ def _measure_time(job: Job, batch_size: int, leaves: int, pairs: int) -> list[st
 def _make_trainer(job: Job, train: TrainConfig) -> Trainer:
     spec = SegmentSpec(
         work="train", run="bench", store=job.store.address, scratch=str(job.store.root), fence=1, resume=None,
-        dataset_digest=job.dataset.digest, model=SMALL, validation=ValidationConfig(), checkpoint=CheckpointConfig(),
+        dataset_digest=job.dataset.digest, dataset_sha256=dataset_sha256(job.store, job.dataset.digest), model=SMALL,
+        validation=ValidationConfig(), checkpoint=CheckpointConfig(),
         train=train,
     )  # fmt: skip
     precision = choose_precision(train, ALONE)

@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 from rich.console import Console
 from rich.table import Table
 
-from storage.datasets import DatasetManifest
+from storage.datasets import DatasetManifest, dataset_sha256
 from storage.objects.local_store import LocalStore
 from tests.benchmarks.scaling.model import BYTES_OF_VALUE, Link, Work
 from tests.benchmarks.scaling.ranks import Steps, measure_link, time_steps
@@ -113,8 +113,8 @@ def _make_spec(store: LocalStore, dataset: DatasetManifest, scratch: Path, numbe
     steps = NUM_STEPS.get(number, FEWEST_STEPS)
     return SegmentSpec(
         work="train", run=f"scaling-{number}", store=store.address, scratch=str(scratch), fence=1, resume=None,
-        dataset_digest=dataset.digest, model=MODEL, validation=ValidationConfig(every_steps=1000, batch_size=64),
-        checkpoint=CheckpointConfig(every_steps=2),
+        dataset_digest=dataset.digest, dataset_sha256=dataset_sha256(store, dataset.digest), model=MODEL,
+        validation=ValidationConfig(every_steps=1000, batch_size=64), checkpoint=CheckpointConfig(every_steps=2),
         train=TrainConfig(batch_size=BATCH_SIZE, leaves=LEAVES, ranks=1, steps=steps, log_every_steps=1000),
     )  # fmt: skip
 

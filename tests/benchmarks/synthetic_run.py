@@ -14,7 +14,16 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from storage.checkpoints.checkpoints import CheckpointIndex, write_index
-from storage.datasets import DatasetManifest, FileRecord, SplitRecord, Target, dataset_key, publish_dataset, token_type
+from storage.datasets import (
+    DatasetManifest,
+    FileRecord,
+    SplitRecord,
+    Target,
+    dataset_key,
+    dataset_sha256,
+    publish_dataset,
+    token_type,
+)
 from storage.objects.local_store import LocalStore
 from storage.runs.holders import this_process
 from storage.runs.ledger import ID_SEPARATOR, LedgerHeader, LedgerPart, write_ledger_part
@@ -57,7 +66,16 @@ def write_synthetic_run(store: LocalStore, num_rows: int, scratch: Path) -> None
     config = _config(store, steps)
     manifest = Manifest(store, RUN)
     state = config.model_dump(mode="json")
-    manifest.create(RunState(run=RUN, created_at=1.0, config=state, dataset_digest=dataset.digest, steps_total=steps))
+    manifest.create(
+        RunState(
+            run=RUN,
+            created_at=1.0,
+            config=state,
+            dataset_digest=dataset.digest,
+            dataset_sha256=dataset_sha256(store, dataset.digest),
+            steps_total=steps,
+        )
+    )
     lease = manifest.commit("segment began", take_lease(this_process(), 1)).state.lease
     assert lease is not None
     part = _write_ledger(store, config, dataset, lease.fence, scratch)

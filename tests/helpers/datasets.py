@@ -58,19 +58,6 @@ def publish_anew(store: Store, manifest: DatasetManifest) -> None:
     publish_dataset(store, manifest)
 
 
-def publish_in_format_4(store: Store, manifest: DatasetManifest) -> DatasetManifest:
-    """The data set as an earlier version published it: nothing is known of footers and row groups."""
-    splits = {
-        name: split.model_copy(
-            update={"shards": [shard.model_copy(update={"footer_sha256": None}) for shard in split.shards]}
-        )
-        for name, split in manifest.splits.items()
-    }
-    earlier = manifest.model_copy(update={"format": 4, "splits": splits})
-    publish_anew(store, earlier)
-    return earlier
-
-
 def _put_split(
     store: Store, folder: Path, digest: str, split: str, rows: int, num_classes: int, metadata: bool
 ) -> SplitRecord:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from storage.datasets import CategoricalColumn, DatasetManifest, FileRecord, NumericColumn, SplitRecord, Target
+from storage.datasets import CategoricalColumn, DatasetManifest, NumericColumn, ShardRecord, SplitRecord, Target
 from storage.objects.digests import sha256_of_bytes
 from storage.runs.run_state import CheckpointRecord, RunState, SaveFigures, SegmentRecord
 
@@ -47,6 +47,7 @@ def segments_of(ends: Sequence[tuple[str, str, int, int]], seconds_per_step: flo
                 first_step=first_step,
                 last_step=last_step,
                 world_size=(1, 2, 4)[index % 3],
+                planned_steps=1000,
                 started_at=started_at,
                 seconds=seconds,
                 steps_lost=lost,
@@ -147,7 +148,8 @@ def state_of(run: str, steps_total: int, segments: list[SegmentRecord], **change
     last = segments[-1].last_step - segments[-1].steps_lost if segments else 0
     kept = [checkpoint_at(run, step) for step in (last, last - 100, last - 200) if step > 0]
     state = RunState(
-        run=run, created_at=BEGAN_AT, dataset_digest=sha256_of_bytes(b"dataset"), steps_total=steps_total,
+        run=run, created_at=BEGAN_AT, dataset_digest=sha256_of_bytes(b"dataset"),
+        dataset_sha256="s" * 64, steps_total=steps_total,
         promoted=kept[0] if kept else None, kept=kept, segments=segments,
         config={"run": run, "store": "store", "data": {"kind": "multiclass", "text": "text", "tokens": None},
                 "train": {"steps": steps_total, "learning_rate": 0.001, "compile": False}},
@@ -245,5 +247,6 @@ def _confusion_row(random: np.random.Generator, row: int, support: int, num_clas
     return random.multinomial(support, chances / chances.sum())
 
 
-def _file(name: str, num_rows: int) -> FileRecord:
-    return FileRecord(name=name, num_rows=num_rows, num_bytes=num_rows * 61, sha256=sha256_of_bytes(name.encode()))
+def _file(name: str, num_rows: int) -> ShardRecord:
+    sha256 = sha256_of_bytes(name.encode())
+    return ShardRecord(name=name, num_rows=num_rows, num_bytes=num_rows * 61, sha256=sha256, footer_sha256=sha256)

@@ -39,6 +39,7 @@ def make_kept_run(store: Store, folder: Path, run: str = "run") -> Manifest:
 def ended(fence: int, step: int) -> SegmentRecord:
     """A segment that trained up to `step` and saved it."""
     return SegmentRecord(
-        fence=fence, outcome="budget", cause="", first_step=0, last_step=step, world_size=1, started_at=0.0,
+        fence=fence, outcome="budget", cause="", first_step=0, last_step=step, world_size=1,
+        planned_steps=1000, started_at=0.0,
         seconds=0.0, steps_lost=0, phases={},
     )  # fmt: skip

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from storage.checkpoints.checkpoints import CheckpointIndex, write_index
-from storage.datasets import DatasetManifest
+from storage.datasets import DatasetManifest, dataset_sha256
 from storage.objects.store import Store
 from storage.rollbacks.positions import end_position, skipped_ranges
 from storage.rollbacks.rolling_back import roll_back
@@ -110,6 +110,7 @@ class LedgerRun:
             created_at=1.0,
             config=self.config.model_dump(mode="json"),
             dataset_digest=self.dataset.digest,
+            dataset_sha256=dataset_sha256(self.manifest.store, self.dataset.digest),
             steps_total=STEPS,
         )
         self.manifest.create(state)
@@ -209,6 +210,7 @@ class LedgerRun:
             first_step=first_step,
             last_step=last_step,
             world_size=ranks,
+            planned_steps=1000,
             started_at=1.0,
             seconds=1.0,
             steps_lost=last_step - step,

@@ -34,7 +34,11 @@ QUICK = RetryConfig(store_seconds=0, reread_seconds=0)
 def make_run(store: Store, run: str = "run", steps: int = 100) -> Manifest:
     """A run that was created and not yet trained."""
     manifest = Manifest(store, run)
-    manifest.create(RunState(run=run, created_at=1.0, config={}, dataset_digest="d" * 64, steps_total=steps))
+    manifest.create(
+        RunState(
+            run=run, created_at=1.0, config={}, dataset_digest="d" * 64, dataset_sha256="s" * 64, steps_total=steps
+        )
+    )
     return manifest
 
 
@@ -89,14 +93,16 @@ def make_checkpoint(
 
 
 def _validation_at(step: int | None, earlier: HistoryPart | None, best_step: int) -> dict[str, Any]:
+    history: dict[str, Any] = {"loss": [], "gradient_norm": [], "validation": []}
     before = {"earlier": earlier.model_dump(mode="json")} if earlier else {}
+    state: dict[str, Any] = {"validated_step": step, "best": None, "history": history | before}
+    state["validations_without_better"] = 0
     if step is None:
-        return {"validated_step": None, "best": None, "history": {"loss": [], "validation": [], **before}}
+        return state
     validation = {"step": step, "metrics": {"loss": 0.5, "macro_f1": step / 1000}}
-    return {
-        "validated_step": step,
+    return state | {
         "best": {"metric": "macro_f1", "value": 1.0, "step": best_step},
-        "history": {"loss": [], "validation": [validation], **before},
+        "history": history | {"validation": [validation]} | before,
     }
 
 

@@ -45,7 +45,8 @@ def make_trainer(
     """The trainer of the only rank; with plain DDP the rank must have joined its process group."""
     spec = SegmentSpec(
         work="train", run="synthetic", store=str(folder), scratch=str(folder), fence=1, resume=None, model=model,
-        dataset_digest=dataset.digest, train=train, validation=ValidationConfig(), checkpoint=CheckpointConfig(),
+        dataset_digest=dataset.digest, dataset_sha256="", train=train, validation=ValidationConfig(),
+        checkpoint=CheckpointConfig(),
     )  # fmt: skip
     objective = make_objective(spec, dataset, precision)
     return Trainer(make_model(spec, dataset, precision), objective, train, precision, ALONE)
@@ -55,17 +56,19 @@ def make_leaves(model: ModelConfig, train: TrainConfig, dataset: DatasetManifest
     """A batch of samples with lengths as those of long texts: log-normal, mean about 180, at most 512 tokens."""
     random = np.random.default_rng(0)
     lengths = np.clip(np.exp(random.normal(5.0, 0.7, train.batch_size)), 3, MOST_TOKENS).astype(np.int64)
-    tokens = random.integers(1, dataset.vocabulary_size, lengths.sum(), dtype=np.int32)
-    offsets = np.concatenate([[0], lengths.cumsum()]).astype(np.int32)
+    kind = np.dtype(token_type(dataset.vocabulary_size))
+    tokens = random.integers(1, dataset.vocabulary_size, lengths.sum(), dtype=np.int32).astype(kind)
+    offsets = (np.concatenate([[0], lengths.cumsum()]) * kind.itemsize).astype(np.int32)
     nothing = pa.ListArray.from_arrays(np.zeros(len(lengths) + 1, np.int32), pa.array([], pa.float32()))
-    kind = token_type(dataset.vocabulary_size)
     columns = {
         "id": pa.array([f"{number}" for number in range(len(lengths))]),
         "label": random.integers(0, len(CLASSES), len(lengths)),
-        "tokens": pa.ListArray.from_arrays(offsets, tokens.astype(kind)),
+        "tokens": pa.BinaryArray.from_buffers(
+            pa.binary(), len(lengths), [None, pa.py_buffer(offsets), pa.py_buffer(tokens)]
+        ),
         **dict.fromkeys(("numeric", "missing", "categorical"), nothing),
     }
-    samples = samples_of(pa.table(columns), 0, 0, 0, np.dtype(kind))
+    samples = samples_of(pa.table(columns), 0, 0, 0, kind)
     (share,) = share_batch(samples.lengths, leaf_cut(model, train), train.leaves, 1)
-    is_flat = train.least_padding_efficiency > 0
+    is_flat = train.padding_efficiency > 0
     return list(to_leaves(assemble_shares(samples, [share], [0]), 0, train.leaves, is_flat, pin))

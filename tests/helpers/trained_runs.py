@@ -56,7 +56,8 @@ def _train(config: RunConfig, places: RunPlaces, store: LocalStore) -> None:
         promote_checkpoint(config, places, found.path, found.digest)
     steps = config.train.num_steps
     record = SegmentRecord(
-        fence=spec.fence, outcome="completed", cause="", first_step=0, last_step=steps, world_size=1, started_at=0.0,
+        fence=spec.fence, outcome="completed", cause="", first_step=0, last_step=steps, world_size=1,
+        planned_steps=1000, started_at=0.0,
         seconds=1.0, steps_lost=0, phases={},
     )  # fmt: skip
     places.manifest.commit("ended", end_segment(record))

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from storage.checkpoints.checkpoints import STATE_NAME, FoundCheckpoint
-from storage.datasets import DatasetManifest
+from storage.datasets import DatasetManifest, dataset_sha256
 from storage.objects.local_store import LocalStore
 from storage.runs.segments import OutcomeRecord, find_outcome
 from tasks.launching.processes import POLL_SECONDS
@@ -46,6 +46,7 @@ def make_spec(
         scratch=str(folder),
         fence=fence,
         dataset_digest=dataset.digest,
+        dataset_sha256=dataset_sha256(store, dataset.digest),
         resume=ResumePoint(path=resume.path, digest=resume.digest, step=resume.index.step) if resume else None,
         model=model,
         train=TrainConfig(**settings),

@@ -102,7 +102,8 @@ def trained(folder: Path, prefect_server: dict[str, str], tmp_path_factory: pyte
     checkpoint = make_checkpoint(places.store, tmp_path_factory.mktemp("files"), STEPS, fence, run="trained")
     places.manifest.commit("promoted", promote(record_of(checkpoint), RetentionPolicy(newest=1)))
     ended = SegmentRecord(
-        fence=fence, outcome="completed", cause="", first_step=0, last_step=STEPS, world_size=1, started_at=0.0,
+        fence=fence, outcome="completed", cause="", first_step=0, last_step=STEPS, world_size=1,
+        planned_steps=1000, started_at=0.0,
         seconds=0.0, steps_lost=0, phases={},
     )  # fmt: skip
     places.manifest.commit("ended", end_segment(ended))

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from storage.datasets import DatasetManifest, FileRecord, dataset_key
+from storage.datasets import DatasetManifest, ShardRecord, dataset_key
 from storage.errors import CorruptObjectError, ObjectMissingError, StoreError
 from storage.objects import download_cache
 from storage.objects.download_cache import DownloadCache
@@ -57,7 +57,7 @@ def open_bucket(address: str, folder: Path, cached_bytes: int | None = None) -> 
     return S3Store(connect(parse_s3_address(address)), DownloadCache(folder / "cache", cached_bytes))
 
 
-def shards_of(dataset: DatasetManifest) -> list[FileRecord]:
+def shards_of(dataset: DatasetManifest) -> list[ShardRecord]:
     return dataset.splits["train"].shards
 
 

@@ -54,7 +54,12 @@ def configuration(tmp_path: Path, store: LocalStore) -> Path:
     for run in ("first", "second"):
         config = load_configuration(path, [f"run={run}"])
         state = RunState(
-            run=run, created_at=1.0, config=config.model_dump(mode="json"), dataset_digest="d" * 64, steps_total=100
+            run=run,
+            created_at=1.0,
+            config=config.model_dump(mode="json"),
+            dataset_digest="d" * 64,
+            dataset_sha256="s" * 64,
+            steps_total=100,
         )
         Manifest(store, run).create(state)
     manifest = Manifest(store, "first")
@@ -97,7 +102,8 @@ def end_segment_of(manifest: Manifest) -> None:
     lease = manifest.load_head().state.lease
     assert lease is not None
     record = SegmentRecord(
-        fence=lease.fence, outcome="lost", cause="", first_step=0, last_step=20, world_size=1, started_at=0.0,
+        fence=lease.fence, outcome="lost", cause="", first_step=0, last_step=20, world_size=1,
+        planned_steps=1000, started_at=0.0,
         seconds=9.0, steps_lost=0, phases={},
     )  # fmt: skip
     manifest.commit("ended", end_segment(record))

@@ -33,7 +33,7 @@ VARIANTS: dict[str, tuple[str, list[int], dict[str, Any]]] = {
         {"precision": "fp16", "activation_checkpointing": True, "steps": 8},
     ),
     "two threads": ("binary", [1, 2], {"threads": 2, "leaves": 3, "steps": 8}),
-    "leaves of one group, as before there were groups": ("binary", [1, 3], {"padding_efficiency": 0, "steps": 8}),
+    "leaves of one group": ("binary", [1, 3], {"padding_efficiency": 0, "steps": 8}),
 }
 
 

@@ -15,7 +15,6 @@ import pytest
 
 from storage.datasets import (
     DATASET_FORMAT,
-    OLDEST_DATASET_FORMAT,
     DatasetManifest,
     dataset_key,
     find_dataset,
@@ -169,7 +168,7 @@ def test_the_same_inputs_are_never_prepared_twice(
     assert describe_change(manifest, inputs_of(config, tmp_path)) == []
 
 
-@pytest.mark.parametrize("other", [OLDEST_DATASET_FORMAT - 1, DATASET_FORMAT + 1])
+@pytest.mark.parametrize("other", [DATASET_FORMAT - 1, DATASET_FORMAT + 1])
 def test_a_data_set_of_another_format_is_refused_and_not_called_damaged(
     prepared: tuple[LocalStore, DatasetManifest], tmp_path: Path, other: int
 ) -> None:

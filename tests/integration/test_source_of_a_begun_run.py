@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from storage.datasets import DatasetManifest, dataset_key
+from storage.datasets import DatasetManifest, dataset_key, dataset_sha256
 from storage.errors import ConfigurationError, IncompatibleRunError
 from storage.runs.run_state import RunState
 from tasks.configuration import RunConfig
@@ -70,6 +70,7 @@ def begin(config: RunConfig) -> DatasetManifest:
         created_at=1.0,
         config=config.model_dump(mode="json"),
         dataset_digest=dataset.digest,
+        dataset_sha256=dataset_sha256(open_places(config).store, dataset.digest),
         steps_total=config.train.steps,
     )
     open_places(config).manifest.create(state)

@@ -162,7 +162,8 @@ def complete(manifest: Manifest, fence: int, folder: Path) -> RunState:
     record = record_of(make_checkpoint(manifest.store, folder / "files", 20, fence))
     manifest.commit("promoted", promote(record, RetentionPolicy(newest=3)))
     ended = SegmentRecord(
-        fence=fence, outcome="completed", cause="", first_step=0, last_step=20, world_size=1, started_at=0.0,
+        fence=fence, outcome="completed", cause="", first_step=0, last_step=20, world_size=1,
+        planned_steps=1000, started_at=0.0,
         seconds=9.0, steps_lost=0, phases={},
     )  # fmt: skip
     manifest.commit("ended", end_segment(ended))

@@ -64,7 +64,7 @@ def leaf_cut(model: ModelConfig, train: TrainConfig) -> LeafCut:
     Per token and layer a transformer multiplies 4 width² + 2 width feedforward times in its dense layers and
     2 width length times in attention: the two are equal at a length of 2 width + feedforward.
     """
-    return LeafCut(2 * model.width + model.feedforward, train.least_padding_efficiency)
+    return LeafCut(2 * model.width + model.feedforward, train.padding_efficiency)
 
 
 def _cut_costs(costs: list[int], num_leaves: int) -> list[int]:

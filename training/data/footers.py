@@ -1,14 +1,12 @@
 """The footers of a split's shards, and by them the SHA-256 that the bytes of each row group must have.
 
-Invariant: a footer that is given out is the one that `dataset.json` vouches for, and it vouches for its row groups. A
-shard of an earlier format has no such hashes: the first process of a machine that has need of it compares it whole, and
-leaves for the others what it then knows of the shard's parts.
+Invariant: a footer that is given out is the one that `dataset.json` vouches for, and it vouches for its row groups.
 """
 
 import hashlib
 import io
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from storage.datasets import GROUP_HASHES_KEY, FileRecord
+from storage.datasets import GROUP_HASHES_KEY, ShardRecord
 from storage.errors import CorruptObjectError
 from storage.objects.digests import sha256_of_bytes
 from storage.objects.store import Store
@@ -47,47 +45,27 @@ class Footers:
         self._group_rows = group_rows
         self._folder = folder
 
-    def load(self, key: str, shard: FileRecord) -> Footer:
+    def load(self, key: str, shard: ShardRecord) -> Footer:
         """The footer of a shard. Raises `CorruptObjectError` if it is not the one that was published."""
-        if shard.footer_sha256 is not None:
-            metadata = _parse(self._read(key, shard, shard.footer_sha256))
-            return Footer(metadata, _split_hashes(metadata.metadata[GROUP_HASHES_KEY].decode(), metadata))
-        *hashes, of_footer = _cut(self._compare_whole(key, shard))
-        return Footer(_parse(self._read(key, shard, of_footer)), hashes)
+        metadata = pq.read_metadata(pa.BufferReader(self._read(key, shard)))
+        return Footer(metadata, _split_hashes(metadata.metadata[GROUP_HASHES_KEY].decode(), metadata))
 
-    def _read(self, key: str, shard: FileRecord, sha256: str) -> bytes:
+    def _read(self, key: str, shard: ShardRecord) -> bytes:
         path = self._folder / f"{shard.name}.footer"
         with suppress(FileNotFoundError):
             kept = path.read_bytes()
-            if sha256_of_bytes(kept) == sha256:
+            if sha256_of_bytes(kept) == shard.footer_sha256:
                 return kept
         footer = self._fetch(key, shard)
-        require_same(footer, sha256, f"The footer of {self._store.address}/{key}", self._store)
+        require_same(footer, shard.footer_sha256, f"The footer of {self._store.address}/{key}", self._store)
         with suppress(OSError):  # what is wrong with the folder is told when a window is written to it
             _keep(footer, path)
         return footer
 
-    def _fetch(self, key: str, shard: FileRecord) -> bytes:
+    def _fetch(self, key: str, shard: ShardRecord) -> bytes:
         num_groups = -(-shard.num_rows // self._group_rows)
         with self._store.open(key) as file:
             return _read_footer(file, FOOTER_BYTES + num_groups * FOOTER_BYTES_PER_GROUP)
-
-    def _compare_whole(self, key: str, shard: FileRecord) -> str:
-        """The hashes of the row groups, and of the footer, of a shard without them, once it is known to be right."""
-        path = self._folder / f"{shard.name}.hashes"
-        with suppress(FileNotFoundError):
-            return path.read_text()
-        footer = self._fetch(key, shard)
-        metadata = _parse(footer)
-        ranges = [range_of(metadata.row_group(index)) for index in range(metadata.num_row_groups)]
-        ranges.append((shard.num_bytes - len(footer), shard.num_bytes))
-        whole, parts = _hash_with_parts(self._store.read_pieces(key), ranges)
-        if whole != shard.sha256:
-            raise not_as_published(f"{self._store.address}/{key}", shard.sha256, whole, self._store)
-        hashes = "".join(parts)
-        with suppress(OSError):
-            _keep(hashes.encode(), path)
-        return hashes
 
 
 def require_same(data: bytes | memoryview, sha256: str, what: str, store: Store) -> None:
@@ -141,30 +119,11 @@ def _read_footer(file: io.RawIOBase, likely_bytes: int) -> bytes:
     return end[-length:]
 
 
-def _parse(footer: bytes) -> pq.FileMetaData:
-    return pq.read_metadata(pa.BufferReader(footer))
-
-
 def _split_hashes(hashes: str, metadata: pq.FileMetaData) -> list[str]:
-    found = _cut(hashes)
+    found = [hashes[first : first + HASH_DIGITS] for first in range(0, len(hashes), HASH_DIGITS)]
     if len(found) != metadata.num_row_groups:
         raise ValueError(f"it has {len(found)} hashes for {metadata.num_row_groups} row groups")
     return found
-
-
-def _cut(hashes: str) -> list[str]:
-    return [hashes[first : first + HASH_DIGITS] for first in range(0, len(hashes), HASH_DIGITS)]
-
-
-def _hash_with_parts(pieces: Iterable[bytes], ranges: Sequence[tuple[int, int]]) -> tuple[str, list[str]]:
-    """SHA-256 of a file that comes in pieces, and of these ranges of its bytes."""
-    whole, parts, position = hashlib.sha256(), [hashlib.sha256() for _ in ranges], 0
-    for piece in pieces:
-        whole.update(piece)
-        for part, (start, end) in zip(parts, ranges, strict=True):
-            part.update(memoryview(piece)[max(0, start - position) : max(0, end - position)])
-        position += len(piece)
-    return whole.hexdigest(), [part.hexdigest() for part in parts]
 
 
 def _keep(data: bytes, path: Path) -> None:

@@ -131,18 +131,10 @@ def samples_of(
         labels=_values(_array(table, "label")).astype(np.int64),
         numeric=np.concatenate([values, missing], axis=1).astype(np.float32),
         categorical=_flat(table, "categorical").reshape(num_rows, num_categorical).astype(np.int64),
-        tokens=_tokens(_array(table, "tokens"), token_type),
+        tokens=_strings(_array(table, "tokens")),
         ids=_strings(_array(table, "id")),
         token_type=token_type,
     )
-
-
-def _tokens(column: pa.Array, token_type: np.dtype[Any]) -> ByteStrings:
-    if pa.types.is_list(column.type):  # a data set of the format before
-        tokens = _values(column.values).astype(token_type)
-        offsets = _values(column.offsets).astype(np.int64) * token_type.itemsize
-        return strings_in(tokens.view(np.uint8), offsets[:-1], np.diff(offsets))
-    return _strings(column)
 
 
 def _strings(column: pa.StringArray | pa.BinaryArray) -> ByteStrings:

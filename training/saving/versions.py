@@ -16,8 +16,6 @@ from storage.errors import DeviceMissingError
 from training.configuration import TrainConfig
 
 LIBRARIES = ("torch", "numpy", "pyarrow")
-# Earlier checkpoints name it too, but it computes nothing.
-NOT_COMPARED = {"safetensors"}
 CPU_INFO = Path("/proc/cpuinfo")
 DRIVER_INFO = Path("/proc/driver/nvidia/version")
 # The processor's features by which torch, oneDNN and MKL choose how they compute. MKL looks at the vendor as well.
@@ -80,7 +78,7 @@ def describe_version_changes(before: dict[str, str], now: dict[str, str]) -> str
     """What is not as it was when a checkpoint was made, a line for each, and what that means; or None."""
     changes = [
         f"  {name} was {before[name]}, is {now.get(name, 'not used')} now"
-        for name in sorted(before.keys() - NOT_COMPARED)
+        for name in sorted(before)
         if now.get(name) != before[name]
     ]
     if not changes:

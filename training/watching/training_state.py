@@ -15,8 +15,7 @@ from storage.runs.metric_values import NotFinite, find_not_finite, metric_value
 from storage.runs.run_state import ValidationFigures
 from training.watching.curve import LossCurve
 
-STATE_FORMAT = 4
-OLDEST_STATE_FORMAT = 3  # has all of the history in itself
+STATE_FORMAT = 1
 # Points of the loss curve, norms of gradients and validations that a checkpoint has in itself; up to 60 bytes each.
 MAX_RECENT = 1_000
 
@@ -88,11 +87,6 @@ class TrainingState:
         """Whether the validation of this step ends the run: so many in a row, this one included, were no better."""
         return patience is not None and self.validated_step == self.step and self.num_without_better >= patience
 
-    def _count_without_better(self) -> int:
-        """For a checkpoint of an earlier version, by what it has of the history in itself."""
-        best_step = self.best_step or 0
-        return sum(validation["step"] > best_step for validation in self.validations)
-
     def seal_history(self, run: str) -> SealedPart | None:
         """Once the history is long: what is to be put into the store before the next `state_dict`, which names it.
 
@@ -129,23 +123,22 @@ class TrainingState:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        if not OLDEST_STATE_FORMAT <= state["format"] <= STATE_FORMAT:
+        if state["format"] != STATE_FORMAT:
             raise IncompatibleRunError(
-                f"The checkpoint's state has format {state['format']}, this version reads {OLDEST_STATE_FORMAT} to "
-                f"{STATE_FORMAT}. Continue the run with the version of Holdfast that wrote it."
+                f"The checkpoint's state has format {state['format']}, this version of Holdfast reads format "
+                f"{STATE_FORMAT}. Continue the run with the version that wrote it."
             )
         self.step = state["step"]
         self.validated_step = state["validated_step"]
         self.best = state["best"]
         self.validations = state["history"]["validation"]
-        self.num_without_better = state.get("validations_without_better", self._count_without_better())
+        self.num_without_better = state["validations_without_better"]
         self.earlier = newest_part_of(state)
-        points = state["history"]["loss"]
         self.curve.load_state_dict(
             {
-                "points": points,
-                "norms": state["history"].get("gradient_norm", []),  # earlier versions kept none
-                "first_loss": state.get("first_loss", points[0][1] if points else None),
+                "points": state["history"]["loss"],
+                "norms": state["history"]["gradient_norm"],
+                "first_loss": state["first_loss"],
                 "pending": state["pending_losses"],
                 "recent": state["recent_losses"],
                 "rounded_away": state["gradient_values_rounded_away"],

@@ -21,7 +21,7 @@ COLUMNS: list[tuple[str, Kind]] = [(name, "text") for name in ("what", "expected
 
 
 def find_contract_result(store: Store, dataset: DatasetManifest) -> dict[str, Any] | None:
-    """What was found when the data set was prepared; None for one that was prepared before this was kept."""
+    """What was found when the data set was prepared; None for a table on which a run's model is evaluated."""
     if dataset.contract is None:
         return None
     result: dict[str, Any] = json.loads(read_dataset_file(store, dataset, dataset.contract))

@@ -10,7 +10,6 @@ from storage.errors import ConfigurationError, ContractError, IncompatibleRunErr
 from storage.objects.digests import digest_of
 from storage.runs.run_state import RunState
 from tasks.configuration import DataConfig
-from tasks.data.class_order import find_prepared, possible_inputs
 from tasks.data.identity.difference import describe_difference
 from tasks.data.identity.fingerprints import describe_change, fingerprint_files, read_inputs
 from tasks.data.identity.identities import find_identities, identities_of, keep_identities
@@ -43,10 +42,10 @@ def require_same_source(
         )
         return dataset
     inputs = read_inputs(config, files, fingerprints)
-    if digest not in map(digest_of, possible_inputs(inputs, config)):
+    if digest != digest_of(inputs):
         before = dataset or find_dataset(places.store, digest)
         changes = describe_change(before, inputs) if before else ["its data set is no longer in the store"]
-        now = find_prepared(places.store, inputs, config)  # there if another run has it
+        now = find_dataset(places.store, digest_of(inputs))  # there if another run has it
         if before is not None and now is not None:
             changes += describe_difference(before, now)
         raise IncompatibleRunError(

@@ -26,11 +26,12 @@ FINGERPRINT_CACHE = "fingerprints.json"
 CACHE_SAVE_SECONDS = 10.0
 HASHING_THREADS = 4
 # Of what a digest is taken over, not of what is made of it: data sets of the same inputs have the same digest.
-INPUTS_FORMAT = 3
-# The order of the classes, and what booleans are, is an input where it decides something: `tasks.data.class_order`.
+INPUTS_FORMAT = 1
 # Which split a file is for stands beside its name and its hash.
 NOT_AN_INPUT: dict[str, Any] = {
-    **dict.fromkeys(("source", "expectations", "memory_limit", "class_order", "boolean_labels"), True),
+    "source": True,
+    "expectations": True,
+    "memory_limit": True,
     "split": {"validation_source": True, "test_source": True},
 }
 

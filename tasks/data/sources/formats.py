@@ -22,7 +22,6 @@ SUFFIXES = {
     ".arrow": ARROW,
     ".feather": ARROW,
 }
-KNOWN_SUFFIXES = (PARQUET_SUFFIX, *SUFFIXES)
 FORMATS = "Parquet, CSV, TSV, JSON Lines or Arrow/Feather"
 A_SOURCE = f"file ({FORMATS}), a folder of such files, or a glob, on this machine or in a bucket (s3://bucket/prefix/)"
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from storage.datasets import SPLITS, FileRecord, SplitRecord, dataset_key, named_by_content
+from storage.datasets import SPLITS, ShardRecord, SplitRecord, dataset_key, named_by_content
 from storage.errors import CorruptObjectError
 from tasks.configuration import DataConfig
 from tasks.data.rows import metadata_columns
@@ -72,11 +72,11 @@ def _put(place: Place, digest: str, path: Path, shard: ShardFile) -> Record:
 
 def splits_in(records: list[Record], units: list[Shards], num_rows: list[int]) -> dict[str, SplitRecord]:
     """The splits of the data set. Raises `CorruptObjectError` if rows were lost or doubled."""
-    shards: dict[str, list[FileRecord]] = {name: [] for name in SPLITS}
+    shards: dict[str, list[ShardRecord]] = {name: [] for name in SPLITS}
     num_tokens = dict.fromkeys(SPLITS, 0)
     for unit, record in zip(units, records, strict=True):
         for written in record["shards"]:
-            shards[SPLITS[unit.split]].append(FileRecord.model_validate(written["shard"]))
+            shards[SPLITS[unit.split]].append(ShardRecord.model_validate(written["shard"]))
             num_tokens[SPLITS[unit.split]] += written["num_tokens"]
     splits = {
         name: SplitRecord(

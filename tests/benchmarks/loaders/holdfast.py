@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from storage.datasets import load_dataset
+from storage.datasets import dataset_sha256, load_dataset
 from storage.objects import download_cache
 from storage.objects.addresses import open_store
 from storage.objects.download_cache import DownloadCache
@@ -53,7 +53,8 @@ class Loader:
         spec = SegmentSpec(
             work="train", run="bench", store=options.store, cache=str(scratch / "cache"), scratch=str(scratch), fence=1,
             resume=ResumePoint(path="", digest="", step=options.first_step), dataset_digest=options.digest,
-            model=config.model, validation=ValidationConfig(), checkpoint=CheckpointConfig(),
+            dataset_sha256=dataset_sha256(store, options.digest), model=config.model,
+            validation=ValidationConfig(), checkpoint=CheckpointConfig(),
             train=train.model_copy(update={"steps": end_step}),
         )  # fmt: skip
         world = World(rank.number, rank.size, rank.number, rank.size)

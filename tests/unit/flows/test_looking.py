@@ -53,7 +53,7 @@ class Run:
         self.manifest.commit("promoted", promote(record, RetentionPolicy(newest=3)))
         ended = SegmentRecord(
             fence=fence, outcome="completed" if step == STEPS else "preempted", cause="", first_step=0, last_step=step,
-            world_size=1, started_at=0.0, seconds=9.0, steps_lost=0, phases={},
+            world_size=1, planned_steps=1000, started_at=0.0, seconds=9.0, steps_lost=0, phases={},
         )  # fmt: skip
         self.manifest.commit("ended", end_segment(ended))
 

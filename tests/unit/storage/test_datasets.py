@@ -27,7 +27,7 @@ def test_every_flipped_bit_of_a_data_sets_manifest_is_noticed(tmp_path: Path) ->
     assert find_dataset(store, dataset.digest) == dataset
 
 
-def test_a_data_set_of_an_earlier_format_is_said_to_be_that(tmp_path: Path) -> None:
+def test_a_data_set_of_another_format_is_said_to_be_that(tmp_path: Path) -> None:
     store = LocalStore(tmp_path / "store")
     dataset = publish_small_dataset(store, tmp_path / "work").model_copy(update={"format": 2})
     publish_anew(store, dataset)

@@ -9,7 +9,6 @@ import pytest
 
 from storage.checkpoints.history import read_whole_history
 from storage.errors import CorruptManifestError, ObjectUnreadableError
-from storage.objects.digests import canonical_json, digest_of
 from storage.objects.history import seal_history, walk_history
 from storage.objects.local_store import LocalStore
 from storage.runs import manifest as manifests
@@ -31,7 +30,14 @@ def store(tmp_path: Path) -> LocalStore:
 
 def ended(fence: int, **changed: Any) -> SegmentRecord:
     record = {"fence": fence, "outcome": "preempted", "cause": "SIGTERM", "first_step": 10 * fence, "seconds": 0.1}
-    record |= {"last_step": 10 * fence + 9, "world_size": 1, "started_at": fence / 3, "steps_lost": 0, "phases": {}}
+    record |= {
+        "last_step": 10 * fence + 9,
+        "world_size": 1,
+        "planned_steps": 9000,
+        "started_at": fence / 3,
+        "steps_lost": 0,
+        "phases": {},
+    }
     return SegmentRecord.model_validate(record | changed)
 
 
@@ -111,11 +117,11 @@ def test_of_two_writers_that_make_the_same_part_both_are_right(store: LocalStore
 def test_a_record_that_is_corrected_long_after_is_kept_as_corrected(store: LocalStore) -> None:
     manifest = make_run(store)
     interrupt(manifest, 2 * MOST_INLINE)
-    assert all(segment.planned_steps is None for segment in manifest.load_head().state.segments)
-    steps_total = manifest.load_head().state.steps_total
-    manifest.commit("configured", reconfigure({}, steps_total))  # of a run begun before segments remembered it
+    first, *others = manifest.load_head().state.segments
+    corrected = [first.model_copy(update={"steps_lost": 7}), *others]
+    manifest.commit("corrected", lambda state, _: state.model_copy(update={"segments": corrected}))
     state = Manifest(LocalStore(store.root), "run").load_head().state
-    assert [segment.planned_steps for segment in state.segments] == [steps_total] * 2 * MOST_INLINE
+    assert state.segments == corrected
     assert inline_segments(store)[-1] <= MOST_INLINE
 
 
@@ -137,29 +143,16 @@ def test_a_part_that_is_damaged_or_missing_is_named_and_nothing_is_written(
     assert list(store.list_keys("")) == before
 
 
-def test_a_generation_of_the_format_before_is_read_and_continued(store: LocalStore) -> None:
-    manifest = make_run(store)
-    (key,) = store.list_keys("runs/run/manifest/")
-    content = json.loads(store.read(key)) | {"format": 2}
-    content["state"]["segments"] = [ended(fence).model_dump(mode="json") for fence in range(2, 202)]
-    del content["digest"]
-    store.write(key, canonical_json({**content, "digest": digest_of(content)}))
-    assert len(manifest.load_head().state.segments) == 200
-    interrupt(manifest, 1)
-    assert len(manifest.load_head().state.segments) == 201
-    assert inline_segments(store)[-1] <= MOST_INLINE
-
-
 def test_a_chain_gives_back_what_was_put_into_it_in_order(store: LocalStore) -> None:
     part = None
     for number in range(3):
         losses = [[step, 0.5, 0.1] for step in range(10 * number, 10 * number + 10)]
-        sealed = seal_history("run", "curve", {"loss": losses, "validation": [number]}, part)
+        sealed = seal_history("run", "curve", {"loss": losses, "gradient_norm": [], "validation": [number]}, part)
         sealed.write(store)
         part = sealed.part
     assert part is not None
     assert len(list(walk_history(store, part))) == 3
-    recent = {"loss": [[30, 0.5, 0.1]], "validation": [3], "earlier": part.model_dump(mode="json")}
+    recent = {"loss": [[30, 0.5, 0.1]], "gradient_norm": [], "validation": [3], "earlier": part.model_dump(mode="json")}
     whole = read_whole_history(store, {"history": recent})
     assert [point[0] for point in whole["loss"]] == list(range(31))
     assert whole["validation"] == [0, 1, 2, 3]

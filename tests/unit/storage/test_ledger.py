@@ -194,7 +194,7 @@ def test_a_checkpoint_without_a_ledger_is_refused(store: LocalStore) -> None:
 def test_a_part_of_a_later_format_is_refused_whatever_is_in_it(tmp_path: Path, fields: bytes) -> None:
     pq.write_table(make_rows(0, 1).replace_schema_metadata({METADATA_KEY: fields}), tmp_path / "later.parquet")
     with pytest.raises(
-        IncompatibleRunError, match=r"later\.parquet has format \d, this version of Holdfast reads up to 1"
+        IncompatibleRunError, match=r"later\.parquet has format \d, this version of Holdfast reads format 1"
     ):
         read_ledger_header(tmp_path / "later.parquet")
 

@@ -26,7 +26,7 @@ ROLLBACKS = st.lists(st.tuples(st.integers(1, 60), st.integers(1, 70)), max_size
 
 def rolled_back(rollbacks: Rollbacks, factor: float = 0.5) -> list[RollbackRecord]:
     """The records that these rollbacks leave in the manifest, one after the other."""
-    state = RunState(run="run", created_at=1.0, config={}, dataset_digest="d", steps_total=100)
+    state = RunState(run="run", created_at=1.0, config={}, dataset_digest="d", dataset_sha256="s" * 64, steps_total=100)
     for fence, (diverged_step, num_steps) in enumerate(rollbacks, start=2):
         state = state.model_copy(update={"segments": [*state.segments, diverged(fence, diverged_step)]})
         state = roll_back(fence, num_steps, factor, BATCH_SIZE)(state, fence + 1)
@@ -35,7 +35,8 @@ def rolled_back(rollbacks: Rollbacks, factor: float = 0.5) -> list[RollbackRecor
 
 def diverged(fence: int, step: int) -> SegmentRecord:
     return SegmentRecord(
-        fence=fence, outcome="diverged", cause="why", first_step=0, last_step=step, world_size=1, started_at=1.0,
+        fence=fence, outcome="diverged", cause="why", first_step=0, last_step=step, world_size=1,
+        planned_steps=1000, started_at=1.0,
         seconds=1.0, steps_lost=0, phases={}, divergence=Divergence(kind="loss", step=step),
     )  # fmt: skip
 

@@ -20,13 +20,13 @@ def checkpoint(step: int, fence: int = 2, num_bytes: int = 10, metric: MetricVal
 
 
 def state_of(kept: list[CheckpointRecord], **changes: Any) -> RunState:
-    state = RunState(run="run", created_at=1.0, config={}, dataset_digest="d", steps_total=100)
+    state = RunState(run="run", created_at=1.0, config={}, dataset_digest="d", dataset_sha256="s" * 64, steps_total=100)
     return state.model_copy(update={"kept": kept, "promoted": kept[0] if kept else None, **changes})
 
 
 def lease_from(first_step: int, fence: int) -> Lease:
     holder = Holder(host="host", place="place", pid=1, start_ticks=1)
-    return Lease(fence=fence, holder=holder, world_size=1, first_step=first_step, taken_at=1.0)
+    return Lease(fence=fence, holder=holder, world_size=1, planned_steps=1000, first_step=first_step, taken_at=1.0)
 
 
 def kept_steps(records: list[CheckpointRecord], policy: RetentionPolicy, *being_read: str) -> list[int]:

@@ -146,16 +146,6 @@ def test_a_change_stays_while_the_resume_point_is_behind_it(tmp_path: Path) -> N
     assert run.changes == [(10, "train.steps", "40", "60")]
 
 
-def test_a_run_begun_before_segments_knew_the_plan_is_compared_with_what_it_had_until_now(tmp_path: Path) -> None:
-    run = ChangedRun(tmp_path)
-    run.train(STEPS)
-    before = [segment.model_copy(update={"planned_steps": None}) for segment in run.state.segments]
-    run.manifest.commit("as before", lambda state, _: state.model_copy(update={"segments": before}))
-    run.plan(60)
-    run.train(50)
-    assert run.changes == [(STEPS, "train.steps", "40", "60")]
-
-
 def changed_state(*changes: ChangeRecord) -> RunState:
     segments = segments_of([("preempted", "", 500, 0), ("completed", "", 1200, 0)])
     return state_of("r", 1200, segments, changes=list(changes))

@@ -16,7 +16,9 @@ def checkpoint(step: int, metric: MetricValue | None = None, fence: int = 2) -> 
 
 
 def state_of(*kept: CheckpointRecord) -> RunState:
-    state = RunState(run="run", created_at=1.0, config={}, dataset_digest="d", steps_total=2000)
+    state = RunState(
+        run="run", created_at=1.0, config={}, dataset_digest="d", dataset_sha256="s" * 64, steps_total=2000
+    )
     return state.model_copy(update={"kept": list(kept), "promoted": kept[0] if kept else None})
 
 

@@ -91,7 +91,7 @@ def test_the_worst_duplicates_are_shown(tmp_path: Path, connection: duckdb.DuckD
     ("labels", "options", "domain"),
     [
         ([True, False], {}, ["false", "true"]),
-        ([True, False], {"boolean_labels": "numbers"}, ["0", "1"]),
+        ([True, False], {"classes": ["0", "1"]}, ["0", "1"]),
         ([True, False], {"class_names": ["ham", "spam"]}, ["0", "1"]),
         (["true", "false"], {}, ["false", "true"]),
         (["0", "1"], {}, ["0", "1"]),

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from storage.runs.run_state import CheckpointRecord, RunState, SegmentRecord
+from storage.runs.run_state import CheckpointRecord, RunState
 from tasks.pages.words import how_far, outcome_words
 from tasks.reports.status import describe_state
 from tests.helpers.finished_runs import segments_of
@@ -23,7 +23,8 @@ def run_that_ended(step: int, ended_by: int | None = None, has_now: int | None =
     (segment,) = segments_of([("completed", "", step, 0)])
     train: dict[str, object] = {"train": {"patience": has_now}}
     state = RunState(
-        run="run", created_at=0, config=train, dataset_digest="d", steps_total=STEPS, promoted=checkpoint(step),
+        run="run", created_at=0, config=train, dataset_digest="d",
+        dataset_sha256="s" * 64, steps_total=STEPS, promoted=checkpoint(step),
         segments=[segment.model_copy(update={"patience": ended_by})],
     )  # fmt: skip
     return state.model_copy(update=update)
@@ -56,8 +57,3 @@ def test_an_early_end_is_told_as_one() -> None:
     assert how_far(STEPS, last) == "step 300 of 300"
     told = [outcome_words(segment) for state in (early, last) for segment in state.segments]
     assert told[0].startswith("ended the run early") and told[1] == "reached the last step"
-
-
-def test_what_says_nothing_of_patience_says_nothing_in_the_manifest() -> None:
-    (segment,) = segments_of([("completed", "", STEPS, 0)])
-    assert "patience" not in SegmentRecord.model_validate(segment.model_dump()).model_dump(mode="json")

@@ -23,7 +23,7 @@ Samples = dict[tuple[str, str], float]
 def state() -> RunState:
     """The third segment of a run began: the first was lost with 37 steps, the second spent its budget."""
     ended = segments_of([("lost", "killed", 137, 37), ("budget", "budget of 20 s", 200, 0)])
-    lease = Lease(fence=16, holder=this_process(), world_size=4, first_step=200, taken_at=1.0)
+    lease = Lease(fence=16, holder=this_process(), world_size=4, planned_steps=1000, first_step=200, taken_at=1.0)
     return state_of("run", 1000, ended, lease=lease)
 
 

@@ -109,10 +109,6 @@ def test_another_field_of_the_file_may_change_meanwhile(begun: Begun) -> None:
     assert (config.train.steps, config.checkpoint.every_seconds) == (GIVEN_STEPS, 77.0)
 
 
-def test_a_run_without_what_was_given_has_no_word_of_it_in_its_manifest(begun: Begun) -> None:
-    assert "given" not in begun.state.model_dump(mode="json")
-
-
 def test_nothing_is_given_to_a_run_in_training(begun: Begun) -> None:
     begun.manifest.commit("segment began", take_lease(parent_process(), world_size=1))
     before = begun.manifest.load_head()

@@ -120,7 +120,9 @@ def test_what_the_last_segment_waited_in_a_queue_lies_between_segments() -> None
 
 def test_what_a_segment_under_way_has_promoted_does_not_count_before_its_time_does() -> None:
     ended = segment(0, 50, at=0, seconds=50, phases={"train": 50.0}, steps_lost=10)
-    lease = Lease(fence=3, holder=this_process(), world_size=1, first_step=40, taken_at=BEGAN_AT + 50)
+    lease = Lease(
+        fence=3, holder=this_process(), world_size=1, planned_steps=1000, first_step=40, taken_at=BEGAN_AT + 50
+    )
     state = run_of([ended], step=70).model_copy(update={"lease": lease})
     assert parts_of(state) == pytest.approx({"useful": 40, "again": 10})
 

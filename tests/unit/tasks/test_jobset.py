@@ -58,6 +58,7 @@ def order(folder: Path, settings: dict[str, Any], run: str = "small") -> JobOrde
         scratch=str(scratch),
         fence=7,
         dataset_digest="0" * 64,
+        dataset_sha256="s" * 64,
         resume=None,
         model=ModelConfig(),
         train=TrainConfig(ranks=8, threads=2, leaves=16),

@@ -10,7 +10,6 @@ from storage.errors import IncompatibleRunError
 from storage.objects.local_store import LocalStore
 from storage.runs.holders import this_process
 from storage.runs.manifest import Manifest
-from storage.runs.run_state import RunState
 from storage.runs.transitions import take_lease
 from tasks.audits.verdict import audit_run
 from tasks.configuration import DataConfig, RunConfig
@@ -56,26 +55,6 @@ def test_a_new_run_is_refused_once_its_data_set_was_made_again_to_other_bytes(
     with pytest.raises(IncompatibleRunError, match=r"not the one that the run was begun with.*tokenizers 99\.0"):
         inspect.unwrap(recover)(config, dataset)
     assert Manifest(store, "run").load_head() == before
-
-
-def test_a_run_of_before_goes_on_gets_its_data_set_pinned_and_says_so_once(
-    store: LocalStore,
-    dataset: DatasetManifest,
-    config: RunConfig,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    manifest = Manifest(store, "run")
-    values = {"created_at": 1.0, "dataset_digest": dataset.digest, "steps_total": config.train.steps}
-    first = manifest.create(RunState(run="run", config=config.model_dump(mode="json"), **values))
-    assert "dataset_sha256" not in first.state.model_dump(mode="json")  # as it was written then
-    for _ in range(2):
-        inspect.unwrap(recover)(config, dataset)
-    assert manifest.load_head().state.dataset_sha256 == dataset_sha256(store, dataset.digest)
-    assert manifest.load_head().generation == 2
-    assert caplog.text.count("reads no other data set") == 1
-    make_again(store, dataset)
-    with pytest.raises(IncompatibleRunError):
-        inspect.unwrap(recover)(config, dataset)
 
 
 def test_an_audit_is_not_made_with_another_data_set(store: LocalStore, config: RunConfig, tmp_path: Path) -> None:

@@ -78,7 +78,8 @@ def copy_of(template: Path, folder: Path) -> LocalStore:
 
 def ended(fence: int) -> SegmentRecord:
     return SegmentRecord(
-        fence=fence, outcome="lost", cause="", first_step=0, last_step=0, world_size=1, started_at=0.0, seconds=0.0,
+        fence=fence, outcome="lost", cause="", first_step=0, last_step=0, world_size=1,
+        planned_steps=1000, started_at=0.0, seconds=0.0,
         steps_lost=0, phases={},
     )  # fmt: skip
 

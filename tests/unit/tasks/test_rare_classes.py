@@ -136,11 +136,8 @@ def test_one_class_is_not_made_where_one_has_its_name_or_it_would_be_rare_itself
         find_rare({"work": [8, 1, 1], "x": [3, 0, 1]}, text_config("a.parquet", rare_classes="drop"))
 
 
-def test_what_is_not_set_or_changes_nothing_is_no_part_of_a_data_set(tmp_path: Path) -> None:
+def test_each_treatment_of_rare_classes_is_a_data_set_of_its_own(tmp_path: Path) -> None:
     source = write_parquet(tmp_path / "a.parquet", text_columns(90))
-    config = text_config(source)
-    assert "rare_classes" not in config.model_dump(mode="json")
-    assert config.model_copy(update={"rare_classes": "drop"}).model_dump()["rare_classes"] == "drop"
     found = [prepare(text_config(source, rare_classes=treatment), tmp_path) for treatment in ("drop", "other", "error")]
     assert len({dataset.digest for dataset, _ in found}) == 3  # each is what its configuration asks for
     assert all(dataset.splits == found[0][0].splits and said == [] for dataset, said in found)

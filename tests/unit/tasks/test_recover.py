@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from flows.resume import load_run_configuration
 from storage.datasets import DatasetManifest
 from storage.errors import IncompatibleRunError
 from storage.objects.local_store import LocalStore
@@ -82,26 +81,6 @@ def test_a_changed_configuration_is_told_and_in_the_manifest_before_anything_is_
     assert "step 10 of 150" in sentence
     assert (state.steps_total, RunConfig.model_validate(state.config).train.steps, state.lease) == (150, 150, None)
     assert manifest.load_head().state == state
-
-
-@pytest.mark.parametrize("limit", ["none", "null", "-1"])
-def test_a_run_that_was_begun_when_none_meant_no_limit_goes_on_without_one_and_says_so(
-    store: LocalStore,
-    dataset: DatasetManifest,
-    caplog: pytest.LogCaptureFixture,
-    limit: str,
-) -> None:
-    stored = config_of(store).model_dump(mode="json")
-    stored["data"]["memory_limit"] = limit
-    values = {"created_at": 1.0, "dataset_digest": dataset.digest, "steps_total": 100}
-    Manifest(store, "run").create(RunState(run="run", config=stored, **values))
-    config = load_run_configuration(store.address, "run", {})
-    assert config.data.memory_limit == "unlimited"
-    with caplog.at_level(logging.INFO, "holdfast"):
-        for _ in range(2):
-            state, _ = recovered(config, dataset)
-    assert RunConfig.model_validate(state.config).data.memory_limit == "unlimited"
-    assert caplog.text.count("now it is written 'unlimited'") == 1
 
 
 def test_a_run_that_another_command_began_meanwhile_is_not_taken_over(

@@ -132,7 +132,9 @@ def test_the_report_of_a_run_has_what_was_said_of_its_data_and_is_made_without_i
     assert dataset.contract is not None
     (said,) = remarks_on(dataset, contract, config)
     stored = RunConfig.model_validate({"run": "r", "data": config.model_dump()}).model_dump(mode="json")
-    state = RunState(run="r", created_at=1, config=stored, dataset_digest=dataset.digest, steps_total=10)
+    state = RunState(
+        run="r", created_at=1, config=stored, dataset_digest=dataset.digest, dataset_sha256="s" * 64, steps_total=10
+    )
     store = LocalStore(tmp_path / "store")
     page = make_report(store, state, dataset)
     assert said.startswith("Labels differ by upper and lower case") and f"<p>{escape(said)}</p>" in page

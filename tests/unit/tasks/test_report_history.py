@@ -17,7 +17,7 @@ def test_a_report_begins_later_and_says_so_where_a_part_of_the_history_is_damage
 ) -> None:
     store = LocalStore(tmp_path / "store")
     manifest = make_run(store)
-    sealed = seal_history("run", "curve", {"loss": [[10, 0.5, 0.1]], "validation": []}, None)
+    sealed = seal_history("run", "curve", {"loss": [[10, 0.5, 0.1]], "gradient_norm": [], "validation": []}, None)
     found = make_checkpoint(store, tmp_path, 20, lease_run(manifest), validated_step=20, history=sealed.part)
     manifest.commit("promoted", promote(record_of(found), RetentionPolicy(newest=3)))
     state = manifest.load_head().state

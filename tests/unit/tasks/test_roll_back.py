@@ -49,7 +49,7 @@ class Diverging:
         first_step = self.state.lease.first_step if self.state.lease else 0
         record = SegmentRecord(
             fence=fence, outcome="diverged", cause=f"The loss became nan at step {step}.", first_step=first_step,
-            last_step=step, world_size=1, started_at=1.0, seconds=1.0, steps_lost=0, phases={},
+            last_step=step, world_size=1, planned_steps=1000, started_at=1.0, seconds=1.0, steps_lost=0, phases={},
             divergence=Divergence.model_validate({"kind": kind, "step": step}),
         )  # fmt: skip
         self.manifest.commit("diverged", end_segment(record))

@@ -43,6 +43,7 @@ class Trained:
         self.manifest.create(
             RunState(
                 run="run", created_at=1.0, config=self.config().model_dump(mode="json"), dataset_digest="d" * 64,
+                dataset_sha256="s" * 64,
                 steps_total=100,
             )
         )  # fmt: skip
@@ -72,7 +73,7 @@ class Trained:
         lost = end - max(promoted, default=first_step)
         record = SegmentRecord(
             fence=fence, outcome="diverged" if diverged else "budget", cause=f"end at {end}", first_step=first_step,
-            last_step=end, world_size=1, started_at=1.0, seconds=1.0, steps_lost=lost,
+            last_step=end, world_size=1, planned_steps=1000, started_at=1.0, seconds=1.0, steps_lost=lost,
             phases={}, divergence=Divergence(kind="loss", step=diverged) if diverged else None,
         )  # fmt: skip
         self.manifest.commit("ended", end_segment(record))

@@ -85,7 +85,7 @@ def test_an_address_that_is_the_mistake_is_no_second_error(told: Told) -> None:
 def test_a_complete_run_is_told_with_its_metrics_and_adds_nothing_to_the_log(
     told: Told, caplog: pytest.LogCaptureFixture
 ) -> None:
-    state = RunState(run="run", created_at=0, config={}, dataset_digest="d", steps_total=1000)
+    state = RunState(run="run", created_at=0, config={}, dataset_digest="d", dataset_sha256="s" * 64, steps_total=1000)
     tell_complete(CONFIG, state, {"auc": 0.91234, "loss": "nan"})
     (event,) = told()
     assert event.payload["outcome"] == "completed"

@@ -22,7 +22,8 @@ CONFIG = RunConfig(run="r", data=DataConfig(text="t", label="l", kind="binary"),
 
 def segment(outcome: Any, first_step: int = 10, last_step: int = 30, is_final: bool = False) -> SegmentRecord:
     return SegmentRecord(
-        fence=4, outcome=outcome, cause="why", first_step=first_step, last_step=last_step, world_size=1, started_at=0,
+        fence=4, outcome=outcome, cause="why", first_step=first_step, last_step=last_step, world_size=1,
+        planned_steps=1000, started_at=0,
         seconds=1, steps_lost=0, is_final=is_final, phases={},
     )  # fmt: skip
 
@@ -33,7 +34,8 @@ def state(step: int, segments: list[SegmentRecord], steps_total: int = 100) -> R
     )
     damaged = SetAsideRecord(step=steps_total, path="q", reason="tensor bias is not finite", set_aside_at=0)
     return RunState(
-        run="r", created_at=0, config={}, dataset_digest="d", steps_total=steps_total, promoted=promoted,
+        run="r", created_at=0, config={}, dataset_digest="d",
+        dataset_sha256="s" * 64, steps_total=steps_total, promoted=promoted,
         kept=[promoted], set_aside=[damaged], segments=segments,
     )  # fmt: skip
 

@@ -60,11 +60,6 @@ def test_every_field_is_there_and_has_a_description() -> None:
         assert re.match(r"# \w", before), name
 
 
-def test_a_choice_that_was_not_made_is_shown_with_what_can_be_chosen() -> None:
-    printed = render_configuration(start_configuration([]), full=True)
-    assert '\n# class_order = "natural" or "text"   (not set)\n' in printed
-
-
 def test_the_configuration_to_start_from_names_no_column_of_ids_as_most_tables_have_none() -> None:
     assert "\nid = " not in render_configuration(start_configuration([]), full=False)
     assert "\n# id = " in render_configuration(start_configuration([]), full=True)

@@ -76,7 +76,7 @@ def template(tmp_path: Path) -> Path:
     places.manifest.commit("promoted", promote(kept, RetentionPolicy(newest=9)))
     make_checkpoint(store, files, 20, fence)
     store.delete(f"{make_checkpoint(store, files, 30, fence).path}/index.json")
-    write_heartbeat(store, "run", fence, Beat(beat=7, step=34))
+    write_heartbeat(store, "run", fence, Beat(beat=7, step=34, written_at=time.time()))
     return store.root
 
 
@@ -168,7 +168,7 @@ def test_what_the_ranks_said_themselves_is_taken_and_what_they_printed_is_kept(p
 
 def test_the_last_step_and_phases_are_read_from_reports_whose_last_line_was_cut_off(places: RunPlaces) -> None:
     fence = begin_segment(places, dead_process()).fence
-    write_heartbeat(places.store, "run", fence, Beat(beat=1, step=3, phases={"start": 2.0}))
+    write_heartbeat(places.store, "run", fence, Beat(beat=1, step=3, phases={"start": 2.0}, written_at=1.0))
     places.segment_scratch(fence).mkdir(parents=True)
     reports = [Report(phase="train", step=step, phases={"start": 2.0, "train": step * 1.5}) for step in (5, 6, 7)]
     lines = "\n".join(report.model_dump_json() for report in reports)
@@ -180,7 +180,9 @@ def test_the_last_step_and_phases_are_read_from_reports_whose_last_line_was_cut_
 
 def test_on_another_machine_the_phases_of_a_lost_segment_are_those_of_its_heartbeat(places: RunPlaces) -> None:
     fence = begin_segment(places, dead_process()).fence
-    write_heartbeat(places.store, "run", fence, Beat(beat=4, step=3, phases={"start": 2.0, "train": 9.5}))
+    write_heartbeat(
+        places.store, "run", fence, Beat(beat=4, step=3, phases={"start": 2.0, "train": 9.5}, written_at=1.0)
+    )
     (record,) = recover_run(CONFIG, places).segments
     assert (record.last_step, record.phases, record.seconds) == (
         3,
@@ -210,7 +212,7 @@ def test_a_holder_on_another_machine_is_dead_once_its_heartbeat_stands_still(
     monkeypatch.setattr(settle, "SILENCE_SECONDS", 0.2)
     monkeypatch.setattr(settle, "WATCH_SECONDS", 0.01)
     lease = begin_segment(places, process_elsewhere())
-    write_heartbeat(places.store, "run", lease.fence, Beat(beat=3, step=8))
+    write_heartbeat(places.store, "run", lease.fence, Beat(beat=3, step=8, written_at=1.0))
     (record,) = recover_run(CONFIG, places).segments
     assert (record.outcome, record.last_step) == ("lost", 8)
 

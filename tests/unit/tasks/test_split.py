@@ -160,36 +160,30 @@ def test_a_split_that_no_row_names_is_an_error_with_the_values_that_there_are(
 
 
 @pytest.mark.parametrize(
-    ("labels", "natural", "text"),
+    ("labels", "expected"),
     [
-        ([10, 9, 2], ["2", "9", "10"], ["2", "9", "10"]),
-        (["10", "9", "b"], ["9", "10", "b"], ["10", "9", "b"]),
-        (["level 10", "level 2", "level 1"], ["level 1", "level 2", "level 10"], ["level 1", "level 10", "level 2"]),
-        (["1.5", "-2", "1.25"], ["-2", "1.25", "1.5"], ["-2", "1.25", "1.5"]),
-        (["10.5", "9.5", "-1"], ["-1", "9.5", "10.5"], ["-1", "10.5", "9.5"]),
-        (["a2b10", "a2b9", "a10"], ["a2b9", "a2b10", "a10"], ["a10", "a2b10", "a2b9"]),
-        (["nan", "inf", "2"], ["2", "inf", "nan"], ["2", "inf", "nan"]),
-        (["1", "01", "x"], ["01", "1", "x"], ["01", "1", "x"]),
-        (["9" * 5000, "8", "y"], ["8", "9" * 5000, "y"], ["8", "9" * 5000, "y"]),
-        (["spam", "Other", "ham"], ["Other", "ham", "spam"], ["Other", "ham", "spam"]),
+        ([10, 9, 2], ["2", "9", "10"]),
+        (["10", "9", "b"], ["9", "10", "b"]),
+        (["level 10", "level 2", "level 1"], ["level 1", "level 2", "level 10"]),
+        (["1.5", "-2", "1.25"], ["-2", "1.25", "1.5"]),
+        (["10.5", "9.5", "-1"], ["-1", "9.5", "10.5"]),
+        (["a2b10", "a2b9", "a10"], ["a2b9", "a2b10", "a10"]),
+        (["nan", "inf", "2"], ["2", "inf", "nan"]),
+        (["1", "01", "x"], ["01", "1", "x"]),
+        (["9" * 5000, "8", "y"], ["8", "9" * 5000, "y"]),
+        (["spam", "Other", "ham"], ["Other", "ham", "spam"]),
     ],
 )
-def test_classes_are_in_natural_order_or_in_the_order_of_before(
-    tmp_path: Path, connection: duckdb.DuckDBPyConnection, labels: list[Any], natural: list[str], text: list[str]
+def test_classes_are_in_natural_order(
+    tmp_path: Path, connection: duckdb.DuckDBPyConnection, labels: list[Any], expected: list[str]
 ) -> None:
     source = write_parquet(tmp_path / "a.parquet", {**text_columns(300), "domain": labels * 100})
-    assert dealt(connection, text_config(source)).classes == natural
-    connection.execute("DROP VIEW dealt")
-    assert dealt(connection, text_config(source, class_order="text")).classes == text
+    assert dealt(connection, text_config(source)).classes == expected
 
 
 def test_labels_of_one_value_have_one_order_in_every_process() -> None:
     labels = {"1", "01", "001", "+1"}
-    for class_order in ("natural", "text"):
-        config = text_config("source", class_order=class_order)
-        assert {tuple(order_labels(order, config)) for order in itertools.permutations(labels)} == {
-            ("+1", "001", "01", "1")
-        }
+    assert {tuple(order_labels(order)) for order in itertools.permutations(labels)} == {("+1", "001", "01", "1")}
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,6 @@ from training.world import World
 BATCH_SIZE = 24
 NUM_LEAVES = 5
 MODEL = ModelConfig(width=16, layers=2, heads=2, feedforward=32)
-# As a new run has it, and as one has it that was begun before leaves had groups.
 IN_GROUPS, IN_ONE_GROUP = TrainConfig(padding_efficiency=0.97), TrainConfig(padding_efficiency=0)
 
 

@@ -6,14 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from numpy.typing import NDArray
 
-from storage.datasets import DatasetManifest, FileRecord, dataset_key
+from storage.datasets import DatasetManifest
 from storage.errors import StoreError
-from storage.objects.digests import sha256_of_file
 from storage.objects.local_store import LocalStore
 from tests.helpers.commands import wait_until
 from tests.helpers.datasets import GROUP_ROWS, publish_small_dataset
@@ -218,34 +215,3 @@ def test_a_folder_that_cannot_be_written_is_one_clear_error(
     reader = SampleReader(store, dataset, "train", tmp_path / "file" / "samples")
     with pytest.raises(StoreError, match=r"^Cannot keep decoded samples in .*: Not a directory\. Check that the disk"):
         reader.read(SampleOrder(ROWS, GROUP_ROWS, seed=4), 0, 1)
-
-
-def test_a_data_set_whose_tokens_are_lists_is_read_as_one_whose_tokens_are_bytes(
-    store: LocalStore, dataset: DatasetManifest, tmp_path: Path
-) -> None:
-    order = SampleOrder(ROWS, dataset.row_group_rows, seed=5)
-    expected = SampleReader(store, dataset, "train", tmp_path / "bytes").read(order, 0, ROWS)
-    old, shards = LocalStore(tmp_path / "old"), []
-    for shard in dataset.splits["train"].shards:
-        key = dataset_key(dataset.digest, shard.name)
-        path = tmp_path / shard.name
-        pq.write_table(_with_lists(pq.read_table(store.fetch(key))), path, row_group_size=GROUP_ROWS)
-        sha256, num_bytes = sha256_of_file(path), path.stat().st_size
-        shards.append(FileRecord(name=shard.name, num_rows=shard.num_rows, num_bytes=num_bytes, sha256=sha256))
-        old.put_file(path, key)
-    split = dataset.splits["train"].model_copy(update={"shards": shards})
-    earlier = dataset.model_copy(update={"format": 3, "splits": {"train": split}})
-    found = SampleReader(old, earlier, "train", tmp_path / "lists").read(order, 0, ROWS)
-    for name in ("rows", "labels", "lengths", "numeric", "categorical"):
-        assert getattr(found, name).dtype == getattr(expected, name).dtype
-        assert np.array_equal(getattr(found, name), getattr(expected, name))
-    assert np.array_equal(found.separated_ids(), expected.separated_ids())
-    group = np.array([[ROWS, int(expected.lengths.max())]])
-    assert np.array_equal(found.padded_tokens(group), expected.padded_tokens(group))
-
-
-def _with_lists(table: pa.Table) -> pa.Table:
-    """As the version before wrote a shard."""
-    tokens = [np.frombuffer(row, np.uint16).tolist() for row in table.column("tokens").to_pylist()]
-    index = table.schema.get_field_index("tokens")
-    return table.set_column(index, "tokens", pa.array(tokens, pa.list_(pa.int32())))

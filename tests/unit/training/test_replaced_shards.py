@@ -1,4 +1,4 @@
-"""Shards that are not what was published are never read, whatever they are, by data sets of each format."""
+"""Shards that are not what was published are never read, whatever they are."""
 
 import random
 import shutil
@@ -14,7 +14,7 @@ from storage.datasets import DatasetManifest, dataset_key
 from storage.errors import CorruptObjectError
 from storage.objects.local_store import LocalStore
 from tasks.data.shard import SHARD_SCHEMA, ShardFile
-from tests.helpers.datasets import GROUP_ROWS, publish_in_format_4, publish_small_dataset
+from tests.helpers.datasets import GROUP_ROWS, publish_small_dataset
 from training.data.order import RowOrder
 from training.data.reading import SampleReader
 from training.data.samples import Samples
@@ -24,10 +24,9 @@ ORDER = RowOrder(ROWS, GROUP_ROWS)
 FLIPPED_BITS = 60
 
 
-@pytest.fixture(params=["with hashes in the footers", "of format 4"])
-def dataset(request: pytest.FixtureRequest, store: LocalStore, tmp_path: Path) -> DatasetManifest:
-    dataset = publish_small_dataset(store, tmp_path / "work", ROWS)
-    return dataset if request.param != "of format 4" else publish_in_format_4(store, dataset)
+@pytest.fixture
+def dataset(store: LocalStore, tmp_path: Path) -> DatasetManifest:
+    return publish_small_dataset(store, tmp_path / "work", ROWS)
 
 
 def read(store: LocalStore, dataset: DatasetManifest, folder: Path, split: str = "train") -> Samples:
@@ -150,27 +149,3 @@ def test_a_footer_that_was_damaged_where_it_is_kept_is_read_from_the_store_again
         path.unlink()
     found = SampleReader(store, dataset, "train", folder).read(ORDER, 0, ROWS)
     assert np.array_equal(found.labels, expected.labels)
-
-
-def test_shards_without_hashes_are_compared_whole_once_for_all_processes_of_a_machine(
-    store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    dataset = publish_small_dataset(store, tmp_path / "work", ROWS)
-    compared: list[str] = []
-    read_pieces = LocalStore.read_pieces
-
-    def read_and_note(store: LocalStore, key: str) -> Iterator[bytes]:
-        compared.append(key)
-        return read_pieces(store, key)
-
-    monkeypatch.setattr(LocalStore, "read_pieces", read_and_note)
-    read(store, dataset, tmp_path / "samples")
-    assert compared == []
-    earlier = publish_in_format_4(store, dataset)
-    for _ in range(2):
-        SampleReader(store, earlier, "train", tmp_path / "shared").read(ORDER, 0, ROWS)
-        for path in (tmp_path / "shared").glob("train-samples-*"):
-            path.unlink()
-    assert sorted(compared) == sorted(
-        dataset_key(dataset.digest, shard.name) for shard in dataset.splits["train"].shards
-    )

@@ -81,7 +81,6 @@ def advise(
             "Default: 2.0e-5.",
         ),
     ] = None,
-    seed: Annotated[int | None, typer.Option(metavar="N", help="Seed of the simulation. Default: 0.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Recommend how often to save, from what was measured.
@@ -89,9 +88,9 @@ def advise(
     Saving too often costs training time; saving too rarely means that a crash loses much work. The best interval
     follows from the time a save stops training, the time until it is durable, the time of a restart and how often the
     run crashes: all measured, or given. The table shows overhead, lost work and the cost of storage for every
-    interval, beside the price of the GPU time that makes no progress, computed and simulated. The configured interval
-    is compared with the best one; --set checkpoint.every_seconds=300 and the like compare another. A page with a chart
-    is written to the store: runs/RUN/advice.html. Nothing about the run is changed.
+    interval, beside the price of the GPU time that makes no progress. The configured interval is compared with the best
+    one; --set checkpoint.every_seconds=300 and the like compare another. A page with a chart is written to the store:
+    runs/RUN/advice.html. Nothing about the run is changed.
     """
     options = {
         "failures_per_day": failures_per_day,
@@ -102,7 +101,6 @@ def advise(
         "price_per_1000_puts": price_per_1000_puts,
         "price_per_gpu_hour": price_per_gpu_hour,
         "failures_per_gpu_hour": failures_per_gpu_hour,
-        "seed": seed,
     }
     store, name = find_run(run, assignments or [])
     print_result(advise_run(store, name, assignments or [], options), as_json, render_advice)

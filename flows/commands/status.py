@@ -204,8 +204,7 @@ def render_status(status: dict[str, Any]) -> RenderableType:
 
 
 def _tell_work(status: dict[str, Any], work: str) -> str:
-    age = status["holder"]["silent_seconds"]
-    return work if age is None else f"{work}, as of {words.duration(age)} ago"
+    return f"{work}, as of {words.duration(status['holder']['silent_seconds'])} ago"
 
 
 def _tell_rest(spent: dict[str, float]) -> str:

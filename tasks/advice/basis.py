@@ -58,7 +58,6 @@ class AdviceOptions(ConfigModel):
         le=1,
         description="Expected crashes per GPU and hour: for other numbers of GPUs, or without a crash.",
     )
-    seed: int = Field(0, ge=0, description="Seed of the simulation.")
 
 
 @dataclass(frozen=True)

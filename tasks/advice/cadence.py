@@ -6,11 +6,11 @@ while the run starts again. A crash takes the work since the last save that coun
 its own and takes none. From one restart to the next nothing is remembered, so means over that cycle are long-run shares
 (renewal-reward). Where nothing is written in the background and nobody gives notice, this is Daly's complete model.
 
-Invariant: pure arithmetic; `cadence_simulation` plays the same model through and has to agree.
+Invariant: pure arithmetic. A simulation, and the formulas of Young and Daly, agree: `unit/tasks/test_cadence.py`.
 """
 
 from dataclasses import dataclass
-from math import exp, expm1, floor, log, log1p, sqrt
+from math import exp, expm1, floor, log, log1p
 
 from scipy.optimize import minimize_scalar
 
@@ -60,25 +60,6 @@ class Forecast:
     def overhead(self) -> float:
         """The part of all the time that is not training that counts."""
         return self.stall_share + self.lost_share + self.restart_share
-
-
-def young_seconds(stall_seconds: float, seconds_between_crashes: float) -> float:
-    """The first-order optimum: seconds of training between two saves.
-
-    Young, A first order approximation to the optimum checkpoint interval, CACM 17 (1974).
-    """
-    return sqrt(2 * stall_seconds * seconds_between_crashes)
-
-
-def daly_seconds(stall_seconds: float, seconds_between_crashes: float) -> float:
-    """The higher-order optimum: seconds of training between two saves.
-
-    Daly, A higher order estimate of the optimum checkpoint interval for restart dumps, FGCS 22 (2006), equation 37.
-    """
-    if stall_seconds >= 2 * seconds_between_crashes:
-        return seconds_between_crashes
-    root = sqrt(stall_seconds / (2 * seconds_between_crashes))
-    return young_seconds(stall_seconds, seconds_between_crashes) * (1 + root / 3 + root**2 / 9) - stall_seconds
 
 
 def forecast_cadence(interval_seconds: float, costs: Costs, rates: Rates) -> Forecast:

@@ -1,6 +1,6 @@
-"""The advice's picture: overhead, what a crash takes, and storage cost, over the interval.
+"""The advice's picture: overhead, and what a crash takes, over the interval.
 
-Invariant: lines are the exact figures, marks the simulated ones: where the two part, one of them is wrong.
+Invariant: what is drawn are the figures of the table, with the intervals between its rows.
 """
 
 from collections.abc import Sequence
@@ -11,18 +11,17 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, MultipleLocator, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, MultipleLocator, NullLocator
 
 from tasks.advice.cadence import Forecast, forecast_cadence
-from tasks.advice.cadence_words import brief, dollars, in_seconds, percent
-from tasks.advice.measured import SHOWN_SECONDS, Advice, IntervalFigures
+from tasks.advice.cadence_words import brief, in_seconds, percent
+from tasks.advice.measured import SHOWN_SECONDS, Advice
 from tasks.pages.canvas import (
     BLUE,
     GREEN,
     INK,
     MUTED,
     ORANGE,
-    PAPER,
     PURPLE,
     SKY,
     VERMILION,
@@ -50,19 +49,16 @@ def draw_advice(advice: Advice) -> Chart | None:
         forecast_cadence(float(interval), advice.basis.costs, advice.basis.rates)
         for interval in np.geomspace(first, last, NUM_POINTS)
     ]
-    num_parts = 2 if advice.storage is None else 3
 
     def draw(figure: Figure) -> None:
-        parts = figure.subplots(num_parts, 1, sharex=True, height_ratios=[2.6, 2.0, 1.1][:num_parts])
+        parts = figure.subplots(2, 1, sharex=True, height_ratios=[2.6, 2.0])
         _draw_overhead(parts[0], curve, advice)
-        _draw_lost(parts[1], curve, advice.intervals)
-        if advice.storage is not None:
-            _draw_cost(parts[2], curve, advice.storage.dollars_per_month)
+        _draw_lost(parts[1], curve)
         for axes in parts:
             _mark(axes, advice)
         _name_intervals(parts[-1], first, last)
 
-    return Chart(draw_svg(WIDTH_INCHES, 5.2 + 1.3 * (num_parts - 2), draw), _in_words(advice))
+    return Chart(draw_svg(WIDTH_INCHES, 5.2, draw), _in_words(advice))
 
 
 def _draw_overhead(axes: Axes, curve: Sequence[Forecast], advice: Advice) -> None:
@@ -71,10 +67,6 @@ def _draw_overhead(axes: Axes, curve: Sequence[Forecast], advice: Advice) -> Non
     colours = [PART_COLOURS[name] for name in ("restarts", "work done again", "stall")]
     axes.stackplot(x, parts, colors=colours, alpha=0.55, linewidth=0)
     axes.plot(x, parts.sum(axis=0), color=INK, linewidth=1.4)
-    for one in advice.intervals:
-        low, high = (100 * share for share in one.simulation.overhead_range)
-        axes.plot([one.forecast.interval_seconds] * 2, [low, high], color=INK, linewidth=1, alpha=0.55)
-        _add_mark(axes, one.forecast.interval_seconds, 100 * one.simulation.overhead)
     axes.axvspan(*advice.indifferent_range, color=GREEN, alpha=0.10, linewidth=0, zorder=0.4)
     axes.set_ylim(0, 100 * _highest_overhead(advice, float(parts.sum(axis=0).max()) / 100))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: percent(value / 100)))
@@ -91,12 +83,11 @@ def _highest_overhead(advice: Advice, highest: float) -> float:
 
 def _add_overhead_legend(axes: Axes) -> None:
     entries: dict[str, Any] = {name: Patch(color=colour, alpha=0.55) for name, colour in PART_COLOURS.items()}
-    entries["simulated; 5 to 95 % of months"] = Line2D([], [], color=INK, marker="o", markersize=4, linewidth=1)
     entries["as good as the best"] = Patch(color=GREEN, alpha=0.15)
     _add_legend(axes, entries)
 
 
-def _draw_lost(axes: Axes, curve: Sequence[Forecast], intervals: Sequence[IntervalFigures]) -> None:
+def _draw_lost(axes: Axes, curve: Sequence[Forecast]) -> None:
     x = [forecast.interval_seconds for forecast in curve]
     lines: dict[str, tuple[list[float], str, Any]] = {
         "never more": ([f.bound_lost_seconds for f in curve], SKY, ":"),
@@ -105,10 +96,6 @@ def _draw_lost(axes: Axes, curve: Sequence[Forecast], intervals: Sequence[Interv
     }
     for values, colour, style in lines.values():
         axes.plot(x, values, color=colour, linestyle=style, linewidth=1.6)
-    for one in intervals:
-        for value in (one.simulation.mean_lost_seconds, one.simulation.p95_lost_seconds):
-            if value is not None:
-                _add_mark(axes, one.forecast.interval_seconds, value)
     axes.set_ylim(0, None)
     unit = next((u for u in LOST_TICKS if axes.get_ylim()[1] / u < MAX_LOST_TICKS), LOST_TICKS[-1])
     axes.yaxis.set_major_locator(MultipleLocator(unit))
@@ -116,16 +103,6 @@ def _draw_lost(axes: Axes, curve: Sequence[Forecast], intervals: Sequence[Interv
     axes.set_ylabel("lost at a crash")
     add_grid(axes, "y")
     _add_legend(axes, {name: Line2D([], [], color=c, linestyle=s) for name, (_, c, s) in lines.items()})
-
-
-def _draw_cost(axes: Axes, curve: Sequence[Forecast], dollars_per_month: Any) -> None:
-    x = [forecast.interval_seconds for forecast in curve]
-    axes.plot(x, [dollars_per_month(interval) for interval in x], color=PURPLE, linewidth=1.6)
-    axes.set_ylim(0, None)
-    axes.yaxis.set_major_locator(MaxNLocator(3))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: dollars(value) if value >= 0.01 else f"${value:g}"))
-    axes.set_ylabel("storage\nper month")
-    add_grid(axes, "y")
 
 
 def _mark(axes: Axes, advice: Advice) -> None:
@@ -142,10 +119,6 @@ def _name_intervals(axes: Axes, first: float, last: float) -> None:
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: in_seconds(value)))
     axes.set_xlabel("interval between two saves; full line: recommended, dashed: configured")
-
-
-def _add_mark(axes: Axes, x: float, y: float) -> None:
-    axes.plot(x, y, "o", color=INK, markersize=4, markeredgecolor=PAPER, markeredgewidth=0.6, zorder=3)
 
 
 def _add_legend(axes: Axes, entries: dict[str, Any]) -> None:

@@ -20,8 +20,6 @@ def describe_advice(advice: Advice) -> dict[str, Any]:
         "configured": _describe_cadence(advice, advice.configured),
         "recommended": _describe_cadence(advice, advice.recommended),
         "best_seconds": advice.best_seconds,
-        "young_seconds": advice.young_seconds,
-        "daly_seconds": advice.daly_seconds,
         "indifferent_range_seconds": advice.indifferent_range,
         "uncertain_range_seconds": advice.uncertain_range,
         "measured": asdict(advice.figures),
@@ -45,7 +43,6 @@ def _describe_forecast(forecast: Forecast) -> dict[str, Any]:
 
 def _describe_interval(one: IntervalFigures) -> dict[str, Any]:
     return _describe_forecast(one.forecast) | {
-        "simulated": asdict(one.simulation) | {"overhead": one.simulation.overhead},
         "dollars_per_month": one.dollars,
         "gpu_dollars_per_month": one.gpu_dollars,
         "marks": one.marks,

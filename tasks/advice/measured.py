@@ -1,6 +1,6 @@
 """How often a run should save: what its own figures come to, for the interval as it is and for every other one.
 
-Invariant: pure and seeded: the same state and the same options give the same advice. The recommended interval is within
+Invariant: pure: the same state and the same options give the same advice. The recommended interval is within
 what the configuration allows, never shorter than a save takes to be durable, and no other one there has less overhead
 by more than rounding.
 """
@@ -12,23 +12,13 @@ import numpy as np
 
 from storage.runs.run_state import RunState
 from tasks.advice.basis import HOUR_SECONDS, AdviceOptions, Basis, settle_basis
-from tasks.advice.cadence import (
-    Costs,
-    Forecast,
-    Rates,
-    daly_seconds,
-    find_best_interval,
-    forecast_cadence,
-    young_seconds,
-)
-from tasks.advice.cadence_simulation import Simulation, simulate_cadence
+from tasks.advice.cadence import Costs, Forecast, Rates, find_best_interval, forecast_cadence
 from tasks.advice.figures import RunFigures, read_figures
 from tasks.advice.storage_cost import MONTH_SECONDS, StoragePrices, StorageUse, plan_storage
 from training.configuration import LONGEST_EVERY_SECONDS, CheckpointConfig
 
 SHOWN_SECONDS = (2, 5, 10, 20, 30, 60, 120, 180, 300, 450, 600, 900)
 SCALES = (8, 64, 512, 16_384)
-NUM_RUNS = 1_000
 # Of all the time: a difference in overhead up to here is worth no change.
 INDIFFERENT_SHARE = 0.001
 NUM_TRIED = 400
@@ -54,7 +44,6 @@ class IntervalFigures:
     """
 
     forecast: Forecast
-    simulation: Simulation
     dollars: float | None
     gpu_dollars: float
     marks: tuple[str, ...]
@@ -72,7 +61,7 @@ class ScaleFigures:
 
 @dataclass(frozen=True)
 class Advice:
-    """Everything that is said. All intervals, Young's and Daly's too, are seconds from save to save."""
+    """Everything that is said. All intervals are seconds from save to save."""
 
     run: str
     options: AdviceOptions
@@ -82,8 +71,6 @@ class Advice:
     configured: Cadence
     recommended: Cadence
     best_seconds: float
-    young_seconds: float
-    daly_seconds: float
     indifferent_range: tuple[float, float]
     uncertain_range: tuple[float, float] | None
     intervals: list[IntervalFigures]
@@ -102,8 +89,6 @@ def advise(state: RunState, policy: CheckpointConfig, options: AdviceOptions, pr
     configured, recommended = _configured(basis, policy), _recommend(basis, best)
     size = figures.checkpoint_bytes
     storage = None if size is None else plan_storage(size, policy, state.steps_total, prices)
-    between = 1 / basis.rates.crashes_per_second
-    stall = basis.costs.stall_seconds
     return Advice(
         run=state.run,
         options=options,
@@ -113,8 +98,6 @@ def advise(state: RunState, policy: CheckpointConfig, options: AdviceOptions, pr
         configured=configured,
         recommended=recommended,
         best_seconds=best,
-        young_seconds=young_seconds(stall, between) + stall,
-        daly_seconds=daly_seconds(stall, between) + stall,
         indifferent_range=_indifferent_range(basis, best),
         uncertain_range=_uncertain_range(basis),
         intervals=[
@@ -192,7 +175,6 @@ def _look_at(
     gpu_hours = figures.world_size * MONTH_SECONDS / HOUR_SECONDS
     return IntervalFigures(
         forecast=forecast,
-        simulation=simulate_cadence(interval, basis.costs, basis.rates, NUM_RUNS, options.seed),
         dollars=None if storage is None else storage.dollars_per_month(interval),
         gpu_dollars=forecast.overhead * gpu_hours * options.price_per_gpu_hour,
         marks=marks,

@@ -15,14 +15,13 @@ def intervals_table(intervals: Sequence[Mapping[str, Any]]) -> Table:
     """One row for each interval, the shortest first."""
     columns: list[tuple[str, Kind]] = [
         ("Interval", "number"), ("Overhead", "number"), ("Stall", "number"), ("Done again", "number"),
-        ("Restarts", "number"), ("Simulated", "number"), ("Lost", "number"), ("95 %", "number"),
+        ("Restarts", "number"), ("Lost", "number"), ("95 %", "number"),
         ("At most", "number"), ("Storage", "number"), ("GPU time", "number"), ("", "text"),
     ]  # fmt: skip
     rows = [
         [
             Cell(in_seconds(one["interval_seconds"])),
             *(Cell(percent(one[name])) for name in ("overhead", "stall_share", "lost_share", "restart_share")),
-            Cell(percent(one["simulated"]["overhead"])),
             *(Cell(brief(one[f"{name}_lost_seconds"])) for name in ("mean", "p95", "bound")),
             Cell(NOTHING if one["dollars_per_month"] is None else dollars(one["dollars_per_month"])),
             Cell(dollars(one["gpu_dollars_per_month"])),

@@ -54,8 +54,6 @@ def list_assumptions(advice: Advice) -> list[str]:
         "A restart begins with the first process and ends with the first step. Noticing a crash and waiting for a "
         "machine come on top; no interval changes them.",
         "Writing in the background is assumed not to slow down any step.",
-        f"By simulation: {advice.intervals[0].simulation.num_runs:,} runs of a month each, or of 300 interruptions "
-        f"where that is shorter; seed {advice.options.seed}. The other figures are exact for the same model.",
         *_storage_assumptions(advice),
         f"GPU time: the overhead of a month of training on {count_of(advice.figures.world_size, 'GPU')}, one for each "
         f"rank of the last segment, at ${advice.options.price_per_gpu_hour:g} an hour. The default, $2, is an "

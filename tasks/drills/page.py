@@ -1,20 +1,19 @@
 """The drill's page: the comparison of two runs for whoever has to believe it.
 
-Invariant: a pure function of the records, and self-contained like every page of Holdfast.
+Invariant: a pure function of the records, and self-contained like every page of Holdfast. What the report of each of
+the two runs draws, its segments and settings, is not drawn again.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from storage.runs.metric_values import MetricValue
-from tasks.drills.comparison import Comparison, Kill, difference
+from tasks.drills.comparison import Comparison, Kill
 from tasks.drills.curves import draw_drill
 from tasks.drills.plan import DrillPlan
-from tasks.drills.words import Finding, judge_drill, list_findings, ranks_of, small
+from tasks.drills.words import Finding, judge_drill, list_findings, ranks_of
 from tasks.pages.render import render_page
 from tasks.pages.tables import Cell, Kind, Table
 from tasks.pages.tiles import Tile
-from tasks.pages.words import NOTHING, count_of, listing, plain
-from tasks.reports.tables import segments_table
+from tasks.pages.words import count_of, plain
 
 TEMPLATE = "drills/drill.html.jinja"
 MAX_SIZES_SHOWN = 3
@@ -35,12 +34,6 @@ def render_drill_page(plan: DrillPlan, comparison: Comparison, hits: Sequence[Ki
         command=plain(command),
         chart=draw_drill(comparison.straight.history, comparison.interrupted.history, comparison.interrupted.segments),
         findings=findings_table(list_findings(comparison)),
-        validations=validations_table(comparison),
-        segments={
-            "Segments of the interrupted run": segments_table(comparison.interrupted.segments),
-            "Segments of the straight run": segments_table(comparison.straight.segments),
-        },
-        configuration="\n".join(listing(comparison.straight.state.config)),
     )
 
 
@@ -61,28 +54,6 @@ def findings_table(findings: Sequence[Finding]) -> Table:
     return Table(columns, rows)
 
 
-def validations_table(comparison: Comparison) -> Table:
-    """The loss of every validation in either run."""
-    columns: list[tuple[str, Kind]] = [
-        ("Step", "number"), ("Straight", "number"), ("Interrupted", "number"), ("Difference", "number"),
-    ]  # fmt: skip
-    ours, theirs = comparison.straight.validation_losses, comparison.interrupted.validation_losses
-    rows = [
-        [Cell(f"{step:,}"), Cell(_exactly(ours, step)), Cell(_exactly(theirs, step)), Cell(_apart(ours, theirs, step))]
-        for step in sorted(ours.keys() | theirs.keys())
-    ]
-    return Table(columns, rows)
-
-
-def _exactly(losses: Mapping[int, MetricValue], step: int) -> str:
-    """All digits: what is called the same can be seen to be."""
-    return str(losses[step]) if step in losses else NOTHING
-
-
-def _apart(ours: Mapping[int, MetricValue], theirs: Mapping[int, MetricValue], step: int) -> str:
-    return small(difference(ours[step], theirs[step]) if step in ours and step in theirs else None)
-
-
 def _tiles(plan: DrillPlan, comparison: Comparison, hits: Sequence[Kill]) -> list[Tile]:
     straight, interrupted = comparison.straight, comparison.interrupted
     samples, weights = list_findings(comparison)[:2]
@@ -99,6 +70,8 @@ def _tiles(plan: DrillPlan, comparison: Comparison, hits: Sequence[Kill]) -> lis
 
 def _facts(comparison: Comparison) -> list[tuple[str, str]]:
     return [
+        ("Straight run", comparison.straight.address),
+        ("Interrupted run", comparison.interrupted.address),
         ("Weights, straight", comparison.straight.weights_sha256),
         ("Weights, interrupted", comparison.interrupted.weights_sha256),
         ("Data set digest", comparison.straight.state.dataset_digest),

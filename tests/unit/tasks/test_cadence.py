@@ -10,15 +10,13 @@ from hypothesis import strategies as st
 from tasks.advice.cadence import (
     Costs,
     Rates,
-    daly_seconds,
     find_best_interval,
     forecast_cadence,
     lost_quantile,
     seconds_trained,
-    young_seconds,
 )
-from tasks.advice.cadence_simulation import MIN_CRASHES, simulate_cadence
 from tasks.advice.storage_cost import StoragePrices, find_prices, plan_storage, puts_of_save
+from tests.helpers.cadence_simulation import MIN_CRASHES, daly_seconds, simulate_cadence, young_seconds
 from training.configuration import CheckpointConfig
 
 HOUR = 3600.0

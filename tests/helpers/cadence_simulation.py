@@ -1,7 +1,7 @@
-"""The cadence played through, run by run: interruptions are drawn, and what each one takes is added up.
+"""The cadence of an advice played through, run by run: interruptions are drawn, and what each one takes is added up.
 
-Invariant: the same model as `cadence`, and none of its formulas; the same arguments give the same figures. Beside the
-means it tells what the formulas do not: how far one month is from another.
+Invariant: the same model as `tasks.advice.cadence`, and none of its formulas; the same arguments give the same figures.
+Beside it stand the formulas of Young and Daly, which hold for simpler models.
 """
 
 from dataclasses import dataclass
@@ -110,3 +110,22 @@ def _seconds_saved(seconds: Array, interval_seconds: float, costs: Costs) -> Arr
     """Seconds of training in the newest save that counts after `seconds` since the end of a restart."""
     num_saves = np.maximum(np.floor((seconds - costs.durable_seconds) / interval_seconds), 0)
     return num_saves * (interval_seconds - costs.stall_seconds)
+
+
+def young_seconds(stall_seconds: float, seconds_between_crashes: float) -> float:
+    """The first-order optimum: seconds of training between two saves.
+
+    Young, A first order approximation to the optimum checkpoint interval, CACM 17 (1974).
+    """
+    return sqrt(2 * stall_seconds * seconds_between_crashes)
+
+
+def daly_seconds(stall_seconds: float, seconds_between_crashes: float) -> float:
+    """The higher-order optimum: seconds of training between two saves.
+
+    Daly, A higher order estimate of the optimum checkpoint interval for restart dumps, FGCS 22 (2006), equation 37.
+    """
+    if stall_seconds >= 2 * seconds_between_crashes:
+        return seconds_between_crashes
+    root = sqrt(stall_seconds / (2 * seconds_between_crashes))
+    return young_seconds(stall_seconds, seconds_between_crashes) * (1 + root / 3 + root**2 / 9) - stall_seconds

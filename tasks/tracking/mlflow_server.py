@@ -25,7 +25,6 @@ from tasks.tracking.tracker import TrackedRun, TrackerError
 API = "/api/2.0/mlflow"
 FILES_API = "/api/2.0/mlflow-artifacts/artifacts"
 FILES_SCHEME = "mlflow-artifacts:"
-PAGE_POINTS = 10_000
 SHOWN_CHARACTERS = 300
 NOT_THERE, ALREADY_THERE = "RESOURCE_DOES_NOT_EXIST", "RESOURCE_ALREADY_EXISTS"
 
@@ -68,11 +67,6 @@ class MlflowServer:
         }
         with self._understood():
             return _run_of(self._ask("POST", "/runs/create", json=asked)["run"])
-
-    def read_points(self, run_id: str, key: str) -> list[tuple[int, float]]:
-        """As the protocol says."""
-        with self._understood():
-            return list(self._read_points(run_id, key))
 
     def log(self, run_id: str, points: Sequence[Point], parameters: Mapping[str, str], tags: Mapping[str, str]) -> None:
         """As the protocol says."""
@@ -131,16 +125,6 @@ class MlflowServer:
             answer = answer["experiment"]
         return str(answer["experiment_id"])
 
-    def _read_points(self, run_id: str, key: str) -> Iterator[tuple[int, float]]:
-        asked: dict[str, Any] = {"run_id": run_id, "metric_key": key, "max_results": PAGE_POINTS}
-        while True:
-            answer = self._ask("GET", "/metrics/get-history", params=asked)
-            for point in answer.get("metrics", []):
-                yield int(point.get("step", 0)), float(point.get("value", 0.0))
-            if not answer.get("next_page_token"):
-                return
-            asked["page_token"] = answer["next_page_token"]
-
     @contextmanager
     def _understood(self) -> Iterator[None]:
         try:
@@ -192,7 +176,7 @@ def _run_of(found: Mapping[str, Any]) -> TrackedRun:
         status=info.get("status", ""),
         tags={tag["key"]: tag.get("value", "") for tag in data.get("tags", [])},
         parameters={parameter["key"]: parameter.get("value", "") for parameter in data.get("params", [])},
-        keys=[metric["key"] for metric in data.get("metrics", [])],
+        last_steps={metric["key"]: int(metric.get("step", 0)) for metric in data.get("metrics", [])},
         files_address=info.get("artifact_uri", ""),
     )
 

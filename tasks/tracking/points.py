@@ -59,7 +59,7 @@ def _values(parts: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, int, floa
         for step, loss, rate in entries["loss"]:
             yield "loss", step, float(loss)
             yield "learning_rate", step, float(rate)
-        for step, norm in entries.get("gradient_norm", []):
+        for step, norm in entries["gradient_norm"]:
             yield "gradient_norm", step, float(norm)
         for validation in entries["validation"]:
             for name, value in validation["metrics"].items():

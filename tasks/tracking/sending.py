@@ -1,12 +1,12 @@
 """What is sent to a tracker, in which order, and what follows when something else is there already.
 
 Invariant: the tracker has one live run for a run of ours, and in it each step once, with the value that the run's own
-checkpoints have; whoever is killed at any moment leaves what the next one makes right. So nothing is remembered of what
-was sent but what the tracker itself says, and a run whose points cannot be corrected is replaced: a new one is filled,
-then the old one is marked and deleted.
+checkpoints have; whoever is killed at any moment leaves what the next one makes right. Points are sent in the order of
+their steps, so the last step that the tracker has of each metric says where to go on. What two processes send, or one
+that never heard of an answer, the tracker keeps once: the same in metric, step, value and time. A run that went back
+behind steps that were sent is replaced: a new one is filled, then the old one is marked and deleted.
 """
 
-import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,10 +20,6 @@ from tasks.tracking.tracker import MOST_NAMES, MOST_POINTS, TrackedRun, Tracker,
 Asked = ParamSpec("Asked")
 Answer = TypeVar("Answer")
 Entry = TypeVar("Entry")
-
-# A server that keeps values as doubles gives them back as they are; one that prints them in between, nearly.
-SAME = 1e-9
-LARGEST = 1e308  # what MLflow keeps in place of infinity is above that
 
 
 @dataclass(frozen=True)
@@ -47,12 +43,10 @@ class Wanted:
 
 @dataclass
 class _Live:
-    """The one run, with its points; others of the same identity are to be put out of sight."""
+    """The one run; others of the same identity are to be put out of sight."""
 
     run: TrackedRun
     others: list[TrackedRun]
-    points: dict[tuple[str, int], float] = field(default_factory=dict)
-    has_repeats: bool = False
 
     @property
     def version(self) -> int:
@@ -66,7 +60,6 @@ class Sender:
         self.num_calls = 0  # goes up as long as it gets on
         self._tracker = tracker
         self._live: _Live | None = None
-        self._done_step = -1  # steps up to here need not be looked at again
         self._is_abandoned = threading.Event()
 
     def abandon(self) -> None:
@@ -78,22 +71,20 @@ class Sender:
         try:
             self._send(wanted)
         except BaseException:
-            self._live, self._done_step = None, -1  # what has arrived is asked again
+            self._live = None  # what has arrived is asked again
             raise
 
     def _send(self, wanted: Wanted) -> None:
         live = self._live or self._look_up(wanted)
-        points = wanted.points_after(self._done_step)
-        if live.has_repeats or _is_behind(live, wanted) or _contradicts(live, points):
-            live, points = self._begin_anew(wanted, live), wanted.points_after(-1)
+        if _is_behind(live.run, wanted):
+            live = _Live(self._create(wanted, live.version + 1), [*live.others, live.run])
         self._live = live
-        self._add(live, points)
+        # From the last step on: a part of its points may be missing, and a validation of it may have come since.
+        self._add(live, wanted.points_after(live.run.last_step - 1))
         self._describe(live, wanted)
         while live.others:
             self._put_out_of_sight(live.others[-1], live.run)
             live.others.pop()
-        # A validation of the last step may still come.
-        self._done_step = max((point.step for point in points), default=self._done_step + 1) - 1
         for name, data in wanted.files.items():
             self._call(self._tracker.put_file, live.run, name, data)
 
@@ -106,15 +97,7 @@ class Sender:
         live = _Live(found[0], found[1:])
         if _number_in(live.run, ROLLBACKS_TAG) > wanted.num_rollbacks:
             raise TrackerError("Another process went on with the run, after a rollback that this one knows nothing of.")
-        for key in live.run.keys:
-            for step, value in self._call(self._tracker.read_points, live.run.run_id, key):
-                live.has_repeats |= (key, step) in live.points
-                live.points[key, step] = value
         return live
-
-    def _begin_anew(self, wanted: Wanted, live: _Live) -> _Live:
-        self._done_step = -1
-        return _Live(self._create(wanted, live.version + 1), [*live.others, live.run])
 
     def _create(self, wanted: Wanted, version: int) -> TrackedRun:
         tags = {ID_TAG: wanted.identity, VERSION_TAG: str(version), ROLLBACKS_TAG: str(wanted.num_rollbacks)}
@@ -123,10 +106,11 @@ class Sender:
 
     def _add(self, live: _Live, points: Sequence[Point]) -> None:
         """In the order of steps, so that a curve that is cut off has no hole."""
-        missing = [point for point in points if (point.key, point.step) not in live.points]
+        missing = [point for point in points if point.step > live.run.last_steps.get(point.key, -1)]
         for batch in _in_parts(missing, MOST_POINTS):
             self._call(self._tracker.log, live.run.run_id, batch, {}, {})
-            live.points |= {(point.key, point.step): point.value for point in batch}
+            sent = {point.key: point.step for point in batch}
+            live.run = replace(live.run, last_steps={**live.run.last_steps, **sent})
 
     def _describe(self, live: _Live, wanted: Wanted) -> None:
         """A parameter cannot be changed: what it became since then is a tag."""
@@ -164,27 +148,10 @@ class Sender:
         return answer
 
 
-def _is_behind(live: _Live, wanted: Wanted) -> bool:
-    """Whether the live run has steps that a rollback left out since it was last described."""
-    known = _number_in(live.run, ROLLBACKS_TAG)
-    if known >= wanted.num_rollbacks:
-        return False
-    stays = first_resume_step(wanted.snapshot.state, known)
-    return any(step > stays for _, step in live.points)
-
-
-def _contradicts(live: _Live, points: Sequence[Point]) -> bool:
-    """Whether a step is there with another value than the run's checkpoints have."""
-    there = ((live.points.get((point.key, point.step)), point.value) for point in points)
-    return any(value is not None and not _is_same(value, wanted) for value, wanted in there)
-
-
-def _is_same(left: float, right: float) -> bool:
-    if math.isnan(left) or math.isnan(right):
-        return math.isnan(left) and math.isnan(right)
-    if abs(left) > LARGEST and abs(right) > LARGEST:
-        return (left > 0) == (right > 0)
-    return math.isclose(left, right, rel_tol=SAME, abs_tol=0.0)
+def _is_behind(run: TrackedRun, wanted: Wanted) -> bool:
+    """Whether the tracker has steps that a rollback left out since the run was last described."""
+    known = _number_in(run, ROLLBACKS_TAG)
+    return known < wanted.num_rollbacks and run.last_step > first_resume_step(wanted.snapshot.state, known)
 
 
 def _number_in(run: TrackedRun, tag: str) -> int:

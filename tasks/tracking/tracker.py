@@ -26,8 +26,13 @@ class TrackedRun:
     status: str
     tags: Mapping[str, str]
     parameters: Mapping[str, str]
-    keys: Sequence[str]  # of metrics that have a point
+    last_steps: Mapping[str, int]  # by metric that has a point
     files_address: str
+
+    @property
+    def last_step(self) -> int:
+        """The highest one; -1 if there is no point."""
+        return max(self.last_steps.values(), default=-1)
 
 
 class Tracker(Protocol):
@@ -41,11 +46,11 @@ class Tracker(Protocol):
     def create_run(self, name: str, started_at: int, tags: Mapping[str, str]) -> TrackedRun:
         """A new one, with its tags from the beginning."""
 
-    def read_points(self, run_id: str, key: str) -> list[tuple[int, float]]:
-        """Step and value of every point of one metric."""
-
     def log(self, run_id: str, points: Sequence[Point], parameters: Mapping[str, str], tags: Mapping[str, str]) -> None:
-        """Add points and parameters, set tags: at most `MOST_POINTS` and `MOST_NAMES` of each. Refused if deleted."""
+        """Add points and parameters, set tags: at most `MOST_POINTS` and `MOST_NAMES` of each. Refused if deleted.
+
+        A point that is there already, the same in metric, step, value and time, is added to nothing.
+        """
 
     def set_status(self, run_id: str, status: Status, ended_at: int | None) -> None:
         """How the run stands; milliseconds."""

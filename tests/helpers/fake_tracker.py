@@ -56,14 +56,11 @@ class FakeTracker:
 
     def create_run(self, name: str, started_at: int, tags: Mapping[str, str]) -> TrackedRun:
         def create() -> TrackedRun:
-            run = TrackedRun(f"run-{len(self.kept)}", started_at, "RUNNING", dict(tags), {}, [], "files")
+            run = TrackedRun(f"run-{len(self.kept)}", started_at, "RUNNING", dict(tags), {}, {}, "files")
             self.kept[run.run_id] = Kept(run)
             return run
 
         return self._answer(create)
-
-    def read_points(self, run_id: str, key: str) -> list[tuple[int, float]]:
-        return self._answer(lambda: self.kept[run_id].curve(key))
 
     def log(self, run_id: str, points: Sequence[Point], parameters: Mapping[str, str], tags: Mapping[str, str]) -> None:
         assert len(points) <= MOST_POINTS and len(parameters) <= MOST_NAMES and len(tags) <= MOST_NAMES
@@ -100,7 +97,10 @@ class FakeTracker:
         return self.kept[run_id]
 
     def _shown(self, kept: Kept) -> TrackedRun:
-        return replace(kept.run, keys=sorted({point.key for point in kept.points}))
+        steps: dict[str, int] = {}
+        for point in kept.points:
+            steps[point.key] = max(point.step, steps.get(point.key, -1))
+        return replace(kept.run, last_steps=steps)
 
     def _answer(self, work: Callable[[], Answer]) -> Answer:
         number, self.num_calls = self.num_calls, self.num_calls + 1

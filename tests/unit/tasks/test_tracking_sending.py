@@ -2,6 +2,7 @@
 
 import contextlib
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 from typing import get_args
@@ -13,7 +14,7 @@ from tasks.tracking.points import Point
 from tasks.tracking.sending import Sender
 from tasks.tracking.tracker import TrackerError
 from tests.helpers.fake_tracker import FakeTracker, How, Kept, Killed
-from tests.helpers.tracked_story import FIRST, KEYS, RESUME_STEP, SECOND, STORY, points_up_to, wanted
+from tests.helpers.tracked_story import KEYS, RESUME_STEP, SECOND, STORY, points_up_to, wanted
 
 # Calls that the whole story takes, at the least.
 LEAST_CALLS = 20
@@ -125,14 +126,21 @@ def test_steps_that_are_trained_again_to_the_same_values_are_not_sent_again() ->
     assert [step for step, _ in tracker.live[0].curve("loss")] == [5, 10, 15, 20, 25, 30, 35, 40]
 
 
-def test_a_step_that_is_there_twice_or_with_another_value_makes_a_new_run() -> None:
-    for wrong in (Point("loss", 10, FIRST / 10, 7), Point("loss", 30, 99.0, 7)):
-        tracker = FakeTracker()
-        Sender(tracker).send(wanted(points_up_to(20)))
-        tracker.log(tracker.live[0].run.run_id, [wrong], {}, {})
-        Sender(tracker).send(wanted(points_up_to(30)))
-        (live,) = tracker.live
-        assert [step for step, _ in live.curve("loss")] == [5, 10, 15, 20, 25, 30] and len(tracker.kept) == 2
+def test_who_goes_on_sends_what_the_tracker_has_not_got_of_each_metric_and_nothing_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tracker, sent = FakeTracker(), list[Point]()
+    early = [point for point in points_up_to(20) if point.step < 20 or point.key == "loss"]
+    Sender(tracker).send(wanted(early))
+    log = tracker.log
+
+    def noted(run_id: str, points: Sequence[Point], *rest: Mapping[str, str]) -> None:
+        sent.extend(points)
+        log(run_id, points, *rest)
+
+    monkeypatch.setattr(tracker, "log", noted)
+    Sender(tracker).send(wanted(points_up_to(25)))
+    assert sent == [point for point in points_up_to(25) if point not in early]
 
 
 def test_values_that_are_not_finite_are_the_same_value_again() -> None:

@@ -23,9 +23,9 @@ def test_no_number_of_tokens_is_left_out_and_the_example_reaches_no_bit(precisio
         with compiled_block(CPU, precision, example, tmp_path / f"{example}") as (block, notes):
             gradients = [gradients_of(block, CPU, precision, shape) for shape in SHAPES]
         assert notes == []
-        assert [*(tmp_path / f"{example}").rglob("*.so")] != []  # and not where another run would find it
         found.append([hashlib.sha256(gradient).hexdigest() for gradient in gradients])
     assert found[0] == found[1]
+    assert [*(tmp_path / "600").rglob("*.so")] != []  # and not where another run would find it
 
 
 def test_what_compiled_code_does_not_take_is_computed_without_it_and_noted_once(tmp_path: Path) -> None:

@@ -191,7 +191,7 @@ def test_a_model_is_trained_evaluated_exported_and_used(tmp_path: Path, monkeypa
     assert finished["dataset_digest"] == prepared["digest"]
     assert finished.keys() == {**holdfast.Status.__annotations__, **holdfast.RunResult.__annotations__}.keys()
     assert Path(holdfast.report("run.toml", "page.html")["report"]).is_file() and Path(finished["report"]).is_file()
-    evaluated = holdfast.evaluate("run.toml", checkpoint="newest", settings={"train.device": "cpu"})
+    evaluated = holdfast.evaluate("run.toml", settings={"train.device": "cpu"})  # the best model, on the test split
     assert evaluated["metrics"] == finished["metrics"]
     assert holdfast.Evaluation.__annotations__.keys() <= evaluated.keys()
     exported = holdfast.export("run.toml", "model", onnx=False)

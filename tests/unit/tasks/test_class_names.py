@@ -61,7 +61,7 @@ def test_a_code_without_a_name_is_one_error_with_the_code_file_and_row(tmp_path:
     with pytest.raises(ContractError) as caught:
         prepare(text_config(tmp_path / "source", class_names=NAMES[:3]), tmp_path)
     message = str(caught.value)
-    assert "expected: one of 0, 1, 2 [" in message and f"{name} has 1 (row 31, id 's00031' has '7')" in message
+    assert "expected: one of 0, 1, 2\n" in message and f"{name} has 1 (row 31, id 's00031' has '7')" in message
     assert "what to do: correct these labels, or name all that may occur in data.class_names" in message
 
 

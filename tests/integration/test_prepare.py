@@ -161,7 +161,7 @@ def test_the_same_inputs_are_never_prepared_twice(
     prepared: tuple[LocalStore, DatasetManifest], source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, manifest = prepared
-    monkeypatch.setattr(prepare, "findings_of", lambda *_: pytest.fail("prepared again"))
+    monkeypatch.setattr(prepare, "require_rules_kept", lambda *_: pytest.fail("prepared again"))
     config = text_config(source, **METADATA)
     assert prepare_dataset(config.model_copy(update={"memory_limit": "1GB"}), store, tmp_path) == manifest
     assert digest_of(inputs_of(config, tmp_path)) == manifest.digest

@@ -280,7 +280,7 @@ def test_a_bit_that_flips_in_the_tokenizer_is_an_error(tmp_path: Path) -> None:
     assert files_of(LocalStore(tmp_path / "store")) == files_of(LocalStore(tmp_path / "other" / "store"))
 
 
-@pytest.mark.parametrize("between", ["find_repeats", "findings_of", "deal_samples", "measure_categorical"])
+@pytest.mark.parametrize("between", ["find_repeats", "require_rules_kept", "deal_samples", "measure_categorical"])
 def test_one_that_is_overtaken_while_it_asks_all_rows_takes_what_the_other_published(
     tmp_path: Path, between: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

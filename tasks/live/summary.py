@@ -16,7 +16,7 @@ from tasks.reports.tables import segments_table
 from tasks.reports.times.goodput import sum_up_time
 
 MOST_SEGMENTS = 20
-WIDE = ("Fence", "Meaning", "Ranks")
+WIDE = ("Segment", "Meaning", "Ranks")
 
 
 def summarise(state: RunState, config: RunConfig, address: str, history: Mapping[str, Any] | None = None) -> str:

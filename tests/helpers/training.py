@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from storage.checkpoints.checkpoints import STATE_NAME, FoundCheckpoint
-from storage.datasets import DatasetManifest, dataset_sha256
+from storage.datasets import SEAL_FIELD, DatasetManifest
+from storage.objects.digests import seal, sha256_of_bytes
 from storage.objects.local_store import LocalStore
 from storage.runs.segments import OutcomeRecord, find_outcome
 from tasks.launching.processes import POLL_SECONDS
@@ -46,7 +47,7 @@ def make_spec(
         scratch=str(folder),
         fence=fence,
         dataset_digest=dataset.digest,
-        dataset_sha256=dataset_sha256(store, dataset.digest),
+        dataset_sha256=sha256_of_bytes(seal(dataset.model_dump(mode="json"), SEAL_FIELD)),
         resume=ResumePoint(path=resume.path, digest=resume.digest, step=resume.index.step) if resume else None,
         model=model,
         train=TrainConfig(**settings),

@@ -107,11 +107,6 @@ def test_a_data_set_keeps_what_great_expectations_found_in_a_file_that_its_manif
     assert sha256_of_file(path) == dataset.contract.sha256
 
 
-def test_a_data_set_from_before_that_was_kept_is_still_a_data_set(dataset: DatasetManifest, config: RunConfig) -> None:
-    older = DatasetManifest.model_validate(dataset.model_dump(mode="json", exclude={"contract"}))
-    assert find_contract_result(store_of(config), older) is None
-
-
 def test_a_new_run_begins_at_step_0_with_its_configuration(config: RunConfig, dataset: DatasetManifest) -> None:
     state, sentence = recover_work(config, dataset)
     assert state == state_of(config)

@@ -16,8 +16,9 @@ from tests.helpers.finished_runs import BEGAN_AT, checkpoint_at, interrupted_run
 
 def segment(first_step: int, last_step: int, at: float, seconds: float, **more: Any) -> SegmentRecord:
     known = {"fence": 2, "outcome": "preempted", "cause": "", "world_size": 1, "steps_lost": 0, "phases": {}}
-    times = {"first_step": first_step, "last_step": last_step, "started_at": BEGAN_AT + at, "seconds": seconds}
-    return SegmentRecord.model_validate(known | times | more)
+    steps = {"first_step": first_step, "last_step": last_step, "planned_steps": 1000}
+    times = {"started_at": BEGAN_AT + at, "seconds": seconds}
+    return SegmentRecord.model_validate(known | steps | times | more)
 
 
 def run_of(segments: list[SegmentRecord], step: int) -> RunState:

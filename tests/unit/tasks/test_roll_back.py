@@ -152,7 +152,7 @@ def test_a_segment_that_ended_otherwise_is_no_reason_to_go_back(run: Diverging, 
     run.promote(fence, 10)
     record = SegmentRecord.model_validate(
         {"fence": fence, "outcome": outcome, "cause": "", "first_step": 0, "last_step": 10, "world_size": 1,
-         "started_at": 1.0, "seconds": 1.0, "steps_lost": 0, "phases": {}}
+         "planned_steps": 100, "started_at": 1.0, "seconds": 1.0, "steps_lost": 0, "phases": {}}
     )  # fmt: skip
     run.manifest.commit("ended", end_segment(record))
     generation = run.manifest.load_head().generation

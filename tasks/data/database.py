@@ -12,7 +12,7 @@ import duckdb
 
 from storage.errors import ConfigurationError, StoreError
 from tasks.configuration import UNLIMITED, DataConfig
-from tasks.data.sources.columns import literal
+from tasks.data.sql import literal
 
 HASH_VALUES = 2**64
 

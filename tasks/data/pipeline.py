@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import asdict, replace
-from importlib.metadata import version
 from pathlib import Path
 
 import duckdb
@@ -33,7 +32,6 @@ from storage.objects.digests import canonical_json, digest_of, sha256_of_file
 from storage.objects.store import Store
 from tasks.configuration import DataConfig
 from tasks.data.contract.result import CONTRACT_FILE, find_contract_result
-from tasks.data.contract.sampled import sampled_columns
 from tasks.data.contract.violations import require_rules_kept
 from tasks.data.database import open_database
 from tasks.data.expectations.background import Validation
@@ -49,13 +47,13 @@ from tasks.data.readers.conversion import require_one_kind_of_times, require_rea
 from tasks.data.remarks.said import measure_remarks
 from tasks.data.sources.columns import SourceTable, inspect_files
 from tasks.data.sources.formats import PARQUET, format_of
-from tasks.data.sources.source_file import SourceFile
 from tasks.data.split import Dealt, deal_samples, describe_target, with_class_counts
 from tasks.data.statistics import measure_categorical, measure_numeric
 from tasks.data.tokenizer import TOKENIZER_FILE, load_tokenizer, train_tokenizer
-from tasks.data.units.area import Area, FolderArea, Record, StoreArea, begin_area, put_again, remove_area
+from tasks.data.units.area import Area, Record, StoreArea, begin_area, put_again, remove_area
 from tasks.data.units.checking import fetch_extract, find_repeats, measured_in, open_extract
 from tasks.data.units.dealing import DealSettings, bits_of_buckets, require_short_enough
+from tasks.data.units.opening import open_place, versions_of_libraries
 from tasks.data.units.parts import TABLE_NAME, Buckets, gather_tables
 from tasks.data.units.pieces import bytes_of_piece, cut, limit_beside_processes
 from tasks.data.units.place import PLAN, Address, Place, plan_record, read_files, settings_name
@@ -68,13 +66,8 @@ from tasks.data.units.working_folders import remove_abandoned, working_folder
 from tasks.pages.words import count_of, size
 from tasks.telling.announce import announce
 
-# What is smaller than this is prepared in this process, and nothing of it is kept for a second attempt.
-SMALL_SOURCE_BYTES = 64 << 20
-# Counted up whenever units leave something else: what another version kept is not used then.
-UNITS_FORMAT = 1
 INTERRUPT_SECONDS = 0.1
 Statistics = tuple[Dealt, list[NumericColumn], list[CategoricalColumn]]
-LIBRARIES = ("duckdb", "pyarrow", "tokenizers", "great-expectations", "numpy")
 
 
 def prepare_dataset(
@@ -117,35 +110,13 @@ def prepare_dataset(
         else:
             validation.require_valid()
             with working_folder(scratch) as folder, explained_failures(config, scratch):
-                place, address = _open(config, store, scratch, folder, inputs, files, cache)
+                place, address = open_place(config, store, scratch, folder, inputs, files, cache)
                 place, engine = replace(place, on_progress=on_progress), engine or OneByOne()
                 preparation = Preparation(place, address, inputs, on_progress, run_part, engine, left_out, validation)
                 manifest = preparation.run(table)
     on_contract(validation.found_of(manifest, store))
     keep_identities(store, manifest.digest, identities)
     return manifest
-
-
-def _open(
-    config: DataConfig,
-    store: Store,
-    scratch: Path,
-    folder: Path,
-    inputs: Record,
-    files: list[SourceFile],
-    cache: Path | None,
-) -> tuple[Place, Address | None]:
-    """Where units find what they need, and, unless the source is small, the address at which any process finds it."""
-    if sum(file.num_bytes for file in files) < SMALL_SOURCE_BYTES:
-        return Place(config, store, FolderArea(folder / "units"), folder, folder / "source", files), None
-    decides = {"inputs": inputs, "versions": _versions(), "format": UNITS_FORMAT, "piece": bytes_of_piece(config)}
-    decides |= {"sampled": [*sampled_columns(config)]}
-    address = Address(config.model_dump_json(), store.address, cache, digest_of(decides), scratch)
-    return Place(config, store, StoreArea(store, address.area), folder, address.brought, files), address
-
-
-def _versions() -> dict[str, str]:
-    return {name: version(name) for name in LIBRARIES}
 
 
 class Preparation:
@@ -225,7 +196,7 @@ class Preparation:
         manifest = DatasetManifest(
             digest=self.digest,
             inputs=self.inputs,
-            versions=_versions(),
+            versions=versions_of_libraries(),
             target=describe_target(dealt, self.config),
             vocabulary_size=vocabulary_size,
             max_tokens=self.config.max_tokens,

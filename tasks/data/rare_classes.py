@@ -9,8 +9,8 @@ from collections.abc import Collection
 from storage.datasets import SPLITS
 from tasks.configuration import DataConfig
 from tasks.data.labels import name_of
-from tasks.data.sources.columns import literal
 from tasks.data.sources.messages import broken_contract
+from tasks.data.sql import literal
 
 OTHER = "other"
 NUM_SHOWN = 10

@@ -17,8 +17,8 @@ from storage.datasets import (
 )
 from tasks.configuration import DataConfig
 from tasks.data.database import hash_sql, place_sql
-from tasks.data.sources.columns import literal
 from tasks.data.split import split_sql
+from tasks.data.sql import literal
 
 # Values of a row on the way to shards, and their types: numeric0, numeric1... A column of each is put in order several
 # times as fast as one of lists.

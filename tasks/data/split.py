@@ -16,8 +16,9 @@ from tasks.data.contract.rules import given_split_sql, kept_tokens_sql
 from tasks.data.database import HASH_VALUES, hash_sql
 from tasks.data.labels import NUMBERS, WORDS, domain_of, label_domain, name_of
 from tasks.data.rare_classes import OTHER, Counts, describe_rows, find_rare, treat_counts, treated_sql
-from tasks.data.sources.columns import SourceTable, literal, only_row
+from tasks.data.sources.columns import SourceTable
 from tasks.data.sources.messages import broken_contract
+from tasks.data.sql import literal, only_row
 
 TRAIN, VALIDATION, TEST = (SPLITS.index(name) for name in ("train", "validation", "test"))
 NUM_VALUES_SHOWN = 10

@@ -12,9 +12,9 @@ import numpy as np
 
 from storage.datasets import CategoricalColumn, NumericColumn
 from tasks.configuration import DataConfig
-from tasks.data.sources.columns import only_row
 from tasks.data.sources.messages import broken_contract
 from tasks.data.split import TRAIN
+from tasks.data.sql import only_row
 
 MAX_CATEGORIES = 1000
 LARGEST_SCALED = float(np.finfo(np.float32).max)

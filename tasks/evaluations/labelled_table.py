@@ -30,10 +30,11 @@ from tasks.data.progress import run_plainly
 from tasks.data.rare_classes import Counts, treated_sql
 from tasks.data.readers.check import check_columns
 from tasks.data.remarks.said import find_rare_labels
-from tasks.data.sources.columns import inspect_files, only_row
+from tasks.data.sources.columns import inspect_files
 from tasks.data.sources.formats import PARQUET, format_of
 from tasks.data.sources.messages import broken_contract
 from tasks.data.split import TEST, Dealt
+from tasks.data.sql import only_row
 from tasks.data.statistics import require_scalable
 from tasks.data.tokenizer import TOKENIZER_FILE
 from tasks.data.units.area import FolderArea

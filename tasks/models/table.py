@@ -19,7 +19,8 @@ from tasks.configuration import DataConfig
 from tasks.data.readers.arrow_files import open_arrow_file, read_arrow_schema
 from tasks.data.readers.lines import CsvRows, JsonRows, open_lines, read_header
 from tasks.data.readers.values import meanings_of
-from tasks.data.sources.columns import FITTING, NOTHING, family_of, read_each, read_footer
+from tasks.data.sources.column_types import FITTING, NOTHING, family_of
+from tasks.data.sources.columns import read_each, read_footer
 from tasks.data.sources.files import find_files
 from tasks.data.sources.formats import ARROW, JSON_LINES, PARQUET, format_of
 from tasks.data.sources.messages import BrokenContractError

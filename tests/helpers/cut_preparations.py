@@ -13,9 +13,8 @@ from unittest import mock
 
 from storage.objects.local_store import LocalStore
 from tasks.configuration import DataConfig
-from tasks.data import pipeline
 from tasks.data.pipeline import prepare_dataset
-from tasks.data.units import pieces
+from tasks.data.units import opening, pieces
 from tasks.data.units.area import Record
 from tasks.data.units.place import Address, Place
 from tasks.data.units.work import STAGES, OneByOne, do_unit_at
@@ -28,7 +27,7 @@ PIECE_BYTES = 20_000
 def cut_small(piece_bytes: int = PIECE_BYTES) -> Iterator[None]:
     """Meanwhile every source counts as large, and a piece has no more bytes than this."""
     with (
-        mock.patch.object(pipeline, "SMALL_SOURCE_BYTES", 0),
+        mock.patch.object(opening, "SMALL_SOURCE_BYTES", 0),
         mock.patch.object(pieces, "LARGEST_PIECE_BYTES", piece_bytes),
     ):
         yield

@@ -22,7 +22,8 @@ from tasks.data.database import place_sql
 from tasks.data.identity.fingerprints import fingerprint_files, read_inputs
 from tasks.data.listing import find_source
 from tasks.data.rows import extracted_columns
-from tasks.data.sources.columns import SourceTable, Stretch, inspect_files, samples_sql
+from tasks.data.sources.columns import SourceTable, Stretch, inspect_files
+from tasks.data.sources.samples_sql import samples_sql
 from tasks.data.split import split_sql
 
 CLASSES = ("billing", "travel", "work")

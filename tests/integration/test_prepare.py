@@ -23,11 +23,12 @@ from storage.datasets import (
 from storage.errors import IncompatibleRunError
 from storage.objects.digests import digest_of, sha256_of_bytes, sha256_of_file
 from storage.objects.local_store import LocalStore
-from tasks.data import pipeline as prepare
+from tasks.data import pipeline
 from tasks.data.identity.fingerprints import describe_change
 from tasks.data.pipeline import prepare_dataset
 from tasks.data.shard import COMPRESSION, SHARD_SCHEMA
 from tasks.data.tokenizer import PADDING_INDEX, load_tokenizer
+from tasks.data.units import opening
 from tests.helpers.parquet import (
     inputs_of,
     read_rows,
@@ -161,7 +162,7 @@ def test_the_same_inputs_are_never_prepared_twice(
     prepared: tuple[LocalStore, DatasetManifest], source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, manifest = prepared
-    monkeypatch.setattr(prepare, "require_rules_kept", lambda *_: pytest.fail("prepared again"))
+    monkeypatch.setattr(pipeline, "require_rules_kept", lambda *_: pytest.fail("prepared again"))
     config = text_config(source, **METADATA)
     assert prepare_dataset(config.model_copy(update={"memory_limit": "1GB"}), store, tmp_path) == manifest
     assert digest_of(inputs_of(config, tmp_path)) == manifest.digest
@@ -185,7 +186,7 @@ def test_of_two_preparations_with_other_libraries_the_second_takes_what_the_firs
 ) -> None:
     """A run may train on it by then: another codec stands for another version, which writes other bytes."""
     if is_large:
-        monkeypatch.setattr(prepare, "SMALL_SOURCE_BYTES", 0)
+        monkeypatch.setattr(opening, "SMALL_SOURCE_BYTES", 0)
     config = text_config(write_parquet(tmp_path / "data.parquet", text_columns(300)))
     store, first = LocalStore(tmp_path / "store"), []
 
@@ -202,7 +203,7 @@ def test_of_two_preparations_with_other_libraries_the_second_takes_what_the_firs
     def publish_first() -> tuple[DatasetManifest, dict[str, bytes]]:
         with monkeypatch.context() as patch:
             patch.setitem(COMPRESSION, "id", "snappy")
-            patch.setattr(prepare, "_versions", lambda: {"pyarrow": "another"})
+            patch.setattr(opening, "version", lambda _: "another")
             manifest = prepare_dataset(config, store, tmp_path / "first")
         return manifest, content_of(store)
 

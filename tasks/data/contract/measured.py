@@ -14,9 +14,11 @@ from tasks.configuration import DataConfig
 from tasks.data.contract.rules import Rule, kept_tokens_sql, row_rules
 from tasks.data.contract.sampled import LENGTH, sampled_sql
 from tasks.data.database import HASH_VALUES, place_sql
-from tasks.data.sources.columns import SourceTable, Stretch, only_row, samples_sql
+from tasks.data.sources.columns import SourceTable, Stretch
 from tasks.data.sources.encoding import require_utf8
 from tasks.data.sources.messages import REWRITE, broken_contract
+from tasks.data.sources.samples_sql import samples_sql
+from tasks.data.sql import only_row
 from tasks.data.token_lists import good_tokens, kept_tokens, narrow_type
 
 # On average, of all files together. What one row in a thousand has is in them with a probability of 99.99 %.

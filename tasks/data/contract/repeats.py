@@ -12,7 +12,7 @@ import duckdb
 import numpy as np
 from numpy.typing import NDArray
 
-from tasks.data.sources.columns import only_row
+from tasks.data.sql import only_row
 
 PLACE = np.dtype("<u8")
 NUM_EXAMPLES = 3

@@ -4,7 +4,7 @@ Invariant: they have the names that the user gave them; all but the length of th
 """
 
 from tasks.configuration import DataConfig
-from tasks.data.sources.columns import identifier
+from tasks.data.sql import identifier
 
 # What the ids are called where no column has them.
 ROW_ID = "file:row"

@@ -13,8 +13,8 @@ from storage.datasets import SPLITS, CategoricalColumn
 from tasks.configuration import DataConfig
 from tasks.data.contract.sampled import LENGTH
 from tasks.data.labels import name_of
-from tasks.data.sources.columns import only_row
 from tasks.data.split import TRAIN, Dealt
+from tasks.data.sql import only_row
 
 
 class Measure(NamedTuple):

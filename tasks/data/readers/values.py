@@ -17,7 +17,8 @@ import pyarrow as pa
 
 from tasks.configuration import DataConfig
 from tasks.data.labels import NUMBERS, WORDS, allowed_labels, are_booleans_words
-from tasks.data.sources.columns import LARGEST_WHOLE, named_columns
+from tasks.data.sources.columns import named_columns
+from tasks.data.sources.samples_sql import LARGEST_WHOLE
 
 Parse = Callable[[Any], Any]
 

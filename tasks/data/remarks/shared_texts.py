@@ -7,8 +7,8 @@ import duckdb
 
 from storage.datasets import SPLITS
 from tasks.configuration import DataConfig
-from tasks.data.sources.columns import only_row
 from tasks.data.split import TRAIN
+from tasks.data.sql import only_row
 
 MOST_ROWS = 2_000_000
 KEYS = 1 << 64

@@ -7,7 +7,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tasks.configuration import DataConfig
-from tasks.data.sources.columns import TEXT, SourceTable, named_columns
+from tasks.data.sources.column_types import TEXT
+from tasks.data.sources.columns import SourceTable, named_columns
 from tasks.data.sources.messages import broken_contract
 from tasks.data.sources.source_file import SourceFile
 

@@ -17,7 +17,7 @@ from tasks.data.contract.measured import Measured, measure
 from tasks.data.contract.repeats import PLACE, Repeats, count_repeats, has_any, repeated_places, write_places
 from tasks.data.database import parquet_sql, place_sql
 from tasks.data.rows import extracted_columns
-from tasks.data.sources.columns import literal
+from tasks.data.sql import literal
 from tasks.data.units.area import Area, Record
 from tasks.data.units.decoded import CRC, leave_rows
 from tasks.data.units.pieces import bytes_of_piece

@@ -24,8 +24,9 @@ from tasks.configuration import DataConfig
 from tasks.data.database import open_database
 from tasks.data.listing import find_source
 from tasks.data.progress import OnProgress
-from tasks.data.sources.columns import SourceTable, Stretch, named_columns, samples_sql
+from tasks.data.sources.columns import SourceTable, Stretch, named_columns
 from tasks.data.sources.formats import PARQUET, format_of
+from tasks.data.sources.samples_sql import samples_sql
 from tasks.data.sources.source_file import SourceFile
 from tasks.data.units.area import Area, Record, StoreArea, load_record
 from tasks.data.units.pieces import Piece, limit_in_bytes, num_processes_within, pieces_from

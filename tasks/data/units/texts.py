@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 
 from tasks.data.database import HASH_VALUES, hash_sql
 from tasks.data.rare_classes import treated_sql
-from tasks.data.sources.columns import literal
 from tasks.data.split import TRAIN, Dealt
+from tasks.data.sql import literal
 from tasks.data.tokenizer import TOKENIZER_FILE
 from tasks.data.units.area import Area, Record, load_record
 from tasks.data.units.place import Place

@@ -17,8 +17,8 @@ from storage.errors import ContractError
 from tasks.configuration import DataConfig
 from tasks.data.class_order import order_labels
 from tasks.data.contract.rules import row_rules
-from tasks.data.sources.columns import only_row
 from tasks.data.split import Dealt, deal_samples
+from tasks.data.sql import only_row
 from tests.helpers.parquet import open_samples, text_columns, text_config, write_parquet
 
 BEGIN = datetime.datetime(2026, 1, 1)

@@ -7,13 +7,11 @@ alone.
 
 import time
 
-from storage.objects.addresses import run_address
 from storage.objects.store import Store
 from storage.runs.holders import find_stopped
 from storage.runs.run_state import Lease
 from storage.runs.segments import find_heartbeat
 from tasks.pages.words import duration
-from tasks.telling.alerts import NO_PROGRESS, send
 
 SILENCE_SECONDS = 60.0
 
@@ -34,11 +32,3 @@ def describe_stopped(store: Store, run: str, lease: Lease) -> str | None:
         f"`kill -CONT {' '.join(map(str, stopped))}`; after `kill -KILL {lease.holder.pid}` another process can go on "
         "from the last promoted checkpoint."
     )
-
-
-def tell_stopped(store: Store, run: str, lease: Lease) -> str | None:
-    """As `describe_stopped`, for whoever wants the run: an event says it too, since nobody may be looking."""
-    stopped = describe_stopped(store, run, lease)
-    if stopped is not None:
-        send(NO_PROGRESS, run_address(store, run), stopped, run=run)
-    return stopped

@@ -29,12 +29,13 @@ from tasks.launching.ranks import SPECIFICATION_NAME
 from tasks.places import RunPlaces
 from tasks.remote.begun_again import wait_for_earlier_process
 from tasks.remote.left_running import close_flow_runs
-from tasks.remote.standing_still import SILENCE_SECONDS, tell_stopped
+from tasks.remote.standing_still import SILENCE_SECONDS, describe_stopped
 from tasks.remote.taking_over import goes_on_as_it_is, take_over_watch
 from tasks.running.heartbeat import HEARTBEAT_SECONDS
 from tasks.running.launch import find_folder
 from tasks.running.promotion import Promote, look_again, promote_checkpoint, promote_newest
 from tasks.running.roll_back import answer_divergence
+from tasks.telling.alerts import NO_PROGRESS, send
 from tasks.telling.announce import announce, warn
 from tasks.telling.segment_end import tell_segment_end
 from tasks.verdicts.aside import fall_back_to_valid, require_checkpoint
@@ -115,8 +116,10 @@ def require_no_living_holder_here(places: RunPlaces, lease: Lease) -> None:
 
 
 def _busy(places: RunPlaces, lease: Lease) -> RunBusyError:
-    stopped = tell_stopped(places.store, places.manifest.run, lease)
+    stopped = describe_stopped(places.store, places.manifest.run, lease)
     if stopped is not None:
+        # An event too: nobody may be looking at this process.
+        send(NO_PROGRESS, run_address(places.store, places.manifest.run), stopped, run=places.manifest.run)
         return RunBusyError(stopped)
     doing = "trained" if lease.work == "train" else "evaluated"
     return RunBusyError(

@@ -60,7 +60,7 @@ $(VENV)/.product: pyproject.toml constraints.txt
 		/^Installing collected/ { printf "\r\033[K%d libraries found; they are put in place now ...\n", found; fflush() }'
 	touch $@
 
-# A few minutes; what it measures stands in training/sums/README.md.
+# A few minutes; what it measures stands in training/gradients/README.md.
 bench-exact: setup
 	$(BIN)/python -m tests.benchmarks.bench_exact
 
@@ -72,7 +72,7 @@ bench-padding: setup
 bench-shuffling: setup
 	$(BIN)/python -m tests.benchmarks.bench_shuffling
 
-# Ten minutes, 16 GB of memory, 15 GB of disk; what it measures stands in training/saving/README.md.
+# Ten minutes, 16 GB of memory, 15 GB of disk; what it measures stands in training/checkpointing/README.md.
 bench-checkpoint: setup
 	$(BIN)/python -m tests.benchmarks.bench_checkpoint
 
@@ -89,7 +89,7 @@ bench-tokenising: setup
 bench-audit: setup
 	$(BIN)/python -m tests.benchmarks.bench_audit $(if $(ROWS),--rows $(ROWS))
 
-# Some minutes on an idle machine; what it measures stands in training/predicting/README.md.
+# Some minutes on an idle machine; what it measures stands in training/export/README.md.
 bench-predict: setup
 	$(BIN)/python -m tests.benchmarks.bench_predict
 

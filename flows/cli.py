@@ -20,7 +20,7 @@ import typer
 from flows import commands
 from flows.commands.results import CommandStopped, print_error_as_json
 from storage.errors import HoldfastError, LedgerViolationError, SegmentFailedError
-from tasks.telling.terminal import console
+from tasks.console.terminal import console
 
 # In the order in which a newcomer needs them; help lists a command that is not named here after them.
 FIRST_COMMANDS = (

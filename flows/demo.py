@@ -15,10 +15,10 @@ from storage.errors import ConfigurationError, HoldfastError
 from storage.objects.addresses import open_store, path_of
 from storage.objects.local_store import LocalStore
 from storage.runs.manifest import Manifest
-from tasks.launching.processes import environment_of_installation
-from tasks.reports.written import report_address
-from tasks.settings.reading import load_configuration
-from tasks.telling.terminal import console
+from tasks.cluster.processes import environment_of_installation
+from tasks.config.load import load_configuration
+from tasks.console.terminal import console
+from tasks.reporting.written import report_address
 
 CONFIGURATION = Path("deployments/configs/demo.toml")
 ROWS = 8000

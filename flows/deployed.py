@@ -17,12 +17,12 @@ from storage.errors import ConfigurationError, HoldfastError, RunBusyError, RunS
 from storage.objects.store import Store
 from storage.runs.addresses import find_target
 from storage.runs.manifest import find_runs
-from tasks.configuration import RunConfig
-from tasks.pages.words import how_far
-from tasks.reports.status import describe_state
+from tasks.configuration.run import RunConfig
+from tasks.console.announce import announce
+from tasks.prefect_bridge.server import tell_all
+from tasks.reporting.status import describe_state
 from tasks.step import SKIPPED
-from tasks.telling.announce import announce
-from tasks.telling.server import tell_all
+from tasks.text import how_far
 
 Parameters = ParamSpec("Parameters")
 

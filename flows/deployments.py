@@ -22,15 +22,15 @@ from flows.lazy_imports import lazy_imports
 from storage.runs.addresses import find_target
 from tasks.audits.verdict import audit_run
 from tasks.audits.words import sum_up as sum_up_audit
+from tasks.console.announce import announce
 from tasks.drills.summary import summarise_drill
-from tasks.evaluations.evaluation import evaluate_checkpoint
-from tasks.evaluations.words import describe_in_markdown
-from tasks.evaluations.words import sum_up as sum_up_evaluation
-from tasks.pages.words import listed
+from tasks.models.evaluation import evaluate_checkpoint
+from tasks.models.evaluation_words import describe_in_markdown
+from tasks.models.evaluation_words import sum_up as sum_up_evaluation
+from tasks.prefect_bridge.server import show
 from tasks.scrub import scrub_kept
 from tasks.scrub import sum_up as sum_up_scrub
-from tasks.telling.announce import announce
-from tasks.telling.server import show
+from tasks.text import listed
 
 with lazy_imports():
     import tasks.models.export as exporting  # and torch, for which whoever runs another deployment would wait too

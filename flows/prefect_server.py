@@ -32,7 +32,7 @@ from flows.own_prefect import (
 )
 from storage.errors import ConfigurationError, HoldfastError
 from storage.objects.s3.address import without_secrets
-from tasks.telling.terminal import console
+from tasks.console.terminal import console
 from training.stopping import follow_parent
 
 START_SECONDS = 120.0

@@ -12,10 +12,10 @@ from prefect.states import Completed
 
 from flows.deployed import ending_in_one_sentence
 from storage.datasets import SPLITS, DatasetManifest
-from tasks.configuration import RunConfig
+from tasks.config.load import load_configuration
+from tasks.configuration.run import RunConfig
+from tasks.prefect_bridge.returned import call_through_prefect, current_call
 from tasks.prepare import prepare_data
-from tasks.returned import call_through_prefect, current_call
-from tasks.settings.reading import load_configuration
 
 
 @flow(name="prepare", flow_run_name="{configuration}", persist_result=False, retries=0)

@@ -17,14 +17,14 @@ from storage.errors import HoldfastError, RunBusyError
 from storage.objects.addresses import open_store, require_run_name
 from storage.runs.manifest import Manifest
 from storage.runs.run_state import RunState
-from tasks.configuration import RunConfig
-from tasks.keeping.compatibility import as_begun, describe_changes, read_stored, require_compatible
-from tasks.pages.words import duration
-from tasks.places import open_places
-from tasks.reports.rollbacks import describe_rollback
-from tasks.resuming.by_hand import plan_rollback, roll_back
-from tasks.resuming.remember import remember_given
-from tasks.settings.reading import change_values, configure
+from tasks.config.changes import as_begun, describe_changes, read_stored, require_compatible
+from tasks.config.load import change_values, configure
+from tasks.configuration.run import RunConfig
+from tasks.remember_overrides import remember_given
+from tasks.reporting.rollbacks import describe_rollback
+from tasks.roll_back import plan_rollback, roll_back
+from tasks.run_paths import open_places
+from tasks.text import duration
 
 
 @flow(name="resume", flow_run_name="{run}", persist_result=False, retries=0)

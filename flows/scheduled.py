@@ -13,7 +13,7 @@ from pydantic import Field
 
 from flows.deployed import describe_failure, train_deployed, with_budget
 from storage.errors import HoldfastError
-from tasks.settings.reading import load_configuration
+from tasks.config.load import load_configuration
 
 
 @flow(name="scheduled", flow_run_name="{configuration}", persist_result=False, retries=0)

@@ -24,23 +24,23 @@ from storage.errors import (
 )
 from storage.runs.run_state import RunState
 from tasks.audit import audit_ledger
-from tasks.configuration import RunConfig
+from tasks.config.changes import as_begun
+from tasks.config.overrides import with_given
+from tasks.configuration.run import RunConfig
+from tasks.console.announce import warn
 from tasks.evaluate import evaluate_run
-from tasks.keeping.compatibility import as_begun
-from tasks.keeping.given import with_given
-from tasks.places import open_places
+from tasks.prefect_bridge.final_errors import never_retry
+from tasks.prefect_bridge.returned import call_through_prefect, current_call
+from tasks.prefect_bridge.run_end import tell_complete, telling_of_errors
+from tasks.prefect_bridge.server import tell_all
 from tasks.prepare import prepare_data
 from tasks.recover import recover
+from tasks.recovery.progress_check import require_progress
 from tasks.report import leave_report, publish_report
-from tasks.returned import call_through_prefect, current_call
-from tasks.running.getting_on import require_progress
-from tasks.running.launch import require_launchable
+from tasks.run_paths import open_places
 from tasks.segment import train_segment
 from tasks.step import SKIPPED
-from tasks.telling.announce import warn
-from tasks.telling.final_errors import never_retry
-from tasks.telling.run_end import tell_complete, telling_of_errors
-from tasks.telling.server import tell_all
+from tasks.supervision.launch import require_launchable
 from tasks.tracking.ending import sending_the_rest
 from tasks.tracking.required import require_tracking
 

@@ -12,13 +12,13 @@ from storage.objects.addresses import run_address
 from storage.runs.run_state import CheckpointRecord
 from tasks.audits.verdict import audit_run
 from tasks.audits.words import render_markdown, sum_up
-from tasks.configuration import RunConfig
-from tasks.places import RunPlaces, open_places
+from tasks.configuration.run import RunConfig
+from tasks.console.announce import announce, warn
+from tasks.prefect_bridge.alerts import AUDIT_VIOLATION, alert
+from tasks.prefect_bridge.server import show
 from tasks.retrying import Patience
+from tasks.run_paths import RunPlaces, open_places
 from tasks.step import step
-from tasks.telling.alerts import AUDIT_VIOLATION, alert
-from tasks.telling.announce import announce, warn
-from tasks.telling.server import show
 
 # Violations that may be those of one bad second: a part, or the checkpoint that names the newest one, cannot be read.
 UNREADABLE = ("part_missing", "checkpoint")

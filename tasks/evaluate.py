@@ -16,27 +16,27 @@ from storage.runs.retention import find_best
 from storage.runs.run_records import TestedRecord
 from storage.runs.run_state import CheckpointRecord, RunState
 from storage.runs.transitions import record_metrics
-from tasks.configuration import RunConfig
-from tasks.launching.job import Job
-from tasks.logs.live import LiveLog
-from tasks.pages.words import score
-from tasks.places import RunPlaces, open_places
-from tasks.remote.wishes import Wishes
+from tasks.cluster.job import Job
+from tasks.configuration.run import RunConfig
+from tasks.console.announce import announce, warn
+from tasks.console.terminal import console
+from tasks.preemption.signals import StopRequest
+from tasks.preemption.watch import run_to_end_or_notice
+from tasks.prefect_bridge.alerts import NO_PROGRESS, alert
+from tasks.prefect_bridge.stop_requests import Wishes
+from tasks.recovery.settle import settle_evaluation
 from tasks.retrying import Patience
-from tasks.running.hang import HangWatch
-from tasks.running.heartbeat import Heartbeat
-from tasks.running.launch import hold_lease, launch_job
-from tasks.running.settle import settle_evaluation
-from tasks.running.supervision import supervise
+from tasks.run_paths import RunPlaces, open_places
 from tasks.step import step
-from tasks.stopping.notices.watch import run_to_end_or_notice
-from tasks.stopping.signals import StopRequest
-from tasks.telling.alerts import NO_PROGRESS, alert
-from tasks.telling.announce import announce, warn
-from tasks.telling.terminal import console
-from tasks.verdicts.aside import put_aside
-from tasks.verdicts.judge import Judge
-from training.watching.reporter import Report
+from tasks.supervision.hang import HangWatch
+from tasks.supervision.heartbeat import Heartbeat
+from tasks.supervision.launch import hold_lease, launch_job
+from tasks.supervision.live_log import LiveLog
+from tasks.supervision.watch import supervise
+from tasks.text import score
+from tasks.verification.quarantine import put_aside
+from tasks.verification.verdicts import Judge
+from training.metrics.reporter import Report
 
 LOG_LINES_SHOWN = 15
 

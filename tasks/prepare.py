@@ -11,23 +11,23 @@ from prefect.runtime import flow_run
 
 from storage.datasets import SPLITS, DatasetManifest
 from storage.objects.addresses import check_writable
-from tasks.configuration import RetryConfig, RunConfig
+from tasks.config.changes import as_begun, require_compatible
+from tasks.config.metric import require_defined_metric
+from tasks.configuration.run import RetryConfig, RunConfig
+from tasks.console.announce import announce, warn
+from tasks.console.display import PreparationDisplay
+from tasks.console.markdown import escape_markdown
 from tasks.data.contract.result import find_contract_result, render_markdown
 from tasks.data.expectations.origin import find_reference
 from tasks.data.identity.begun_source import require_same_source
 from tasks.data.pipeline import prepare_dataset
 from tasks.data.remarks.said import remarks_on
-from tasks.keeping.compatibility import as_begun, require_compatible
-from tasks.keeping.metric import require_defined_metric
-from tasks.pages.markdown import escape_markdown
-from tasks.places import RunPlaces, open_places, require_scratch
+from tasks.prefect_bridge.server import show
 from tasks.prepare_unit import PrefectUnits
+from tasks.recovery.settle import require_no_living_holder_here
 from tasks.retrying import Patience
-from tasks.running.settle import require_no_living_holder_here
+from tasks.run_paths import RunPlaces, open_places, require_scratch
 from tasks.step import step
-from tasks.telling.announce import announce, warn
-from tasks.telling.display import PreparationDisplay
-from tasks.telling.server import show
 
 
 @step("prepare")

@@ -21,11 +21,11 @@ from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settin
 from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 
 from storage.errors import ConfigurationError, StoreError
-from tasks.configuration import DataConfig, PrepareConfig
-from tasks.data.units.pieces import num_processes_within
-from tasks.data.units.place import Address
+from tasks.configuration.run import DataConfig, PrepareConfig
+from tasks.data.units.chunks import num_processes_within
 from tasks.data.units.processes import UnitProcesses
 from tasks.data.units.work import do_unit_at
+from tasks.data.units.workspace import Address
 
 Value = TypeVar("Value")
 

@@ -5,18 +5,18 @@ answer delays no promotion.
 """
 
 from storage.runs.run_state import CheckpointRecord, Holder
-from tasks.configuration import RunConfig
-from tasks.pages.words import size
-from tasks.places import RunPlaces
-from tasks.running.promotion import promote_checkpoint
+from tasks.configuration.run import RunConfig
+from tasks.promotion.promotion import promote_checkpoint
+from tasks.run_paths import RunPlaces
 from tasks.step import rename_step, step
+from tasks.text import size
 
 
 @step("promote", "promote {path}")
 def promote(
     config: RunConfig, places: RunPlaces, path: str, digest: str | None = None, holder: Holder | None = None
 ) -> tuple[CheckpointRecord | None, str]:
-    """As `tasks.running.promotion.promote_checkpoint`."""
+    """As `tasks.promotion.promotion.promote_checkpoint`."""
     record = promote_checkpoint(config, places, path, digest, holder)
     if record is None:
         return None, "The checkpoint is sound, but it does not pass the quality gate. It is not promoted."

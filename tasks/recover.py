@@ -11,18 +11,18 @@ from storage.errors import IncompatibleRunError
 from storage.runs.run_records import ByRows, StartRecord
 from storage.runs.run_state import RunState
 from storage.runs.transitions import reconfigure
-from tasks.configuration import RunConfig
-from tasks.keeping.adapting import adapt
-from tasks.keeping.by_rows import describe_by_rows, resolve_by_rows
-from tasks.keeping.compatibility import as_begun, describe_changes, read_stored, require_compatible
-from tasks.pages.words import how_far
-from tasks.places import RunPlaces, open_places
+from tasks.config.by_rows import describe_by_rows, resolve_by_rows
+from tasks.config.changes import as_begun, describe_changes, read_stored, require_compatible
+from tasks.config.out_of_memory import adapt
+from tasks.configuration.run import RunConfig
+from tasks.console.announce import announce
 from tasks.promote import promote
+from tasks.promotion.rejected import judge_again
+from tasks.recovery.settle import recover_run
 from tasks.retrying import Patience
-from tasks.running.refused import judge_again
-from tasks.running.settle import recover_run
+from tasks.run_paths import RunPlaces, open_places
 from tasks.step import step
-from tasks.telling.announce import announce
+from tasks.text import how_far
 
 
 @step("recover")
@@ -83,7 +83,7 @@ def _find_start(config: RunConfig, dataset: DatasetManifest, places: RunPlaces) 
     if config.train.start_from is None:
         return None
     # It loads torch, which the process of a flow otherwise never does.
-    from tasks.starting.start import bring_first_weights
+    from tasks.models.start_from import bring_first_weights
 
     return bring_first_weights(config, dataset, places)
 

@@ -3,14 +3,14 @@
 from storage.datasets import DatasetManifest
 from storage.errors import HoldfastError
 from storage.runs.run_state import RunState
-from tasks.configuration import RunConfig
-from tasks.live.summary import summarise
-from tasks.places import RunPlaces, open_places
-from tasks.reports.written import report_address, write_report
+from tasks.configuration.run import RunConfig
+from tasks.console.announce import warn
+from tasks.prefect_bridge.server import show
+from tasks.reporting.run_summary import summarise
+from tasks.reporting.written import report_address, write_report
 from tasks.retrying import Patience
+from tasks.run_paths import RunPlaces, open_places
 from tasks.step import step
-from tasks.telling.announce import warn
-from tasks.telling.server import show
 
 
 @step("report")

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from storage.errors import ClusterUnavailableError, StoreUnavailableError
-from tasks.configuration import RetryConfig
-from tasks.telling.announce import warn
+from tasks.configuration.run import RetryConfig
+from tasks.console.announce import warn
 
 FIRST_PAUSE_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 60.0

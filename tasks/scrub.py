@@ -8,16 +8,16 @@ from collections.abc import Callable
 from typing import Any
 
 from storage.objects.store import Store
-from tasks.pages.words import count_of, size
-from tasks.scrubs.scrub import scrub_store
 from tasks.step import step
+from tasks.text import count_of, size
+from tasks.verification.scrubbing import scrub_store
 
 
 @step("scrub")
 def scrub_kept(
     store: Store, run: str | None, on_bytes: Callable[[int], None], max_bytes_per_second: float | None
 ) -> tuple[dict[str, Any], str]:
-    """As `tasks.scrubs.scrub.scrub_store`."""
+    """As `tasks.verification.scrubbing.scrub_store`."""
     result = scrub_store(store, run, on_bytes, max_bytes_per_second)
     return result, sum_up(result)
 

@@ -20,38 +20,38 @@ from storage.objects.addresses import run_address
 from storage.runs.holders import this_process
 from storage.runs.run_state import CheckpointRecord, RunState, SegmentRecord, ValidationFigures
 from storage.runs.segments import write_outcome
-from tasks.configuration import RunConfig
-from tasks.launching.job import Job
-from tasks.launching.launchers import release_job
-from tasks.live.picture import LivePicture
-from tasks.logs.live import LiveLog
+from tasks.cluster.job import Job
+from tasks.cluster.launchers import release_job
+from tasks.configuration.run import RunConfig
+from tasks.console.announce import announce, warn
+from tasks.console.audience import Audience
+from tasks.console.display import SegmentDisplay
 from tasks.monitoring.monitor import monitoring
-from tasks.pages.words import count_of
-from tasks.places import open_places
+from tasks.preemption.signals import StopRequest
+from tasks.preemption.time_left import warn_of_short_notice
+from tasks.preemption.watch import run_to_end_or_notice
+from tasks.prefect_bridge.alerts import SAVE_FAILED, alert
+from tasks.prefect_bridge.live_page import LivePicture
+from tasks.prefect_bridge.segment_end import describe_segment_end
+from tasks.prefect_bridge.stop_requests import Wishes
 from tasks.promote import promote
-from tasks.remote.taking_over import begin_watch, require_own_watch, was_taken_up
-from tasks.remote.wishes import Wishes
-from tasks.reports.set_aside import describe_set_aside, describe_setback
+from tasks.promotion.promotion import clear_strays
+from tasks.recovery.settle import settle_segment
+from tasks.recovery.taking_over import begin_watch, require_own_watch, was_taken_up
+from tasks.reporting.quarantined import describe_set_aside, describe_setback
 from tasks.retrying import Patience
-from tasks.running.hang import HangWatch
-from tasks.running.heartbeat import Heartbeat
-from tasks.running.launch import hold_lease, launch_job, require_launchable
-from tasks.running.promotion import clear_strays
-from tasks.running.settle import settle_segment
-from tasks.running.supervision import supervise
+from tasks.run_paths import open_places
 from tasks.step import rename_step, step
-from tasks.stopping.notices.time_left import warn_of_short_notice
-from tasks.stopping.notices.watch import run_to_end_or_notice
-from tasks.stopping.signals import StopRequest
-from tasks.telling.alerts import SAVE_FAILED, alert
-from tasks.telling.announce import announce, warn
-from tasks.telling.audience import Audience
-from tasks.telling.display import SegmentDisplay
-from tasks.telling.segment_end import describe_segment_end
+from tasks.supervision.hang import HangWatch
+from tasks.supervision.heartbeat import Heartbeat
+from tasks.supervision.launch import hold_lease, launch_job, require_launchable
+from tasks.supervision.live_log import LiveLog
+from tasks.supervision.watch import supervise
+from tasks.text import count_of
 from tasks.tracking.recorder import tracking
-from tasks.verdicts.aside import put_aside
-from tasks.verdicts.judge import Judge
-from training.watching.reporter import CheckpointReport, Report
+from tasks.verification.quarantine import put_aside
+from tasks.verification.verdicts import Judge
+from training.metrics.reporter import CheckpointReport, Report
 
 
 @step("segment")

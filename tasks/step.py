@@ -21,9 +21,9 @@ from prefect.states import Cancelled, Completed, Failed
 from prefect.transactions import Transaction
 
 from storage.errors import FencedError, RunBusyError, RunHandedOverError, RunStoppedError
-from tasks.remote.suspension import ended_before_suspension
-from tasks.returned import call_through_prefect, current_call
-from tasks.telling.announce import Trouble
+from tasks.console.announce import Trouble
+from tasks.prefect_bridge.returned import call_through_prefect, current_call
+from tasks.prefect_bridge.suspension import ended_before_suspension
 
 Parameters = ParamSpec("Parameters")
 Value = TypeVar("Value")

@@ -11,8 +11,8 @@ from itertools import count, takewhile
 import torch
 import torch.distributed as dist
 
-from training.pulse import Collective
-from training.saving.writer import Writing
+from training.checkpointing.writer import Writing
+from training.rank_status import Collective
 from training.stopping import StopFlag, StopReason
 from training.world import World
 

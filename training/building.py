@@ -9,26 +9,26 @@ from collections.abc import Callable
 from storage.datasets import DatasetManifest
 from storage.objects.store import Store
 from training.agreement import Agreement
-from training.batches.leaves import leaf_cut
+from training.batches.microbatches import leaf_cut
 from training.batches.seeds import seed_initial_weights
+from training.checkpointing.restoring import Restorer
+from training.checkpointing.saves import Checkpointer
 from training.configuration import ValidationConfig
 from training.data.reading import SampleReader
 from training.data.waiting import StoreWait, wait_of
 from training.determinism import pin_attention
 from training.loop import Segment
-from training.model.classifier import Classifier
-from training.model.compilation import compile_model
-from training.model.objective import Objective
-from training.model.precision import Precision
-from training.optimizer.checkpoint_budget import require_budget
-from training.saving.checkpointing import Checkpointer
-from training.saving.restoring import Restorer
-from training.specification import SegmentSpec
+from training.metrics.reporter import Reporter
+from training.metrics.training_state import TrainingState, headline_metric
+from training.metrics.validation import Validator
+from training.models.classifier import Classifier
+from training.models.compilation import compile_model
+from training.models.objective import Objective
+from training.models.precision import Precision
+from training.optim.checkpoint_budget import require_budget
+from training.spec import SegmentSpec
 from training.stopping import StopFlag
 from training.trainer import Trainer
-from training.watching.reporter import Reporter
-from training.watching.training_state import TrainingState, headline_metric
-from training.watching.validation import Validator
 from training.world import World
 
 # A segment validates many times, and the same rows each time.

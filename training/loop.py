@@ -12,16 +12,16 @@ from dataclasses import dataclass, field
 from storage.runs.metric_values import NotFinite, describe_not_finite
 from training.agreement import Agreement
 from training.batches.source import Batch
+from training.checkpointing.restoring import Restorer
+from training.checkpointing.saves import Checkpointer
 from training.configuration import LONGEST_EVERY_SECONDS
-from training.optimizer.optimization import learning_rate
-from training.saving.checkpointing import Checkpointer
-from training.saving.restoring import Restorer
-from training.specification import SegmentSpec
+from training.metrics.reporter import Reporter
+from training.metrics.training_state import TrainingState
+from training.metrics.validation import Validator
+from training.optim.optimization import learning_rate
+from training.spec import SegmentSpec
 from training.stopping import StopReason
 from training.trainer import Trainer
-from training.watching.reporter import Reporter
-from training.watching.training_state import TrainingState
-from training.watching.validation import Validator
 from training.world import World
 
 # A save that takes longer hangs, most likely: on a network file system, for instance, a write may never return.

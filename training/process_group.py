@@ -9,11 +9,11 @@ from datetime import timedelta
 import torch.distributed as dist
 
 from training.configuration import TrainConfig
-from training.model.precision import Precision
+from training.models.precision import Precision
 from training.world import World
 
 # Ranks wait for each other while they load their libraries, and at the end while one of them writes the last save.
-# Ranks that are watched are ended far earlier, by their own step times (`tasks/running/hang.py`); this is for others.
+# Ranks that are watched are ended far earlier, by their own step times (`tasks/supervision/hang.py`).
 COLLECTIVE_TIMEOUT = timedelta(minutes=30)
 
 

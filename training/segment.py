@@ -11,19 +11,19 @@ from storage.runs.holders import process_age_seconds
 from training.batches.ahead import AssemblingAhead
 from training.batches.source import open_source
 from training.building import build_segment
+from training.checkpointing.restoring import read_patiently
+from training.checkpointing.versions import describe_version_changes, read_versions, require_gpu_of_before
 from training.data.waiting import load_dataset_patiently, wait_of
-from training.ending import Ending, describe_end
 from training.loop import Segment, train
-from training.model.first_weights import take_first_weights
-from training.model.precision import choose_precision
+from training.metrics.curve import LossCurve
+from training.metrics.reporter import Reporter
+from training.metrics.training_state import TrainingState
+from training.models.first_weights import take_first_weights
+from training.models.precision import choose_precision
+from training.outcome import Ending, describe_end
 from training.process_group import join_process_group
-from training.saving.restoring import read_patiently
-from training.saving.versions import describe_version_changes, read_versions, require_gpu_of_before
-from training.specification import ResumePoint, SegmentSpec
+from training.spec import ResumePoint, SegmentSpec
 from training.stopping import StopFlag, StopReason
-from training.watching.curve import LossCurve
-from training.watching.reporter import Reporter
-from training.watching.training_state import TrainingState
 from training.world import World
 
 

@@ -14,13 +14,13 @@ from training.batches.consumption import Consumption
 from training.batches.seeds import seed_everything
 from training.batches.tensors import Leaf
 from training.configuration import TrainConfig
-from training.memory.exhausted import explain
-from training.model.buffers import Buffers
-from training.model.objective import Objective
-from training.model.precision import Precision
-from training.optimizer.optimization import Optimization
-from training.sums.exact_sum import ExactSum
-from training.sums.fast_sum import FastSum
+from training.gradients.exact_sum import ExactSum
+from training.gradients.fast_sum import FastSum
+from training.models.buffers import Buffers
+from training.models.objective import Objective
+from training.models.out_of_memory import explain
+from training.models.precision import Precision
+from training.optim.optimization import Optimization
 from training.world import World
 
 

@@ -13,8 +13,8 @@ import traceback
 from pathlib import Path
 from typing import NoReturn
 
+from training.metrics.rank_lines import name_own_lines
 from training.stopping import GRACE_VARIABLE, StopFlag, end_after_parent, follow_parent, stacks_file
-from training.watching.rank_lines import name_own_lines
 
 
 def main() -> NoReturn:
@@ -40,14 +40,14 @@ def _work(path: Path, flag: StopFlag) -> object:
     """Train or evaluate; returns whatever must live until the process has left."""
     # Loading torch takes seconds, in which a SIGTERM must not kill this rank: hence these imports come after listening.
     # What an evaluation needs takes as long again.
-    from training.specification import SegmentSpec
+    from training.spec import SegmentSpec
     from training.world import read_world
 
     world = read_world()
     world.pulse.begin(path.parent, world.rank)
     spec = SegmentSpec.model_validate_json(path.read_bytes())
     if spec.work == "evaluate":
-        from training.evaluating.evaluation import evaluate
+        from training.evaluation import evaluate
 
         evaluate(spec, world, flag)
         return None

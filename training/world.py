@@ -5,7 +5,7 @@ import socket
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from training.pulse import Pulse
+from training.rank_status import Pulse
 
 MEETING_VARIABLE = "HOLDFAST_MEETING_FILE"
 

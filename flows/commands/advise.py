@@ -26,8 +26,8 @@ with lazy_imports():
     import tasks.advice.page as advice_page
     import tasks.advice.storage_cost as storage_cost
     import tasks.advice.tables as advice_tables
-    import tasks.pages.tables as tables
-    import tasks.settings.reading as settings
+    import tasks.config.load as settings
+    import tasks.console.tables as tables
     import training.configuration as training_configuration
 
 if TYPE_CHECKING:

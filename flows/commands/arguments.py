@@ -15,16 +15,16 @@ with lazy_imports():
     import storage.objects.addresses as addresses
     import storage.runs.addresses as run_addresses
     import storage.runs.manifest as manifests
-    import tasks.configuration as configuration
+    import tasks.config.changes as compatibility
+    import tasks.config.load as settings
+    import tasks.configuration.run as configuration
     import tasks.data.expectations.user_suite as user_suite
     import tasks.data.listing as listing
     import tasks.data.readers.check as check
-    import tasks.keeping.compatibility as compatibility
-    import tasks.settings.reading as settings
 
 if TYPE_CHECKING:
     from storage.objects.store import Store
-    from tasks.configuration import RunConfig
+    from tasks.configuration.run import RunConfig
 
 Assignments = Annotated[
     list[str] | None,

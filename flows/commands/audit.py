@@ -14,17 +14,17 @@ from rich.text import Text
 from flows.commands.arguments import AsJson, Assignments, RunArgument, find_run
 from flows.commands.results import print_result
 from flows.lazy_imports import lazy_imports
-from tasks.telling.terminal import console
+from tasks.console.terminal import console
 
 with lazy_imports():
     import rich.progress as bars
 
     import tasks.audits.verdict as audits
-    import tasks.pages.tables as tables
+    import tasks.console.tables as tables
 
 if TYPE_CHECKING:
     from storage.objects.store import Store
-    from tasks.pages.tables import Kind
+    from tasks.console.tables import Kind
 
 
 PHASES = {"samples": "comparing every sample", "epochs": "counting every epoch"}

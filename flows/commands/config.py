@@ -11,9 +11,9 @@ from flows.commands.arguments import Assignments
 from flows.lazy_imports import lazy_imports
 
 with lazy_imports():
+    import tasks.config.load as settings
+    import tasks.config.template as template
     import tasks.data.expectations.verdict as verdict
-    import tasks.settings.reading as settings
-    import tasks.settings.template as template
 
 
 def config(

@@ -8,13 +8,13 @@ from typing import Annotated, Literal
 import typer
 
 from flows.lazy_imports import lazy_imports
-from tasks.telling.terminal import console
+from tasks.console.terminal import console
 
 with lazy_imports():
     import rich.progress as bars
 
+    import tasks.config.load as settings
     import tasks.corpora.generate as generate
-    import tasks.settings.reading as settings
 
 
 def corpus(

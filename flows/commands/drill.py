@@ -23,13 +23,17 @@ from flows.commands.audit import audit_with_display
 from flows.commands.results import ending_in_order, print_result
 from flows.lazy_imports import lazy_imports
 from storage.errors import ConfigurationError
-from tasks.telling.terminal import console
+from tasks.console.terminal import console
 
 with lazy_imports():
     import secrets
 
     import storage.checkpoints.tensor_files as tensor_files
     import storage.objects.addresses as addresses
+    import tasks.config.load as settings
+    import tasks.console.display as displays
+    import tasks.console.messages as messages
+    import tasks.console.tables as tables
     import tasks.data.pipeline as pipeline
     import tasks.drills.comparison as comparing
     import tasks.drills.ledger_difference as ledger_difference
@@ -38,19 +42,15 @@ with lazy_imports():
     import tasks.drills.records as records
     import tasks.drills.started_run as started_run
     import tasks.drills.words as drill_words
-    import tasks.pages.tables as tables
-    import tasks.pages.words as words
-    import tasks.places as run_places
-    import tasks.running.following as following
-    import tasks.running.gpus as gpus
-    import tasks.settings.reading as settings
-    import tasks.telling.display as displays
-    import tasks.telling.messages as messages
+    import tasks.run_paths as run_places
+    import tasks.supervision.following as following
+    import tasks.supervision.gpus as gpus
+    import tasks.text as words
 
 if TYPE_CHECKING:
-    from tasks.configuration import RunConfig
-    from tasks.places import RunPlaces
-    from training.watching.reporter import Report
+    from tasks.configuration.run import RunConfig
+    from tasks.run_paths import RunPlaces
+    from training.metrics.reporter import Report
 
 
 POLL_SECONDS = 0.05

@@ -18,10 +18,10 @@ from flows.lazy_imports import lazy_imports
 from storage.errors import ConfigurationError
 
 with lazy_imports():
-    import tasks.evaluations.evaluation as evaluating
-    import tasks.evaluations.words as evaluation_words
-    import tasks.settings.paths as paths
-    import tasks.telling.messages as messages
+    import tasks.config.paths as paths
+    import tasks.console.messages as messages
+    import tasks.models.evaluation as evaluating
+    import tasks.models.evaluation_words as evaluation_words
 
 if TYPE_CHECKING:
     from storage.objects.store import Store

@@ -13,13 +13,13 @@ import typer
 from flows.commands.arguments import Assignments, RunArgument, find_run
 from flows.lazy_imports import lazy_imports
 from storage.errors import ConfigurationError, StoreUnavailableError
-from tasks.telling.terminal import console
+from tasks.console.terminal import console
 
 with lazy_imports():
     import storage.runs.manifest as manifests
     import storage.runs.run_state as run_state
-    import tasks.logs.reading as rank_logs
-    import tasks.pages.words as words
+    import tasks.supervision.log_reading as rank_logs
+    import tasks.text as words
 
 if TYPE_CHECKING:
     from storage.objects.store import Store

@@ -16,14 +16,14 @@ import typer
 from flows.commands.arguments import AsJson
 from flows.commands.results import ending_in_order, print_result
 from flows.lazy_imports import lazy_imports
-from tasks.telling.terminal import console
+from tasks.console.terminal import console
 
 with lazy_imports():
     import rich.progress as bars
 
     import tasks.models.prediction as predicting
-    import training.predicting.windows as windows
-    import training.standalone.holdfast_inputs as holdfast_inputs
+    import training.export.prediction as windows
+    import training.export.standalone.holdfast_inputs as holdfast_inputs
 
 
 def predict(

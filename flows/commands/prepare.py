@@ -18,11 +18,11 @@ with lazy_imports():
     import flows.prepare as preparing
     import storage.datasets as datasets
     import storage.objects.addresses as addresses
-    import tasks.telling.messages as messages
+    import tasks.console.messages as messages
 
 if TYPE_CHECKING:
     from storage.datasets import DatasetManifest
-    from tasks.configuration import RunConfig
+    from tasks.configuration.run import RunConfig
 
 
 def prepare(configuration: ConfigurationArgument, assignments: Assignments = None, as_json: AsJson = False) -> None:

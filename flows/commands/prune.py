@@ -27,9 +27,9 @@ with lazy_imports():
     import storage.runs.manifest as manifests
     import storage.runs.retention as retention
     import storage.runs.transitions as transitions
-    import tasks.pages.tables as tables
-    import tasks.pages.words as words
-    import tasks.settings.reading as settings
+    import tasks.config.load as settings
+    import tasks.console.tables as tables
+    import tasks.text as words
     import training.configuration as training_configuration
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from storage.runs.manifest import Generation
     from storage.runs.retention import RetentionDecision
     from storage.runs.run_state import RunState
-    from tasks.pages.tables import Kind
+    from tasks.console.tables import Kind
 
 
 POLICY_FIELDS = {"keep", "keep_best", "keep_every_steps", "keep_bytes"}

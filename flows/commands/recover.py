@@ -17,8 +17,8 @@ from storage.errors import ConfigurationError
 with lazy_imports():
     import storage.objects.addresses as addresses
     import storage.runs.manifest as manifests
-    import tasks.recovering.damaged_head as damaged_head
-    import tasks.recovering.from_start as from_start
+    import tasks.recovery.damaged_head as damaged_head
+    import tasks.recovery.from_start as from_start
 
 if TYPE_CHECKING:
     from storage.objects.store import Store

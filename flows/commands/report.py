@@ -15,7 +15,7 @@ from storage.errors import ConfigurationError
 with lazy_imports():
     import storage.datasets as datasets
     import storage.runs.manifest as manifests
-    import tasks.reports.written as written
+    import tasks.reporting.written as written
 
 if TYPE_CHECKING:
     from storage.objects.store import Store

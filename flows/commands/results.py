@@ -12,7 +12,7 @@ from typing import Any
 
 from rich.console import RenderableType
 
-from tasks.telling.terminal import print_content
+from tasks.console.terminal import print_content
 
 
 def say(text: str) -> None:

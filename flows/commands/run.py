@@ -17,18 +17,18 @@ from storage.errors import RunStoppedError
 with lazy_imports():
     import flows.prefect_server as prefect_server
     import flows.train as train
-    import tasks.pages.best as best
-    import tasks.pages.words as words
-    import tasks.places as run_places
-    import tasks.reports.rollbacks as rollbacks
-    import tasks.reports.status as run_status
-    import tasks.reports.written as written
-    import tasks.stopping.notices.scheduler as scheduler
-    import tasks.telling.messages as messages
+    import tasks.console.messages as messages
+    import tasks.preemption.scheduler as scheduler
+    import tasks.reporting.best as best
+    import tasks.reporting.rollbacks as rollbacks
+    import tasks.reporting.status as run_status
+    import tasks.reporting.written as written
+    import tasks.run_paths as run_places
+    import tasks.text as words
 
 if TYPE_CHECKING:
     from storage.runs.run_state import RunState
-    from tasks.configuration import RunConfig
+    from tasks.configuration.run import RunConfig
 
 
 def run(configuration: ConfigurationArgument, assignments: Assignments = None, as_json: AsJson = False) -> None:

@@ -22,16 +22,16 @@ with lazy_imports():
     import storage.objects.addresses as addresses
     import storage.runs.addresses as run_addresses
     import storage.runs.manifest as manifests
-    import tasks.pages.best as best
-    import tasks.pages.tables as tables
-    import tasks.pages.words as words
-    import tasks.reports.status as run_status
-    import tasks.settings.reading as settings
+    import tasks.config.load as settings
+    import tasks.console.tables as tables
+    import tasks.reporting.best as best
+    import tasks.reporting.status as run_status
+    import tasks.text as words
 
 if TYPE_CHECKING:
     from storage.objects.store import Store
     from storage.runs.run_state import RunState
-    from tasks.pages.tables import Kind
+    from tasks.console.tables import Kind
 
 
 LISTED = (

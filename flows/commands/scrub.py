@@ -15,20 +15,20 @@ from rich.text import Text
 from flows.commands.arguments import AsJson, Assignments, find_run, is_file
 from flows.commands.results import print_result
 from flows.lazy_imports import lazy_imports
-from tasks.telling.terminal import console
+from tasks.console.terminal import console
 
 with lazy_imports():
     import rich.progress as bars
 
     import storage.runs.addresses as run_addresses
-    import tasks.pages.tables as tables
+    import tasks.console.messages as messages
+    import tasks.console.tables as tables
     import tasks.scrub as scrub_words
-    import tasks.scrubs.scrub as scrubs
-    import tasks.telling.messages as messages
+    import tasks.verification.scrubbing as scrubs
 
 if TYPE_CHECKING:
     from storage.objects.store import Store
-    from tasks.pages.tables import Kind
+    from tasks.console.tables import Kind
 
     Scrubber = Callable[[Store, str | None, Callable[[int], None], float | None], dict[str, Any]]
 
@@ -67,7 +67,7 @@ def scrub(
 def scrub_with_display(
     store: Store, run: str | None, megabytes_per_second: float | None = None, scrub_with: Scrubber | None = None
 ) -> dict[str, Any]:
-    """The scrub, with a bar in a terminal while it reads; as `tasks.scrubs.scrub.scrub_store`.
+    """The scrub, with a bar in a terminal while it reads; as `tasks.verification.scrubbing.scrub_store`.
 
     The command has no Prefect server to ask, so only the deployment gives `scrub_with`, which makes a task of it.
     """

@@ -19,7 +19,7 @@ from flows.commands.results import print_result
 from flows.commands.runs import list_runs, render_runs
 from flows.lazy_imports import lazy_imports
 from storage.errors import ConfigurationError, StoreUnavailableError
-from tasks.telling.terminal import console, print_content
+from tasks.console.terminal import console, print_content
 
 with lazy_imports():
     import rich.live as live_display
@@ -29,13 +29,13 @@ with lazy_imports():
     import storage.runs.metric_values as metric_values
     import storage.runs.run_records as run_records
     import storage.runs.run_state as run_state
-    import tasks.keeping.by_rows as by_rows
-    import tasks.pages.tables as tables
-    import tasks.pages.words as words
-    import tasks.reports.rollbacks as rollbacks
-    import tasks.reports.status as run_status
-    import tasks.reports.tables as report_tables
-    import tasks.reports.times.goodput as goodput
+    import tasks.config.by_rows as by_rows
+    import tasks.console.tables as tables
+    import tasks.reporting.goodput as goodput
+    import tasks.reporting.rollbacks as rollbacks
+    import tasks.reporting.status as run_status
+    import tasks.reporting.tables as report_tables
+    import tasks.text as words
 
 if TYPE_CHECKING:
     from storage.objects.store import Store
@@ -220,7 +220,7 @@ def _list_segments(described: list[dict[str, Any]]) -> tables.Table:
 
 
 def _read_segment(described: dict[str, Any]) -> run_state.SegmentRecord:
-    """The segment that `tasks.reports.status` described."""
+    """The segment that `tasks.reporting.status` described."""
     known = {name: described[name] for name in described.keys() & run_state.SegmentRecord.model_fields.keys()}
     measured = {name: described[name] for name in run_state.Throughput.model_fields}
     throughput = None if None in measured.values() else measured

@@ -17,7 +17,7 @@ from flows.commands.arguments import AsJson, Assignments, RunArgument, find_run
 from flows.commands.results import print_result
 from flows.lazy_imports import lazy_imports
 from storage.errors import ConfigurationError
-from tasks.telling.terminal import console
+from tasks.console.terminal import console
 
 with lazy_imports():
     import getpass
@@ -26,9 +26,9 @@ with lazy_imports():
     import storage.runs.manifest as manifests
     import storage.runs.run_state as run_state
     import storage.segment_notes as segment_notes
-    import tasks.pages.words as words
-    import tasks.remote.standing_still as standing_still
-    import tasks.reports.status as run_status
+    import tasks.reporting.status as run_status
+    import tasks.supervision.standing_still as standing_still
+    import tasks.text as words
 
 if TYPE_CHECKING:
     from storage.objects.store import Store

@@ -20,13 +20,13 @@ with lazy_imports():
     import storage.checkpoints.rereading as rereading
     import storage.objects.addresses as addresses
     import storage.runs.manifest as manifests
-    import tasks.pages.tables as tables
-    import tasks.scrubs.scrub as scrubs
+    import tasks.console.tables as tables
+    import tasks.verification.scrubbing as scrubs
 
 if TYPE_CHECKING:
     from storage.objects.store import Store
     from storage.runs.run_state import CheckpointRecord
-    from tasks.pages.tables import Kind
+    from tasks.console.tables import Kind
 
 
 ADVICE = "`holdfast run` sets damaged checkpoints aside by itself and goes on from the newest valid one."

@@ -21,8 +21,8 @@ from storage.objects.digests import canonical_json, require_format, sha256_of_by
 from storage.objects.direct_io import write_directly
 from storage.objects.readable import drop_from_cache, reading
 from storage.objects.store import Store, put_file_anew
-from storage.rollbacks.positions import end_position
 from storage.runs.ledger import LedgerPart, require_ledger_to
+from storage.runs.rollbacks.positions import end_position
 from storage.runs.run_records import Record
 from storage.runs.run_state import RollbackRecord
 
@@ -176,7 +176,7 @@ def verify_checkpoint(store: Store, path: str, digest: str | None = None) -> Fou
     """Hash every byte of a checkpoint, as its device has it now, and not from memory.
 
     Raises `CorruptObjectError` naming the file that is not as it was written, and what `reading` raises for one that
-    cannot be read. What follows from either is for `tasks.verdicts.judge` to say.
+    cannot be read. What follows from either is for `tasks.verification.verdicts` to say.
     """
     drop_from_cache(store, f"{path}/{INDEX_NAME}")
     found = load_checkpoint(store, path, digest)

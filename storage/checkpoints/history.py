@@ -1,6 +1,6 @@
 """Loss curve and validations up to a checkpoint: what its `state.json` has, and the parts of the history before.
 
-Invariant: reads only. The parts are written with a save, by `training/saving`.
+Invariant: reads only. The parts are written with a save, by `training/checkpointing`.
 """
 
 from collections.abc import Mapping

@@ -43,7 +43,7 @@ def find_evaluation(store: Store, checkpoint: CheckpointRecord | None) -> dict[s
 
 
 def find_calibration(store: Store, checkpoint: CheckpointRecord | None) -> dict[str, Any] | None:
-    """The temperature of a checkpoint and what it does, or None; its fields: `training.evaluating.calibration`.
+    """The temperature of a checkpoint and what it does, or None; its fields: `training.metrics.calibration`.
 
     None too for a run that was evaluated by a version without it: `holdfast evaluate` makes it.
     """

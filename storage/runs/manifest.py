@@ -24,7 +24,7 @@ from storage.errors import (
 from storage.objects.addresses import RUNS_FOLDER, run_address
 from storage.objects.digests import canonical_json, digest_of, is_sealed, require_format, sha256_of_bytes
 from storage.objects.store import Store
-from storage.runs.generations.earlier_segments import with_earlier_segments, without_earlier_segments
+from storage.runs.earlier_segments import with_earlier_segments, without_earlier_segments
 from storage.runs.run_records import Record
 from storage.runs.run_state import RunState
 

@@ -155,7 +155,7 @@ class RollbackRecord(Record):
     """Back to the beginning of `resume_step`, and on from there with other samples: divergence's answer, or asked for.
 
     The run's order of samples is left out from `first_position` to `end_position`: what the steps from `resume_step` to
-    the diverged one took. What holds when there are several stands in `rollbacks/positions.py`.
+    the diverged one took. What holds when there are several stands in `runs/rollbacks/positions.py`.
     """
 
     fence: int = Field(description="Of the segment that diverged, or of the last one when somebody asked.")

@@ -1,7 +1,7 @@
 """What may happen to a run: pure functions from one generation's state to the next, for `Manifest.commit`.
 
 Invariant: promotions move forward and need the current fence; what a policy drops from `kept` is never the resume
-point, nor its fallback, nor being read. Backward, a run moves by what `storage.rollbacks` does, alone.
+point, nor its fallback, nor being read. Backward, a run moves by what `storage.runs.rollbacks` does, alone.
 """
 
 import time

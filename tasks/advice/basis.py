@@ -11,10 +11,10 @@ from pydantic import Field
 from scipy.special import gammaincinv
 
 from storage.errors import ConfigurationError
+from storage.runs.figures import RunFigures
 from tasks.advice.cadence import Costs, Rates
 from tasks.advice.cadence_words import brief, how_often, percent
-from tasks.advice.figures import RunFigures
-from tasks.pages.words import count_of, duration, size
+from tasks.text import count_of, duration, size
 from training.configuration import ConfigModel
 
 DAY_SECONDS = 86_400.0

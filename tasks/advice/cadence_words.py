@@ -3,7 +3,7 @@
 Invariant: pure, and never more digits than the figures are worth.
 """
 
-from tasks.pages.words import duration
+from tasks.text import duration
 
 DAY_SECONDS = 86_400.0
 YEAR_DAYS = 365.25

@@ -16,7 +16,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, MultipleLocator, Null
 from tasks.advice.cadence import Forecast, forecast_cadence
 from tasks.advice.cadence_words import brief, in_seconds, percent
 from tasks.advice.measured import SHOWN_SECONDS, Advice
-from tasks.pages.canvas import (
+from tasks.reporting.canvas import (
     BLUE,
     GREEN,
     INK,
@@ -29,7 +29,7 @@ from tasks.pages.canvas import (
     add_grid,
     draw_svg,
 )
-from tasks.pages.timeline import WIDTH_INCHES
+from tasks.reporting.timeline import WIDTH_INCHES
 
 NUM_POINTS = 200
 MAX_TICKS = 9

@@ -10,10 +10,10 @@ from math import ceil, floor, log10
 
 import numpy as np
 
+from storage.runs.figures import RunFigures, read_figures
 from storage.runs.run_state import RunState
 from tasks.advice.basis import HOUR_SECONDS, AdviceOptions, Basis, settle_basis
 from tasks.advice.cadence import Costs, Forecast, Rates, find_best_interval, forecast_cadence
-from tasks.advice.figures import RunFigures, read_figures
 from tasks.advice.storage_cost import MONTH_SECONDS, StoragePrices, StorageUse, plan_storage
 from training.configuration import LONGEST_EVERY_SECONDS, CheckpointConfig
 

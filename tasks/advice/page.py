@@ -8,8 +8,8 @@ from tasks.advice.description import describe_advice
 from tasks.advice.measured import Advice
 from tasks.advice.tables import intervals_table, scales_table, sources_table
 from tasks.advice.words import judge_advice, list_assumptions
-from tasks.pages.render import render_page
-from tasks.pages.words import plain
+from tasks.reporting.render import render_page
+from tasks.text import plain
 
 TEMPLATE = "advice/advice.html.jinja"
 

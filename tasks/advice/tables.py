@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tasks.advice.cadence_words import brief, dollars, in_seconds, percent
-from tasks.pages.tables import Cell, Kind, Table
-from tasks.pages.words import NOTHING, duration, plain
+from tasks.console.tables import Cell, Kind, Table
+from tasks.text import NOTHING, duration, plain
 
 
 def intervals_table(intervals: Sequence[Mapping[str, Any]]) -> Table:

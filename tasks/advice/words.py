@@ -10,7 +10,7 @@ from tasks.advice.basis import LITERATURE_PER_GPU_HOUR, LITERATURE_WORDS
 from tasks.advice.cadence_words import brief, how_often, in_seconds, percent
 from tasks.advice.measured import INDIFFERENT_SHARE, Advice, Cadence
 from tasks.advice.storage_cost import OTHER_PUTS, PIECE_BYTES
-from tasks.pages.words import count_of, size
+from tasks.text import count_of, size
 from training.configuration import LONGEST_EVERY_SECONDS
 
 

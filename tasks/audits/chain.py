@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 
 from storage.errors import CorruptObjectError, ObjectUnreadableError
 from storage.objects.store import Store
-from storage.rollbacks.positions import skipped_ranges
 from storage.runs.ledger import LEDGER_SCHEMA, LedgerHeader, LedgerPart, walk_ledger
+from storage.runs.rollbacks.positions import skipped_ranges
 from storage.runs.run_state import RunState
 from tasks.audits.segments import CountedSteps
 from tasks.audits.violations import Violation, name_steps, of_steps

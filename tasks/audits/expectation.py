@@ -10,11 +10,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from storage.rollbacks.positions import end_position, first_position, same_stride, skipped_ranges, standing
 from storage.runs.ledger import LEDGER_SCHEMA
+from storage.runs.rollbacks.positions import end_position, first_position, same_stride, skipped_ranges, standing
 from storage.runs.run_state import RollbackRecord
-from tasks.configuration import RunConfig
-from training.batches.leaves import leaf_cut
+from tasks.configuration.run import RunConfig
+from training.batches.microbatches import leaf_cut
 from training.data.order import SampleOrder
 
 LEAVES_SCHEMA = pa.schema([LEDGER_SCHEMA.field(name) for name in ("step", "leaf", "rows")])

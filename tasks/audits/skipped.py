@@ -7,8 +7,8 @@ the arithmetic of rollbacks makes it; whether its samples were really left out i
 from collections.abc import Sequence
 from typing import Any
 
-from storage.rollbacks.positions import end_position, standing
-from storage.rollbacks.rolling_back import end_of_left_out
+from storage.runs.rollbacks.positions import end_position, standing
+from storage.runs.rollbacks.rolling_back import end_of_left_out
 from storage.runs.run_state import RollbackRecord, RunState, SegmentRecord
 from tasks.audits.violations import Violation
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from tasks.audits.expectation import Expectation
 from tasks.audits.violations import MAX_NAMED, Violation, name_sample
-from tasks.pages.words import MAX_LISTED, listed
+from tasks.text import MAX_LISTED, listed
 
 Leaves = Sequence[tuple[int, Sequence[int]]]
 Use = tuple[int, int]  # a row, and the epoch for which it was used or is due

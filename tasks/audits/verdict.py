@@ -28,10 +28,10 @@ from tasks.audits.samples import AuditedSamples
 from tasks.audits.segments import CountedSteps, part_of_key
 from tasks.audits.skipped import describe_skipped, find_unfounded
 from tasks.audits.violations import MAX_NAMED, Violation
-from tasks.configuration import RunConfig
+from tasks.config.changes import read_stored
+from tasks.configuration.run import RunConfig
 from tasks.data.database import explained_errors, open_database
 from tasks.data.progress import OnProgress
-from tasks.keeping.compatibility import read_stored
 
 
 def audit_run(store: Store, run: str, on_progress: OnProgress | None = None) -> dict[str, Any]:

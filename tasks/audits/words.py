@@ -5,7 +5,7 @@ Invariant: the first words are the verdict.
 
 from typing import Any
 
-from tasks.pages.words import count_of
+from tasks.text import count_of
 
 
 def sum_up(result: dict[str, Any]) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 import duckdb
 
 from storage.errors import ConfigurationError, StoreError
-from tasks.configuration import UNLIMITED, DataConfig
+from tasks.configuration.run import UNLIMITED, DataConfig
 from tasks.data.sql import literal
 
 HASH_VALUES = 2**64

@@ -12,11 +12,11 @@ from pathlib import Path
 import duckdb
 
 from storage.errors import ConfigurationError, ContractError, StoreError
-from tasks.configuration import DataConfig
+from tasks.configuration.run import DataConfig
 from tasks.data.database import first_line
 from tasks.data.identity.fingerprints import ensure_unchanged
 from tasks.data.sources.source_file import SourceFile, cannot_read
-from tasks.places import scratch_error
+from tasks.run_paths import scratch_error
 
 
 @contextlib.contextmanager

@@ -6,7 +6,7 @@ its description.
 
 from collections.abc import Collection, Sequence
 
-from tasks.configuration import DataConfig
+from tasks.configuration.run import DataConfig
 
 NUMBERS, WORDS = ["0", "1"], ["false", "true"]
 

@@ -9,11 +9,11 @@ from dataclasses import replace
 
 from storage.datasets import SPLITS
 from storage.errors import ConfigurationError
-from tasks.configuration import DataConfig
+from tasks.configuration.run import DataConfig
 from tasks.data.sources.files import Listed, describe_left_out, list_files
 from tasks.data.sources.formats import format_of
 from tasks.data.sources.source_file import SourceFile
-from tasks.pages.words import count_of
+from tasks.text import count_of
 
 
 def find_source(config: DataConfig) -> list[SourceFile]:

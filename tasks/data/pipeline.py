@@ -30,7 +30,8 @@ from storage.datasets import (
 )
 from storage.objects.digests import canonical_json, digest_of, sha256_of_file
 from storage.objects.store import Store
-from tasks.configuration import DataConfig
+from tasks.configuration.run import DataConfig
+from tasks.console.announce import announce
 from tasks.data.contract.result import CONTRACT_FILE, find_contract_result
 from tasks.data.contract.violations import require_rules_kept
 from tasks.data.database import open_database
@@ -50,21 +51,20 @@ from tasks.data.sources.formats import PARQUET, format_of
 from tasks.data.split import Dealt, deal_samples, describe_target, with_class_counts
 from tasks.data.statistics import measure_categorical, measure_numeric
 from tasks.data.tokenizer import TOKENIZER_FILE, load_tokenizer, train_tokenizer
-from tasks.data.units.area import Area, Record, StoreArea, begin_area, put_again, remove_area
+from tasks.data.units.assigning import DealSettings, bits_of_buckets, require_short_enough
+from tasks.data.units.bucket_files import TABLE_NAME, Buckets, gather_tables
 from tasks.data.units.checking import fetch_extract, find_repeats, measured_in, open_extract
-from tasks.data.units.dealing import DealSettings, bits_of_buckets, require_short_enough
+from tasks.data.units.chunks import bytes_of_piece, cut, limit_beside_processes
 from tasks.data.units.opening import open_place, versions_of_libraries
-from tasks.data.units.parts import TABLE_NAME, Buckets, gather_tables
-from tasks.data.units.pieces import bytes_of_piece, cut, limit_beside_processes
-from tasks.data.units.place import PLAN, Address, Place, plan_record, read_files, settings_name
 from tasks.data.units.reading import TIMES
 from tasks.data.units.records import find_records, read_records
 from tasks.data.units.sharding import require_all_rows, shard_units, shards_together, splits_in
+from tasks.data.units.staging import Area, Record, StoreArea, begin_area, put_again, remove_area
 from tasks.data.units.texts import LEARNED, fetch_tokenizer, keep_tokenizer, read_texts, texts_settings
 from tasks.data.units.work import Engine, OneByOne, do_unit
 from tasks.data.units.working_folders import remove_abandoned, working_folder
-from tasks.pages.words import count_of, size
-from tasks.telling.announce import announce
+from tasks.data.units.workspace import PLAN, Address, Place, plan_record, read_files, settings_name
+from tasks.text import count_of, size
 
 INTERRUPT_SECONDS = 0.1
 Statistics = tuple[Dealt, list[NumericColumn], list[CategoricalColumn]]

@@ -7,7 +7,7 @@ label.
 from collections.abc import Collection
 
 from storage.datasets import SPLITS
-from tasks.configuration import DataConfig
+from tasks.configuration.run import DataConfig
 from tasks.data.labels import name_of
 from tasks.data.sources.messages import broken_contract
 from tasks.data.sql import literal

@@ -15,7 +15,7 @@ from storage.datasets import (
     CategoricalColumn,
     NumericColumn,
 )
-from tasks.configuration import DataConfig
+from tasks.configuration.run import DataConfig
 from tasks.data.database import hash_sql, place_sql
 from tasks.data.split import split_sql
 from tasks.data.sql import literal

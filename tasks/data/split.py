@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import duckdb
 
 from storage.datasets import SPLITS, SplitRecord, Target
-from tasks.configuration import DataConfig
+from tasks.configuration.run import DataConfig
 from tasks.data.class_order import order_labels
 from tasks.data.contract.rules import given_split_sql, kept_tokens_sql
 from tasks.data.database import HASH_VALUES, hash_sql

@@ -11,7 +11,7 @@ import duckdb
 import numpy as np
 
 from storage.datasets import CategoricalColumn, NumericColumn
-from tasks.configuration import DataConfig
+from tasks.configuration.run import DataConfig
 from tasks.data.sources.messages import broken_contract
 from tasks.data.split import TRAIN
 from tasks.data.sql import only_row

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from training.standalone.holdfast_texts import beginnings, longest_token
+from training.export.standalone.holdfast_texts import beginnings, longest_token
 
 TOKENIZER_FILE = "tokenizer.json"
 PADDING = "[PAD]"

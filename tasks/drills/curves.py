@@ -13,8 +13,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from storage.runs.run_state import SegmentRecord
-from tasks.pages.canvas import BLUE, INK, ORANGE, PAPER, SKY, VERMILION, Chart, add_grid, draw_svg
-from tasks.pages.timeline import (
+from tasks.reporting.canvas import BLUE, INK, ORANGE, PAPER, SKY, VERMILION, Chart, add_grid, draw_svg
+from tasks.reporting.timeline import (
     MAX_MARKERS,
     WIDTH_INCHES,
     Array,
@@ -25,7 +25,7 @@ from tasks.pages.timeline import (
     name_steps,
     thin,
 )
-from tasks.pages.words import count_of, interruptions_of, outcome_counts
+from tasks.text import count_of, interruptions_of, outcome_counts
 
 HEIGHT_INCHES = 5.4
 # Bars narrower than this share of the picture have no room for a number of ranks.

@@ -6,14 +6,14 @@ the two runs draws, its segments and settings, is not drawn again.
 
 from collections.abc import Sequence
 
+from tasks.console.tables import Cell, Kind, Table
 from tasks.drills.comparison import Comparison, Kill
 from tasks.drills.curves import draw_drill
 from tasks.drills.plan import DrillPlan
 from tasks.drills.words import Finding, judge_drill, list_findings, ranks_of
-from tasks.pages.render import render_page
-from tasks.pages.tables import Cell, Kind, Table
-from tasks.pages.tiles import Tile
-from tasks.pages.words import count_of, plain
+from tasks.reporting.render import render_page
+from tasks.reporting.tiles import Tile
+from tasks.text import count_of, plain
 
 TEMPLATE = "drills/drill.html.jinja"
 MAX_SIZES_SHOWN = 3

@@ -13,7 +13,7 @@ from storage.errors import ConfigurationError, ObjectExistsError
 from storage.objects.digests import canonical_json
 from storage.objects.store import Store
 from storage.runs.manifest import Manifest
-from tasks.configuration import RunConfig
+from tasks.configuration.run import RunConfig
 
 DRILLS_FOLDER = "drills"
 # Ranks report twice a second: a kill that is due later than this would often find the run over.

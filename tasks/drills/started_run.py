@@ -15,8 +15,8 @@ from types import TracebackType
 from typing import Self
 
 from storage.errors import HoldfastError, SegmentFailedError
-from tasks.launching.processes import environment_of_installation, kill_tree
-from tasks.telling.terminal import console
+from tasks.cluster.processes import environment_of_installation, kill_tree
+from tasks.console.terminal import console
 from training.stopping import follow_parent
 
 LINES_SHOWN = 15

@@ -5,9 +5,9 @@ Invariant: it says what the drill's own page says, in less.
 
 from typing import Any
 
+from tasks.console.markdown import escape_markdown, markdown_table
 from tasks.drills.page import findings_table
 from tasks.drills.words import Finding
-from tasks.pages.markdown import escape_markdown, markdown_table
 
 
 def summarise_drill(result: dict[str, Any]) -> str:

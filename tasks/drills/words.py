@@ -11,8 +11,8 @@ from storage.runs.metric_values import MetricValue
 from tasks.drills.comparison import Comparison, Kill, difference
 from tasks.drills.plan import DrillPlan
 from tasks.drills.records import TrainedRun
-from tasks.pages.words import NOTHING, count_of, listed, metric_name, plain, score
-from tasks.reports.changes import tell_changes
+from tasks.reporting.changes import tell_changes
+from tasks.text import NOTHING, count_of, listed, metric_name, plain, score
 
 DIGEST_CHARACTERS = 12
 ONE_NOT_FINITE = "not a finite number in one of them"

@@ -1,1 +1,1 @@
-"""A trained model for whoever uses it: which checkpoint it is taken from, and the folder that it is exported to."""
+"""A trained model for whoever uses it: the checkpoint, its evaluation, its export, what a new run takes of it."""

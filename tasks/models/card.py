@@ -8,10 +8,10 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from storage.runs.metric_values import METRIC_WORDS
+from tasks.console.markdown import markdown_table
 from tasks.models.description import example_row
-from tasks.pages.markdown import markdown_table
-from tasks.pages.words import count_of, plain
-from tasks.reports.calibration.tables import tell_calibration, thresholds_table
+from tasks.reporting.calibration_tables import tell_calibration, thresholds_table
+from tasks.text import count_of, plain
 
 TEMPLATE = "models/model_card.md.jinja"
 

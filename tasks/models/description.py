@@ -8,11 +8,11 @@ from dataclasses import asdict
 from typing import Any
 
 from storage.datasets import FIRST_VOCABULARY_INDEX, MISSING_INDEX, UNSEEN_INDEX, DatasetManifest
-from tasks.configuration import DataConfig
+from tasks.configuration.run import DataConfig
 from tasks.data.tokenizer import TOKENIZER_FILE
 from training.configuration import ModelConfig
-from training.model.classifier import architecture_of
-from training.standalone.holdfast_model import MODEL_FORMAT
+from training.export.standalone.holdfast_model import MODEL_FORMAT
+from training.models.classifier import architecture_of
 
 
 def describe_inputs(config: DataConfig, dataset: DatasetManifest) -> dict[str, Any]:

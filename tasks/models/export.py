@@ -24,21 +24,27 @@ from storage.objects.readable import reading
 from storage.objects.store import Store
 from storage.runs.manifest import Manifest
 from storage.runs.run_state import CheckpointRecord, RunState
-from tasks.configuration import RunConfig
+from tasks.config.changes import read_stored
+from tasks.config.template import render_configuration
+from tasks.configuration.run import RunConfig
 from tasks.data.tokenizer import TOKENIZER_FILE
-from tasks.keeping.compatibility import read_stored
 from tasks.models.card import render_card
 from tasks.models.choice import choose_checkpoint
 from tasks.models.description import describe_inputs, describe_labels, describe_model
 from tasks.models.provenance import describe_metrics, describe_provenance
-from tasks.settings.template import render_configuration
-from training.exporting.onnx_file import require_libraries, write_onnx
-from training.standalone.holdfast_inputs import PREPROCESSING_FILE
-from training.standalone.holdfast_model import CALIBRATION_FILE, FILES_FILE, LABELS_FILE, MODEL_FILE, MODEL_FORMAT
+from training.export.onnx_file import require_libraries, write_onnx
+from training.export.standalone.holdfast_inputs import PREPROCESSING_FILE
+from training.export.standalone.holdfast_model import (
+    CALIBRATION_FILE,
+    FILES_FILE,
+    LABELS_FILE,
+    MODEL_FILE,
+    MODEL_FORMAT,
+)
 
 KIND = "holdfast model"
 _Read = TypeVar("_Read")
-CODE_PACKAGE = "training.standalone"
+CODE_PACKAGE = "training.export.standalone"
 CODE_FILES = ("holdfast_network.py", "holdfast_texts.py", "holdfast_inputs.py", "holdfast_model.py")
 METRICS_FILE, PROVENANCE_FILE, CONFIGURATION_FILE, CARD_FILE = (
     "metrics.json",
@@ -134,7 +140,7 @@ def _fill(folder: Path, source: Source, with_onnx: bool) -> None:
 
 
 def standalone_code(name: str) -> str:
-    """The source of a module of `training/standalone`, as it stands in an export: beside the others, in no package."""
+    """The source of a module of `training/export/standalone` as an export has it: beside the others, in no package."""
     source = files(CODE_PACKAGE).joinpath(name).read_text(encoding="utf-8")
     return source.replace(f"from {CODE_PACKAGE}.", "from ")
 

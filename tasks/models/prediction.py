@@ -17,10 +17,10 @@ from storage.folders import write_file
 from storage.objects.s3.address import SCHEME as S3_SCHEME
 from tasks.data.sources.formats import is_in_source
 from tasks.models.table import ADVICE, Batch, Table, Wrong, bad_data, open_table
-from training.predicting.encoding import encode_good_rows
-from training.predicting.windows import Predicted, predict_windows
-from training.standalone.holdfast_inputs import Encoded, InputError
-from training.standalone.holdfast_model import Model
+from training.export.encoding import encode_good_rows
+from training.export.prediction import Predicted, predict_windows
+from training.export.standalone.holdfast_inputs import Encoded, InputError
+from training.export.standalone.holdfast_model import Model
 
 FILE_COLUMN, ROW_COLUMN, LABEL_COLUMN, PROBABILITY = "file", "row", "predicted", "probability_"
 OPTIONS = "correct or drop such rows; --truncate keeps the first tokens of those that are too long; "

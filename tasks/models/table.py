@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from storage.errors import ContractError
-from tasks.configuration import DataConfig
+from tasks.configuration.run import DataConfig
 from tasks.data.readers.arrow_files import open_arrow_file, read_arrow_schema
 from tasks.data.readers.lines import CsvRows, JsonRows, open_lines, read_header
 from tasks.data.readers.values import meanings_of
@@ -25,7 +25,7 @@ from tasks.data.sources.files import find_files
 from tasks.data.sources.formats import ARROW, JSON_LINES, PARQUET, format_of
 from tasks.data.sources.messages import BrokenContractError
 from tasks.data.sources.source_file import LocalFile, SourceFile
-from training.standalone.holdfast_inputs import Inputs
+from training.export.standalone.holdfast_inputs import Inputs
 
 BATCH_ROWS = 1024
 BATCH_BYTES = 8 << 20

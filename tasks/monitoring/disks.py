@@ -11,9 +11,9 @@ from pathlib import Path
 
 from storage.objects.addresses import run_address
 from storage.objects.local_store import LocalStore
-from tasks.pages.words import share, size
-from tasks.places import RunPlaces
-from tasks.telling.alerts import LOW_DISK, alert
+from tasks.prefect_bridge.alerts import LOW_DISK, alert
+from tasks.run_paths import RunPlaces
+from tasks.text import share, size
 
 SECONDS_BETWEEN_LOOKS = 60.0
 # Little space is less than this share of the file system, or less than two checkpoints take: one may be half written.

@@ -13,7 +13,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from storage.runs.run_state import CheckpointRecord, RunState
-from training.watching.reporter import Report
+from training.metrics.reporter import Report
 
 LABELS = ("run", "store")
 # Fields of `Throughput`.

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from storage.runs.run_state import CheckpointRecord, RunState
-from tasks.configuration import RunConfig
+from tasks.configuration.run import RunConfig
 from tasks.monitoring.disks import DiskWatch
 from tasks.monitoring.figures import SegmentFigures
 from tasks.monitoring.server import serving
-from tasks.places import RunPlaces
-from training.watching.reporter import Report
+from tasks.run_paths import RunPlaces
+from training.metrics.reporter import Report
 
 
 class Monitor:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.registry import Collector
 
-from tasks.telling.announce import announce, warn
+from tasks.console.announce import announce, warn
 
 
 @contextmanager

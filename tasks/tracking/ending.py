@@ -21,7 +21,7 @@ from storage.errors import (
 )
 from storage.objects.addresses import RUNS_FOLDER
 from storage.objects.store import Store
-from tasks.tracking.configuration import TrackingConfig
+from tasks.configuration.tracking import TrackingConfig
 from tasks.tracking.description import describe_checkpoints, describe_model
 from tasks.tracking.mlflow_server import MlflowServer
 from tasks.tracking.points import Snapshot

@@ -16,7 +16,7 @@ import httpx
 
 from storage.errors import ConfigurationError, StoreError
 from storage.objects.addresses import open_store
-from tasks.tracking.configuration import TrackingConfig
+from tasks.configuration.tracking import TrackingConfig
 from tasks.tracking.description import ID_TAG, Status
 from tasks.tracking.points import Point
 from tasks.tracking.required import TOKEN_VARIABLE, server_address

@@ -17,19 +17,19 @@ from storage.errors import HoldfastError
 from storage.objects.store import Store
 from storage.runs.manifest import Manifest
 from storage.runs.run_state import CheckpointRecord
-from tasks.beside.companion import Companion
-from tasks.tracking.configuration import TrackingConfig
+from tasks.background import Companion
+from tasks.configuration.tracking import TrackingConfig
+from tasks.tracking.csv_file import write_csv
 from tasks.tracking.description import identity_of, parameters_of, status_of, tags_of
-from tasks.tracking.files.csv_file import write_csv
-from tasks.tracking.files.tensorboard_files import write_events
 from tasks.tracking.machine import Averages, Machine
 from tasks.tracking.marks import Marks, read_marks, write_marks
 from tasks.tracking.mlflow_server import MlflowServer
 from tasks.tracking.points import Snapshot, read_points
 from tasks.tracking.sending import Sender, Wanted
+from tasks.tracking.tensorboard_files import write_events
 from tasks.tracking.tracker import Tracker
 from tasks.tracking.trouble import Warn, has_recovered, tell_of_trouble
-from training.watching.reporter import Report
+from training.metrics.reporter import Report
 
 MEASURE_SECONDS = 10.0
 # Files are written anew so seldom that it takes one part in so many of the time.

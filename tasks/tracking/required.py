@@ -7,7 +7,7 @@ import os
 from importlib.util import find_spec
 
 from storage.errors import ConfigurationError
-from tasks.tracking.configuration import TrackingConfig, require_server_address
+from tasks.configuration.tracking import TrackingConfig, require_server_address
 
 URI_VARIABLE, TOKEN_VARIABLE = "MLFLOW_TRACKING_URI", "MLFLOW_TRACKING_TOKEN"
 

@@ -18,15 +18,15 @@ from rich.console import Console
 
 from storage.datasets import dataset_sha256
 from storage.objects.local_store import LocalStore
-from tasks.launching.processes import POLL_SECONDS
-from tasks.launching.reports import ReportFollower
+from tasks.cluster.processes import POLL_SECONDS
+from tasks.cluster.reports import ReportFollower
 from tests.benchmarks.checkpoints.figures import PREEMPTION, all_ratios, make_table
 from tests.benchmarks.checkpoints.rank import BATCH_SIZE, LEAVES, work
 from tests.helpers.datasets import publish_small_dataset
 from tests.helpers.processes import RankProcesses
 from tests.helpers.training import launch
 from training.configuration import CheckpointConfig, ModelConfig, TrainConfig, ValidationConfig
-from training.specification import SegmentSpec
+from training.spec import SegmentSpec
 
 # 124 M parameters with the small vocabulary of the data.
 MODEL = ModelConfig(width=768, layers=17, heads=12, feedforward=3200)

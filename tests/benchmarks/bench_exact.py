@@ -18,22 +18,22 @@ from rich.table import Table
 
 from storage.datasets import DatasetManifest, dataset_sha256, load_dataset
 from storage.objects.local_store import LocalStore
-from tasks.configuration import RunConfig
+from tasks.config.load import load_configuration
+from tasks.configuration.run import RunConfig
 from tasks.corpora.generate import generate_corpus
 from tasks.data.pipeline import prepare_dataset
-from tasks.settings.reading import load_configuration
 from tests.benchmarks.timing import wait_for
 from tests.helpers.processes import RankProcesses
 from training.batches.blocks import Blocks
-from training.batches.leaves import leaf_cut
+from training.batches.microbatches import leaf_cut
 from training.batches.source import BatchSource
 from training.building import make_model, make_objective
 from training.configuration import CheckpointConfig, ModelConfig, TrainConfig, ValidationConfig
 from training.data.order import SampleOrder
 from training.data.reading import SampleReader
-from training.model.precision import Precision, choose_precision
+from training.models.precision import Precision, choose_precision
 from training.process_group import join_process_group
-from training.specification import SegmentSpec
+from training.spec import SegmentSpec
 from training.trainer import Trainer
 from training.world import World
 

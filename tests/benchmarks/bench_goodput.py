@@ -8,7 +8,7 @@ A day cannot be waited for, and nearly all of it is alike: between two kills one
 interval. So after each start the run really trains until a checkpoint of its own is promoted, then up to the very point
 between two saves at which the day has the kill; the whole intervals in between are left out. Those are added to the
 run's records, with the steps, the stall of a save and the validations that were measured. From there on the report's
-own code counts (`tasks.reports.times.goodput`), and what it finds must be the 86,400 seconds of this program's own
+own code counts (`tasks.reporting.goodput`), and what it finds must be the 86,400 seconds of this program's own
 clock, to the second. The machine is there again at once: how long a day's machines stay away is not the program's
 doing. The last line is for machines: `name=value` pairs.
 """
@@ -34,7 +34,7 @@ from storage.objects.local_store import LocalStore
 from storage.runs.manifest import Manifest
 from storage.runs.run_state import RunState, SegmentRecord
 from tasks.corpora.generate import generate_corpus
-from tasks.reports.times.goodput import PART_NAMES, TimeSpent, sum_up_time
+from tasks.reporting.goodput import PART_NAMES, TimeSpent, sum_up_time
 from tests.helpers.commands import Runner, kill_everything, wait_until
 from tests.helpers.operators import CONFIGURATION, ENDLESS
 from tests.helpers.prefect_server import running_prefect_server

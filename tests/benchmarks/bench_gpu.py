@@ -21,8 +21,8 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from training.checkpointing.versions import read_versions
 from training.determinism import numerics_environment
-from training.saving.versions import read_versions
 
 ROOT = Path(__file__).parents[2]
 DEVICE = os.environ.get("PROBE_DEVICE", "cuda")

@@ -18,20 +18,20 @@ from rich.table import Table
 
 from storage.datasets import DatasetManifest, dataset_sha256
 from storage.objects.local_store import LocalStore
-from tasks.configuration import RunConfig
+from tasks.config.load import load_configuration
+from tasks.configuration.run import RunConfig
 from tasks.corpora.generate import generate_corpus
 from tasks.data.pipeline import prepare_dataset
-from tasks.settings.reading import load_configuration
 from tests.benchmarks.timing import seconds_of
 from training.batches.blocks import Blocks
-from training.batches.leaves import leaf_cut
+from training.batches.microbatches import leaf_cut
 from training.batches.source import Batch, BatchSource
 from training.building import make_model, make_objective
 from training.configuration import CheckpointConfig, ModelConfig, TrainConfig, ValidationConfig
 from training.data.order import SampleOrder
 from training.data.reading import SampleReader
-from training.model.precision import choose_precision
-from training.specification import SegmentSpec
+from training.models.precision import choose_precision
+from training.spec import SegmentSpec
 from training.trainer import Trainer
 from training.world import World
 

@@ -32,10 +32,10 @@ from storage.objects.digests import sha256_of_file
 from tasks.corpora.generate import generate_corpus
 from tasks.data.tokenizer import TOKENIZER_FILE, train_tokenizer
 from tasks.models.prediction import Prediction
-from training.predicting.windows import open_model
-from training.standalone.holdfast_inputs import PREPROCESSING_FILE
-from training.standalone.holdfast_model import FILES_FILE, LABELS_FILE, MODEL_FILE, MODEL_FORMAT, padded
-from training.standalone.holdfast_network import Architecture, PaddedNetwork
+from training.export.prediction import open_model
+from training.export.standalone.holdfast_inputs import PREPROCESSING_FILE
+from training.export.standalone.holdfast_model import FILES_FILE, LABELS_FILE, MODEL_FILE, MODEL_FORMAT, padded
+from training.export.standalone.holdfast_network import Architecture, PaddedNetwork
 
 ROWS = 20_000
 ROUNDS = 3

@@ -19,10 +19,10 @@ import duckdb
 from rich.console import Console
 from rich.table import Table
 
-from tasks.configuration import DataConfig
+from tasks.configuration.run import DataConfig
 from tasks.corpora.generate import generate_corpus
 from tasks.data.sql import literal
-from tasks.data.units.pieces import limit_in_bytes
+from tasks.data.units.chunks import limit_in_bytes
 from tests.benchmarks.measured import Measured, growth_exponent, measure, num_bytes_in
 from tests.helpers.prefect_server import running_prefect_server
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from storage.objects.local_store import LocalStore
-from tasks.configuration import DataConfig, PrepareConfig
+from tasks.configuration.run import DataConfig, PrepareConfig
 from tasks.data.database import hash_sql, open_database, parquet_sql
 from tasks.data.sql import literal
 from tasks.data.tokenizer import train_tokenizer

@@ -27,9 +27,9 @@ from tests.benchmarks.scaling.ranks import Steps, measure_link, time_steps
 from tests.helpers.datasets import publish_small_dataset
 from tests.helpers.hosts import Hosts, find_reason_to_skip, running_hosts
 from training.configuration import CheckpointConfig, ModelConfig, TrainConfig, ValidationConfig
-from training.model.classifier import Classifier
-from training.pulse import Place, read_pulses
-from training.specification import SegmentSpec
+from training.models.classifier import Classifier
+from training.rank_status import Place, read_pulses
+from training.spec import SegmentSpec
 
 RANKS = (1, 2, 4, 8, 16, 32)
 LEAVES, BATCH_SIZE = 32, 128

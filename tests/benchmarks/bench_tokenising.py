@@ -14,7 +14,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from tasks.configuration import DataConfig
+from tasks.configuration.run import DataConfig
 from tasks.corpora.generate import generate_corpus
 from tests.benchmarks.bench_prepare import command
 from tests.benchmarks.bench_prepare_processes import TIMES

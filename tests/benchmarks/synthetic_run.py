@@ -31,13 +31,13 @@ from storage.runs.manifest import Manifest
 from storage.runs.retention import RetentionPolicy
 from storage.runs.run_state import RunState
 from storage.runs.transitions import promote, take_lease
-from tasks.configuration import RunConfig
+from tasks.configuration.run import RunConfig
 from tasks.data.rows import METADATA
 from tasks.data.shard import ShardFile, whole_row_groups
 from tests.helpers.parquet import text_config
 from tests.helpers.runs import record_of
 from training.batches.consumption import Consumption
-from training.batches.leaves import leaf_cut
+from training.batches.microbatches import leaf_cut
 from training.batches.tensors import Leaf
 from training.data.order import SampleOrder
 from training.world import World

@@ -20,9 +20,9 @@ from storage.objects.local_store import LocalStore
 from storage.runs.manifest import Manifest
 from storage.runs.run_state import RunState
 from tasks.audits.verdict import audit_run
+from tasks.config.load import load_configuration
 from tasks.corpora.generate import generate_corpus
 from tasks.data.pipeline import prepare_dataset
-from tasks.settings.reading import load_configuration
 from tests.helpers.commands import ROOT, RUN_SECONDS, Runner
 from tests.helpers.fault_plans import FaultPlan, Moment, read_fired
 from tests.helpers.terminals import shown

@@ -11,8 +11,8 @@ import torch
 from tests.helpers.synthetic_steps import ALONE, make_leaves, make_trainer, synthetic_dataset
 from training.batches.tensors import Leaf
 from training.configuration import ModelConfig, TrainConfig
-from training.model.precision import choose_precision
-from training.sums.exact_sum import ExactSum
+from training.gradients.exact_sum import ExactSum
+from training.models.precision import choose_precision
 from training.trainer import Trainer
 
 MODEL = ModelConfig(width=32, layers=2, heads=4, feedforward=64, dropout=0.1)

@@ -13,8 +13,8 @@ from tests.helpers.datasets import publish_small_dataset
 from tests.helpers.processes import train_segment
 from tests.helpers.runs import find_complete_checkpoints
 from tests.helpers.training import make_spec, read_log, train_forked, train_to_end
-from training.saving.host_memory import HostMemory
-from training.specification import SegmentSpec
+from training.checkpointing.host_memory import HostMemory
+from training.spec import SegmentSpec
 from training.world import World
 
 

@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from training.optimizer.adamw import AdamW
-from training.sums import fixed_point
-from training.sums.fixed_point import NUM_TALLIES, FixedPoint
+from training.gradients import fixed_point
+from training.gradients.fixed_point import NUM_TALLIES, FixedPoint
+from training.optim.adamw import AdamW
 
 # Ties to even, values that are no normal numbers, the ends of the range, and what is outside of it.
 SPECIAL = [0.0, -0.0, 1e-40, -1e-44, 2.0**-42, 3 * 2.0**-42, -(2.0**-42), -5 * 2.0**-42, 2.0**16, -(2.0**16), 2.0**17]

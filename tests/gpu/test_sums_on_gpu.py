@@ -10,8 +10,8 @@ import torch
 from tests.helpers.elastic_runs import Runs, require_the_same
 from tests.helpers.processes import train_segment
 from tests.integration.test_sums_in_training import train_with_a_steep_leaf
-from training.specification import SegmentSpec
-from training.sums import exact_sum
+from training.gradients import exact_sum
+from training.spec import SegmentSpec
 from training.world import World
 
 

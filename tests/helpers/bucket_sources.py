@@ -6,7 +6,7 @@ from storage.datasets import DatasetManifest
 from storage.objects.local_store import LocalStore
 from storage.objects.s3.address import SourceBucket
 from storage.objects.s3.connection import S3Connection, connect
-from tasks.configuration import DataConfig
+from tasks.configuration.run import DataConfig
 from tasks.data.pipeline import prepare_dataset
 from tests.helpers.faulty_proxy import FaultyProxy
 from tests.helpers.parquet import text_columns, write_parquet, write_table

@@ -17,8 +17,8 @@ import psutil
 
 from flows.cli import execute
 from storage.objects.local_store import LocalStore
-from tasks.launching.processes import kill_tree
-from tasks.reports.status import read_status
+from tasks.cluster.processes import kill_tree
+from tasks.reporting.status import read_status
 
 COMMAND = [sys.executable, "-m", "flows.cli"]
 ROOT = Path(__file__).parents[2]

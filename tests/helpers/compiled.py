@@ -7,8 +7,8 @@ from pathlib import Path
 import torch
 
 from training.determinism import pin_compiler
-from training.model.compilation import compiling_blocks
-from training.standalone.holdfast_network import Architecture, EncoderBlock
+from training.export.standalone.holdfast_network import Architecture, EncoderBlock
+from training.models.compilation import compiling_blocks
 
 WIDTH = 64
 # Flat leaves [N], and leaves that are padded to one length [B, T]: from one token on, and on both sides of where

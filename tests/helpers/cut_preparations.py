@@ -12,12 +12,13 @@ from pathlib import Path
 from unittest import mock
 
 from storage.objects.local_store import LocalStore
-from tasks.configuration import DataConfig
+from tasks.configuration.run import DataConfig
 from tasks.data.pipeline import prepare_dataset
-from tasks.data.units import opening, pieces
-from tasks.data.units.area import Record
-from tasks.data.units.place import Address, Place
+from tasks.data.units import chunks as pieces
+from tasks.data.units import opening
+from tasks.data.units.staging import Record
 from tasks.data.units.work import STAGES, OneByOne, do_unit_at
+from tasks.data.units.workspace import Address, Place
 from tasks.prepare_unit import PrefectUnits
 
 PIECE_BYTES = 20_000

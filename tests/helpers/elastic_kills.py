@@ -11,7 +11,7 @@ from tests.helpers.elastic_runs import Runs
 from tests.helpers.processes import RankProcesses
 from tests.helpers.training import read_log
 from training.segment import run_segment
-from training.specification import SegmentSpec
+from training.spec import SegmentSpec
 from training.stopping import StopFlag, StopReason
 from training.world import World
 

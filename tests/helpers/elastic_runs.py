@@ -13,7 +13,7 @@ from storage.runs.ledger import LedgerHeader, walk_ledger
 from tests.helpers.datasets import publish_small_dataset
 from tests.helpers.runs import find_complete_checkpoints
 from tests.helpers.training import make_spec, read_log, train_forked
-from training.specification import SegmentSpec
+from training.spec import SegmentSpec
 from training.world import World
 
 LEAVES = 8

@@ -9,7 +9,7 @@ from prefect.events.schemas.events import Event
 from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.types._datetime import now
 
-from tasks.telling import alerts
+from tasks.prefect_bridge import alerts
 
 # A server seems to be configured; nobody asks it anything.
 NOBODY = "http://127.0.0.1:9/api"

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from storage.datasets import DatasetManifest
 from storage.objects.local_store import LocalStore
-from tasks.configuration import RunConfig
+from tasks.configuration.run import RunConfig
 from tests.helpers.commands import call_here
 from tests.helpers.parquet import WORDS, read_split, write_parquet
 from tests.helpers.trained_runs import train_run

@@ -114,7 +114,7 @@ def _shorten_history() -> None:
     """Let a run of a few points and segments put parts of its history as one of days does: to be cut off there too."""
     from tests.helpers.imported_later import after_import
 
-    after_import("training.watching.training_state", lambda module: setattr(module, "MAX_RECENT", 3))
+    after_import("training.metrics.training_state", lambda module: setattr(module, "MAX_RECENT", 3))
     after_import("storage.runs.earlier_segments", lambda module: setattr(module, "SEGMENTS_IN_PART", 1))
 
 

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tasks.launching.processes import kill_tree
+from tasks.cluster.processes import kill_tree
 from tests.helpers.kubernetes_objects import Object, Objects
 from tests.helpers.kubernetes_server import JOBSETS, NAMESPACE, PODS, TOKEN, serve, timestamp
 from training.stopping import follow_parent

@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from tasks.launching.configuration import ClusterConfig
-from tasks.launching.kubernetes.job import KubernetesJob
+from tasks.cluster.kubernetes.job import KubernetesJob
+from tasks.configuration.cluster import ClusterConfig
 from tests.helpers.kubernetes_cluster import IMAGE
 from tests.helpers.kubernetes_server import NAMESPACE
 from tests.helpers.leased_segments import LeasedSegment

@@ -8,10 +8,10 @@ from storage.checkpoints.checkpoints import list_complete_checkpoints
 from storage.objects.local_store import LocalStore
 from storage.runs.run_state import JobRecord, Lease
 from storage.runs.segments import OutcomeRecord, find_outcome
-from tasks.launching.configuration import ClusterConfig
-from tasks.launching.job import Job
-from tasks.launching.launchers import make_job, name_job
-from tasks.launching.orders import JobOrder
+from tasks.cluster.job import Job
+from tasks.cluster.launchers import make_job, name_job
+from tasks.cluster.orders import JobOrder
+from tasks.configuration.cluster import ClusterConfig
 from tests.helpers.datasets import publish_small_dataset
 from tests.helpers.runs import lease_run, make_run
 from tests.helpers.training import make_spec

@@ -15,19 +15,19 @@ import pyarrow as pa
 from storage.checkpoints.checkpoints import CheckpointIndex, write_index
 from storage.datasets import DatasetManifest, dataset_sha256
 from storage.objects.store import Store
-from storage.rollbacks.positions import end_position, skipped_ranges
-from storage.rollbacks.rolling_back import roll_back
 from storage.runs.holders import this_process
 from storage.runs.ledger import LEDGER_SCHEMA, LedgerHeader, LedgerPart, write_ledger_part
 from storage.runs.manifest import Manifest
 from storage.runs.retention import RetentionPolicy
+from storage.runs.rollbacks.positions import end_position, skipped_ranges
+from storage.runs.rollbacks.rolling_back import roll_back
 from storage.runs.run_state import CheckpointRecord, Divergence, RunState, SegmentRecord
 from storage.runs.transitions import end_segment, promote, take_lease
-from tasks.configuration import RunConfig
+from tasks.configuration.run import RunConfig
 from tests.helpers.datasets import GROUP_ROWS
 from tests.helpers.parquet import text_config
 from tests.helpers.runs import record_of
-from training.batches.leaves import leaf_cut
+from training.batches.microbatches import leaf_cut
 from training.data.order import RowOrder, SampleOrder
 from training.data.reading import SampleReader
 

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from storage.datasets import DatasetManifest, dataset_key, token_type
 from storage.objects.store import Store
-from tasks.configuration import DataConfig
+from tasks.configuration.run import DataConfig
 from tasks.data.contract.measured import Measured, measure
 from tasks.data.database import place_sql
 from tasks.data.identity.fingerprints import fingerprint_files, read_inputs

@@ -23,7 +23,7 @@ from pathlib import Path
 import psutil
 
 from storage.objects.private_folder import make_private_folder
-from tasks.launching.processes import kill_tree
+from tasks.cluster.processes import kill_tree
 from training.stopping import follow_parent
 
 START_SECONDS = 300.0  # for what hangs, not for what is slow: on PostgreSQL the first start makes all tables

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from storage.objects.local_store import LocalStore
-from tasks.configuration import DataConfig, PrepareConfig
+from tasks.configuration.run import DataConfig, PrepareConfig
 from tasks.data.pipeline import prepare_dataset
 from tests.helpers.cut_preparations import Noted, cut_small
 

@@ -17,13 +17,13 @@ from typing import Any, NoReturn
 import torch.distributed as dist
 
 from training.segment import run_segment
-from training.specification import SegmentSpec
+from training.spec import SegmentSpec
 from training.stopping import StopFlag, follow_parent
 from training.world import World
 
 _CONTEXT = multiprocessing.get_context("forkserver")
 # DDP and activation checkpointing load torch's compiler in every rank, a second of computing each time.
-_CONTEXT.set_forkserver_preload(["tests.helpers.processes", "training.watching.metrics", "torch._dynamo"])
+_CONTEXT.set_forkserver_preload(["tests.helpers.processes", "training.metrics.scores", "torch._dynamo"])
 LONGEST_SECONDS = 600
 SECONDS_TO_FOLLOW = 10
 

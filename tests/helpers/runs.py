@@ -24,7 +24,7 @@ from storage.runs.ledger import LEDGER_SCHEMA, LedgerHeader, LedgerPart, write_l
 from storage.runs.manifest import Manifest
 from storage.runs.run_state import CheckpointRecord, RunState
 from storage.runs.transitions import take_lease
-from tasks.configuration import RetryConfig
+from tasks.configuration.run import RetryConfig
 
 BATCH_SIZE = 8
 # For verdicts without waiting: what cannot be read at one look is so for good, what differs is read again at once.

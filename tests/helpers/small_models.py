@@ -5,9 +5,9 @@ from typing import Any
 
 import torch
 
-from training.standalone.holdfast_inputs import Inputs
-from training.standalone.holdfast_model import Model
-from training.standalone.holdfast_network import Architecture, PaddedNetwork
+from training.export.standalone.holdfast_inputs import Inputs
+from training.export.standalone.holdfast_model import Model
+from training.export.standalone.holdfast_network import Architecture, PaddedNetwork
 
 SIZES = Architecture(
     width=16, layers=2, heads=2, feedforward=32, dropout=0.1, metadata_width=4, vocabulary_size=50, num_positions=16,

@@ -7,13 +7,13 @@ import pyarrow as pa
 
 from storage.datasets import DatasetManifest, Target, token_type
 from training.batches.assembled import assemble_shares, share_batch
-from training.batches.leaves import leaf_cut
+from training.batches.microbatches import leaf_cut
 from training.batches.tensors import Leaf, to_leaves
 from training.building import make_model, make_objective
 from training.configuration import CheckpointConfig, ModelConfig, TrainConfig, ValidationConfig
 from training.data.samples import samples_of
-from training.model.precision import Precision
-from training.specification import SegmentSpec
+from training.models.precision import Precision
+from training.spec import SegmentSpec
 from training.trainer import Trainer
 from training.world import World
 

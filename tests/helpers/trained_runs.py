@@ -9,16 +9,16 @@ from storage.runs.retention import find_best
 from storage.runs.run_records import TestedRecord
 from storage.runs.run_state import RunState, SegmentRecord
 from storage.runs.transitions import end_evaluation, end_segment, record_metrics
-from tasks.configuration import RunConfig
+from tasks.configuration.run import RunConfig
 from tasks.data.pipeline import prepare_dataset
-from tasks.places import RunPlaces, open_places
-from tasks.running.launch import hold_lease, make_specification
-from tasks.running.promotion import promote_checkpoint
-from tasks.starting.start import bring_first_weights
+from tasks.models.start_from import bring_first_weights
+from tasks.promotion.promotion import promote_checkpoint
+from tasks.run_paths import RunPlaces, open_places
+from tasks.supervision.launch import hold_lease, make_specification
 from tests.helpers.processes import RankProcesses
 from tests.helpers.runs import find_complete_checkpoints
-from training.evaluating.evaluation import evaluate
-from training.specification import SegmentSpec
+from training.evaluation import evaluate
+from training.spec import SegmentSpec
 from training.stopping import StopFlag
 from training.world import World
 

@@ -10,12 +10,12 @@ from storage.datasets import SEAL_FIELD, DatasetManifest
 from storage.objects.digests import seal, sha256_of_bytes
 from storage.objects.local_store import LocalStore
 from storage.runs.segments import OutcomeRecord, find_outcome
-from tasks.launching.processes import POLL_SECONDS
-from tasks.launching.ranks import Ranks
+from tasks.cluster.processes import POLL_SECONDS
+from tasks.cluster.ranks import Ranks
 from tests.helpers.processes import RankProcesses
 from tests.helpers.runs import find_complete_checkpoints
 from training.configuration import CheckpointConfig, ModelConfig, TrainConfig, ValidationConfig
-from training.specification import ResumePoint, SegmentSpec
+from training.spec import ResumePoint, SegmentSpec
 from training.world import World
 
 SMALL_MODEL = ModelConfig(width=16, layers=2, heads=2, feedforward=32, dropout=0.2, metadata_width=4)

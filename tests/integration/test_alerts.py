@@ -17,7 +17,7 @@ import pytest
 
 from storage.objects.local_store import LocalStore
 from storage.runs.manifest import Manifest
-from tasks.telling.alerts import EVENTS, NO_PROGRESS, RUN_ENDED, SEGMENT_LOST
+from tasks.prefect_bridge.alerts import EVENTS, NO_PROGRESS, RUN_ENDED, SEGMENT_LOST
 from tests.helpers.commands import ROOT, Runner, kill_everything, processes_mentioning, wait_until
 from tests.helpers.parquet import text_columns, write_parquet
 from tests.helpers.prefect_server import running_prefect_server
@@ -35,7 +35,7 @@ import sys
 from prefect import flow
 from storage.objects.local_store import LocalStore
 from storage.runs.manifest import Manifest
-from tasks.telling.alerts import EVENTS, alert
+from tasks.prefect_bridge.alerts import EVENTS, alert
 
 @flow
 def tell_everything():

@@ -20,16 +20,16 @@ from tests.helpers.processes import train_segment
 from tests.helpers.runs import find_complete_checkpoints
 from tests.helpers.training import make_spec, read_log, read_state, train_forked
 from training import loop
+from training.checkpointing import writer as writer_module
+from training.checkpointing.writer import CheckpointWriter
 from training.configuration import ValidationConfig
-from training.saving import writer as writer_module
-from training.saving.writer import CheckpointWriter
+from training.metrics import training_state, validation
+from training.metrics.reporter import Report
+from training.metrics.validation import Validator
 from training.segment import run_segment
-from training.specification import SegmentSpec
+from training.spec import SegmentSpec
 from training.stopping import StopFlag, StopReason
 from training.trainer import Trainer
-from training.watching import training_state, validation
-from training.watching.reporter import Report
-from training.watching.validation import Validator
 from training.world import World
 
 STEP_SECONDS = 0.03

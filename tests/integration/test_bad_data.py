@@ -10,7 +10,7 @@ import pytest
 
 from storage.errors import ConfigurationError, ContractError, StoreError
 from storage.objects.local_store import LocalStore
-from tasks.configuration import DataConfig
+from tasks.configuration.run import DataConfig
 from tasks.data import split
 from tasks.data.pipeline import prepare_dataset
 from tests.helpers.parquet import text_columns, text_config, token_columns, token_config, write_parquet

@@ -20,11 +20,11 @@ from storage.objects.digests import sha256_of_file
 from storage.runs.retention import RetentionPolicy
 from storage.runs.run_state import SegmentRecord
 from storage.runs.transitions import end_segment, promote
+from tasks.config.load import load_configuration
 from tasks.data.pipeline import prepare_dataset
-from tasks.places import open_places
 from tasks.prepare import prepare_data
 from tasks.recover import recover
-from tasks.settings.reading import load_configuration
+from tasks.run_paths import open_places
 from tests.helpers.commands import COMMAND, Runner, call_here
 from tests.helpers.parquet import text_columns, write_parquet
 from tests.helpers.prefect_server import find_free_port

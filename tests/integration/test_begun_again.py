@@ -14,8 +14,8 @@ from storage.objects.local_store import LocalStore
 from storage.runs.run_state import Lease
 from storage.runs.transitions import take_lease
 from storage.segment_notes import FlowRunsRecord, StopRecord, find_stop, write_flow_runs
-from tasks.places import RunPlaces
-from tasks.remote.begun_again import wait_for_earlier_process
+from tasks.prefect_bridge.begun_again import wait_for_earlier_process
+from tasks.run_paths import RunPlaces
 from tests.helpers.commands import wait_until
 from tests.helpers.holders import holder_of
 from tests.helpers.runs import make_run

@@ -12,7 +12,7 @@ import pytest
 from storage.datasets import DatasetManifest
 from storage.errors import ConfigurationError, ContractError
 from storage.objects.local_store import LocalStore
-from tasks.configuration import DataConfig
+from tasks.configuration.run import DataConfig
 from tasks.data.pipeline import prepare_dataset
 from tasks.data.readers import conversion, lines
 from tasks.data.readers.check import check_columns

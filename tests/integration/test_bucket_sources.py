@@ -13,7 +13,7 @@ import pytest
 
 from storage.errors import ConfigurationError, StoreError
 from storage.objects.s3.connection import S3Connection
-from tasks.configuration import DataConfig
+from tasks.configuration.run import DataConfig
 from tasks.data.sources.files import find_files
 from tests.helpers.bucket_sources import prepared, write_parts
 from tests.helpers.faulty_proxy import Failure, FaultyProxy

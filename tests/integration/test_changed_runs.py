@@ -1,7 +1,7 @@
 """A run that goes on with something else than it was begun with: another gate, more steps.
 
 One run serves all, and its validations give NaN: it is saved, told, and not promoted as best. What a gate refuses or
-lets pass is in `unit/tasks/test_gate.py`, what counts as a change in `unit/tasks/test_changes.py`.
+lets pass is in `unit/tasks/promotion/test_gate.py`, what counts as a change in `unit/tasks/reporting/test_changes.py`.
 """
 
 import json

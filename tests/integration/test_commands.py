@@ -18,8 +18,8 @@ from storage.runs.run_state import Lease, RunState, SegmentRecord
 from storage.runs.segments import Heartbeat, write_heartbeat
 from storage.runs.transitions import end_segment, promote, record_metrics
 from storage.segment_notes import find_stop
-from tasks.pages.words import NOTHING
-from tasks.settings.reading import load_configuration
+from tasks.config.load import load_configuration
+from tasks.text import NOTHING
 from tests.helpers.commands import call_here, call_narrow
 from tests.helpers.datasets import publish_small_dataset
 from tests.helpers.finished_runs import measured_run

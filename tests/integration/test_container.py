@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tasks.launching.configuration import ClusterConfig
-from tasks.launching.kubernetes.jobset import jobset_to_try
+from tasks.cluster.kubernetes.jobset import jobset_to_try
+from tasks.configuration.cluster import ClusterConfig
 from tests.helpers.commands import ROOT
 from tests.helpers.wheels import build_wheel, install_wheel, without_python_path
 from training.configuration import TrainConfig
@@ -91,7 +91,7 @@ def require_what_pods_need(python: Path, folder: Path) -> None:
     assert container["command"][0] == "python"
     helped = use(python, folder, *container["command"][1:], "--help")
     assert helped.returncode == 0 and "One node's part in a segment" in helped.stdout, helped.stderr
-    imported = use(python, folder, "-c", "import tasks.launching.kubernetes.job, training.worker")
+    imported = use(python, folder, "-c", "import tasks.cluster.kubernetes.job, training.worker")
     assert imported.returncode == 0, imported.stderr
     version = subprocess.run([str(python.parent / "holdfast"), "--version"], capture_output=True, text=True)
     assert version.stdout.startswith("holdfast "), version.stderr

@@ -19,11 +19,11 @@ from tests.helpers.operators import CONFIGURATION
 from tests.helpers.processes import train_segment
 from tests.helpers.training import read_log, read_state, train_forked
 from training import loop
-from training.saving import writer as writer_module
-from training.specification import SegmentSpec
+from training.checkpointing import writer as writer_module
+from training.metrics.reporter import Report
+from training.metrics.validation import Validator
+from training.spec import SegmentSpec
 from training.trainer import Trainer
-from training.watching.reporter import Report
-from training.watching.validation import Validator
 from training.world import World
 
 # Tests take the place of functions in it that it only imports.

@@ -16,9 +16,9 @@ from tests.helpers.processes import train_segment
 from tests.helpers.training import SMALL_MODEL, read_log, read_state, train_forked
 from training.batches.tensors import Leaf
 from training.data.order import SampleOrder
-from training.model.classifier import Classifier
+from training.models.classifier import Classifier
 from training.segment import run_segment
-from training.specification import SegmentSpec
+from training.spec import SegmentSpec
 from training.stopping import StopFlag, StopReason
 from training.world import World
 

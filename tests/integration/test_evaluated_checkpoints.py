@@ -25,7 +25,7 @@ from storage.runs.manifest import Manifest
 from storage.runs.retention import find_best
 from storage.runs.run_state import CheckpointRecord, RunState
 from storage.runs.transitions import take_lease
-from tasks.evaluations import evaluation
+from tasks.models import evaluation
 from tests.helpers.commands import Runner, call_here
 from tests.helpers.parquet import read_rows, text_columns, token_columns, write_parquet
 from tests.helpers.tiny_runs import write_tiny_configuration

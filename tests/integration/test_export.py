@@ -28,11 +28,11 @@ from tests.helpers.commands import call_here
 from tests.helpers.exported_runs import Exported, export_policy, export_quality
 from tests.helpers.parquet import read_split
 from tests.helpers.s3_server import BUCKET, make_bucket, use_s3
-from training.exporting.onnx_file import write_onnx
-from training.model.objective import Objective
-from training.standalone.holdfast_inputs import Encoded, join
-from training.standalone.holdfast_model import ModelFolderError, load_model, padded, verify
-from training.watching.metrics import score
+from training.export.onnx_file import write_onnx
+from training.export.standalone.holdfast_inputs import Encoded, join
+from training.export.standalone.holdfast_model import ModelFolderError, load_model, padded, verify
+from training.metrics.scores import score
+from training.models.objective import Objective
 
 ROOT = Path(__file__).parents[2]
 # What torch needs of others to be imported, as its own wheel says. NumPy is not among them.
@@ -244,8 +244,8 @@ def test_the_card_says_where_the_model_comes_from(exported: Exported) -> None:
 def test_the_code_in_the_folder_is_that_of_training_and_imports_no_other(policy: Exported) -> None:
     for name in CODE_FILES:
         code = (policy.folder / name).read_text()
-        ours = (ROOT / "training/standalone" / name).read_text()
-        assert code == standalone_code(name) == ours.replace("from training.standalone.holdfast_", "from holdfast_")
+        ours = (ROOT / "training/export/standalone" / name).read_text()
+        assert code == standalone_code(name) == ours.replace("from training.export.standalone.", "from ")
         nodes = list(ast.walk(ast.parse(code)))
         names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
         names |= {str(node.module) for node in nodes if isinstance(node, ast.ImportFrom)}

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tasks.launching.processes import kill_tree
+from tasks.cluster.processes import kill_tree
 from tests.helpers.commands import call_here
 from tests.helpers.operators import ENDED, PREFECT, Operator, operating, processes_of, working
 from tests.helpers.prefect_server import running_prefect_server

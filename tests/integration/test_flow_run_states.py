@@ -17,9 +17,16 @@ from prefect.states import Cancelled, Cancelling, Completed, Crashed, Running, S
 
 from storage.objects.local_store import LocalStore
 from storage.segment_notes import FlowRunsRecord, write_flow_runs
-from tasks.places import RunPlaces
-from tasks.remote.left_running import close_flow_runs
-from tasks.telling.flow_runs import call_running, call_suspended, find_line, is_called_over, is_cancelled, is_to_begin
+from tasks.prefect_bridge.flow_runs import (
+    call_running,
+    call_suspended,
+    find_line,
+    is_called_over,
+    is_cancelled,
+    is_to_begin,
+)
+from tasks.prefect_bridge.stale_flow_runs import close_flow_runs
+from tasks.run_paths import RunPlaces
 from tests.helpers.prefect_server import find_free_port
 from tests.helpers.runs import lease_run, make_run
 

@@ -15,7 +15,7 @@ from storage.datasets import DatasetManifest
 from storage.errors import ContractError
 from storage.objects.digests import digest_of, sha256_of_file
 from storage.objects.local_store import LocalStore
-from tasks.configuration import DataConfig
+from tasks.configuration.run import DataConfig
 from tasks.data.pipeline import prepare_dataset
 from tasks.data.readers import conversion
 from tests.helpers.parquet import (

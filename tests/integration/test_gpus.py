@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.running.gpus import count_gpus
+from tasks.supervision.gpus import count_gpus
 
 NOT_TORCH = """
 class cuda:

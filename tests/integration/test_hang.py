@@ -9,15 +9,15 @@ from pathlib import Path
 import psutil
 
 from storage.objects.local_store import LocalStore
-from tasks.launching.ranks import TORCHRUN
-from tasks.running.hang import HangWatch
-from tasks.running.supervision import supervise
-from tasks.stopping.signals import StopRequest
+from tasks.cluster.ranks import TORCHRUN
+from tasks.preemption.signals import StopRequest
+from tasks.supervision.hang import HangWatch
+from tasks.supervision.watch import supervise
 from tests.helpers.commands import processes_mentioning, wait_until
 from tests.helpers.datasets import publish_small_dataset
 from tests.helpers.training import launch, make_spec, read_log
-from training.specification import SegmentSpec
-from training.watching.reporter import Report
+from training.metrics.reporter import Report
+from training.spec import SegmentSpec
 
 # As short as may be: the report from which the ranks are watched is the one at which they are stopped, so that no
 # slow machine makes them silent in between.

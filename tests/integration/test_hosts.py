@@ -15,10 +15,10 @@ import pytest
 from storage.checkpoints.checkpoints import hash_weights
 from storage.objects.local_store import LocalStore
 from storage.runs.segments import find_outcome
-from tasks.launching.configuration import ClusterConfig
-from tasks.launching.launchers import make_job, name_job
-from tasks.launching.orders import JobOrder
-from tasks.launching.processes import POLL_SECONDS
+from tasks.cluster.launchers import make_job, name_job
+from tasks.cluster.orders import JobOrder
+from tasks.cluster.processes import POLL_SECONDS
+from tasks.configuration.cluster import ClusterConfig
 from tests.helpers import hosts as hosts_module
 from tests.helpers import slurm_cluster
 from tests.helpers.commands import ROOT, processes_mentioning, wait_until

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from storage.runs.segments import find_outcome
-from tasks.launching.configuration import ClusterConfig
-from tasks.launching.launchers import find_kept_job, require_acceptable_job
-from tasks.launching.slurm.job import SlurmJob
-from tasks.running.hang import HangWatch
-from tasks.running.supervision import supervise
-from tasks.stopping.signals import StopRequest
+from tasks.cluster.launchers import find_kept_job, require_acceptable_job
+from tasks.cluster.slurm.job import SlurmJob
+from tasks.configuration.cluster import ClusterConfig
+from tasks.preemption.signals import StopRequest
+from tasks.supervision.hang import HangWatch
+from tasks.supervision.watch import supervise
 from tests.helpers.commands import RUN_SECONDS, Runner, processes_mentioning, wait_until
 from tests.helpers.fault_plans import FaultPlan, Moment, read_fired
 from tests.helpers.leased_segments import ENDLESS, RUN, LeasedSegment, follow, follow_until_it_trains

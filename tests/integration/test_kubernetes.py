@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from storage.errors import ClusterUnavailableError, ConfigurationError
-from tasks.launching.kubernetes.api import KubernetesApi
-from tasks.launching.launchers import end_job, is_under_way, require_acceptable_job
+from tasks.cluster.kubernetes.api import KubernetesApi
+from tasks.cluster.launchers import end_job, is_under_way, require_acceptable_job
 from tests.helpers.commands import Runner, kill_everything, wait_until
 from tests.helpers.kubernetes_cluster import KubernetesCluster
 from tests.helpers.kubernetes_jobs import OWN, Job, cluster_of
@@ -101,7 +101,7 @@ def test_a_server_that_does_not_answer_or_has_too_much_to_do_is_no_refusal(kuber
 
 
 def test_without_the_client_the_error_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in [name for name in sys.modules if name.startswith("tasks.launching.kubernetes.")]:
+    for module in [name for name in sys.modules if name.startswith("tasks.cluster.kubernetes.")]:
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, "kubernetes", None)
     with pytest.raises(ConfigurationError, match="`pip install kubernetes`"):

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from kubernetes import client, config
 
-from tasks.launching.kubernetes import job as job_module
+from tasks.cluster.kubernetes import job as job_module
 from tests.helpers.commands import wait_until
 from tests.helpers.kubernetes_cluster import IMAGE, KubernetesCluster
 from tests.helpers.kubernetes_jobs import Job

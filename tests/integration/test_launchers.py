@@ -11,11 +11,11 @@ from storage.checkpoints.checkpoints import hash_weights
 from storage.objects.local_store import LocalStore
 from storage.runs.manifest import Manifest
 from storage.runs.segments import find_outcome
-from tasks.launching.configuration import ClusterConfig, KubernetesConfig
-from tasks.launching.job import Job
-from tasks.launching.launchers import make_job, name_job
-from tasks.launching.orders import JobOrder
-from tasks.launching.processes import POLL_SECONDS
+from tasks.cluster.job import Job
+from tasks.cluster.launchers import make_job, name_job
+from tasks.cluster.orders import JobOrder
+from tasks.cluster.processes import POLL_SECONDS
+from tasks.configuration.cluster import ClusterConfig, KubernetesConfig
 from tests.helpers.commands import processes_mentioning, wait_until
 from tests.helpers.datasets import publish_small_dataset
 from tests.helpers.kubernetes_cluster import IMAGE
@@ -23,7 +23,7 @@ from tests.helpers.kubernetes_server import NAMESPACE
 from tests.helpers.runs import lease_run, make_run
 from tests.helpers.slurm_cluster import SlurmCluster
 from tests.helpers.training import checkpoint_at, make_spec
-from training.watching.reporter import Report
+from training.metrics.reporter import Report
 
 # Of all ranks, wherever they are.
 WORLD_SIZE = 2

@@ -12,14 +12,14 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from storage.objects.local_store import LocalStore
 from storage.runs.run_state import Throughput
-from tasks.configuration import RunConfig
-from tasks.live import picture
-from tasks.live.picture import LivePicture
-from tasks.places import RunPlaces
+from tasks.configuration.run import RunConfig
+from tasks.prefect_bridge import live_page as picture
+from tasks.prefect_bridge.live_page import LivePicture
+from tasks.run_paths import RunPlaces
 from tests.helpers.commands import wait_until
 from tests.helpers.kept_runs import make_kept_run
 from tests.helpers.prefect_server import ANSWER_SECONDS
-from training.watching.reporter import Report
+from training.metrics.reporter import Report
 
 pytestmark = pytest.mark.server
 

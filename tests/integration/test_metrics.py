@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from storage.datasets import Target
-from training.model.objective import Objective
-from training.watching import classification
-from training.watching.metrics import describe, score
+from training.metrics import classification
+from training.metrics.scores import describe, score
+from training.models.objective import Objective
 
 CLASSES = {"multiclass": ["a", "b", "c"], "binary": ["no", "yes"]}
 

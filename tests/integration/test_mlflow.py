@@ -11,10 +11,10 @@ import pytest
 from storage.objects.local_store import LocalStore
 from storage.runs.manifest import Manifest
 from storage.runs.run_state import RunState
+from tasks.config.load import load_configuration
+from tasks.configuration.tracking import TrackingConfig
 from tasks.corpora.generate import generate_corpus
 from tasks.data.pipeline import prepare_dataset
-from tasks.settings.reading import load_configuration
-from tasks.tracking.configuration import TrackingConfig
 from tasks.tracking.mlflow_server import MlflowServer
 from tasks.tracking.sending import Sender
 from tests.helpers.commands import ROOT, Runner, kill_everything, wait_until
@@ -78,7 +78,7 @@ def address(environment: Path, tmp_path: Path) -> Iterator[str]:
 
 
 def test_a_real_server_has_each_step_once_whatever_is_sent_again(address: str) -> None:
-    """The story of `unit/tasks/test_tracking_sending.py`, each chapter told by two processes at once, as it were."""
+    """The story of `unit/tasks/tracking/test_tracking_sending.py`, each chapter told by two processes at once."""
     config = TrackingConfig(kind="mlflow", uri=address, timeout_seconds=60)
     for chapter in STORY:
         first, second = Sender(MlflowServer(config)), Sender(MlflowServer(config))

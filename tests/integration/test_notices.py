@@ -14,18 +14,18 @@ import httpx
 import pytest
 
 from storage.errors import RunStoppedError
-from tasks.stopping.notices import metadata, watch
-from tasks.stopping.notices.aws import ENDPOINT_VARIABLE, AwsNotices
-from tasks.stopping.notices.azure import AzureNotices
-from tasks.stopping.notices.configuration import NoticesConfig
-from tasks.stopping.notices.file import MAX_QUOTED_CHARACTERS, NoticeFile
-from tasks.stopping.notices.gcp import HOST_VARIABLE, GcpNotices
-from tasks.stopping.notices.notice import Notice, NoticeSource
-from tasks.stopping.notices.scheduler import SIGNALS
-from tasks.stopping.notices.sources import open_sources
-from tasks.stopping.notices.watch import run_to_end_or_notice, watching
-from tasks.stopping.signals import StopRequest
-from tasks.telling.announce import warn
+from tasks.configuration.notices import NoticesConfig
+from tasks.console.announce import warn
+from tasks.preemption import metadata, watch
+from tasks.preemption.aws import ENDPOINT_VARIABLE, AwsNotices
+from tasks.preemption.azure import AzureNotices
+from tasks.preemption.file import MAX_QUOTED_CHARACTERS, NoticeFile
+from tasks.preemption.gcp import HOST_VARIABLE, GcpNotices
+from tasks.preemption.notice import Notice, NoticeSource
+from tasks.preemption.scheduler import SIGNALS
+from tasks.preemption.signals import StopRequest
+from tasks.preemption.sources import open_sources
+from tasks.preemption.watch import run_to_end_or_notice, watching
 from tests.helpers.commands import wait_until
 from tests.helpers.metadata_services import AWS, AZURE, GCP, MetadataServices, running_metadata_services
 

@@ -6,7 +6,7 @@ import psutil
 
 from storage.objects.local_store import LocalStore
 from storage.objects.private_folder import PRIVATE_MODE
-from tasks.launching.ranks import MEETING_FOLDER
+from tasks.cluster.ranks import MEETING_FOLDER
 from tests.helpers.commands import processes_mentioning, wait_until
 from tests.helpers.datasets import publish_small_dataset
 from tests.helpers.training import launch, make_spec

@@ -13,7 +13,7 @@ import pytest
 from storage.errors import ConfigurationError, ContractError
 from storage.objects.digests import sha256_of_file
 from storage.objects.local_store import LocalStore
-from tasks.configuration import DataConfig
+from tasks.configuration.run import DataConfig
 from tasks.data.pipeline import prepare_dataset
 from tests.helpers.bucket_sources import prepared
 from tests.helpers.cut_preparations import cut_small

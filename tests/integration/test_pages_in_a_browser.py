@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.reports.run_page import render_report
+from tasks.reporting.run_page import render_report
 from tests.helpers.browser import Page, browsing
 from tests.helpers.finished_runs import interrupted_run
 from tests.helpers.rollbacks import rollback_to

@@ -15,7 +15,7 @@ import pytest
 from storage.objects.local_store import LocalStore
 from storage.runs.manifest import Manifest
 from storage.runs.run_state import RunState
-from tasks.stopping.notices.aws import ENDPOINT_VARIABLE
+from tasks.preemption.aws import ENDPOINT_VARIABLE
 from tests.helpers.commands import COMMAND, ROOT, Runner, kill_everything
 from tests.helpers.metadata_services import MetadataServices, running_metadata_services
 from tests.helpers.parquet import text_columns, write_parquet

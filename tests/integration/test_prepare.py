@@ -230,7 +230,7 @@ def test_a_published_data_set_is_found_without_importing_great_expectations(
     store, manifest = prepared
     code = (
         "import sys; from pathlib import Path; from storage.objects.local_store import LocalStore; "
-        "from tasks.configuration import DataConfig; from tasks.data.pipeline import prepare_dataset; "
+        "from tasks.configuration.run import DataConfig; from tasks.data.pipeline import prepare_dataset; "
         "config = DataConfig.model_validate_json(sys.argv[1]); "
         "print(prepare_dataset(config, LocalStore(Path(sys.argv[2])), Path(sys.argv[3])).digest); "
         "assert 'great_expectations' not in sys.modules"

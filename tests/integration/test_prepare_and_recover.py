@@ -18,15 +18,15 @@ from storage.runs.holders import this_process
 from storage.runs.manifest import Manifest
 from storage.runs.run_state import Holder, RunState
 from storage.runs.transitions import take_lease
-from tasks.configuration import RunConfig
+from tasks.config.changes import as_begun
+from tasks.config.load import change_values, configure, load_configuration
+from tasks.configuration.run import RunConfig
 from tasks.data.contract.result import find_contract_result
 from tasks.data.pipeline import prepare_dataset
-from tasks.keeping.compatibility import as_begun
-from tasks.places import open_places
 from tasks.prepare import prepare_data
 from tasks.recover import recover
-from tasks.running import settle
-from tasks.settings.reading import change_values, configure, load_configuration
+from tasks.recovery import settle
+from tasks.run_paths import open_places
 from tests.helpers.parquet import text_columns, write_parquet
 from tests.helpers.runs import make_checkpoint
 from tests.helpers.tiny_runs import write_tiny_configuration

@@ -15,9 +15,9 @@ from storage.datasets import DatasetManifest, dataset_key, find_dataset
 from storage.errors import ContractError, StoreError
 from storage.objects.digests import sha256_of_file
 from storage.objects.local_store import LocalStore
-from tasks.configuration import DataConfig
+from tasks.configuration.run import DataConfig
 from tasks.data.pipeline import prepare_dataset
-from tasks.data.units.area import ABANDONED_SECONDS
+from tasks.data.units.staging import ABANDONED_SECONDS
 from tasks.data.units.working_folders import folder_needed_again, working_folder
 from tests.helpers.parquet import text_columns, text_config, write_parquet, write_table
 

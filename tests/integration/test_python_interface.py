@@ -21,7 +21,7 @@ from storage.runs.manifest import Manifest
 from storage.runs.retention import RetentionPolicy
 from storage.runs.transitions import promote
 from storage.segment_notes import find_stop
-from tasks.settings.reading import change_values
+from tasks.config.load import change_values
 from tests.helpers.commands import ROOT, call_here, wait_until
 from tests.helpers.runs import lease_run, make_checkpoint, make_run, record_of
 from tests.helpers.wheels import NAMES, write_own_packages

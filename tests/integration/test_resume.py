@@ -14,10 +14,10 @@ from storage.objects.local_store import LocalStore
 from tests.helpers.datasets import publish_anew, publish_small_dataset
 from tests.helpers.processes import train_segment
 from tests.helpers.training import checkpoint_at, make_spec, read_log, read_state, train_forked
+from training.checkpointing.restoring import Restorer
 from training.configuration import ValidationConfig
-from training.optimizer.optimization import Optimization
-from training.saving.restoring import Restorer
-from training.specification import SegmentSpec
+from training.optim.optimization import Optimization
+from training.spec import SegmentSpec
 from training.world import World
 
 # Dropout, metadata, a batch across two epochs and several leaves a rank are part of all of them.

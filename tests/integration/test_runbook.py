@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from storage.runs.run_state import Outcome
-from tasks.telling.alerts import EVENTS
+from tasks.prefect_bridge.alerts import EVENTS
 from tests.helpers.commands import ROOT, RUN_SECONDS, Runner, call_here
 from tests.helpers.parquet import text_columns, write_parquet
 from tests.helpers.tiny_runs import write_tiny_configuration

@@ -9,14 +9,14 @@ import duckdb
 import pytest
 
 from storage.errors import IncompatibleRunError
-from tasks.configuration import RunConfig
+from tasks.config.load import change_values, configure, load_configuration
+from tasks.configuration.run import RunConfig
 from tasks.data.progress import run_plainly
 from tasks.data.sources.columns import inspect_files
 from tasks.data.sources.files import find_files
 from tasks.data.sources.samples_sql import samples_sql
 from tasks.prepare import prepare_data
 from tasks.recover import recover
-from tasks.settings.reading import change_values, configure, load_configuration
 from tests.helpers.parquet import text_columns, text_config, write_parquet
 from tests.helpers.tiny_runs import write_tiny_configuration
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tasks.launching.configuration import ClusterConfig
-from tasks.running import pace
-from tasks.running.hang import HangWatch
-from tasks.running.supervision import supervise
-from tasks.stopping.signals import StopRequest
+from tasks.configuration.cluster import ClusterConfig
+from tasks.preemption.signals import StopRequest
+from tasks.supervision import stragglers as pace
+from tasks.supervision.hang import HangWatch
+from tasks.supervision.watch import supervise
 from tests.helpers import hosts as hosts_module
 from tests.helpers import slurm_cluster
 from tests.helpers.commands import wait_until

@@ -11,10 +11,10 @@ import pytest
 from storage.checkpoints.checkpoints import hash_weights
 from storage.errors import ConfigurationError
 from storage.runs.transitions import end_evaluation
-from tasks.launching.configuration import ClusterConfig
-from tasks.launching.launchers import end_job, is_under_way, require_acceptable_job
-from tasks.launching.slurm.job import SlurmJob
-from tasks.launching.slurm.submission import submission
+from tasks.cluster.launchers import end_job, is_under_way, require_acceptable_job
+from tasks.cluster.slurm.job import SlurmJob
+from tasks.cluster.slurm.submission import submission
+from tasks.configuration.cluster import ClusterConfig
 from tests.helpers.commands import Runner
 from tests.helpers.leased_segments import ENDLESS, RUN, LeasedSegment, follow
 from tests.helpers.parquet import text_columns, write_parquet
@@ -44,7 +44,7 @@ def own_environment(prefect_server: dict[str, str]) -> dict[str, str]:
 
 def stop_agents(slurm: SlurmCluster, node: str) -> bool:
     """Let what Holdfast runs on a node stand still, before it has met the others; whether there was anything."""
-    agents = [process for process in slurm.find_job_processes(node) if "tasks.launching.node" in process.cmdline()]
+    agents = [process for process in slurm.find_job_processes(node) if "tasks.cluster.node" in process.cmdline()]
     for process in agents:
         process.suspend()
     return bool(agents)

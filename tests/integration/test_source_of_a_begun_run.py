@@ -11,13 +11,13 @@ import pytest
 from storage.datasets import DatasetManifest, dataset_key, dataset_sha256
 from storage.errors import ConfigurationError, IncompatibleRunError
 from storage.runs.run_state import RunState
-from tasks.configuration import RunConfig
+from tasks.config.load import load_configuration
+from tasks.configuration.run import RunConfig
 from tasks.data.progress import run_plainly
 from tasks.data.sources.bucket import BucketFile
 from tasks.data.sources.source_file import LocalFile, SourceFile
-from tasks.places import open_places
 from tasks.prepare import prepare_data
-from tasks.settings.reading import load_configuration
+from tasks.run_paths import open_places
 from tests.helpers.parquet import text_columns, write_parquet
 from tests.helpers.s3_server import running_s3_server, upload_folder, use_s3
 from tests.helpers.tiny_runs import write_tiny_configuration

@@ -16,16 +16,16 @@ from storage.errors import ConfigurationError, CorruptObjectError, HoldfastError
 from storage.objects.local_store import LocalStore
 from storage.runs.manifest import Manifest
 from storage.runs.run_state import RunState
-from tasks.configuration import RunConfig
-from tasks.places import open_places
+from tasks.configuration.run import RunConfig
+from tasks.models.start_from import bring_first_weights
 from tasks.recover import recover
-from tasks.scrubs.scrub import scrub_store
-from tasks.starting.start import bring_first_weights
+from tasks.run_paths import open_places
+from tasks.verification.scrubbing import scrub_store
 from tests.helpers.exported_runs import Exported, export_policy
 from tests.helpers.trained_runs import train_run
-from training.model.classifier import Classifier
-from training.model.first_weights import take_first_weights
-from training.specification import StartPoint
+from training.models.classifier import Classifier
+from training.models.first_weights import take_first_weights
+from training.spec import StartPoint
 
 
 @pytest.fixture(scope="module")

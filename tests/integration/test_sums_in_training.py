@@ -20,10 +20,10 @@ from tests.helpers.processes import train_segment
 from tests.helpers.training import read_log, read_state, train_forked
 from training.batches.tensors import Leaf
 from training.configuration import ModelConfig
-from training.model import objective
-from training.model.classifier import Classifier
-from training.specification import SegmentSpec
-from training.sums import exact_sum, fixed_point
+from training.gradients import exact_sum, fixed_point
+from training.models import objective
+from training.models.classifier import Classifier
+from training.spec import SegmentSpec
 from training.trainer import Trainer
 from training.world import World
 

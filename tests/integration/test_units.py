@@ -18,12 +18,13 @@ from storage.datasets import DatasetManifest, find_dataset
 from storage.errors import ContractError, CorruptObjectError
 from storage.objects.digests import sha256_of_file
 from storage.objects.local_store import LocalStore
-from tasks.configuration import DataConfig
+from tasks.configuration.run import DataConfig
 from tasks.data import pipeline
 from tasks.data.pipeline import prepare_dataset
 from tasks.data.rows import prepared_sql
-from tasks.data.units import checking, dealing
-from tasks.data.units.place import Address
+from tasks.data.units import assigning as dealing
+from tasks.data.units import checking
+from tasks.data.units.workspace import Address
 from tests.helpers.cut_preparations import Counted, cut_small
 from tests.helpers.parquet import (
     text_columns,

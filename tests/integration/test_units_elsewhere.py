@@ -17,7 +17,7 @@ from storage.errors import ConfigurationError
 from storage.objects.digests import sha256_of_file
 from storage.objects.local_store import LocalStore
 from tasks import prepare_unit
-from tasks.configuration import DataConfig, PrepareConfig
+from tasks.configuration.run import DataConfig, PrepareConfig
 from tasks.data.pipeline import prepare_dataset
 from tests.helpers.cut_preparations import PIECE_BYTES
 from tests.helpers.parquet import text_columns, text_config, write_parquet

@@ -14,9 +14,9 @@ from flows import train as trains
 from storage.errors import ConfigurationError, RunBusyError, RunStoppedError
 from storage.objects.local_store import LocalStore
 from storage.runs.run_state import RunState
-from tasks.configuration import DataConfig, RunConfig
+from tasks.configuration.run import DataConfig, RunConfig
+from tasks.console.announce import Trouble
 from tasks.step import step
-from tasks.telling.announce import Trouble
 from tests.helpers.runs import make_run
 
 pytestmark = pytest.mark.server

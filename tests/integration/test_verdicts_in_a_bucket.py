@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 
 from storage.checkpoints.checkpoints import STATE_NAME
-from storage.rollbacks.setting_aside import has_lost_all
-from tasks.verdicts.aside import fall_back_to_valid
-from tasks.verdicts.judge import Judge
+from storage.runs.rollbacks.quarantine import has_lost_all
+from tasks.verification.quarantine import fall_back_to_valid
+from tasks.verification.verdicts import Judge
 from tests.helpers.runs import QUICK
 from tests.helpers.s3_server import open_s3_store, use_s3
-from tests.unit.tasks.test_verdicts import keep_checkpoints, places_of
+from tests.unit.tasks.verification.test_verdicts import keep_checkpoints, places_of
 
 
 def test_verdicts_over_a_bucket_are_those_over_a_folder(

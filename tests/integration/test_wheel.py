@@ -38,7 +38,7 @@ def test_the_wheel_has_the_packages_and_nothing_else(contents: dict[str, bytes])
 def test_the_wheel_has_every_module_and_every_template(contents: dict[str, bytes]) -> None:
     data = [path for package in PACKAGES for kind in ("*.jinja", "py.typed") for path in (ROOT / package).rglob(kind)]
     wanted = MODULES + [path.relative_to(ROOT) for path in data]
-    assert {"tasks/reports/run_page.html.jinja", "holdfast/py.typed"} <= {path.as_posix() for path in wanted}
+    assert {"tasks/reporting/run_page.html.jinja", "holdfast/py.typed"} <= {path.as_posix() for path in wanted}
     packed = {name: content for name, content in contents.items() if ".dist-info/" not in name}
     assert packed == {path.as_posix(): (ROOT / path).read_bytes() for path in wanted}
 

@@ -41,11 +41,12 @@ PICKLING_CALLS = {("torch", "load"), ("torch", "save"), ("np", "load"), ("np", "
 # A room is a folder of modules. Package, room, room in a room: no deeper; and no room so long that nobody reads it.
 DEEPEST_ROOM = 3
 LONGEST_FILE_LINES = 400
+FEWEST_MODULES = 3
 # Imports the commands by the names of their files, and nothing else: `unit/flows/test_command_files.py`.
 FINDS_COMMANDS = Path("flows/cli.py")
 COMMANDS = Path("flows/commands")
 # Directly in `tasks/` lies the pipeline, one Prefect task in each file, and these, which all of them share.
-SHARED_BY_TASKS = {"configuration", "split_configuration", "retrying", "places", "returned", "step"}
+SHARED_BY_TASKS = {"background", "retrying", "run_paths", "step", "text"}
 
 LINK = re.compile(r"\]\(([^()\s]+)\)")
 TEST_FILE = re.compile(r"`((?:\w+/)+test_\w+\.py)`")
@@ -112,6 +113,11 @@ def test_rooms_are_at_most_three_folders_deep_and_files_400_lines_long() -> None
     assert [str(room) for room in ROOMS if len(room.parts) > DEEPEST_ROOM] == []
     lines = {str(module): count_lines(ROOT / module) for module in MODULES}
     assert {module: count for module, count in lines.items() if count > LONGEST_FILE_LINES} == {}
+
+
+def test_a_room_has_at_least_three_modules_or_is_a_file() -> None:
+    sizes = {room: sum(other.parent == room or room in other.parent.parents for other in MODULES) - 1 for room in ROOMS}
+    assert {str(room): size for room, size in sizes.items() if size < FEWEST_MODULES} == {}
 
 
 def test_every_room_says_what_it_owns() -> None:

@@ -21,7 +21,7 @@ from storage.errors import HoldfastError
 from storage.objects.local_store import LocalStore
 from training.batches.blocks import open_blocks
 from training.data.waiting import StoreWait, load_dataset_patiently
-from training.specification import SegmentSpec
+from training.spec import SegmentSpec
 from training.stopping import follow_parent
 from training.world import World
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from training.batches.groups import Group
-from training.batches.leaves import LeafCut
+from training.batches.microbatches import LeafCut
 from training.data.samples import Samples
 from training.rank_shares import deal
 

@@ -15,15 +15,15 @@ from numpy.typing import NDArray
 from storage.datasets import DatasetManifest
 from storage.objects.digests import canonical_json, sha256_of_bytes
 from storage.objects.store import Store
-from storage.rollbacks.positions import first_position, standing
+from storage.runs.rollbacks.positions import first_position, standing
 from storage.runs.run_state import RollbackRecord
 from training.batches.assembled import ASSEMBLED_FIELDS, Assembled, assemble_shares, share_batch
-from training.batches.leaves import LeafCut, leaf_cut
+from training.batches.microbatches import LeafCut, leaf_cut
 from training.data.order import Order, SampleOrder, Window
 from training.data.reading import SampleReader
 from training.data.shared_arrays import Arrays, Pieces, SharedArrays
 from training.data.waiting import StoreWait
-from training.specification import SegmentSpec
+from training.spec import SegmentSpec
 from training.world import World
 
 # What is done once for a block is little beside these, and to assemble them takes less than a step or two.

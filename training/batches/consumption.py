@@ -15,7 +15,7 @@ from torch import Tensor
 
 from storage.runs.ledger import LEDGER_SCHEMA
 from training.batches.tensors import Leaf
-from training.pulse import Collective
+from training.rank_status import Collective
 from training.world import World
 
 ROWS_TYPE = LEDGER_SCHEMA.field("rows").type

@@ -14,7 +14,7 @@ from training.batches.ahead import AssemblingAhead
 from training.batches.blocks import Block, Blocks, open_blocks
 from training.batches.tensors import Leaf, to_leaves
 from training.data.waiting import StoreWait
-from training.specification import SegmentSpec
+from training.spec import SegmentSpec
 from training.world import World
 
 

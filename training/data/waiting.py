@@ -15,7 +15,7 @@ from storage.datasets import MANIFEST_NAME, DatasetManifest, dataset_key, load_d
 from storage.errors import StoreUnavailableError
 from storage.objects.readable import reading
 from storage.objects.store import Store
-from training.specification import SegmentSpec
+from training.spec import SegmentSpec
 from training.stopping import StopFlag, StopReason
 
 FIRST_PAUSE_SECONDS = 1.0

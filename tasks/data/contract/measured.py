@@ -10,7 +10,7 @@ from itertools import chain, groupby
 import duckdb
 import pyarrow as pa
 
-from tasks.configuration import DataConfig
+from tasks.configuration.run import DataConfig
 from tasks.data.contract.rules import Rule, kept_tokens_sql, row_rules
 from tasks.data.contract.sampled import LENGTH, sampled_sql
 from tasks.data.database import HASH_VALUES, place_sql

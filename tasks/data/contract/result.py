@@ -9,9 +9,9 @@ from typing import Any
 
 from storage.datasets import DatasetManifest, read_dataset_file
 from storage.objects.store import Store
-from tasks.pages.markdown import markdown_table
-from tasks.pages.tables import Cell, Kind, Table
-from tasks.pages.words import count_of
+from tasks.console.markdown import markdown_table
+from tasks.console.tables import Cell, Kind, Table
+from tasks.text import count_of
 
 CONTRACT_FILE = "contract.json"
 # Severities of an expectation: what keeps a data set from being published, and what is reported.

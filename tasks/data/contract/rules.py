@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 
 from storage.datasets import SPLITS
 from storage.errors import ContractError
-from tasks.configuration import DataConfig
+from tasks.configuration.run import DataConfig
+from tasks.configuration.split import USUAL_SPLIT_NAMES
 from tasks.data.labels import allowed_labels
 from tasks.data.sources.columns import NUMBER_ROWS
 from tasks.data.sources.messages import broken_contract
 from tasks.data.sql import literal
-from tasks.split_configuration import USUAL_SPLIT_NAMES
 
 # Something to see: a text of spaces, controls and invisible characters is an empty one.
 VISIBLE = r"[^\s\p{Z}\p{C}]"

@@ -3,7 +3,7 @@
 Invariant: they have the names that the user gave them; all but the length of the text or the tokens.
 """
 
-from tasks.configuration import DataConfig
+from tasks.configuration.run import DataConfig
 from tasks.data.sql import identifier
 
 # What the ids are called where no column has them.

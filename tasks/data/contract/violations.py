@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from storage.errors import ContractError
-from tasks.configuration import DataConfig
+from tasks.configuration.run import DataConfig
 from tasks.data.contract.measured import Measured, add_up
 from tasks.data.contract.repeats import Repeats
 from tasks.data.contract.rules import Rule, row_rules

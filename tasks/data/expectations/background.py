@@ -13,7 +13,7 @@ import pyarrow as pa
 from storage.datasets import CategoricalColumn, DatasetManifest, NumericColumn
 from storage.objects.digests import digest_of
 from storage.objects.store import Store
-from tasks.configuration import DataConfig
+from tasks.configuration.run import DataConfig
 from tasks.data.contract.result import find_contract_result, sum_up
 from tasks.data.contract.sampled import LENGTH
 from tasks.data.expectations.drift import Described, describe_data, describe_dataset

@@ -4,7 +4,7 @@ Invariant: plain values, as they stand in a suite's JSON. Only an expectation of
 from being published; "warning" is reported, "info" is listed.
 """
 
-from tasks.configuration import DataConfig
+from tasks.configuration.run import DataConfig
 from tasks.data.expectations.user_suite import Expectation
 from tasks.data.remarks.shared_texts import WARN_SHARE
 from tasks.data.statistics import MAX_CATEGORIES

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from storage.datasets import CategoricalColumn, DatasetManifest, NumericColumn
-from tasks.configuration import DataConfig
+from tasks.configuration.run import DataConfig
 from tasks.data.expectations.measures import Measure, Measures
 from tasks.data.expectations.user_suite import DRIFT, Expectation
 from tasks.data.labels import name_of

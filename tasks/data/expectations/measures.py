@@ -10,7 +10,7 @@ from typing import NamedTuple
 import duckdb
 
 from storage.datasets import SPLITS, CategoricalColumn
-from tasks.configuration import DataConfig
+from tasks.configuration.run import DataConfig
 from tasks.data.contract.sampled import LENGTH
 from tasks.data.labels import name_of
 from tasks.data.split import TRAIN, Dealt

@@ -7,7 +7,7 @@ from storage.datasets import find_dataset
 from storage.errors import HoldfastError
 from storage.runs.addresses import find_target
 from storage.runs.manifest import Manifest
-from tasks.configuration import RunConfig
+from tasks.configuration.run import RunConfig
 from tasks.data.contract.result import find_contract_result
 from tasks.data.expectations.drift import Described, describe_dataset
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from storage.datasets import SPLITS
 from storage.errors import ConfigurationError
-from tasks.configuration import DataConfig
+from tasks.configuration.run import DataConfig
 from tasks.data.contract.result import CRITICAL, WARNING
 from tasks.data.contract.sampled import sampled_columns
 

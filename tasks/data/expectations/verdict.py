@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from tasks.configuration import DataConfig
+from tasks.configuration.run import DataConfig
 from tasks.data.contract.result import CRITICAL
 from tasks.data.contract.sampled import ROW_ID
 from tasks.data.expectations.default_suite import default_suite

@@ -9,14 +9,14 @@ from storage.datasets import DatasetManifest, find_dataset
 from storage.errors import ConfigurationError, ContractError, IncompatibleRunError, StoreError
 from storage.objects.digests import digest_of
 from storage.runs.run_state import RunState
-from tasks.configuration import DataConfig
+from tasks.configuration.run import DataConfig
+from tasks.console.announce import warn
 from tasks.data.identity.difference import describe_difference
 from tasks.data.identity.fingerprints import describe_change, fingerprint_files, read_inputs
 from tasks.data.identity.identities import find_identities, identities_of, keep_identities
 from tasks.data.listing import find_source
 from tasks.data.progress import OnProgress
-from tasks.places import RunPlaces
-from tasks.telling.announce import warn
+from tasks.run_paths import RunPlaces
 
 
 def require_same_source(

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from storage.datasets import SPLITS, DatasetManifest
 from storage.errors import ConfigurationError
+from tasks.console.announce import warn
 from tasks.data.sources.source_file import SourceFile
-from tasks.telling.announce import warn
 
 
 def require_no_copies(files: Sequence[SourceFile], fingerprints: Sequence[str], num_rows: Sequence[int] | None) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 from storage.datasets import SPLITS, DatasetManifest
 from storage.errors import ContractError
 from storage.objects.digests import canonical_json, sha256_of_stream
-from tasks.configuration import DataConfig
+from tasks.configuration.run import DataConfig
 from tasks.data.identity.identities import Identities
 from tasks.data.progress import OnProgress
 from tasks.data.sources.source_file import SETTLED_SECONDS, SourceFile, cannot_read

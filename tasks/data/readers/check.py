@@ -3,7 +3,7 @@
 Invariant: what it refuses the preparation would refuse too; the preparation looks at all files.
 """
 
-from tasks.configuration import DataConfig
+from tasks.configuration.run import DataConfig
 from tasks.data.readers.arrow_files import read_arrow_schema
 from tasks.data.readers.lines import read_header
 from tasks.data.sources.columns import read_each, read_parquet_schema, require_columns, require_fitting

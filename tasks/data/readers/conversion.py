@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from storage.errors import ContractError
-from tasks.configuration import DataConfig
+from tasks.configuration.run import DataConfig
 from tasks.data.readers.arrow_files import open_arrow_file, read_arrow_schema
 from tasks.data.readers.lines import CsvRows, JsonRows, open_lines
 from tasks.data.readers.values import Meaning, Times, meanings_of

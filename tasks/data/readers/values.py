@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from tasks.configuration import DataConfig
+from tasks.configuration.run import DataConfig
 from tasks.data.labels import NUMBERS, WORDS, allowed_labels, are_booleans_words
 from tasks.data.sources.columns import named_columns
 from tasks.data.sources.samples_sql import LARGEST_WHOLE

@@ -3,9 +3,9 @@
 Invariant: all such rows are counted, and said.
 """
 
-from tasks.configuration import DataConfig
+from tasks.configuration.run import DataConfig
 from tasks.data.rare_classes import OTHER, Counts, describe_rows
-from tasks.pages.words import count_of
+from tasks.text import count_of
 
 
 def describe_rare(rare: Counts, config: DataConfig) -> list[str]:

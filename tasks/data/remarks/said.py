@@ -8,7 +8,7 @@ from typing import Any
 import duckdb
 
 from storage.datasets import DatasetManifest
-from tasks.configuration import DataConfig
+from tasks.configuration.run import DataConfig
 from tasks.data.contract.result import describe_unmet
 from tasks.data.labels import name_of
 from tasks.data.rare_classes import Counts

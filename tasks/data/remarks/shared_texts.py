@@ -6,7 +6,7 @@ Invariant: equal texts have equal keys. Of very many rows the share is taken of 
 import duckdb
 
 from storage.datasets import SPLITS
-from tasks.configuration import DataConfig
+from tasks.configuration.run import DataConfig
 from tasks.data.split import TRAIN
 from tasks.data.sql import only_row
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tasks.configuration import DataConfig
+from tasks.configuration.run import DataConfig
 from tasks.data.sources.column_types import agreed_family, common_type
 from tasks.data.sources.formats import SUFFIXES
 from tasks.data.sources.messages import REWRITE, broken_contract

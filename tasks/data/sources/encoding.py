@@ -6,7 +6,7 @@ Invariant: it is asked only after a file could not be read, and finds the first 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tasks.configuration import DataConfig
+from tasks.configuration.run import DataConfig
 from tasks.data.sources.column_types import TEXT
 from tasks.data.sources.columns import SourceTable, named_columns
 from tasks.data.sources.messages import broken_contract

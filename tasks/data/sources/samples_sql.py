@@ -3,7 +3,7 @@
 import glob
 from collections.abc import Sequence
 
-from tasks.configuration import DataConfig
+from tasks.configuration.run import DataConfig
 from tasks.data.labels import are_booleans_words
 from tasks.data.sources.column_types import BOOLEAN, REAL
 from tasks.data.sources.columns import ROW_NUMBER_COLUMNS, SourceTable, Stretch

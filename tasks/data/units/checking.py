@@ -18,11 +18,11 @@ from tasks.data.contract.repeats import PLACE, Repeats, count_repeats, has_any, 
 from tasks.data.database import parquet_sql, place_sql
 from tasks.data.rows import extracted_columns
 from tasks.data.sql import literal
-from tasks.data.units.area import Area, Record
+from tasks.data.units.chunks import bytes_of_piece
 from tasks.data.units.decoded import CRC, leave_rows
-from tasks.data.units.pieces import bytes_of_piece
-from tasks.data.units.place import Place
 from tasks.data.units.records import HASHES, fetch_file, hashes_of, unit_name
+from tasks.data.units.staging import Area, Record
+from tasks.data.units.workspace import Place
 
 Files = dict[str, Path]
 # What is asked of ids in all rows together is asked of their places first, which are left by themselves.

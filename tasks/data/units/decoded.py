@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import pyarrow as pa
 
-from tasks.data.units.place import Place
 from tasks.data.units.records import unit_name
+from tasks.data.units.workspace import Place
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer

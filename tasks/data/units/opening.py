@@ -5,12 +5,12 @@ from pathlib import Path
 
 from storage.objects.digests import digest_of
 from storage.objects.store import Store
-from tasks.configuration import DataConfig
+from tasks.configuration.run import DataConfig
 from tasks.data.contract.sampled import sampled_columns
 from tasks.data.sources.source_file import SourceFile
-from tasks.data.units.area import FolderArea, Record, StoreArea
-from tasks.data.units.pieces import bytes_of_piece
-from tasks.data.units.place import Address, Place
+from tasks.data.units.chunks import bytes_of_piece
+from tasks.data.units.staging import FolderArea, Record, StoreArea
+from tasks.data.units.workspace import Address, Place
 
 # What is smaller than this is prepared in this process, and nothing of it is kept for a second attempt.
 SMALL_SOURCE_BYTES = 64 << 20

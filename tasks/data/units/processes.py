@@ -13,8 +13,8 @@ from threading import Thread
 from types import TracebackType
 from typing import Self
 
-from tasks.data.units.place import Address
 from tasks.data.units.work import do_unit_at
+from tasks.data.units.workspace import Address
 
 
 class UnitProcesses:

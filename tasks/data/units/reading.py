@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from tasks.data.readers.conversion import convert_file
-from tasks.data.units.area import Record
-from tasks.data.units.place import Place, read_name
 from tasks.data.units.records import hashes_of
+from tasks.data.units.staging import Record
+from tasks.data.units.workspace import Place, read_name
 
 TIMES = "times"
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from storage.errors import CorruptObjectError
 from storage.objects.digests import sha256_of_file
-from tasks.data.units.area import Area, Record, load_record
+from tasks.data.units.staging import Area, Record, load_record
 
 READING_THREADS = 8
 HASHES = "sha256"

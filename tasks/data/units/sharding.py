@@ -12,12 +12,12 @@ import pyarrow as pa
 
 from storage.datasets import SPLITS, ShardRecord, SplitRecord, dataset_key, named_by_content
 from storage.errors import CorruptObjectError
-from tasks.configuration import DataConfig
+from tasks.configuration.run import DataConfig
 from tasks.data.rows import metadata_columns
 from tasks.data.shard import SHARD_SCHEMA, ShardFile, whole_row_groups
-from tasks.data.units.area import Record, put_again
-from tasks.data.units.parts import Buckets, in_order, order_of, part_schema, read_bucket
-from tasks.data.units.place import Place
+from tasks.data.units.bucket_files import Buckets, in_order, order_of, part_schema, read_bucket
+from tasks.data.units.staging import Record, put_again
+from tasks.data.units.workspace import Place
 
 
 class Shards(NamedTuple):

@@ -14,9 +14,9 @@ from tasks.data.rare_classes import treated_sql
 from tasks.data.split import TRAIN, Dealt
 from tasks.data.sql import literal
 from tasks.data.tokenizer import TOKENIZER_FILE
-from tasks.data.units.area import Area, Record, load_record
-from tasks.data.units.place import Place
 from tasks.data.units.records import fetch_file, hashes_of, unit_name
+from tasks.data.units.staging import Area, Record, load_record
+from tasks.data.units.workspace import Place
 
 MOST_TEXTS = 200_000
 MOST_BYTES = 512 << 20

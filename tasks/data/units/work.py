@@ -9,14 +9,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from tasks.data.units.area import Record
+from tasks.data.units.assigning import deal
 from tasks.data.units.checking import check
-from tasks.data.units.dealing import deal
-from tasks.data.units.place import Address, Place, leave_places, open_place
 from tasks.data.units.reading import read
 from tasks.data.units.records import unit_name
 from tasks.data.units.sharding import write_shards
+from tasks.data.units.staging import Record
 from tasks.data.units.texts import choose_texts
+from tasks.data.units.workspace import Address, Place, leave_places, open_place
 
 Value = TypeVar("Value")
 Unit = Callable[[Place, int, Path], tuple[Record, dict[str, Path]]]

@@ -12,8 +12,8 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
-from tasks.data.units.area import ABANDONED_SECONDS
-from tasks.places import scratch_error
+from tasks.data.units.staging import ABANDONED_SECONDS
+from tasks.run_paths import scratch_error
 
 _UNDER_WAY, _NEEDED_AGAIN = "prepare-", "brought-"
 

@@ -40,24 +40,24 @@ from tests.benchmarks.checkpoints.reading import let_go_of, read_all, read_and_f
 from tests.benchmarks.other_processes import another_process, compute, write_again_and_again
 from tests.helpers.runs import find_complete_checkpoints
 from training.batches.blocks import Blocks
-from training.batches.leaves import leaf_cut
+from training.batches.microbatches import leaf_cut
 from training.batches.source import BatchSource
 from training.batches.tensors import Leaf
 from training.building import make_model, make_objective
+from training.checkpointing.restoring import Restorer
+from training.checkpointing.saves import Checkpointer
+from training.checkpointing.state_tensors import StateTensors
+from training.checkpointing.writer import CheckpointWriter, SavePart
 from training.configuration import DivergenceConfig
 from training.data.order import SampleOrder
 from training.data.reading import SampleReader
-from training.model.precision import choose_precision
+from training.metrics.curve import LossCurve
+from training.metrics.reporter import Reporter
+from training.metrics.training_state import TrainingState
+from training.models.precision import choose_precision
 from training.process_group import join_process_group
-from training.saving.checkpointing import Checkpointer
-from training.saving.restoring import Restorer
-from training.saving.state_tensors import StateTensors
-from training.saving.writer import CheckpointWriter, SavePart
-from training.specification import ResumePoint, SegmentSpec
+from training.spec import ResumePoint, SegmentSpec
 from training.trainer import Trainer
-from training.watching.curve import LossCurve
-from training.watching.reporter import Reporter
-from training.watching.training_state import TrainingState
 from training.world import World
 
 # Of what has a wide margin, or no limit.

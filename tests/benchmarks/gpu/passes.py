@@ -13,9 +13,9 @@ from torch import nn
 
 from tests.benchmarks.timing import seconds_of
 from training.determinism import pin_numerics
-from training.optimizer.adamw import AdamW
-from training.sums import fixed_point
-from training.sums.fixed_point import NUM_TALLIES, FixedPoint
+from training.gradients import fixed_point
+from training.gradients.fixed_point import NUM_TALLIES, FixedPoint
+from training.optim.adamw import AdamW
 
 NUM_VALUES = {"cuda": 150_000_000, "cpu": 1_000_000}
 REPETITIONS = 10

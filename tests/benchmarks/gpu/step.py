@@ -19,7 +19,7 @@ from tests.benchmarks.timing import seconds_of
 from tests.helpers.synthetic_steps import ALONE, make_leaves, make_trainer, synthetic_dataset
 from training.batches.tensors import Leaf
 from training.configuration import ModelConfig, TrainConfig
-from training.model.precision import choose_precision
+from training.models.precision import choose_precision
 from training.process_group import join_process_group
 from training.trainer import Trainer
 

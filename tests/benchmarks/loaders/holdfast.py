@@ -17,12 +17,12 @@ from storage.objects.s3.address import parse_s3_address
 from storage.objects.s3.connection import connect
 from storage.objects.s3.store import S3Store
 from storage.objects.store import Store
-from tasks.settings.reading import load_configuration
+from tasks.config.load import load_configuration
 from tests.benchmarks.loaders.checked_by import HASHES, NOTHING, PAGES, AssemblingAhead, check_by
 from tests.benchmarks.loaders.measuring import Padded, Rank, measure
 from training.batches.source import open_source
 from training.configuration import CheckpointConfig, ValidationConfig
-from training.specification import ResumePoint, SegmentSpec
+from training.spec import ResumePoint, SegmentSpec
 from training.world import World
 
 QUALITY = Path(__file__).parents[3] / "deployments/configs/quality.toml"

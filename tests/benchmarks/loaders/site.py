@@ -19,12 +19,12 @@ import pytest
 from storage.datasets import DatasetManifest
 from storage.objects.addresses import open_store
 from storage.objects.local_store import LocalStore
-from tasks.configuration import RunConfig
+from tasks.cluster.processes import kill_tree
+from tasks.cluster.ranks import ALLOCATOR
+from tasks.config.load import load_configuration
+from tasks.configuration.run import RunConfig
 from tasks.corpora.generate import generate_corpus
 from tasks.data.pipeline import prepare_dataset
-from tasks.launching.processes import kill_tree
-from tasks.launching.ranks import ALLOCATOR
-from tasks.settings.reading import load_configuration
 from tests.benchmarks.loaders.holdfast import QUALITY
 from tests.benchmarks.loaders.peers import PEERS, ROOT, Peer, peer_command, peer_environment
 from tests.benchmarks.loaders.rows import write_rows

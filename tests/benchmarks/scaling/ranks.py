@@ -25,13 +25,13 @@ from tests.benchmarks.scaling.model import Link
 from tests.helpers.hosts import INTERFACE, NAMESPACES, Hosts
 from tests.helpers.processes import work_and_leave
 from training.segment import run_segment
-from training.specification import SegmentSpec
+from training.spec import SegmentSpec
 from training.stopping import StopFlag, follow_parent
 from training.trainer import Trainer
 from training.world import World
 
 _CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["tests.benchmarks.scaling.ranks", "training.watching.metrics", "torch._dynamo"])
+_CONTEXT.set_forkserver_preload(["tests.benchmarks.scaling.ranks", "training.metrics.scores", "torch._dynamo"])
 _LIBC = ctypes.CDLL(None, use_errno=True)
 CLONE_NEWNET = 0x40000000  # sched.h
 LONGEST_SECONDS = 900.0

@@ -17,7 +17,7 @@ from storage.checkpoints.checkpoints import put_checkpoint_file
 from storage.checkpoints.tensor_layout import TensorKind, lay_out
 from storage.objects.direct_io import BLOCK_BYTES, write_directly
 from storage.objects.local_store import LocalStore
-from training.saving.state_tensors import HostFile
+from training.checkpointing.state_tensors import HostFile
 
 MEBIBYTE = 2**20
 

@@ -12,7 +12,7 @@ from storage.errors import CorruptManifestError, ObjectUnreadableError
 from storage.objects.history import seal_history, walk_history
 from storage.objects.local_store import LocalStore
 from storage.runs import manifest as manifests
-from storage.runs.generations.earlier_segments import SEGMENTS_IN_PART
+from storage.runs.earlier_segments import SEGMENTS_IN_PART
 from storage.runs.manifest import Manifest
 from storage.runs.run_state import SegmentRecord
 from storage.runs.transitions import end_segment, reconfigure

@@ -17,11 +17,11 @@ from storage.errors import (
 )
 from storage.objects.digests import canonical_json, digest_of
 from storage.objects.local_store import LocalStore
-from storage.rollbacks.setting_aside import set_aside
 from storage.runs import manifest as manifests
 from storage.runs.holders import this_process
 from storage.runs.manifest import GENERATION_FORMAT, Manifest
 from storage.runs.retention import RetentionPolicy
+from storage.runs.rollbacks.quarantine import set_aside
 from storage.runs.run_state import CheckpointRecord, RunState, SegmentRecord
 from storage.runs.transitions import end_segment, promote, prune, record_metrics, take_lease, take_over
 from tests.helpers.misread_manifests import MisreadManifests

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.rollbacks.positions import (
+from storage.runs.rollbacks.positions import (
     end_position,
     find_governing,
     first_position,
@@ -15,7 +15,7 @@ from storage.rollbacks.positions import (
     skipped_ranges,
     standing,
 )
-from storage.rollbacks.rolling_back import roll_back
+from storage.runs.rollbacks.rolling_back import roll_back
 from storage.runs.run_state import Divergence, RollbackRecord, RunState, SegmentRecord
 
 BATCH_SIZE = 4

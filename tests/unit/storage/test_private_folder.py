@@ -8,8 +8,8 @@ import pytest
 from storage.errors import StoreError
 from storage.objects.private_folder import make_private_folder
 from storage.objects.s3.store import S3Store
-from tasks.configuration import DataConfig, RunConfig
-from tasks.places import RunPlaces, open_places, require_scratch
+from tasks.configuration.run import DataConfig, RunConfig
+from tasks.run_paths import RunPlaces, open_places, require_scratch
 
 
 @pytest.fixture

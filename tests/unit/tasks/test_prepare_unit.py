@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 from prefect.task_runners import ThreadPoolTaskRunner
 
-from tasks.configuration import DataConfig, PrepareConfig
+from tasks.configuration.run import DataConfig, PrepareConfig
 from tasks.prepare_unit import MOST_TOGETHER, PrefectUnits, sizes_of_tasks
 
 

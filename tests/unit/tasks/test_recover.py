@@ -15,10 +15,10 @@ from storage.runs.manifest import Manifest
 from storage.runs.retention import RetentionPolicy
 from storage.runs.run_state import RunState
 from storage.runs.transitions import promote, take_lease
-from tasks.configuration import RunConfig
-from tasks.keeping.compatibility import as_begun
+from tasks.config.changes import as_begun
+from tasks.configuration.run import RunConfig
+from tasks.promotion.promotion import promote_checkpoint
 from tasks.recover import recover
-from tasks.running.promotion import promote_checkpoint
 from tests.helpers.datasets import publish_small_dataset
 from tests.helpers.runs import BATCH_SIZE, lease_run, make_checkpoint, record_of
 

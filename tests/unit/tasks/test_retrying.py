@@ -11,7 +11,7 @@ from storage.objects.local_store import LocalStore
 from storage.objects.s3.address import S3Address
 from storage.objects.s3.errors import explain
 from tasks import retrying
-from tasks.configuration import RetryConfig
+from tasks.configuration.run import RetryConfig
 from tasks.retrying import LONGEST_PAUSE_SECONDS, Patience, plan_pauses
 from tests.unit.storage.test_s3_errors import answer
 

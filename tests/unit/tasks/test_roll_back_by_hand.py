@@ -13,18 +13,18 @@ from flows.commands.status import render_status
 from flows.resume import describe_plan
 from storage.errors import ConfigurationError, IncompatibleRunError, RunBusyError
 from storage.objects.local_store import LocalStore
-from storage.rollbacks.positions import first_position
-from storage.rollbacks.rolling_back import roll_back_by_hand
 from storage.runs.manifest import Manifest
 from storage.runs.retention import RetentionPolicy
+from storage.runs.rollbacks.positions import first_position
+from storage.runs.rollbacks.rolling_back import roll_back_by_hand
 from storage.runs.run_state import Divergence, RunState, SegmentRecord
 from storage.runs.transitions import end_segment, promote, take_lease
+from tasks import roll_back as by_hand
 from tasks.audits.skipped import find_unfounded
-from tasks.configuration import RunConfig
-from tasks.places import RunPlaces, open_places
-from tasks.reports.status import read_status
-from tasks.resuming import by_hand
-from tasks.running.roll_back import answer_divergence
+from tasks.configuration.run import RunConfig
+from tasks.recovery.roll_back import answer_divergence
+from tasks.reporting.status import read_status
+from tasks.run_paths import RunPlaces, open_places
 from tests.helpers.cut_off_stores import ProcessGoneError, StoreCutOff
 from tests.helpers.holders import dead_process, parent_process
 from tests.helpers.runs import BATCH_SIZE, lease_run, make_checkpoint, record_of

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from training.agreement import Agreement, BoundaryDecision, children_of, parent_of
-from training.saving.writer import Writing
+from training.checkpointing.writer import Writing
 from training.stopping import StopFlag, StopReason
 from training.world import World
 

@@ -18,7 +18,7 @@ from tests.helpers.datasets import publish_small_dataset
 from tests.helpers.training import make_spec
 from training.batches.ahead import MOST_STARTS, AssemblingAhead
 from training.batches.source import BatchSource, open_source
-from training.specification import SegmentSpec
+from training.spec import SegmentSpec
 from training.world import World
 
 ROWS = 700

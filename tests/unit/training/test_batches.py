@@ -15,7 +15,7 @@ from storage.objects.local_store import LocalStore
 from storage.runs.ledger import ID_SEPARATOR
 from tests.helpers.datasets import publish_small_dataset
 from training.batches.blocks import Blocks
-from training.batches.leaves import leaf_cut
+from training.batches.microbatches import leaf_cut
 from training.batches.source import BatchSource
 from training.batches.tensors import Leaf
 from training.configuration import ModelConfig, TrainConfig
@@ -23,7 +23,7 @@ from training.data.byte_strings import Bytes, ByteStrings
 from training.data.order import RowOrder, SampleOrder
 from training.data.reading import SampleReader
 from training.data.samples import PADDING_MULTIPLE, Samples
-from training.model.classifier import Classifier
+from training.models.classifier import Classifier
 from training.world import World
 
 BATCH_SIZE = 24

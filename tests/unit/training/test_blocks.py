@@ -15,7 +15,7 @@ from storage.runs.run_state import RollbackRecord
 from tests.helpers.datasets import publish_small_dataset
 from tests.helpers.rollbacks import rollback_to
 from training.batches.blocks import Blocks
-from training.batches.leaves import leaf_cut
+from training.batches.microbatches import leaf_cut
 from training.batches.source import BatchSource
 from training.batches.tensors import Leaf
 from training.configuration import ModelConfig, TrainConfig

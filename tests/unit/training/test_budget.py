@@ -4,7 +4,7 @@ import pytest
 
 from storage.errors import ConfigurationError
 from training.configuration import CheckpointConfig
-from training.optimizer.checkpoint_budget import require_budget
+from training.optim.checkpoint_budget import require_budget
 
 
 @pytest.mark.parametrize(("keep_best", "least"), [(1, 36_000), (0, 24_000)])

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from storage.errors import ConfigurationError
-from training.model.buffers import Buffers
+from training.models.buffers import Buffers
 
 
 class Counter(nn.Module):

@@ -10,10 +10,10 @@ from torch import Tensor
 from torchmetrics.functional.classification import binary_calibration_error, multiclass_calibration_error
 
 from storage.datasets import Target
-from training.evaluating.calibration import MOST_ROWS, calibrate, most_rows
-from training.evaluating.reliability import NUM_BINS, calibration_error, claims, fill_bins
-from training.evaluating.temperature import HIGHEST, LOWEST, Temperature, fit_temperature, mean_loss, two_or_more
-from training.evaluating.thresholds import find_best, list_thresholds, score_at
+from training.metrics.calibration import MOST_ROWS, calibrate, most_rows
+from training.metrics.reliability import NUM_BINS, calibration_error, claims, fill_bins
+from training.metrics.temperature import HIGHEST, LOWEST, Temperature, fit_temperature, mean_loss, two_or_more
+from training.metrics.thresholds import find_best, list_thresholds, score_at
 
 BINARY = Target(kind="binary", column="label", classes=["no", "yes"], class_counts=[4, 4])
 THREE = Target(kind="multiclass", column="label", classes=["a", "b", "c"], class_counts=[4, 4, 4])
@@ -130,7 +130,7 @@ def test_a_calibration_lowers_the_loss_and_the_error_and_can_be_written_down(tar
 def test_it_does_not_depend_on_how_a_large_split_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     logits, labels = drawn(1_000, 3, 2.0)
     whole = claims(logits, labels, 2.0, is_binary=False)
-    monkeypatch.setattr("training.evaluating.reliability.ROWS_AT_A_TIME", 7)
+    monkeypatch.setattr("training.metrics.reliability.ROWS_AT_A_TIME", 7)
     assert all(map(torch.equal, whole, claims(logits, labels, 2.0, is_binary=False)))
 
 

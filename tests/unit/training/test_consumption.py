@@ -17,7 +17,7 @@ from training.batches.assembled import assemble_samples
 from training.batches.blocks import Blocks
 from training.batches.consumption import Consumption, md5_of_ids
 from training.batches.groups import Group
-from training.batches.leaves import leaf_cut
+from training.batches.microbatches import leaf_cut
 from training.batches.source import BatchSource
 from training.batches.tensors import Leaf, to_leaves
 from training.configuration import ModelConfig, TrainConfig

@@ -9,9 +9,9 @@ import torch
 from storage.runs.run_state import Divergence
 from tests.helpers.rollbacks import rollback_to
 from training.configuration import DivergenceConfig, TrainConfig
-from training.optimizer.divergence import DivergedError
-from training.optimizer.optimization import learning_rate
-from training.watching.curve import LossCurve
+from training.metrics.curve import LossCurve
+from training.optim.divergence import DivergedError
+from training.optim.optimization import learning_rate
 from training.world import World
 
 ALONE = World(0, 1, 0, 1)

@@ -8,17 +8,17 @@ import torch
 from storage.errors import DeviceMissingError
 from storage.objects.local_store import LocalStore
 from storage.runs.segments import find_outcome
-from tasks.launching.ranks import Ranks
+from tasks.cluster.ranks import Ranks
 from tests.helpers.datasets import publish_small_dataset
 from tests.helpers.training import make_spec
+from training.checkpointing.versions import require_gpu_of_before
 from training.configuration import TrainConfig
-from training.ending import Ending
-from training.model.precision import choose_precision
-from training.saving.versions import require_gpu_of_before
-from training.specification import ResumePoint
-from training.watching.curve import LossCurve
-from training.watching.reporter import Reporter
-from training.watching.training_state import TrainingState
+from training.metrics.curve import LossCurve
+from training.metrics.reporter import Reporter
+from training.metrics.training_state import TrainingState
+from training.models.precision import choose_precision
+from training.outcome import Ending
+from training.spec import ResumePoint
 from training.world import World
 
 ALONE = World(0, 1, 0, 1)

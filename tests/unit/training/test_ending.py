@@ -2,7 +2,7 @@
 
 import socket
 
-from training.ending import describe_failure
+from training.outcome import describe_failure
 from training.world import World
 
 OF_GLOO = RuntimeError(

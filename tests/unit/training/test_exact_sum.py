@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from storage.errors import ConfigurationError
 from training.configuration import TrainConfig
-from training.optimizer.optimization import Optimization
-from training.sums.exact_sum import ExactSum
+from training.gradients.exact_sum import ExactSum
+from training.optim.optimization import Optimization
 from training.world import World
 
 ALONE = World(0, 1, 0, 1)

@@ -1,6 +1,6 @@
 """What ranks tell each other about the files of a checkpoint, as one rank by itself sees it."""
 
-from training.saving.exchange import MAX_TROUBLE_BYTES, add_digests, first_trouble
+from training.checkpointing.exchange import MAX_TROUBLE_BYTES, add_digests, first_trouble
 from training.world import World
 
 ALONE = World(0, 1, 0, 1)

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from training.sums import fixed_point
-from training.sums.fixed_point import CHUNK_VALUES, NUM_TALLIES, OUTSIDE, FixedPoint
+from training.gradients import fixed_point
+from training.gradients.fixed_point import CHUNK_VALUES, NUM_TALLIES, OUTSIDE, FixedPoint
 
 NUM_LEAVES = 32
 # For 32 leaves, as the docstring of FixedPoint says.

@@ -16,15 +16,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from storage.datasets import DatasetManifest
+from tasks.config.load import load_configuration
 from tasks.corpora import policy, quality
-from tasks.settings.reading import load_configuration
-from tests.helpers.leaves import leaf_with
+from tests.helpers.microbatches import leaf_with
 from training.batches.groups import FEW_SAMPLES, Group, group_samples
-from training.batches.leaves import leaf_cut
+from training.batches.microbatches import leaf_cut
 from training.batches.tensors import Leaf
 from training.configuration import ModelConfig
 from training.data.samples import Samples
-from training.model.classifier import Classifier
+from training.models.classifier import Classifier
 
 CONFIGS = Path(__file__).parents[3] / "deployments/configs"
 MODEL = ModelConfig(width=16, layers=2, heads=2, feedforward=32, dropout=0.0)

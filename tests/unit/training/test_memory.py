@@ -6,15 +6,15 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
 from storage.datasets import DatasetManifest
-from tests.helpers.leaves import leaf_with
+from tests.helpers.microbatches import leaf_with
 from training.batches.tensors import Leaf
 from training.configuration import ModelConfig, TrainConfig
 from training.data.samples import Samples
-from training.memory import exhausted
-from training.memory.exhausted import LeafOutOfMemoryError
-from training.memory.kept import count_kept_bytes
-from training.model.classifier import Classifier
-from training.model.precision import AUTOCAST_TYPES, Precision
+from training.models import out_of_memory as exhausted
+from training.models.activation_bytes import count_kept_bytes
+from training.models.classifier import Classifier
+from training.models.out_of_memory import LeafOutOfMemoryError
+from training.models.precision import AUTOCAST_TYPES, Precision
 
 MODEL = ModelConfig(width=32, layers=3, heads=2, feedforward=64, dropout=0.1)
 

@@ -6,7 +6,7 @@ from torch import nn
 
 from storage.runs.run_state import Divergence
 from training.configuration import TrainConfig
-from training.optimizer.optimization import Optimization, learning_rate
+from training.optim.optimization import Optimization, learning_rate
 
 CPU = torch.device("cpu")
 

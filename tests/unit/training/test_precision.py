@@ -10,8 +10,8 @@ import torch
 from storage.errors import ConfigurationError
 from training.configuration import ModelConfig, TrainConfig
 from training.determinism import pin_attention
-from training.model.precision import choose_precision
-from training.predicting.windows import open_model
+from training.export.prediction import open_model
+from training.models.precision import choose_precision
 from training.world import World
 
 

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from training.watching.rank_lines import RankLines, prefix_of
+from training.metrics.rank_lines import RankLines, prefix_of
 
 NUM_LINES = 2000
 # Each part in a call of its own, as `print` writes a text and the end of its line.
 PRINTING = f"""
 import sys
-from training.watching.rank_lines import name_own_lines
+from training.metrics.rank_lines import name_own_lines
 
 name_own_lines(int(sys.argv[1]))
 for number in range({NUM_LINES}):

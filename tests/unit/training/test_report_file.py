@@ -7,15 +7,15 @@ from pathlib import Path
 
 from storage.objects.local_store import LocalStore
 from storage.runs.segments import find_outcome
-from tasks.launching.reports import ReportFollower
+from tasks.cluster.reports import ReportFollower
 from tests.helpers.datasets import publish_small_dataset
 from tests.helpers.training import make_spec
 from training.configuration import DivergenceConfig
-from training.ending import Ending
-from training.watching.curve import LossCurve
-from training.watching.report_file import ReportFile
-from training.watching.reporter import Reporter
-from training.watching.training_state import TrainingState
+from training.metrics.curve import LossCurve
+from training.metrics.report_file import ReportFile
+from training.metrics.reporter import Reporter
+from training.metrics.training_state import TrainingState
+from training.outcome import Ending
 from training.world import World
 
 FIRST = World(0, 1, 0, 1)

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from storage.runs.run_state import ValidationFigures
-from tasks.launching.reports import ReportFollower
-from training.watching.reporter import Reporter
+from tasks.cluster.reports import ReportFollower
+from training.metrics.reporter import Reporter
 from training.world import World
 
 
@@ -14,7 +14,7 @@ def test_each_report_has_the_seconds_of_all_phases_up_to_then_and_the_last_one_w
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 1000.0
-    monkeypatch.setattr("training.watching.reporter.time.monotonic", lambda: now)
+    monkeypatch.setattr("training.metrics.reporter.time.monotonic", lambda: now)
     reporter = Reporter(tmp_path / "progress.jsonl", World(0, 1, 0, 1), batch_size=8, age_seconds=5.0)
     now += 2
     with reporter.phase("train"):

@@ -17,10 +17,10 @@ from torch import Tensor, nn
 from storage.checkpoints import tensor_layout
 from storage.checkpoints.tensor_layout import TensorKind, lay_out
 from storage.objects.direct_io import BLOCK_BYTES
-from training.optimizer.adamw import AdamW
-from training.saving.host_memory import HostMemory
-from training.saving.snapshot import Snapshot
-from training.saving.state_tensors import HostFile, StateTensors
+from training.checkpointing.host_memory import HostMemory
+from training.checkpointing.snapshot import Snapshot
+from training.checkpointing.state_tensors import HostFile, StateTensors
+from training.optim.adamw import AdamW
 from training.trainer import Trainer
 from training.world import World
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from training.configuration import DivergenceConfig
-from training.optimizer.divergence import DivergedError
-from training.watching.spikes import LEAST_SIGMA_SHARE, SpikeWatch, find_spike, level_of
+from training.metrics.spikes import LEAST_SIGMA_SHARE, SpikeWatch, find_spike, level_of
+from training.optim.divergence import DivergedError
 
 DEFAULT = DivergenceConfig()
 SMALL = DivergenceConfig(window_steps=20, consecutive_steps=3, rollback_steps=5)

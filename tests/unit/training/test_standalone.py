@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.helpers.small_models import INPUTS, ROW, make_model
-from training.standalone.holdfast_inputs import Encoded, InputError, category_name, join
-from training.standalone.holdfast_model import padded, passes
+from training.export.standalone.holdfast_inputs import Encoded, InputError, category_name, join
+from training.export.standalone.holdfast_model import padded, passes
 
 
 def encode(*rows: dict[str, Any]) -> Encoded:

@@ -12,8 +12,8 @@ from storage.errors import IncompatibleRunError
 from storage.objects.digests import canonical_json
 from storage.objects.local_store import LocalStore
 from training.configuration import DivergenceConfig
-from training.watching.curve import LossCurve
-from training.watching.training_state import MAX_RECENT, TrainingState
+from training.metrics.curve import LossCurve
+from training.metrics.training_state import MAX_RECENT, TrainingState
 from training.world import World
 
 

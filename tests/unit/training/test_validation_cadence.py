@@ -2,8 +2,8 @@
 
 import pytest
 
-from tasks.configuration import RunConfig
-from tasks.settings.template import render_configuration, start_configuration
+from tasks.config.template import render_configuration, start_configuration
+from tasks.configuration.run import RunConfig
 from training.configuration import ValidationConfig
 
 

@@ -20,8 +20,8 @@ from training.data import waiting
 from training.data.order import SampleOrder
 from training.data.reading import SampleReader
 from training.data.waiting import StoreWait, load_dataset_patiently
-from training.model.first_weights import take_first_weights
-from training.specification import StartPoint
+from training.models.first_weights import take_first_weights
+from training.spec import StartPoint
 
 ROWS = 600
 

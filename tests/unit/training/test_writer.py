@@ -11,9 +11,9 @@ from storage.checkpoints.tensor_layout import TensorKind, lay_out
 from storage.errors import StoreError
 from storage.objects.digests import sha256_of_bytes
 from storage.objects.local_store import LocalStore
-from training.saving import writer as writer_module
-from training.saving.state_tensors import HostFile
-from training.saving.writer import ATTEMPTS, CheckpointWriter, SavePart, Writing, attempt
+from training.checkpointing import writer as writer_module
+from training.checkpointing.state_tensors import HostFile
+from training.checkpointing.writer import ATTEMPTS, CheckpointWriter, SavePart, Writing, attempt
 
 NEVER = threading.Event()
 

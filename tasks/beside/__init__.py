@@ -1,1 +1,0 @@
-"""What goes on in a thread of its own while a block of the supervising process lasts."""

@@ -1,0 +1,1 @@
+"""Where ranks run: on this machine or on the nodes of a cluster, behind one protocol."""

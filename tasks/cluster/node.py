@@ -1,0 +1,218 @@
+"""Entry point on each node of a job: `python -m tasks.cluster.node STORE RUN FENCE`, started by the cluster.
+
+Invariant: a fence is worked on by one incarnation of one job. A job that the cluster queued again, or a node that comes
+back after somebody else took the run up, finds that in the store and leaves: its checkpoints could not be promoted.
+"""
+
+import argparse
+import shutil
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from storage.errors import StoreError
+from storage.logs import LOG_NAME, read_logs
+from storage.objects.addresses import open_store
+from storage.objects.private_folder import make_private_folder
+from storage.objects.store import Store
+from storage.runs.manifest import Manifest
+from storage.runs.segments import OutcomeRecord, find_outcome, write_outcome
+from tasks.cluster.idle_nodes import may_rest, rest
+from tasks.cluster.node_identity import Place, read_place
+from tasks.cluster.orders import FirstNode, JobOrder, NodeEnd, come_first, load_order, write_node_end
+from tasks.cluster.own_folders import require_own_place, why_not_own
+from tasks.cluster.processes import POLL_SECONDS
+from tasks.cluster.ranks import Meeting, Ranks
+from tasks.cluster.relay import Relay
+from tasks.cluster.rendezvous import introduce, join
+from tasks.cluster.requests import Requests
+
+LEASE_SECONDS = 30.0
+LAST_PUTS = 5
+SECONDS_BETWEEN_LAST_PUTS = 5.0
+
+
+class Node:
+    """The ranks of one node, from the order in the store to the last report there."""
+
+    def __init__(self, store: Store, order: JobOrder, place: Place, requests: Requests) -> None:
+        spec = order.segment
+        require_own_place(Path(spec.scratch), spec.run, spec.fence)
+        folder = Path(spec.scratch) / place.node
+        self._store, self._order, self._place, self._requests = store, order, place, requests
+        self._spec = spec.model_copy(update={"scratch": str(folder)})
+        self._relay = Relay(store, self._spec, place.node)
+        self._look_at_lease = time.monotonic() + LEASE_SECONDS
+        self._is_lease_lost = threading.Event()
+        self._trouble: Exception | None = None
+
+    def run(self) -> bool:
+        """Returns when the ranks of this node have ended; False if the segment is none that this job may work for.
+
+        Raises `ValueError`, `TimeoutError` and `StoreError`, and `RuntimeError` where this program itself has failed.
+        """
+        cluster = self._order.cluster
+        own = introduce(self._place.incarnation, self._place.node, cluster.interface)
+        first = come_first(self._store, self._spec.run, self._spec.fence, own)
+        is_second_start = self._place.num_nodes == 1 and first != own
+        if first.incarnation != self._place.incarnation or is_second_start:
+            print("This segment was worked on before the job was queued again: the run's next segment goes on.")
+            return False
+        self._make_folder(own)
+        self._relay.pass_on()
+        meeting = self._meet(first, is_host=first == own)
+        try:
+            self._work(meeting)
+        finally:
+            self._pass_on_the_rest()
+            shutil.rmtree(self._spec.scratch_folder, ignore_errors=True)
+        return True
+
+    def _make_folder(self, own: FirstNode) -> None:
+        folder = self._spec.scratch_folder
+        if self._order.private_folder is not None:
+            if Path(self._order.private_folder) not in folder.parents:
+                raise ValueError(f"scratch is to be below {self._order.private_folder}, and is {folder.parent}")
+            make_private_folder(Path(self._order.private_folder), "scratch")
+        # Of segments before that died with this node; one that came back works for a fence that is over.
+        for segment in folder.parents[1].glob("*"):
+            if why_not_own(segment, folder.parents[1]) is None:
+                shutil.rmtree(segment / self._place.node, ignore_errors=True)  # which refuses a link
+        folder.mkdir(parents=True)
+        (folder / LOG_NAME).write_text(f"node {own.node} on {socket.gethostname()}, {', '.join(own.addresses)}\n")
+
+    def _meet(self, first: FirstNode, is_host: bool) -> Meeting | None:
+        """None for a node that is alone."""
+        spec, num_nodes = self._spec, self._place.num_nodes
+        if num_nodes == 1:
+            return None
+        return join(self._order.cluster, f"{spec.run}-{spec.fence}", num_nodes, first, is_host)
+
+    def _work(self, meeting: Meeting | None) -> None:
+        began = time.monotonic()
+        with self._talking_to_the_store(), Ranks(self._spec, self._order.grace_seconds, meeting) as ranks:
+            while ranks.is_running(POLL_SECONDS):
+                if self._requests.is_stop:
+                    ranks.stop()
+                if self._requests.is_for_end:
+                    self._requests.is_for_end = False
+                    ranks.kill()
+                if self._requests.is_for_stacks:
+                    self._requests.is_for_stacks = False
+                    ranks.write_stacks()
+                if self._is_lease_lost.is_set():
+                    print("The run's lease is another segment's: the ranks of this node are killed.", flush=True)
+                    ranks.kill()
+                if self._trouble is not None:
+                    ranks.kill()
+                    raise RuntimeError(f"nothing could be passed on to the store any more: {self._trouble!r}")
+        if meeting is not None and meeting.is_host and time.monotonic() - began >= meeting.join_seconds:
+            self._require_that_all_came(meeting)
+
+    @contextmanager
+    def _talking_to_the_store(self) -> Iterator[None]:
+        """In a thread: a store that does not answer keeps nobody from stopping the ranks meanwhile."""
+        is_over = threading.Event()
+
+        def talk() -> None:
+            try:
+                while not is_over.wait(POLL_SECONDS):
+                    self._relay.pass_on()
+                    if self._has_lost_the_lease():
+                        self._is_lease_lost.set()
+            except Exception as error:  # noqa: BLE001 - whatever it is, the ranks must not train on unseen
+                self._trouble = error
+
+        talking = threading.Thread(target=talk, name="store", daemon=True)
+        talking.start()
+        try:
+            yield
+        finally:
+            is_over.set()
+            talking.join()
+
+    def _require_that_all_came(self, meeting: Meeting) -> None:
+        """Torchrun gives up without a word in the store; ranks that began have written an outcome or were killed."""
+        came = [str(log.node) for log in read_logs(self._store, self._spec.run, self._spec.fence)]
+        if self._spec.progress_file.exists() or len(came) == meeting.num_nodes:
+            return
+        raise TimeoutError(
+            f"the job has {meeting.num_nodes} nodes, but within {meeting.join_seconds:g} s (cluster.join_seconds) only "
+            f"{' and '.join(came)} came"
+        )
+
+    def _has_lost_the_lease(self) -> bool:
+        """Asked now and then: whoever took the run up elsewhere has told the store, and may not reach this node."""
+        if time.monotonic() < self._look_at_lease:
+            return False
+        self._look_at_lease = time.monotonic() + LEASE_SECONDS
+        try:
+            head = Manifest(self._store, self._spec.run).find_head()
+        except StoreError:
+            return False
+        lease = head.state.lease if head is not None else None
+        return head is not None and (lease is None or lease.fence != self._spec.fence)
+
+    def _pass_on_the_rest(self) -> None:
+        for _ in range(LAST_PUTS):
+            if self._relay.pass_on(at_once=True):
+                return
+            time.sleep(SECONDS_BETWEEN_LAST_PUTS)  # the store did not answer; nobody tells when it does again
+
+
+def write_failure(store: Store, order: JobOrder, cause: str, is_final: bool = False) -> None:
+    """Why no rank could begin, unless somebody said so before."""
+    spec = order.segment
+    step = spec.resume.step if spec.resume is not None else 0
+    record = OutcomeRecord(
+        outcome="failed",
+        cause=cause,
+        is_final=is_final,
+        first_step=step,
+        last_step=step,
+        world_size=order.cluster.nodes * spec.train.ranks,
+        seconds=0.0,
+        phases={},
+    )
+    if find_outcome(store, spec.run, spec.fence) is None:
+        write_outcome(store, spec.run, spec.fence, record)
+
+
+def main() -> None:
+    """Do this node's part."""
+    requests = Requests()
+    requests.listen()
+    parser = argparse.ArgumentParser(description="One node's part in a segment; started by the cluster.")
+    parser.add_argument("store")
+    parser.add_argument("run")
+    parser.add_argument("fence", type=int)
+    parser.add_argument("--cache", type=Path)
+    options = parser.parse_args()
+    store = open_store(options.store, options.cache)
+    part: tuple[JobOrder, Place] | None = load_order(store, options.run, options.fence), read_place()
+    while part is not None:
+        part = _do_part(store, *part, requests)
+
+
+def _do_part(store: Store, order: JobOrder, place: Place, requests: Requests) -> tuple[JobOrder, Place] | None:
+    """Work for one segment; what is to be done after it, or None."""
+    run, fence = order.segment.run, order.segment.fence
+    try:
+        has_worked = Node(store, order, place, requests).run()
+    except (ValueError, TimeoutError, RuntimeError) as error:
+        write_failure(store, order, f"node {place.node}: {error}", is_final=isinstance(error, ValueError))
+        if order.keep_seconds:
+            write_node_end(store, run, fence, NodeEnd(job=place.job, node=place.node, how="failed"))
+        raise SystemExit(str(error)) from error
+    if has_worked and may_rest(store, order, requests):
+        return rest(store, order, place, requests)
+    if order.keep_seconds:
+        write_node_end(store, run, fence, NodeEnd(job=place.job, node=place.node, how="left"))
+    return None
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,135 @@
+"""What the nodes of a job are told, and what they leave for whoever supervises them: all of it in the store.
+
+Invariant: nodes and supervisor share nothing but the store. What is rewritten is one small object each, so a job of
+days leaves as many objects as one of minutes.
+"""
+
+from contextlib import suppress
+from typing import Literal
+
+from pydantic import BaseModel, Field, ValidationError
+
+from storage.errors import ObjectExistsError, ObjectMissingError
+from storage.objects.store import Store
+from storage.runs.segments import segment_path
+from tasks.configuration.cluster import ClusterConfig
+from training.configuration import ConfigModel
+from training.metrics.reporter import Report
+from training.rank_status import RankPulse
+from training.spec import SegmentSpec
+
+PULSE_FOLDER, END_FOLDER = "pulses", "ends"
+
+
+class JobOrder(ConfigModel):
+    """A segment, or an evaluation, for the nodes of a cluster."""
+
+    segment: SegmentSpec
+    cluster: ClusterConfig
+    grace_seconds: float
+    private_folder: str | None = Field(None, description="Of its scratch, where that is below the system's.")
+    keep_seconds: float = Field(
+        0, description="For so long nodes whose segment was lost wait for the run's next one in their job."
+    )
+
+
+class FirstNode(BaseModel):
+    """The node that came first, at which the others meet. `incarnation` tells a job from itself, queued again."""
+
+    incarnation: str
+    node: str
+    addresses: list[str]
+    port: int
+
+
+class NumberedReport(BaseModel):
+    """Numbers go up by one with each report, so that a reader knows which it has seen."""
+
+    number: int
+    report: Report
+
+
+class LiveReports(BaseModel):
+    """What the first rank reported last: all that people or promotions wait for, and the newest of the others."""
+
+    reports: list[NumberedReport]
+
+
+class NodePulses(BaseModel):
+    """Where the ranks of a node are."""
+
+    ranks: list[RankPulse]
+
+
+class NodeEnd(BaseModel):
+    """How a node's part in a segment ended, where its job may go on with the next one."""
+
+    job: str = Field(description="Its name.")
+    node: str
+    how: Literal["resting", "left", "failed", "lost"] = Field(
+        description="resting: its ranks are gone, and it waits for the run's next segment. left: as the segment's end "
+        "asked. failed: it had an error of its own. lost: nothing is heard of it; the supervisor wrote that."
+    )
+
+
+def write_order(store: Store, order: JobOrder) -> None:
+    store.write(_key(order.segment.run, order.segment.fence, "job.json"), order.model_dump_json().encode())
+
+
+def write_order_once(store: Store, order: JobOrder) -> None:
+    """For nodes that wait for it: what they may have read by now stays."""
+    with suppress(ObjectExistsError):
+        store.write_if_absent(
+            _key(order.segment.run, order.segment.fence, "job.json"), order.model_dump_json().encode()
+        )
+
+
+def load_order(store: Store, run: str, fence: int) -> JobOrder:
+    """Raises `ObjectMissingError`."""
+    return JobOrder.model_validate_json(store.read(_key(run, fence, "job.json")))
+
+
+def come_first(store: Store, run: str, fence: int, candidate: FirstNode) -> FirstNode:
+    """The node that came first to this job: `candidate`, unless there is one."""
+    key = _key(run, fence, "first_node.json")
+    try:
+        store.write_if_absent(key, candidate.model_dump_json().encode())
+    except ObjectExistsError:
+        return FirstNode.model_validate_json(store.read(key))
+    return candidate
+
+
+def write_reports(store: Store, run: str, fence: int, live: LiveReports) -> None:
+    store.write(_key(run, fence, "reports.json"), live.model_dump_json().encode())
+
+
+def find_reports(store: Store, run: str, fence: int) -> LiveReports | None:
+    """None before there are any; what cannot be read says nothing either."""
+    try:
+        return LiveReports.model_validate_json(store.read(_key(run, fence, "reports.json")))
+    except (ObjectMissingError, ValidationError):
+        return None
+
+
+def write_pulses(store: Store, run: str, fence: int, node: str, pulses: NodePulses) -> None:
+    store.write(_key(run, fence, f"{PULSE_FOLDER}/{node}.json"), pulses.model_dump_json().encode())
+
+
+def read_node_pulses(store: Store, run: str, fence: int) -> list[RankPulse]:
+    """Of all ranks whose node has passed any on."""
+    keys = list(store.list_keys(_key(run, fence, f"{PULSE_FOLDER}/")))
+    return [pulse for key in keys for pulse in NodePulses.model_validate_json(store.read(key)).ranks]
+
+
+def write_node_end(store: Store, run: str, fence: int, end: NodeEnd) -> None:
+    store.write(_key(run, fence, f"{END_FOLDER}/{end.node}.json"), end.model_dump_json().encode())
+
+
+def read_node_ends(store: Store, run: str, fence: int) -> list[NodeEnd]:
+    """Of the nodes that have written one, by name."""
+    keys = sorted(store.list_keys(_key(run, fence, f"{END_FOLDER}/")))
+    return [NodeEnd.model_validate_json(store.read(key)) for key in keys]
+
+
+def _key(run: str, fence: int, name: str) -> str:
+    return f"{segment_path(run, fence)}/{name}"

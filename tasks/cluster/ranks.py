@@ -1,0 +1,244 @@
+"""The processes of a segment on one machine: torchrun and its ranks, or one rank alone, until the last one has ended.
+
+Invariant: no rank outlives the block that launched it, however the block is left; and each rank is asked to leave in
+good order, and given the time for it, before it is killed.
+"""
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import psutil
+
+from storage.logs import LOG_NAME
+from storage.objects.private_folder import PRIVATE_MODE
+from tasks.cluster.processes import (
+    KILLED_SECONDS,
+    POLL_SECONDS,
+    WORKER,
+    environment_of_installation,
+    find_orphans,
+    kill_tree,
+)
+from tasks.cluster.reports import ReportFollower
+from training.configuration import TrainConfig
+from training.determinism import numerics_environment
+from training.metrics.rank_lines import prefix_of
+from training.metrics.reporter import Report
+from training.rank_status import RankPulse, read_pulses
+from training.spec import SegmentSpec
+from training.stopping import GRACE_VARIABLE, SUPERVISOR_VARIABLE, follow_parent
+from training.world import MEETING_VARIABLE
+
+SPECIFICATION_NAME = "segment.json"
+# What torchrun would say to the only rank.
+ALONE = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
+# How long Arrow's allocator keeps the pages of what is freed: longer than from one row group of a bucket, or one block
+# of leaves, to the next. What a user has set stands.
+ALLOCATOR = {"MIMALLOC_PURGE_DELAY": "10000"}  # ms
+LOOPBACK = "lo"
+TORCHRUN = "torch.distributed.run"
+STACKS_SECONDS = 2.0
+MEETING_FOLDER = "meeting"
+# Torchrun would open a port for its ranks to meet at, whether or not they do.
+NO_PORT = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+HELD = (
+    "Ranks that were killed do not end: the kernel holds them, in a file system or a driver that does not answer (a "
+    "file server that is away, a GPU that was lost). Nobody waits for them any longer. Look at `dmesg` on this machine."
+)
+
+_logger = logging.getLogger("holdfast")
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """Where torchrun on this machine meets that of the other nodes, and over which interface their ranks talk."""
+
+    name: str
+    num_nodes: int
+    endpoint: str
+    is_host: bool
+    join_seconds: float
+    own_address: str
+    interface: str
+
+
+class Ranks:
+    """A `Job` on this machine: it works on a specification, with as many ranks as its `train` says.
+
+    Several ranks run under torchrun. One alone is launched without: it has nobody to meet, and torchrun would spend
+    seconds on loading torch only to start it. With a `meeting` they are the ranks of one node among several.
+    """
+
+    def __init__(self, spec: SegmentSpec, grace_seconds: float, meeting: Meeting | None = None) -> None:
+        self._spec = spec
+        self._grace_seconds = grace_seconds
+        self._stop_deadline: float | None = None
+        specification = spec.scratch_folder / SPECIFICATION_NAME
+        is_alone = spec.train.ranks == 1 and meeting is None
+        # Where torchrun and its ranks meet on one machine: files, since on a port, which would be open on all
+        # interfaces, torchrun unpickles whatever anybody puts there.
+        self._meeting_folder = spec.scratch_folder / f"{MEETING_FOLDER}-{uuid.uuid4().hex}"
+        how = _how_on_one_machine(self._meeting_folder) if meeting is None else _how_among_nodes(meeting)
+        self._command = [sys.executable, *_arguments(spec.train.ranks, is_alone, how), str(specification)]
+        self._environment = _environment(spec.train, grace_seconds, is_alone, meeting)
+        if meeting is None and not is_alone:
+            self._environment |= NO_PORT | {MEETING_VARIABLE: str(self._meeting_folder / "ranks")}
+        self._reports = ReportFollower(spec.progress_file)
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        folder = self._spec.scratch_folder
+        folder.mkdir(parents=True, exist_ok=True)
+        self._meeting_folder.mkdir(mode=PRIVATE_MODE)
+        (folder / SPECIFICATION_NAME).write_text(self._spec.model_dump_json(), encoding="utf-8")
+        with (folder / LOG_NAME).open("ab") as log:
+            self._process = subprocess.Popen(
+                self._command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=self._environment,
+                start_new_session=True,  # Ctrl-C in the terminal reaches the flow alone, which passes it on once
+                preexec_fn=partial(follow_parent, os.getpid()),
+            )
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+        while self.is_running(POLL_SECONDS):
+            if self._is_held():
+                _logger.warning(HELD)
+                return
+
+    def is_running(self, wait_seconds: float) -> bool:
+        """Wait a moment for the ranks to end, and kill them if their time to leave is over; whether any still runs."""
+        process = self._launched()
+        try:
+            process.wait(wait_seconds)
+        except subprocess.TimeoutExpired:
+            if self._stop_deadline is not None and time.monotonic() > self._stop_deadline:
+                kill_tree(process.pid)
+            return True
+        return False
+
+    def read_reports(self) -> list[Report]:
+        return self._reports.read()
+
+    def read_pulses(self) -> list[RankPulse]:
+        return read_pulses(self._spec.scratch_folder)
+
+    def describe_wait(self) -> str | None:
+        return None
+
+    def describe_growth(self) -> str | None:
+        return None
+
+    def stop(self) -> None:
+        """Ask the ranks to save and leave, once however often it is called."""
+        if self._stop_deadline is not None:
+            return
+        self._stop_deadline = time.monotonic() + self._grace_seconds
+        if self._launched().poll() is None:
+            self._launched().send_signal(signal.SIGTERM)
+
+    def write_stacks(self) -> None:
+        """By SIGQUIT. A rank that does not answer does not run: it was stopped, or the kernel holds it."""
+        folder = self._spec.scratch_folder
+        for process in find_orphans(folder / SPECIFICATION_NAME):
+            with suppress(psutil.NoSuchProcess):
+                if TORCHRUN not in process.cmdline():  # which would end the ranks
+                    process.send_signal(signal.SIGQUIT)
+        time.sleep(STACKS_SECONDS)  # they tell nobody when they are done
+        with (folder / LOG_NAME).open("a") as log:
+            for path in sorted(folder.glob("stacks-*.txt")):
+                said = path.read_text(errors="replace") or f"nothing was written within {STACKS_SECONDS:.0f} s\n"
+                rank = int(path.stem.rpartition("-")[2])
+                log.writelines(f"{prefix_of(rank)}{line}\n" for line in (f"stacks of rank {rank}:", *said.splitlines()))
+
+    def kill(self) -> None:
+        """SIGKILL for all of them, at once."""
+        kill_tree(self._launched().pid)
+        try:
+            self._launched().wait(KILLED_SECONDS)
+        except subprocess.TimeoutExpired:
+            _logger.warning(HELD)
+
+    def leave(self) -> None:
+        """Nobody else can watch them."""
+
+    def describe_end(self) -> str | None:
+        return None
+
+    def read_log(self) -> str:
+        return (self._spec.scratch_folder / LOG_NAME).read_text(errors="replace")
+
+    def _is_held(self) -> bool:
+        """Whether they were killed and do not end: the kernel has them, in a driver or a file system."""
+        return self._stop_deadline is not None and time.monotonic() > self._stop_deadline + KILLED_SECONDS
+
+    def _launched(self) -> subprocess.Popen[bytes]:
+        if self._process is None:
+            raise RuntimeError("the ranks were not launched")
+        return self._process
+
+
+def _arguments(ranks: int, is_alone: bool, how: list[str]) -> list[str]:
+    """Python's, in front of the specification's path; `how` torchrun and its ranks meet."""
+    worker = ["-m", WORKER]
+    if is_alone:
+        return ["-u", *worker]
+    return ["-m", TORCHRUN, *how, f"--nproc-per-node={ranks}", *worker]
+
+
+def _how_on_one_machine(folder: Path) -> list[str]:
+    return [
+        "--nnodes=1",
+        "--rdzv-backend=c10d",
+        "--rdzv-id=this-machine",
+        f"--rdzv-endpoint={folder / 'torchrun'}",
+        "--rdzv-conf=store_type=file",
+        "--local-addr=127.0.0.1",
+    ]
+
+
+def _how_among_nodes(meeting: Meeting) -> list[str]:
+    conf = f"is_host={int(meeting.is_host)},join_timeout={meeting.join_seconds:.0f},last_call_timeout=1"
+    return [
+        f"--nnodes={meeting.num_nodes}",
+        "--rdzv-backend=c10d",
+        f"--rdzv-id={meeting.name}",
+        f"--rdzv-endpoint={meeting.endpoint}",
+        f"--rdzv-conf={conf}",
+        f"--local-addr={meeting.own_address}",
+    ]
+
+
+def _environment(train: TrainConfig, grace_seconds: float, is_alone: bool, meeting: Meeting | None) -> dict[str, str]:
+    """What ranks and their libraries read when they start."""
+    interface = LOOPBACK if meeting is None else meeting.interface
+    return {
+        **ALLOCATOR,
+        **numerics_environment(environment_of_installation(), train.threads),
+        "OMP_WAIT_POLICY": "PASSIVE",  # threads that spin while they wait take a busy machine from those they wait for
+        "GLOO_SOCKET_IFNAME": interface,
+        **({} if meeting is None else {"NCCL_SOCKET_IFNAME": f"={interface}"}),  # with = it is no prefix
+        GRACE_VARIABLE: f"{grace_seconds:.0f}",
+        "PYTHONUNBUFFERED": "1",
+        "TORCH_DISTRIBUTED_DEBUG": "OFF",
+        "TORCH_CPP_LOG_LEVEL": "ERROR",
+        SUPERVISOR_VARIABLE: str(os.getpid()),
+        **(ALONE if is_alone else {}),
+    }

@@ -1,0 +1,79 @@
+"""What a node passes on to the store while its ranks work: their reports and what they print.
+
+Invariant: a store that does not answer costs a report its punctuality, never the training: it is put again the next
+time. Of plain progress the newest report is enough; what is said once is kept until many more came after it.
+"""
+
+import time
+
+from storage.errors import StoreError
+from storage.logs import LOG_NAME, write_log
+from storage.objects.store import Store
+from tasks.cluster.orders import LiveReports, NodePulses, NumberedReport, write_pulses, write_reports
+from tasks.cluster.reports import ReportFollower
+from training.metrics.reporter import Report
+from training.rank_status import read_pulses
+from training.spec import SegmentSpec
+
+RELAY_SECONDS = 2.0
+PULSES_SECONDS = 4.0
+MOST_EVENTS = 100
+
+
+class Relay:
+    """Of one node. Only where the first rank is there are reports to pass on."""
+
+    def __init__(self, store: Store, spec: SegmentSpec, node: str) -> None:
+        self._store, self._run, self._fence, self._node = store, spec.run, spec.fence, node
+        self._folder = spec.scratch_folder
+        self._progress = ReportFollower(spec.progress_file)
+        self._log = spec.scratch_folder / LOG_NAME
+        self._reports: list[NumberedReport] = []
+        self._count = 0
+        self._has_news = False
+        self._log_bytes = 0
+        self._due = self._pulses_due = 0.0
+
+    def pass_on(self, at_once: bool = False) -> bool:
+        """Put what is new into the store, every few seconds however often this is called; False if it has to wait."""
+        if not at_once and time.monotonic() < self._due:
+            return True
+        self._due = time.monotonic() + RELAY_SECONDS
+        self._take(self._progress.read())
+        try:
+            if self._has_news:
+                write_reports(self._store, self._run, self._fence, LiveReports(reports=self._reports))
+                self._has_news = False
+            self._pass_on_log()
+            self._pass_on_pulses()
+        except StoreError as error:
+            print(f"The store did not take the reports of this node; they are put again: {error}", flush=True)
+            return False
+        return True
+
+    def _take(self, new: list[Report]) -> None:
+        for report in new:
+            self._count += 1
+            self._reports.append(NumberedReport(number=self._count, report=report))
+            self._has_news = True
+        newest = self._reports[-1:]
+        events = [numbered for numbered in self._reports[:-1] if _is_event(numbered.report)]
+        self._reports = events[-MOST_EVENTS:] + newest
+
+    def _pass_on_pulses(self) -> None:
+        if time.monotonic() < self._pulses_due:
+            return
+        # By the name that the cluster has for the machine, which is the one to look for.
+        pulses = [pulse.model_copy(update={"host": self._node}) for pulse in read_pulses(self._folder)]
+        if pulses:
+            write_pulses(self._store, self._run, self._fence, self._node, NodePulses(ranks=pulses))
+        self._pulses_due = time.monotonic() + PULSES_SECONDS
+
+    def _pass_on_log(self) -> None:
+        size = self._log.stat().st_size if self._log.exists() else 0
+        if size != self._log_bytes:
+            self._log_bytes = write_log(self._store, self._run, self._fence, self._log, self._node)
+
+
+def _is_event(report: Report) -> bool:
+    return report.checkpoint is not None or report.note is not None or report.alarm is not None

@@ -1,0 +1,40 @@
+"""What the nodes of a job passed on through the store, for whoever supervises them.
+
+Invariant: each report is read once, in the order of its number.
+"""
+
+import time
+
+from storage.logs import read_logs
+from storage.objects.store import Store
+from tasks.cluster.orders import find_reports, read_node_pulses
+from tasks.cluster.relay import RELAY_SECONDS
+from training.metrics.reporter import Report
+from training.rank_status import RankPulse
+
+
+class Relayed:
+    """Of one fence."""
+
+    def __init__(self, store: Store, run: str, fence: int) -> None:
+        self._store, self._run, self._fence = store, run, fence
+        self._read_at = 0.0
+        self._seen = 0
+
+    def read_reports(self, is_last: bool) -> list[Report]:
+        """Those since the last call, oldest first; the store is asked every few seconds, and at last once more."""
+        if not is_last and time.monotonic() - self._read_at < RELAY_SECONDS:  # a request to a bucket each time
+            return []
+        self._read_at = time.monotonic()
+        live = find_reports(self._store, self._run, self._fence)
+        new = [numbered for numbered in live.reports if numbered.number > self._seen] if live is not None else []
+        self._seen = max((numbered.number for numbered in new), default=self._seen)
+        return [numbered.report for numbered in new]
+
+    def read_pulses(self) -> list[RankPulse]:
+        """Where the ranks of all nodes are."""
+        return read_node_pulses(self._store, self._run, self._fence)
+
+    def read_log(self) -> str:
+        """What all nodes printed, one after the other."""
+        return "\n".join(log.text for log in read_logs(self._store, self._run, self._fence))

@@ -1,0 +1,99 @@
+"""The nodes of a job, as far as they work for one segment: which are lost, and which wait for the next one.
+
+Invariant: that a job is done with a segment stands in the store, so that whoever looks later sees the same.
+"""
+
+import time
+
+from storage.objects.store import Store
+from tasks.cluster.orders import NodeEnd, read_node_ends, write_node_end
+from tasks.cluster.slurm.commands import find_lost_nodes, list_names
+
+# Beyond the first node's bad end, for the others to come to theirs: their ranks lose a connection, and say so.
+FOLLOWING_SECONDS = 10.0
+# After all were told to end their ranks, for what they pass on last.
+ANSWERING_SECONDS = 20.0
+
+
+class SegmentNodes:
+    """Of the job `name`; `nodes` are those that take part, None for all that the job got."""
+
+    def __init__(self, store: Store, run: str, fence: int, name: str, nodes: list[str] | None) -> None:
+        self._store, self._run, self._fence, self._name = store, run, fence, name
+        self._nodes = nodes
+        self._is_part_of_job = nodes is not None
+        self._held, self._listed = "", frozenset[str]()
+        self._ends: dict[str, NodeEnd] = {}
+        self._bad_since: float | None = None
+        self._told_at: float | None = None
+
+    def look(self, held: str) -> None:
+        """Take in what they wrote, and which nodes the job holds, as Slurm writes several. Raises `StoreError`.
+
+        Slurm takes nodes that are down out of a job that goes on without them.
+        """
+        if held != self._held:
+            self._held, self._listed = held, frozenset(list_names(held))
+        self._nodes = sorted(self._listed) if self._nodes is None else self._nodes
+        self._ends = {end.node: end for end in read_node_ends(self._store, self._run, self._fence)}
+        if self._bad_since is None and (self._find_gone() or self._names("resting", "failed")):
+            self._bad_since = time.monotonic()
+        if self._bad_since is not None and not self._missing:
+            self._write_lost(self._find_gone())
+        elif self._has_waited(self._told_at, ANSWERING_SECONDS):
+            self._write_lost(self._missing)
+
+    def find_resting(self, held: str) -> list[str]:
+        """Those that wait for the next segment. Raises `StoreError`."""
+        self.look(held)
+        return [name for name in self._names("resting") if name in self._listed]
+
+    def must_be_told(self, is_wanted: bool) -> bool:
+        """Whether their ranks are to be killed: it `is_wanted`, or some nodes are done and others do not notice."""
+        if self._told_at is not None or not self._missing:
+            return False
+        return is_wanted or bool(self._find_gone()) or self._has_waited(self._bad_since, FOLLOWING_SECONDS)
+
+    def were_told(self) -> None:
+        """All nodes were told to end their ranks just now."""
+        self._told_at = self._told_at or time.monotonic()
+
+    @property
+    def are_at_rest(self) -> bool:
+        """Whether all that are left wait for the next segment, or have left."""
+        return bool(self._names("resting")) and not self._missing
+
+    @property
+    def have_left(self) -> bool:
+        """Whether all have, in a job that Slurm does not end by itself, since it waits for those that are lost."""
+        is_short = self._is_part_of_job or bool(self._names("lost"))
+        return is_short and bool(self._ends) and not self._missing and not self._names("resting")
+
+    def describe_lost(self) -> str | None:
+        """Those of which nothing is heard, with Slurm's reason where it has one."""
+        lost = self._names("lost")
+        if not lost:
+            return None
+        reasons = find_lost_nodes(",".join(lost))
+        return f"Slurm says NodeDown: {', '.join(reasons)}" if reasons else f"No answer came from {', '.join(lost)}"
+
+    @property
+    def _missing(self) -> list[str]:
+        """Those that are there, and have not come to their end."""
+        return [name for name in self._nodes or [] if name in self._listed and name not in self._ends]
+
+    def _find_gone(self) -> list[str]:
+        """Those that Slurm has taken out of the job."""
+        return [name for name in self._nodes or [] if name not in self._listed]
+
+    def _names(self, *how: str) -> list[str]:
+        return [name for name, end in self._ends.items() if end.how in how]
+
+    def _write_lost(self, names: list[str]) -> None:
+        for name in names:
+            if name not in self._ends:
+                self._ends[name] = NodeEnd(job=self._name, node=name, how="lost")
+                write_node_end(self._store, self._run, self._fence, self._ends[name])
+
+    def _has_waited(self, since: float | None, seconds: float) -> bool:
+        return since is not None and time.monotonic() - since >= seconds

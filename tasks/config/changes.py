@@ -1,0 +1,118 @@
+"""Whether a run may go on with the configuration at hand.
+
+Invariant: what decides the bits of the model is fixed when the run begins. What may change is listed here; everything
+else is refused with a field-by-field difference.
+"""
+
+from typing import Any
+
+from pydantic import ValidationError
+
+from storage.errors import IncompatibleRunError
+from storage.runs.run_state import RunState
+from tasks.config.by_rows import keep_length
+from tasks.config.out_of_memory import keep_adapted
+from tasks.config.overrides import keep_given
+from tasks.configuration.run import RunConfig
+
+RECOMPUTING = "train.activation_checkpointing"
+# Sections and fields that may change between segments: where things are, how often, how long, how many ranks.
+CHANGEABLE = (
+    "store",
+    "scratch",
+    "data.source",  # the content decides, by the data set's digest
+    "data.split.validation_source",  # so it does for these
+    "data.split.test_source",
+    "data.memory_limit",
+    "data.expectations",  # they are of data that are still to be prepared
+    "prepare",
+    "train.steps",
+    "train.epochs",
+    "train.patience",
+    "train.device",  # as another kind of GPU: the checkpoint names it, and a change is said
+    "train.ranks",
+    "train.share_gpus",
+    RECOMPUTING,
+    "validation",
+    "checkpoint",
+    "divergence",  # what was rolled back stands in the manifest and stays; this is about what is to come
+    "segment",
+    "notices",
+    "cluster",
+    "tracking",
+    "retry",
+)
+# What a new run has where its configuration says nothing, and what is kept from then on: by section and field.
+NEW_RUN: dict[str, dict[str, Any]] = {
+    "data": {"id": None, "class_names": None},
+    # Where steps are given; else `by_rows.py` has said what they are.
+    "train": {"steps": None, "patience": None},
+    "validation": {"every_steps": None},
+}
+
+
+def as_begun(config: RunConfig, state: RunState | None) -> RunConfig:
+    """The configuration in which what its file leaves open of `NEW_RUN` is what the run was begun with.
+
+    Without a state the run is a new one.
+    """
+    begun = NEW_RUN if state is None else read_stored(state.config)
+    config = config if state is None else keep_length(config, state)
+    sections = {}
+    for section, fields in NEW_RUN.items():
+        found = getattr(config, section)
+        left_open = {name: begun[section].get(name) for name in fields if getattr(found, name) is None}
+        sections[section] = found.model_copy(update=left_open)
+    if sections["train"].patience == 0:  # said in words of the file; the manifest has none
+        sections["train"] = sections["train"].model_copy(update={"patience": None})
+    return keep_adapted(keep_given(config.model_copy(update=sections), state), state)
+
+
+def require_compatible(state: RunState, config: RunConfig) -> None:
+    """Raise `IncompatibleRunError` naming every field whose change would make it another model."""
+    changes = describe_changes(read_stored(state.config), config.model_dump(mode="json"))
+    refused = [text for field, text in changes.items() if not _is_changeable(field, config)]
+    if refused:
+        raise IncompatibleRunError(
+            f"Run {state.run!r} was started with another configuration:\n"
+            + "\n".join(f"  {text}" for text in refused)
+            + "\nRestore these to go on with the run, or give another run name to start a new one."
+        )
+    if state.promoted is not None and config.train.num_steps < state.promoted.step:
+        raise IncompatibleRunError(
+            f"Run {state.run!r} has already made {state.promoted.step} steps; train.steps = {config.train.steps} is "
+            "below that. Give more steps, or another run name to start a new run."
+        )
+
+
+def read_stored(values: dict[str, Any]) -> dict[str, Any]:
+    """A stored configuration with the defaults of what it leaves out. Raises `IncompatibleRunError`."""
+    try:
+        return RunConfig.model_validate(values).model_dump(mode="json")
+    except ValidationError as error:
+        raise IncompatibleRunError(
+            f"The run's stored configuration is not one that this version understands: {error.errors()[0]['loc']}. "
+            "Continue it with the version of Holdfast that it was started with."
+        ) from error
+
+
+def describe_changes(before: dict[str, Any], after: dict[str, Any], prefix: str = "") -> dict[str, str]:
+    """Dotted field -> 'field: was X, is Y now', for every leaf that differs."""
+    changes: dict[str, str] = {}
+    for name in sorted(before.keys() | after.keys()):
+        field, old, new = f"{prefix}{name}", before.get(name), after.get(name)
+        if isinstance(old, dict) and isinstance(new, dict):
+            changes |= describe_changes(old, new, f"{field}.")
+        elif old != new:
+            changes[field] = f"{field}: was {_shown(old)}, is {_shown(new)} now"
+    return changes
+
+
+def _is_changeable(field: str, config: RunConfig) -> bool:
+    if field == RECOMPUTING and config.train.compile:
+        return False  # the compiler may give what is computed again other bits
+    return any(field == entry or field.startswith(f"{entry}.") for entry in CHANGEABLE)
+
+
+def _shown(value: Any) -> str:
+    return "not set" if value is None else repr(value)

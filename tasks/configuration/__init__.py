@@ -1,0 +1,1 @@
+"""The sections of a configuration file, a module each; every field with its description and its default."""

@@ -1,0 +1,288 @@
+"""The configuration of a run: one TOML file, every field with a default where one is sensible.
+
+Invariant: a `RunConfig` that was built is consistent in itself; what it says about files is checked when they are read.
+"""
+
+from collections import Counter
+from typing import Any, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from storage.objects.addresses import MAX_RUN_NAME_CHARACTERS, RUN_NAME_PATTERN
+from tasks.configuration.cluster import ClusterConfig
+from tasks.configuration.notices import NoticesConfig
+from tasks.configuration.split import SplitConfig
+from tasks.configuration.tracking import TrackingConfig
+from training.configuration import (
+    CheckpointConfig,
+    ConfigModel,
+    DivergenceConfig,
+    ModelConfig,
+    TrainConfig,
+    ValidationConfig,
+)
+
+UNLIMITED = "unlimited"
+
+
+class DataConfig(ConfigModel):
+    """Where the samples are and which columns mean what."""
+
+    source: str = Field(
+        "",
+        description="A file, a folder of files, or a glob, on this machine or in a bucket: s3://bucket/prefix/, "
+        "s3://bucket/data/**/*.parquet; boto3's environment and profile say which server and credentials. All files "
+        "have one format, which their names say: Parquet (.parquet), CSV (.csv), TSV (.tsv), JSON Lines (.jsonl, "
+        ".ndjson), these also compressed (.gz), or Arrow IPC and Feather (.arrow, .feather). CSV and TSV have a "
+        "header, are UTF-8, and an empty field, quoted or not, is a missing value. In JSON Lines null, NaN in a "
+        "metadata column and an absent key are missing values. Each file that is not Parquet is read by one process, "
+        "so a large one is better split, or converted to Parquet. A relative path is taken from the configuration "
+        "file's folder.",
+    )
+    id: str | None = Field(
+        None,
+        description="Column with a unique id. Default: file and row number are the id; a file or row that is inserted "
+        "then gives those after it other ids. A run keeps the column that it was begun with.",
+    )
+    text: str | None = Field(None, description="Column with raw text. Give this or tokens.")
+    tokens: str | None = Field(None, description="Column with lists of token ids. Give this or text.")
+    attention_mask: str | None = Field(
+        None, description="Column with lists of 0 and 1; tokens whose value here is 0 are dropped."
+    )
+    label: str = Field(description="Column with the target: text, whole number or boolean.")
+    kind: Literal["multiclass", "binary"] = Field(description="What is predicted.")
+    classes: list[str] | None = Field(
+        None,
+        description="All labels, in the order of the model's outputs; booleans are 1 and 0 if these are the labels. "
+        "Default: the labels of the data in natural order, numbers by value, also those within a text, so level 2 "
+        "comes before level 10; for a binary target 0 and 1, or false and true, which booleans are called.",
+    )
+    class_names: list[str] | dict[str, str] | None = Field(
+        None,
+        description="What the classes are called, where the labels in the data are codes: the names of 0, 1, 2 and so "
+        'on, as ["world", "sports"], or of each code, as {1 = "world", 2 = "sports"}, in the order of the model\'s '
+        "outputs. A label without a name is an error. Not with classes. Default: a class is called what its label is.",
+    )
+    rare_classes: Literal["error", "drop", "other"] = Field(
+        "error",
+        description="What becomes of classes of which a split has no row, for kind = multiclass. error: data whose "
+        "training split lacks a class are refused; where another split does, that is said. drop: their rows are left "
+        "out, and their number is said. other: they become one class called other. Labels count as they are dealt to "
+        "the splits, so which classes these are follows from data.split too.",
+    )
+    numeric: list[str] = Field([], description="Numeric metadata columns; missing values are imputed and flagged.")
+    categorical: list[str] = Field([], description="Categorical metadata columns; missing is a category of its own.")
+    max_missing_fraction: float = Field(0.2, ge=0, le=1, description="Largest share of nulls in a metadata column.")
+    expectations: str | None = Field(
+        None,
+        description="A suite of expectations of your own: a JSON file in Great Expectations' format. It is validated "
+        "over a sample of about 10,000 rows, and over the measures of all rows, before a data set is published. A "
+        "relative path is taken from the configuration file's folder.",
+    )
+    max_tokens: int = Field(512, ge=1, description="Longest sequence in tokens.")
+    too_long: Literal["error", "truncate"] = Field(
+        "error", description="What to do with a longer row: refuse the data, or keep its first tokens."
+    )
+    vocabulary_size: int = Field(
+        8192,
+        ge=260,
+        description="Most tokens the tokenizer learns; for token input, more than every token id.",
+    )
+    split: SplitConfig = SplitConfig()
+    seed: int = Field(0, ge=0, lt=2**63, description="Seed of the split and of the order of rows in the shards.")
+    shard_rows: int = Field(65_536, ge=1, description="Rows of one shard; a multiple of row_group_rows.")
+    row_group_rows: int = Field(1024, ge=1, description="Rows that are read from a shard in one piece.")
+    memory_limit: str = Field(
+        "2GB",
+        description="Most memory that DuckDB may use while preparing and auditing, such as 512MB; more is spilled to "
+        f"disk. {UNLIMITED}: no limit; the system may then stop the process when memory runs out.",
+    )
+
+    @field_validator("class_names", mode="before")
+    @classmethod
+    def _is_a_list_or_a_table_of_names(cls, value: Any) -> Any:
+        names = list(value.values()) if isinstance(value, dict) else value
+        if names is not None and not (isinstance(names, list) and all(isinstance(name, str | int) for name in names)):
+            raise ValueError('must be a list of names, as ["no", "yes"], or a table of them, as {1 = "no", 2 = "yes"}')
+        return value
+
+    @field_validator("memory_limit")
+    @classmethod
+    def _is_a_size_or_says_that_there_is_no_limit(cls, value: str) -> str:
+        # DuckDB itself takes "none", "null" and every negative size for no limit.
+        if value != UNLIMITED and not value.strip()[:1].isdigit():
+            raise ValueError(f"must be a size like '2GB' or '512MB', or '{UNLIMITED}' for no limit")
+        return value
+
+    @model_validator(mode="after")
+    def _names_make_sense(self) -> "DataConfig":
+        if self.class_names is None:
+            return self
+        names = list(self.class_names.values() if isinstance(self.class_names, dict) else self.class_names)
+        if self.classes is not None:
+            raise ValueError(
+                "class_names names all labels in their order, so classes is not needed: take one of them out"
+            )
+        if len(names) < 2 or (self.kind == "binary" and len(names) > 2):
+            raise ValueError(
+                f"class_names must name {'two' if self.kind == 'binary' else 'at least two'} classes: {names}"
+            )
+        if len(set(names)) != len(names) or not all(name.strip() for name in names):
+            raise ValueError(f"class_names must differ from each other and not be empty, found {names}")
+        return self
+
+    @model_validator(mode="after")
+    def _columns_make_sense(self) -> "DataConfig":
+        if (self.text is None) == (self.tokens is None):
+            found = "neither is set" if self.text is None else "both are set"
+            raise ValueError(f"exactly one of text and tokens must name a column: {found}")
+        if self.attention_mask is not None and self.tokens is None:
+            raise ValueError("attention_mask goes with tokens, not with text")
+        if self.shard_rows % self.row_group_rows:
+            raise ValueError(
+                f"shard_rows must be a multiple of row_group_rows: {self.told('shard_rows', 'row_group_rows')}. "
+                f"Set shard_rows to a multiple of {self.row_group_rows}"
+            )
+        if self.kind == "binary" and self.classes is not None and len(self.classes) != 2:
+            raise ValueError(f"a binary target has two classes, found {self.classes}")
+        if self.kind == "binary" and self.rare_classes != "error":
+            raise ValueError(
+                f"a binary target needs both of its classes: {self.told('rare_classes')}. Take it out, or set kind to "
+                "'multiclass'"
+            )
+        if self.classes is not None and len(set(self.classes)) != len(self.classes):
+            raise ValueError(f"classes must differ from each other, found {self.classes}")
+        named = [c for c in (self.id, self.text, self.tokens, self.attention_mask, self.label) if c is not None]
+        counts = Counter(named + self.numeric + self.categorical)
+        twice = sorted(column for column, count in counts.items() if count > 1)
+        if twice:
+            raise ValueError(f"each column has one meaning, but these are named twice: {', '.join(twice)}")
+        return self
+
+
+class PrepareConfig(ConfigModel):
+    """Who prepares the data, where they are many: no byte of the data set depends on it."""
+
+    workers: int | None = Field(
+        None,
+        ge=1,
+        description="Processes on this machine. Default: as many as it has processors, and as data.memory_limit "
+        "leaves room for.",
+    )
+    dask: str | None = Field(
+        None,
+        description="Address of a Dask scheduler, such as tcp://10.0.0.5:8786, whose workers prepare the data instead "
+        "of processes on this machine. They need this version of Holdfast, and must reach source and store under the "
+        "same paths or addresses. Needs the package prefect-dask.",
+    )
+
+
+class SegmentConfig(ConfigModel):
+    """How one launch of the ranks is bounded."""
+
+    seconds: float | None = Field(
+        None,
+        gt=0,
+        description="Time budget of one segment: seconds of training and validation. Starting the ranks and the last "
+        "save are not counted. Default: no limit.",
+    )
+    hang_seconds: float = Field(
+        900,
+        gt=0,
+        description="Seconds without a report after which the ranks count as hanging and are killed; the run goes on "
+        "from its last checkpoint. They report each step and each part of a validation, but nothing while they start, "
+        "restore or compile.",
+    )
+    lost_seconds: float | None = Field(
+        None,
+        ge=10,
+        description="Seconds without a step after which ranks are killed that cannot get on for certain: a machine is "
+        "not heard of any more and the others wait for it, or all wait for each other and nothing arrives. Default: 20 "
+        "times the longest of the last 100 steps, and at least 60; never more than hang_seconds.",
+    )
+    out_of_memory: Literal["fail", "adapt"] = Field(
+        "fail",
+        description="What follows when a device has too little memory for a leaf. fail: the message says what helps. "
+        "adapt: the run goes on with train.activation_checkpointing = true from then on, where that helps.",
+    )
+    grace_seconds: float = Field(90, gt=0, description="Seconds the ranks get to save and leave when asked to stop.")
+    metrics_port: int | None = Field(
+        None,
+        ge=1,
+        le=65535,
+        description="Port on which the process that supervises the segment answers GET /metrics in the Prometheus text "
+        "format, from the segment's start to its end. Default: none.",
+    )
+    metrics_host: str = Field(
+        "0.0.0.0",
+        min_length=1,
+        description="Address that it listens on. The default is all of this machine's, since Prometheus mostly runs on "
+        "another one; anybody who reaches the port can read the figures. 127.0.0.1: from this machine alone.",
+    )
+
+
+class RetryConfig(ConfigModel):
+    """What happens after a segment was lost or failed, and while the store does not answer."""
+
+    attempts: int = Field(3, ge=0, description="How often the flow is tried again before it fails.")
+    delay_seconds: float = Field(5, ge=0, description="Seconds before the next attempt.")
+    store_seconds: float = Field(
+        600,
+        ge=0,
+        description="Seconds for which an operation is tried again while the store does not answer: a time-out, a "
+        "refused connection, 503, an I/O error. Wrong credentials or a missing bucket end the run at once; so does a "
+        "store that does not answer when the command starts. A checkpoint that is missing or cannot be read is waited "
+        "for as long, before it is passed over.",
+    )
+    reread_seconds: float = Field(
+        30,
+        ge=0,
+        description="Seconds after which a checkpoint whose bytes differ from their hash is read a second time, before "
+        "it is called damaged.",
+    )
+
+
+class RunConfig(ConfigModel):
+    """Everything about one run."""
+
+    run: str = Field(pattern=RUN_NAME_PATTERN, max_length=MAX_RUN_NAME_CHARACTERS, description="The run's name.")
+    store: str = Field(
+        "holdfast-store",
+        min_length=1,
+        description="Durable storage: a folder, or s3://bucket/prefix. A relative path is taken from the "
+        "configuration file's folder.",
+    )
+    scratch: str | None = Field(
+        None,
+        description="Folder on fast local disk for temporary files. A relative path is taken from the configuration "
+        "file's folder. Default: inside the store, or below TMPDIR where the store is a bucket.",
+    )
+    data: DataConfig
+    prepare: PrepareConfig = PrepareConfig()
+    model: ModelConfig = ModelConfig()
+    train: TrainConfig = TrainConfig()
+    validation: ValidationConfig = ValidationConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    divergence: DivergenceConfig = DivergenceConfig()
+    segment: SegmentConfig = SegmentConfig()
+    notices: NoticesConfig = NoticesConfig()
+    cluster: ClusterConfig = ClusterConfig()
+    tracking: TrackingConfig = TrackingConfig()
+    retry: RetryConfig = RetryConfig()
+
+    @property
+    def num_ranks(self) -> int:
+        """Of all nodes together."""
+        return self.cluster.nodes * self.train.ranks
+
+    @model_validator(mode="after")
+    def _a_leaf_for_each_rank(self) -> "RunConfig":
+        leaves = self.train.leaves
+        if self.num_ranks > leaves:
+            raise ValueError(
+                f"all ranks together must be at most train.leaves: cluster.nodes = {self.cluster.nodes} with "
+                f"train.ranks = {self.train.ranks} each are {self.num_ranks}, and train.leaves is {leaves}. Set "
+                f"cluster.nodes to at most {leaves // self.train.ranks}, or for a new run train.leaves to at least "
+                f"{self.num_ranks}"
+            )
+        return self

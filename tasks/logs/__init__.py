@@ -1,1 +1,0 @@
-"""What ranks print: how it goes to the store while they work, and what a person reads of it there."""

@@ -1,0 +1,127 @@
+"""`train.start_from`: the first weights of a new run, brought into its own store before its manifest names them.
+
+Invariant: a run needs its origin no more once it has begun. The copy stands under the hash of all that it is made of,
+so of two processes that begin one run neither changes what the other has named.
+"""
+
+import contextlib
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from safetensors import safe_open
+
+from storage.datasets import DatasetManifest, read_dataset_file
+from storage.errors import ConfigurationError, CorruptObjectError, ObjectExistsError
+from storage.first_weights import START_NAME, start_path
+from storage.objects.digests import canonical_json, sha256_of_bytes, sha256_of_file
+from storage.objects.store import Store
+from storage.runs.addresses import find_target
+from storage.runs.run_records import StartRecord
+from tasks.configuration.run import RunConfig
+from tasks.console.announce import announce
+from tasks.data.units.staging import put_again
+from tasks.models.correspondence import Correspondence, Described, correspond
+from tasks.models.description import describe_inputs, describe_labels, describe_model
+from tasks.models.export import PROVENANCE_FILE, export_run, is_export
+from tasks.run_paths import RunPlaces
+from training.export.standalone.holdfast_inputs import PREPROCESSING_FILE
+from training.export.standalone.holdfast_model import LABELS_FILE, MODEL_FILE, ModelFolderError, verify
+
+START_FORMAT = 1
+
+
+def bring_first_weights(config: RunConfig, dataset: DatasetManifest, places: RunPlaces) -> StartRecord:
+    """Copy the origin's weights into the run's folder; what the manifest is to say of them.
+
+    Raises `ConfigurationError` if there is no such origin or its sizes differ, `CorruptObjectError` if it is damaged.
+    """
+    origin = config.train.start_from
+    assert origin is not None
+    places.scratch.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=places.scratch, prefix="start-") as name:
+        folder = _open(origin, config.train.start_checkpoint, Path(name) / "origin")
+        weights: list[str] = _read(folder, MODEL_FILE)["weights"]
+        names = [name for file in weights for name in _tensor_names(folder / file)]
+        found = correspond(_describe_folder(folder), _describe_run(config, dataset, places.store), names)
+        provenance = _read(folder, PROVENANCE_FILE)
+        announce(f"Starts from {origin}, step {provenance['step']:,}: takes over {', '.join(found.words)}.")
+        return _put(folder, weights, found, places, origin, provenance)
+
+
+def _open(origin: str, checkpoint: str, exported: Path) -> Path:
+    """The origin as a folder in the form of an export, every file as its files.json states."""
+    folder = Path(origin)
+    if not is_export(folder):
+        store, run = find_target(origin)
+        if run is None:
+            raise ConfigurationError(
+                f"train.start_from is {origin!r}: expected the address of a run, STORE/runs/NAME, or a folder that "
+                "`holdfast export` wrote. Neither is there."
+            )
+        export_run(store, run, checkpoint, exported, with_onnx=False, overwrite=False)
+        folder = exported
+    try:
+        verify(folder)
+    except ModelFolderError as error:
+        raise CorruptObjectError(f"The model that train.start_from names is damaged. {error}") from error
+    return folder
+
+
+def _describe_folder(folder: Path) -> Described:
+    inputs = _read(folder, PREPROCESSING_FILE)
+    tokens = None if inputs["tokenizer"] is None else _tokens((folder / inputs["tokenizer"]).read_bytes())
+    return Described(inputs, _read(folder, LABELS_FILE), _read(folder, MODEL_FILE)["architecture"], tokens)
+
+
+def _describe_run(config: RunConfig, dataset: DatasetManifest, store: Store) -> Described:
+    sizes = describe_model(config.model, dataset, [])["architecture"]
+    tokenizer = dataset.tokenizer
+    tokens = None if tokenizer is None else _tokens(read_dataset_file(store, dataset, tokenizer))
+    return Described(describe_inputs(config.data, dataset), describe_labels(dataset), sizes, tokens)
+
+
+def _put(
+    folder: Path,
+    weights: list[str],
+    found: Correspondence,
+    places: RunPlaces,
+    origin: str,
+    provenance: dict[str, Any],
+) -> StartRecord:
+    """The files first, then the plan that has their hashes; the manifest names it when it is durable."""
+    plan = {
+        "format": START_FORMAT,
+        "origin": origin,
+        "provenance": provenance,
+        "files": {name: sha256_of_file(folder / name) for name in weights},
+        "copies": [copy.as_json() for copy in found.copies],
+    }
+    data = canonical_json(plan)
+    digest = sha256_of_bytes(data)
+    path = start_path(places.manifest.run, digest)
+    for name in weights:  # an earlier attempt that was cut off, or another process, may have brought the same
+        put_again(places.store, folder / name, f"{path}/{name}")
+    with contextlib.suppress(ObjectExistsError):
+        places.store.write_if_absent(f"{path}/{START_NAME}", data)
+    return StartRecord(
+        origin=origin, step=provenance["step"], weights_sha256=provenance["weights_sha256"], path=path, digest=digest
+    )
+
+
+def _read(folder: Path, name: str) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((folder / name).read_text(encoding="utf-8"))
+    return content
+
+
+def _tensor_names(path: Path) -> list[str]:
+    with safe_open(path, "np") as file:
+        return list(file.keys())
+
+
+def _tokens(tokenizer: bytes) -> dict[str, int]:
+    """Token -> id, of a tokenizer.json of `tokenizers`."""
+    content = json.loads(tokenizer)
+    vocabulary: dict[str, int] = content["model"]["vocab"]
+    return vocabulary | {token["content"]: token["id"] for token in content.get("added_tokens", [])}

@@ -1,0 +1,116 @@
+"""The flow runs of this process and of others before it, as Prefect's server knows them.
+
+Invariant: a server that does not answer knows nothing, and nobody waits for it; a flow run is called crashed only by
+whoever found that its process is gone, and running by its own process.
+"""
+
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
+from uuid import UUID
+
+import httpx
+from prefect.client.orchestration import SyncPrefectClient
+from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
+from prefect.client.schemas.objects import FlowRun, State, StateType
+from prefect.context import FlowRunContext
+from prefect.exceptions import PrefectException
+from prefect.settings import PREFECT_API_URL
+from prefect.states import Crashed, Running
+
+from tasks.prefect_bridge.server import impatient_client
+
+CANCELS = ("Cancelling", "Cancelled")
+UNDER_WAY = (StateType.PENDING, StateType.RUNNING, StateType.CANCELLING)
+TO_BEGIN = (StateType.SCHEDULED, StateType.PENDING)
+# Not CANCELLED: that is what somebody wants.
+OVER = (StateType.CRASHED, StateType.COMPLETED, StateType.FAILED)
+
+
+def find_line() -> list[FlowRun]:
+    """The flow run of this process, and those within which it runs, as the server knows them now, the outermost last.
+
+    None where there is none or nobody answers.
+    """
+    context = FlowRunContext.get()
+    if context is None or context.flow_run is None or PREFECT_API_URL.value() is None:
+        return []
+    try:
+        with impatient_client() as client:
+            return list(_read_line(client, context.flow_run.id))
+    except (httpx.HTTPError, PrefectException):
+        return []
+
+
+def is_cancelled(line: Sequence[FlowRun]) -> bool:
+    """Whether somebody cancels one of these flow runs."""
+    return any(flow_run.state is not None and flow_run.state.name in CANCELS for flow_run in line)
+
+
+def is_to_begin(line: Sequence[FlowRun]) -> bool:
+    """Whether the outermost of these, which is a deployment's, waits for a worker, though this process works for it."""
+    state = line[-1].state if line and line[-1].deployment_id is not None else None
+    return state is not None and state.type in TO_BEGIN
+
+
+def is_called_over(line: Sequence[FlowRun]) -> bool:
+    """Whether one of these is shown as ended."""
+    return any(flow_run.state is not None and flow_run.state.type in OVER for flow_run in line)
+
+
+def call_running(line: Sequence[FlowRun], message: str) -> None:
+    """Say of those that are shown as ended that they run. For the process that works for them alone."""
+    with suppress(httpx.HTTPError, PrefectException), impatient_client() as client:
+        for flow_run in line:
+            if is_called_over([flow_run]):
+                client.set_flow_run_state(flow_run.id, Running(message=message), force=True)
+
+
+def call_suspended(line: Sequence[FlowRun]) -> None:
+    """Say again that the outermost of these is suspended, if it is shown as that, and that those within it are too.
+
+    For their process alone, as the last that it says: what comes before a sign of life does not count as its end.
+    Raises `httpx.HTTPError` and `PrefectException`.
+    """
+    with impatient_client() as client:
+        state = client.read_flow_run(line[-1].id).state
+        if state is None or not state.is_paused():
+            return  # somebody resumed it meanwhile, or ended it
+        for flow_run in line[:-1]:
+            found = client.read_flow_run(flow_run.id).state
+            if found is not None and found.type in UNDER_WAY:
+                # Not to be rescheduled by itself: it goes on within the one around it.
+                within = State[None](type=StateType.PAUSED, name=state.name, message=state.message)
+                client.set_flow_run_state(flow_run.id, within, force=True)
+        client.set_flow_run_state(line[-1].id, state, force=True)
+
+
+def call_crashed(ids: Collection[str], message: str) -> None:
+    """Say of flow runs whose process is gone, and of their steps, that they crashed; if they are shown as under way."""
+    own = {flow_run.id for flow_run in find_line()}  # Prefect may have begun the same flow run again, in this process
+    gone = [UUID(id) for id in ids if UUID(id) not in own]
+    if not gone or PREFECT_API_URL.value() is None:
+        return
+    try:
+        with impatient_client() as client:
+            _close(client, gone, Crashed(message=message))
+    except (httpx.HTTPError, PrefectException):
+        return  # it is shown wrongly until Prefect's automation says it
+
+
+def _close(client: SyncPrefectClient, gone: list[UUID], crashed: State) -> None:
+    those = FlowRunFilter(id=FlowRunFilterId(any_=gone))
+    for step in client.read_task_runs(flow_run_filter=those):
+        if step.state is not None and step.state.type in UNDER_WAY:
+            client.set_task_run_state(step.id, crashed, force=True)
+    for flow_run in client.read_flow_runs(flow_run_filter=those):
+        if flow_run.state is not None and flow_run.state.type in UNDER_WAY:
+            client.set_flow_run_state(flow_run.id, crashed, force=True)
+
+
+def _read_line(client: SyncPrefectClient, flow_run_id: UUID) -> Iterator[FlowRun]:
+    found = client.read_flow_run(flow_run_id)
+    yield found
+    if found.parent_task_run_id is not None:
+        parent = client.read_task_run(found.parent_task_run_id).flow_run_id
+        assert parent is not None, "the task within which a flow runs is a flow's"
+        yield from _read_line(client, parent)

@@ -1,0 +1,57 @@
+"""Telling whoever is on call that a run ended: it is complete, or an error ended it that a person has to look at.
+
+Invariant: an error that Prefect answers by another attempt is not told, nor is a run that another process trains or
+that somebody stopped. The words are on the terminal and in the flow run's final state anyway, so none goes to the log.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from prefect.context import FlowRunContext
+
+from storage.errors import HoldfastError, RunBusyError, RunStoppedError, SegmentFailedError
+from storage.objects.addresses import run_address
+from storage.runs.metric_values import MetricValue
+from storage.runs.run_state import RunState
+from tasks.configuration.run import RunConfig
+from tasks.prefect_bridge.alerts import RUN_ENDED, send
+from tasks.run_paths import open_places
+from tasks.text import how_far, score
+
+
+def tell_complete(config: RunConfig, state: RunState, metrics: Mapping[str, MetricValue]) -> None:
+    """The run was trained to its end, tested, and its ledger proven; `state` is that of its end."""
+    tested = ", ".join(f"{name} {score(value)}" for name, value in metrics.items())
+    message = f"Run {config.run!r} is complete: {how_far(state.end_step, state)}. On the test split: {tested}."
+    send(RUN_ENDED, _address(config), message, run=config.run, outcome="completed")
+
+
+@contextmanager
+def telling_of_errors(config: RunConfig) -> Iterator[None]:
+    """Tell of the error that ends the block, unless that ends nothing."""
+    try:
+        yield
+    except (RunBusyError, RunStoppedError):
+        raise
+    except Exception as error:
+        if not _is_tried_again(error):
+            message = f"Run {config.run!r} ended with an error that a person has to look at: {error}"
+            kind = type(error).__name__
+            send(RUN_ENDED, _address(config), message, run=config.run, outcome="error", error=kind)
+        raise
+
+
+def _is_tried_again(error: Exception) -> bool:
+    """Whether the current flow run has an attempt left, and the error is none that a person has to put right."""
+    context = FlowRunContext.get()
+    if context is None or context.flow_run is None or context.flow is None:
+        return False
+    is_for_a_person = isinstance(error, HoldfastError) and not isinstance(error, SegmentFailedError)
+    return not is_for_a_person and context.flow_run.run_count <= (context.flow.retries or 0)
+
+
+def _address(config: RunConfig) -> str:
+    try:
+        return run_address(open_places(config).store, config.run)
+    except HoldfastError:  # the store's address may be what the error is about
+        return config.run

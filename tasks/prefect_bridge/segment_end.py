@@ -1,0 +1,43 @@
+"""How a segment ended, in words: for the log and the step that Prefect shows, and for whoever is on call.
+
+Invariant: one line for each segment, from whoever settles it. One that was lost, failed or hung is an alert as well.
+"""
+
+from storage.runs.run_state import SegmentRecord
+from tasks.console.announce import Trouble, announce
+from tasks.prefect_bridge.alerts import NO_PROGRESS, SEGMENT_LOST, alert
+
+TROUBLE = ("lost", "failed")
+
+
+def tell_segment_end(address: str, run: str, record: SegmentRecord, is_hung: bool) -> None:
+    """Of the run at `address`. `is_hung`: its ranks made no step for too long and were killed."""
+    words = describe_segment_end(record)
+    if record.outcome not in TROUBLE:
+        announce(words)
+        return
+    alert(
+        NO_PROGRESS if is_hung else SEGMENT_LOST,
+        address,
+        words,
+        run=run,
+        outcome=record.outcome,
+        step=record.last_step,
+        steps_lost=record.steps_lost,
+    )
+
+
+def describe_segment_end(record: SegmentRecord) -> str:
+    """One or two sentences."""
+    lost = f", {record.steps_lost:,} steps lost" if record.steps_lost else ""
+    if record.outcome == "completed":
+        if record.patience is None:
+            return f"Trained to the last step, {record.last_step:,}."
+        of = f" of {record.planned_steps:,}"
+        return f"Stopped early at step {record.last_step:,}{of}: {record.cause}."
+    if record.outcome == "diverged":
+        return f"Segment ended: diverged at step {record.last_step:,}."  # the rest is said with the rollback
+    cause = f" ({record.cause})" if record.cause else ""
+    resume_step = record.last_step - record.steps_lost
+    words = f"Segment ended: {record.outcome}{cause}. The run goes on from step {resume_step:,}{lost}."
+    return Trouble(words) if record.outcome in TROUBLE else words

@@ -1,0 +1,144 @@
+"""What Prefect's server is told by calls, which wait for its answer where events do not.
+
+Invariant: a server that is away is no error. A call gives up after seconds, and what it was to tell is kept and told
+before the flow ends; so is what Prefect's own client for events still holds.
+"""
+
+import hashlib
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from uuid import UUID
+
+import httpx
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.schemas.actions import ArtifactCreate, ArtifactUpdate
+from prefect.context import FlowRunContext, SettingsContext, TaskRunContext, get_settings_context
+from prefect.events import emit_event
+from prefect.exceptions import PrefectException
+from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, Settings
+
+from tasks.console.announce import announce, warn
+
+CALL_SECONDS = 5.0
+POLL_SECONDS = 1.0
+# Longer than a server is away that is updated, or whose machine starts again.
+PATIENCE_SECONDS = 900.0
+MAX_KEPT = 100
+FLOW_ENDS = "holdfast.flow-ends"
+
+_untold: deque[ArtifactCreate] = deque(maxlen=MAX_KEPT)
+# Prefect's settings as they were, and with a change. Prefect checks every one of its settings for each copy.
+_changed: tuple[Settings, Settings] | None = None
+
+
+def show(name: str, markdown: str) -> None:
+    """Put an artifact beside the step that is running; later, if the server does not answer just now."""
+    flow, task = FlowRunContext.get(), TaskRunContext.get()
+    if flow is None or flow.flow_run is None:
+        return  # nobody would find it
+    _untold.append(
+        ArtifactCreate(
+            key=artifact_key(name),
+            type="markdown",
+            data=markdown,
+            flow_run_id=flow.flow_run.id,
+            task_run_id=task.task_run.id if task is not None else None,
+        )
+    )
+    error = _tell()
+    if error is not None:
+        warn(f"Prefect's server does not answer; an artifact is sent when this flow ends: {error}")
+
+
+class LiveArtifact:
+    """An artifact of the flow run that is running: made once, and changed from then on. Kinds are Prefect's."""
+
+    def __init__(self, name: str, kind: str) -> None:
+        self._key = artifact_key(name)
+        self._kind = kind
+        self._id: UUID | None = None
+
+    def tell(self, data: str | float, description: str | None = None) -> None:
+        """What it is now. Nothing is told to a server that does not answer; what comes next makes up for it."""
+        flow = FlowRunContext.get()
+        if flow is None or flow.flow_run is None or PREFECT_API_URL.value() is None:
+            return
+        try:
+            with impatient_client() as client:
+                if self._id is not None:
+                    client.update_artifact(self._id, ArtifactUpdate(data=data, description=description))
+                    return
+                whose = ArtifactCreate(
+                    key=self._key, type=self._kind, data=data, description=description, flow_run_id=flow.flow_run.id
+                )
+                self._id = client.create_artifact(whose).id
+        except (httpx.HTTPError, PrefectException):
+            return
+
+
+def artifact_key(name: str) -> str:
+    """Prefect's keys are lower case, digits and dashes; a name that had to be changed gets a part of its own hash."""
+    key = "".join(letter if letter.isalnum() and letter.isascii() else "-" for letter in name.lower())
+    return key if key == name else f"{key}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+
+
+def tell_all(why: str = "", patience_seconds: float = PATIENCE_SECONDS) -> None:
+    """Wait until the server answers, at most so long, and tell it what is still untold.
+
+    To be called as a flow ends: the engine then tells the server how it ended. `why` is said before the wait.
+    """
+    if PREFECT_API_URL.value() is None:
+        return
+    deadline = time.monotonic() + patience_seconds
+    if not _answers():
+        announce(
+            f"{why} Prefect's server does not answer. Waiting for it up to {patience_seconds:.0f} s, to tell it how "
+            "this flow run ended. What was trained is safe in the store.".lstrip()
+        )
+    # One that has just started may answer, and yet refuse or time out for a while.
+    while not _answers() or _tell() is not None:
+        if time.monotonic() > deadline:
+            warn("Prefect's server did not come back. What was trained is safe; the flow run may be shown wrongly.")
+            return
+        time.sleep(POLL_SECONDS)  # nobody tells when a server is back: it is asked
+    # Prefect's client for events connects again when it has one to send, and first sends those it still holds.
+    emit_event(event=FLOW_ENDS, resource={"prefect.resource.id": "holdfast.flow-run"})
+
+
+def _tell() -> httpx.HTTPError | None:
+    """Tell the server what is untold; why it cannot take it now, if so. What it will never take is given up."""
+    with impatient_client() as client:
+        while _untold:
+            try:
+                client.create_artifact(_untold[0])
+            except httpx.HTTPError as error:
+                if not (isinstance(error, httpx.HTTPStatusError) and error.response.is_client_error):
+                    return error
+                warn(f"Prefect's server refused an artifact: {error}")
+            _untold.popleft()
+    return None
+
+
+def _answers() -> bool:
+    with impatient_client() as client:
+        return client.api_healthcheck() is None
+
+
+@contextmanager
+def impatient_client() -> Iterator[SyncPrefectClient]:
+    """A client of Prefect's that gives up at once; its own retries take a minute."""
+    context = get_settings_context()
+    with (
+        SettingsContext(profile=context.profile, settings=_without_retries(context.settings)),
+        get_client(httpx_settings={"timeout": CALL_SECONDS}, sync_client=True) as client,
+    ):
+        yield client
+
+
+def _without_retries(settings: Settings) -> Settings:
+    global _changed
+    if _changed is None or _changed[0] is not settings:
+        _changed = settings, settings.copy_with_update({PREFECT_CLIENT_MAX_RETRIES: 0})
+    return _changed[1]

@@ -1,0 +1,33 @@
+"""What Prefect shows of a process that was killed: its flow runs and their steps, running for ever.
+
+Invariant: whoever takes the lease writes down in which flow runs; whoever finds its holder dead says so of these. None
+of it decides anything about the run.
+"""
+
+from contextlib import suppress
+
+from storage.errors import StoreError
+from storage.runs.holders import this_process
+from storage.runs.run_state import Lease
+from storage.segment_notes import FlowRunsRecord, find_flow_runs, write_flow_runs
+from tasks.prefect_bridge.flow_runs import call_crashed, find_line
+from tasks.run_paths import RunPlaces
+
+
+def remember_flow_runs(places: RunPlaces, fence: int) -> None:
+    """Write down in which flow runs a lease was taken."""
+    ids = [str(flow_run.id) for flow_run in find_line()]
+    if ids:
+        with suppress(StoreError):
+            write_flow_runs(places.store, places.manifest.run, fence, FlowRunsRecord(ids=ids))
+
+
+def close_flow_runs(places: RunPlaces, lease: Lease) -> None:
+    """Say that the flow runs crashed in which a lease was taken whose holder is dead."""
+    if lease.holder == this_process():
+        return  # an earlier attempt of this very flow run
+    with suppress(StoreError):
+        ids = find_flow_runs(places.store, places.manifest.run, lease.fence)
+        call_crashed(
+            ids, "The process or its machine was killed, or stood still. Another process goes on with the run."
+        )

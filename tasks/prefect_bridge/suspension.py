@@ -1,0 +1,62 @@
+"""A flow run that somebody suspends in Prefect while a step works.
+
+Prefect's engine then raises `Pause` where the next step begins or ends, which may be within another step, between two
+writes that belong together. Invariant: a step is not broken off. It is told, ends by itself, and has a state that says
+so; only then the flow run is left, to be begun again by *Resume*. That it is suspended is the last that is heard of its
+process: a sign of life that Prefect sent after a person's *Pause* would let it pass for one that fell silent.
+"""
+
+import atexit
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import httpx
+from prefect.client.schemas.objects import FlowRun
+from prefect.context import FlowRunContext
+from prefect.exceptions import PrefectException
+
+from tasks.prefect_bridge.flow_runs import call_suspended, find_line
+
+NUM_TRIES = 3
+PAUSE_SECONDS = 5.0
+
+# What Prefect's engine watches the server for; None outside of a step.
+_watched: ContextVar[Any] = ContextVar("watched", default=None)
+
+
+@contextmanager
+def ended_before_suspension() -> Iterator[None]:
+    """Around a step: within, Prefect's engine sees no suspension; it does again at the block's end."""
+    context = FlowRunContext.get()
+    if context is None or _watched.get() is not None:
+        yield
+        return
+    request = context.flow_run_suspension_request
+    token = _watched.set(request)
+    try:
+        with context.model_copy(update={"flow_run_suspension_request": type(request)()}):
+            yield
+    finally:
+        _watched.reset(token)
+        if request.is_requested() and (line := find_line()):
+            atexit.register(_show_again, line)  # by then Prefect sends no more signs of life
+    request.raise_if_requested()
+
+
+def find_suspension() -> str | None:
+    """Who asked the step to end, in words, if the flow run was suspended since it began."""
+    request = _watched.get()
+    return "The flow run was suspended in Prefect." if request is not None and request.is_requested() else None
+
+
+def _show_again(line: Sequence[FlowRun]) -> None:
+    for left in reversed(range(NUM_TRIES)):
+        try:
+            call_suspended(line)
+            return
+        except (httpx.HTTPError, PrefectException):
+            if left:
+                time.sleep(PAUSE_SECONDS)  # a server tells nobody when it answers again

@@ -1,0 +1,324 @@
+"""Taking up a run where it was left: settling a segment that was lost, and finding a resume point that is valid.
+
+Invariant: a run is never taken from a living process. Whether the holder lives is known on its own machine; on another
+one its heartbeat is watched for a while, by this machine's clock alone.
+"""
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from storage.errors import ConfigurationError, ConflictError, RunBusyError
+from storage.logs import LOG_NAME, write_log
+from storage.objects.addresses import run_address
+from storage.runs.holders import is_alive, is_visible, this_process
+from storage.runs.run_state import JobRecord, Lease, RunState, SegmentRecord
+from storage.runs.segments import Heartbeat, OutcomeRecord, find_heartbeat, find_outcome
+from storage.runs.transitions import end_evaluation, end_segment
+from tasks.cluster.killed_ranks import describe_killed_ranks
+from tasks.cluster.launchers import end_job
+from tasks.cluster.own_folders import FOLDER_NAME, why_not_own
+from tasks.cluster.processes import find_orphans, wait_for_orphans
+from tasks.cluster.ranks import SPECIFICATION_NAME
+from tasks.configuration.run import RunConfig
+from tasks.console.announce import announce, warn
+from tasks.prefect_bridge.alerts import NO_PROGRESS, send
+from tasks.prefect_bridge.begun_again import wait_for_earlier_process
+from tasks.prefect_bridge.segment_end import tell_segment_end
+from tasks.prefect_bridge.stale_flow_runs import close_flow_runs
+from tasks.promotion.promotion import Promote, look_again, promote_checkpoint, promote_newest
+from tasks.recovery.roll_back import answer_divergence
+from tasks.recovery.taking_over import goes_on_as_it_is, take_over_watch
+from tasks.run_paths import RunPlaces
+from tasks.supervision.heartbeat import HEARTBEAT_SECONDS
+from tasks.supervision.launch import find_folder
+from tasks.supervision.standing_still import SILENCE_SECONDS, describe_stopped
+from tasks.verification.quarantine import fall_back_to_valid, require_checkpoint
+from tasks.verification.verdicts import Judge
+from training.metrics.reporter import Report
+
+WATCH_SECONDS = 2.0
+# Ranks report every few seconds.
+FORGOTTEN_SECONDS = 3600.0
+LOST = "no outcome recorded: the process or the machine was killed"
+
+
+def recover_run(
+    config: RunConfig,
+    places: RunPlaces,
+    promote: Promote = promote_checkpoint,
+    answer: Callable[[RunConfig, RunPlaces], RunState] = answer_divergence,
+) -> RunState:
+    """Settle what the last segment left; if that was the last one, make sure that the final checkpoint is valid.
+
+    A segment that diverged is answered by a rollback, or as `answer` says, and one whose ranks go on in a cluster's
+    job is taken over. What was set aside or passed over is looked at again. Raises `RunBusyError`, `RunDivergedError`
+    if no rollback is left, `NoCheckpointError` if none of the run's checkpoints can be used.
+    """
+    judge = Judge(config.retry)
+    lease = places.manifest.load_head().state.lease
+    if lease is not None:
+        wait_for_earlier_process(places, lease, config.segment.grace_seconds)
+        lease = places.manifest.load_head().state.lease
+    try:
+        if lease is not None:
+            require_dead_holder(places, lease)
+            close_flow_runs(places, lease)
+            if goes_on_as_it_is(config, places, lease):
+                return take_over_watch(places, lease)
+            if lease.work == "train":
+                settle_segment(config, places, lease, promote, judge)
+            else:
+                settle_evaluation(config, places, lease)
+        _put_away_forgotten(places)
+        answer(config, places)
+        places.store.sweep()
+        state = look_again(config, places)
+        # Ranks that train look at every byte when they start, and end without a step where one is not as it was.
+        if state.is_trained or _made_no_step(state):
+            state = fall_back_to_valid(places, judge)
+        require_checkpoint(state)
+        return state
+    except RunBusyError:
+        raise
+    except ConflictError as error:
+        raise RunBusyError(f"Run {config.run!r} was just taken over by another process. {error}") from error
+
+
+def _made_no_step(state: RunState) -> bool:
+    last = state.segments[-1] if state.segments else None
+    return last is not None and last.outcome in ("failed", "lost") and last.last_step <= last.first_step
+
+
+def require_dead_holder(places: RunPlaces, lease: Lease) -> None:
+    """Raise `RunBusyError` if the holder of the lease lives; one that cannot be seen is watched for a while."""
+    require_no_living_holder_here(places, lease)
+    if is_alive(lease.holder) is not None:
+        return
+    announce(
+        f"The run's lease is held by a process on {lease.holder.host}: waiting up to {SILENCE_SECONDS:.0f} s "
+        "for a new heartbeat."
+    )
+    if _heart_beats(places, lease.fence):
+        raise _busy(places, lease)
+
+
+def require_no_living_holder_here(places: RunPlaces, lease: Lease) -> None:
+    """Raise `RunBusyError` if the holder of the lease is seen to live; nothing is waited for."""
+    # What an earlier attempt of this very flow held is over.
+    if lease.holder != this_process() and is_alive(lease.holder):
+        raise _busy(places, lease)
+
+
+def _busy(places: RunPlaces, lease: Lease) -> RunBusyError:
+    stopped = describe_stopped(places.store, places.manifest.run, lease)
+    if stopped is not None:
+        # An event too: nobody may be looking at this process.
+        send(NO_PROGRESS, run_address(places.store, places.manifest.run), stopped, run=places.manifest.run)
+        return RunBusyError(stopped)
+    doing = "trained" if lease.work == "train" else "evaluated"
+    return RunBusyError(
+        f"Run {places.manifest.run!r} is being {doing} by process {lease.holder.pid} on {lease.holder.host}. "
+        "Wait until it ends, or stop it with SIGTERM: it saves a checkpoint and exits. Then run this command again."
+    )
+
+
+def settle_segment(
+    config: RunConfig,
+    places: RunPlaces,
+    lease: Lease,
+    promote: Promote = promote_checkpoint,
+    judge: Judge | None = None,
+) -> SegmentRecord:
+    """End a segment whose supervisor is gone or has seen the ranks end: promote what it left, record how it ended.
+
+    `judge` is that of a supervisor, which may have looked at some of its checkpoints before.
+    """
+    run, fence = places.manifest.run, lease.fence
+    ended = next((r for r in places.manifest.load_head().state.segments if r.fence == fence), None)
+    if ended is not None:  # by an earlier attempt, after which the store did not answer any more
+        _put_away(places, lease)
+        return ended
+    said = _wait_for_ranks(config, places, lease)
+    promote_newest(config, places, fence, judge or Judge(config.retry), promote)
+    outcome = find_outcome(places.store, run, fence)
+    state = places.manifest.load_head().state
+    resume_step = state.promoted.step if state.promoted else 0
+    seen = _last_seen(places, state.lease or lease)
+    last_step = max(seen.step, resume_step, outcome.last_step if outcome else 0)
+    # Where it began may have moved back since it took the lease.
+    record = _describe_segment(state.lease or lease, outcome, last_step, resume_step, seen, said)
+    places.manifest.commit(f"segment {fence} ended: {record.outcome}", end_segment(record))
+    tell_segment_end(run_address(places.store, run), run, record, is_hung=outcome is not None and outcome.is_hung)
+    _put_away(places, lease)
+    return record
+
+
+def settle_evaluation(config: RunConfig, places: RunPlaces, lease: Lease) -> None:
+    """End an evaluation whose supervisor is gone, or has seen the ranks end: it is made again if there is no result."""
+    _wait_for_ranks(config, places, lease)
+    held = places.manifest.load_head().state.lease
+    if held is not None and held.fence == lease.fence:
+        places.manifest.commit("evaluation ended", end_evaluation(lease.fence))
+    _put_away(places, lease)
+
+
+def _wait_for_ranks(config: RunConfig, places: RunPlaces, lease: Lease) -> str | None:
+    """Those whose launcher was killed may be saving right now. On another machine there is nothing to wait for.
+
+    A cluster's job is ended wherever this runs. Returns what the cluster, or torchrun here, says of how they ended.
+    """
+    if lease.job is not None:
+        return _end_job(config, places, lease, lease.job)
+    if not is_visible(lease.holder):
+        return None
+    folder = find_folder(places, lease)
+    if why_not_own(folder, places.scratch) and not _is_specified_for(places, folder, lease.fence):
+        return None
+    if wait_for_orphans(folder / SPECIFICATION_NAME, config.segment.grace_seconds):
+        announce("Ranks of a process before were still running: waited until they saved a checkpoint and exited.")
+    return describe_killed_ranks(folder / LOG_NAME)
+
+
+def _end_job(config: RunConfig, places: RunPlaces, lease: Lease, job: JobRecord) -> str | None:
+    """Where the cluster cannot be asked, its nodes find in the store that the lease is not theirs any more."""
+    try:
+        return end_job(job, places.store, config.run, lease, config.segment.grace_seconds)
+    except ConfigurationError as error:
+        warn(
+            f"The {job.kind} job {job.name} of segment {lease.fence} may still run, and cannot be ended from here; it "
+            f"can promote no checkpoint any more, and its nodes leave when they next look at the run. {error}"
+        )
+        return None
+
+
+def _put_away(places: RunPlaces, lease: Lease) -> None:
+    """Keep what the ranks printed in the store, and remove their folder from local disk, if it is one of ours."""
+    folder = find_folder(places, lease)
+    reason = why_not_own(folder, places.scratch)
+    if reason is None:
+        _put_folder_away(places, folder, lease.fence)
+    elif os.path.lexists(folder):
+        warn(
+            f"The run's manifest names the folder {folder} for what segment {lease.fence} left on this machine. It is "
+            f"left as it is: {reason}. If scratch was another one then, and nobody needs it, remove it."
+        )
+
+
+def _is_specified_for(places: RunPlaces, folder: Path, fence: int) -> bool:
+    """Whether what ranks are told in this folder is of this segment: so it is where scratch was another one."""
+    try:
+        told = json.loads((folder / SPECIFICATION_NAME).read_bytes())
+        return (told["store"], told["run"], told["fence"]) == (places.store.address, places.manifest.run, fence)
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def _put_folder_away(places: RunPlaces, folder: Path, fence: int) -> None:
+    log = folder / LOG_NAME
+    if log.is_file():
+        write_log(places.store, places.manifest.run, fence, log, most_bytes=None)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _put_away_forgotten(places: RunPlaces) -> None:
+    """Put away the folders here of segments that were settled by whoever died then, or on another machine.
+
+    Not what somebody works on or wrote to within the hour, nor what a run of the same name in another store has here.
+    """
+    for folder in sorted(places.scratch.glob("*")):
+        of_segment = FOLDER_NAME.fullmatch(folder.name)
+        is_own = of_segment is not None and why_not_own(folder, places.scratch) is None
+        if of_segment is not None and is_own and folder.is_dir() and _is_forgotten(places, folder):
+            _put_folder_away(places, folder, int(of_segment[1]))
+
+
+def _is_forgotten(places: RunPlaces, folder: Path) -> bool:
+    specification = folder / SPECIFICATION_NAME
+    try:
+        written_at = max(path.stat().st_mtime for path in (folder, *folder.iterdir()))
+    except FileNotFoundError:
+        return False  # somebody writes there, or puts it away right now
+    if time.time() - written_at < FORGOTTEN_SECONDS or find_orphans(specification):
+        return False
+    try:
+        is_ours: bool = json.loads(specification.read_bytes())["store"] == places.store.address
+    except FileNotFoundError:
+        return True  # its ranks were never launched
+    except (ValueError, KeyError):
+        return False
+    return is_ours
+
+
+def _describe_segment(
+    lease: Lease,
+    outcome: OutcomeRecord | None,
+    last_step: int,
+    resume_step: int,
+    seen: Heartbeat,
+    said: str | None,
+) -> SegmentRecord:
+    return SegmentRecord(
+        fence=lease.fence,
+        outcome=outcome.outcome if outcome else "lost",
+        cause=_describe_cause(outcome, said),
+        first_step=lease.first_step,
+        last_step=last_step,
+        world_size=outcome.world_size if outcome else lease.world_size,
+        started_at=lease.taken_at,
+        seconds=outcome.seconds if outcome else _seconds_alive(seen),
+        steps_lost=max(0, last_step - resume_step),
+        is_final=outcome.is_final if outcome else False,
+        phases=outcome.phases if outcome else seen.phases,
+        saves=outcome.saves if outcome else None,
+        throughput=outcome.throughput if outcome else None,
+        divergence=outcome.divergence if outcome else None,
+        planned_steps=lease.planned_steps,
+        is_abandoned=outcome.is_abandoned if outcome else False,
+        patience=outcome.patience if outcome else None,
+    )
+
+
+def _describe_cause(outcome: OutcomeRecord | None, said: str | None) -> str:
+    """The ranks' words; of what they did not choose also those of the cluster or torchrun, which know why."""
+    cause = outcome.cause if outcome else LOST
+    is_theirs = outcome is not None and outcome.outcome in ("completed", "budget", "diverged")
+    return cause if said is None or is_theirs else f"{cause.removesuffix('.')}. {said}"
+
+
+def _seconds_alive(seen: Heartbeat) -> float:
+    """As long as somebody heard of it; where no report says more, until the next beat was due."""
+    num_beats = seen.beat - 1 if seen.phases else seen.beat
+    return max(num_beats * HEARTBEAT_SECONDS, sum(seen.phases.values()))
+
+
+def _last_seen(places: RunPlaces, lease: Lease) -> Heartbeat:
+    """What somebody heard of last: by the heartbeat, or by the ranks' own reports if this is their machine."""
+    seen = find_heartbeat(places.store, places.manifest.run, lease.fence) or Heartbeat(beat=0, step=0, written_at=0)
+    steps, phases = [lease.first_step, seen.step], seen.phases
+    progress = find_folder(places, lease) / "progress.jsonl"
+    if progress.is_file():
+        for line in progress.read_text(encoding="utf-8").splitlines():
+            try:
+                report = Report.model_validate_json(line)
+            except ValidationError:
+                continue  # the line that the kill cut off
+            steps.append(report.step)
+            phases = report.phases
+    return seen.model_copy(update={"step": max(steps), "phases": phases})
+
+
+def _heart_beats(places: RunPlaces, fence: int) -> bool:
+    """Whether the heartbeat changes within the time after which silence means death."""
+    first = find_heartbeat(places.store, places.manifest.run, fence)
+    deadline = time.monotonic() + SILENCE_SECONDS
+    while time.monotonic() < deadline:
+        time.sleep(WATCH_SECONDS)  # a life on another machine shows itself only over time
+        if find_heartbeat(places.store, places.manifest.run, fence) != first:
+            return True
+    return False

@@ -1,0 +1,26 @@
+"""What the page of a run says of its data though no rule is broken: what the preparation said.
+
+Invariant: the page is made without it too, where that cannot be read.
+"""
+
+from storage.datasets import DatasetManifest
+from storage.errors import CorruptObjectError, ObjectMissingError, ObjectUnreadableError
+from storage.objects.store import Store
+from storage.runs.run_state import RunState
+from tasks.config.changes import read_stored
+from tasks.configuration.run import DataConfig
+from tasks.console.announce import warn
+from tasks.data.contract.result import CONTRACT_FILE, find_contract_result
+from tasks.data.remarks.said import remarks_on
+
+
+def remarks_of(store: Store, state: RunState, dataset: DatasetManifest) -> list[str]:
+    """A sentence each. Raises `StoreError` where the store does not answer."""
+    if dataset.contract is None:
+        return []
+    try:
+        contract = find_contract_result(store, dataset)
+    except (CorruptObjectError, ObjectMissingError, ObjectUnreadableError) as error:
+        warn(f"The report has no remarks on the data: their {CONTRACT_FILE} cannot be read. {error}")
+        return []
+    return remarks_on(dataset, contract, DataConfig.model_validate(read_stored(state.config)["data"]))

@@ -1,0 +1,204 @@
+"""The status of a run: from its manifest, and from the heartbeat of who trains it on a machine that is not this one.
+
+Invariant: reads only; a status never changes a run, and needs neither the user's data nor a Prefect server.
+"""
+
+import time
+from typing import Any
+
+from storage.objects.addresses import run_address
+from storage.objects.store import Store
+from storage.runs.holders import is_alive
+from storage.runs.manifest import Generation, Manifest
+from storage.runs.run_state import CheckpointRecord, Lease, RunState, SegmentRecord, Throughput, ValidationFigures
+from storage.runs.segments import find_heartbeat
+from tasks.reporting.best import describe_best, describe_overfitting
+from tasks.reporting.changes import describe_change
+from tasks.reporting.goodput import sum_up_time
+from tasks.reporting.quarantined import describe_set_aside, describe_setback
+from tasks.reporting.rollbacks import describe_rollbacks
+from tasks.supervision.standing_still import SILENCE_SECONDS, describe_stopped
+from tasks.text import duration, moment
+
+
+def read_status(store: Store, run: str) -> dict[str, Any]:
+    """The run's status, JSON-able. Raises `RunMissingError`."""
+    return describe_status(store, Manifest(store, run).load_head())
+
+
+def describe_status(store: Store, head: Generation) -> dict[str, Any]:
+    """The status of a run whose newest generation is `head`, JSON-able."""
+    state, run = head.state, head.state.run
+    life = _read_life(store, state, state.lease) if state.lease is not None else None
+    return {
+        "run": run,
+        "address": run_address(store, run),
+        "state": life["state"] if life else describe_state(state),
+        "holder": life,
+        "step": state.promoted.step if state.promoted else 0,
+        "steps_total": state.steps_total,
+        "by_rows": state.by_rows.model_dump(mode="json") if state.by_rows else None,
+        "ended_early": state.segments[-1].cause if state.ended_early else None,
+        "live_step": _find_live_step(state, life),
+        "live": _find_live_figures(state, life),
+        "promoted": _describe_checkpoint(store, state.promoted) if state.promoted else None,
+        "kept": [_describe_checkpoint(store, record) for record in state.kept],
+        "set_aside": [
+            {**record.model_dump(mode="json"), "description": words}
+            for record, words in zip(state.set_aside, describe_set_aside(state), strict=True)
+        ],
+        "setback": describe_setback(state) if state.lease is None else None,
+        "segments": [_describe_segment(record) for record in state.segments],
+        "rollbacks": [
+            {**record.model_dump(mode="json"), "description": words}
+            for record, words in zip(state.rollbacks, describe_rollbacks(state.rollbacks), strict=True)
+        ],
+        "changes": [
+            {**record.model_dump(mode="json"), "description": describe_change(record)} for record in state.changes
+        ],
+        "refused": [record.model_dump(mode="json") for record in state.refused],
+        "steps_lost_total": state.steps_lost,
+        "time": _describe_time(state),
+        "dataset_digest": state.dataset_digest,
+        "metrics": state.headline.metrics if state.headline else None,
+        "metrics_step": state.headline.step if state.headline else None,
+        "last_metrics": state.metrics,
+        "best": describe_best(state),
+        "overfitting": describe_overfitting(state),
+        "generation": head.generation,
+        "last_sign_of_life_at": max(head.written_at, life["last_sign_of_life_at"] if life else 0.0),
+    }
+
+
+def describe_state(state: RunState) -> str:
+    """One word for a run that nobody trains: completed, trained (not yet tested), refused, or how it ended last.
+
+    For one whose lease is held: running, or lost where it is seen that the holder is dead.
+    """
+    if state.lease is not None:
+        return "lost" if is_alive(state.lease.holder) is False else "running"
+    if state.is_complete:
+        return "completed"
+    if state.is_trained:
+        return "trained"
+    if not state.segments:
+        return "created"
+    if state.is_refused:
+        return "refused"
+    outcome = state.segments[-1].outcome
+    # The last segment came to the end, but the run did not: more steps were asked for, or a checkpoint was damaged.
+    return "stopped" if outcome == "completed" else outcome
+
+
+def _read_life(store: Store, state: RunState, lease: Lease) -> dict[str, Any]:
+    """What is known of the process that holds the lease: running, lost, or `silent` by the time of its heartbeat.
+
+    On another machine no process can be seen. Silence is counted by two clocks, that machine's and this one's. On this
+    one a process that lives is silent if it was stopped, which `stopped` describes.
+    """
+    holder, heartbeat = lease.holder, find_heartbeat(store, state.run, lease.fence)
+    # Without a heartbeat, the lease alone was a sign of life.
+    seen_at = heartbeat.written_at if heartbeat is not None else lease.taken_at
+    silent_seconds = max(0.0, time.time() - seen_at)
+    word, is_here = describe_state(state), is_alive(holder) is not None
+    stopped = describe_stopped(store, state.run, lease)
+    if stopped or (not is_here and silent_seconds > SILENCE_SECONDS):
+        word = "silent"
+    return {
+        "state": word,
+        "host": holder.host,
+        "pid": holder.pid,
+        "is_on_this_machine": is_here,
+        "work": lease.work,
+        "step": heartbeat.step if heartbeat is not None else lease.first_step,
+        "loss": heartbeat.loss if heartbeat is not None else None,
+        "samples_per_second": heartbeat.samples_per_second if heartbeat is not None else None,
+        "validation": heartbeat.validation.model_dump(mode="json")
+        if heartbeat is not None and heartbeat.validation is not None
+        else None,
+        "last_sign_of_life_at": seen_at,
+        "silent_seconds": silent_seconds,
+        "stopped": stopped,
+    }
+
+
+def describe_silence(store: Store, state: RunState, lease: Lease) -> str | None:
+    """Why a holder that cannot be seen from this machine is most likely gone; None while it gives signs of life."""
+    life = _read_life(store, state, lease)
+    return describe_holder(life) if life["state"] == "silent" and not life["is_on_this_machine"] else None
+
+
+def _find_live_step(state: RunState, life: dict[str, Any] | None) -> int | None:
+    """What the ranks of a segment under way last reported; `holder.silent_seconds` is how old that is."""
+    if life is None or life["work"] != "train" or life["state"] == "lost":
+        return None
+    reported: int = life["step"]
+    return max(reported, state.promoted.step if state.promoted else 0)  # a promotion may be newer than the heartbeat
+
+
+def _find_live_figures(state: RunState, life: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Loss, speed, time left and last validation of a segment under way, as its ranks last reported them."""
+    step = _find_live_step(state, life)
+    if life is None or step is None:
+        return None
+    speed, train = life["samples_per_second"], state.config.get("train")
+    batch_size = train.get("batch_size") if isinstance(train, dict) else None
+    left = (state.steps_total - step) * batch_size / speed if speed and isinstance(batch_size, int) else None
+    figures = {name: life[name] for name in ("loss", "samples_per_second", "validation")}
+    return figures | {"seconds_left": None if left is None else round(left, 1)}
+
+
+def describe_live(live: dict[str, Any]) -> list[str]:
+    """'loss 0.4321', '2,400 samples/s', '3 min left', and the last validation: what is known of them."""
+    words = [] if live["loss"] is None else [f"loss {live['loss']:.4f}"]
+    words += [] if live["samples_per_second"] is None else [f"{live['samples_per_second']:,.0f} samples/s"]
+    words += [] if live["seconds_left"] is None else [f"{duration(live['seconds_left'])} left"]
+    found = live["validation"]
+    return words + ([] if found is None else [ValidationFigures.model_validate(found).describe()])
+
+
+def describe_work(status: dict[str, Any]) -> str | None:
+    """What is being done on the run right now: 'in training: step 1,240'; None if nobody is known to do anything."""
+    if status["state"] != "running":
+        return None
+    if status["live_step"] is None:
+        return "in evaluation on the test split"
+    return f"in training: step {status['live_step']:,}"
+
+
+def describe_holder(life: dict[str, Any]) -> str:
+    """A sentence about a holder that cannot be seen from this machine."""
+    who = f"process {life['pid']} on {life['host']}"
+    silence = duration(life["silent_seconds"])
+    if life["state"] != "silent":
+        return f"Held by {who}; its last heartbeat is {silence} old."
+    return (
+        f"No heartbeat from {who} for {silence}: the last one was on {moment(life['last_sign_of_life_at'])}, by its "
+        f"machine's clock, at step {life['step']:,}. If the process is gone, `holdfast run` takes the run over: it "
+        f"first waits up to {SILENCE_SECONDS:.0f} s for a new heartbeat."
+    )
+
+
+def _describe_segment(record: SegmentRecord) -> dict[str, Any]:
+    """What it measured stands beside what it did; None of one that measured nothing."""
+    unknown = dict.fromkeys(Throughput.model_fields)
+    measured = record.throughput.model_dump() if record.throughput else unknown
+    return {"state": "ended", **record.model_dump(mode="json", exclude={"phases", "throughput"}), **measured}
+
+
+def _describe_time(state: RunState) -> dict[str, Any] | None:
+    time = sum_up_time(state)
+    return None if time is None else {"goodput": time.goodput, "seconds": time.parts}
+
+
+def _describe_checkpoint(store: Store, record: CheckpointRecord) -> dict[str, Any]:
+    return {
+        "step": record.step,
+        "path": f"{store.address}/{record.path}",
+        "digest": record.digest,
+        "weights_sha256": record.weights_sha256,
+        "num_bytes": record.num_bytes,
+        "metric": record.metric,
+        "not_finite": record.not_finite.model_dump(mode="json") if record.not_finite else None,
+        "promoted_at": record.promoted_at,
+    }

@@ -1,0 +1,203 @@
+"""The tables about a run: its segments, checkpoints, rollbacks, scores and data.
+
+Invariant: pure functions of the records, for a page and for a terminal alike.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from storage.datasets import CategoricalColumn, NumericColumn, SplitRecord
+from storage.runs.rollbacks.positions import standing
+from storage.runs.run_records import SetAsideRecord
+from storage.runs.run_state import CheckpointRecord, RollbackRecord, SegmentRecord
+from tasks.console.tables import Cell, Kind, Table
+from tasks.text import NOTHING, duration, moment, outcome_words, plain, share, shortened, size
+
+MAX_CONFUSIONS = 8
+MAX_CAUSE_CHARACTERS = 600
+MAX_NAME_CHARACTERS = 60
+VERDICTS = {"damaged": "damaged", "unreadable": "cannot be read, passed over"}
+
+
+def segments_table(segments: Sequence[SegmentRecord]) -> Table:
+    """Oldest first."""
+    columns: list[tuple[str, Kind]] = [
+        ("#", "number"), ("Segment", "number"), ("Outcome", "outcome"), ("Meaning", "text"), ("Steps", "number"),
+        ("Lost", "number"), ("Ranks", "number"), ("Started", "date"), ("Time", "number"), ("Samples/s", "number"),
+        ("Waiting for data", "number"), ("Cause", "text"),
+    ]  # fmt: skip
+    rows = [
+        [
+            Cell(f"{index:,}"),
+            Cell(f"{segment.fence:,}"),
+            Cell(segment.outcome, key=segment.outcome),
+            Cell(outcome_words(segment)),
+            Cell(f"{segment.first_step:,} → {segment.last_step:,}"),
+            Cell(f"{segment.steps_lost:,}"),
+            Cell(f"{segment.world_size:,}"),
+            Cell(moment(segment.started_at)),
+            Cell(duration(segment.seconds)),
+            Cell(f"{segment.throughput.samples_per_second:,.0f}" if segment.throughput else NOTHING),
+            Cell(f"{segment.throughput.input_wait_fraction:.1%}" if segment.throughput else NOTHING),
+            Cell(shortened(segment.cause, MAX_CAUSE_CHARACTERS) or NOTHING),
+        ]
+        for index, segment in enumerate(segments, start=1)
+    ]
+    return Table(columns, rows, wide=("#", "Meaning", "Started", "Samples/s", "Waiting for data"))
+
+
+def checkpoints_table(kept: Sequence[CheckpointRecord]) -> Table:
+    """Newest first: the first one is the resume point."""
+    columns: list[tuple[str, Kind]] = [
+        ("Step", "number"), ("Path in the store", "text"), ("Size", "number"), ("Promoted", "date"),
+        ("Digest", "code"), ("Weights SHA-256", "code"),
+    ]  # fmt: skip
+    rows = [
+        [
+            Cell(f"{record.step:,}"),
+            Cell(plain(record.path)),
+            Cell(size(record.num_bytes)),
+            Cell(moment(record.promoted_at)),
+            Cell(plain(record.digest)),
+            Cell(plain(record.weights_sha256)),
+        ]
+        for record in kept
+    ]
+    return Table(columns, rows)
+
+
+def rollbacks_table(rollbacks: Sequence[RollbackRecord]) -> Table:
+    """Oldest first."""
+    columns: list[tuple[str, Kind]] = [
+        ("From", "number"), ("Cause", "text"), ("Back to", "number"), ("Left out", "number"),
+        ("Learning rate", "number"), ("Stands", "text"), ("When", "date"),
+    ]  # fmt: skip
+    kept = standing(rollbacks)
+    rows = [
+        [
+            Cell(f"step {record.diverged_step:,}"),
+            Cell(shortened(record.cause, MAX_CAUSE_CHARACTERS)),
+            Cell(f"step {record.resume_step:,}"),
+            Cell(f"{record.num_skipped:,} samples"),
+            Cell(f"\N{MULTIPLICATION SIGN} {record.learning_rate_factor:g}"),
+            Cell("yes" if record in kept else "replaced by a later one"),
+            Cell(moment(record.rolled_back_at)),
+        ]
+        for record in rollbacks
+    ]
+    return Table(columns, rows)
+
+
+def set_aside_table(records: Sequence[SetAsideRecord]) -> Table:
+    """Checkpoints that were taken out of use, and why."""
+    columns: list[tuple[str, Kind]] = [("Step", "number"), ("Path in the store", "text"), ("Reason", "text")]
+    columns.append(("Set aside", "date"))
+    rows = [
+        [
+            Cell(f"{record.step:,}"),
+            Cell(plain(record.path)),
+            Cell(shortened(f"{VERDICTS[record.verdict]}: {record.reason}", MAX_CAUSE_CHARACTERS)),
+            Cell(moment(record.set_aside_at)),
+        ]
+        for record in records
+    ]
+    return Table(columns, rows)
+
+
+def classes_table(evaluation: Mapping[str, Any] | None) -> Table:
+    """Scores per class on the test split."""
+    columns: list[tuple[str, Kind]] = [
+        ("Class", "text"), ("Precision", "bar"), ("Recall", "bar"), ("F1", "bar"), ("Support", "number"),
+    ]  # fmt: skip
+    entries = evaluation["per_class"] if evaluation else []
+    rows = [
+        [
+            Cell(shortened(entry["class"], MAX_NAME_CHARACTERS)),
+            *(_score(entry[name]) for name in ("precision", "recall", "f1")),
+            Cell(f"{entry['support']:,}"),
+        ]
+        for entry in entries
+    ]
+    return Table(columns, rows)
+
+
+def describe_macro_f1(evaluation: Mapping[str, Any] | None) -> str:
+    """What macro-F1 is the mean of, for the reader of `classes_table`; '' before an evaluation."""
+    scores = [entry["f1"] for entry in evaluation["per_class"]] if evaluation else []
+    num_defined = sum(value is not None for value in scores)
+    if num_defined == len(scores):
+        return f"Macro-F1 is the mean of F1 over all {num_defined:,} classes." if scores else ""
+    return (
+        f"Macro-F1 is the mean of F1 over {num_defined:,} of {len(scores):,} classes: the others have no sample here "
+        "and are never predicted. A dash is a score that is not defined."
+    )
+
+
+def confusions_table(evaluation: Mapping[str, Any] | None) -> Table:
+    """The most frequent errors."""
+    columns: list[tuple[str, Kind]] = [("True → predicted", "text"), ("Samples", "number"), ("Of class", "bar")]
+    if evaluation is None:
+        return Table(columns, [])
+    names, matrix = [shortened(name, MAX_NAME_CHARACTERS) for name in evaluation["classes"]], evaluation["confusion"]
+    errors = [
+        (count, true, predicted)
+        for true, row in enumerate(matrix)
+        for predicted, count in enumerate(row)
+        if count and true != predicted
+    ]
+    errors.sort(key=lambda error: (-error[0], error[1:]))
+    rows = [
+        [Cell(f"{names[true]} → {names[predicted]}"), Cell(f"{count:,}"), _share(count / sum(matrix[true]))]
+        for count, true, predicted in errors[:MAX_CONFUSIONS]
+    ]
+    return Table(columns, rows)
+
+
+def splits_table(splits: Mapping[str, SplitRecord]) -> Table:
+    """What each split holds."""
+    columns: list[tuple[str, Kind]] = [
+        ("Split", "text"), ("Rows", "number"), ("Tokens", "number"), ("Tokens per row", "number"), ("Shards", "number"),
+        ("Size", "number"),
+    ]  # fmt: skip
+    rows = [
+        [
+            Cell(name),
+            Cell(f"{split.num_rows:,}"),
+            Cell(f"{split.num_tokens:,}"),
+            Cell(f"{split.num_tokens / split.num_rows:,.1f}" if split.num_rows else NOTHING),
+            Cell(f"{len(split.shards):,}"),
+            Cell(size(sum(shard.num_bytes for shard in split.shards))),
+        ]
+        for name, split in splits.items()
+    ]
+    return Table(columns, rows)
+
+
+def columns_table(numeric: Sequence[NumericColumn], categorical: Sequence[CategoricalColumn]) -> Table:
+    """The metadata columns and how much of each is missing in the training split."""
+    columns: list[tuple[str, Kind]] = [("Metadata column", "text"), ("Content", "text"), ("Missing", "bar")]
+    rows = [
+        [
+            Cell(plain(column.name)),
+            Cell(f"numeric, mean {column.mean:.4g} ± {column.standard_deviation:.4g}, median {column.median:.4g}"),
+            _share(column.missing_share),
+        ]
+        for column in numeric
+    ]
+    rows += [
+        [
+            Cell(plain(column.name)),
+            Cell(f"categorical, {len(column.vocabulary):,} values"),
+            _share(column.missing_share),
+        ]
+        for column in categorical
+    ]
+    return Table(columns, rows)
+
+
+def _score(value: float | None) -> Cell:
+    return Cell(NOTHING) if value is None else Cell(f"{value:.3f}", value)
+
+
+def _share(fraction: float) -> Cell:
+    return Cell(share(fraction), fraction)

@@ -1,0 +1,60 @@
+"""The report of a run as it stands, written beside it into the store.
+
+Invariant: the page is made from the manifest, the data set, the promoted checkpoint, and the evaluation and calibration
+of the one that an export takes alone, so it can be made again at any time.
+"""
+
+import json
+from typing import Any
+
+from storage.checkpoints.checkpoints import STATE_NAME
+from storage.checkpoints.history import read_whole_history
+from storage.checkpoints.results import find_calibration, find_evaluation
+from storage.datasets import DatasetManifest
+from storage.errors import CorruptObjectError, ObjectUnreadableError
+from storage.objects.addresses import RUNS_FOLDER
+from storage.objects.store import Store
+from storage.runs.run_state import RunState
+from tasks.console.announce import warn
+
+NO_HISTORY: dict[str, Any] = {"loss": [], "validation": []}
+
+
+def report_address(store: Store, run: str) -> str:
+    """Where a run's report is."""
+    return f"{store.address}/{_key(run)}"
+
+
+def write_report(store: Store, state: RunState, dataset: DatasetManifest) -> None:
+    """Write the page, or replace it. Raises `StoreError`."""
+    store.write(_key(state.run), make_report(store, state, dataset).encode())
+
+
+def make_report(store: Store, state: RunState, dataset: DatasetManifest) -> str:
+    """The page as HTML."""
+    # Matplotlib takes more than a second to load: a run need not wait for that, nor for DuckDB, before it begins.
+    from tasks.reporting.data_remarks import remarks_of
+    from tasks.reporting.run_page import render_report
+
+    tested = state.headline
+    record = next((kept for kept in state.kept if tested is not None and kept.path == tested.path), state.promoted)
+    evaluation, calibration = find_evaluation(store, record), find_calibration(store, record)
+    remarks = remarks_of(store, state, dataset)
+    return render_report(state, read_history(store, state), evaluation, dataset, calibration, remarks)
+
+
+def read_history(store: Store, state: RunState) -> dict[str, Any]:
+    """Loss curve and validations up to the resume point; of them what can be read, and a warning if that is not all."""
+    if state.promoted is None:
+        return NO_HISTORY
+    stated = json.loads(store.read(f"{state.promoted.path}/{STATE_NAME}"))
+    try:
+        return read_whole_history(store, stated)
+    except (CorruptObjectError, ObjectUnreadableError) as error:
+        warn(f"The report's curves lack their first steps: {error} Training and its result do not depend on them.")
+        recent: dict[str, Any] = stated["history"]
+        return recent
+
+
+def _key(run: str) -> str:
+    return f"{RUNS_FOLDER}/{run}/report.html"

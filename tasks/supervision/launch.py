@@ -1,0 +1,124 @@
+"""What ranks are launched with: the run's lease, and a specification of their work in a folder of their own.
+
+Invariant: whoever launches ranks holds the lease, and the lease says where their folder is, so whoever finds it later
+finds them too.
+"""
+
+from pathlib import Path
+from typing import Literal
+
+from storage.runs.holders import this_process
+from storage.runs.manifest import Generation
+from storage.runs.retention import find_best
+from storage.runs.rollbacks.quarantine import has_lost_all
+from storage.runs.run_state import CheckpointRecord, Lease, RunState
+from storage.runs.transitions import take_lease
+from tasks.cluster.job import Job
+from tasks.cluster.launchers import find_kept_job, make_job, name_job, require_acceptable_job
+from tasks.cluster.orders import JobOrder
+from tasks.config.changes import as_begun
+from tasks.configuration.run import RunConfig
+from tasks.run_paths import RunPlaces, open_places
+from training.spec import ResumePoint, SegmentSpec, StartPoint
+
+Work = Literal["train", "evaluate"]
+
+
+def hold_lease(config: RunConfig, places: RunPlaces, work: Work) -> Generation:
+    """Take the run's lease for this process. Raises `RunBusyError` if somebody else was quicker.
+
+    One that this process has already was granted to an earlier call whose answer was lost: before ranks are launched,
+    `recover` has settled whatever else there was.
+    """
+    head = places.manifest.load_head()
+    if head.state.lease is not None and head.state.lease.holder == this_process():
+        return head
+    last = head.state.segments[-1:] if work == "train" else []
+    kept = find_kept_job(config.cluster, config.train, places.store, config.run, last[0].fence) if last else None
+    change = take_lease(
+        this_process(),
+        config.num_ranks,
+        work,
+        lambda fence: _new_folder(places, work, fence),
+        lambda fence: kept or name_job(config.cluster, places.store, config.run, fence),
+    )
+    return places.manifest.commit("segment began" if work == "train" else "evaluation began", change)
+
+
+def find_folder(places: RunPlaces, lease: Lease) -> Path:
+    """The folder of a lease's ranks on their machine."""
+    return Path(lease.scratch) if lease.scratch is not None else places.segment_scratch(lease.fence)
+
+
+def make_specification(config: RunConfig, places: RunPlaces, state: RunState) -> SegmentSpec:
+    """What the ranks of the lease are told: the configuration, and the promoted checkpoint to start from."""
+    lease = state.lease
+    assert lease is not None
+    config = as_begun(config, state)
+    point, best = state.promoted, find_best(state) if lease.work == "evaluate" else None
+    assert point is not None or not has_lost_all(state), "required before: no run begins anew by itself"
+    return SegmentSpec(
+        work=lease.work,
+        run=config.run,
+        store=places.store.address,
+        cache=str(places.cache) if places.cache else None,
+        scratch=str(find_folder(places, lease)),
+        fence=lease.fence,
+        dataset_digest=state.dataset_digest,
+        dataset_sha256=state.dataset_sha256,
+        resume=_resume_point(point),
+        best=_resume_point(best) if best != point else None,
+        start=None if state.start is None else StartPoint(path=state.start.path, digest=state.start.digest),
+        model=config.model,
+        train=config.train,
+        validation=config.validation,
+        checkpoint=config.checkpoint,
+        divergence=config.divergence,
+        rollbacks=state.rollbacks,
+        budget_seconds=config.segment.seconds if lease.work == "train" else None,
+        store_seconds=config.retry.store_seconds,
+    )
+
+
+def _resume_point(record: CheckpointRecord | None) -> ResumePoint | None:
+    return None if record is None else ResumePoint(path=record.path, digest=record.digest, step=record.step)
+
+
+def launch_job(config: RunConfig, places: RunPlaces, state: RunState) -> Job:
+    """The ranks of the lease, to be launched as a context manager, or found if they run already."""
+    assert state.lease is not None
+    return make_job(state.lease.job, _order(config, places, make_specification(config, places, state)), places.store)
+
+
+def require_launchable(config: RunConfig) -> None:
+    """Raise `ConfigurationError` if the cluster would refuse the ranks: better before the data are prepared than after.
+
+    Raises `ClusterUnavailableError` too. A run that needs no ranks any more needs no cluster.
+    """
+    if config.cluster.kind == "local":
+        return
+    head = open_places(config).manifest.find_head()
+    is_over = head is not None and head.state.is_complete and _steps_of(config, head.state) == head.state.steps_total
+    if not is_over:
+        require_acceptable_job(config.cluster, config.train, config.segment.grace_seconds)
+
+
+def _steps_of(config: RunConfig, state: RunState) -> int:
+    return as_begun(config, state).train.num_steps
+
+
+def _order(config: RunConfig, places: RunPlaces, spec: SegmentSpec) -> JobOrder:
+    private_folder = None if places.private_folder is None else str(places.private_folder)
+    return JobOrder(
+        segment=spec,
+        cluster=config.cluster,
+        grace_seconds=config.segment.grace_seconds,
+        private_folder=private_folder,
+        # A pod that fails ends its JobSet, and an evaluation is short.
+        keep_seconds=config.cluster.keep_seconds if config.cluster.kind == "slurm" and spec.work == "train" else 0,
+    )
+
+
+def _new_folder(places: RunPlaces, work: Work, fence: int) -> Path:
+    # Who follows a run's segments takes folders with a number for a name for theirs.
+    return places.segment_scratch(fence) if work == "train" else places.scratch / f"evaluation-{fence:08d}"

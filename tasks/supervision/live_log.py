@@ -1,0 +1,39 @@
+"""The log of ranks on this machine, in the store while they work; nodes of a cluster pass theirs on by themselves.
+
+Invariant: it goes there in a thread of its own, which nobody waits for while ranks train; a store that fails costs a
+log its punctuality. When the block is left the newest part of the log is in the store, or a warning was given.
+"""
+
+from storage.errors import StoreError
+from storage.logs import LOG_NAME, write_log
+from storage.runs.run_state import Lease
+from tasks.background import Companion
+from tasks.console.announce import warn
+from tasks.run_paths import RunPlaces
+from tasks.supervision.launch import find_folder
+
+LOG_SECONDS = 5.0
+
+
+class LiveLog(Companion):
+    """A context manager around the ranks of a lease. Where they print elsewhere, it finds no file and does nothing."""
+
+    def __init__(self, places: RunPlaces, lease: Lease) -> None:
+        super().__init__("live-log")
+        self._places, self._fence = places, lease.fence
+        self._file = find_folder(places, lease) / LOG_NAME
+        self._num_bytes = 0
+
+    def _accompany(self) -> None:
+        is_over = False
+        while not is_over:
+            is_over = self._is_over.wait(LOG_SECONDS)  # and once more at last: ranks say why they end
+            try:
+                self._pass_on()
+            except (StoreError, OSError) as error:
+                warn(f"What the ranks print could not be put into the store, and is put again: {error}")
+
+    def _pass_on(self) -> None:
+        size = self._file.stat().st_size if self._file.exists() else 0
+        if size != self._num_bytes:
+            self._num_bytes = write_log(self._places.store, self._places.manifest.run, self._fence, self._file)

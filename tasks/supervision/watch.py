@@ -1,0 +1,101 @@
+"""Watching the ranks while they work, whatever it is that they do.
+
+Invariant: what they report is passed on in order; they are asked to leave when somebody asks to stop, and killed when
+they hang.
+"""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+from storage.errors import StoreUnavailableError
+from tasks.cluster.job import Job
+from tasks.cluster.processes import POLL_SECONDS
+from tasks.console.announce import announce, warn
+from tasks.preemption.signals import StopRequest
+from tasks.supervision.hang import HangWatch
+from tasks.supervision.stragglers import Pace
+from training.metrics.reporter import Report
+
+
+def supervise(job: Job, watch: HangWatch, request: StopRequest, on_report: Callable[[Report], None]) -> bool:
+    """Follow launched ranks until the last one has ended; whether they hung and were killed."""
+    told, pace = None, Pace()
+    with _passing_on(request, job):
+        while job.is_running(POLL_SECONDS):
+            new = _hear(job, watch)
+            wait = job.describe_wait()
+            if wait is not None:
+                told = _tell(wait, told)
+                watch.cannot_hear()  # who waits in a queue does not hang
+            if not new and _do_hang(job, watch):
+                job.write_stacks()
+                job.kill()
+                return True
+            for report in new:
+                watch.heard(report)
+                on_report(report)
+            _tell_of_pace(job, pace)
+            _grow(job)
+    for report in _hear(job, watch):  # the last ones, which they wrote while they left
+        on_report(report)
+    return False
+
+
+def _hear(job: Job, watch: HangWatch) -> list[Report]:
+    """New reports. Of ranks elsewhere they come through the store: while that does not answer, nobody seems to hang."""
+    try:
+        return job.read_reports()
+    except StoreUnavailableError:
+        watch.cannot_hear()
+        return []
+
+
+def _do_hang(job: Job, watch: HangWatch) -> bool:
+    if watch.wants_pulses():
+        try:
+            watch.look(job.read_pulses())
+        except StoreUnavailableError:
+            watch.cannot_hear()
+    return watch.is_hung()
+
+
+def _tell_of_pace(job: Job, pace: Pace) -> None:
+    if not pace.is_due():
+        return
+    with suppress(StoreUnavailableError):
+        for remark in pace.look(job.read_pulses()):
+            warn(remark)
+
+
+def _grow(job: Job) -> None:
+    growth = job.describe_growth()
+    if growth is not None:
+        announce(growth)
+        job.stop()
+
+
+def _tell(wait: str, told: str | None) -> str:
+    if wait != told:
+        announce(f"{wait}.")
+    return wait
+
+
+@contextmanager
+def _passing_on(request: StopRequest, job: Job) -> Iterator[None]:
+    """Ask the ranks to leave as soon as somebody asks to stop, whatever the block is at: a promotion takes a while."""
+    is_over = threading.Event()
+
+    def watch() -> None:
+        while not is_over.wait(POLL_SECONDS):
+            if request.is_made:
+                job.stop()
+                return
+
+    watching = threading.Thread(target=watch, name="stop-request", daemon=True)
+    watching.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        watching.join()

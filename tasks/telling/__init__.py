@@ -1,1 +1,0 @@
-"""What a person is told while a flow runs: messages, progress on the terminal, events on Prefect's server."""

@@ -1,0 +1,182 @@
+"""What weakens the promise of one model stands in the manifest, and is told wherever the promise would be."""
+
+from pathlib import Path
+from typing import Any, Literal
+
+from flows.commands.status import render_status
+from storage.objects.local_store import LocalStore
+from storage.runs.manifest import Manifest
+from storage.runs.rollbacks.quarantine import set_aside
+from storage.runs.run_records import ChangeRecord
+from storage.runs.run_state import RunState
+from storage.runs.transitions import reconfigure
+from tasks.configuration.run import DataConfig, RunConfig
+from tasks.promotion.promotion import promote_checkpoint
+from tasks.recovery.settle import settle_segment
+from tasks.reporting.changes import MAX_TOLD, tell_changes
+from tasks.reporting.run_page import judge
+from tasks.reporting.status import read_status
+from tasks.run_paths import RunPlaces
+from tests.helpers.finished_runs import segments_of, state_of
+from tests.helpers.runs import BATCH_SIZE, find_complete_checkpoints, lease_run, make_checkpoint, make_run
+from tests.helpers.terminals import shown
+from training.configuration import TrainConfig
+
+STEPS = 40
+PROMISE = "The model is the one that an uninterrupted run makes"
+TORCH = {"torch": "2.13.0", "device": "cpu AVX2"}
+
+
+class ChangedRun:
+    """A run of 40 steps that goes on, segment for segment, with whatever is given."""
+
+    def __init__(self, folder: Path, sum: Literal["exact", "fast"] = "exact") -> None:
+        self.store = LocalStore(folder / "store")
+        self.folder = folder
+        self.sum = sum
+        self.manifest: Manifest = make_run(self.store, steps=STEPS)
+        self.places = RunPlaces(self.store, self.manifest, folder / "scratch", folder / "data")
+
+    @property
+    def state(self) -> RunState:
+        return self.manifest.load_head().state
+
+    @property
+    def changes(self) -> list[tuple[int, str, str, str]]:
+        return [(record.step, record.what, record.before, record.now) for record in self.state.changes]
+
+    def config(self) -> RunConfig:
+        train = TrainConfig(batch_size=BATCH_SIZE, steps=self.state.steps_total, sum=self.sum)
+        return RunConfig(run="run", data=DataConfig(text="t", label="l", kind="multiclass"), train=train)
+
+    def train(self, *steps: int, ranks: int = 1, versions: dict[str, str] | None = None) -> None:
+        """A segment that has these checkpoints promoted and is then lost."""
+        fence = lease_run(self.manifest, ranks)
+        for step in steps:
+            found = make_checkpoint(self.store, self.folder / "files", step, fence, versions=versions or TORCH)
+            promote_checkpoint(self.config(), self.places, found.path)
+        lease = self.state.lease
+        assert lease is not None
+        settle_segment(self.config(), self.places, lease)
+
+    def plan(self, steps: int) -> None:
+        self.manifest.commit("configuration changed", reconfigure({}, steps))
+
+    def lose_newest(self) -> None:
+        point = self.state.promoted
+        assert point is not None
+        self.manifest.commit("set aside", set_aside(point.step, point.path, "a flipped bit", None))
+
+
+def test_a_run_that_goes_on_as_it_was_begun_has_no_changes(tmp_path: Path) -> None:
+    run = ChangedRun(tmp_path, "fast")
+    run.train(10)
+    run.train(20, 30)
+    assert run.changes == []
+
+
+def test_other_steps_of_the_whole_run_are_recorded_where_they_came_into_force(tmp_path: Path) -> None:
+    run = ChangedRun(tmp_path)
+    run.plan(50)  # nothing was trained yet: this is how the run begins
+    run.train(10, 20)
+    run.plan(60)
+    assert run.changes == []  # no checkpoint was made with it
+    run.train(30, 40)
+    assert run.changes == [(20, "train.steps", "50", "60")]
+
+
+def test_steps_that_were_changed_and_changed_back_leave_no_trace(tmp_path: Path) -> None:
+    run = ChangedRun(tmp_path)
+    run.train(10)
+    run.plan(60)
+    run.train()
+    run.plan(STEPS)
+    run.train(20)
+    assert run.changes == []
+
+
+def test_the_number_of_ranks_is_a_change_with_fast_sums_alone(tmp_path: Path) -> None:
+    for sum_, changes in (("exact", []), ("fast", [(10, "train.ranks", "1", "2"), (20, "train.ranks", "2", "1")])):
+        run = ChangedRun(tmp_path / sum_, sum_)  # type: ignore[arg-type]
+        run.train(10)
+        run.train(20, ranks=2)
+        run.train(30)
+        assert run.changes == changes
+
+
+def test_a_device_or_a_library_is_a_change_where_both_checkpoints_name_it(tmp_path: Path) -> None:
+    run = ChangedRun(tmp_path)
+    run.train(10, versions={**TORCH, "dropped": "1"})
+    run.train(20, versions={"torch": "2.14.0", "device": "NVIDIA H200", "new": "1"})
+    assert run.changes == [(10, "device", "cpu AVX2", "NVIDIA H200"), (10, "torch", "2.13.0", "2.14.0")]
+
+
+def test_what_a_lost_segment_left_is_compared_by_whoever_settles_it(tmp_path: Path) -> None:
+    run = ChangedRun(tmp_path)
+    run.train(10)
+    fence = lease_run(run.manifest)
+    make_checkpoint(run.store, tmp_path / "files", 20, fence, versions={**TORCH, "torch": "2.14.0"})
+    assert len(find_complete_checkpoints(run.store, "run", fence)) == 1
+    lease = run.state.lease
+    assert lease is not None
+    settle_segment(run.config(), run.places, lease)
+    assert run.changes == [(10, "torch", "2.13.0", "2.14.0")]
+
+
+def test_a_change_that_the_run_goes_back_before_is_no_change_any_more(tmp_path: Path) -> None:
+    run = ChangedRun(tmp_path)
+    run.train(10)
+    run.plan(60)
+    run.train(20)
+    assert len(run.changes) == 1
+    run.lose_newest()
+    assert run.changes == []
+    run.lose_newest()
+    run.train(10)  # from step 0 on, with the new number of steps: this is the model of 60 steps
+    assert run.changes == []
+
+
+def test_a_change_stays_while_the_resume_point_is_behind_it(tmp_path: Path) -> None:
+    run = ChangedRun(tmp_path)
+    run.train(10)
+    run.plan(60)
+    run.train(20, 30)
+    run.lose_newest()
+    run.train(30)
+    assert run.changes == [(10, "train.steps", "40", "60")]
+
+
+def changed_state(*changes: ChangeRecord) -> RunState:
+    segments = segments_of([("preempted", "", 500, 0), ("completed", "", 1200, 0)])
+    return state_of("r", 1200, segments, changes=list(changes))
+
+
+def test_the_report_promises_nothing_that_a_change_has_weakened() -> None:
+    steps = ChangeRecord(step=500, what="train.steps", before="1000", now="1200")
+    ranks = ChangeRecord(step=500, what="train.ranks", before="2", now="3")
+    torch = ChangeRecord(step=500, what="torch", before="2.12.0", now="2.13.0")
+    assert PROMISE in " ".join(judge(changed_state()).remarks)
+    for change, words in (
+        (steps, "train.steps was 1000 up to step 500 and 1200 from there on. The learning rate falls over the number"),
+        (ranks, "train.ranks was 2 up to step 500 and 3 from there on. With train.sum = 'fast'"),
+        (torch, "torch was 2.12.0 up to step 500 and 2.13.0 from there on. The last bits of the weights may not be"),
+    ):
+        remarks = " ".join(judge(changed_state(change)).remarks)
+        assert PROMISE not in remarks and words in remarks
+
+
+def test_of_many_changes_the_first_are_told_and_the_others_counted() -> None:
+    changes = [ChangeRecord(step=step, what="train.ranks", before="1", now="2") for step in range(1, 9)]
+    told = tell_changes(changes)
+    assert len(told) == MAX_TOLD + 1 and told[-1].startswith("And 3 more: “holdfast status --json”")
+
+
+def test_the_status_names_the_changes_for_a_person_and_for_a_program(tmp_path: Path) -> None:
+    run = ChangedRun(tmp_path)
+    run.train(10)
+    run.plan(60)
+    run.train(20)
+    status: dict[str, Any] = read_status(run.store, "run")
+    (change,) = status["changes"]
+    assert (change["step"], change["what"], change["before"], change["now"]) == (10, "train.steps", "40", "60")
+    assert change["description"] in shown(render_status(status))

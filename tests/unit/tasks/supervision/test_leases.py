@@ -1,0 +1,207 @@
+"""The lease of a segment or an evaluation: whoever comes next finds it, and settles it once however often."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from storage.errors import RunBusyError
+from storage.logs import LOG_NAME
+from storage.objects.local_store import LocalStore
+from storage.runs.run_state import Lease
+from storage.runs.segments import segment_path
+from storage.runs.transitions import take_lease
+from tasks.cluster.processes import wait_for_orphans
+from tasks.cluster.ranks import SPECIFICATION_NAME
+from tasks.configuration.run import DataConfig, RunConfig, SegmentConfig
+from tasks.recovery.settle import recover_run, settle_segment
+from tasks.run_paths import RunPlaces
+from tasks.supervision.launch import Work, find_folder, hold_lease
+from tests.helpers.commands import processes_mentioning, wait_until
+from tests.helpers.runs import make_run
+
+CONFIG = RunConfig(
+    run="run", data=DataConfig(text="t", label="l", kind="binary"), segment=SegmentConfig(grace_seconds=0.1)
+)
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> RunPlaces:
+    store = LocalStore(tmp_path / "store")
+    return RunPlaces(store, make_run(store), tmp_path / "scratch" / "run", tmp_path / "data")
+
+
+def hold(places: RunPlaces, work: Work = "train") -> Lease:
+    """The lease, and what its ranks leave in their folder."""
+    lease = hold_lease(CONFIG, places, work).state.lease
+    assert lease is not None
+    folder = find_folder(places, lease)
+    folder.mkdir(parents=True)
+    (folder / LOG_NAME).write_text("what the ranks said")
+    return lease
+
+
+def specify(places: RunPlaces, lease: Lease) -> Path:
+    """The file with what ranks are told, as far as it says which segment they are of."""
+    path = find_folder(places, lease) / SPECIFICATION_NAME
+    path.write_text(json.dumps({"store": places.store.address, "run": "run", "fence": lease.fence}))
+    return path
+
+
+# What a rank has among its arguments, in front of its specification.
+AS_A_RANK = ("-m", "training.worker")
+
+
+def test_a_person_who_looks_at_the_specification_is_left_alone(places: RunPlaces) -> None:
+    specification = find_folder(places, hold(places)) / SPECIFICATION_NAME
+    specification.touch()
+    with subprocess.Popen(["tail", "-f", str(specification)], stdout=subprocess.DEVNULL) as looking:
+        try:
+            wait_until(lambda: looking.pid in processes_mentioning(str(specification)))
+            assert wait_for_orphans(specification, grace_seconds=0.0) == 0
+            assert looking.poll() is None
+        finally:
+            looking.kill()
+
+
+def test_orphaned_ranks_are_found_after_scratch_was_changed_and_their_folder_is_left(
+    places: RunPlaces, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    lease = hold(places)
+    specification = specify(places, lease)
+    elsewhere = RunPlaces(places.store, places.manifest, tmp_path / "new" / "run", tmp_path / "data")
+    command = [sys.executable, "-c", "import time; time.sleep(600)", *AS_A_RANK, str(specification)]
+    with subprocess.Popen(command) as orphan:
+        try:
+            wait_until(lambda: orphan.pid in processes_mentioning(str(specification)))
+            assert settle_segment(CONFIG, elsewhere, lease).outcome == "lost"
+            wait_until(lambda: processes_mentioning(str(specification)) == [])
+        finally:
+            orphan.kill()
+    assert specification.exists()
+    assert f"{specification.parent} for what segment" in caplog.text and "It is left as it is" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["photos", "00000007", "evaluation-00000007"])
+def test_a_folder_that_is_not_in_scratch_is_left_with_all_that_works_in_it(
+    name: str, places: RunPlaces, tmp_path: Path
+) -> None:
+    folder = tmp_path / "home" / name
+    folder.mkdir(parents=True)
+    (folder / LOG_NAME).write_text("a diary")
+    lease = hold(places).model_copy(update={"scratch": str(folder)})
+    command = [sys.executable, "-c", "import time; time.sleep(600)", *AS_A_RANK, str(folder / SPECIFICATION_NAME)]
+    with subprocess.Popen(command) as strangers:
+        try:
+            wait_until(lambda: strangers.pid in processes_mentioning(str(folder)))
+            settle_segment(CONFIG, places, lease)
+            assert strangers.poll() is None
+        finally:
+            strangers.kill()
+    assert (folder / LOG_NAME).read_text() == "a diary"
+    assert find_log(places, lease) is None
+
+
+@pytest.mark.parametrize("linked", ["segment", "run"])
+def test_nothing_is_removed_through_a_link(linked: str, places: RunPlaces, tmp_path: Path) -> None:
+    lease = hold(places)
+    folder = find_folder(places, lease)
+    there = {"segment": folder, "run": places.scratch}[linked]
+    elsewhere = there.rename(tmp_path / "elsewhere")
+    there.symlink_to(elsewhere)
+    settle_segment(CONFIG, places, lease)
+    recover_run(CONFIG, places)
+    assert (elsewhere / (LOG_NAME if linked == "segment" else f"{folder.name}/{LOG_NAME}")).exists()
+    assert find_log(places, lease) is None
+
+
+def test_a_folder_of_a_segment_in_scratch_is_put_away(places: RunPlaces) -> None:
+    lease = hold(places)
+    settle_segment(CONFIG, places, lease)
+    assert not find_folder(places, lease).exists()
+    assert find_log(places, lease) == b"what the ranks said"
+
+
+def find_log(places: RunPlaces, lease: Lease) -> bytes | None:
+    key = f"{segment_path('run', lease.fence)}/{LOG_NAME}"
+    return places.store.read(key) if key in places.store.list_keys(key) else None
+
+
+# A process that works on the specification, and a parent that never asks how it ended. The parent has the path from its
+# environment: with it among its arguments it would be taken for an orphan too.
+CARELESS_PARENT = """
+import os, subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", "-m", "training.worker",
+                          os.environ["SPECIFICATION"]])
+print(child.pid, flush=True)
+time.sleep(600)
+"""
+
+
+def test_an_orphan_that_was_killed_is_not_waited_for_where_its_parent_leaves_it_a_zombie(places: RunPlaces) -> None:
+    lease = hold(places)
+    specification = find_folder(places, lease) / SPECIFICATION_NAME
+    command, environment = [sys.executable, "-c", CARELESS_PARENT], {**os.environ, "SPECIFICATION": str(specification)}
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as parent:
+        try:
+            assert parent.stdout is not None
+            orphan = psutil.Process(int(parent.stdout.readline()))
+            # A process that was just started, or just killed, has no arguments and is no zombie for a moment.
+            wait_until(lambda: orphan.pid in processes_mentioning(str(specification)))
+            assert settle_segment(CONFIG, places, lease).outcome == "lost"
+            wait_until(lambda: orphan.status() == psutil.STATUS_ZOMBIE)
+        finally:
+            parent.kill()
+
+
+def test_processes_on_this_machine_are_not_those_of_a_holder_on_another_one(places: RunPlaces) -> None:
+    lease = hold(places)
+    elsewhere = lease.model_copy(update={"holder": lease.holder.model_copy(update={"place": "another boot"})})
+    command = [
+        sys.executable,
+        "-c",
+        "import time; time.sleep(600)",
+        *AS_A_RANK,
+        str(find_folder(places, lease) / SPECIFICATION_NAME),
+    ]
+    with subprocess.Popen(command) as alike:
+        try:
+            wait_until(lambda: alike.pid in processes_mentioning(str(find_folder(places, lease))))
+            assert settle_segment(CONFIG, places, elsewhere).outcome == "lost"
+            assert alike.poll() is None
+        finally:
+            alike.kill()
+
+
+def test_a_lease_of_before_is_looked_for_where_the_configuration_says(places: RunPlaces) -> None:
+    lease = hold(places).model_copy(update={"scratch": None})
+    assert find_folder(places, lease) == places.segment_scratch(lease.fence)
+
+
+def test_a_segment_is_settled_once_however_often_that_is_tried(places: RunPlaces) -> None:
+    lease = hold(places)
+    first = settle_segment(CONFIG, places, lease)
+    assert settle_segment(CONFIG, places, lease) == first
+    assert places.manifest.load_head().state.segments == [first]
+
+
+def test_a_lease_whose_answer_was_lost_is_taken_for_ours_and_anothers_is_not(places: RunPlaces) -> None:
+    lease = hold(places)
+    assert hold_lease(CONFIG, places, "train").state.lease == lease
+    places.manifest.commit("ended", lambda state, _generation: state.model_copy(update={"lease": None}))
+    other = lease.holder.model_copy(update={"pid": lease.holder.pid + 1})
+    places.manifest.commit("segment began", take_lease(other, 1))
+    with pytest.raises(RunBusyError, match="was just taken over by process"):
+        hold_lease(CONFIG, places, "train")
+
+
+def test_an_evaluation_that_was_cut_off_leaves_no_segment(places: RunPlaces) -> None:
+    lease = hold(places, "evaluate")
+    assert lease.work == "evaluate"
+    state = recover_run(CONFIG, places)
+    assert (state.lease, state.segments) == (None, [])
+    assert not find_folder(places, lease).exists()

@@ -1,0 +1,39 @@
+"""What ranks tell each other about the files of a checkpoint: hashes, and what went wrong.
+
+Invariant: collectives for the main thread, in which every rank takes part whatever happened to it before; words travel
+as CPU bytes, nothing is pickled.
+"""
+
+import torch
+import torch.distributed as dist
+
+from training.rank_status import Collective
+from training.world import World
+
+DIGEST_BYTES = 32
+MAX_TROUBLE_BYTES = 1000
+
+
+def add_digests(own: list[bytes | None], world: World) -> list[bytes]:
+    """The SHA-256 of each file, from the one rank that knows it; None is not known here."""
+    digests = torch.zeros(len(own), DIGEST_BYTES, dtype=torch.uint8)
+    for row, digest in zip(digests, own, strict=True):
+        if digest is not None:
+            row.copy_(torch.frombuffer(bytearray(digest), dtype=torch.uint8))
+    if world.size > 1:
+        with world.pulse.waiting_for_ranks(Collective.DIGESTS):
+            dist.all_reduce(digests)
+    return [bytes(row.tolist()) for row in digests]
+
+
+def first_trouble(world: World, trouble: str | None) -> str | None:
+    """What went wrong on the first rank on which something did; None if all is well on all."""
+    said = torch.zeros(world.size, MAX_TROUBLE_BYTES, dtype=torch.uint8)
+    if trouble is not None:
+        text = (trouble or "no reason given").encode()[:MAX_TROUBLE_BYTES]
+        said[world.rank, : len(text)] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
+    if world.size > 1:
+        with world.pulse.waiting_for_ranks(Collective.TROUBLE):
+            dist.all_reduce(said)
+    texts = [bytes(row.tolist()).rstrip(b"\0") for row in said]
+    return next((text.decode(errors="replace") for text in texts if text), None)

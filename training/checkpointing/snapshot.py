@@ -1,0 +1,78 @@
+"""A copy of this rank's share of the state in host memory, from which a checkpoint is written beside training.
+
+Invariant: what is written is the state at one step boundary. On a CPU the copy is made at once, by two threads:
+training stands still, and one core alone does not move memory as fast as it goes. From a GPU it is made on a stream of
+its own while the next forward and backward pass run, and the optimizer's next change of the weights waits for it there;
+the CPU waits for nothing. Buffers are allocated once, page-locked where there is a GPU; who overwrites them has made
+sure that nobody reads them any more.
+"""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import torch
+
+from storage.checkpoints.tensor_layout import TensorFile
+from training.checkpointing.state_tensors import HostFile, StateTensors, share_of
+from training.optim.adamw import AdamW
+from training.world import World
+
+NUM_COPIERS = 2
+
+
+class Snapshot:
+    """Host buffers for the files that this rank writes."""
+
+    def __init__(self, world: World, device: torch.device, optimizer: AdamW) -> None:
+        self._world = world
+        self._device = device
+        self._files: list[TensorFile] = []
+        self.own: list[HostFile] = []
+        self._on_gpu = device.type == "cuda"
+        self._stream = torch.cuda.Stream(device) if self._on_gpu else None  # type: ignore[no-untyped-call]
+        self._copied: torch.cuda.Event | None = None
+        if self._on_gpu:
+            optimizer.before_step = self._hold_back_changes
+
+    @property
+    def is_prepared(self) -> bool:
+        return bool(self._files)
+
+    def prepare(self, files: list[TensorFile]) -> None:
+        """Allocate the buffers, unless there are such already."""
+        if files == self._files:
+            return
+        self.wait()
+        for file in self.own:
+            file.release()
+        self.own = [HostFile(file, page_locked=self._on_gpu) for file in share_of(files, self._world)]
+        self._files = files
+
+    def take(self, state: StateTensors) -> None:
+        """Copy this rank's share of the state, or begin to. What is in the buffers must have been written before."""
+        self.prepare(state.files)
+        if self._stream is None:
+            self._copy_by_several(state)
+            return
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
+            self._copy(state)
+            self._copied = self._stream.record_event()
+
+    def wait(self) -> None:
+        """Until the copy is there. For the thread that writes it."""
+        if self._copied is not None:
+            # A new thread is on GPU 0: any call would take memory there for a context that this rank does not need.
+            torch.cuda.set_device(self._device)
+            self._copied.synchronize()
+
+    def _copy(self, state: StateTensors) -> None:
+        for file in self.own:
+            file.filled_from(state)
+
+    def _copy_by_several(self, state: StateTensors) -> None:
+        with ThreadPoolExecutor(NUM_COPIERS) as copiers:
+            list(copiers.map(lambda file: file.filled_from(state), self.own))
+
+    def _hold_back_changes(self) -> None:
+        if self._copied is not None:
+            torch.cuda.current_stream().wait_event(self._copied)

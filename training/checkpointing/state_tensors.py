@@ -1,0 +1,101 @@
+"""The tensors that are a run's state, and safetensors files of them in host memory.
+
+Invariant: which file holds which tensor follows from names, types and shapes alone; ranks only share the files out.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol, TypeVar
+
+import torch
+from torch import Tensor
+
+from storage.checkpoints.checkpoints import MODEL_STEM, OPTIMIZER_STEM
+from storage.checkpoints.tensor_files import TensorEntry
+from storage.checkpoints.tensor_layout import TensorFile, TensorKind, lay_out
+from training.checkpointing.host_memory import HostMemory
+from training.rank_shares import deal
+from training.trainer import Trainer
+from training.world import World
+
+# Type -> what safetensors calls it.
+DTYPES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+TYPES = {name: dtype for dtype, name in DTYPES.items()}
+
+
+class _File(Protocol):
+    @property
+    def num_bytes(self) -> int: ...
+
+
+AnyFile = TypeVar("AnyFile", bound=_File)
+
+
+class StateTensors:
+    """The live tensors of model and optimizer, as the files of a checkpoint hold them."""
+
+    def __init__(self, trainer: Trainer) -> None:
+        self._tensors: dict[str, Mapping[str, Tensor]] = {
+            MODEL_STEM: {name: tensor.detach() for name, tensor in trainer.model.state_dict().items()},
+            OPTIMIZER_STEM: trainer.optimization.tensors(),
+        }
+        self.files: list[TensorFile] = []
+        self._stems: dict[str, str] = {}
+        for stem, tensors in self._tensors.items():
+            files = lay_out(stem, {name: kind_of(tensor) for name, tensor in tensors.items()})
+            self.files += files
+            self._stems |= {file.name: stem for file in files}
+
+    def tensors_of(self, file: TensorFile) -> Mapping[str, Tensor]:
+        """The live tensors among which those of `file` are."""
+        return self._tensors[self._stems[file.name]]
+
+
+class HostFile:
+    """One safetensors file in host memory; `data` [bytes] is what is to be written to disk, byte for byte."""
+
+    def __init__(self, layout: TensorFile, page_locked: bool = False) -> None:
+        self.layout = layout
+        self._memory = HostMemory(layout.num_bytes, page_locked)
+        self.data = self._memory.data
+        self.data[: len(layout.header)] = torch.frombuffer(bytearray(layout.header), dtype=torch.uint8)
+        self._views = view_tensors(self.data, layout.entries)
+
+    def filled_from(self, state: StateTensors) -> "HostFile":
+        """This file, with the values of now.
+
+        From a GPU to page-locked memory nobody waits for the end of the copy. Other memory has the values on return.
+        """
+        tensors = state.tensors_of(self.layout)
+        for name, view in self._views.items():
+            view.copy_(tensors[name], non_blocking=self._memory.is_page_locked)
+        return self
+
+    def release(self) -> None:
+        """For page-locked memory, before the last reference to it goes: nobody may copy to it any more."""
+        self._memory.release()
+
+
+def view_tensors(data: Tensor, entries: Iterable[TensorEntry]) -> dict[str, Tensor]:
+    """The tensors in a file's bytes, on the device where those are; nothing is copied."""
+    return {entry.name: data[entry.start : entry.end].view(TYPES[entry.dtype]).view(entry.shape) for entry in entries}
+
+
+def share_of(files: Sequence[AnyFile], world: World) -> list[AnyFile]:
+    """The files that this rank writes or reads: shares of about the same number of bytes."""
+    return [files[index] for index in deal([file.num_bytes for file in files], world.size)[world.rank]]
+
+
+def kind_of(tensor: Tensor) -> TensorKind:
+    """Type and shape, as safetensors calls them."""
+    return TensorKind(DTYPES[tensor.dtype], tuple(tensor.shape))

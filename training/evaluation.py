@@ -1,0 +1,165 @@
+"""The evaluation of a checkpoint: the run's own, of the promoted and the best one on the test split, or as asked for.
+
+Invariant: the result belongs to one checkpoint and is a function of it and of the data alone; one that a person asks
+for writes nothing into the store.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from storage.checkpoints.checkpoints import FoundCheckpoint, hash_weights
+from storage.checkpoints.results import calibration_key, evaluation_key, write_result
+from storage.datasets import DatasetManifest
+from storage.errors import HoldfastError
+from storage.objects.addresses import open_store
+from storage.objects.store import Store
+from storage.runs.metric_values import metric_value
+from training.agreement import Agreement
+from training.building import make_model, make_objective, make_validator
+from training.checkpointing.restoring import load_weights
+from training.data.waiting import load_dataset_patiently, wait_of
+from training.metrics.calibration import Predictions, calibrate, most_rows
+from training.metrics.reporter import Reporter
+from training.metrics.scores import describe, score
+from training.models.precision import choose_precision
+from training.process_group import join_process_group
+from training.spec import ResumePoint, SegmentSpec
+from training.stopping import StopFlag, StopReason
+from training.world import World
+
+EVALUATION_FORMAT = 1
+
+
+class _StoppedError(Exception):
+    """All ranks agreed to stop."""
+
+
+def evaluate(spec: SegmentSpec, world: World, flag: StopFlag) -> None:
+    """Score the checkpoint `spec.resume`, and put the result beside it in the store, or where `spec.asked` says.
+
+    The run's own test split comes with a calibration, for which the validation split is predicted too. So does that of
+    `spec.best`, with the same model and data.
+    """
+    if spec.resume is None:
+        raise ValueError("an evaluation needs a checkpoint")
+    try:
+        evaluation = _Evaluation(spec, world, flag)
+        for point in filter(None, (spec.best, spec.resume)):
+            _tell(spec, world, point, evaluation.make(point))
+    except _StoppedError:
+        return
+    except HoldfastError as error:
+        if spec.asked is not None and world.is_first:
+            _leave(spec.asked.result_file, {"error": str(error), "kind": type(error).__name__})
+        raise
+
+
+def _tell(spec: SegmentSpec, world: World, point: ResumePoint, found: Mapping[str, Any]) -> None:
+    """What was found of the checkpoint `point`, to whoever asked, or beside it in the store."""
+    if not world.is_first:
+        return
+    if spec.asked is not None:
+        _leave(spec.asked.result_file, found)
+        return
+    store = spec.open_store()
+    # The evaluation last: where it is, all of it is.
+    write_result(store, calibration_key(point.path), found["calibration"])
+    write_result(store, evaluation_key(point.path), found["evaluation"])
+
+
+class _Evaluation:
+    """One rank's part in it, for one checkpoint after the other. Made by all ranks alike."""
+
+    def __init__(self, spec: SegmentSpec, world: World, flag: StopFlag) -> None:
+        self._spec = spec
+        self._world = world
+        self._reporter = Reporter(spec.progress_file, world, spec.train.batch_size)
+        self._flag = flag
+        self._agreement = Agreement(world, flag)
+        self._precision = choose_precision(spec.train, world)
+        self._reporter.step = spec.resume.step if spec.resume is not None else 0
+        join_process_group(spec.train, self._precision, world)
+        self._store = spec.open_store()
+        self._other = spec.asked.data if spec.asked is not None else None
+        self._data = open_store(self._other) if self._other else self._store
+        wait = wait_of(spec, flag, self._reporter.noted)
+        self._dataset = load_dataset_patiently(spec, self._data, wait)
+        self._model = make_model(
+            spec, self._dataset, self._precision, self._reporter.noted if world.is_first else print
+        )
+
+    def make(self, point: ResumePoint) -> dict[str, Any]:
+        """What is found: `evaluation`, and `calibration` or None; empty but on the first rank. A collective.
+
+        Raises `_StoppedError`.
+        """
+        spec, store, data, dataset, model = self._spec, self._store, self._data, self._dataset, self._model
+        split = spec.asked.split if spec.asked else "test"
+        found = load_weights(store, point, model)
+        # Now, while the files are there: predictions may take longer than a reader of a checkpoint is waited for.
+        about = _name(found, store, dataset) if self._world.is_first else {}
+        with self._reporter.phase("evaluate"):
+            predictions = self._predict(model, data, dataset, split)
+            is_calibrated, fitted_on = split == "test" and not self._other, None
+            if is_calibrated and dataset.splits["validation"].num_rows:
+                fitted_on = self._predict(model, data, dataset, "validation", most_rows(dataset.target))
+        if not self._world.is_first:
+            return {}
+        calibration = (
+            about | calibrate(fitted_on, predictions, dataset.target, dataset.splits["validation"].num_rows)
+            if is_calibrated
+            else None
+        )
+        return {"evaluation": self._score(predictions, dataset, about, split), "calibration": calibration}
+
+    def _predict(
+        self, model: nn.Module, data: Store, dataset: DatasetManifest, split: str, max_samples: int | None = None
+    ) -> Predictions:
+        config = self._spec.validation.model_copy(update={"max_samples": max_samples})
+        wait = wait_of(self._spec, self._flag, self._reporter.noted)
+        validator = make_validator(self._spec, self._world, data, dataset, self._precision, split, config, wait)
+        predictions = validator.predict(model, self._goes_on)
+        if predictions is None:
+            raise _StoppedError
+        return predictions
+
+    def _goes_on(self) -> bool:
+        self._reporter.alive()
+        return self._agreement.decide().stop is StopReason.NONE
+
+    def _score(
+        self, predictions: Predictions, dataset: DatasetManifest, about: dict[str, Any], split: str
+    ) -> dict[str, Any]:
+        objective = make_objective(self._spec, dataset, self._precision).cpu()
+        metrics = score(*predictions, dataset.target, objective)
+        return {
+            **about,
+            "format": EVALUATION_FORMAT,
+            "split": split,
+            "num_samples": len(predictions[1]),
+            "metrics": {name: metric_value(number) for name, number in metrics.items()},
+            **describe(*predictions, dataset.target),
+        }
+
+
+def _name(found: FoundCheckpoint, store: Store, dataset: DatasetManifest) -> dict[str, Any]:
+    """Of which checkpoint a result is, and for which classes."""
+    return {
+        "step": found.index.step,
+        "checkpoint_digest": found.digest,
+        "weights_sha256": hash_weights(store, found),
+        "kind": dataset.target.kind,
+        "classes": dataset.target.classes,
+    }
+
+
+def _leave(result_file: str, found: Mapping[str, Any]) -> None:
+    """Leave what was found for whoever launched the ranks, who reads it when they are gone: whole or not at all."""
+    path = Path(result_file)
+    beside = path.with_name(f"{path.name}.part")
+    beside.write_text(json.dumps(found), encoding="utf-8")
+    beside.replace(path)

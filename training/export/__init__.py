@@ -1,0 +1,1 @@
+"""A trained model outside Holdfast: the files that stand alone, ONNX, predictions of many rows."""

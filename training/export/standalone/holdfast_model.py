@@ -1,0 +1,219 @@
+"""A trained model in the folder that `holdfast export` has written: loading it, and what it says about rows.
+
+    from holdfast_model import load_model
+    model = load_model("the folder")
+    model.predict([{"text": "...", ...}])
+
+Invariant: nothing is read before its SHA-256 was found to be what `files.json` states; and this file and the two that
+it imports need torch and safetensors alone, and `tokenizers` where the model reads text.
+"""
+
+import hashlib
+import json
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, overload
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from training.export.standalone.holdfast_inputs import Encoded, Inputs, read_inputs
+from training.export.standalone.holdfast_network import Architecture, PaddedNetwork
+
+MODEL_FORMAT = 1
+FILES_FILE, MODEL_FILE, LABELS_FILE = "files.json", "model.json", "labels.json"
+CALIBRATION_FILE = "calibration.json"
+# Tokens of one forward pass, padding included: what stays near the processor, and what fills a GPU.
+CPU_TOKENS, GPU_TOKENS = 4096, 65_536
+# Rows whose lengths differ by more than this part do not stand in one pass, unless it would be a small one.
+PADDED_PART = 1 / 32
+CHUNK_BYTES = 8 << 20
+ADVICE = "Export the model again, or copy the folder again from where it is whole."
+
+
+class ModelFolderError(ValueError):
+    """The folder is no exported model, or a file of it is not as it was written."""
+
+
+class Model:
+    """A network on its device, and what it takes and gives."""
+
+    def __init__(
+        self,
+        network: PaddedNetwork,
+        inputs: Inputs,
+        labels: Mapping[str, Any],
+        device: torch.device,
+        temperature: float = 1.0,
+    ) -> None:
+        self.inputs = inputs
+        self.classes: list[str] = labels["classes"]
+        self.is_binary: bool = labels["kind"] == "binary"
+        self.device = device
+        self.temperature = temperature
+        self._network = network.to(device).eval()
+        self._pass_tokens = CPU_TOKENS if device.type == "cpu" else GPU_TOKENS
+
+    @overload
+    def predict(self, rows: Mapping[str, Any]) -> dict[str, Any]: ...
+
+    @overload
+    def predict(self, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]: ...
+
+    def predict(self, rows: Any) -> Any:
+        """For each row its `label`, and `probabilities` by label; of one row, which is no list, its own alone.
+
+        A row is a dict with all columns; None is a missing value. Raises `InputError`, which names column and row.
+        """
+        if isinstance(rows, Mapping):
+            return self._predict([rows])[0]
+        return self._predict(rows)
+
+    def _predict(self, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        columns = {
+            name: [row[name] for row in rows] for name in self.inputs.columns if all(name in row for row in rows)
+        }
+        logits = self.logits(self.inputs.encode(columns))
+        labels, probabilities = self.labels_of(logits), self.probabilities_of(logits).tolist()
+        return [
+            {"label": label, "probabilities": dict(zip(self.classes, numbers, strict=True))}
+            for label, numbers in zip(labels, probabilities, strict=True)
+        ]
+
+    @torch.inference_mode()
+    def logits(self, encoded: Encoded) -> Tensor:
+        """[N, outputs] on the CPU: one output for a binary target, else one for each class."""
+        logits = torch.zeros(len(encoded), 1 if self.is_binary else len(self.classes))
+        for rows in passes([len(ids) for ids in encoded.tokens], self._pass_tokens):
+            logits[rows] = self._pass_through(encoded, rows).float().cpu()
+        return logits
+
+    def probabilities_of(self, logits: Tensor) -> Tensor:
+        """[N, classes], in 64 bits."""
+        scaled = logits.double() / self.temperature
+        if not self.is_binary:
+            return scaled.softmax(dim=1)
+        positive = scaled[:, :1]
+        return torch.cat([(-positive).sigmoid(), positive.sigmoid()], dim=1)
+
+    def labels_of(self, logits: Tensor) -> list[str]:
+        """The most probable label of each row."""
+        places = (logits[:, 0] > 0).long() if self.is_binary else logits.argmax(dim=1)
+        return [self.classes[place] for place in places.tolist()]
+
+    def _pass_through(self, encoded: Encoded, rows: list[int]) -> Tensor:
+        chosen = [encoded.tokens[row] for row in rows]
+        lengths = [len(ids) for ids in chosen]
+        places = torch.tensor(rows)
+        numeric, categorical = encoded.numeric[places].to(self.device), encoded.categorical[places].to(self.device)
+        tokens = padded(chosen).to(self.device)
+        if min(lengths) == tokens.shape[1]:
+            return self._network.of_one_length(tokens, numeric, categorical)
+        result: Tensor = self._network(tokens, torch.tensor(lengths, device=self.device), numeric, categorical)
+        return result
+
+
+def load_model(folder: str | Path, device: str | None = None, calibrated: bool = False) -> Model:
+    """The model in an exported folder, on `device`: by default a GPU if torch finds one.
+
+    `calibrated`: probabilities of logits divided by the temperature in calibration.json; labels are the same. Raises
+    `ModelFolderError` if the folder is no export, one that was changed, or has no temperature where one is asked for.
+    """
+    path = Path(folder)
+    verify(path)
+    labels = json.loads((path / LABELS_FILE).read_text(encoding="utf-8"))
+    chosen = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    temperature = _read_temperature(path) if calibrated else 1.0
+    return Model(load_network(path), read_inputs(path), labels, chosen, temperature)
+
+
+def load_network(folder: Path) -> PaddedNetwork:
+    """The network with its weights, on the CPU; the folder's hashes are not looked at."""
+    described = json.loads((folder / MODEL_FILE).read_text(encoding="utf-8"))
+    sizes = described["architecture"]
+    network = PaddedNetwork(Architecture(**sizes | {"category_counts": tuple(sizes["category_counts"])}))
+    weights = {name: tensor for file in described["weights"] for name, tensor in load_file(folder / file).items()}
+    network.load_state_dict(weights)
+    return network.eval()
+
+
+def _read_temperature(folder: Path) -> float:
+    found = {"reason": "it was not evaluated"}
+    if CALIBRATION_FILE in _read_hashes(folder):  # any other file of that name is not this model's
+        found = json.loads((folder / CALIBRATION_FILE).read_text(encoding="utf-8"))
+    if found.get("temperature") is None:
+        raise ModelFolderError(
+            f"{folder} is not calibrated: {found.get('reason')}. Take the probabilities as they are, or evaluate the "
+            "checkpoint with `holdfast evaluate` and export it again."
+        )
+    return float(found["temperature"])
+
+
+def verify(folder: Path) -> None:
+    """Hash every file of an exported folder. Raises `ModelFolderError` with the name of one that was changed."""
+    for name, expected in _read_hashes(folder).items():
+        try:
+            found = _sha256(folder / name)
+        except OSError as error:
+            raise ModelFolderError(f"{folder / name} cannot be read: {error.strerror}. {ADVICE}") from error
+        if found != expected:
+            raise ModelFolderError(
+                f"{folder / name} was changed after it was exported: expected SHA-256 {expected[:16]}..., found "
+                f"{found[:16]}.... {ADVICE}"
+            )
+
+
+def passes(lengths: Sequence[int], most_tokens: int) -> Iterator[list[int]]:
+    """Which rows go through the network together: of about one length, of at most so many tokens with padding.
+
+    Few rows may be padded further: a pass of its own would take longer than the padding.
+    """
+    rows: list[int] = []
+    for row in sorted(range(len(lengths)), key=lengths.__getitem__):
+        shortest, longest = (lengths[rows[0]], lengths[row]) if rows else (lengths[row], lengths[row])
+        is_full = (len(rows) + 1) * longest > most_tokens
+        is_apart = longest - shortest > longest * PADDED_PART and len(rows) * longest > most_tokens // 8
+        if rows and (is_full or is_apart):
+            yield rows
+            rows = []
+        rows.append(row)
+    if rows:
+        yield rows
+
+
+def padded(tokens: Sequence["array[int]"]) -> Tensor:
+    """[B, T] int32, with zeros behind each row up to the longest; at least one."""
+    width = max(1, max(map(len, tokens)))
+    filler = memoryview(bytes(4 * width))
+    parts = [part for ids in tokens for part in (ids, filler[4 * len(ids) :])]
+    return torch.frombuffer(bytearray().join(parts), dtype=torch.int32).view(len(tokens), width)
+
+
+def _read_hashes(folder: Path) -> dict[str, str]:
+    path = folder / FILES_FILE
+    try:
+        stated = json.loads(path.read_text(encoding="utf-8"))
+        if stated["format"] != MODEL_FORMAT:
+            raise ModelFolderError(
+                f"{folder} has format {stated['format']}, this version reads {MODEL_FORMAT}. Use the holdfast_model.py "
+                "in the folder itself, or the version of Holdfast that exported it."
+            )
+        return {str(name): str(sha256) for name, sha256 in stated["sha256"].items()}
+    except FileNotFoundError as error:
+        raise ModelFolderError(
+            f"{folder} is no exported model: there is no {path}. Give a folder that `holdfast export` has written."
+        ) from error
+    except (OSError, KeyError, TypeError, AttributeError, ValueError) as error:
+        if isinstance(error, ModelFolderError):
+            raise
+        raise ModelFolderError(f"{path} cannot be read: it was changed or cut off. {ADVICE}") from error
+
+
+def _sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(CHUNK_BYTES):
+            digest.update(chunk)
+    return digest.hexdigest()

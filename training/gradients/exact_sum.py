@@ -1,0 +1,213 @@
+"""The exact sum of the leaves' gradients over leaves and ranks: integers in one buffer, added to in place.
+
+When backward has made the gradients of a bucket of parameters, they are rounded and added to the bucket's part of the
+buffer; with a rank's last leaf that part travels while backward goes on. Invariant: from the rounding on there are
+integers only, and each leaf is rounded by itself, so neither the number of ranks, nor the order of leaves, nor which
+leaf uses which parameter, nor the algorithm of the all-reduce reaches a bit of the result.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from storage.errors import ConfigurationError
+from training.gradients.fixed_point import NUM_TALLIES, OUTSIDE, FixedPoint
+from training.optim.optimization import Optimization
+from training.rank_status import Collective
+from training.world import World
+
+# Gradients of at least so many values are added, and travel, at once: 32 MiB of integers.
+BUCKET_VALUES = 1 << 22
+# A bucket's values are filled up with zeros to a multiple of this, and begin at one: kernels move 16 bytes at a time.
+ALIGNED_VALUES = 16
+
+
+class _Bucket:
+    """Neighbouring parameters, and in `words` int64 what their gradients add up to, with the tallies at the end."""
+
+    def __init__(self, parameters: list[nn.Parameter], words: Tensor) -> None:
+        self.parameters = parameters
+        self.words = words
+        num_values = sum(parameter.numel() for parameter in parameters)
+        self.total, self.tallies = words[: _aligned(num_values)], words[-NUM_TALLIES:]
+        self._fill = torch.zeros(len(self.total) - num_values, device=words.device)
+        self.num_waiting = len(parameters)
+        self._taken: list[Tensor | None] = []
+
+    def take_gradients(self, scratch: Tensor) -> Tensor:
+        """The gradients of one leaf, flat, in `scratch`: taken from the parameters, so the next leaf begins with none.
+
+        A parameter that the leaf did not use has the gradient zero.
+        """
+        self.num_waiting = 0
+        self._taken = [parameter.grad for parameter in self.parameters]
+        for parameter in self.parameters:
+            parameter.grad = None
+        pairs = zip(self.parameters, self._taken, strict=True)
+        flat = [p.new_zeros(p.numel()) if gradient is None else gradient.reshape(-1) for p, gradient in pairs]
+        return torch.cat([*flat, self._fill], out=scratch[: len(self.total)])
+
+    def give_gradients(self) -> list[Tensor]:
+        """A gradient for each parameter, of any values: those that were taken last, where there are such."""
+        for parameter, gradient in zip(self.parameters, self._taken, strict=True):
+            parameter.grad = torch.empty_like(parameter) if gradient is None else gradient
+        self._taken = []
+        return [parameter.grad for parameter in self.parameters if parameter.grad is not None]
+
+
+class ExactSum:
+    """Sums the gradients of a step's leaves over leaves and ranks; `parallel` is the model to call."""
+
+    # Nothing is divided by the number of ranks here, so nothing has to make up for it.
+    loss_factor = 1.0
+
+    def __init__(self, model: nn.Module, num_leaves: int, optimization: Optimization, world: World) -> None:
+        self.parallel = model
+        self._usual = self._fixed_point = FixedPoint(num_leaves)
+        self._optimization = optimization
+        self._world = world
+        self._names = {p: name for name, p in model.named_parameters() if p.requires_grad}
+        self._words, self._buckets = _make_buckets(list(self._names))
+        self._bucket_of = {parameter: bucket for bucket in self._buckets for parameter in bucket.parameters}
+        largest_bucket = max(len(bucket.total) for bucket in self._buckets)
+        self._scratch = torch.empty(largest_bucket, device=self._words.device)
+        self._largest = torch.zeros((), device=self._words.device)
+        self._under_way: list[dist.Work] = []
+        # What this rank computes itself, on a GPU: when that is done the CPU waits for nothing but the other ranks.
+        self._own_part = torch.cuda.Event() if self._words.is_cuda else None  # type: ignore[no-untyped-call]
+        self._num_sent, self._sends, self._loss_scale = 0, True, 1.0
+        _make_equal(model, world)
+        for parameter in self._names:
+            parameter.register_post_accumulate_grad_hook(self._keep)  # type: ignore[no-untyped-call]
+
+    def attempts(self) -> Iterator[None]:
+        """Compute all leaves of a step for each value: once, and again if a gradient was outside the usual range.
+
+        The wider range follows from the largest value of all leaves, so it is the same on any number of ranks. A
+        gradient that is not finite is not tried again. Makes the CPU wait for the GPU, as a gradient scaler does. A
+        collective when a step is tried again.
+        """
+        self._begin(self._usual)
+        yield
+        if self._own_part is not None:
+            self._own_part.synchronize()
+        with self._world.pulse.waiting_for_ranks(Collective.GRADIENTS):
+            num_outside = self._tallies()[OUTSIDE].item()
+        if num_outside == 0:
+            return
+        wider = self._usual.widened(self._find_largest(), self._loss_scale)
+        if wider is not None:
+            self._begin(wider)
+            yield
+
+    @contextmanager
+    def leaf(self, is_last: bool) -> Iterator[None]:
+        """Around forward and backward of one of this rank's leaves; the sums travel with the last one."""
+        self._sends, self._loss_scale = is_last, self._optimization.loss_scale
+        for bucket in self._buckets:
+            bucket.num_waiting = len(bucket.parameters)
+        yield
+        for bucket in self._buckets:
+            if bucket.num_waiting:  # for a parameter that this leaf does not use
+                self._add(bucket)
+        if is_last:
+            self._receive()
+
+    def take_tallies(self) -> Tensor:
+        """Terms outside the range, and values that rounded to zero, of the step: int64 [2], the same on every rank.
+
+        In fp16 overflow is the gradient scaler's business: it sees the NaN and skips the step.
+        """
+        tallies = self._tallies()
+        if self._optimization.scaler.is_enabled():
+            tallies[OUTSIDE] = 0
+        return tallies
+
+    def _begin(self, fixed_point: FixedPoint) -> None:
+        self._fixed_point = fixed_point
+        self._words.zero_()
+        self._largest.zero_()
+        self._num_sent = 0
+        for parameter in self._names:
+            parameter.grad = None
+
+    def _tallies(self) -> Tensor:
+        return torch.stack([bucket.tallies for bucket in self._buckets]).sum(dim=0)
+
+    def _find_largest(self) -> float:
+        """The largest magnitude in any leaf's gradient, infinity if one is not finite. A collective."""
+        largest = self._largest.nan_to_num(nan=torch.inf, posinf=torch.inf)
+        if self._world.size > 1:
+            with self._world.pulse.waiting_for_ranks(Collective.LARGEST_GRADIENT):
+                dist.all_reduce(largest, op=dist.ReduceOp.MAX)
+        return largest.item()
+
+    def _keep(self, parameter: Tensor) -> None:
+        """Hook of a parameter whose gradient of a leaf is complete."""
+        bucket = self._bucket_of[parameter]  # type: ignore[index]
+        if bucket.num_waiting == 0:
+            raise _computed_in_parts(self._names[parameter])  # type: ignore[index]
+        bucket.num_waiting -= 1
+        if bucket.num_waiting == 0:
+            self._add(bucket)
+
+    def _add(self, bucket: _Bucket) -> None:
+        """Add a leaf's gradients to what the bucket holds; with the last leaf all buckets that are due are sent."""
+        gradients = bucket.take_gradients(self._scratch)
+        self._fixed_point.add_to(bucket.total, gradients, bucket.tallies, self._largest, self._loss_scale)
+        while self._sends and self._num_sent < len(self._buckets) and not self._buckets[self._num_sent].num_waiting:
+            self._send(self._buckets[self._num_sent])
+
+    def _send(self, bucket: _Bucket) -> None:
+        """Begin to add up a bucket over ranks. All ranks send the buckets in the same order."""
+        self._num_sent += 1
+        self._fixed_point.count_outside(bucket.tallies, self._largest, self._loss_scale)
+        if self._world.size > 1:
+            work = dist.all_reduce(bucket.words, async_op=True)
+            assert work is not None
+            self._under_way.append(work)
+
+    def _receive(self) -> None:
+        """Wait for the sums, and make them the parameters' gradients."""
+        if self._own_part is not None:
+            self._own_part.record()
+        with self._world.pulse.waiting_for_ranks(Collective.GRADIENTS):
+            for work in self._under_way:
+                work.wait()  # on a GPU the stream waits, not the CPU
+        self._under_way.clear()
+        for bucket in self._buckets:
+            self._fixed_point.read(bucket.total, bucket.tallies, bucket.give_gradients(), self._loss_scale)
+
+
+def _make_buckets(parameters: list[nn.Parameter]) -> tuple[Tensor, list[_Bucket]]:
+    """One buffer, and buckets in it in the order in which backward reaches them, about from the last parameter on."""
+    groups: list[list[nn.Parameter]] = [[]]
+    for parameter in reversed(parameters):
+        if sum(p.numel() for p in groups[-1]) >= BUCKET_VALUES:
+            groups.append([])
+        groups[-1].append(parameter)
+    sizes = [_aligned(_aligned(sum(p.numel() for p in group)) + NUM_TALLIES) for group in groups]
+    words = torch.zeros(sum(sizes), dtype=torch.int64, device=parameters[0].device)
+    return words, [_Bucket(group, part) for group, part in zip(groups, torch.split(words, sizes), strict=True)]
+
+
+def _aligned(num_values: int) -> int:
+    return -(-num_values // ALIGNED_VALUES) * ALIGNED_VALUES
+
+
+def _make_equal(model: nn.Module, world: World) -> None:
+    """Give all ranks the first one's weights: another kind of processor may draw others from the same seed."""
+    if world.size > 1:
+        for tensor in model.state_dict().values():
+            dist.broadcast(tensor.detach(), src=0)
+
+
+def _computed_in_parts(name: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"The gradient of the model's parameter {name!r} was computed in several parts within one backward pass, as "
+        "reentrant activation checkpointing does. The exact sum needs it in one part: use checkpointing with "
+        "use_reentrant=False, or set train.sum = 'fast'."
+    )

@@ -1,0 +1,1 @@
+"""What is measured: loss curve, spikes, validation and its scores, calibration, reports of progress."""

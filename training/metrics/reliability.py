@@ -1,0 +1,58 @@
+"""Whether what the model calls 80 % comes true in 80 % of the cases: bins of probabilities, and their mean error.
+
+Invariant: every sample is in one bin, and the expected calibration error (Guo et al. 2017, section 2) follows from the
+bins alone. Of a binary target the probability is that of its second class, of any other that of the predicted one.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from training.metrics.temperature import two_or_more
+
+NUM_BINS = 15
+# In float64 a whole test split would take several times the memory that its logits have.
+ROWS_AT_A_TIME = 1 << 16
+
+
+def claims(logits: Tensor, labels: Tensor, temperature: float, is_binary: bool) -> tuple[Tensor, Tensor]:
+    """The probability that is claimed of each sample, and whether it came true, [N] each; `logits` [N, outputs]."""
+    parts = [slice(start, start + ROWS_AT_A_TIME) for start in range(0, len(labels), ROWS_AT_A_TIME)]
+    found = [_claims(logits[part], labels[part], temperature, is_binary) for part in parts]
+    claimed, came_true = zip(*found, strict=True)
+    return torch.cat(claimed), torch.cat(came_true)
+
+
+def fill_bins(claimed: Tensor, came_true: Tensor) -> list[dict[str, Any]]:
+    """The bins of equal width with a sample: their samples, the mean claim, and the share that came true. JSON-able."""
+    places = (claimed * NUM_BINS).long().clamp(max=NUM_BINS - 1)
+    counts = torch.bincount(places, minlength=NUM_BINS)
+    claimed_sums, true_sums = (
+        torch.bincount(places, weights=values.double(), minlength=NUM_BINS) for values in (claimed, came_true)
+    )
+    return [
+        {
+            "from": place / NUM_BINS,
+            "to": (place + 1) / NUM_BINS,
+            "num_samples": count,
+            "claimed": claimed_sums[place].item() / count,
+            "came_true": true_sums[place].item() / count,
+        }
+        for place, count in enumerate(counts.tolist())
+        if count
+    ]
+
+
+def calibration_error(bins: list[dict[str, Any]]) -> float:
+    """The mean distance between claim and truth, each bin with the weight of its samples."""
+    num_samples = sum(one["num_samples"] for one in bins)
+    return float(sum(one["num_samples"] * abs(one["claimed"] - one["came_true"]) for one in bins) / num_samples)
+
+
+def _claims(logits: Tensor, labels: Tensor, temperature: float, is_binary: bool) -> tuple[Tensor, Tensor]:
+    probabilities = torch.softmax(two_or_more(logits) / temperature, dim=1)
+    if is_binary:
+        return probabilities[:, 1], labels == 1
+    claimed, predicted = probabilities.max(dim=1)
+    return claimed, labels == predicted

@@ -1,0 +1,102 @@
+"""Predictions for a whole split, by all ranks together.
+
+Invariant: how the split is cut into forward passes depends on the split and the configuration alone, so every number is
+the same on any number of ranks.
+"""
+
+from collections.abc import Callable, Iterator
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from storage.datasets import Target
+from training.batches.assembled import assemble_shares, share_batch
+from training.batches.microbatches import LeafCut
+from training.batches.tensors import Leaf, to_leaves
+from training.configuration import ValidationConfig
+from training.data.order import RowOrder
+from training.data.reading import SampleReader
+from training.models.objective import Objective
+from training.models.precision import Precision
+from training.rank_status import Collective
+from training.world import World
+
+# Samples are sorted by length within windows of so many forward passes: little padding, bounded memory.
+WINDOW_PASSES = 16
+
+
+class Validator:
+    """Looks at one split with the model as it is."""
+
+    def __init__(
+        self,
+        reader: SampleReader,
+        cut: LeafCut,
+        target: Target,
+        objective: Objective,
+        precision: Precision,
+        config: ValidationConfig,
+        world: World,
+    ) -> None:
+        self.num_samples = min(reader.num_rows, config.max_samples or reader.num_rows)
+        self._reader = reader
+        self._order = RowOrder(reader.num_rows, reader.group_rows, self.num_samples)
+        self._cut = cut
+        self._target = target
+        self._objective = objective
+        self._precision = precision
+        self._batch_size = config.batch_size
+        self._world = world
+
+    def validate(self, model: nn.Module, goes_on: Callable[[], bool]) -> dict[str, float] | None:
+        """Metrics of the split, or None if all ranks agreed to stop meanwhile. A collective.
+
+        `goes_on` is asked before each window of the split, by all ranks, and has the same answer on all.
+        """
+        predictions = self.predict(model, goes_on)
+        if predictions is None:
+            return None
+        from training.metrics.scores import score  # loads torchmetrics, which only a process that validates needs
+
+        return score(*predictions, self._target, self._objective)
+
+    def predict(self, model: nn.Module, goes_on: Callable[[], bool]) -> tuple[Tensor, Tensor] | None:
+        """Logits [N, outputs] and labels [N] on the CPU, in one fixed order; None as in `validate`."""
+        model.eval()
+        try:
+            rows = self._predict_own_rows(model, goes_on)
+        finally:
+            model.train()
+        if rows is None:
+            return None
+        if self._world.size > 1:
+            # Each row was filled in by one rank and is zero on all others: the sum is exact.
+            with self._world.pulse.waiting_for_ranks(Collective.PREDICTIONS):
+                dist.all_reduce(rows)
+        return rows[:, :-1], rows[:, -1].long()
+
+    @torch.no_grad()
+    def _predict_own_rows(self, model: nn.Module, goes_on: Callable[[], bool]) -> Tensor | None:
+        outputs = 1 if self._target.kind == "binary" else len(self._target.classes)
+        rows = torch.zeros(self.num_samples, outputs + 1)
+        for leaves in self._windows():
+            if not goes_on():
+                return None
+            for leaf in leaves:
+                with self._precision.autocast():
+                    logits = model(leaf.to(self._precision.device))
+                rows[leaf.rows, :-1] = logits.float().cpu()
+                rows[leaf.rows, -1] = leaf.labels.float()
+        return rows
+
+    def _windows(self) -> Iterator[list[Leaf]]:
+        """This rank's leaves of each window."""
+        window_rows = self._batch_size * WINDOW_PASSES
+        for start in range(0, self.num_samples, window_rows):
+            count = min(window_rows, self.num_samples - start)
+            samples = self._reader.read(self._order, start, count)
+            shares = share_batch(samples.lengths, self._cut, -(-count // self._batch_size), self._world.size)
+            share = shares[self._world.rank]
+            assembled = assemble_shares(samples, [share], [0])
+            yield list(to_leaves(assembled, 0, len(share.indices), self._cut.padding_efficiency > 0))

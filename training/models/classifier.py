@@ -1,0 +1,63 @@
+"""The classifier as training uses it: the network of `training/export/standalone`, given a leaf.
+
+Invariant: a sample's logits do not depend on the leaf it was padded in, up to rounding. Attention sees the groups of a
+leaf one after the other, all other layers see the leaf as a whole: so groups cost no second pass over the weights.
+"""
+
+import torch
+from torch import Tensor
+
+from storage.datasets import FIRST_VOCABULARY_INDEX, DatasetManifest
+from training.batches.tensors import Leaf
+from training.configuration import ModelConfig
+from training.data.samples import padded_length
+from training.export.standalone.holdfast_network import Architecture, Network, mask_of, mean_over_real_tokens
+
+
+class Classifier(Network):
+    """From a leaf to logits [B, num_outputs]; one output for a binary target, one per class otherwise."""
+
+    def __init__(self, config: ModelConfig, dataset: DatasetManifest, activation_checkpointing: bool) -> None:
+        super().__init__(architecture_of(config, dataset), activation_checkpointing)
+
+    def forward(self, leaf: Leaf) -> Tensor:
+        pooled = self._pool_flat(leaf) if leaf.is_flat else self.pool(leaf.tokens, leaf.lengths)
+        return self.classify(pooled, leaf.numeric, leaf.categorical)
+
+    def _pool_flat(self, leaf: Leaf) -> Tensor:
+        """A vector for each sample, [B, D], of a flat leaf, whose groups stand one after the other."""
+        counts, sizes = [group.num_samples for group in leaf.groups], [group.num_tokens for group in leaf.groups]
+        positions = [torch.arange(group.length, device=leaf.tokens.device) for group in leaf.groups]
+        are_real = [
+            p < lengths[:, None] for p, lengths in zip(positions, torch.split(leaf.lengths, counts), strict=True)
+        ]
+        masks = tuple(mask_of(is_real, p) for is_real, p in zip(are_real, positions, strict=True))
+        repeated = torch.cat([p.repeat(count) for p, count in zip(positions, counts, strict=True)])
+        parts = torch.split(self.encode(leaf.tokens, repeated, masks), sizes)
+        pooled = [
+            mean_over_real_tokens(part.view(*is_real.shape, -1), is_real)
+            for part, is_real in zip(parts, are_real, strict=True)
+        ]
+        return torch.cat(pooled)
+
+
+def architecture_of(config: ModelConfig, dataset: DatasetManifest) -> Architecture:
+    """All sizes of the network: those that are configured, and those that follow from the data set."""
+    return Architecture(
+        width=config.width,
+        layers=config.layers,
+        heads=config.heads,
+        feedforward=config.feedforward,
+        dropout=config.dropout,
+        metadata_width=config.metadata_width,
+        vocabulary_size=dataset.vocabulary_size,
+        num_positions=padded_length(dataset.max_tokens),
+        num_numeric=len(dataset.numeric),
+        category_counts=tuple(len(column.vocabulary) + FIRST_VOCABULARY_INDEX for column in dataset.categorical),
+        num_outputs=num_outputs(dataset),
+    )
+
+
+def num_outputs(dataset: DatasetManifest) -> int:
+    """One logit for a binary target, else one per class."""
+    return 1 if dataset.target.kind == "binary" else len(dataset.target.classes)

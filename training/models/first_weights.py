@@ -1,0 +1,47 @@
+"""The first weights of a run that begins with those of another one.
+
+Invariant: every byte is hashed before it is used, and all ranks take the same ones. What start.json names is copied;
+the rest stays random, as the seed makes it.
+"""
+
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from storage.first_weights import START_NAME, read_start, require_hash
+from storage.objects.digests import sha256_of_file
+from storage.objects.readable import reading
+from storage.objects.store import Store
+from training.spec import StartPoint
+
+
+@torch.no_grad()
+def take_first_weights(model: nn.Module, store: Store, start: StartPoint) -> None:
+    """Copy into `model` what the start says; once more is the same.
+
+    Raises `CorruptObjectError` if a file is not what was written, and what `reading` raises.
+    """
+    with reading(store, f"{start.path}/{START_NAME}"):
+        plan = read_start(store, start.path, start.digest)
+    origin: dict[str, Tensor] = {}
+    for name, digest in plan["files"].items():
+        key = f"{start.path}/{name}"
+        with reading(store, key):
+            path = store.fetch(key)
+            require_hash(store, key, sha256_of_file(path), digest)
+            origin |= load_file(path)
+    own = model.state_dict()
+    for copy in plan["copies"]:
+        _copy(own[copy["target"]], origin[copy["source"]], copy)
+
+
+def _copy(target: Tensor, source: Tensor, copy: dict[str, Any]) -> None:
+    """Whole, or the places `from` along `axis` to the places `to`."""
+    source = source.to(target.device)
+    if copy["axis"] is None:
+        target.copy_(source)
+        return
+    places = torch.tensor(copy["to"], device=target.device), torch.tensor(copy["from"], device=target.device)
+    target.index_copy_(copy["axis"], places[0], source.index_select(copy["axis"], places[1]))

@@ -1,0 +1,141 @@
+"""AdamW, its learning rate as a pure function of the step, and mixed precision.
+
+Invariant: the schedule has no state; the optimizer's state is kept under the parameters' names, not under positions
+that a change of the model would shift.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from storage.runs.rollbacks.positions import learning_rate_factor
+from storage.runs.run_state import Divergence, RollbackRecord
+from training.configuration import TrainConfig
+from training.optim.adamw import STATE_KINDS, AdamW
+from training.optim.divergence import DivergedError
+
+# So small only after 51 steps more that overflowed than were answered by a rise: torch doubles the scale again after
+# 2,000 steps without an overflow.
+SMALLEST_LOSS_SCALE = 2.0**-34
+
+
+def learning_rate(config: TrainConfig, step: int, rollbacks: Sequence[RollbackRecord] = ()) -> float:
+    """Learning rate of step `step`, counted from 0: the schedule's, times what rollbacks left of it."""
+    return scheduled_rate(config, step) * learning_rate_factor(step, rollbacks)
+
+
+def scheduled_rate(config: TrainConfig, step: int) -> float:
+    """A linear rise, then half a cosine down to the final fraction."""
+    warmup_steps = round(config.warmup_fraction * config.num_steps)
+    if step < warmup_steps:
+        return config.learning_rate * (step + 1) / warmup_steps
+    progress = (step - warmup_steps) / max(1, config.num_steps - warmup_steps)
+    cosine = (1 + math.cos(math.pi * min(1.0, progress))) / 2
+    final = config.final_learning_rate_fraction
+    return config.learning_rate * (final + (1 - final) * cosine)
+
+
+class Optimization:
+    """The optimizer and the gradient scaler of one model, stepped together."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        config: TrainConfig,
+        device: torch.device,
+        rollbacks: Sequence[RollbackRecord] = (),
+    ) -> None:
+        self._config = config
+        self._rollbacks = rollbacks
+        self._parameters = dict(model.named_parameters())
+        matrices = [p for p in self._parameters.values() if p.ndim >= 2]
+        vectors = [p for p in self._parameters.values() if p.ndim < 2]
+        betas = (config.adam_beta1, config.adam_beta2)
+        self.optimizer = AdamW([(matrices, config.weight_decay), (vectors, 0.0)], betas)
+        self.scaler = torch.amp.GradScaler(device.type, enabled=config.precision == "fp16")
+        # What gradients are multiplied by until `step` divides them again: a power of two, 1 unless in fp16.
+        self.loss_scale = self._read_loss_scale()
+
+    def backward(self, loss: Tensor) -> None:
+        """Add the gradients of `loss` to those accumulated so far."""
+        self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+
+    def step(self, step: int) -> Tensor:
+        """Clip the accumulated gradients, change the weights, forget the gradients. fp16 overflow skips the change.
+
+        Returns the norm that the gradient had before it was clipped: [], on the device, the same on every rank.
+        """
+        optimizer: Any = self.optimizer  # the scaler asks for its groups and its step alone
+        self.scaler.unscale_(optimizer)
+        norm: Tensor = nn.utils.clip_grad_norm_(self._parameters.values(), self._config.clip_norm)
+        self.optimizer.learning_rate = learning_rate(self._config, step, self._rollbacks)
+        self.scaler.step(optimizer)
+        self.scaler.update()
+        self.optimizer.zero_grad()
+        self.loss_scale = self._read_loss_scale()
+        return norm
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether steps kept overflowing in fp16, whatever the scale; the same on every rank."""
+        return self.loss_scale < SMALLEST_LOSS_SCALE
+
+    def exhausted(self, step: int) -> DivergedError:
+        """The error that says so of `step`, counted from 1."""
+        return DivergedError(
+            f"At step {step} the gradient was not finite, as at many steps before it: in fp16 such a step changes no "
+            f"weight and halves the loss scale, which has fallen to {self.loss_scale:g}.",
+            Divergence(kind="loss_scale", step=step, value=self.loss_scale),
+        )
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The optimizer's state as `<kind>.<parameter>`: first and second moments and their step counts."""
+        state = self.optimizer.state
+        return {
+            f"{kind}.{name}": tensor
+            for name, parameter in self._parameters.items()
+            for kind, tensor in state.get(parameter, {}).items()
+        }
+
+    def load_tensors(self, tensors: dict[str, Tensor]) -> None:
+        """Take over some of the state from `tensors()`. Raises `KeyError` for an unknown parameter.
+
+        On a CPU the tensors themselves, which belong to the optimizer from here on; on a GPU copies, which begin where
+        its kernels are fastest.
+        """
+        for name, tensor in tensors.items():
+            kind, _, of = name.partition(".")
+            parameter = self._parameters[of]
+            self.optimizer.state[parameter][kind] = tensor.to(parameter.device, copy=parameter.is_cuda)
+
+    def require_complete(self) -> None:
+        """Raise `KeyError` if only a part of the state was loaded.
+
+        None at all is the state before the first change of the weights, which an fp16 overflow can put off.
+        """
+        if not self.has_state:
+            return
+        for name, parameter in self._parameters.items():
+            for kind in STATE_KINDS:
+                if parameter.requires_grad and kind not in self.optimizer.state[parameter]:
+                    raise KeyError(f"{kind}.{name}")
+
+    @property
+    def has_state(self) -> bool:
+        """Whether the weights were changed before."""
+        return bool(self.optimizer.state)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What is not a tensor, JSON-able: the gradient scaler."""
+        return {"scaler": self.scaler.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.scaler.load_state_dict(state["scaler"])
+        self.loss_scale = self._read_loss_scale()
+
+    def _read_loss_scale(self) -> float:
+        """Makes the CPU wait for the GPU, as the scaler itself does in each step; only in fp16."""
+        return self.scaler.get_scale() if self.scaler.is_enabled() else 1.0

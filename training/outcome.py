@@ -1,0 +1,133 @@
+"""The outcome record of a segment.
+
+Invariant: whoever can still speak writes an outcome: the first rank when training ends in good order, any rank that
+fails. Only a segment of which nobody lived to speak has none.
+"""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from storage.errors import ConfigurationError, DeviceMissingError, IncompatibleRunError
+from storage.objects.store import Store
+from storage.runs.run_state import Divergence, Outcome
+from storage.runs.segments import OutcomeRecord, write_outcome
+from training.checkpointing.saves import Checkpointer
+from training.metrics.reporter import Reporter
+from training.metrics.training_state import TrainingState
+from training.models.out_of_memory import LeafOutOfMemoryError
+from training.optim.divergence import DivergedError
+from training.spec import SegmentSpec
+from training.stopping import StopReason
+from training.world import World
+
+MAX_CAUSE_CHARACTERS = 2000
+# Of the file in Gloo's sources that raises when the other side is gone.
+GLOO_CONNECTION = "gloo/transport/tcp/"
+
+
+class Ending:
+    """Writes how the segment ended."""
+
+    def __init__(
+        self,
+        spec: SegmentSpec,
+        world: World,
+        store: Store,
+        reporter: Reporter,
+        state: TrainingState,
+        age_seconds: float,
+    ) -> None:
+        self.first_step = 0
+        self.checkpointer: Checkpointer | None = None
+        self._spec = spec
+        self._world = world
+        self._store = store
+        self._reporter = reporter
+        self._state = state
+        self._began = time.monotonic() - age_seconds
+
+    def write(
+        self,
+        outcome: Outcome,
+        cause: str,
+        is_final: bool = False,
+        divergence: Divergence | None = None,
+        is_abandoned: bool = False,
+        recomputing_helps: bool = False,
+    ) -> None:
+        """Put the outcome record, unless another rank has spoken already."""
+        record = OutcomeRecord(
+            outcome=outcome,
+            cause=cause[:MAX_CAUSE_CHARACTERS],
+            is_final=is_final,
+            first_step=self.first_step,
+            last_step=self._state.step,
+            world_size=self._world.size,
+            seconds=round(time.monotonic() - self._began, 3),
+            phases=self._reporter.close(),
+            saves=self.checkpointer.figures if self.checkpointer else None,
+            throughput=self._reporter.throughput(),
+            divergence=divergence,
+            is_abandoned=is_abandoned,
+            recomputing_helps=recomputing_helps,
+            patience=self._spec.train.patience if outcome == "completed" and self._is_early() else None,
+        )
+        write_outcome(self._store, self._spec.run, self._spec.fence, record)
+
+    def _is_early(self) -> bool:
+        return self._state.step < self._spec.train.num_steps
+
+    @contextmanager
+    def failures_written(self) -> Iterator[None]:
+        """Write the outcome of a block that raises, and let it raise."""
+        try:
+            yield
+        except DivergedError as error:
+            self.write("diverged", str(error), divergence=error.evidence)
+            raise
+        except (ConfigurationError, IncompatibleRunError) as error:
+            self.write("failed", str(error), is_final=True)
+            raise
+        except DeviceMissingError as error:
+            # A run that was begun had these devices: another node, or this one when it is mended, may have them.
+            self.write("failed", f"{self._world.place}: {error}", is_final=self._spec.resume is None)
+            raise
+        except LeafOutOfMemoryError as error:
+            self.write("failed", f"{self._world.place}: {error}", recomputing_helps=error.recomputing_helps)
+            raise
+        except Exception as error:
+            self.write("failed", f"{self._world.place}: {describe_failure(error)}")
+            raise
+
+
+def describe_failure(error: Exception) -> str:
+    """A cause in words: Gloo's own about a broken connection name no cause, and end in a joke."""
+    text = f"{type(error).__name__}: {error}"
+    if GLOO_CONNECTION not in text:
+        return text
+    return (
+        "the connection to another rank broke: its process ended, its machine vanished, or the network between them "
+        f"failed. What another rank says of itself is in the log. ({text.partition('. This is')[0]})"
+    )
+
+
+def describe_end(reason: StopReason, spec: SegmentSpec, state: TrainingState) -> tuple[Outcome, str]:
+    """Outcome and cause of a segment that ended in good order."""
+    if reason is StopReason.NONE:
+        return "completed", "" if state.step == spec.train.num_steps else _describe_patience(state)
+    if reason is StopReason.BUDGET:
+        return "budget", f"time budget of {spec.budget_seconds:g} s"
+    if reason is StopReason.ABANDONED:
+        return "preempted", "the process that supervised the segment was killed; the ranks saved and left"
+    return "preempted", "asked to stop by a signal"
+
+
+def _describe_patience(state: TrainingState) -> str:
+    best, count = state.best or {}, state.num_without_better
+    if best.get("value") is None:
+        return f"train.patience = {count}: no validation gave a finite value"
+    return (
+        f"train.patience = {count}: no validation since step {best['step']:,} gave a better {best['metric']} than "
+        f"{best['value']:.4f}"
+    )

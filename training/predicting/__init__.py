@@ -1,1 +1,0 @@
-"""What an exported model says about many rows, in bounded memory."""

@@ -136,7 +136,8 @@ def drill(
     Args:
         configuration: Configuration file (TOML) on the worker's machine, relative to the deployment's folder.
         kills: How often the second run is killed, at steps spread over the run.
-        world_sizes: Numbers of ranks for the second run's starts, used in turn; each at most train.leaves. If left
+        world_sizes: Numbers of ranks for the second run's starts, used in turn; each at most train.microbatches. If
+        left
             empty, the configured number but at least 2, and half of it. Where there are fewer GPUs, ranks share them.
         steps: Optimizer steps of each of the two runs; the file's train.steps if left empty.
         seed: Decides at which steps to kill; random if left empty.

@@ -20,10 +20,10 @@ from storage.runs.run_state import RunState
 from tasks.config.changes import as_begun, describe_changes, read_stored, require_compatible
 from tasks.config.load import change_values, configure
 from tasks.configuration.run import RunConfig
-from tasks.remember_overrides import remember_given
+from tasks.remember_overrides import remember_overrides
 from tasks.reporting.rollbacks import describe_rollback
 from tasks.roll_back import plan_rollback, roll_back
-from tasks.run_paths import open_places
+from tasks.run_paths import open_run_paths
 from tasks.text import duration
 
 
@@ -82,7 +82,7 @@ def resume(
             roll_back(config, back_to_step, asked_by=f"flow run {flow_run.id}")
         given = {field: value for field, value in lasting.items() if value is not None}
         if given:
-            remember_given(config, given)
+            remember_overrides(config, given)
         return train_deployed(with_budget(config, segment_seconds), max_segments=1 if segment_seconds else None)
     except RunBusyError as busy:
         return describe_skip(busy) if back_to_step is None else describe_failure(busy)
@@ -92,7 +92,7 @@ def resume(
 
 def describe_plan(config: RunConfig, segment_seconds: float | None, back_to_step: int | None = None) -> str:
     """What `resume` would do now, in a sentence or two. Raises a `HoldfastError` if it would be refused."""
-    state = open_places(config).manifest.load_head().state
+    state = open_run_paths(config).manifest.load_head().state
     plan = ""
     if back_to_step is not None:
         state = plan_rollback(config, state, back_to_step)

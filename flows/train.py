@@ -25,7 +25,7 @@ from storage.errors import (
 from storage.runs.run_state import RunState
 from tasks.audit import audit_ledger
 from tasks.config.changes import as_begun
-from tasks.config.overrides import with_given
+from tasks.config.overrides import with_overrides
 from tasks.configuration.run import RunConfig
 from tasks.console.announce import warn
 from tasks.evaluate import evaluate_run
@@ -37,7 +37,7 @@ from tasks.prepare import prepare_data
 from tasks.recover import recover
 from tasks.recovery.progress_check import require_progress
 from tasks.report import leave_report, publish_report
-from tasks.run_paths import open_places
+from tasks.run_paths import open_run_paths
 from tasks.segment import train_segment
 from tasks.step import SKIPPED
 from tasks.supervision.launch import require_launchable
@@ -55,7 +55,7 @@ def train(config: RunConfig, max_segments: int | None = None) -> State[None]:
     returned = current_call()
     with returned.noting_errors():
         try:
-            rest = sending_the_rest(config.tracking, lambda: open_places(config).store, config.run, warn)
+            rest = sending_the_rest(config.tracking, lambda: open_run_paths(config).store, config.run, warn)
             with telling_of_errors(config), rest:
                 state = _train(config, max_segments)
             tell_all()
@@ -82,7 +82,7 @@ def _train(config: RunConfig, max_segments: int | None) -> RunState:
     require_tracking(config.tracking)
     require_launchable(config)
     dataset = prepare_data(config)
-    config = with_given(config)
+    config = with_overrides(config)
     try:
         state = recover(config, dataset)
         config = as_begun(config, state)  # with what followed from the number of rows
@@ -127,7 +127,7 @@ def train_with_retries(config: RunConfig, max_segments: int | None = None) -> Ru
 def _end_of_before(config: RunConfig, state: State[Any]) -> RunState:
     """Where the run stands after a flow run that had ended before: Prefect does not call it again."""
     if state.is_completed() and state.name != SKIPPED:
-        return open_places(config).manifest.load_head().state
+        return open_run_paths(config).manifest.load_head().state
     if state.is_completed():
         raise RunBusyError(state.message)
     if state.is_cancelled():

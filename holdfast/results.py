@@ -40,7 +40,7 @@ class Status(TypedDict):
     live: dict[str, Any] | None
     promoted: Checkpoint | None
     kept: list[Checkpoint]
-    set_aside: list[dict[str, Any]]
+    quarantined: list[dict[str, Any]]
     setback: str | None
     segments: list[dict[str, Any]]
     rollbacks: list[dict[str, Any]]
@@ -161,7 +161,7 @@ class Verification(TypedDict):
     address: str
     valid: bool
     checkpoints: list[VerifiedCheckpoint]
-    set_aside: list[dict[str, Any]]
+    quarantined: list[dict[str, Any]]
 
 
 class Audit(TypedDict):
@@ -175,7 +175,7 @@ class Audit(TypedDict):
     ok: bool
     steps: int
     samples: int
-    leaves: int
+    microbatches: int
     parts: int
     epochs: list[dict[str, Any]]
     segments: list[dict[str, Any]]

@@ -16,8 +16,8 @@ from tasks.configuration.run import RunConfig
 from tasks.console.announce import announce, warn
 from tasks.prefect_bridge.alerts import AUDIT_VIOLATION, alert
 from tasks.prefect_bridge.server import show
-from tasks.retrying import Patience
-from tasks.run_paths import RunPlaces, open_places
+from tasks.retrying import Retry
+from tasks.run_paths import RunPaths, open_run_paths
 from tasks.step import step
 
 # Violations that may be those of one bad second: a part, or the checkpoint that names the newest one, cannot be read.
@@ -31,52 +31,52 @@ def audit_ledger(config: RunConfig) -> tuple[bool, str]:
     Raises `LedgerViolationError`, after an alert was sent: where a part is not what was written, at two looks, or
     cannot be read for as long as a checkpoint is waited for.
     """
-    places = open_places(config)
+    run_paths = open_run_paths(config)
     try:
-        return Patience(config.retry).attempt("Auditing the ledger", lambda: _audit(config, places, is_last=False))
+        return Retry(config.retry).call("Auditing the ledger", lambda: _audit(config, run_paths, is_last=False))
     except ObjectUnreadableError:
-        return Patience(config.retry).attempt("Auditing the ledger", lambda: _audit(config, places, is_last=True))
+        return Retry(config.retry).call("Auditing the ledger", lambda: _audit(config, run_paths, is_last=True))
 
 
-def _audit(config: RunConfig, places: RunPlaces, is_last: bool) -> tuple[bool, str]:
-    promoted = places.manifest.load_head().state.promoted
+def _audit(config: RunConfig, run_paths: RunPaths, is_last: bool) -> tuple[bool, str]:
+    promoted = run_paths.manifest.load_head().state.promoted
     assert promoted is not None
-    result = _find_proof(places, promoted)
+    result = _find_proof(run_paths, promoted)
     is_new = result is None
     if result is None:
         announce("Auditing the ledger: which samples trained the model.")
-        result = _look(config, places, is_last)
+        result = _look(config, run_paths, is_last)
         show(f"audit-{config.run}", render_markdown(result))
         if not result["ok"]:
-            _fail(places, result)
-        write_result(places.store, audit_key(promoted.path), {"digest": promoted.digest, "result": result})
+            _fail(run_paths, result)
+        write_result(run_paths.store, audit_key(promoted.path), {"digest": promoted.digest, "result": result})
     return is_new, sum_up(result)
 
 
-def _look(config: RunConfig, places: RunPlaces, is_last: bool) -> dict[str, Any]:
+def _look(config: RunConfig, run_paths: RunPaths, is_last: bool) -> dict[str, Any]:
     """What an audit finds: a violation only if a second look finds one too."""
-    result = audit_run(places.store, config.run)
+    result = audit_run(run_paths.store, config.run)
     unread = [violation["message"] for violation in result["violations"] if violation["kind"] in UNREADABLE]
     if unread and not is_last:
         raise ObjectUnreadableError(unread[0])
     if not result["ok"] and not unread:
         warn(f"{sum_up(result)} It is looked at again in {config.retry.reread_seconds:g} s.")
-        Patience(config.retry).pause(config.retry.reread_seconds)
-        result = audit_run(places.store, config.run)
+        Retry(config.retry).pause(config.retry.reread_seconds)
+        result = audit_run(run_paths.store, config.run)
     return result
 
 
-def _find_proof(places: RunPlaces, promoted: CheckpointRecord) -> dict[str, Any] | None:
+def _find_proof(run_paths: RunPaths, promoted: CheckpointRecord) -> dict[str, Any] | None:
     """What an earlier audit of this very checkpoint found, if it passed."""
-    found = find_result(places.store, audit_key(promoted.path))
+    found = find_result(run_paths.store, audit_key(promoted.path))
     return found["result"] if found is not None and found["digest"] == promoted.digest else None
 
 
-def _fail(places: RunPlaces, result: dict[str, Any]) -> None:
-    address = run_address(places.store, places.manifest.run)
+def _fail(run_paths: RunPaths, result: dict[str, Any]) -> None:
+    address = run_address(run_paths.store, run_paths.manifest.run)
     message = (
         f"{sum_up(result)} {' '.join(violation['message'] for violation in result['violations'])} The model is kept, "
         f"but what it was trained on is not proven. All that was found: `holdfast audit {address}`."
     )
-    alert(AUDIT_VIOLATION, address, message, run=places.manifest.run, violations=result["num_violations"])
+    alert(AUDIT_VIOLATION, address, message, run=run_paths.manifest.run, violations=result["num_violations"])
     raise LedgerViolationError(message)

@@ -19,10 +19,10 @@ TELL_AGAIN_SECONDS = 600.0
 _logger = logging.getLogger("holdfast")
 
 
-class Companion(ABC):
+class BackgroundThread(ABC):
     """A context manager. `_accompany` runs in the thread, until it returns; it should soon after `_is_over` is set.
 
-    Of what it may meet it deals with what it knows. After any other error it is told, and `_accompany` begins again.
+    Of what it may meet it handles what it knows. After any other error it is told, and `_accompany` begins again.
     """
 
     def __init__(self, name: str) -> None:

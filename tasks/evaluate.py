@@ -23,10 +23,10 @@ from tasks.console.terminal import console
 from tasks.preemption.signals import StopRequest
 from tasks.preemption.watch import run_to_end_or_notice
 from tasks.prefect_bridge.alerts import NO_PROGRESS, alert
-from tasks.prefect_bridge.stop_requests import Wishes
+from tasks.prefect_bridge.stop_requests import StopRequests
 from tasks.recovery.settle import settle_evaluation
-from tasks.retrying import Patience
-from tasks.run_paths import RunPlaces, open_places
+from tasks.retrying import Retry
+from tasks.run_paths import RunPaths, open_run_paths
 from tasks.step import step
 from tasks.supervision.hang import HangWatch
 from tasks.supervision.heartbeat import Heartbeat
@@ -34,8 +34,8 @@ from tasks.supervision.launch import hold_lease, launch_job
 from tasks.supervision.live_log import LiveLog
 from tasks.supervision.watch import supervise
 from tasks.text import score
-from tasks.verification.quarantine import put_aside
-from tasks.verification.verdicts import Judge
+from tasks.verification.quarantine import take_out_of_use
+from tasks.verification.verdicts import VerdictMaker
 from training.metrics.reporter import Report
 
 LOG_LINES_SHOWN = 15
@@ -52,50 +52,50 @@ def evaluate_run(config: RunConfig) -> tuple[dict[str, MetricValue], str]:
 
 
 def _evaluate_patiently(config: RunConfig, request: StopRequest) -> dict[str, MetricValue]:
-    patience, places = Patience(config.retry, lambda: request.is_made), open_places(config)
-    return patience.attempt("Evaluating", lambda: _evaluate(config, places, request))
+    patience, run_paths = Retry(config.retry, lambda: request.is_made), open_run_paths(config)
+    return patience.call("Evaluating", lambda: _evaluate(config, run_paths, request))
 
 
-def _evaluate(config: RunConfig, places: RunPlaces, request: StopRequest) -> dict[str, MetricValue]:
-    state = places.manifest.load_head().state
+def _evaluate(config: RunConfig, run_paths: RunPaths, request: StopRequest) -> dict[str, MetricValue]:
+    state = run_paths.manifest.load_head().state
     assert state.promoted is not None
     if state.lease is not None and state.lease.holder == this_process():
-        settle_evaluation(config, places, state.lease)  # an earlier attempt, after which the store did not answer
-    state = _with_sound_best(places, state, Judge(config.retry, lambda: request.is_made))
-    if not _is_evaluated(places, state):
+        settle_evaluation(config, run_paths, state.lease)  # an earlier attempt, after which the store did not answer
+    state = _with_sound_best(run_paths, state, VerdictMaker(config.retry, lambda: request.is_made))
+    if not _is_evaluated(run_paths, state):
         announce("Evaluating on the test split.")
-        _run_ranks(config, places, request)
+        _run_ranks(config, run_paths, request)
     last, best = state.promoted, find_best(state)
     assert last is not None
-    metrics = _find_metrics(places, last)
+    metrics = _find_metrics(run_paths, last)
     tested = None
     if best is not None and best != last:
-        tested = TestedRecord(step=best.step, path=best.path, metrics=_find_metrics(places, best))
+        tested = TestedRecord(step=best.step, path=best.path, metrics=_find_metrics(run_paths, best))
     if state.metrics_step != last.step or state.best_tested != tested:
-        places.manifest.commit("evaluated", record_metrics(metrics, last.step, tested))
+        run_paths.manifest.commit("evaluated", record_metrics(metrics, last.step, tested))
     return metrics if tested is None else tested.metrics
 
 
-def _with_sound_best(places: RunPlaces, state: RunState, judge: Judge) -> RunState:
-    """The state with a best checkpoint that can be evaluated, as the promoted one can: what cannot is put aside."""
+def _with_sound_best(run_paths: RunPaths, state: RunState, judge: VerdictMaker) -> RunState:
+    """The state with a best checkpoint that can be evaluated; what cannot be is taken out of use."""
     while (best := find_best(state)) is not None and best != state.promoted:
-        if find_evaluation(places.store, best) is not None:
+        if find_evaluation(run_paths.store, best) is not None:
             break
         try:
-            judge.judge(places, best.path, partial(verify_checkpoint, places.store, best.path, best.digest))
+            judge.judge(run_paths, best.path, partial(verify_checkpoint, run_paths.store, best.path, best.digest))
             break
         except CheckpointUnusableError as unusable:
-            state = put_aside(places, best.step, best.path, unusable, fence=None)
+            state = take_out_of_use(run_paths, best.step, best.path, unusable, fence=None)
     return state
 
 
-def _is_evaluated(places: RunPlaces, state: RunState) -> bool:
+def _is_evaluated(run_paths: RunPaths, state: RunState) -> bool:
     best = find_best(state)
-    return all(find_evaluation(places.store, record) for record in (state.promoted, best or state.promoted))
+    return all(find_evaluation(run_paths.store, record) for record in (state.promoted, best or state.promoted))
 
 
-def _find_metrics(places: RunPlaces, record: CheckpointRecord) -> dict[str, MetricValue]:
-    evaluation = find_evaluation(places.store, record)
+def _find_metrics(run_paths: RunPaths, record: CheckpointRecord) -> dict[str, MetricValue]:
+    evaluation = find_evaluation(run_paths.store, record)
     assert evaluation is not None, "required before"
     metrics: dict[str, MetricValue] = evaluation["metrics"]
     if not_finite := find_not_finite(metrics):
@@ -104,27 +104,27 @@ def _find_metrics(places: RunPlaces, record: CheckpointRecord) -> dict[str, Metr
     return metrics
 
 
-def _run_ranks(config: RunConfig, places: RunPlaces, request: StopRequest) -> None:
+def _run_ranks(config: RunConfig, run_paths: RunPaths, request: StopRequest) -> None:
     """Let the ranks write the result beside the checkpoint, supervised as a segment is."""
-    state = hold_lease(config, places, "evaluate").state
+    state = hold_lease(config, run_paths, "evaluate").state
     lease = state.lease
     assert lease is not None
     watch = HangWatch(config.segment.hang_seconds, first_step=lease.first_step)
-    job = launch_job(config, places, state)
-    wishes = Wishes(places, lease.fence, request)
-    with Heartbeat(places, lease.fence, lease.first_step) as heartbeat, wishes:
+    job = launch_job(config, run_paths, state)
+    stop_requests = StopRequests(run_paths, lease.fence, request)
+    with Heartbeat(run_paths, lease.fence, lease.first_step) as heartbeat, stop_requests:
 
         def take(report: Report) -> None:
             heartbeat.hear(report)
 
-        with job, LiveLog(places, lease), console.status("evaluating on the test split"):
+        with job, LiveLog(run_paths, lease), console.status("evaluating on the test split"):
             is_hung = supervise(job, watch, request, take)
         reason = watch.cause if is_hung else f"The last lines of its log:\n{_last_lines(job)}"
         if is_hung:
             message = f"The evaluation made no progress. {watch.cause}"
-            alert(NO_PROGRESS, run_address(places.store, config.run), message, run=config.run)
-        settle_evaluation(config, places, lease)
-    if not _is_evaluated(places, state):
+            alert(NO_PROGRESS, run_address(run_paths.store, config.run), message, run=config.run)
+        settle_evaluation(config, run_paths, lease)
+    if not _is_evaluated(run_paths, state):
         raise SegmentFailedError(f"The evaluation ended without a result. {reason}")
 
 

@@ -25,53 +25,53 @@ from tasks.data.remarks.said import remarks_on
 from tasks.prefect_bridge.server import show
 from tasks.prepare_unit import PrefectUnits
 from tasks.recovery.settle import require_no_living_holder_here
-from tasks.retrying import Patience
-from tasks.run_paths import RunPlaces, open_places, require_scratch
+from tasks.retrying import Retry
+from tasks.run_paths import RunPaths, open_run_paths, require_scratch
 from tasks.step import step
 
 
 @step("prepare")
 def prepare_data(config: RunConfig) -> tuple[DatasetManifest, str]:
     """The published data set of the configured source, made if it is not there yet."""
-    places = open_places(config)
+    run_paths = open_run_paths(config)
     is_first_attempt = (flow_run.run_count or 0) <= 1
     # A store that does not answer the first time is more likely a wrong address, which a person wants to know at once.
-    patience = Patience(RetryConfig(store_seconds=0) if is_first_attempt else config.retry)
-    patience.attempt("Writing to the store", lambda: check_writable(places.store))
-    require_scratch(places)
-    dataset = Patience(config.retry).attempt("Preparing the data", lambda: _prepare(config, places))
+    patience = Retry(RetryConfig(store_seconds=0) if is_first_attempt else config.retry)
+    patience.call("Writing to the store", lambda: check_writable(run_paths.store))
+    require_scratch(run_paths)
+    dataset = Retry(config.retry).call("Preparing the data", lambda: _prepare(config, run_paths))
     return dataset, _describe(dataset)
 
 
-def _prepare(config: RunConfig, places: RunPlaces) -> DatasetManifest:
-    head = places.manifest.find_head()
+def _prepare(config: RunConfig, run_paths: RunPaths) -> DatasetManifest:
+    head = run_paths.manifest.find_head()
     begun = as_begun(config, head.state if head else None)
     _announce_id(config.data.id, begun.data.id, is_new=head is None)
     config = begun
     if head is not None:
         if head.state.lease is not None:
             # Whether one on another machine lives takes a minute to tell: `recover` does, once.
-            require_no_living_holder_here(places, head.state.lease)
+            require_no_living_holder_here(run_paths, head.state.lease)
         require_compatible(head.state, config)
     contracts: list[dict[str, Any] | None] = []
     with PreparationDisplay() as display:
-        dataset = require_same_source(config.data, places, head.state, display.show) if head is not None else None
+        dataset = require_same_source(config.data, run_paths, head.state, display.show) if head is not None else None
         if dataset is None:
             engine = PrefectUnits(config.data, config.prepare)
             # A run that was begun may have its data set made again; its suite was validated when it was begun.
             data = config.data.model_copy(update={} if head is None else {"expectations": None})
             dataset = prepare_dataset(
                 data,
-                places.store,
-                places.data_scratch,
+                run_paths.store,
+                run_paths.data_scratch,
                 display.show,
                 _run_part,
                 engine,
-                places.cache,
+                run_paths.cache,
                 find_reference(config) if head is None else None,
                 contracts.append,
             )
-    contract = contracts[0] if contracts else find_contract_result(places.store, dataset)
+    contract = contracts[0] if contracts else find_contract_result(run_paths.store, dataset)
     remarks = remarks_on(dataset, contract, config.data)
     for remark in remarks if head is None else []:
         warn(remark)

@@ -7,17 +7,17 @@ answer delays no promotion.
 from storage.runs.run_state import CheckpointRecord, Holder
 from tasks.configuration.run import RunConfig
 from tasks.promotion.promotion import promote_checkpoint
-from tasks.run_paths import RunPlaces
+from tasks.run_paths import RunPaths
 from tasks.step import rename_step, step
 from tasks.text import size
 
 
 @step("promote", "promote {path}")
 def promote(
-    config: RunConfig, places: RunPlaces, path: str, digest: str | None = None, holder: Holder | None = None
+    config: RunConfig, run_paths: RunPaths, path: str, digest: str | None = None, holder: Holder | None = None
 ) -> tuple[CheckpointRecord | None, str]:
     """As `tasks.promotion.promotion.promote_checkpoint`."""
-    record = promote_checkpoint(config, places, path, digest, holder)
+    record = promote_checkpoint(config, run_paths, path, digest, holder)
     if record is None:
         return None, "The checkpoint is sound, but it does not pass the quality gate. It is not promoted."
     rename_step(f"promote step {record.step:,}")

@@ -17,10 +17,10 @@ from tasks.config.out_of_memory import adapt
 from tasks.configuration.run import RunConfig
 from tasks.console.announce import announce
 from tasks.promote import promote
-from tasks.promotion.rejected import judge_again
+from tasks.promotion.rejected import gate_again
 from tasks.recovery.settle import recover_run
-from tasks.retrying import Patience
-from tasks.run_paths import RunPlaces, open_places
+from tasks.retrying import Retry
+from tasks.run_paths import RunPaths, open_run_paths
 from tasks.step import step
 from tasks.text import how_far
 
@@ -28,15 +28,15 @@ from tasks.text import how_far
 @step("recover")
 def recover(config: RunConfig, dataset: DatasetManifest) -> tuple[RunState, str]:
     """Begin a new run, or settle what the last segment of an old one left; where it stands now."""
-    return Patience(config.retry).attempt("Taking the run up", lambda: _take_up(config, dataset, open_places(config)))
+    return Retry(config.retry).call("Taking the run up", lambda: _take_up(config, dataset, open_run_paths(config)))
 
 
-def _take_up(config: RunConfig, dataset: DatasetManifest, places: RunPlaces) -> tuple[RunState, str]:
-    head = places.manifest.find_head()
+def _take_up(config: RunConfig, dataset: DatasetManifest, run_paths: RunPaths) -> tuple[RunState, str]:
+    head = run_paths.manifest.find_head()
     if head is None:
         config, by_rows = resolve_by_rows(config, dataset.splits["train"].num_rows)
         config = as_begun(config, None)
-        state = places.manifest.create(_first_state(config, dataset, places, by_rows)).state
+        state = run_paths.manifest.create(_first_state(config, dataset, run_paths, by_rows)).state
         if by_rows is not None:
             announce(f"{describe_by_rows(by_rows)}. The run keeps these settings; what its file sets goes before.")
         return state, _describe_begin(config)
@@ -44,17 +44,19 @@ def _take_up(config: RunConfig, dataset: DatasetManifest, places: RunPlaces) -> 
     # Somebody else may have begun it, or gone on with it, since the data were prepared.
     require_compatible(head.state, config)
     _require_same_dataset(head.state, dataset)
-    load_dataset(places.store, head.state.dataset_digest, head.state.dataset_sha256)  # or one that was prepared again
-    state = recover_run(config, places, promote)
+    load_dataset(
+        run_paths.store, head.state.dataset_digest, head.state.dataset_sha256
+    )  # or one that was prepared again
+    state = recover_run(config, run_paths, promote)
     if state.lease is not None:
         return state, "Its ranks work on in a job of the cluster."
-    config = adapt(config, places, state)
+    config = adapt(config, run_paths, state)
     require_compatible(state, config)  # with what was promoted just now
     if state.config != config.model_dump(mode="json"):
         _announce_changes(state, config)
         change = reconfigure(config.model_dump(mode="json"), config.train.num_steps)
-        state = places.manifest.commit("configuration changed", change).state
-    state = judge_again(config, places, state)
+        state = run_paths.manifest.commit("configuration changed", change).state
+    state = gate_again(config, run_paths, state)
     return state, _describe(state)
 
 
@@ -66,26 +68,26 @@ def _require_same_dataset(state: RunState, dataset: DatasetManifest) -> None:
         )
 
 
-def _first_state(config: RunConfig, dataset: DatasetManifest, places: RunPlaces, by_rows: ByRows | None) -> RunState:
+def _first_state(config: RunConfig, dataset: DatasetManifest, run_paths: RunPaths, by_rows: ByRows | None) -> RunState:
     return RunState(
         run=config.run,
         created_at=time.time(),
         config=config.model_dump(mode="json"),
         dataset_digest=dataset.digest,
-        dataset_sha256=dataset_sha256(places.store, dataset.digest),
+        dataset_sha256=dataset_sha256(run_paths.store, dataset.digest),
         by_rows=by_rows,
-        start=_find_start(config, dataset, places),
+        start=_find_start(config, dataset, run_paths),
         steps_total=config.train.num_steps,
     )
 
 
-def _find_start(config: RunConfig, dataset: DatasetManifest, places: RunPlaces) -> StartRecord | None:
+def _find_start(config: RunConfig, dataset: DatasetManifest, run_paths: RunPaths) -> StartRecord | None:
     if config.train.start_from is None:
         return None
     # It loads torch, which the process of a flow otherwise never does.
     from tasks.models.start_from import bring_first_weights
 
-    return bring_first_weights(config, dataset, places)
+    return bring_first_weights(config, dataset, run_paths)
 
 
 def _describe_begin(config: RunConfig) -> str:

@@ -5,51 +5,51 @@ Invariant: nothing is given to a run in training, whose ranks would not know of 
 
 from collections.abc import Mapping
 
-from storage.runs.run_records import GivenValue
+from storage.runs.run_records import OverrideValue
 from storage.runs.run_state import RunState
 from storage.runs.transitions import give
 from tasks.config.changes import read_stored, require_compatible
-from tasks.config.overrides import describe_given
+from tasks.config.overrides import describe_overrides
 from tasks.configuration.run import RunConfig
 from tasks.promote import promote
 from tasks.recovery.settle import recover_run
-from tasks.retrying import Patience
-from tasks.run_paths import open_places
+from tasks.retrying import Retry
+from tasks.run_paths import open_run_paths
 from tasks.step import step
 
 Number = int | float
 
 
 @step("remember what was given")
-def remember_given(config: RunConfig, values: Mapping[str, Number]) -> tuple[RunState, str]:
+def remember_overrides(config: RunConfig, values: Mapping[str, Number]) -> tuple[RunState, str]:
     """Write these values, by dotted field, into the manifest, so that later flow runs of the same file keep them.
 
     Settles first what a dead process left. Raises `RunBusyError` while the run is in training, and
     `IncompatibleRunError` if it could not go on with this configuration.
     """
-    places = open_places(config)
+    run_paths = open_run_paths(config)
 
     def attempt() -> tuple[RunState, str]:
-        require_compatible(places.manifest.load_head().state, config)
-        state = recover_run(config, places, promote)
+        require_compatible(run_paths.manifest.load_head().state, config)
+        state = recover_run(config, run_paths, promote)
         require_compatible(state, config)  # with what was promoted just now
-        given = _given_with(state, values)
-        if given != state.given:
-            state = places.manifest.commit("values given", give(given)).state
-        return state, describe_given(given)
+        overrides = _overridden_with(state, values)
+        if overrides != state.overrides:
+            state = run_paths.manifest.commit("values given", give(overrides)).state
+        return state, describe_overrides(overrides)
 
-    return Patience(config.retry).attempt("Remembering what was given", attempt)
+    return Retry(config.retry).call("Remembering what was given", attempt)
 
 
-def _given_with(state: RunState, values: Mapping[str, Number]) -> dict[str, GivenValue]:
+def _overridden_with(state: RunState, values: Mapping[str, Number]) -> dict[str, OverrideValue]:
     """What is given to the run once these are. What the file had stays what it was before the first of them."""
-    given = dict(state.given)
+    overrides = dict(state.overrides)
     for field, value in values.items():
-        earlier = given.pop(field, None)
+        earlier = overrides.pop(field, None)
         instead_of = earlier.instead_of if earlier is not None else _configured(state, field)
         if value != instead_of:
-            given[field] = GivenValue(instead_of=instead_of, value=value)
-    return given
+            overrides[field] = OverrideValue(instead_of=instead_of, value=value)
+    return overrides
 
 
 def _configured(state: RunState, field: str) -> Number | None:

@@ -8,17 +8,17 @@ from tasks.console.announce import warn
 from tasks.prefect_bridge.server import show
 from tasks.reporting.run_summary import summarise
 from tasks.reporting.written import report_address, write_report
-from tasks.retrying import Patience
-from tasks.run_paths import RunPlaces, open_places
+from tasks.retrying import Retry
+from tasks.run_paths import RunPaths, open_run_paths
 from tasks.step import step
 
 
 @step("report")
 def publish_report(config: RunConfig, dataset: DatasetManifest) -> tuple[RunState, str]:
     """Write the HTML report of a run as it stands, and return where it stands."""
-    places = open_places(config)
-    state = Patience(config.retry).attempt("Writing the report", lambda: _write(places, dataset))
-    address = report_address(places.store, config.run)
+    run_paths = open_run_paths(config)
+    state = Retry(config.retry).call("Writing the report", lambda: _write(run_paths, dataset))
+    address = report_address(run_paths.store, config.run)
     show(f"report-{config.run}", summarise(state, config, address))
     return state, address
 
@@ -26,12 +26,12 @@ def publish_report(config: RunConfig, dataset: DatasetManifest) -> tuple[RunStat
 def leave_report(config: RunConfig, dataset: DatasetManifest) -> None:
     """Write the report of a run that ends before its time, if that works at once. It is no step of the chain."""
     try:
-        _write(open_places(config), dataset)
+        _write(open_run_paths(config), dataset)
     except HoldfastError as error:
         warn(f"The report could not be written; `holdfast report` does it: {error}")
 
 
-def _write(places: RunPlaces, dataset: DatasetManifest) -> RunState:
-    state = places.manifest.load_head().state
-    write_report(places.store, state, dataset)
+def _write(run_paths: RunPaths, dataset: DatasetManifest) -> RunState:
+    state = run_paths.manifest.load_head().state
+    write_report(run_paths.store, state, dataset)
     return state

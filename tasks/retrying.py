@@ -22,14 +22,14 @@ POLL_SECONDS = 0.2
 _Result = TypeVar("_Result")
 
 
-class Patience:
+class Retry:
     """Waits for a store or a cluster for `retry.store_seconds`, unless `is_asked_to_stop` says there is no time."""
 
     def __init__(self, retry: RetryConfig, is_asked_to_stop: Callable[[], bool] = lambda: False) -> None:
         self._seconds = retry.store_seconds
         self._is_asked_to_stop = is_asked_to_stop
 
-    def attempt(self, what: str, operation: Callable[[], _Result]) -> _Result:
+    def call(self, what: str, operation: Callable[[], _Result]) -> _Result:
         """What `operation` returns, made again while the store does not answer. `what` names it, for people.
 
         Raises the last `StoreUnavailableError` or `ClusterUnavailableError`, and everything else at once.

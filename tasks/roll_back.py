@@ -14,8 +14,8 @@ from tasks.console.announce import announce
 from tasks.promote import promote
 from tasks.recovery.settle import recover_run
 from tasks.reporting.rollbacks import describe_rollback
-from tasks.retrying import Patience
-from tasks.run_paths import RunPlaces, open_places
+from tasks.retrying import Retry
+from tasks.run_paths import RunPaths, open_run_paths
 from tasks.step import step
 
 
@@ -26,20 +26,20 @@ def roll_back(config: RunConfig, back_to_step: int, asked_by: str) -> tuple[RunS
     Raises `RunBusyError` while the run is in training, `ConfigurationError` if no such checkpoint is kept, and
     `IncompatibleRunError` if the run could not go on from there with this configuration.
     """
-    change, places = _change(config, back_to_step, asked_by), open_places(config)
+    change, run_paths = _change(config, back_to_step, asked_by), open_run_paths(config)
 
-    def answer(config: RunConfig, places: RunPlaces) -> RunState:
-        _plan(config, places.manifest.load_head().state, change)  # with what was promoted just now
-        return places.manifest.commit(f"rolled back by hand to step {back_to_step}", change).state
+    def answer(config: RunConfig, run_paths: RunPaths) -> RunState:
+        _plan(config, run_paths.manifest.load_head().state, change)  # with what was promoted just now
+        return run_paths.manifest.commit(f"rolled back by hand to step {back_to_step}", change).state
 
     def attempt() -> tuple[RunState, str]:
-        state = places.manifest.load_head().state
+        state = run_paths.manifest.load_head().state
         if is_answered(state, asked_by):
             return state, "The run was rolled back for this flow run before; it goes on from where it stands."
         _plan(config, state, change)  # what is refused is refused before anything is written
-        return _require_at_rest(recover_run(config, places, promote, answer))
+        return _require_at_rest(recover_run(config, run_paths, promote, answer))
 
-    return Patience(config.retry).attempt("Rolling the run back", attempt)
+    return Retry(config.retry).call("Rolling the run back", attempt)
 
 
 def plan_rollback(config: RunConfig, state: RunState, back_to_step: int) -> RunState:

@@ -18,7 +18,7 @@ from tasks.configuration.run import RunConfig
 
 
 @dataclass(frozen=True)
-class RunPlaces:
+class RunPaths:
     """One run's store and manifest; its scratch folder, and the one in which data are prepared for all runs.
 
     `cache` is where a store in a bucket keeps copies, if `scratch` was set; else it chooses for itself.
@@ -37,26 +37,26 @@ class RunPlaces:
         return self.scratch / f"{fence:08d}"
 
 
-def open_places(config: RunConfig) -> RunPlaces:
+def open_run_paths(config: RunConfig) -> RunPaths:
     """Open the run's store; nothing is written. Raises `ConfigurationError`."""
     cache = None if config.scratch is None else path_of(config.scratch).absolute() / "cache"
     store = open_store(config.store, cache)
     scratch = _scratch_root(config, store)
     private_folder = scratch if scratch == _temporary_root() else None
     manifest = Manifest(store, config.run)
-    return RunPlaces(store, manifest, scratch / "runs" / config.run, scratch / "data", cache, private_folder)
+    return RunPaths(store, manifest, scratch / "runs" / config.run, scratch / "data", cache, private_folder)
 
 
-def require_scratch(places: RunPlaces) -> None:
+def require_scratch(run_paths: RunPaths) -> None:
     """Raise `StoreError` if files under way cannot be written: better before anything was done than after."""
     try:
-        if places.private_folder is not None:
-            make_private_folder(places.private_folder, "scratch")
-        places.scratch.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=places.scratch):
+        if run_paths.private_folder is not None:
+            make_private_folder(run_paths.private_folder, "scratch")
+        run_paths.scratch.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=run_paths.scratch):
             return
     except OSError as error:
-        raise scratch_error(places.scratch, error) from error
+        raise scratch_error(run_paths.scratch, error) from error
 
 
 def scratch_error(scratch: Path, error: OSError) -> StoreError:

@@ -33,14 +33,14 @@ from tasks.preemption.watch import run_to_end_or_notice
 from tasks.prefect_bridge.alerts import SAVE_FAILED, alert
 from tasks.prefect_bridge.live_page import LivePicture
 from tasks.prefect_bridge.segment_end import describe_segment_end
-from tasks.prefect_bridge.stop_requests import Wishes
+from tasks.prefect_bridge.stop_requests import StopRequests
 from tasks.promote import promote
 from tasks.promotion.promotion import clear_strays
 from tasks.recovery.settle import settle_segment
 from tasks.recovery.taking_over import begin_watch, require_own_watch, was_taken_up
-from tasks.reporting.quarantined import describe_set_aside, describe_setback
-from tasks.retrying import Patience
-from tasks.run_paths import open_places
+from tasks.reporting.quarantined import describe_quarantined, describe_setback
+from tasks.retrying import Retry
+from tasks.run_paths import open_run_paths
 from tasks.step import rename_step, step
 from tasks.supervision.hang import HangWatch
 from tasks.supervision.heartbeat import Heartbeat
@@ -49,8 +49,8 @@ from tasks.supervision.live_log import LiveLog
 from tasks.supervision.watch import supervise
 from tasks.text import count_of
 from tasks.tracking.recorder import tracking
-from tasks.verification.quarantine import put_aside
-from tasks.verification.verdicts import Judge
+from tasks.verification.quarantine import take_out_of_use
+from tasks.verification.verdicts import VerdictMaker
 from training.metrics.reporter import CheckpointReport, Report
 
 
@@ -66,38 +66,44 @@ class _Segment:
 
     def __init__(self, config: RunConfig, request: StopRequest) -> None:
         self._config = config
-        self._places = open_places(config)
+        self._run_paths = open_run_paths(config)
         self._request = request
-        self._patience = Patience(config.retry, lambda: request.is_made)
-        self._judge = Judge(config.retry, lambda: request.is_made)
+        self._retry = Retry(config.retry, lambda: request.is_made)
+        self._judge = VerdictMaker(config.retry, lambda: request.is_made)
         self._differed: dict[str, CheckpointReport] = {}
         self._validation: ValidationFigures | None = None  # the last one that was told
 
     def run(self) -> SegmentRecord:
-        config, places = self._config, self._places
-        self._patience.attempt("Asking the cluster", lambda: require_launchable(config))
-        head = self._patience.attempt("Taking the lease", lambda: hold_lease(config, places, "train"))
+        config, run_paths = self._config, self._run_paths
+        self._retry.call("Asking the cluster", lambda: require_launchable(config))
+        head = self._retry.call("Taking the lease", lambda: hold_lease(config, run_paths, "train"))
         lease = head.state.lease
         assert lease is not None
         number = len(head.state.segments) + 1
         rename_step(f"segment {number}: from step {lease.first_step:,}")
-        begin_watch(places, lease)
-        job = launch_job(config, places, head.state)
+        begin_watch(run_paths, lease)
+        job = launch_job(config, run_paths, head.state)
         _warn_of_setback(head.state)
         warn_of_short_notice(config.notices, warn, head.state)
         announce(_describe_start(head.state, config))
-        wishes, picture = Wishes(places, lease.fence, self._request), LivePicture(config, places)
-        beating, monitored = Heartbeat(places, lease.fence, lease.first_step), monitoring(config, places, head.state)
-        tracked = tracking(config.tracking, places.store, config.run, warn, has_machine=config.cluster.kind == "local")
-        with beating as heartbeat, wishes, picture, monitored as monitor, tracked as tracker:
-            clear_strays(places, head)
-            with job, LiveLog(places, lease), SegmentDisplay(config, lease.first_step) as display:
+        stop_requests, picture = StopRequests(run_paths, lease.fence, self._request), LivePicture(config, run_paths)
+        beating, monitored = (
+            Heartbeat(run_paths, lease.fence, lease.first_step),
+            monitoring(config, run_paths, head.state),
+        )
+        tracked = tracking(
+            config.tracking, run_paths.store, config.run, warn, has_machine=config.cluster.kind == "local"
+        )
+        with beating as heartbeat, stop_requests, picture, monitored as monitor, tracked as tracker:
+            clear_strays(run_paths, head)
+            with job, LiveLog(run_paths, lease), SegmentDisplay(config, lease.first_step) as display:
                 self._supervise(job, head.state, [display, picture, monitor, tracker], heartbeat)
-            record = self._patience.attempt(
-                f"Settling segment {lease.fence}", lambda: settle_segment(config, places, lease, promote, self._judge)
+            record = self._retry.call(
+                f"Settling segment {lease.fence}",
+                lambda: settle_segment(config, run_paths, lease, promote, self._judge),
             )
             if record.is_final or self._request.is_made:
-                release_job(lease.job, places.store, config.run, lease.fence)
+                release_job(lease.job, run_paths.store, config.run, lease.fence)
             rename_step(f"segment {number}: steps {record.first_step:,} to {record.last_step:,}")
         return record
 
@@ -118,7 +124,7 @@ class _Segment:
                 warn(report.note)
             if report.alarm is not None:
                 run = self._config.run
-                alert(SAVE_FAILED, run_address(self._places.store, run), report.alarm, run=run, step=report.step)
+                alert(SAVE_FAILED, run_address(self._run_paths.store, run), report.alarm, run=run, step=report.step)
             if report.checkpoint is not None and not was_taken_up(begun_with, report.checkpoint):
                 point = self._take_up(report.checkpoint, lease.fence, job)
                 if point is not None:
@@ -126,9 +132,9 @@ class _Segment:
                         listener.promoted(point)
 
         if supervise(job, watch, self._request, take):
-            record, store = watch.describe_end(lease.world_size), self._places.store
+            record, store = watch.describe_end(lease.world_size), self._run_paths.store
             write = partial(write_outcome, store, self._config.run, lease.fence, record)
-            self._patience.attempt(f"Recording how segment {lease.fence} ended", write)
+            self._retry.call(f"Recording how segment {lease.fence} ended", write)
 
     def _take_up(self, found: CheckpointReport, fence: int, job: Job) -> CheckpointRecord | None:
         """Promote what the ranks have completed; the new resume point. Whoever supervises waits for nothing here.
@@ -141,23 +147,23 @@ class _Segment:
         return self._promote(found, fence, job)
 
     def _promote(self, found: CheckpointReport, fence: int, job: Job) -> CheckpointRecord | None:
-        read = partial(promote, self._config, self._places, found.path, holder=this_process())
+        read = partial(promote, self._config, self._run_paths, found.path, holder=this_process())
         try:
             return self._judge.look(found.path, read)
         except FencedError:
             raise
         except ConflictError:  # somebody else promoted it
-            require_own_watch(self._places, job, fence)
+            require_own_watch(self._run_paths, job, fence)
         except CheckpointUnusableError as unusable:
-            require_own_watch(self._places, job, fence)
-            put_aside(self._places, found.step, found.path, unusable, fence)
+            require_own_watch(self._run_paths, job, fence)
+            take_out_of_use(self._run_paths, found.step, found.path, unusable, fence)
         except BestNotReadError as best:
             return self._promote_without(best, found, fence, job)
         except (CorruptObjectError, StoreError) as error:
             if isinstance(error, CorruptObjectError):
                 self._differed[found.path] = found
             if isinstance(error, ObjectUnreadableError):  # promoted and deleted by whoever watches the ranks by now?
-                require_own_watch(self._places, job, fence)
+                require_own_watch(self._run_paths, job, fence)
             warn(
                 f"The checkpoint of step {found.step} could not be promoted. Training goes on; the next checkpoint, "
                 f"or the end of the segment, tries again: {error}"
@@ -168,11 +174,11 @@ class _Segment:
         self, best: BestNotReadError, found: CheckpointReport, fence: int, job: Job
     ) -> CheckpointRecord | None:
         """Promote `found` once there is a verdict on the best model's checkpoint, which that would delete."""
-        require_own_watch(self._places, job, fence)
+        require_own_watch(self._run_paths, job, fence)
         try:
             self._judge.weigh(best.path, best.error)
         except CheckpointUnusableError as unusable:
-            put_aside(self._places, best.step, best.path, unusable, fence)
+            take_out_of_use(self._run_paths, best.step, best.path, unusable, fence)
             return self._promote(found, fence, job)
         warn(
             f"The checkpoint of step {found.step} is not promoted yet. Training goes on; the next checkpoint, or the "
@@ -185,7 +191,7 @@ def _warn_of_setback(state: RunState) -> None:
     """Say why training starts at an earlier step than the run had reached, whoever set the later checkpoints aside."""
     setback = describe_setback(state)
     if setback is not None:
-        warn(" ".join([*describe_set_aside(state), setback]))
+        warn(" ".join([*describe_quarantined(state), setback]))
 
 
 def _describe_start(state: RunState, config: RunConfig) -> str:

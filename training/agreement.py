@@ -51,7 +51,7 @@ def _take_greatest(words: torch.Tensor, world: World) -> None:
     """Of each word the greatest of all ranks: up the tree to the first rank, and from there down to all."""
     children = children_of(world.rank, world.size)
     theirs = torch.empty_like(words)
-    with world.pulse.waiting_for_ranks(Collective.BOUNDARY):
+    with world.rank_status.waiting_for_ranks(Collective.BOUNDARY):
         for child in children:
             dist.recv(theirs, child)
             torch.maximum(words, theirs, out=words)

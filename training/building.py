@@ -9,7 +9,7 @@ from collections.abc import Callable
 from storage.datasets import DatasetManifest
 from storage.objects.store import Store
 from training.agreement import Agreement
-from training.batches.microbatches import leaf_cut
+from training.batches.microbatches import microbatch_cut
 from training.batches.seeds import seed_initial_weights
 from training.checkpointing.restoring import Restorer
 from training.checkpointing.saves import Checkpointer
@@ -85,9 +85,9 @@ def make_validator(
         looks_ahead=True,
         kept_bytes=kept_bytes,
         wait=wait,
-        waiting=world.pulse.waiting_for_samples,
+        waiting=world.rank_status.waiting_for_samples,
     )
-    cut = leaf_cut(spec.model, spec.train)
+    cut = microbatch_cut(spec.model, spec.train)
     return Validator(reader, cut, dataset.target, make_objective(spec, dataset, precision), precision, config, world)
 
 

@@ -12,7 +12,7 @@ from storage.runs.retention import RetentionPolicy
 
 # No more training than this may hang on one save, whatever a step takes.
 LONGEST_EVERY_SECONDS = 900.0
-# A new run fills its leaves so well unless it says how well.
+# A new run fills its microbatches so well unless it says how well.
 # What a field shows in the template where it is not set.
 BY_ROWS: dict[str, JsonValue] = {"by_rows": True}
 # A run whose steps are given is validated so often unless it says how often, but a long one not more rarely than this.
@@ -68,24 +68,24 @@ class TrainConfig(ConfigModel):
         "when the run begins.",
     )
     batch_size: int = Field(64, ge=1, description="Samples of one step, over all ranks together.")
-    leaves: int = Field(
+    microbatches: int = Field(
         4,
         ge=1,
         description="Parts a batch is cut into; each is one forward and backward pass. A rank accumulates the "
-        "gradients of its leaves, so this is also the largest possible number of ranks.",
+        "gradients of its microbatches, so this is also the largest possible number of ranks.",
     )
     padding_efficiency: float = Field(
         0.97,
         ge=0,
         le=1,
         description="Lowest share of real tokens among the computed ones, padding included, in each batch. The samples "
-        "of a leaf stand in groups by length, and each group is padded to its longest sample: more groups, less "
-        "padding. 0: each leaf is padded to its longest sample and to a multiple of 8.",
+        "of a microbatch stand in groups by length, and each group is padded to its longest sample: more groups, less "
+        "padding. 0: each microbatch is padded to its longest sample and to a multiple of 8.",
     )
     ranks: int = Field(1, ge=1, description="Processes on this machine, one per GPU where there are GPUs.")
     sum: Literal["exact", "fast"] = Field(
         "exact",
-        description="How leaves' gradients are added. exact: the same bits on any number of ranks. fast: plain DDP, "
+        description="How microbatches' gradients are added. exact: the same bits on any number of ranks. fast: DDP, "
         "half the bytes between ranks, the same bits on the same number of ranks only.",
     )
     threads: int = Field(
@@ -160,15 +160,15 @@ class TrainConfig(ConfigModel):
 
     @model_validator(mode="after")
     def _work_for_every_rank(self) -> "TrainConfig":
-        if self.leaves > self.batch_size:
+        if self.microbatches > self.batch_size:
             raise ValueError(
-                f"leaves must be at most batch_size: {self.told('leaves', 'batch_size')}. "
+                f"microbatches must be at most batch_size: {self.told('microbatches', 'batch_size')}. "
                 f"Set leaves to at most {self.batch_size}, or a larger batch_size"
             )
-        if self.ranks > self.leaves:
+        if self.ranks > self.microbatches:
             raise ValueError(
-                f"ranks must be at most leaves: {self.told('ranks', 'leaves')}. "
-                f"Set ranks to at most {self.leaves}, or for a new run leaves to at least {self.ranks}"
+                f"ranks must be at most microbatches: {self.told('ranks', 'microbatches')}. "
+                f"Set ranks to at most {self.microbatches}, or for a new run leaves to at least {self.ranks}"
             )
         return self
 

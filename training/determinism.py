@@ -17,8 +17,8 @@ from training.configuration import ModelConfig
 CHOOSES_ALGORITHMS = re.compile(
     r"TORCH_ALLOW_TF32_CUBLAS_OVERRIDE|TORCH_BLAS_PREFER_\w+|CUBLASLT_\w+|CUBLAS_EMULATE\w*"
 )
-# How torch takes a GPU's memory: leaves differ in size, and segments of fixed sizes would fragment. No bit depends on
-# it, and what a user has set stands.
+# How torch takes a GPU's memory: microbatches differ in size, and segments of fixed sizes would fragment. No bit
+# depends on it, and what a user has set stands.
 GPU_ALLOCATOR = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
 PINNED = {
     "OMP_DYNAMIC": "FALSE",

@@ -70,13 +70,13 @@ def train(segment: Segment, batches: Iterator[Batch]) -> StopReason:
             continue  # all are to stop, and save this very step on their way out
         with segment.reporter.waiting_for_input():
             batch = next(batches)
-        figures = segment.trainer.take_step(state.step, batch.leaves)
+        figures = segment.trainer.take_step(state.step, batch.microbatches)
         state.curve.record(state.step + 1, figures, learning_rate(config, state.step, segment.spec.rollbacks))
         state.step += 1
         if segment.trainer.optimization.is_exhausted:
             state.curve.collect(state.step)  # what went wrong before counts first, whenever it is looked at
             raise segment.trainer.optimization.exhausted(state.step)
-        segment.reporter.stepped(state.step, state.curve.last, batch.num_tokens, len(batch.leaves))
+        segment.reporter.stepped(state.step, state.curve.last, batch.num_tokens, len(batch.microbatches))
 
 
 def _is_at_end(segment: Segment) -> bool:
@@ -175,7 +175,7 @@ def _finish_save(segment: Segment, longest_seconds: float | None = None) -> bool
 def _note_rounding(segment: Segment) -> None:
     """Say it once if many of the gradient's values were too small for the exact sum: they count as zero."""
     state = segment.state
-    num_values = state.step * segment.spec.train.leaves * segment.trainer.num_parameters
+    num_values = state.step * segment.spec.train.microbatches * segment.trainer.num_parameters
     if state.curve.num_rounded_away > NOTED_SHARE * num_values and not segment.has_noted_rounding:
         segment.has_noted_rounding = True
         share = state.curve.num_rounded_away / num_values

@@ -15,7 +15,7 @@ from storage.runs.segments import OutcomeRecord, write_outcome
 from training.checkpointing.saves import Checkpointer
 from training.metrics.reporter import Reporter
 from training.metrics.training_state import TrainingState
-from training.models.out_of_memory import LeafOutOfMemoryError
+from training.models.out_of_memory import MicrobatchOutOfMemoryError
 from training.optim.divergence import DivergedError
 from training.spec import SegmentSpec
 from training.stopping import StopReason
@@ -93,7 +93,7 @@ class Ending:
             # A run that was begun had these devices: another node, or this one when it is mended, may have them.
             self.write("failed", f"{self._world.place}: {error}", is_final=self._spec.resume is None)
             raise
-        except LeafOutOfMemoryError as error:
+        except MicrobatchOutOfMemoryError as error:
             self.write("failed", f"{self._world.place}: {error}", recomputing_helps=error.recomputing_helps)
             raise
         except Exception as error:

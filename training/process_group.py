@@ -26,9 +26,9 @@ def join_process_group(config: TrainConfig, precision: Precision, world: World) 
         own = dist.HashStore()  # type: ignore[attr-defined]
         dist.init_process_group(backend, timeout=COLLECTIVE_TIMEOUT, store=own, rank=0, world_size=1)
         return
-    if world.meeting_file is None:
+    if world.rendezvous_file is None:
         dist.init_process_group(backend, timeout=COLLECTIVE_TIMEOUT)
         return
-    files = dist.FileStore(str(world.meeting_file), world.size)  # type: ignore[attr-defined]
+    files = dist.FileStore(str(world.rendezvous_file), world.size)  # type: ignore[attr-defined]
     files.set_timeout(COLLECTIVE_TIMEOUT)
     dist.init_process_group(backend, timeout=COLLECTIVE_TIMEOUT, store=files, rank=world.rank, world_size=world.size)

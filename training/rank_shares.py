@@ -1,12 +1,12 @@
-"""Which rank takes which item of a list, by the items' costs: leaves of a batch, files of a checkpoint.
+"""Which rank takes which item of a list, by the items' costs: microbatches of a batch, files of a checkpoint.
 
-Invariant: every item goes to one rank whole; the deal is a function of the costs and the number of ranks alone.
+Invariant: every item goes to one rank whole; the assign is a function of the costs and the number of ranks alone.
 """
 
 import heapq
 
 
-def deal(costs: list[int], num_ranks: int) -> list[list[int]]:
+def assign(costs: list[int], num_ranks: int) -> list[list[int]]:
     """The items of each rank, by their positions: the costliest item left goes to the rank with the lowest cost so far.
 
     Graham, "Bounds on multiprocessing timing anomalies", 1969: at most 4/3 of the best possible time. Every rank gets

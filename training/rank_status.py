@@ -14,10 +14,10 @@ from pathlib import Path
 
 from pydantic import BaseModel, Field
 
-PULSE_SECONDS = 2.0
+STATUS_SECONDS = 2.0
 
 
-class Place(StrEnum):
+class Phase(StrEnum):
     """What a rank is at; a name is the phase's where it has one."""
 
     STARTING = "start"
@@ -45,37 +45,37 @@ class Collective(StrEnum):
     RESTORED = "the files of the checkpoint"
 
 
-class RankPulse(BaseModel):
+class RankStatus(BaseModel):
     """One rank, as it was a moment ago."""
 
     rank: int
     host: str
     beat: int = Field(description="Counts up as long as the process runs.")
     step: int
-    place: Place
+    place: Phase
     collective: Collective | None = Field(None, description="Where it waits for the other ranks.")
     seconds: float = Field(description="For so long at this place by now.")
-    leaves: int = Field(description="Computed since the rank began.")
-    spent: dict[Place, float] = Field(description="Seconds at each place since the rank began.")
+    microbatches: int = Field(description="Computed since the rank began.")
+    spent: dict[Phase, float] = Field(description="Seconds at each place since the rank began.")
 
 
-class Pulse:
+class StatusWriter:
     """Of this rank. Before `begin` nothing is written down."""
 
     def __init__(self) -> None:
-        self.step = self.leaves = 0
-        self._place, self._since = Place.STARTING, time.monotonic()
+        self.step = self.microbatches = 0
+        self._place, self._since = Phase.STARTING, time.monotonic()
         self._collective: Collective | None = None
-        self._spent: dict[Place, float] = {}
+        self._spent: dict[Phase, float] = {}
         self._beat = 0
 
     def begin(self, folder: Path, rank: int) -> None:
         """Write it into this folder, from now on to the end of the process."""
-        arguments = (pulse_file(folder, rank), rank)
-        threading.Thread(target=self._write_again_and_again, args=arguments, name="pulse", daemon=True).start()
+        arguments = (rank_status_file(folder, rank), rank)
+        threading.Thread(target=self._write_again_and_again, args=arguments, name="rank_status", daemon=True).start()
 
     @contextmanager
-    def at(self, place: Place) -> Iterator[None]:
+    def at(self, place: Phase) -> Iterator[None]:
         """The block is spent there; afterwards the rank is where it was before."""
         before = self._place
         self._go_to(place)
@@ -88,7 +88,7 @@ class Pulse:
     def waiting_for_ranks(self, collective: Collective) -> Iterator[None]:
         """Around a collective in the midst of training."""
         self._collective = collective
-        with self.at(Place.OTHERS):
+        with self.at(Phase.OTHERS):
             yield
 
     @contextmanager
@@ -97,10 +97,10 @@ class Pulse:
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        with self.at(Place.SHARED):
+        with self.at(Phase.SHARED):
             yield
 
-    def _go_to(self, place: Place) -> None:
+    def _go_to(self, place: Phase) -> None:
         now = time.monotonic()
         self._spent[self._place] = self._spent.get(self._place, 0.0) + now - self._since
         self._place, self._since = place, now
@@ -109,34 +109,34 @@ class Pulse:
         while True:
             with suppress(OSError):  # a full disk, or a folder that is put away: silence says what there is to say
                 self._write(file, rank)
-            time.sleep(PULSE_SECONDS)  # this is a clock's work
+            time.sleep(STATUS_SECONDS)  # this is a clock's work
 
     def _write(self, file: Path, rank: int) -> None:
         self._beat += 1
         place, collective, seconds = self._place, self._collective, time.monotonic() - self._since
         spent = dict(self._spent)
         spent[place] = spent.get(place, 0.0) + seconds
-        pulse = RankPulse(
+        rank_status = RankStatus(
             rank=rank,
             host=socket.gethostname(),
             beat=self._beat,
             step=self.step,
             place=place,
-            collective=collective if place is Place.OTHERS else None,
+            collective=collective if place is Phase.OTHERS else None,
             seconds=seconds,
-            leaves=self.leaves,
+            microbatches=self.microbatches,
             spent=spent,
         )
         new = file.with_suffix(".new")
-        new.write_text(pulse.model_dump_json(), encoding="utf-8")
+        new.write_text(rank_status.model_dump_json(), encoding="utf-8")
         new.replace(file)
 
 
-def pulse_file(folder: Path, rank: int) -> Path:
+def rank_status_file(folder: Path, rank: int) -> Path:
     """Where a rank writes it."""
-    return folder / f"pulse-{rank:04d}.json"
+    return folder / f"rank status-{rank:04d}.json"
 
 
-def read_pulses(folder: Path) -> list[RankPulse]:
+def read_rank_statuses(folder: Path) -> list[RankStatus]:
     """Of the ranks of this machine that have written theirs, by rank."""
-    return [RankPulse.model_validate_json(path.read_bytes()) for path in sorted(folder.glob("pulse-*.json"))]
+    return [RankStatus.model_validate_json(path.read_bytes()) for path in sorted(folder.glob("rank-status-*.json"))]

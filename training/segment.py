@@ -47,7 +47,7 @@ def run_segment(spec: SegmentSpec, world: World, flag: StopFlag) -> Segment:
         elif spec.start is not None:
             take = partial(take_first_weights, segment.trainer.model, store, spec.start)
             wait.read("The run's first weights", take)
-        ending.first_step = reporter.step = world.pulse.step = state.step
+        ending.first_step = reporter.step = world.rank_status.step = state.step
         ending.checkpointer = segment.checkpointer
         flag.start_budget(spec.budget_seconds)
         gc.freeze()  # what lives by now lives on: looking for garbage in it would stop training time and again

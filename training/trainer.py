@@ -1,7 +1,7 @@
-"""One optimizer step: forward and backward over this rank's leaves, the sum over ranks, the change of the weights.
+"""One optimizer step: forward and backward over this rank's microbatches, the sum over ranks, the update.
 
-Invariant: what `take_step` does depends on the weights, the optimizer's state, the step and its leaves, and on nothing
-that happened before in this process.
+Invariant: what `take_step` does depends on the weights, the optimizer's state, the step and its microbatches, and on
+nothing that happened before in this process.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from storage.runs.run_state import RollbackRecord
 from training.batches.consumption import Consumption
 from training.batches.seeds import seed_everything
-from training.batches.tensors import Leaf
+from training.batches.tensors import Microbatch
 from training.configuration import TrainConfig
 from training.gradients.exact_sum import ExactSum
 from training.gradients.fast_sum import FastSum
@@ -47,36 +47,36 @@ class Trainer:
         self._buffers = Buffers(model)
         self._sum = _make_sum(model, config, precision, world, self.optimization)
 
-    def take_step(self, step: int, leaves: list[Leaf]) -> Tensor:
+    def take_step(self, step: int, microbatches: list[Microbatch]) -> Tensor:
         """From the state at `step` to the state at `step + 1`.
 
-        Returns, on the device and in fp64, the loss of each leaf of the step, zero for those of other ranks, and behind
-        them the sum's two tallies and the norm of the gradient: [leaves + 3].
+        Returns, on the device and in fp64, the loss of each microbatch of the step, zero for those of other ranks, and
+        behind them the sum's two tallies and the norm of the gradient: [microbatches + 3].
         """
-        losses = torch.zeros(self._config.leaves, dtype=torch.float64, device=self.device)
+        losses = torch.zeros(self._config.microbatches, dtype=torch.float64, device=self.device)
         for _ in self._sum.attempts():
-            for leaf in leaves:
-                losses[leaf.index] = self._add_gradient(step, leaf, is_last=leaf is leaves[-1])
-        for leaf in leaves:
-            self.consumption.record(step, leaf)
+            for microbatch in microbatches:
+                losses[microbatch.index] = self._add_gradient(step, microbatch, is_last=microbatch is microbatches[-1])
+        for microbatch in microbatches:
+            self.consumption.record(step, microbatch)
         norm = self.optimization.step(step)
         return torch.cat([losses, self._sum.take_tallies().double(), norm.double().reshape(1)])
 
-    def _add_gradient(self, step: int, leaf: Leaf, is_last: bool) -> Tensor:
-        """Forward and backward of one leaf, its gradient into the sum; its loss."""
-        seed_everything(self._config.seed, step, leaf.index)
+    def _add_gradient(self, step: int, microbatch: Microbatch, is_last: bool) -> Tensor:
+        """Forward and backward of one microbatch, its gradient into the sum; its loss."""
+        seed_everything(self._config.seed, step, microbatch.index)
         try:
-            with self._sum.leaf(is_last), self._buffers.held():
-                loss = self._loss(leaf.to(self.device))
+            with self._sum.microbatch(is_last), self._buffers.held():
+                loss = self._loss(microbatch.to(self.device))
                 self.optimization.backward(loss * self._sum.loss_factor)
         except torch.OutOfMemoryError as error:
-            explain(error, self.model, leaf, self._precision, self._config)
+            explain(error, self.model, microbatch, self._precision, self._config)
         return loss.detach()
 
-    def _loss(self, leaf: Leaf) -> Tensor:
+    def _loss(self, microbatch: Microbatch) -> Tensor:
         with self._precision.autocast():
-            logits = self._sum.parallel(leaf)
-        loss: Tensor = self._objective(logits, leaf.labels)
+            logits = self._sum.parallel(microbatch)
+        loss: Tensor = self._objective(logits, microbatch.labels)
         return loss
 
 
@@ -84,6 +84,6 @@ def _make_sum(
     model: nn.Module, config: TrainConfig, precision: Precision, world: World, optimization: Optimization
 ) -> ExactSum | FastSum:
     if config.sum == "exact":
-        return ExactSum(model, config.leaves, optimization, world)
+        return ExactSum(model, config.microbatches, optimization, world)
     device = precision.device
     return FastSum(model, world, device, None if device.index is None else [device.index])

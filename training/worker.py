@@ -44,7 +44,7 @@ def _work(path: Path, flag: StopFlag) -> object:
     from training.world import read_world
 
     world = read_world()
-    world.pulse.begin(path.parent, world.rank)
+    world.rank_status.begin(path.parent, world.rank)
     spec = SegmentSpec.model_validate_json(path.read_bytes())
     if spec.work == "evaluate":
         from training.evaluation import evaluate

@@ -5,24 +5,24 @@ import socket
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from training.rank_status import Pulse
+from training.rank_status import StatusWriter
 
-MEETING_VARIABLE = "HOLDFAST_MEETING_FILE"
+RENDEZVOUS_VARIABLE = "HOLDFAST_RENDEZVOUS_FILE"
 
 
 @dataclass(frozen=True)
 class World:
     """One rank among `size`; `local_rank` is its place among the `local_size` of its machine, and its GPU.
 
-    All ranks on one machine meet in `meeting_file`; over several, at torchrun's address.
+    All ranks on one machine meet in `rendezvous_file`; over several, at torchrun's address.
     """
 
     rank: int
     size: int
     local_rank: int
     local_size: int
-    pulse: Pulse = field(default_factory=Pulse, compare=False)  # what it tells of where it is
-    meeting_file: Path | None = field(default=None, compare=False)
+    rank_status: StatusWriter = field(default_factory=StatusWriter, compare=False)  # what it tells of where it is
+    rendezvous_file: Path | None = field(default=None, compare=False)
 
     @property
     def is_first(self) -> bool:
@@ -45,5 +45,5 @@ def read_world() -> World:
     """The world as the launcher describes it in the environment, by torchrun's names. For entry points alone."""
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
     rank, size, local_rank, local_size = (int(os.environ[name]) for name in names)
-    meeting_file = os.environ.get(MEETING_VARIABLE)
-    return World(rank, size, local_rank, local_size, meeting_file=Path(meeting_file) if meeting_file else None)
+    rendezvous_file = os.environ.get(RENDEZVOUS_VARIABLE)
+    return World(rank, size, local_rank, local_size, rendezvous_file=Path(rendezvous_file) if rendezvous_file else None)

@@ -78,7 +78,7 @@ def render_audit(result: dict[str, Any]) -> RenderableType:
 
 
 def _verdict(result: dict[str, Any]) -> Text:
-    counted = f"{result['steps']:,} steps, {result['samples']:,} samples, {result['leaves']:,} leaves"
+    counted = f"{result['steps']:,} steps, {result['samples']:,} samples, {result['microbatches']:,} microbatches"
     if not result["ok"]:
         number = result["num_violations"]
         what = "1 violation" if number == 1 else f"{number:,} violations"

@@ -49,7 +49,7 @@ with lazy_imports():
 
 if TYPE_CHECKING:
     from tasks.configuration.run import RunConfig
-    from tasks.run_paths import RunPlaces
+    from tasks.run_paths import RunPaths
     from training.metrics.reporter import Report
 
 
@@ -70,7 +70,7 @@ def drill(
         str | None,
         typer.Option(
             metavar="N,N,...",
-            help="Numbers of ranks for the second run's starts, used in turn; each at most train.leaves. Default: the "
+            help="Numbers of ranks for the second run's starts, each at most train.microbatches. Default: the "
             "configured number but at least 2, and half of it. Where there are fewer GPUs, ranks share them.",
         ),
     ] = None,
@@ -131,9 +131,9 @@ class Drill:
         if self.config.train.steps is None:  # kills are aimed before the rows are counted
             self.assignments = [*self.assignments, f"train.steps={STEPS}"]
             self.config = settings.load_configuration(configuration, self.assignments)
-        self.places = run_places.open_places(self.config)
+        self.run_paths = run_places.open_run_paths(self.config)
         seed = secrets.randbelow(2**32) if seed is None else seed
-        self.plan: planning.DrillPlan = planning.plan_drill(self.config, self.places.store, kills, world_sizes, seed)
+        self.plan: planning.DrillPlan = planning.plan_drill(self.config, self.run_paths.store, kills, world_sizes, seed)
         can_share = self.config.train.device != "cpu" and max(self.plan.world_sizes) > 1
         self.num_gpus = gpus.count_gpus() if can_share else 0
 
@@ -142,9 +142,9 @@ class Drill:
         plan = self.plan
         for name in (plan.straight, plan.interrupted):
             # A name that is too long is better refused now than after an hour.
-            places = run_places.open_places(self._configure(name))
+            run_paths = run_places.open_run_paths(self._configure(name))
             # What a drill of the same name left here, whose runs were removed since, would pass for news of this one.
-            shutil.rmtree(places.scratch, ignore_errors=True)
+            shutil.rmtree(run_paths.scratch, ignore_errors=True)
         aims = ", ".join(f"{step:,}" for step in plan.aims)
         self._say(f"Drill {plan.number} of {plan.run}, seed {plan.seed}: kills are planned from step {aims} on.")
         self._say("1. Preparing the data set that both runs use.")
@@ -157,10 +157,10 @@ class Drill:
         return self._conclude(kills)
 
     def _prepare(self) -> None:
-        addresses.check_writable(self.places.store)
-        run_places.require_scratch(self.places)
+        addresses.check_writable(self.run_paths.store)
+        run_places.require_scratch(self.run_paths)
         with displays.PreparationDisplay() as display:
-            pipeline.prepare_dataset(self.config.data, self.places.store, self.places.data_scratch, display.show)
+            pipeline.prepare_dataset(self.config.data, self.run_paths.store, self.run_paths.data_scratch, display.show)
 
     def _train_straight(self) -> None:
         began = time.monotonic()
@@ -185,11 +185,11 @@ class Drill:
     def _start(self, run: str, world_size: int, aim: int | None) -> comparing.Kill | None:
         """Run the command to its end, or kill it at the first sign that it has trained step `aim` or a later one."""
         config = self._configure(run, world_size)
-        places = run_places.open_places(config)
-        follower = following.RunFollower(places)
+        run_paths = run_places.open_run_paths(config)
+        follower = following.RunFollower(run_paths)
         with (
             started_run.StartedRun(self.configuration, self._assign(run, world_size)) as process,
-            displays.SegmentDisplay(config, _resume_step(places)) as display,
+            displays.SegmentDisplay(config, _resume_step(run_paths)) as display,
         ):
             while process.is_running(POLL_SECONDS):
                 for report in follower.read():
@@ -214,7 +214,7 @@ class Drill:
             )
         command = self._command()
         page = drill_page.render_drill_page(self.plan, comparison, hits, command)
-        self.places.store.write(self.plan.page_key, page.encode())
+        self.run_paths.store.write(self.plan.page_key, page.encode())
         return {
             "ok": comparison.holds,
             "exact": comparison.exact,
@@ -227,18 +227,18 @@ class Drill:
             "kills": [asdict(kill) for kill in hits],
             "comparison": comparing.describe_comparison(comparison),
             "findings": [asdict(finding) for finding in drill_words.list_findings(comparison)],
-            "verdict": asdict(drill_words.judge_drill(self.plan, comparison, hits)),
-            "page": f"{self.places.store.address}/{self.plan.page_key}",
+            "verdict": asdict(drill_words.drill_verdict(self.plan, comparison, hits)),
+            "page": f"{self.run_paths.store.address}/{self.plan.page_key}",
             "command": command,
         }
 
     def _compare(self) -> comparing.Comparison:
-        store, memory_limit = self.places.store, self.config.data.memory_limit
+        store, memory_limit = self.run_paths.store, self.config.data.memory_limit
         straight, interrupted = (
             records.read_trained_run(store, run, audit_with_display(store, run))
             for run in (self.plan.straight, self.plan.interrupted)
         )
-        scratch = self.places.data_scratch
+        scratch = self.run_paths.data_scratch
         return comparing.Comparison(
             exact=self.config.train.sum == "exact",
             straight=straight,
@@ -277,8 +277,8 @@ def render_drill(result: dict[str, Any]) -> RenderableType:
     return Group(table, Text(), badge, Text(verdict["headline"]), *map(Text, verdict["remarks"]), page)
 
 
-def _resume_step(places: RunPlaces) -> int:
-    head = places.manifest.find_head()
+def _resume_step(run_paths: RunPaths) -> int:
+    head = run_paths.manifest.find_head()
     return head.state.promoted.step if head is not None and head.state.promoted is not None else 0
 
 

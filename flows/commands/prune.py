@@ -49,9 +49,9 @@ def prune(
     run: RunArgument,
     assignments: Assignments = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be deleted, and change nothing.")] = False,
-    set_aside: Annotated[
+    quarantined: Annotated[
         bool,
-        typer.Option("--set-aside", help="Also delete the files of checkpoints that earlier segments set aside."),
+        typer.Option("--quarantined", help="Also delete the files of checkpoints that earlier segments quarantined."),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -63,11 +63,11 @@ def prune(
     in training.
     """
     store, name = find_run(run, assignments or [])
-    print_result(prune_run(store, name, assignments or [], dry_run, set_aside), as_json, render_prune)
+    print_result(prune_run(store, name, assignments or [], dry_run, quarantined), as_json, render_prune)
 
 
 def prune_run(
-    store: Store, run: str, assignments: Sequence[str] = (), dry_run: bool = False, set_aside: bool = False
+    store: Store, run: str, assignments: Sequence[str] = (), dry_run: bool = False, quarantined: bool = False
 ) -> dict[str, Any]:
     """Apply the run's stored policy, changed by `assignments`; what went, what stayed, and why, JSON-able.
 
@@ -78,7 +78,7 @@ def prune_run(
     policy, divergence = _read_policy(head.state, assignments)
     being_read = retention.find_being_read(head.state) | holds.find_held(store, run)
     decisions = retention.retain(head.state.kept, policy.retention(divergence), being_read)
-    discarded = _find_discarded(store, head) if set_aside else {}
+    discarded = _find_discarded(store, head) if quarantined else {}
     result = _describe(store, head, decisions, discarded)
     if not dry_run:
         dropped = {decision.record.path for decision in decisions if not decision.is_kept}
@@ -116,7 +116,7 @@ def _list_folders(result: dict[str, Any]) -> tables.Table:
         )
         for one in result[name]
     ]
-    for one in result["set_aside"] + result["leftovers"]:
+    for one in result["quarantined"] + result["leftovers"]:
         num_bytes = words.size(one["num_bytes"]) if one["num_bytes"] is not None else "unknown"
         folder = one["path"].rpartition("/")[2]
         rows.append([tables.Cell("delete", key="preempted"), *map(tables.Cell, (folder, num_bytes, "", one["reason"]))])
@@ -124,7 +124,7 @@ def _list_folders(result: dict[str, Any]) -> tables.Table:
 
 
 def _sum_up(result: dict[str, Any]) -> str:
-    gone = [entry for name in ("dropped", "set_aside", "leftovers") for entry in result[name]]
+    gone = [entry for name in ("dropped", "quarantined", "leftovers") for entry in result[name]]
     stay = f"{words.count_of(len(result['kept']), 'checkpoint')} with {words.size(result['bytes_kept'])}"
     if not gone:
         return f"Nothing to delete: {stay}."
@@ -148,11 +148,11 @@ def _read_policy(
 
 
 def _find_discarded(store: Store, head: Generation) -> dict[str, str]:
-    """Folders of checkpoints that were set aside and can be deleted, each with the reason.
+    """Folders of checkpoints that were quarantined and can be deleted, each with the reason.
 
     Not those of the segment that runs: when it ends, its newest checkpoints are looked at again.
     """
-    reasons = {record.path: record.reason for record in head.state.set_aside if not record.is_discarded}
+    reasons = {record.path: record.reason for record in head.state.quarantined if not record.is_discarded}
     without = head.model_copy(update={"state": transitions.prune((), reasons)(head.state, head.generation)})
     return {path: reasons[path] for path in strays.find_strays(store, without) if path in reasons}
 
@@ -160,7 +160,7 @@ def _find_discarded(store: Store, head: Generation) -> dict[str, str]:
 def _describe(
     store: Store, head: Generation, decisions: Sequence[RetentionDecision], discarded: Mapping[str, str]
 ) -> dict[str, Any]:
-    set_aside = [_describe_folder(store, path, f"set aside: {reason}") for path, reason in discarded.items()]
+    quarantined = [_describe_folder(store, path, f"quarantined: {reason}") for path, reason in discarded.items()]
     leftovers = [_describe_folder(store, path, NEVER_PROMOTED) for path in strays.find_strays(store, head)]
     kept = [_describe_decision(store, decision) for decision in decisions if decision.is_kept]
     dropped = [_describe_decision(store, decision) for decision in decisions if not decision.is_kept]
@@ -169,10 +169,10 @@ def _describe(
         "address": addresses.run_address(store, head.state.run),
         "kept": kept,
         "dropped": dropped,
-        "set_aside": set_aside,
+        "quarantined": quarantined,
         "leftovers": leftovers,
         "bytes_kept": sum(entry["num_bytes"] for entry in kept),
-        "bytes_freed": sum(entry["num_bytes"] or 0 for entry in dropped + set_aside + leftovers),
+        "bytes_freed": sum(entry["num_bytes"] or 0 for entry in dropped + quarantined + leftovers),
     }
 
 

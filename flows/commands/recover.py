@@ -60,7 +60,7 @@ def begin_anew_at_step_0(store: Store, run: str, is_agreed: bool) -> None:
     print(from_start.describe_loss(manifest))
     require_agreement("Begin anew at step 0?", is_agreed)
     from_start.begin_from_start(manifest)
-    print("The run begins at step 0 when it starts next. The files stay until `holdfast prune --set-aside`.")
+    print("The run begins at step 0 when it starts next. The files stay until `holdfast prune --quarantined`.")
 
 
 def require_agreement(question: str, is_agreed: bool) -> None:

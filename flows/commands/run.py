@@ -59,7 +59,7 @@ def run(configuration: ConfigurationArgument, assignments: Assignments = None, a
 
 def _describe_result(config: RunConfig) -> dict[str, Any]:
     """The run's status, and where its report is, JSON-able."""
-    store = run_places.open_places(config).store
+    store = run_places.open_run_paths(config).store
     return run_status.read_status(store, config.run) | {"report": written.report_address(store, config.run)}
 
 

@@ -112,4 +112,4 @@ def _list_findings(result: dict[str, Any]) -> tables.Table:
 def _name_state(rot: dict[str, Any]) -> tables.Cell:
     if rot["is_replaced"]:
         return tables.Cell("REPLACED", key="lost")
-    return tables.Cell("set aside", key="preempted") if rot["is_set_aside"] else tables.Cell("DAMAGED", key="lost")
+    return tables.Cell("quarantined", key="preempted") if rot["is_quarantined"] else tables.Cell("DAMAGED", key="lost")

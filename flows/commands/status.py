@@ -181,10 +181,10 @@ def render_status(status: dict[str, Any]) -> RenderableType:
         lines.append(Text(status["holder"]["stopped"], "yellow"))
     if status["holder"] and not status["holder"]["is_on_this_machine"]:
         lines.append(Text(run_status.describe_holder(status["holder"])))
-    lines += [Text(record["description"]) for record in status["set_aside"]]
+    lines += [Text(record["description"]) for record in status["quarantined"]]
     if status["setback"]:
         lines.append(Text(status["setback"], "yellow"))
-    for record in status["refused"][-1:]:
+    for record in status["rejected"][-1:]:
         lines.append(Text(f"step {record['checkpoint']['step']:,} did not pass the quality gate: {record['reason']}"))
     if status["changes"]:
         lines.append(Text("Changed while the run was under way:"))

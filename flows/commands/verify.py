@@ -55,14 +55,14 @@ def verify_run(store: Store, run: str) -> dict[str, Any]:
         "address": addresses.run_address(store, run),
         "valid": all(checkpoint["valid"] for checkpoint in checkpoints),
         "checkpoints": checkpoints,
-        "set_aside": [record.model_dump(mode="json") for record in state.set_aside],
+        "quarantined": [record.model_dump(mode="json") for record in state.quarantined],
     }
 
 
 def render_verification(result: dict[str, Any]) -> RenderableType:
     """The result for a person."""
     title = Text(f"Checkpoints of {result['address']}", no_wrap=True, overflow="ignore")
-    if not result["checkpoints"] and not result["set_aside"]:
+    if not result["checkpoints"] and not result["quarantined"]:
         return Group(title, Text("None yet."))
     return Group(
         title, tables.show_table(_list_checkpoints(result)), *([] if result["valid"] else [Text(f"\n{ADVICE}")])
@@ -80,8 +80,8 @@ def _list_checkpoints(result: dict[str, Any]) -> tables.Table:
         for checkpoint in result["checkpoints"]
     ]
     rows += [
-        [tables.Cell(f"{record['step']:,}"), tables.Cell("set aside", key="preempted"), tables.Cell(record["reason"])]
-        for record in result["set_aside"]
+        [tables.Cell(f"{record['step']:,}"), tables.Cell("quarantined", key="preempted"), tables.Cell(record["reason"])]
+        for record in result["quarantined"]
     ]
     return tables.Table(columns, rows)
 

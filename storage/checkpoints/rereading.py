@@ -160,9 +160,9 @@ class Rereader:
         digest, num_bytes = hashlib.sha256(), 0
         try:
             with reading(self.store, promise.key):
-                for piece in self._read(promise.key):
-                    digest.update(piece)
-                    num_bytes += len(piece)
+                for chunk in self._read(promise.key):
+                    digest.update(chunk)
+                    num_bytes += len(chunk)
         except ObjectUnreadableError as error:
             return BrokenPromise(promise.key, expected, str(error), is_unreadable=True)
         except CorruptObjectError as error:
@@ -172,12 +172,12 @@ class Rereader:
         return BrokenPromise(promise.key, expected, _describe(num_bytes, digest.hexdigest()))
 
     def _read(self, key: str) -> Iterator[bytes]:
-        for piece in self.store.read_pieces(key):
-            self.num_bytes += len(piece)
+        for chunk in self.store.read_chunks(key):
+            self.num_bytes += len(chunk)
             if self._on_bytes is not None:
-                self._on_bytes(len(piece))
+                self._on_bytes(len(chunk))
             self._hold_back()
-            yield piece
+            yield chunk
 
     def _hold_back(self) -> None:
         if self._max_bytes_per_second is not None:

@@ -15,9 +15,9 @@ from storage.runs.run_state import RunState
 def find_strays(store: Store, head: Generation) -> list[str]:
     """The folders of all strays that nobody reads, in the order of their steps."""
     state = head.state
-    named = {record.path for record in state.kept} | {r.path for r in state.set_aside if not r.is_discarded}
-    named |= {record.checkpoint.path for record in state.refused if not record.is_discarded}
-    discarded = {record.checkpoint.path for record in state.refused if record.is_discarded}
+    named = {record.path for record in state.kept} | {r.path for r in state.quarantined if not r.is_discarded}
+    named |= {record.checkpoint.path for record in state.rejected if not record.is_discarded}
+    discarded = {record.checkpoint.path for record in state.rejected if record.is_discarded}
     strays = [
         path
         for path, step, fence in list_checkpoint_paths(store, state.run)

@@ -12,7 +12,7 @@ from typing import Any
 
 from storage.errors import IncompatibleRunError
 
-PIECE_BYTES = 8 * 2**20
+CHUNK_BYTES = 8 * 2**20
 
 
 def canonical_json(value: Any) -> bytes:
@@ -28,7 +28,7 @@ def sha256_of_bytes(data: bytes) -> str:
 def sha256_of_file(path: Path) -> str:
     """SHA-256 of a file's content as 64 hex digits, read in constant memory.
 
-    In pieces much larger than those of `hashlib.file_digest`: a checkpoint that was just written comes from the device.
+    In chunks much larger than those of `hashlib.file_digest`: a checkpoint that was just written comes from the device.
     """
     with path.open("rb", buffering=0) as file:
         return sha256_of_stream(file)
@@ -37,10 +37,10 @@ def sha256_of_file(path: Path) -> str:
 def sha256_of_stream(
     file: io.RawIOBase | io.BufferedReader, note: Callable[[int], object] = lambda num_bytes: None
 ) -> str:
-    """SHA-256 of what is left to read of an open file. `note` is told the bytes of each piece."""
-    digest, piece = hashlib.sha256(), memoryview(bytearray(PIECE_BYTES))
-    while count := file.readinto(piece):
-        digest.update(piece[:count])
+    """SHA-256 of what is left to read of an open file. `note` is told the bytes of each chunk."""
+    digest, chunk = hashlib.sha256(), memoryview(bytearray(CHUNK_BYTES))
+    while count := file.readinto(chunk):
+        digest.update(chunk[:count])
         note(count)
     return digest.hexdigest()
 

@@ -26,7 +26,7 @@ from storage.objects.keys import RESERVED_FOLDER, split_key
 TEMPORARY_FOLDER = RESERVED_FOLDER
 SWEEP_AGE_SECONDS = 24 * 3600
 PLACE_ATTEMPTS = 20
-PIECE_BYTES = 8 << 20
+CHUNK_BYTES = 8 << 20
 # What a network file system says while its server or the network is away; EIO also what a disk says of a bad block.
 TRANSIENT_ERRNOS = {
     errno.EAGAIN,
@@ -113,13 +113,13 @@ class LocalStore:
         except OSError as error:
             raise self._unreadable(key, error) from error
 
-    def read_pieces(self, key: str) -> Iterator[bytes]:
+    def read_chunks(self, key: str) -> Iterator[bytes]:
         try:
             with self._path(key).open("rb", buffering=0) as file:
                 # What the system has in memory would hide what became of the bytes on the device.
                 os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-                while piece := file.read(PIECE_BYTES):
-                    yield piece
+                while chunk := file.read(CHUNK_BYTES):
+                    yield chunk
         except (FileNotFoundError, NotADirectoryError) as error:
             raise self._missing(key) from error
         except OSError as error:

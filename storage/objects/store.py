@@ -26,7 +26,7 @@ class Store(Protocol):
         """The object's bytes. Raises `ObjectMissingError`."""
 
     def write(self, key: str, data: bytes) -> None:
-        """Put or replace an object in one piece: a reader sees the old bytes or the new ones."""
+        """Put or replace an object in one chunk: a reader sees the old bytes or the new ones."""
 
     def write_if_absent(self, key: str, data: bytes) -> None:
         """Put an object; raises `ObjectExistsError` if there is one. Of racing writers exactly one succeeds."""
@@ -48,7 +48,7 @@ class Store(Protocol):
         object is gone, `StoreError` if it was replaced or cannot be reached, and what the system raises for a file.
         """
 
-    def read_pieces(self, key: str) -> Iterator[bytes]:
+    def read_chunks(self, key: str) -> Iterator[bytes]:
         """The object's bytes as the durable storage has them now, in order, a few MiB at a time.
 
         Copies on this machine are not asked, so it is for who looks for rot; who reads to work uses `fetch`. Raises

@@ -1,4 +1,4 @@
-"""The ledger: which samples each step's leaves were made of, as the model consumed them, in Parquet.
+"""The ledger: which samples each step's microbatches were made of, as the model consumed them, in Parquet.
 
 A part covers the steps between two checkpoints of one segment. It is put before the checkpoint that ends it, whose
 index names it with its hash; and it names the part before it in the same way. So the promoted checkpoint vouches for
@@ -22,12 +22,13 @@ from storage.runs.run_records import Record
 
 LEDGER_FORMAT = 1
 METADATA_KEY = b"holdfast"
-# One row for each leaf that went through the model: the indices of its samples in the training split, in the order in
-# which they stood in the leaf, and the MD5 of their ids, joined by ID_SEPARATOR, as they were read beside the tokens.
+# One row for each microbatch that went through the model: the indices of its samples in the training split, in the
+# order in which they stood in the microbatch, and the MD5 of their ids, joined by ID_SEPARATOR, as they were read
+# beside the tokens.
 LEDGER_SCHEMA = pa.schema(
     [
         pa.field("step", pa.int64(), nullable=False),
-        pa.field("leaf", pa.int32(), nullable=False),
+        pa.field("microbatch", pa.int32(), nullable=False),
         pa.field("rows", pa.list_(pa.field("element", pa.int64(), nullable=False)), nullable=False),
         pa.field("ids_md5", pa.binary(16), nullable=False),
     ]
@@ -74,7 +75,7 @@ def ledger_key(run: str, first_step: int, end_step: int, fence: int) -> str:
 
 
 def write_ledger_part(store: Store, header: LedgerHeader, table: pa.Table, folder: Path) -> LedgerPart:
-    """Put a part; `table` has `LEDGER_SCHEMA`, ordered by step and leaf. `folder` is scratch on local disk.
+    """Put a part; `table` has `LEDGER_SCHEMA`, ordered by step and microbatch. `folder` is scratch on local disk.
 
     A part of a save that was cut off under the same fence is replaced: no index names it.
     """

@@ -153,7 +153,7 @@ class Manifest:
         return self._read(key, read)
 
     def _read_past_caches(self, key: str) -> bytes:
-        return b"".join(self.store.read_pieces(key))
+        return b"".join(self.store.read_chunks(key))
 
     def _read(self, key: str, read: Callable[[str], bytes]) -> Generation:
         try:

@@ -38,7 +38,7 @@ class StartRecord(Record):
     digest: str = Field(description="SHA-256 of start.json, which has those of the other files.")
 
 
-class GivenValue(Record):
+class OverrideValue(Record):
     """A value that a person gave a run. It holds until the configuration's file has a third one."""
 
     instead_of: int | float | None = Field(description="What the file had when it was given.")
@@ -63,7 +63,7 @@ class TestedRecord(Record):
     metrics: dict[str, MetricValue]
 
 
-class SetAsideRecord(Record):
+class QuarantineRecord(Record):
     """A checkpoint that was found damaged, or that nobody can read, and why. Its files stay until they are discarded.
 
     Whoever takes the run up looks at it again, for as long as it `stands`: one that is sound is used again.
@@ -72,7 +72,7 @@ class SetAsideRecord(Record):
     step: int
     path: str
     reason: str
-    set_aside_at: float
+    quarantined_at: float
     verdict: Literal["damaged", "unreadable"] = Field("damaged", description="Unreadable ones are called passed over.")
     digest: str | None = Field(
         None,

@@ -9,7 +9,15 @@ from pydantic import Field
 
 from storage.objects.history import HistoryPart
 from storage.runs.metric_values import METRIC_WORDS, MetricValue, NotFinite
-from storage.runs.run_records import ByRows, ChangeRecord, GivenValue, Record, SetAsideRecord, StartRecord, TestedRecord
+from storage.runs.run_records import (
+    ByRows,
+    ChangeRecord,
+    OverrideValue,
+    QuarantineRecord,
+    Record,
+    StartRecord,
+    TestedRecord,
+)
 
 Outcome = Literal["completed", "budget", "preempted", "diverged", "failed", "lost"]
 
@@ -108,7 +116,7 @@ class ValidationFigures(Record):
         return f"{found}, best {self.best_value:.4f} at step {self.best_step:,}"
 
 
-class RefusedRecord(Record):
+class RejectedRecord(Record):
     """A checkpoint that is sound but did not pass the quality gate: it is kept, and never the resume point meanwhile.
 
     The files of the newest one stay, since another gate may let it pass.
@@ -117,7 +125,7 @@ class RefusedRecord(Record):
     checkpoint: CheckpointRecord
     validation: ValidationFigures
     reason: str
-    refused_at: float
+    rejected_at: float
     is_discarded: bool = Field(False, description="Its files are deleted, or about to be.")
 
 
@@ -217,7 +225,7 @@ class RunState(Record):
     run: str
     created_at: float
     config: dict[str, object] = Field(description="The configuration the run was last continued with.")
-    given: dict[str, GivenValue] = Field({}, description="By dotted field of `config`, which has these values.")
+    overrides: dict[str, OverrideValue] = Field({}, description="By dotted field of `config`, which has these values.")
     by_rows: ByRows | None = Field(None, description="None: nothing followed from the number of rows.")
     start: StartRecord | None = Field(None, description="None: the first weights are random ones.")
     dataset_digest: str
@@ -226,8 +234,8 @@ class RunState(Record):
     lease: Lease | None = None
     promoted: CheckpointRecord | None = None
     kept: list[CheckpointRecord] = Field([], description="Newest first: the resume point, its fallback, and others.")
-    set_aside: list[SetAsideRecord] = Field([], description="Oldest first; damaged, passed over, or given up.")
-    refused: list[RefusedRecord] = Field(
+    quarantined: list[QuarantineRecord] = Field([], description="Oldest first; damaged, passed over, or given up.")
+    rejected: list[RejectedRecord] = Field(
         [],
         description="Later than the resume point: the newest one, behind the one whose files it made superfluous.",
     )
@@ -293,9 +301,9 @@ class RunState(Record):
         return last
 
     @property
-    def refused_point(self) -> RefusedRecord | None:
-        """The newest refused checkpoint, if the last segment left it: under another gate the run can go on from it."""
-        newest = self.refused[-1] if self.refused else None
+    def rejected_point(self) -> RejectedRecord | None:
+        """The newest rejected checkpoint, if the last segment left it: under another gate the run can go on from it."""
+        newest = self.rejected[-1] if self.rejected else None
         if newest is None or newest.is_discarded or not self.segments:
             return None
         return newest if newest.checkpoint.fence == self.segments[-1].fence else None
@@ -314,9 +322,9 @@ class RunState(Record):
         return self.segments[-1].last_step if self.ended_early else self.steps_total
 
     @property
-    def is_refused(self) -> bool:
+    def is_rejected(self) -> bool:
         """Whether training came to its end and the quality gate did not let the last checkpoint pass."""
-        return self.refused_point is not None and self.refused_point.checkpoint.step == self.end_step
+        return self.rejected_point is not None and self.rejected_point.checkpoint.step == self.end_step
 
     @property
     def is_trained(self) -> bool:

@@ -13,13 +13,13 @@ from storage.errors import ConflictError, RunBusyError
 from storage.runs.manifest import require_fence
 from storage.runs.metric_values import MetricValue
 from storage.runs.retention import RetentionPolicy, find_being_read, kept_of, retain
-from storage.runs.run_records import ChangeRecord, GivenValue, TestedRecord
+from storage.runs.run_records import ChangeRecord, OverrideValue, TestedRecord
 from storage.runs.run_state import (
     CheckpointRecord,
     Holder,
     JobRecord,
     Lease,
-    RefusedRecord,
+    RejectedRecord,
     RunState,
     SegmentRecord,
 )
@@ -118,7 +118,7 @@ def promote(
     return change
 
 
-def refuse(record: RefusedRecord, holder: Holder | None = None) -> Change:
+def refuse(record: RejectedRecord, holder: Holder | None = None) -> Change:
     """Remember a sound checkpoint that did not pass the quality gate. Those of an earlier one may go.
 
     With `holder` only if that one still watches the segment.
@@ -127,17 +127,17 @@ def refuse(record: RefusedRecord, holder: Holder | None = None) -> Change:
     def change(state: RunState, _generation: int) -> RunState:
         require_fence(state, record.checkpoint.fence)
         _require_holder(state, holder)
-        latest = state.refused[-1].checkpoint if state.refused else None
+        latest = state.rejected[-1].checkpoint if state.rejected else None
         for earlier in filter(None, (state.promoted, latest)):
             _require_later(record.checkpoint, earlier)
-        discarded = [r.model_copy(update={"is_discarded": True}) for r in state.refused if not r.is_discarded]
-        return state.model_copy(update={"refused": [*discarded, record]})
+        discarded = [r.model_copy(update={"is_discarded": True}) for r in state.rejected if not r.is_discarded]
+        return state.model_copy(update={"rejected": [*discarded, record]})
 
     return change
 
 
-def promote_refused(path: str, policy: RetentionPolicy, changes: Sequence[ChangeRecord] = ()) -> Change:
-    """Make the refused checkpoint that the last segment left the resume point: the gate is another one now.
+def promote_rejected(path: str, policy: RetentionPolicy, changes: Sequence[ChangeRecord] = ()) -> Change:
+    """Make the rejected checkpoint that the last segment left the resume point: the gate is another one now.
 
     `changes` are those since the resume point before. Needs no lease, and nobody may hold it: raises `RunBusyError`, or
     `ConflictError` if it is not that checkpoint.
@@ -146,7 +146,7 @@ def promote_refused(path: str, policy: RetentionPolicy, changes: Sequence[Change
     def change(state: RunState, _generation: int) -> RunState:
         if state.lease is not None:
             raise RunBusyError(f"Run {state.run!r} was just taken over by another process.")
-        point = state.refused_point
+        point = state.rejected_point
         if point is None or point.checkpoint.path != path:
             raise ConflictError(f"Run {state.run!r} was continued by another process, without the checkpoint {path}.")
         *segments, last = state.segments
@@ -159,7 +159,7 @@ def promote_refused(path: str, policy: RetentionPolicy, changes: Sequence[Change
 
 
 def prune(dropped: Collection[str], discarded: Collection[str]) -> Change:
-    """Keep the checkpoints in the folders `dropped` no longer, nor the files of the set-aside ones in `discarded`.
+    """Keep the checkpoints in the folders `dropped` no longer, nor the files of the quarantined ones in `discarded`.
 
     Needs no lease: what it may drop is nobody's. Raises `ConflictError` if meanwhile one of them became the resume
     point, its fallback, or what a segment began with.
@@ -172,21 +172,21 @@ def prune(dropped: Collection[str], discarded: Collection[str]) -> Change:
                 f"Run {state.run!r} was continued by another process and needs a checkpoint that was to be "
                 "deleted. Run prune again."
             )
-        set_aside = [
+        quarantined = [
             record.model_copy(update={"is_discarded": record.is_discarded or record.path in discarded})
-            for record in state.set_aside
+            for record in state.quarantined
         ]
         kept = [record for record in state.kept if record.path not in dropped]
-        return state.model_copy(update={"kept": kept, "set_aside": set_aside})
+        return state.model_copy(update={"kept": kept, "quarantined": quarantined})
 
     return change
 
 
-def give(values: Mapping[str, GivenValue]) -> Change:
+def give(values: Mapping[str, OverrideValue]) -> Change:
     """Remember, by dotted field, what a person gave the run: it decides nothing until the run is configured with it."""
 
     def change(state: RunState, _generation: int) -> RunState:
-        return state.model_copy(update={"given": dict(values)})
+        return state.model_copy(update={"overrides": dict(values)})
 
     return change
 
@@ -200,8 +200,10 @@ def reconfigure(config: dict[str, object], steps_total: int) -> Change:
     def change(state: RunState, _generation: int) -> RunState:
         if state.lease is not None:
             raise RunBusyError(f"Run {state.run!r} was just taken over by another process.")
-        given = {field: entry for field, entry in state.given.items() if _value_of(config, field) == entry.value}
-        update = {"config": config, "given": given, "steps_total": steps_total}
+        overrides = {
+            field: entry for field, entry in state.overrides.items() if _value_of(config, field) == entry.value
+        }
+        update = {"config": config, "overrides": overrides, "steps_total": steps_total}
         return state.model_copy(update=update)
 
     return change
@@ -236,9 +238,9 @@ def _moved_forward(
     if state.promoted is not None:
         _require_later(checkpoint, state.promoted)
     kept = kept_of(retain([checkpoint, *state.kept], policy, find_being_read(state)))
-    refused = [record for record in state.refused if _place(record.checkpoint) > _place(checkpoint)]
+    rejected = [record for record in state.rejected if _place(record.checkpoint) > _place(checkpoint)]
     changes = [*state.changes, *changes]
-    return state.model_copy(update={"promoted": checkpoint, "kept": kept, "refused": refused, "changes": changes})
+    return state.model_copy(update={"promoted": checkpoint, "kept": kept, "rejected": rejected, "changes": changes})
 
 
 def _require_later(checkpoint: CheckpointRecord, earlier: CheckpointRecord) -> None:

@@ -6,7 +6,8 @@ while the run starts again. A crash takes the work since the last save that coun
 its own and takes none. From one restart to the next nothing is remembered, so means over that cycle are long-run shares
 (renewal-reward). Where nothing is written in the background and nobody gives notice, this is Daly's complete model.
 
-Invariant: pure arithmetic. A simulation, and the formulas of Young and Daly, agree: `unit/tasks/advice/test_cadence.py`.
+Invariant: pure arithmetic. A simulation, and the formulas of Young and Daly, agree:
+`unit/tasks/advice/test_cadence.py`.
 """
 
 from dataclasses import dataclass

@@ -8,7 +8,7 @@ from typing import Any
 
 from tasks.advice.cadence import Forecast
 from tasks.advice.measured import Advice, Cadence, IntervalFigures, ScaleFigures
-from tasks.advice.words import judge_advice, list_assumptions
+from tasks.advice.words import advice_verdict, list_assumptions
 
 
 def describe_advice(advice: Advice) -> dict[str, Any]:
@@ -16,7 +16,7 @@ def describe_advice(advice: Advice) -> dict[str, Any]:
     storage = advice.storage
     return {
         "run": advice.run,
-        "verdict": asdict(judge_advice(advice)),
+        "verdict": asdict(advice_verdict(advice)),
         "configured": _describe_cadence(advice, advice.configured),
         "recommended": _describe_cadence(advice, advice.recommended),
         "best_seconds": advice.best_seconds,

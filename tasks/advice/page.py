@@ -7,7 +7,7 @@ from tasks.advice.chart import draw_advice
 from tasks.advice.description import describe_advice
 from tasks.advice.measured import Advice
 from tasks.advice.tables import intervals_table, scales_table, sources_table
-from tasks.advice.words import judge_advice, list_assumptions
+from tasks.advice.words import advice_verdict, list_assumptions
 from tasks.reporting.render import render_page
 from tasks.text import plain
 
@@ -20,7 +20,7 @@ def render_advice_page(advice: Advice, command: str) -> str:
     return render_page(
         TEMPLATE,
         run=plain(advice.run),
-        verdict=judge_advice(advice),
+        verdict=advice_verdict(advice),
         chart=draw_advice(advice),
         intervals=intervals_table(described["intervals"]),
         sources=sources_table(described["sources"]),

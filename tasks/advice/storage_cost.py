@@ -13,7 +13,7 @@ from training.configuration import CheckpointConfig
 GIGABYTE = 1e9
 MONTH_SECONDS = 365.25 / 12 * 86_400
 # A large file goes up in pieces of this size; index, state, ledger, manifest and the ends of uploads are the others.
-PIECE_BYTES = 16 << 20
+CHUNK_BYTES = 16 << 20
 OTHER_PUTS = 8
 S3_PER_1000_PUTS = 0.005
 
@@ -61,4 +61,4 @@ def plan_storage(
 
 def puts_of_save(checkpoint_bytes: int) -> int:
     """Requests of one save."""
-    return ceil(checkpoint_bytes / PIECE_BYTES) + OTHER_PUTS
+    return ceil(checkpoint_bytes / CHUNK_BYTES) + OTHER_PUTS

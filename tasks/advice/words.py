@@ -9,7 +9,7 @@ from typing import Literal
 from tasks.advice.basis import LITERATURE_PER_GPU_HOUR, LITERATURE_WORDS
 from tasks.advice.cadence_words import brief, how_often, in_seconds, percent
 from tasks.advice.measured import INDIFFERENT_SHARE, Advice, Cadence
-from tasks.advice.storage_cost import OTHER_PUTS, PIECE_BYTES
+from tasks.advice.storage_cost import CHUNK_BYTES, OTHER_PUTS
 from tasks.text import count_of, size
 from training.configuration import LONGEST_EVERY_SECONDS
 
@@ -25,7 +25,7 @@ class AdviceVerdict:
     settings: str
 
 
-def judge_advice(advice: Advice) -> AdviceVerdict:
+def advice_verdict(advice: Advice) -> AdviceVerdict:
     """The recommendation on the page and in the terminal."""
     is_fine = _gain(advice) <= INDIFFERENT_SHARE
     return AdviceVerdict(
@@ -168,7 +168,7 @@ def _storage_assumptions(advice: Advice) -> list[str]:
     return [
         f"Storage: {size(advice.storage.kept_bytes)} stay, which is what the policy keeps at most and one save under "
         f"way, at ${prices.per_gb_month:g} per GB and month; ${prices.per_1000_puts:g} per 1,000 PUT requests, of "
-        f"which a save takes one for each {PIECE_BYTES >> 20} MiB and {OTHER_PUTS} more. Reading, deleting and the "
+        f"which a save takes one for each {CHUNK_BYTES >> 20} MiB and {OTHER_PUTS} more. Reading, deleting and the "
         "network are left out. The defaults are those of S3 Standard in us-east-1; requests to a folder cost nothing."
     ]
 

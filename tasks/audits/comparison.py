@@ -33,7 +33,7 @@ class Comparison:
         end_step: int,
         on_progress: OnProgress | None,
     ) -> None:
-        self.num_steps = self.num_leaves = self.num_samples = 0
+        self.num_steps = self.num_microbatches = self.num_samples = 0
         self.epochs: list[EpochCount] = []
         self.violations: list[Violation] = []
         self.num_unnamed = 0
@@ -58,15 +58,15 @@ class Comparison:
         deviations: list[Deviation] = []
         for steps in self._spans():
             self._content.load(steps)
-            num_leaves, num_samples = self._content.count_loaded()
+            num_microbatches, num_samples = self._content.count_loaded()
             self.num_steps += len(steps)
-            self.num_leaves += num_leaves
+            self.num_microbatches += num_microbatches
             self.num_samples += num_samples
             wrong_ids = self._content.find_wrong_ids()
             for step in sorted({*self._content.find_deviating(), *wrong_ids}):
                 self._deviating.append(step)
                 if len(deviations) < MAX_NAMED:
-                    found, due = self._content.leaves_of(step)
+                    found, due = self._content.microbatches_of(step)
                     deviations.append(compare_step(step, found, due, wrong_ids.get(step, []), self._expectation))
             self._tell("samples", steps.stop / self._end_step)
         self.num_unnamed = len(self._deviating) - len(deviations)
@@ -89,7 +89,7 @@ class Comparison:
     def _count_uses(self, epochs: range) -> list[EpochCount]:
         """How often rows were used in these epochs, a span of steps at a time."""
         uses = EpochUses(epochs, self._expectation.num_rows)
-        for steps in self._pieces(self._steps_of(epochs.start, epochs.stop)):
+        for steps in self._chunks(self._steps_of(epochs.start, epochs.stop)):
             rows, used_for = self._content.find_all_uses(steps)
             uses.add(used_for, rows)
         return uses.counts()
@@ -139,9 +139,9 @@ class Comparison:
     def _spans(self) -> Iterator[range]:
         """All sound steps, in pieces that fit into memory."""
         for steps in self._chain.sound_ranges(self._end_step):
-            yield from self._pieces(steps)
+            yield from self._chunks(steps)
 
-    def _pieces(self, steps: range) -> Iterator[range]:
+    def _chunks(self, steps: range) -> Iterator[range]:
         size = max(1, SPAN_SAMPLES // self._expectation.batch_size)
         for start in range(steps.start, steps.stop, size):
             yield range(start, min(start + size, steps.stop))

@@ -20,24 +20,25 @@ from tasks.audits.samples import AuditedSamples
 from tasks.audits.violations import MAX_NAMED
 from tasks.data.database import parquet_sql
 
-Leaves = list[tuple[int, list[int]]]
+Microbatches = list[tuple[int, list[int]]]
 
-# Leaves side by side, step by step. A leaf that is there twice makes the list longer.
+# Microbatches side by side, step by step. A microbatch that is there twice makes the list longer.
 COMPARE = """
-    WITH found_steps AS (SELECT step, list((leaf, rows) ORDER BY leaf) AS leaves FROM found GROUP BY step),
-         due_steps AS (SELECT step, list((leaf, rows) ORDER BY leaf) AS leaves FROM due GROUP BY step)
+    WITH found_steps AS (SELECT step, list((microbatch, rows) ORDER BY microbatch) AS microbatches FROM found GROUP BY
+    step),
+         due_steps AS (SELECT step, list((microbatch, rows) ORDER BY microbatch) AS microbatches FROM due GROUP BY step)
     SELECT step FROM found_steps FULL JOIN due_steps USING (step)
-    WHERE found_steps.leaves IS DISTINCT FROM due_steps.leaves ORDER BY step
+    WHERE found_steps.microbatches IS DISTINCT FROM due_steps.microbatches ORDER BY step
 """
-# The hash of the ids that the data set has for the rows that a leaf names, against the one that was recorded.
+# The hash of the ids that the data set has for the rows that a microbatch names, against the one that was recorded.
 COMPARE_IDS = """
     WITH entries AS (SELECT number, unnest(rows) AS row, generate_subscripts(rows, 1) AS place FROM found),
          hashes AS (
             SELECT number, unhex(md5(string_agg(id, chr(31) ORDER BY place))) AS ids_md5
             FROM entries JOIN ids USING (row) GROUP BY number
          )
-    SELECT step, leaf FROM found LEFT JOIN hashes USING (number)
-    WHERE found.ids_md5 IS DISTINCT FROM hashes.ids_md5 ORDER BY step, leaf
+    SELECT step, microbatch FROM found LEFT JOIN hashes USING (number)
+    WHERE found.ids_md5 IS DISTINCT FROM hashes.ids_md5 ORDER BY step, microbatch
 """
 # Which epoch each use of a row belongs to. Of a batch that straddles epochs the pure function knows, by row.
 USES = """
@@ -50,7 +51,7 @@ USES = """
         WHERE step IN (SELECT step FROM straddling)
     ) LEFT JOIN straddling USING (step, row, nth)
 """
-NOTHING = "(SELECT 0::BIGINT AS step, 0::INTEGER AS leaf, []::BIGINT[] AS rows, ''::BLOB AS ids_md5 WHERE false)"
+NOTHING = "(SELECT 0::BIGINT AS step, 0::INTEGER AS microbatch, []::BIGINT[] AS rows, ''::BLOB AS ids_md5 WHERE false)"
 
 
 class LedgerContent:
@@ -71,7 +72,8 @@ class LedgerContent:
     def load(self, steps: range) -> None:
         """Take these steps in hand: what the ledger has, and what is due."""
         self._connection.execute(
-            "CREATE OR REPLACE TEMP TABLE found AS SELECT row_number() OVER () AS number, step, leaf, rows, ids_md5 "
+            "CREATE OR REPLACE TEMP TABLE found AS SELECT row_number() OVER () AS number, step, microbatch, rows, "
+            "ids_md5 "
             f"FROM {self._ledger_sql(steps)}"
         )
         found = self._connection.execute("SELECT unnest(rows) AS row FROM found").fetchnumpy()["row"]
@@ -79,28 +81,28 @@ class LedgerContent:
         samples = self.samples.read(np.concatenate([found, due]))
         rows, lengths = (samples.column(name).to_numpy() for name in ("row", "length"))
         due_lengths = lengths[np.searchsorted(rows, due)].astype(np.int64)
-        self._connection.register("due", self._expectation.leaves(steps, due, due_lengths))
+        self._connection.register("due", self._expectation.microbatches(steps, due, due_lengths))
         self._connection.register("ids", samples)
 
     def count_loaded(self) -> tuple[int, int]:
-        """Leaves and samples in hand."""
+        """Microbatches and samples in hand."""
         (counts,) = self._fetch("SELECT count(*), coalesce(sum(len(rows)), 0)::BIGINT FROM found")
         return counts[0], counts[1]
 
     def find_deviating(self) -> list[int]:
-        """Steps in hand whose leaves are not the ones that are due, sample by sample."""
+        """Steps in hand whose microbatches are not the ones that are due, sample by sample."""
         return [step for (step,) in self._fetch(COMPARE)]
 
     def find_wrong_ids(self) -> dict[int, list[int]]:
-        """Steps in hand with leaves whose recorded ids are not those that the data set has for their rows."""
-        leaves = defaultdict(list)
-        for step, leaf in self._fetch(COMPARE_IDS):
-            leaves[step].append(leaf)
-        return dict(leaves)
+        """Steps in hand with microbatches whose recorded ids are not those that the data set has for their rows."""
+        microbatches = defaultdict(list)
+        for step, microbatch in self._fetch(COMPARE_IDS):
+            microbatches[step].append(microbatch)
+        return dict(microbatches)
 
-    def leaves_of(self, step: int) -> tuple[Leaves, Leaves]:
+    def microbatches_of(self, step: int) -> tuple[Microbatches, Microbatches]:
         """A step's leaves in hand: those in the ledger and those that are due."""
-        query = f"SELECT leaf, rows FROM {{table}} WHERE step = {step} ORDER BY leaf"
+        query = f"SELECT microbatch, rows FROM {{table}} WHERE step = {step} ORDER BY microbatch"
         return self._fetch(query.format(table="found")), self._fetch(query.format(table="due"))
 
     def find_all_uses(self, steps: range) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

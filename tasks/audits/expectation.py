@@ -1,4 +1,4 @@
-"""What a ledger must say: the leaves of each step, by the same pure functions that training asks.
+"""What a ledger must say: the microbatches of each step, by the same pure functions that training asks.
 
 Invariant: knows the number of rows, the run's configuration and its rollbacks, and nothing of what was consumed.
 """
@@ -14,10 +14,10 @@ from storage.runs.ledger import LEDGER_SCHEMA
 from storage.runs.rollbacks.positions import end_position, first_position, same_stride, skipped_ranges, standing
 from storage.runs.run_state import RollbackRecord
 from tasks.configuration.run import RunConfig
-from training.batches.microbatches import leaf_cut
+from training.batches.microbatches import microbatch_cut
 from training.data.order import SampleOrder
 
-LEAVES_SCHEMA = pa.schema([LEDGER_SCHEMA.field(name) for name in ("step", "leaf", "rows")])
+MICROBATCHES_SCHEMA = pa.schema([LEDGER_SCHEMA.field(name) for name in ("step", "microbatch", "rows")])
 
 
 class Expectation:
@@ -33,31 +33,31 @@ class Expectation:
         self.rollbacks = standing(rollbacks)
         self.num_rows = num_rows
         self.batch_size = config.train.batch_size
-        self._num_leaves = config.train.leaves
+        self._num_microbatches = config.train.microbatches
         self._order = SampleOrder(self.num_rows, group_rows, config.train.seed)
-        self._cut = leaf_cut(config.model, config.train)
+        self._cut = microbatch_cut(config.model, config.train)
 
     def rows(self, steps: range) -> NDArray[np.int64]:
         """The rows of these steps, in the order in which they are due, [S * batch size]."""
         return np.concatenate([self._rows(stretch) for stretch in same_stride(steps, self.rollbacks)])
 
-    def leaves(self, steps: range, rows: NDArray[np.int64], lengths: NDArray[np.int64]) -> pa.Table:
-        """One row for each leaf of these steps, with the columns of a ledger but the ids'.
+    def microbatches(self, steps: range, rows: NDArray[np.int64], lengths: NDArray[np.int64]) -> pa.Table:
+        """One row for each microbatch of these steps, with the columns of a ledger but the ids'.
 
         `rows` are those of the steps, `lengths` their numbers of tokens.
         """
         batches = lengths.reshape(len(steps), self.batch_size)
-        cuts = [self._cut.cut(batch, self._num_leaves) for batch in batches]
-        sizes = np.array([len(leaf) for cut in cuts for leaf in cut])
-        places = np.concatenate([leaf + i * self.batch_size for i, cut in enumerate(cuts) for leaf in cut])
-        num_leaves = [len(cut) for cut in cuts]
+        cuts = [self._cut.cut(batch, self._num_microbatches) for batch in batches]
+        sizes = np.array([len(microbatch) for cut in cuts for microbatch in cut])
+        places = np.concatenate([microbatch + i * self.batch_size for i, cut in enumerate(cuts) for microbatch in cut])
+        num_microbatches = [len(cut) for cut in cuts]
         offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
         columns = [
-            pa.array(np.repeat(np.arange(steps.start, steps.stop), num_leaves)),
-            pa.array(np.concatenate([np.arange(count, dtype=np.int32) for count in num_leaves])),
-            pa.ListArray.from_arrays(offsets, pa.array(rows[places]), type=LEAVES_SCHEMA.field("rows").type),
+            pa.array(np.repeat(np.arange(steps.start, steps.stop), num_microbatches)),
+            pa.array(np.concatenate([np.arange(count, dtype=np.int32) for count in num_microbatches])),
+            pa.ListArray.from_arrays(offsets, pa.array(rows[places]), type=MICROBATCHES_SCHEMA.field("rows").type),
         ]
-        return pa.Table.from_arrays(columns, schema=LEAVES_SCHEMA)
+        return pa.Table.from_arrays(columns, schema=MICROBATCHES_SCHEMA)
 
     def epochs(self, step: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The rows of a step's batch, and the epoch for which each of them is due."""

@@ -59,8 +59,8 @@ class AuditedSamples:
         """These rows of a shard, a row group at a time."""
         groups, places = np.divmod(rows - self._starts[shard], self._group_rows)
         begins = np.flatnonzero(np.diff(groups, prepend=-1))
-        pieces = zip(np.split(rows, begins)[1:], np.split(places, begins)[1:], strict=True)
-        for (own, at), batch in zip(pieces, self._shards[shard].read(groups[begins].tolist()), strict=True):
+        chunks = zip(np.split(rows, begins)[1:], np.split(places, begins)[1:], strict=True)
+        for (own, at), batch in zip(chunks, self._shards[shard].read(groups[begins].tolist()), strict=True):
             yield pa.record_batch([pa.array(own), *batch.take(pa.array(at)).columns], schema=SAMPLES_SCHEMA)
 
     def _keep(self, shards: set[int]) -> None:

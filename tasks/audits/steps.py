@@ -12,7 +12,7 @@ from tasks.audits.expectation import Expectation
 from tasks.audits.violations import MAX_NAMED, Violation, name_sample
 from tasks.text import MAX_LISTED, listed
 
-Leaves = Sequence[tuple[int, Sequence[int]]]
+Microbatches = Sequence[tuple[int, Sequence[int]]]
 Use = tuple[int, int]  # a row, and the epoch for which it was used or is due
 # The worst first: the others are often its consequence.
 SAMPLE_KINDS = ("foreign", "repeated", "skipped", "moved")
@@ -23,12 +23,12 @@ class Deviation:
     """A step's leaves as found and as due; what it has too much, what it lacks, and what stands elsewhere in it."""
 
     step: int
-    found: Leaves
-    due: Leaves
-    wrong_ids: list[int]  # leaves whose ids are not those of their rows
+    found: Microbatches
+    due: Microbatches
+    wrong_ids: list[int]  # microbatches whose ids are not those of their rows
     extra: list[Use]
     lacking: list[Use]
-    displaced: list[tuple[int, int, int]]  # row, leaf in which it is, leaf in which it is due
+    displaced: list[tuple[int, int, int]]  # row, microbatch in which it is, microbatch in which it is due
 
     @property
     def rows(self) -> set[int]:
@@ -38,8 +38,8 @@ class Deviation:
 
     @property
     def unread_rows(self) -> list[int]:
-        """Rows of the leaves with wrong ids."""
-        return [row for leaf, rows in self.found if leaf in self.wrong_ids for row in rows]
+        """Rows of the microbatches with wrong ids."""
+        return [row for microbatch, rows in self.found if microbatch in self.wrong_ids for row in rows]
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,9 @@ class Facts:
         }
 
 
-def compare_step(step: int, found: Leaves, due: Leaves, wrong_ids: list[int], expectation: Expectation) -> Deviation:
+def compare_step(
+    step: int, found: Microbatches, due: Microbatches, wrong_ids: list[int], expectation: Expectation
+) -> Deviation:
     """Work out what happened to the samples of a step."""
     there, wanted = _count(found), _count(due)
     rows, epochs = expectation.epochs(step)
@@ -90,7 +92,7 @@ def describe_step(deviation: Deviation, facts: Facts) -> Violation:
         return _describe_order(deviation, facts)
     if deviation.wrong_ids:
         return _violation("ids", deviation, deviation.unread_rows, "", facts)
-    return _violation("form", deviation, [], "its leaves are not recorded as one row each.", facts)
+    return _violation("form", deviation, [], "its microbatches are not recorded as one row each.", facts)
 
 
 def _describe_samples(deviation: Deviation, facts: Facts) -> Violation:
@@ -125,12 +127,16 @@ def _describe_order(deviation: Deviation, facts: Facts) -> Violation:
     """The right samples in another order."""
     between = [(row, found, due) for row, found, due in deviation.displaced if found != due]
     if between:
-        texts = [f"{facts.name(row)} is in leaf {found} and is due in leaf {due}" for row, found, due in between]
-        return _violation("between_leaves", deviation, [row for row, *_ in between], _say_all(texts), facts)
-    leaves = listed(str(leaf) for leaf in sorted({leaf for _, leaf, _ in deviation.displaced}))
+        texts = [
+            f"{facts.name(row)} is in microbatch {found} and is due in microbatch {due}" for row, found, due in between
+        ]
+        return _violation("between_microbatches", deviation, [row for row, *_ in between], _say_all(texts), facts)
+    microbatches = listed(
+        str(microbatch) for microbatch in sorted({microbatch for _, microbatch, _ in deviation.displaced})
+    )
     rows = [row for row, *_ in deviation.displaced]
-    text = f"in leaf {leaves} the order is another one: {listed(map(facts.name, rows))} changed places."
-    return _violation("within_leaf", deviation, rows, text, facts)
+    text = f"in microbatch {microbatches} the order is another one: {listed(map(facts.name, rows))} changed places."
+    return _violation("within_microbatch", deviation, rows, text, facts)
 
 
 def _violation(
@@ -138,9 +144,10 @@ def _violation(
 ) -> Violation:
     sentences = [f"Step {deviation.step:,}: {text}"] if text else []
     if deviation.wrong_ids and kind != "foreign":  # a row that is not there has no id
-        leaves = listed(map(str, deviation.wrong_ids), MAX_NAMED)
+        microbatches = listed(map(str, deviation.wrong_ids), MAX_NAMED)
         sentences.append(
-            f"Step {deviation.step:,}, leaf {leaves}: the ids that were recorded are not those that the data set has "
+            f"Step {deviation.step:,}, microbatch {microbatches}: the ids that were recorded are not those that the "
+            f"data set has "
             "for the rows. Other samples were read, or the data set was changed since."
         )
     return Violation(
@@ -151,16 +158,21 @@ def _violation(
     )
 
 
-def _count(leaves: Leaves) -> Counter[int]:
-    return Counter(row for _, rows in leaves for row in rows)
+def _count(microbatches: Microbatches) -> Counter[int]:
+    return Counter(row for _, rows in microbatches for row in rows)
 
 
-def _find_displaced(found: Leaves, due: Leaves) -> list[tuple[int, int, int]]:
-    """Samples that stand in another leaf, or at another place in their leaf, than they should."""
+def _find_displaced(found: Microbatches, due: Microbatches) -> list[tuple[int, int, int]]:
+    """Samples that stand in another microbatch, or at another place in their microbatch, than they should."""
     places = [
-        sorted((row, leaf, place) for leaf, rows in leaves for place, row in enumerate(rows)) for leaves in (found, due)
+        sorted((row, microbatch, place) for microbatch, rows in microbatches for place, row in enumerate(rows))
+        for microbatches in (found, due)
     ]
-    return [(row, leaf, due[1]) for (row, leaf, place), due in zip(*places, strict=True) if (leaf, place) != due[1:]]
+    return [
+        (row, microbatch, due[1])
+        for (row, microbatch, place), due in zip(*places, strict=True)
+        if (microbatch, place) != due[1:]
+    ]
 
 
 def _say_all(texts: Sequence[str]) -> str:

@@ -14,7 +14,7 @@ from storage.objects.store import Store
 from storage.runs.manifest import Manifest
 from storage.runs.run_state import Lease
 from storage.runs.segments import find_outcome
-from tasks.cluster.node_identity import Place
+from tasks.cluster.node_identity import NodeIdentity
 from tasks.cluster.orders import JobOrder, NodeEnd, load_order, write_node_end
 from tasks.cluster.requests import Requests
 from tasks.cluster.slurm.commands import cancel
@@ -30,14 +30,16 @@ def may_rest(store: Store, order: JobOrder, requests: Requests) -> bool:
     return outcome is None or (outcome.outcome == "failed" and not outcome.is_final)
 
 
-def rest(store: Store, order: JobOrder, place: Place, requests: Requests) -> tuple[JobOrder, Place] | None:
+def rest(
+    store: Store, order: JobOrder, place: NodeIdentity, requests: Requests
+) -> tuple[JobOrder, NodeIdentity] | None:
     """Wait for the next segment of this job: its order, and this node's place in it. None: the node is to leave.
 
     It is also to leave when somebody asks it to, or when nobody needs it within the order's `keep_seconds`. Raises
     `StoreError` if it cannot say that it waits.
     """
     run, fence = order.segment.run, order.segment.fence
-    end = NodeEnd(job=place.job, node=place.node, how="resting")
+    end = NodeEnd(job=place.job, node=place.node, how="idle")
     write_node_end(store, run, fence, end)
     print(f"Segment {fence} is over. Waiting up to {order.keep_seconds:g} s for the next one.", flush=True)
     deadline = time.monotonic() + order.keep_seconds
@@ -68,7 +70,7 @@ def _end_own_job() -> None:
         cancel(int(os.environ["SLURM_JOB_ID"]))
 
 
-def _counts_on(lease: Lease, place: Place) -> bool:
+def _counts_on(lease: Lease, place: NodeIdentity) -> bool:
     return lease.job is not None and lease.job.name == place.job and place.node in _nodes_of(lease)
 
 

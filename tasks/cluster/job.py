@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from training.metrics.reporter import Report
-from training.rank_status import RankPulse
+from training.rank_status import RankStatus
 
 
 class Job(Protocol):
@@ -26,7 +26,7 @@ class Job(Protocol):
     def read_reports(self) -> list[Report]:
         """What the ranks reported since the last call, oldest first. Raises `StoreUnavailableError`."""
 
-    def read_pulses(self) -> list[RankPulse]:
+    def read_rank_statuses(self) -> list[RankStatus]:
         """Where each rank was a few seconds ago. Raises `StoreUnavailableError`."""
 
     def describe_wait(self) -> str | None:

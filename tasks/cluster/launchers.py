@@ -48,14 +48,14 @@ def find_kept_job(config: ClusterConfig, train: TrainConfig, store: Store, run: 
     """
     if config.kind != "slurm":
         return None
-    resting = [end for end in read_node_ends(store, run, fence) if end.how == "resting"]
-    if not resting:
+    idle = [end for end in read_node_ends(store, run, fence) if end.how == "idle"]
+    if not idle:
         return None
-    job = _slurm_job(JobRecord(kind="slurm", name=resting[0].job), store, run, fence)
-    nodes, before = job.find_resting(), load_order(store, run, fence)
+    job = _slurm_job(JobRecord(kind="slurm", name=idle[0].job), store, run, fence)
+    nodes, before = job.find_idle_nodes(), load_order(store, run, fence)
     is_as_asked = before.cluster == config and before.segment.train.ranks == train.ranks
     if is_as_asked and (config.min_nodes or config.nodes) <= len(nodes) <= config.nodes:
-        return JobRecord(kind="slurm", name=resting[0].job, nodes=nodes)
+        return JobRecord(kind="slurm", name=idle[0].job, nodes=nodes)
     job.release()
     return None
 

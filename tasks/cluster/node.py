@@ -21,11 +21,11 @@ from storage.objects.store import Store
 from storage.runs.manifest import Manifest
 from storage.runs.segments import OutcomeRecord, find_outcome, write_outcome
 from tasks.cluster.idle_nodes import may_rest, rest
-from tasks.cluster.node_identity import Place, read_place
-from tasks.cluster.orders import FirstNode, JobOrder, NodeEnd, come_first, load_order, write_node_end
+from tasks.cluster.node_identity import NodeIdentity, read_identity
+from tasks.cluster.orders import FirstNode, JobOrder, NodeEnd, elect_first_node, load_order, write_node_end
 from tasks.cluster.own_folders import require_own_place, why_not_own
 from tasks.cluster.processes import POLL_SECONDS
-from tasks.cluster.ranks import Meeting, Ranks
+from tasks.cluster.ranks import Ranks, Rendezvous
 from tasks.cluster.relay import Relay
 from tasks.cluster.rendezvous import introduce, join
 from tasks.cluster.requests import Requests
@@ -38,7 +38,7 @@ SECONDS_BETWEEN_LAST_PUTS = 5.0
 class Node:
     """The ranks of one node, from the order in the store to the last report there."""
 
-    def __init__(self, store: Store, order: JobOrder, place: Place, requests: Requests) -> None:
+    def __init__(self, store: Store, order: JobOrder, place: NodeIdentity, requests: Requests) -> None:
         spec = order.segment
         require_own_place(Path(spec.scratch), spec.run, spec.fence)
         folder = Path(spec.scratch) / place.node
@@ -56,16 +56,16 @@ class Node:
         """
         cluster = self._order.cluster
         own = introduce(self._place.incarnation, self._place.node, cluster.interface)
-        first = come_first(self._store, self._spec.run, self._spec.fence, own)
+        first = elect_first_node(self._store, self._spec.run, self._spec.fence, own)
         is_second_start = self._place.num_nodes == 1 and first != own
         if first.incarnation != self._place.incarnation or is_second_start:
             print("This segment was worked on before the job was queued again: the run's next segment goes on.")
             return False
         self._make_folder(own)
         self._relay.pass_on()
-        meeting = self._meet(first, is_host=first == own)
+        rendezvous = self._meet(first, is_host=first == own)
         try:
-            self._work(meeting)
+            self._work(rendezvous)
         finally:
             self._pass_on_the_rest()
             shutil.rmtree(self._spec.scratch_folder, ignore_errors=True)
@@ -84,16 +84,16 @@ class Node:
         folder.mkdir(parents=True)
         (folder / LOG_NAME).write_text(f"node {own.node} on {socket.gethostname()}, {', '.join(own.addresses)}\n")
 
-    def _meet(self, first: FirstNode, is_host: bool) -> Meeting | None:
+    def _meet(self, first: FirstNode, is_host: bool) -> Rendezvous | None:
         """None for a node that is alone."""
         spec, num_nodes = self._spec, self._place.num_nodes
         if num_nodes == 1:
             return None
         return join(self._order.cluster, f"{spec.run}-{spec.fence}", num_nodes, first, is_host)
 
-    def _work(self, meeting: Meeting | None) -> None:
+    def _work(self, rendezvous: Rendezvous | None) -> None:
         began = time.monotonic()
-        with self._talking_to_the_store(), Ranks(self._spec, self._order.grace_seconds, meeting) as ranks:
+        with self._talking_to_the_store(), Ranks(self._spec, self._order.grace_seconds, rendezvous) as ranks:
             while ranks.is_running(POLL_SECONDS):
                 if self._requests.is_stop:
                     ranks.stop()
@@ -109,8 +109,8 @@ class Node:
                 if self._trouble is not None:
                     ranks.kill()
                     raise RuntimeError(f"nothing could be passed on to the store any more: {self._trouble!r}")
-        if meeting is not None and meeting.is_host and time.monotonic() - began >= meeting.join_seconds:
-            self._require_that_all_came(meeting)
+        if rendezvous is not None and rendezvous.is_host and time.monotonic() - began >= rendezvous.join_seconds:
+            self._require_that_all_came(rendezvous)
 
     @contextmanager
     def _talking_to_the_store(self) -> Iterator[None]:
@@ -134,13 +134,14 @@ class Node:
             is_over.set()
             talking.join()
 
-    def _require_that_all_came(self, meeting: Meeting) -> None:
+    def _require_that_all_came(self, rendezvous: Rendezvous) -> None:
         """Torchrun gives up without a word in the store; ranks that began have written an outcome or were killed."""
         came = [str(log.node) for log in read_logs(self._store, self._spec.run, self._spec.fence)]
-        if self._spec.progress_file.exists() or len(came) == meeting.num_nodes:
+        if self._spec.progress_file.exists() or len(came) == rendezvous.num_nodes:
             return
         raise TimeoutError(
-            f"the job has {meeting.num_nodes} nodes, but within {meeting.join_seconds:g} s (cluster.join_seconds) only "
+            f"the job has {rendezvous.num_nodes} nodes, but within {rendezvous.join_seconds:g} s "
+            f"(cluster.join_seconds) only "
             f"{' and '.join(came)} came"
         )
 
@@ -192,12 +193,14 @@ def main() -> None:
     parser.add_argument("--cache", type=Path)
     options = parser.parse_args()
     store = open_store(options.store, options.cache)
-    part: tuple[JobOrder, Place] | None = load_order(store, options.run, options.fence), read_place()
+    part: tuple[JobOrder, NodeIdentity] | None = load_order(store, options.run, options.fence), read_identity()
     while part is not None:
         part = _do_part(store, *part, requests)
 
 
-def _do_part(store: Store, order: JobOrder, place: Place, requests: Requests) -> tuple[JobOrder, Place] | None:
+def _do_part(
+    store: Store, order: JobOrder, place: NodeIdentity, requests: Requests
+) -> tuple[JobOrder, NodeIdentity] | None:
     """Work for one segment; what is to be done after it, or None."""
     run, fence = order.segment.run, order.segment.fence
     try:

@@ -11,7 +11,7 @@ POD_HOST, POD_JOB, POD_NODES, POD_INDEX = "HOLDFAST_HOST", "HOLDFAST_JOB", "HOLD
 
 
 @dataclass(frozen=True)
-class Place:
+class NodeIdentity:
     """This node's name in the cluster, which start of which job it belongs to, and the number of nodes."""
 
     node: str
@@ -20,16 +20,16 @@ class Place:
     job: str = ""  # its name, where one job may serve several segments
 
 
-def read_place() -> Place:
+def read_identity() -> NodeIdentity:
     """From the environment of this process."""
     return _place_of_pod() if POD_JOB in os.environ else _place_of_task()
 
 
-def _place_of_task() -> Place:
+def _place_of_task() -> NodeIdentity:
     """As Slurm tells each task of a step: srun(1), sbatch(1)."""
     environment = os.environ
     starts = environment.get("SLURM_RESTART_COUNT", "0")
-    return Place(
+    return NodeIdentity(
         node=environment["SLURMD_NODENAME"],
         incarnation=f"{environment['SLURM_JOB_ID']}.{starts}",
         num_nodes=int(environment["SLURM_NNODES"]),
@@ -37,10 +37,10 @@ def _place_of_task() -> Place:
     )
 
 
-def _place_of_pod() -> Place:
+def _place_of_pod() -> NodeIdentity:
     """As `cluster/kubernetes/jobset.py` has it told to each pod. Two pods may be on one host."""
     environment = os.environ
-    return Place(
+    return NodeIdentity(
         node=f"{environment[POD_HOST]}-{environment[POD_INDEX]}",
         incarnation=environment[POD_JOB],
         num_nodes=int(environment[POD_NODES]),

@@ -15,10 +15,10 @@ from storage.runs.segments import segment_path
 from tasks.configuration.cluster import ClusterConfig
 from training.configuration import ConfigModel
 from training.metrics.reporter import Report
-from training.rank_status import RankPulse
+from training.rank_status import RankStatus
 from training.spec import SegmentSpec
 
-PULSE_FOLDER, END_FOLDER = "pulses", "ends"
+RANK_STATUS_FOLDER, END_FOLDER = "rank_statuses", "ends"
 
 
 class JobOrder(ConfigModel):
@@ -55,10 +55,10 @@ class LiveReports(BaseModel):
     reports: list[NumberedReport]
 
 
-class NodePulses(BaseModel):
+class NodeStatuses(BaseModel):
     """Where the ranks of a node are."""
 
-    ranks: list[RankPulse]
+    ranks: list[RankStatus]
 
 
 class NodeEnd(BaseModel):
@@ -66,7 +66,7 @@ class NodeEnd(BaseModel):
 
     job: str = Field(description="Its name.")
     node: str
-    how: Literal["resting", "left", "failed", "lost"] = Field(
+    how: Literal["idle", "left", "failed", "lost"] = Field(
         description="resting: its ranks are gone, and it waits for the run's next segment. left: as the segment's end "
         "asked. failed: it had an error of its own. lost: nothing is heard of it; the supervisor wrote that."
     )
@@ -89,7 +89,7 @@ def load_order(store: Store, run: str, fence: int) -> JobOrder:
     return JobOrder.model_validate_json(store.read(_key(run, fence, "job.json")))
 
 
-def come_first(store: Store, run: str, fence: int, candidate: FirstNode) -> FirstNode:
+def elect_first_node(store: Store, run: str, fence: int, candidate: FirstNode) -> FirstNode:
     """The node that came first to this job: `candidate`, unless there is one."""
     key = _key(run, fence, "first_node.json")
     try:
@@ -111,14 +111,14 @@ def find_reports(store: Store, run: str, fence: int) -> LiveReports | None:
         return None
 
 
-def write_pulses(store: Store, run: str, fence: int, node: str, pulses: NodePulses) -> None:
-    store.write(_key(run, fence, f"{PULSE_FOLDER}/{node}.json"), pulses.model_dump_json().encode())
+def write_node_statuses(store: Store, run: str, fence: int, node: str, rank_statuses: NodeStatuses) -> None:
+    store.write(_key(run, fence, f"{RANK_STATUS_FOLDER}/{node}.json"), rank_statuses.model_dump_json().encode())
 
 
-def read_node_pulses(store: Store, run: str, fence: int) -> list[RankPulse]:
+def read_node_statuses(store: Store, run: str, fence: int) -> list[RankStatus]:
     """Of all ranks whose node has passed any on."""
-    keys = list(store.list_keys(_key(run, fence, f"{PULSE_FOLDER}/")))
-    return [pulse for key in keys for pulse in NodePulses.model_validate_json(store.read(key)).ranks]
+    keys = list(store.list_keys(_key(run, fence, f"{RANK_STATUS_FOLDER}/")))
+    return [rank_status for key in keys for rank_status in NodeStatuses.model_validate_json(store.read(key)).ranks]
 
 
 def write_node_end(store: Store, run: str, fence: int, end: NodeEnd) -> None:

@@ -35,21 +35,21 @@ from training.configuration import TrainConfig
 from training.determinism import numerics_environment
 from training.metrics.rank_lines import prefix_of
 from training.metrics.reporter import Report
-from training.rank_status import RankPulse, read_pulses
+from training.rank_status import RankStatus, read_rank_statuses
 from training.spec import SegmentSpec
 from training.stopping import GRACE_VARIABLE, SUPERVISOR_VARIABLE, follow_parent
-from training.world import MEETING_VARIABLE
+from training.world import RENDEZVOUS_VARIABLE
 
 SPECIFICATION_NAME = "segment.json"
 # What torchrun would say to the only rank.
 ALONE = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
 # How long Arrow's allocator keeps the pages of what is freed: longer than from one row group of a bucket, or one block
-# of leaves, to the next. What a user has set stands.
+# of microbatches, to the next. What a user has set stands.
 ALLOCATOR = {"MIMALLOC_PURGE_DELAY": "10000"}  # ms
 LOOPBACK = "lo"
 TORCHRUN = "torch.distributed.run"
 STACKS_SECONDS = 2.0
-MEETING_FOLDER = "meeting"
+RENDEZVOUS_FOLDER = "rendezvous"
 # Torchrun would open a port for its ranks to meet at, whether or not they do.
 NO_PORT = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 HELD = (
@@ -61,7 +61,7 @@ _logger = logging.getLogger("holdfast")
 
 
 @dataclass(frozen=True)
-class Meeting:
+class Rendezvous:
     """Where torchrun on this machine meets that of the other nodes, and over which interface their ranks talk."""
 
     name: str
@@ -77,30 +77,30 @@ class Ranks:
     """A `Job` on this machine: it works on a specification, with as many ranks as its `train` says.
 
     Several ranks run under torchrun. One alone is launched without: it has nobody to meet, and torchrun would spend
-    seconds on loading torch only to start it. With a `meeting` they are the ranks of one node among several.
+    seconds on loading torch only to start it. With a `rendezvous` they are the ranks of one node among several.
     """
 
-    def __init__(self, spec: SegmentSpec, grace_seconds: float, meeting: Meeting | None = None) -> None:
+    def __init__(self, spec: SegmentSpec, grace_seconds: float, rendezvous: Rendezvous | None = None) -> None:
         self._spec = spec
         self._grace_seconds = grace_seconds
         self._stop_deadline: float | None = None
         specification = spec.scratch_folder / SPECIFICATION_NAME
-        is_alone = spec.train.ranks == 1 and meeting is None
+        is_alone = spec.train.ranks == 1 and rendezvous is None
         # Where torchrun and its ranks meet on one machine: files, since on a port, which would be open on all
         # interfaces, torchrun unpickles whatever anybody puts there.
-        self._meeting_folder = spec.scratch_folder / f"{MEETING_FOLDER}-{uuid.uuid4().hex}"
-        how = _how_on_one_machine(self._meeting_folder) if meeting is None else _how_among_nodes(meeting)
+        self._rendezvous_folder = spec.scratch_folder / f"{RENDEZVOUS_FOLDER}-{uuid.uuid4().hex}"
+        how = _how_on_one_machine(self._rendezvous_folder) if rendezvous is None else _how_among_nodes(rendezvous)
         self._command = [sys.executable, *_arguments(spec.train.ranks, is_alone, how), str(specification)]
-        self._environment = _environment(spec.train, grace_seconds, is_alone, meeting)
-        if meeting is None and not is_alone:
-            self._environment |= NO_PORT | {MEETING_VARIABLE: str(self._meeting_folder / "ranks")}
+        self._environment = _environment(spec.train, grace_seconds, is_alone, rendezvous)
+        if rendezvous is None and not is_alone:
+            self._environment |= NO_PORT | {RENDEZVOUS_VARIABLE: str(self._rendezvous_folder / "ranks")}
         self._reports = ReportFollower(spec.progress_file)
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
         folder = self._spec.scratch_folder
         folder.mkdir(parents=True, exist_ok=True)
-        self._meeting_folder.mkdir(mode=PRIVATE_MODE)
+        self._rendezvous_folder.mkdir(mode=PRIVATE_MODE)
         (folder / SPECIFICATION_NAME).write_text(self._spec.model_dump_json(), encoding="utf-8")
         with (folder / LOG_NAME).open("ab") as log:
             self._process = subprocess.Popen(
@@ -137,8 +137,8 @@ class Ranks:
     def read_reports(self) -> list[Report]:
         return self._reports.read()
 
-    def read_pulses(self) -> list[RankPulse]:
-        return read_pulses(self._spec.scratch_folder)
+    def read_rank_statuses(self) -> list[RankStatus]:
+        return read_rank_statuses(self._spec.scratch_folder)
 
     def describe_wait(self) -> str | None:
         return None
@@ -214,27 +214,29 @@ def _how_on_one_machine(folder: Path) -> list[str]:
     ]
 
 
-def _how_among_nodes(meeting: Meeting) -> list[str]:
-    conf = f"is_host={int(meeting.is_host)},join_timeout={meeting.join_seconds:.0f},last_call_timeout=1"
+def _how_among_nodes(rendezvous: Rendezvous) -> list[str]:
+    conf = f"is_host={int(rendezvous.is_host)},join_timeout={rendezvous.join_seconds:.0f},last_call_timeout=1"
     return [
-        f"--nnodes={meeting.num_nodes}",
+        f"--nnodes={rendezvous.num_nodes}",
         "--rdzv-backend=c10d",
-        f"--rdzv-id={meeting.name}",
-        f"--rdzv-endpoint={meeting.endpoint}",
+        f"--rdzv-id={rendezvous.name}",
+        f"--rdzv-endpoint={rendezvous.endpoint}",
         f"--rdzv-conf={conf}",
-        f"--local-addr={meeting.own_address}",
+        f"--local-addr={rendezvous.own_address}",
     ]
 
 
-def _environment(train: TrainConfig, grace_seconds: float, is_alone: bool, meeting: Meeting | None) -> dict[str, str]:
+def _environment(
+    train: TrainConfig, grace_seconds: float, is_alone: bool, rendezvous: Rendezvous | None
+) -> dict[str, str]:
     """What ranks and their libraries read when they start."""
-    interface = LOOPBACK if meeting is None else meeting.interface
+    interface = LOOPBACK if rendezvous is None else rendezvous.interface
     return {
         **ALLOCATOR,
         **numerics_environment(environment_of_installation(), train.threads),
         "OMP_WAIT_POLICY": "PASSIVE",  # threads that spin while they wait take a busy machine from those they wait for
         "GLOO_SOCKET_IFNAME": interface,
-        **({} if meeting is None else {"NCCL_SOCKET_IFNAME": f"={interface}"}),  # with = it is no prefix
+        **({} if rendezvous is None else {"NCCL_SOCKET_IFNAME": f"={interface}"}),  # with = it is no prefix
         GRACE_VARIABLE: f"{grace_seconds:.0f}",
         "PYTHONUNBUFFERED": "1",
         "TORCH_DISTRIBUTED_DEBUG": "OFF",

@@ -9,14 +9,14 @@ import time
 from storage.errors import StoreError
 from storage.logs import LOG_NAME, write_log
 from storage.objects.store import Store
-from tasks.cluster.orders import LiveReports, NodePulses, NumberedReport, write_pulses, write_reports
+from tasks.cluster.orders import LiveReports, NodeStatuses, NumberedReport, write_node_statuses, write_reports
 from tasks.cluster.reports import ReportFollower
 from training.metrics.reporter import Report
-from training.rank_status import read_pulses
+from training.rank_status import read_rank_statuses
 from training.spec import SegmentSpec
 
 RELAY_SECONDS = 2.0
-PULSES_SECONDS = 4.0
+STATUSES_SECONDS = 4.0
 MOST_EVENTS = 100
 
 
@@ -32,7 +32,7 @@ class Relay:
         self._count = 0
         self._has_news = False
         self._log_bytes = 0
-        self._due = self._pulses_due = 0.0
+        self._due = self._statuses_due = 0.0
 
     def pass_on(self, at_once: bool = False) -> bool:
         """Put what is new into the store, every few seconds however often this is called; False if it has to wait."""
@@ -45,7 +45,7 @@ class Relay:
                 write_reports(self._store, self._run, self._fence, LiveReports(reports=self._reports))
                 self._has_news = False
             self._pass_on_log()
-            self._pass_on_pulses()
+            self._pass_on_statuses()
         except StoreError as error:
             print(f"The store did not take the reports of this node; they are put again: {error}", flush=True)
             return False
@@ -60,14 +60,16 @@ class Relay:
         events = [numbered for numbered in self._reports[:-1] if _is_event(numbered.report)]
         self._reports = events[-MOST_EVENTS:] + newest
 
-    def _pass_on_pulses(self) -> None:
-        if time.monotonic() < self._pulses_due:
+    def _pass_on_statuses(self) -> None:
+        if time.monotonic() < self._statuses_due:
             return
         # By the name that the cluster has for the machine, which is the one to look for.
-        pulses = [pulse.model_copy(update={"host": self._node}) for pulse in read_pulses(self._folder)]
-        if pulses:
-            write_pulses(self._store, self._run, self._fence, self._node, NodePulses(ranks=pulses))
-        self._pulses_due = time.monotonic() + PULSES_SECONDS
+        rank_statuses = [
+            rank_status.model_copy(update={"host": self._node}) for rank_status in read_rank_statuses(self._folder)
+        ]
+        if rank_statuses:
+            write_node_statuses(self._store, self._run, self._fence, self._node, NodeStatuses(ranks=rank_statuses))
+        self._statuses_due = time.monotonic() + STATUSES_SECONDS
 
     def _pass_on_log(self) -> None:
         size = self._log.stat().st_size if self._log.exists() else 0

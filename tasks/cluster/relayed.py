@@ -7,10 +7,10 @@ import time
 
 from storage.logs import read_logs
 from storage.objects.store import Store
-from tasks.cluster.orders import find_reports, read_node_pulses
+from tasks.cluster.orders import find_reports, read_node_statuses
 from tasks.cluster.relay import RELAY_SECONDS
 from training.metrics.reporter import Report
-from training.rank_status import RankPulse
+from training.rank_status import RankStatus
 
 
 class Relayed:
@@ -31,9 +31,9 @@ class Relayed:
         self._seen = max((numbered.number for numbered in new), default=self._seen)
         return [numbered.report for numbered in new]
 
-    def read_pulses(self) -> list[RankPulse]:
+    def read_rank_statuses(self) -> list[RankStatus]:
         """Where the ranks of all nodes are."""
-        return read_node_pulses(self._store, self._run, self._fence)
+        return read_node_statuses(self._store, self._run, self._fence)
 
     def read_log(self) -> str:
         """What all nodes printed, one after the other."""

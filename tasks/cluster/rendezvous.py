@@ -10,7 +10,7 @@ import time
 import psutil
 
 from tasks.cluster.orders import FirstNode
-from tasks.cluster.ranks import Meeting
+from tasks.cluster.ranks import Rendezvous
 from tasks.configuration.cluster import ClusterConfig
 
 LOOPBACK_ADDRESS = "127.0.0.1"
@@ -25,11 +25,11 @@ def introduce(incarnation: str, node: str, interface: str | None) -> FirstNode:
     return FirstNode(incarnation=incarnation, node=node, addresses=_own_addresses(interface), port=_find_free_port())
 
 
-def join(cluster: ClusterConfig, name: str, num_nodes: int, first: FirstNode, is_host: bool) -> Meeting:
+def join(cluster: ClusterConfig, name: str, num_nodes: int, first: FirstNode, is_host: bool) -> Rendezvous:
     """Where this node's torchrun goes. Raises `TimeoutError` if the first node cannot be reached."""
     address, own = (first.addresses[0],) * 2 if is_host else _reach(first, cluster.join_seconds)
     own = own if cluster.interface is None else _own_addresses(cluster.interface)[0]
-    return Meeting(
+    return Rendezvous(
         name=name,
         num_nodes=num_nodes,
         endpoint=f"{address}:{first.port}",

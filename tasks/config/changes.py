@@ -12,7 +12,7 @@ from storage.errors import IncompatibleRunError
 from storage.runs.run_state import RunState
 from tasks.config.by_rows import keep_length
 from tasks.config.out_of_memory import keep_adapted
-from tasks.config.overrides import keep_given
+from tasks.config.overrides import keep_overrides
 from tasks.configuration.run import RunConfig
 
 RECOMPUTING = "train.activation_checkpointing"
@@ -65,7 +65,7 @@ def as_begun(config: RunConfig, state: RunState | None) -> RunConfig:
         sections[section] = found.model_copy(update=left_open)
     if sections["train"].patience == 0:  # said in words of the file; the manifest has none
         sections["train"] = sections["train"].model_copy(update={"patience": None})
-    return keep_adapted(keep_given(config.model_copy(update=sections), state), state)
+    return keep_adapted(keep_overrides(config.model_copy(update=sections), state), state)
 
 
 def require_compatible(state: RunState, config: RunConfig) -> None:
@@ -97,7 +97,7 @@ def read_stored(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def describe_changes(before: dict[str, Any], after: dict[str, Any], prefix: str = "") -> dict[str, str]:
-    """Dotted field -> 'field: was X, is Y now', for every leaf that differs."""
+    """Dotted field -> 'field: was X, is Y now', for every microbatch that differs."""
     changes: dict[str, str] = {}
     for name in sorted(before.keys() | after.keys()):
         field, old, new = f"{prefix}{name}", before.get(name), after.get(name)

@@ -7,7 +7,7 @@ are started with it. From then on it stays, whatever the file says: else each st
 from storage.runs.run_state import RunState
 from storage.runs.segments import find_outcome
 from tasks.configuration.run import RunConfig
-from tasks.run_paths import RunPlaces
+from tasks.run_paths import RunPaths
 
 
 def keep_adapted(config: RunConfig, state: RunState | None) -> RunConfig:
@@ -17,11 +17,11 @@ def keep_adapted(config: RunConfig, state: RunState | None) -> RunConfig:
     return _recomputing(config) if has_adapted and _may_adapt(config) else config
 
 
-def adapt(config: RunConfig, places: RunPlaces, state: RunState) -> RunConfig:
+def adapt(config: RunConfig, run_paths: RunPaths, state: RunState) -> RunConfig:
     """The configuration for the next segment, given how the last one ended."""
     if not state.segments or not _may_adapt(config):
         return config
-    outcome = find_outcome(places.store, config.run, state.segments[-1].fence)
+    outcome = find_outcome(run_paths.store, config.run, state.segments[-1].fence)
     return _recomputing(config) if outcome is not None and outcome.recomputing_helps else config
 
 

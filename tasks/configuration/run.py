@@ -67,7 +67,8 @@ class DataConfig(ConfigModel):
         "error",
         description="What becomes of classes of which a split has no row, for kind = multiclass. error: data whose "
         "training split lacks a class are refused; where another split does, that is said. drop: their rows are left "
-        "out, and their number is said. other: they become one class called other. Labels count as they are dealt to "
+        "out, and their number is said. other: they become one class called other. Labels count as they are assigned "
+        "to "
         "the splits, so which classes these are follows from data.split too.",
     )
     numeric: list[str] = Field([], description="Numeric metadata columns; missing values are imputed and flagged.")
@@ -202,7 +203,7 @@ class SegmentConfig(ConfigModel):
     )
     out_of_memory: Literal["fail", "adapt"] = Field(
         "fail",
-        description="What follows when a device has too little memory for a leaf. fail: the message says what helps. "
+        description="What follows when a device has too little memory for a microbatch. fail: it is said what helps. "
         "adapt: the run goes on with train.activation_checkpointing = true from then on, where that helps.",
     )
     grace_seconds: float = Field(90, gt=0, description="Seconds the ranks get to save and leave when asked to stop.")
@@ -276,13 +277,15 @@ class RunConfig(ConfigModel):
         return self.cluster.nodes * self.train.ranks
 
     @model_validator(mode="after")
-    def _a_leaf_for_each_rank(self) -> "RunConfig":
-        leaves = self.train.leaves
-        if self.num_ranks > leaves:
+    def _a_microbatch_for_each_rank(self) -> "RunConfig":
+        microbatches = self.train.microbatches
+        if self.num_ranks > microbatches:
             raise ValueError(
-                f"all ranks together must be at most train.leaves: cluster.nodes = {self.cluster.nodes} with "
-                f"train.ranks = {self.train.ranks} each are {self.num_ranks}, and train.leaves is {leaves}. Set "
-                f"cluster.nodes to at most {leaves // self.train.ranks}, or for a new run train.leaves to at least "
+                f"all ranks together must be at most train.microbatches: cluster.nodes = {self.cluster.nodes} with "
+                f"train.ranks = {self.train.ranks} each are {self.num_ranks}, and train.microbatches is "
+                f"{microbatches}. Set "
+                f"cluster.nodes to at most {microbatches // self.train.ranks}, or for a new run train.microbatches to "
+                f"at least "
                 f"{self.num_ranks}"
             )
         return self

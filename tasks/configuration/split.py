@@ -1,4 +1,4 @@
-"""How samples are dealt to splits, as a person says it.
+"""How samples are assigned to splits, as a person says it.
 
 Invariant: a `SplitConfig` that was built is consistent in itself.
 """
@@ -19,7 +19,7 @@ USUAL_SPLIT_NAMES = {
 
 
 class SplitConfig(ConfigModel):
-    """How samples are dealt to training, validation and test. Always a pure function of the row."""
+    """How samples are assigned to training, validation and test. Always a pure function of the row."""
 
     by: Literal["id", "text", "column", "time", "given"] = Field(
         "id",

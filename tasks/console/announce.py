@@ -7,7 +7,7 @@ import logging
 
 
 class Trouble(str):
-    """A sentence about something that went wrong, which is dealt with without anybody's help."""
+    """A sentence about something that went wrong, which is handled without anybody's help."""
 
     __slots__ = ()
 
@@ -22,5 +22,5 @@ def announce(message: str) -> None:
 
 
 def warn(message: str) -> None:
-    """Something went wrong and was dealt with."""
+    """Something went wrong and was handled."""
     _logger.warning(message)

@@ -37,7 +37,7 @@ PREPARATION_PHASES = {
     "check": "checking the contract",
     "learn": "choosing texts for the tokenizer",
     "tokenise": "tokenising",
-    "deal": "dealing the rows",
+    "assign": "assigning the rows",
     "shard": "writing shards",
 }
 

@@ -58,7 +58,7 @@ def prepared_sql(config: DataConfig, classes: list[str], numeric: list[NumericCo
     tokens which the mask hides are still there, and that categories are still the values `c0`..., which
     `index_categories` takes. Each number of the metadata has a column of its own, as `METADATA` says. Without
     `has_body` there are neither text, tokens nor categories, and for the id and the place there is `number`, which
-    `dealt` must have."""
+    `assigned` must have."""
     listed = ", ".join(literal(name) for name in classes)
     values = [f"{_scaled_sql(i, column)}::FLOAT AS numeric{i}" for i, column in enumerate(numeric)]
     values += [f"(n{i} IS NULL)::FLOAT AS missing{i}" for i in range(len(numeric))]
@@ -67,7 +67,7 @@ def prepared_sql(config: DataConfig, classes: list[str], numeric: list[NumericCo
     categories = [f"c{i}" for i in range(len(config.categorical))]
     own = ["id", f"{place_sql(config)} AS place", body, *categories] if has_body else ["number"]
     label = f"(list_position([{listed}], label) - 1)::INTEGER AS label"
-    return f"SELECT {', '.join(['split', *own, label, *values])} FROM dealt"
+    return f"SELECT {', '.join(['split', *own, label, *values])} FROM assigned"
 
 
 def index_categories(

@@ -27,7 +27,7 @@ MOST_CLASSES = 10_000
 
 
 @dataclass(frozen=True)
-class Dealt:
+class Assignment:
     """What the splits hold: the classes in order, the rows of each class in each split, the rows of each split.
 
     `split_sql` is SQL of the index of a row's split over the columns of `samples`. `rare` are the labels that
@@ -41,32 +41,32 @@ class Dealt:
     rare: Counts = field(default_factory=dict)
 
 
-def deal_samples(connection: duckdb.DuckDBPyConnection, table: SourceTable, config: DataConfig) -> Dealt:
-    """Make the view `dealt` (`samples` and an integer `split`). Raises `ContractError` for a split without rows.
+def assign_samples(connection: duckdb.DuckDBPyConnection, table: SourceTable, config: DataConfig) -> Assignment:
+    """Make the view `assignment` (`samples` and an integer `split`). Raises `ContractError` for a split without rows.
 
     Where the row alone decides its split, `samples` has it already.
     """
-    split, dealt = split_sql(config), "*"
+    split, assignment = split_sql(config), "*"
     if split is None:
         split = _time_split_sql(connection, table, config)
-        dealt = f"*, {split} AS split"
-    connection.execute(f"CREATE TEMP VIEW dealt AS SELECT {dealt} FROM samples")
+        assignment = f"*, {split} AS split"
+    connection.execute(f"CREATE TEMP VIEW assigned AS SELECT {assignment} FROM samples")
     counts = _count_labels(connection, config)
     _require_rows(_rows_of_splits(counts), connection, config)
     rare = find_rare(counts, config)
     if rare:
-        rows = treated_sql(f"(SELECT {dealt} FROM samples)", rare, config)
-        connection.execute(f"CREATE OR REPLACE TEMP VIEW dealt AS FROM {rows}")
+        rows = treated_sql(f"(SELECT {assignment} FROM samples)", rare, config)
+        connection.execute(f"CREATE OR REPLACE TEMP VIEW assigned AS FROM {rows}")
     treated = treat_counts(counts, rare, config)
     classes = _order_classes(treated, config)
     _require_classes(classes, treated, config)
     class_counts = [[treated[name][split_index] for name in classes] for split_index in range(len(SPLITS))]
-    return Dealt(classes, class_counts, _rows_of_splits(treated), split, {label: counts[label] for label in rare})
+    return Assignment(classes, class_counts, _rows_of_splits(treated), split, {label: counts[label] for label in rare})
 
 
 def _count_labels(connection: duckdb.DuckDBPyConnection, config: DataConfig) -> Counts:
     """The rows of each label in each split; those of all labels that may occur, where the configuration says which."""
-    query = f"SELECT split, label, count(*) FROM dealt GROUP BY ALL LIMIT {len(SPLITS) * MOST_CLASSES + 1}"
+    query = f"SELECT split, label, count(*) FROM assigned GROUP BY ALL LIMIT {len(SPLITS) * MOST_CLASSES + 1}"
     found = connection.execute(query).fetchall()
     labels = {str(label) for _, label, _ in found}
     _require_few_classes(len(labels), config)
@@ -90,10 +90,10 @@ def _order_classes(counts: Counts, config: DataConfig) -> list[str]:
     return [name for name in given if name in counts] + [OTHER] * (OTHER in counts and OTHER not in given)
 
 
-def describe_target(dealt: Dealt, config: DataConfig) -> Target:
+def describe_target(assignment: Assignment, config: DataConfig) -> Target:
     """What is predicted, with the names of the classes and the rows of each in the training split."""
-    names = [name_of(label, config) for label in dealt.classes]
-    return Target(kind=config.kind, column=config.label, classes=names, class_counts=dealt.class_counts[TRAIN])
+    names = [name_of(label, config) for label in assignment.classes]
+    return Target(kind=config.kind, column=config.label, classes=names, class_counts=assignment.class_counts[TRAIN])
 
 
 def with_class_counts(splits: dict[str, SplitRecord], class_counts: list[list[int]]) -> dict[str, SplitRecord]:

@@ -28,11 +28,11 @@ def measure_numeric(connection: duckdb.DuckDBPyConnection, config: DataConfig) -
     (threads,) = only_row(connection, "SELECT current_setting('threads')")
     connection.execute("SET threads = 1")
     try:
-        row = only_row(connection, f"SELECT count(*), {moments} FROM dealt WHERE split = {TRAIN}")
+        row = only_row(connection, f"SELECT count(*), {moments} FROM assigned WHERE split = {TRAIN}")
     finally:
         connection.execute(f"SET threads = {threads}")
     ranges = ", ".join(f"min(n{i}), max(n{i})" for i in range(len(config.numeric)))
-    of_all = only_row(connection, f"SELECT {ranges} FROM dealt")
+    of_all = only_row(connection, f"SELECT {ranges} FROM assigned")
     columns = []
     for i, column in enumerate(config.numeric):
         mean, deviation, count = row[3 * i + 1 : 3 * i + 4]
@@ -50,7 +50,7 @@ def measure_categorical(connection: duckdb.DuckDBPyConnection, config: DataConfi
 def _median(connection: duckdb.DuckDBPyConnection, index: int, count: int) -> float | None:
     # Of the one or two values in the middle: to find them DuckDB sorts, on disk where memory does not suffice, while
     # its median holds all values of the column in memory.
-    values = f"SELECT n{index} AS n FROM dealt WHERE split = {TRAIN} AND n{index} IS NOT NULL ORDER BY n"
+    values = f"SELECT n{index} AS n FROM assigned WHERE split = {TRAIN} AND n{index} IS NOT NULL ORDER BY n"
     middle = f"LIMIT {2 - count % 2} OFFSET {max(0, count - 1) // 2}"
     (median,) = only_row(connection, f"SELECT median(n) FROM ({values} {middle})")
     return None if median is None else float(median)
@@ -93,9 +93,9 @@ def _too_large(name: str) -> Exception:
 
 def _categorical_column(connection: duckdb.DuckDBPyConnection, index: int, name: str) -> CategoricalColumn:
     values = connection.execute(
-        f"SELECT c{index} AS value FROM dealt WHERE split = {TRAIN} AND value IS NOT NULL "
+        f"SELECT c{index} AS value FROM assigned WHERE split = {TRAIN} AND value IS NOT NULL "
         f"GROUP BY value ORDER BY count(*) DESC, value LIMIT {MAX_CATEGORIES}"
     ).fetchall()
-    query = f"SELECT count(*) FILTER (WHERE c{index} IS NULL) / count(*) FROM dealt WHERE split = {TRAIN}"
+    query = f"SELECT count(*) FILTER (WHERE c{index} IS NULL) / count(*) FROM assigned WHERE split = {TRAIN}"
     (share,) = only_row(connection, query)
     return CategoricalColumn(name=name, vocabulary=[value for (value,) in values], missing_share=share)

@@ -62,7 +62,7 @@ def good_tokens(
 
 
 def take_lists(lists: pa.ListArray, order: NDArray[np.int64]) -> pa.ListArray:
-    """Rows in another order. Arrow takes lists number by number, but the bytes of a list in one piece."""
+    """Rows in another order. Arrow takes lists number by number, but the bytes of a list in one chunk."""
     starts, values = flat(lists)
     size = values.itemsize
     # With offsets of 64 bits: there are more bytes than numbers.
@@ -82,7 +82,7 @@ def flat(lists: pa.ListArray) -> tuple[NDArray[np.int64], NDArray[Any]]:
 
 
 def gather(values: NDArray[Any], starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[Any]:
-    """The pieces of `values` that begin at `starts`, one after the other."""
+    """The chunks of `values` that begin at `starts`, one after the other."""
     ends = np.cumsum(lengths)
     found = np.empty(ends[-1] if len(ends) else 0, dtype=values.dtype)
     row = place = 0

@@ -1,4 +1,4 @@
-"""Whether two runs consumed the same samples, step by step and leaf by leaf, by their ledgers.
+"""Whether two runs consumed the same samples, step by step and microbatch by microbatch, by their ledgers.
 
 Invariant: parts are compared by what stands in them, not by how they were cut: an interrupted run has other parts.
 """
@@ -15,7 +15,7 @@ from tasks.data.database import explained_errors, open_database, parquet_sql
 # Rows that only one of the two has stand beside NULL, which is distinct from every value.
 DIFFERENCE_SQL = """
     SELECT count(DISTINCT step), min(step)
-    FROM {ours} AS ours FULL JOIN {theirs} AS theirs USING (step, leaf)
+    FROM {ours} AS ours FULL JOIN {theirs} AS theirs USING (step, microbatch)
     WHERE ours."rows" IS DISTINCT FROM theirs."rows" OR ours.ids_md5 IS DISTINCT FROM theirs.ids_md5
 """
 

@@ -10,7 +10,7 @@ from tasks.console.tables import Cell, Kind, Table
 from tasks.drills.comparison import Comparison, Kill
 from tasks.drills.curves import draw_drill
 from tasks.drills.plan import DrillPlan
-from tasks.drills.words import Finding, judge_drill, list_findings, ranks_of
+from tasks.drills.words import Finding, drill_verdict, list_findings, ranks_of
 from tasks.reporting.render import render_page
 from tasks.reporting.tiles import Tile
 from tasks.text import count_of, plain
@@ -28,7 +28,7 @@ def render_drill_page(plan: DrillPlan, comparison: Comparison, hits: Sequence[Ki
         run=plain(plan.run),
         number=plan.number,
         standing="complete" if comparison.holds else "stopped",
-        verdict=judge_drill(plan, comparison, hits),
+        verdict=drill_verdict(plan, comparison, hits),
         tiles=_tiles(plan, comparison, hits),
         facts=_facts(comparison),
         command=plain(command),

@@ -57,7 +57,7 @@ class DrillPlan:
 def plan_drill(config: RunConfig, store: Store, kills: int, world_sizes: str | None, seed: int) -> DrillPlan:
     """Raises `ConfigurationError` for what cannot be done with this configuration."""
     aims = aim_kills(config.train.num_steps, kills, seed)
-    sizes = choose_world_sizes(world_sizes, config.train.ranks, config.train.leaves)
+    sizes = choose_world_sizes(world_sizes, config.train.ranks, config.train.microbatches)
     return DrillPlan(run=config.run, number=take_number(store, config.run), seed=seed, aims=aims, world_sizes=sizes)
 
 
@@ -90,19 +90,20 @@ def aim_kills(steps: int, kills: int, seed: int) -> list[int]:
     return [generator.randrange(first, end) for first, end in pairwise(borders)]
 
 
-def choose_world_sizes(text: str | None, ranks: int, leaves: int) -> list[int]:
+def choose_world_sizes(text: str | None, ranks: int, microbatches: int) -> list[int]:
     """The sizes in '2,3,1'; if there is no text, two sizes: as many ranks as configured, 2 at least, and half of them.
 
-    Raises `ConfigurationError` for what is no number of ranks or more than there are leaves.
+    Raises `ConfigurationError` for what is no number of ranks or more than there are microbatches.
     """
     if text is None:
-        most = min(max(2, ranks), leaves)
+        most = min(max(2, ranks), microbatches)
         return [most, most // 2] if most > 1 else [1]
     sizes = [_parse_size(part, text) for part in text.split(",")]
-    if max(sizes) > leaves:
+    if max(sizes) > microbatches:
         raise ConfigurationError(
-            f"World sizes {text}: train.leaves = {leaves}, and each rank needs a leaf, so {max(sizes)} ranks are too "
-            f"many. Give sizes from 1 to {leaves}, or raise train.leaves."
+            f"World sizes {text}: train.microbatches = {microbatches}, and each rank needs a microbatch, so "
+            f"{max(sizes)} ranks are too "
+            f"many. Give sizes from 1 to {microbatches}, or raise train.microbatches."
         )
     return sizes
 

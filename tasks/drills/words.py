@@ -52,7 +52,7 @@ def list_findings(comparison: Comparison) -> list[Finding]:
     ]
 
 
-def judge_drill(plan: DrillPlan, comparison: Comparison, hits: Sequence[Kill]) -> DrillVerdict:
+def drill_verdict(plan: DrillPlan, comparison: Comparison, hits: Sequence[Kill]) -> DrillVerdict:
     """The verdict on the page and in the terminal."""
     return DrillVerdict(
         badge=_badge(comparison),

@@ -42,7 +42,7 @@ from tasks.console.terminal import console
 from tasks.data.units.working_folders import working_folder
 from tasks.models.choice import choose_checkpoint
 from tasks.models.labelled_table import SPLIT, LabelledTable, prepare_table
-from tasks.run_paths import RunPlaces, open_places, require_scratch
+from tasks.run_paths import RunPaths, open_run_paths, require_scratch
 from training.spec import Asked, ResumePoint, SegmentSpec
 
 RESULT_FILE = "result.json"
@@ -68,13 +68,13 @@ def evaluate_checkpoint(
     state = manifest.load_head().state
     config = _configure(state, store, assignments)
     choose_checkpoint(state, choice)  # a mistake is told before anything takes long
-    places = open_places(config)
-    require_scratch(places)
-    with working_folder(places.data_scratch) as folder:
+    run_paths = open_run_paths(config)
+    require_scratch(run_paths)
+    with working_folder(run_paths.data_scratch) as folder:
         table = None if source is None else _prepare(source, config, manifest, folder)
         with holding(manifest, lambda state: choose_checkpoint(state, choice)) as (state, record):
             announce(f"Evaluating the checkpoint of step {record.step:,} on {source or f'the {split} split'}.")
-            spec = _specify(config, places, state, record, folder)
+            spec = _specify(config, run_paths, state, record, folder)
             spec = _of_split(spec, folder, split) if table is None else _of_table(spec, folder, table)
             found = _run_ranks(spec, config.segment.grace_seconds)
     if found["calibration"] is not None and _is_computed_as_in_the_run(config, state):
@@ -103,13 +103,13 @@ def _prepare(source: str, config: RunConfig, manifest: Manifest, folder: Path) -
 
 
 def _specify(
-    config: RunConfig, places: RunPlaces, state: RunState, record: CheckpointRecord, folder: Path
+    config: RunConfig, run_paths: RunPaths, state: RunState, record: CheckpointRecord, folder: Path
 ) -> SegmentSpec:
     return SegmentSpec(
         work="evaluate",
         run=config.run,
-        store=places.store.address,
-        cache=str(places.cache) if places.cache else None,
+        store=run_paths.store.address,
+        cache=str(run_paths.cache) if run_paths.cache else None,
         scratch=str(folder / "ranks"),
         fence=record.fence,
         dataset_digest=state.dataset_digest,

@@ -35,15 +35,15 @@ from tasks.data.remarks.said import find_rare_labels
 from tasks.data.sources.columns import inspect_files
 from tasks.data.sources.formats import PARQUET, format_of
 from tasks.data.sources.messages import broken_contract
-from tasks.data.split import TEST, Dealt
+from tasks.data.split import TEST, Assignment
 from tasks.data.sql import only_row
 from tasks.data.statistics import require_scalable
 from tasks.data.tokenizer import TOKENIZER_FILE
 from tasks.data.units.checking import fetch_extract, find_repeats, measured_in, open_extract
-from tasks.data.units.staging import FolderArea
+from tasks.data.units.staging import FolderStaging
 from tasks.data.units.texts import keep_tokenizer
 from tasks.data.units.work import OneByOne
-from tasks.data.units.workspace import Place
+from tasks.data.units.workspace import Workspace
 
 SPLIT = SPLITS[TEST]
 # By the problem of a rule. The contract's own advice is to change the configuration, of which a model learns nothing.
@@ -71,7 +71,7 @@ def prepare_table(
     Raises `ConfigurationError` and `ContractError` for what the user can put right, a label that the run does not know
     among it, and `StoreError`.
     """
-    # Rows are not dealt: which column would do that, and whether it is there, does not matter.
+    # Rows are not assigned: which column would do that, and whether it is there, does not matter.
     rare = find_rare_labels(find_contract_result(store, dataset))
     labels = labels_called(dataset.target.classes, rare, config)
     config = _as_trained(config, dataset, [*labels, *rare]).model_copy(
@@ -87,11 +87,13 @@ def prepare_table(
         warn_of_files_known(files, fingerprints, dataset)
         inputs = read_inputs(config, files, fingerprints) | {"like": dataset.digest}
         # Rows that `check` leaves decoded would be in the split that their ids give them.
-        place = Place(config, own, FolderArea(folder / "units"), folder, folder / "source", files, leaves_rows=False)
-        preparation = Preparation(place, None, inputs, None, run_plainly, OneByOne(), left_out)
+        workspace = Workspace(
+            config, own, FolderStaging(folder / "units"), folder, folder / "source", files, omits_rows=False
+        )
+        preparation = Preparation(workspace, None, inputs, None, run_plainly, OneByOne(), left_out)
         preparation.cut(table or preparation.read()[0])
         num_rows = _require_contract(preparation, dataset, rare)
-        _write(preparation, dataset, store, Dealt(labels, [], [0, 0, num_rows], str(TEST), rare))
+        _write(preparation, dataset, store, Assignment(labels, [], [0, 0, num_rows], str(TEST), rare))
         ensure_unchanged(files)
     return LabelledTable(own.address, preparation.digest, dataset_sha256(own, preparation.digest))
 
@@ -116,24 +118,24 @@ def _own_advice() -> Iterator[None]:
 
 def _require_contract(preparation: Preparation, dataset: DatasetManifest, rare: Counts) -> int:
     """Raise `ContractError` for the first rule that the table breaks; the number of rows to evaluate on."""
-    place = preparation.place
-    records = preparation.do("check", len(place.pieces), "check")
-    extract = fetch_extract(place.area, records)
+    workspace = preparation.workspace
+    records = preparation.do("check", len(workspace.chunks), "check")
+    extract = fetch_extract(workspace.staging, records)
     with preparation.database("contract") as connection:
         open_extract(connection, extract)
-        repeats = find_repeats(connection, place, extract.places) if place.config.id else None
-        require_rules_kept(place.rows_of, place.config, measured_in(records), repeats, OWN_ADVICE)
+        repeats = find_repeats(connection, workspace, extract.places) if workspace.config.id else None
+        require_rules_kept(workspace.rows_of, workspace.config, measured_in(records), repeats, OWN_ADVICE)
         _require_scalable(connection, dataset)
-        return _count_left(connection, rare, place)
+        return _count_left(connection, rare, workspace)
 
 
-def _count_left(connection: duckdb.DuckDBPyConnection, rare: Counts, place: Place) -> int:
+def _count_left(connection: duckdb.DuckDBPyConnection, rare: Counts, workspace: Workspace) -> int:
     """The rows without those of classes that the run leaves out, which are said. Raises `ContractError` if none is."""
-    num_rows, rows = place.rows_of.num_rows_total, treated_sql("samples", list(rare), place.config)
+    num_rows, rows = workspace.rows_of.num_rows_total, treated_sql("samples", list(rare), workspace.config)
     (num_left,) = only_row(connection, f"SELECT count(*) FROM {rows}")
     if num_left == 0:
         raise broken_contract(
-            f"Column {place.config.label!r} has no row to evaluate on.",
+            f"Column {workspace.config.label!r} has no row to evaluate on.",
             "rows of the classes that the run's model knows",
             f'{num_rows:,} rows of classes that the run leaves out (data.rare_classes = "drop")',
             "name a table with other rows",
@@ -148,15 +150,15 @@ def _require_scalable(connection: duckdb.DuckDBPyConnection, dataset: DatasetMan
         require_scalable(column, only_row(connection, f"SELECT min(n{i}), max(n{i}) FROM samples"))
 
 
-def _write(preparation: Preparation, dataset: DatasetManifest, store: Store, dealt: Dealt) -> None:
+def _write(preparation: Preparation, dataset: DatasetManifest, store: Store, assignment: Assignment) -> None:
     """Write the rows as the run's model sees them, and publish them in the table's own store."""
-    place = preparation.place
+    workspace = preparation.workspace
     if dataset.tokenizer is not None:
-        keep_tokenizer(place.area, _copy_tokenizer(dataset, store, place.folder))
-    buckets, _ = preparation.deal(dealt, dataset.numeric, dataset.categorical)
-    splits, _ = preparation.write(dealt, buckets, dataset.vocabulary_size)
+        keep_tokenizer(workspace.staging, _copy_tokenizer(dataset, store, workspace.folder))
+    buckets, _ = preparation.assign(assignment, dataset.numeric, dataset.categorical)
+    splits, _ = preparation.write(assignment, buckets, dataset.vocabulary_size)
     changes = {"format": DATASET_FORMAT, "digest": preparation.digest, "inputs": preparation.inputs, "splits": splits}
-    publish_dataset(place.store, dataset.model_copy(update={**changes, "tokenizer": None, "contract": None}))
+    publish_dataset(workspace.store, dataset.model_copy(update={**changes, "tokenizer": None, "contract": None}))
 
 
 def _copy_tokenizer(dataset: DatasetManifest, store: Store, folder: Path) -> Path:

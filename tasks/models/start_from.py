@@ -25,29 +25,29 @@ from tasks.data.units.staging import put_again
 from tasks.models.correspondence import Correspondence, Described, correspond
 from tasks.models.description import describe_inputs, describe_labels, describe_model
 from tasks.models.export import PROVENANCE_FILE, export_run, is_export
-from tasks.run_paths import RunPlaces
+from tasks.run_paths import RunPaths
 from training.export.standalone.holdfast_inputs import PREPROCESSING_FILE
 from training.export.standalone.holdfast_model import LABELS_FILE, MODEL_FILE, ModelFolderError, verify
 
 START_FORMAT = 1
 
 
-def bring_first_weights(config: RunConfig, dataset: DatasetManifest, places: RunPlaces) -> StartRecord:
+def bring_first_weights(config: RunConfig, dataset: DatasetManifest, run_paths: RunPaths) -> StartRecord:
     """Copy the origin's weights into the run's folder; what the manifest is to say of them.
 
     Raises `ConfigurationError` if there is no such origin or its sizes differ, `CorruptObjectError` if it is damaged.
     """
     origin = config.train.start_from
     assert origin is not None
-    places.scratch.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=places.scratch, prefix="start-") as name:
+    run_paths.scratch.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=run_paths.scratch, prefix="start-") as name:
         folder = _open(origin, config.train.start_checkpoint, Path(name) / "origin")
         weights: list[str] = _read(folder, MODEL_FILE)["weights"]
         names = [name for file in weights for name in _tensor_names(folder / file)]
-        found = correspond(_describe_folder(folder), _describe_run(config, dataset, places.store), names)
+        found = correspond(_describe_folder(folder), _describe_run(config, dataset, run_paths.store), names)
         provenance = _read(folder, PROVENANCE_FILE)
         announce(f"Starts from {origin}, step {provenance['step']:,}: takes over {', '.join(found.words)}.")
-        return _put(folder, weights, found, places, origin, provenance)
+        return _put(folder, weights, found, run_paths, origin, provenance)
 
 
 def _open(origin: str, checkpoint: str, exported: Path) -> Path:
@@ -86,7 +86,7 @@ def _put(
     folder: Path,
     weights: list[str],
     found: Correspondence,
-    places: RunPlaces,
+    run_paths: RunPaths,
     origin: str,
     provenance: dict[str, Any],
 ) -> StartRecord:
@@ -100,11 +100,11 @@ def _put(
     }
     data = canonical_json(plan)
     digest = sha256_of_bytes(data)
-    path = start_path(places.manifest.run, digest)
+    path = start_path(run_paths.manifest.run, digest)
     for name in weights:  # an earlier attempt that was cut off, or another process, may have brought the same
-        put_again(places.store, folder / name, f"{path}/{name}")
+        put_again(run_paths.store, folder / name, f"{path}/{name}")
     with contextlib.suppress(ObjectExistsError):
-        places.store.write_if_absent(f"{path}/{START_NAME}", data)
+        run_paths.store.write_if_absent(f"{path}/{START_NAME}", data)
     return StartRecord(
         origin=origin, step=provenance["step"], weights_sha256=provenance["weights_sha256"], path=path, digest=digest
     )

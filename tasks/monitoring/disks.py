@@ -12,7 +12,7 @@ from pathlib import Path
 from storage.objects.addresses import run_address
 from storage.objects.local_store import LocalStore
 from tasks.prefect_bridge.alerts import LOW_DISK, alert
-from tasks.run_paths import RunPlaces
+from tasks.run_paths import RunPaths
 from tasks.text import share, size
 
 SECONDS_BETWEEN_LOOKS = 60.0
@@ -24,12 +24,12 @@ CHECKPOINTS_THAT_MUST_FIT = 2
 class DiskWatch:
     """Of one segment. Whoever hears from the ranks calls `look_now_and_then`, who promoted a checkpoint `look`."""
 
-    def __init__(self, places: RunPlaces) -> None:
-        self._address = run_address(places.store, places.manifest.run)
-        self._run = places.manifest.run
-        self._folders = {"scratch": places.scratch}
-        if isinstance(places.store, LocalStore):
-            self._folders = {"the store": places.store.root, **self._folders}
+    def __init__(self, run_paths: RunPaths) -> None:
+        self._address = run_address(run_paths.store, run_paths.manifest.run)
+        self._run = run_paths.manifest.run
+        self._folders = {"scratch": run_paths.scratch}
+        if isinstance(run_paths.store, LocalStore):
+            self._folders = {"the store": run_paths.store.root, **self._folders}
         self._checkpoint_bytes = 0
         self._told: set[int] = set()
         self._next_look = 0.0

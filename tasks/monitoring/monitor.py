@@ -11,16 +11,16 @@ from tasks.configuration.run import RunConfig
 from tasks.monitoring.disks import DiskWatch
 from tasks.monitoring.figures import SegmentFigures
 from tasks.monitoring.server import serving
-from tasks.run_paths import RunPlaces
+from tasks.run_paths import RunPaths
 from training.metrics.reporter import Report
 
 
 class Monitor:
     """Of the segment that began with `state`."""
 
-    def __init__(self, config: RunConfig, places: RunPlaces, state: RunState) -> None:
-        self.figures = SegmentFigures(places.store.address, state, config.train.num_steps)
-        self._disks = DiskWatch(places)
+    def __init__(self, config: RunConfig, run_paths: RunPaths, state: RunState) -> None:
+        self.figures = SegmentFigures(run_paths.store.address, state, config.train.num_steps)
+        self._disks = DiskWatch(run_paths)
         self._disks.look(state.promoted.num_bytes if state.promoted else None)
 
     def show(self, report: Report) -> None:
@@ -35,8 +35,8 @@ class Monitor:
 
 
 @contextmanager
-def monitoring(config: RunConfig, places: RunPlaces, state: RunState) -> Iterator[Monitor]:
+def monitoring(config: RunConfig, run_paths: RunPaths, state: RunState) -> Iterator[Monitor]:
     """From the beginning of the segment that holds the lease in `state`, to its end."""
-    monitor = Monitor(config, places, state)
+    monitor = Monitor(config, run_paths, state)
     with serving(monitor.figures, config.segment.metrics_host, config.segment.metrics_port):
         yield monitor

@@ -27,7 +27,7 @@ class StopRequest:
         self.exceptions.append(error)
 
     @property
-    def first_signal_or_wish(self) -> BaseException:
+    def first_signal_or_request(self) -> BaseException:
         """What to raise. A signal comes first: Prefect is at work to end the flow run that it sent it to."""
         return next((error for error in self.exceptions if not isinstance(error, Exception)), self.exceptions[0])
 
@@ -53,7 +53,7 @@ def run_to_end(work: Callable[[StopRequest], _Result]) -> _Result:
                 raise  # no thread can be started
             done.request.make(asked)
     if done.request.exceptions:
-        raise done.request.first_signal_or_wish
+        raise done.request.first_signal_or_request
     if done.error is not None:
         raise done.error
     return done.results[0]

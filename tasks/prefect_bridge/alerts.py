@@ -12,7 +12,7 @@ from tasks.console.announce import warn
 
 AUDIT_VIOLATION = "holdfast.audit-violation"
 FALLBACK = "holdfast.fallback"
-GATE_REFUSED = "holdfast.gate-refused"
+GATE_REJECTED = "holdfast.gate-rejected"
 LOW_DISK = "holdfast.low-disk"
 NO_PROGRESS = "holdfast.no-progress"
 PASSED_OVER = "holdfast.passed-over"
@@ -23,7 +23,7 @@ SAVE_FAILED = "holdfast.save-failed"
 SEGMENT_LOST = "holdfast.segment-lost"
 # All that deployments/alerts.yaml sends on, and that deployments/runbook.md explains.
 EVENTS = (
-    AUDIT_VIOLATION, FALLBACK, GATE_REFUSED, LOW_DISK, NO_PROGRESS, PASSED_OVER, ROLLBACK, ROT, RUN_ENDED, SAVE_FAILED,
+    AUDIT_VIOLATION, FALLBACK, GATE_REJECTED, LOW_DISK, NO_PROGRESS, PASSED_OVER, ROLLBACK, ROT, RUN_ENDED, SAVE_FAILED,
     SEGMENT_LOST,
 )  # fmt: skip
 # A server refuses an event of more than 1.5 MB, and nobody reads that much.

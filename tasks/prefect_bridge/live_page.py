@@ -9,14 +9,14 @@ import time
 from storage.datasets import load_dataset
 from storage.errors import HoldfastError
 from storage.runs.run_state import CheckpointRecord, RunState
-from tasks.background import Companion
+from tasks.background import BackgroundThread
 from tasks.configuration.run import RunConfig
 from tasks.console.announce import warn
 from tasks.console.display import describe_figures, describe_phase, describe_speed
 from tasks.prefect_bridge.server import LiveArtifact
 from tasks.reporting.run_summary import summarise
 from tasks.reporting.written import read_history, report_address, write_report
-from tasks.run_paths import RunPlaces
+from tasks.run_paths import RunPaths
 from tasks.text import duration
 from training.metrics.reporter import Report
 
@@ -25,13 +25,13 @@ PROGRESS_SECONDS = 10.0
 PAGE_SECONDS, FIRST_PAGE_SECONDS = 60.0, 20.0
 
 
-class LivePicture(Companion):
+class LivePicture(BackgroundThread):
     """A context manager around one segment."""
 
-    def __init__(self, config: RunConfig, places: RunPlaces) -> None:
+    def __init__(self, config: RunConfig, run_paths: RunPaths) -> None:
         super().__init__("live picture")
         self._config = config
-        self._places = places
+        self._run_paths = run_paths
         self._report: Report | None = None
         self._has_got_on = True  # a segment has begun
         self._page_at = time.monotonic() + FIRST_PAGE_SECONDS
@@ -62,8 +62,8 @@ class LivePicture(Companion):
 
     def _make_page(self) -> None:
         try:
-            state = self._places.manifest.load_head().state
-            write_report(self._places.store, state, load_dataset(self._places.store, *_dataset_of(state)))
+            state = self._run_paths.manifest.load_head().state
+            write_report(self._run_paths.store, state, load_dataset(self._run_paths.store, *_dataset_of(state)))
             self._tell_page(state)
         except HoldfastError as error:
             warn(f"The report could not be written; the next promotion, or the end of the flow, tries again: {error}")
@@ -71,8 +71,8 @@ class LivePicture(Companion):
     def _tell_page(self, state: RunState) -> None:
         from tasks.reporting.curves import draw_training, draw_validation  # loads Matplotlib, as the report does
 
-        history = read_history(self._places.store, state)
-        address = report_address(self._places.store, state.run)
+        history = read_history(self._run_paths.store, state)
+        address = report_address(self._run_paths.store, state.run)
         self._summary.tell(summarise(state, self._config, address, history))
         for name, chart in (("loss", draw_training(history, state.segments)), ("metrics", draw_validation(history))):
             if chart is not None:

@@ -15,7 +15,7 @@ from storage.runs.metric_values import MetricValue
 from storage.runs.run_state import RunState
 from tasks.configuration.run import RunConfig
 from tasks.prefect_bridge.alerts import RUN_ENDED, send
-from tasks.run_paths import open_places
+from tasks.run_paths import open_run_paths
 from tasks.text import how_far, score
 
 
@@ -52,6 +52,6 @@ def _is_tried_again(error: Exception) -> bool:
 
 def _address(config: RunConfig) -> str:
     try:
-        return run_address(open_places(config).store, config.run)
+        return run_address(open_run_paths(config).store, config.run)
     except HoldfastError:  # the store's address may be what the error is about
         return config.run

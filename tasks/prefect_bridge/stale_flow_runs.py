@@ -11,23 +11,23 @@ from storage.runs.holders import this_process
 from storage.runs.run_state import Lease
 from storage.segment_notes import FlowRunsRecord, find_flow_runs, write_flow_runs
 from tasks.prefect_bridge.flow_runs import call_crashed, find_line
-from tasks.run_paths import RunPlaces
+from tasks.run_paths import RunPaths
 
 
-def remember_flow_runs(places: RunPlaces, fence: int) -> None:
+def remember_flow_runs(run_paths: RunPaths, fence: int) -> None:
     """Write down in which flow runs a lease was taken."""
     ids = [str(flow_run.id) for flow_run in find_line()]
     if ids:
         with suppress(StoreError):
-            write_flow_runs(places.store, places.manifest.run, fence, FlowRunsRecord(ids=ids))
+            write_flow_runs(run_paths.store, run_paths.manifest.run, fence, FlowRunsRecord(ids=ids))
 
 
-def close_flow_runs(places: RunPlaces, lease: Lease) -> None:
+def close_flow_runs(run_paths: RunPaths, lease: Lease) -> None:
     """Say that the flow runs crashed in which a lease was taken whose holder is dead."""
     if lease.holder == this_process():
         return  # an earlier attempt of this very flow run
     with suppress(StoreError):
-        ids = find_flow_runs(places.store, places.manifest.run, lease.fence)
+        ids = find_flow_runs(run_paths.store, run_paths.manifest.run, lease.fence)
         call_crashed(
             ids, "The process or its machine was killed, or stood still. Another process goes on with the run."
         )

@@ -13,13 +13,13 @@ import time
 from storage.errors import HoldfastError, RunBusyError, RunHandedOverError, RunStoppedError, StoreError
 from storage.runs.holders import this_process
 from storage.segment_notes import find_stop
-from tasks.background import Companion
+from tasks.background import BackgroundThread
 from tasks.console.announce import announce
 from tasks.preemption.signals import StopRequest
 from tasks.prefect_bridge.flow_runs import call_running, find_line, is_called_over, is_cancelled, is_to_begin
 from tasks.prefect_bridge.stale_flow_runs import remember_flow_runs
 from tasks.prefect_bridge.suspension import find_suspension
-from tasks.run_paths import RunPlaces
+from tasks.run_paths import RunPaths
 from tasks.text import moment
 
 LOOK_SECONDS = 5.0
@@ -27,21 +27,21 @@ LOOK_SECONDS = 5.0
 LOOK_AROUND_SECONDS = 15.0
 
 
-class Wishes(Companion):
+class StopRequests(BackgroundThread):
     """A context manager around the ranks of one lease: what is asked for makes the request."""
 
-    def __init__(self, places: RunPlaces, fence: int, request: StopRequest) -> None:
-        super().__init__("wishes")
-        self._places = places
+    def __init__(self, run_paths: RunPaths, fence: int, request: StopRequest) -> None:
+        super().__init__("stop_requests")
+        self._run_paths = run_paths
         self._fence = fence
         self._request = request
         self._look_at = time.monotonic() + LOOK_AROUND_SECONDS
 
     def _accompany(self) -> None:
-        remember_flow_runs(self._places, self._fence)  # here, since the server may take its time
-        wishes = (self._find_stop, self._look_around, _find_suspension)
+        remember_flow_runs(self._run_paths, self._fence)  # here, since the server may take its time
+        stop_requests = (self._find_stop, self._look_around, _find_suspension)
         while not self._request.is_made:
-            found = next(filter(None, (wish() for wish in wishes)), None)
+            found = next(filter(None, (wish() for wish in stop_requests)), None)
             if found is not None:
                 announce(f"{found} The ranks save and leave.")
                 self._request.make(found)
@@ -51,7 +51,7 @@ class Wishes(Companion):
 
     def _find_stop(self) -> RunStoppedError | None:
         try:
-            stop = find_stop(self._places.store, self._places.manifest.run, self._fence)
+            stop = find_stop(self._run_paths.store, self._run_paths.manifest.run, self._fence)
         except StoreError:
             return None
         if stop is None:
@@ -69,7 +69,7 @@ class Wishes(Companion):
             return None
         self._look_at = now + LOOK_AROUND_SECONDS
         try:
-            lease = self._places.manifest.load_head().state.lease
+            lease = self._run_paths.manifest.load_head().state.lease
         except StoreError:
             return None
         if lease is not None and lease.fence > self._fence:

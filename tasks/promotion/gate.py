@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from storage.runs.metric_values import METRIC_WORDS
-from storage.runs.run_state import RefusedRecord, ValidationFigures
+from storage.runs.run_state import RejectedRecord, ValidationFigures
 from tasks.text import score
 from training.configuration import GateConfig, TrainConfig
 
@@ -35,7 +35,7 @@ def is_last(figures: ValidationFigures, step: int, train: TrainConfig) -> bool:
     return step == train.steps or is_early
 
 
-def find_refusal(figures: ValidationFigures | None, step: int, train: TrainConfig, gate: GateConfig) -> str | None:
+def find_rejection(figures: ValidationFigures | None, step: int, train: TrainConfig, gate: GateConfig) -> str | None:
     """Why a checkpoint of `step` does not pass, in words, or None. What was never validated passes.
 
     A value that is not finite, or not defined, passes no limit; a gate that sets none lets it pass.
@@ -60,11 +60,12 @@ def find_refusal(figures: ValidationFigures | None, step: int, train: TrainConfi
     return None
 
 
-def describe_end(run: str, record: RefusedRecord, refusal: str) -> str:
+def describe_end(run: str, record: RejectedRecord, rejection: str) -> str:
     """What a person is told when the last checkpoint of a run does not pass."""
     return (
         f"Training of run {run!r} ended at step {record.checkpoint.step:,}, but its model did not pass the quality "
-        f"gate: {refusal}. The checkpoint is kept, {record.checkpoint.path}. To accept it, change checkpoint.gate and "
+        f"gate: {rejection}. The checkpoint is kept, {record.checkpoint.path}. To accept it, change checkpoint.gate "
+        f"and "
         "run again: it is promoted without being trained again. To go on training, give more train.steps, or after an "
         "early end more train.patience; training again with the same configuration would give the same model."
     )

@@ -40,27 +40,27 @@ from storage.runs.run_state import (
     CheckpointRecord,
     Holder,
     NotFiniteMetrics,
-    RefusedRecord,
+    RejectedRecord,
     RunState,
     ValidationFigures,
 )
 from storage.runs.transitions import promote, refuse
 from tasks.configuration.run import RunConfig
 from tasks.console.announce import announce, warn
-from tasks.prefect_bridge.alerts import GATE_REFUSED, alert
+from tasks.prefect_bridge.alerts import GATE_REJECTED, alert
 from tasks.promotion.changes import find_changes
-from tasks.promotion.gate import find_refusal, read_figures
+from tasks.promotion.gate import find_rejection, read_figures
 from tasks.reporting.quarantined import what_became_of
-from tasks.run_paths import RunPlaces
-from tasks.verification.quarantine import put_aside
-from tasks.verification.verdicts import Judge
+from tasks.run_paths import RunPaths
+from tasks.verification.quarantine import take_out_of_use
+from tasks.verification.verdicts import VerdictMaker
 
 # `promote_checkpoint`, or what does it as a step that Prefect shows: configuration, places, path, digest.
-Promote = Callable[[RunConfig, RunPlaces, str, str | None], CheckpointRecord | None]
+Promote = Callable[[RunConfig, RunPaths, str, str | None], CheckpointRecord | None]
 
 
 def promote_checkpoint(
-    config: RunConfig, places: RunPlaces, path: str, digest: str | None = None, holder: Holder | None = None
+    config: RunConfig, run_paths: RunPaths, path: str, digest: str | None = None, holder: Holder | None = None
 ) -> CheckpointRecord | None:
     """Validate the complete checkpoint in `path` and promote it; None if it is sound but does not pass the gate.
 
@@ -68,15 +68,15 @@ def promote_checkpoint(
     neither of which is a verdict yet, `BestNotReadError` for the same of the best model's, `FencedError`,
     `ConflictError`.
     """
-    head = places.manifest.load_head().state
-    valid = validate(config, places, head, path, digest)
+    head = run_paths.manifest.load_head().state
+    valid = validate(config, run_paths, head, path, digest)
     record = valid.record
-    _promote_best_before(config, places, valid, holder)
-    if valid.figures is not None and valid.refusal is not None:
-        _refuse(places, record, valid.figures, valid.refusal, holder)
+    _promote_best_before(config, run_paths, valid, holder)
+    if valid.figures is not None and valid.rejection is not None:
+        _refuse(run_paths, record, valid.figures, valid.rejection, holder)
         return None
     change = promote(record, config.checkpoint.retention(config.divergence), valid.changes, holder)
-    clear_strays(places, places.manifest.commit(f"promoted step {record.step}", change))
+    clear_strays(run_paths, run_paths.manifest.commit(f"promoted step {record.step}", change))
     return record
 
 
@@ -86,40 +86,40 @@ class ValidCheckpoint:
 
     record: CheckpointRecord
     figures: ValidationFigures | None
-    refusal: str | None
+    rejection: str | None
     changes: list[ChangeRecord]
 
 
 def validate(
-    config: RunConfig, places: RunPlaces, head: RunState, path: str, digest: str | None = None
+    config: RunConfig, run_paths: RunPaths, head: RunState, path: str, digest: str | None = None
 ) -> ValidCheckpoint:
     """Look at every byte of the checkpoint in `path`. Raises `CorruptObjectError`, and what `reading` raises."""
-    found = verify_checkpoint(places.store, path, digest)
-    validate_for_promotion(found, places.store, config.train.batch_size, head.rollbacks)
-    state = json.loads(read_checkpoint_file(places.store, found, STATE_NAME))
-    _look_at_history(places.store, state)
-    record, figures = _describe(found, places.store, state), read_figures(state)
-    refusal = find_refusal(figures, record.step, config.train, config.checkpoint.gate)
-    return ValidCheckpoint(record, figures, refusal, find_changes(places.store, head, found.index, config.train))
+    found = verify_checkpoint(run_paths.store, path, digest)
+    validate_for_promotion(found, run_paths.store, config.train.batch_size, head.rollbacks)
+    state = json.loads(read_checkpoint_file(run_paths.store, found, STATE_NAME))
+    _look_at_history(run_paths.store, state)
+    record, figures = _describe(found, run_paths.store, state), read_figures(state)
+    rejection = find_rejection(figures, record.step, config.train, config.checkpoint.gate)
+    return ValidCheckpoint(record, figures, rejection, find_changes(run_paths.store, head, found.index, config.train))
 
 
-def _promote_best_before(config: RunConfig, places: RunPlaces, later: ValidCheckpoint, holder: Holder | None) -> None:
+def _promote_best_before(config: RunConfig, run_paths: RunPaths, later: ValidCheckpoint, holder: Holder | None) -> None:
     """Promote the best model's checkpoint, if `later` is a later one and would overtake it: none can then follow.
 
     It is not promoted yet where the store did not answer, or where nobody supervised the ranks any more. Raises
     `BestNotReadError`.
     """
     step = later.figures.best_step if later.figures is not None else None
-    state = places.manifest.load_head().state
+    state = run_paths.manifest.load_head().state
     if not config.checkpoint.keep_best or step is None:
         return
     if not (state.promoted.step if state.promoted else 0) < step < later.record.step:
         return
-    put_aside_before = {aside.path for aside in state.set_aside}
-    for best_step, path in list_complete_checkpoints(places.store, places.manifest.run, later.record.fence):
-        if best_step == step and path not in put_aside_before:
+    out_of_use_before = {aside.path for aside in state.quarantined}
+    for best_step, path in list_complete_checkpoints(run_paths.store, run_paths.manifest.run, later.record.fence):
+        if best_step == step and path not in out_of_use_before:
             try:
-                promote_checkpoint(config, places, path, None, holder)
+                promote_checkpoint(config, run_paths, path, None, holder)
             except (CorruptObjectError, ObjectUnreadableError) as error:
                 raise BestNotReadError(step, path, error) from error
 
@@ -134,43 +134,43 @@ def _look_at_history(store: Store, state: Mapping[str, Any]) -> None:
         warn(f"A part of the loss curve cannot be read, and the report's curve will begin after it: {error}")
 
 
-def clear_strays(places: RunPlaces, head: Generation) -> None:
+def clear_strays(run_paths: RunPaths, head: Generation) -> None:
     """Delete what `head` no longer names; a store that cannot delete just now is no reason to stop."""
     try:
-        delete_strays(places.store, head)
+        delete_strays(run_paths.store, head)
     except StoreError as error:
         warn(f"A checkpoint that is no longer kept could not be deleted; the next promotion tries again: {error}")
 
 
 def _refuse(
-    places: RunPlaces, record: CheckpointRecord, figures: ValidationFigures, refusal: str, holder: Holder | None
+    run_paths: RunPaths, record: CheckpointRecord, figures: ValidationFigures, rejection: str, holder: Holder | None
 ) -> None:
     """Remember that a sound checkpoint is not good enough, unless a later one was found to be so before."""
-    known = places.manifest.load_head().state.refused
+    known = run_paths.manifest.load_head().state.rejected
     if known and (record.step, record.fence) <= (known[-1].checkpoint.step, known[-1].checkpoint.fence):
         return
-    entry = RefusedRecord(checkpoint=record, validation=figures, reason=refusal, refused_at=time.time())
-    head = places.manifest.commit(f"refused step {record.step}", refuse(entry, holder))
-    message = f"Checkpoint of step {record.step} does not pass the quality gate and is not promoted: {refusal}."
-    run = places.manifest.run
-    alert(GATE_REFUSED, run_address(places.store, run), message, run=run, step=record.step)
-    clear_strays(places, head)
+    entry = RejectedRecord(checkpoint=record, validation=figures, reason=rejection, rejected_at=time.time())
+    head = run_paths.manifest.commit(f"refused step {record.step}", refuse(entry, holder))
+    message = f"Checkpoint of step {record.step} does not pass the quality gate and is not promoted: {rejection}."
+    run = run_paths.manifest.run
+    alert(GATE_REJECTED, run_address(run_paths.store, run), message, run=run, step=record.step)
+    clear_strays(run_paths, head)
 
 
-def look_again(config: RunConfig, places: RunPlaces) -> RunState:
-    """Use again, of what was set aside or passed over, the newest checkpoint that is sound. Nobody may hold the lease.
+def look_again(config: RunConfig, run_paths: RunPaths) -> RunState:
+    """Use again the newest sound checkpoint of those quarantined or passed over. Nobody may hold the lease.
 
     One look: what cannot be read now is looked at by the next start.
     """
-    state = places.manifest.load_head().state
+    state = run_paths.manifest.load_head().state
     for aside in find_standing(state):
         try:
-            valid = validate(config, places, state, aside.path, aside.digest)
+            valid = validate(config, run_paths, state, aside.path, aside.digest)
         except (CorruptObjectError, ObjectUnreadableError):
             continue
-        if valid.refusal is None:
+        if valid.rejection is None:
             change = take_back(valid.record, valid.changes)
-            state = places.manifest.commit(f"step {aside.step} is used again", change).state
+            state = run_paths.manifest.commit(f"step {aside.step} is used again", change).state
             announce(f"The checkpoint of step {aside.step:,} is sound: it is used again. It {what_became_of(aside)}.")
             break
     return state
@@ -207,54 +207,54 @@ def _describe(found: FoundCheckpoint, store: Store, state: Mapping[str, Any]) ->
 
 
 def promote_newest(
-    config: RunConfig, places: RunPlaces, fence: int, judge: Judge, promote_one: Promote = promote_checkpoint
+    config: RunConfig, run_paths: RunPaths, fence: int, judge: VerdictMaker, promote_one: Promote = promote_checkpoint
 ) -> CheckpointRecord | None:
     """Promote the newest complete checkpoint of the segment `fence` that is valid and passes the gate, newest first.
 
-    Those of which `judge` says so are set aside or passed over. One that was refused is looked at again only if another
-    gate lets it pass.
+    Those of which `judge` says so are quarantined or passed over. One that was refused is looked at again only if
+    another gate lets it pass.
     """
-    promoted = places.manifest.load_head().state.promoted
-    for step, path in list_complete_checkpoints(places.store, places.manifest.run, fence):
-        if path in _find_passed(config, places):
+    promoted = run_paths.manifest.load_head().state.promoted
+    for step, path in list_complete_checkpoints(run_paths.store, run_paths.manifest.run, fence):
+        if path in _find_passed(config, run_paths):
             continue
         if promoted is not None and (step, fence) <= (promoted.step, promoted.fence):
             return None
-        record = _promote_judged(places, step, path, fence, judge, partial(promote_one, config, places))
+        record = _promote_judged(run_paths, step, path, fence, judge, partial(promote_one, config, run_paths))
         if record is not None:
             return record
     return None
 
 
 def _promote_judged(
-    places: RunPlaces,
+    run_paths: RunPaths,
     step: int,
     path: str,
     fence: int,
-    judge: Judge,
+    judge: VerdictMaker,
     promote_one: Callable[[str, None], CheckpointRecord | None],
 ) -> CheckpointRecord | None:
     """Promote one checkpoint, or put it aside after a verdict; before it the best model's, if that could not be read.
 
-    None if it is put aside, or does not pass the gate.
+    None if it is taken out of use, or does not pass the gate.
     """
     try:
-        return judge.judge(places, path, partial(promote_one, path, None))
+        return judge.judge(run_paths, path, partial(promote_one, path, None))
     except BestNotReadError as best:
-        _promote_judged(places, best.step, best.path, fence, judge, promote_one)
-        return _promote_judged(places, step, path, fence, judge, promote_one)
+        _promote_judged(run_paths, best.step, best.path, fence, judge, promote_one)
+        return _promote_judged(run_paths, step, path, fence, judge, promote_one)
     except CheckpointUnusableError as unusable:
-        put_aside(places, step, path, unusable, fence)
+        take_out_of_use(run_paths, step, path, unusable, fence)
         return None
 
 
-def _find_passed(config: RunConfig, places: RunPlaces) -> set[str]:
-    """The folders of those that are not promoted, whoever asks: put aside, or refused by a gate that is still so."""
-    state = places.manifest.load_head().state
-    refused = {entry.checkpoint.path for entry in state.refused if _is_refused(entry, config)}
-    return refused | {aside.path for aside in state.set_aside}
+def _find_passed(config: RunConfig, run_paths: RunPaths) -> set[str]:
+    """The folders of those that are not promoted: taken out of use, or rejected by a gate that is still the same."""
+    state = run_paths.manifest.load_head().state
+    rejected = {entry.checkpoint.path for entry in state.rejected if _is_rejected(entry, config)}
+    return rejected | {aside.path for aside in state.quarantined}
 
 
-def _is_refused(entry: RefusedRecord, config: RunConfig) -> bool:
+def _is_rejected(entry: RejectedRecord, config: RunConfig) -> bool:
     gate = config.checkpoint.gate
-    return find_refusal(entry.validation, entry.checkpoint.step, config.train, gate) is not None
+    return find_rejection(entry.validation, entry.checkpoint.step, config.train, gate) is not None

@@ -13,7 +13,7 @@ from storage.errors import CorruptManifestError, CorruptObjectError, ObjectMissi
 from storage.objects.addresses import run_address
 from storage.objects.store import Store
 from storage.runs.manifest import Generation, Manifest
-from storage.runs.run_records import SetAsideRecord
+from storage.runs.run_records import QuarantineRecord
 from storage.runs.run_state import CheckpointRecord, RunState
 from tasks.text import how_far, listed, moment
 
@@ -38,9 +38,9 @@ class Recovery:
         before, now = self.sound.state, time.time()
         kept = [record for record in before.kept if record not in self.deleted]
         unnamed = [
-            SetAsideRecord(step=step, path=path, reason=REASON, set_aside_at=now) for path, step, _ in self.unnamed
+            QuarantineRecord(step=step, path=path, reason=REASON, quarantined_at=now) for path, step, _ in self.unnamed
         ]
-        update = {"kept": kept, "set_aside": [*before.set_aside, *unnamed]}
+        update = {"kept": kept, "quarantined": [*before.quarantined, *unnamed]}
         return before.model_copy(update=update)
 
 
@@ -86,8 +86,9 @@ def describe_recovery(plan: Recovery) -> str:
     if plan.unnamed:
         steps = listed(f"{step:,}" for _, step, _ in plan.unnamed)
         lines.append(
-            f"Lost with it: the checkpoint of step {steps}, which no sound entry knows of. It is set aside: its files "
-            "stay until `holdfast prune --set-aside`."
+            f"Lost with it: the checkpoint of step {steps}, which no sound entry knows of. It is quarantined: its "
+            f"files "
+            "stay until `holdfast prune --quarantined`."
         )
     if plan.deleted:
         steps = listed(f"{record.step:,}" for record in plan.deleted)
@@ -103,8 +104,8 @@ def _plan(store: Store, newest: int, damaged: list[str], sound: Generation) -> R
     state = sound.state
     older = [record for record in state.kept if record != state.promoted]
     deleted = [record for record in older if not any(True for _ in store.list_keys(f"{record.path}/"))]
-    named = {record.path for record in state.kept} | {record.path for record in state.set_aside}
-    named |= {entry.checkpoint.path for entry in state.refused}
+    named = {record.path for record in state.kept} | {record.path for record in state.quarantined}
+    named |= {entry.checkpoint.path for entry in state.rejected}
     place = (state.promoted.step, state.promoted.fence) if state.promoted else (0, 0)
     later = [one for one in list_checkpoint_paths(store, state.run) if one[0] not in named and one[1:] > place]
     complete = [one for one in later if _is_complete(store, one[0])]

@@ -1,6 +1,6 @@
 """Beginning a run anew at step 0, which nothing but a person decides.
 
-Invariant: nothing is deleted: what is given up keeps its files until `holdfast prune --set-aside`.
+Invariant: nothing is deleted: what is given up keeps its files until `holdfast prune --quarantined`.
 """
 
 from storage.errors import RunBusyError
@@ -31,7 +31,7 @@ def begin_from_start(manifest: Manifest) -> Generation:
 
 
 def _describe(state: RunState) -> str:
-    steps = sorted({*(record.step for record in state.kept), *(record.step for record in state.set_aside)})
+    steps = sorted({*(record.step for record in state.kept), *(record.step for record in state.quarantined)})
     if not steps:
         return f"Run {state.run!r} has no checkpoint: nothing would be lost."
     named = ", ".join(f"{step:,}" for step in steps)

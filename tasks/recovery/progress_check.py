@@ -23,9 +23,9 @@ def require_progress(config: RunConfig, record: SegmentRecord, state: RunState) 
     if record.outcome in ("failed", "lost") and not (got_on or fell_back):
         raise SegmentFailedError(f"{what} ended as {record.outcome}: {record.cause}")
     if record.outcome == "completed" and not state.is_trained:
-        reasons = [damaged.reason for damaged in state.set_aside if damaged.step == record.last_step]
+        reasons = [damaged.reason for damaged in state.quarantined if damaged.step == record.last_step]
         raise SegmentFailedError(
-            f"{what} came to the end of training, but its checkpoint was refused: {' '.join(reasons)}"
+            f"{what} came to the end of training, but its checkpoint was rejected: {' '.join(reasons)}"
         )
     if record.outcome == "budget" and record.last_step == record.first_step:
         raise ConfigurationError(

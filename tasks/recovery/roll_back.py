@@ -11,15 +11,15 @@ from storage.runs.run_state import RollbackRecord, RunState, SegmentRecord
 from tasks.configuration.run import RunConfig
 from tasks.prefect_bridge.alerts import ROLLBACK, alert
 from tasks.reporting.rollbacks import describe_rollback, describe_rollbacks
-from tasks.run_paths import RunPlaces
+from tasks.run_paths import RunPaths
 
 
-def answer_divergence(config: RunConfig, places: RunPlaces) -> RunState:
+def answer_divergence(config: RunConfig, run_paths: RunPaths) -> RunState:
     """Roll the run back if its last segment diverged and that was not answered yet; where it stands then.
 
     Raises `RunDivergedError` where no rollback is left, and the `ConflictError`s of `roll_back`.
     """
-    state = places.manifest.load_head().state
+    state = run_paths.manifest.load_head().state
     segment, policy = state.unanswered_divergence, config.divergence
     if segment is None or segment.divergence is None:
         return state
@@ -27,12 +27,12 @@ def answer_divergence(config: RunConfig, places: RunPlaces) -> RunState:
     if len(answers) >= policy.max_rollbacks:
         raise RunDivergedError(_tell_story(config, segment, answers))
     change = roll_back(segment.fence, policy.rollback_steps, policy.learning_rate_factor, config.train.batch_size)
-    state = places.manifest.commit(f"rolled back, as step {segment.divergence.step} diverged", change).state
+    state = run_paths.manifest.commit(f"rolled back, as step {segment.divergence.step} diverged", change).state
     record = state.rollbacks[-1]
     number = f"{len(answers) + 1} of at most {policy.max_rollbacks}"
     message = f"Training diverged. {record.cause} Rollback {number}: {describe_rollback(record)}"
     steps = {"diverged_step": record.diverged_step, "step": record.resume_step}
-    alert(ROLLBACK, run_address(places.store, config.run), message, run=config.run, **steps)
+    alert(ROLLBACK, run_address(run_paths.store, config.run), message, run=config.run, **steps)
     return state
 
 

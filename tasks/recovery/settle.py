@@ -34,12 +34,12 @@ from tasks.prefect_bridge.stale_flow_runs import close_flow_runs
 from tasks.promotion.promotion import Promote, look_again, promote_checkpoint, promote_newest
 from tasks.recovery.roll_back import answer_divergence
 from tasks.recovery.taking_over import goes_on_as_it_is, take_over_watch
-from tasks.run_paths import RunPlaces
+from tasks.run_paths import RunPaths
 from tasks.supervision.heartbeat import HEARTBEAT_SECONDS
 from tasks.supervision.launch import find_folder
 from tasks.supervision.standing_still import SILENCE_SECONDS, describe_stopped
 from tasks.verification.quarantine import fall_back_to_valid, require_checkpoint
-from tasks.verification.verdicts import Judge
+from tasks.verification.verdicts import VerdictMaker
 from training.metrics.reporter import Report
 
 WATCH_SECONDS = 2.0
@@ -50,38 +50,38 @@ LOST = "no outcome recorded: the process or the machine was killed"
 
 def recover_run(
     config: RunConfig,
-    places: RunPlaces,
+    run_paths: RunPaths,
     promote: Promote = promote_checkpoint,
-    answer: Callable[[RunConfig, RunPlaces], RunState] = answer_divergence,
+    answer: Callable[[RunConfig, RunPaths], RunState] = answer_divergence,
 ) -> RunState:
     """Settle what the last segment left; if that was the last one, make sure that the final checkpoint is valid.
 
     A segment that diverged is answered by a rollback, or as `answer` says, and one whose ranks go on in a cluster's
-    job is taken over. What was set aside or passed over is looked at again. Raises `RunBusyError`, `RunDivergedError`
+    job is taken over. What was quarantined or passed over is looked at again. Raises `RunBusyError`, `RunDivergedError`
     if no rollback is left, `NoCheckpointError` if none of the run's checkpoints can be used.
     """
-    judge = Judge(config.retry)
-    lease = places.manifest.load_head().state.lease
+    judge = VerdictMaker(config.retry)
+    lease = run_paths.manifest.load_head().state.lease
     if lease is not None:
-        wait_for_earlier_process(places, lease, config.segment.grace_seconds)
-        lease = places.manifest.load_head().state.lease
+        wait_for_earlier_process(run_paths, lease, config.segment.grace_seconds)
+        lease = run_paths.manifest.load_head().state.lease
     try:
         if lease is not None:
-            require_dead_holder(places, lease)
-            close_flow_runs(places, lease)
-            if goes_on_as_it_is(config, places, lease):
-                return take_over_watch(places, lease)
+            require_dead_holder(run_paths, lease)
+            close_flow_runs(run_paths, lease)
+            if goes_on_as_it_is(config, run_paths, lease):
+                return take_over_watch(run_paths, lease)
             if lease.work == "train":
-                settle_segment(config, places, lease, promote, judge)
+                settle_segment(config, run_paths, lease, promote, judge)
             else:
-                settle_evaluation(config, places, lease)
-        _put_away_forgotten(places)
-        answer(config, places)
-        places.store.sweep()
-        state = look_again(config, places)
+                settle_evaluation(config, run_paths, lease)
+        _put_away_forgotten(run_paths)
+        answer(config, run_paths)
+        run_paths.store.sweep()
+        state = look_again(config, run_paths)
         # Ranks that train look at every byte when they start, and end without a step where one is not as it was.
         if state.is_trained or _made_no_step(state):
-            state = fall_back_to_valid(places, judge)
+            state = fall_back_to_valid(run_paths, judge)
         require_checkpoint(state)
         return state
     except RunBusyError:
@@ -95,100 +95,100 @@ def _made_no_step(state: RunState) -> bool:
     return last is not None and last.outcome in ("failed", "lost") and last.last_step <= last.first_step
 
 
-def require_dead_holder(places: RunPlaces, lease: Lease) -> None:
+def require_dead_holder(run_paths: RunPaths, lease: Lease) -> None:
     """Raise `RunBusyError` if the holder of the lease lives; one that cannot be seen is watched for a while."""
-    require_no_living_holder_here(places, lease)
+    require_no_living_holder_here(run_paths, lease)
     if is_alive(lease.holder) is not None:
         return
     announce(
         f"The run's lease is held by a process on {lease.holder.host}: waiting up to {SILENCE_SECONDS:.0f} s "
         "for a new heartbeat."
     )
-    if _heart_beats(places, lease.fence):
-        raise _busy(places, lease)
+    if _heart_beats(run_paths, lease.fence):
+        raise _busy(run_paths, lease)
 
 
-def require_no_living_holder_here(places: RunPlaces, lease: Lease) -> None:
+def require_no_living_holder_here(run_paths: RunPaths, lease: Lease) -> None:
     """Raise `RunBusyError` if the holder of the lease is seen to live; nothing is waited for."""
     # What an earlier attempt of this very flow held is over.
     if lease.holder != this_process() and is_alive(lease.holder):
-        raise _busy(places, lease)
+        raise _busy(run_paths, lease)
 
 
-def _busy(places: RunPlaces, lease: Lease) -> RunBusyError:
-    stopped = describe_stopped(places.store, places.manifest.run, lease)
+def _busy(run_paths: RunPaths, lease: Lease) -> RunBusyError:
+    stopped = describe_stopped(run_paths.store, run_paths.manifest.run, lease)
     if stopped is not None:
         # An event too: nobody may be looking at this process.
-        send(NO_PROGRESS, run_address(places.store, places.manifest.run), stopped, run=places.manifest.run)
+        send(NO_PROGRESS, run_address(run_paths.store, run_paths.manifest.run), stopped, run=run_paths.manifest.run)
         return RunBusyError(stopped)
     doing = "trained" if lease.work == "train" else "evaluated"
     return RunBusyError(
-        f"Run {places.manifest.run!r} is being {doing} by process {lease.holder.pid} on {lease.holder.host}. "
+        f"Run {run_paths.manifest.run!r} is being {doing} by process {lease.holder.pid} on {lease.holder.host}. "
         "Wait until it ends, or stop it with SIGTERM: it saves a checkpoint and exits. Then run this command again."
     )
 
 
 def settle_segment(
     config: RunConfig,
-    places: RunPlaces,
+    run_paths: RunPaths,
     lease: Lease,
     promote: Promote = promote_checkpoint,
-    judge: Judge | None = None,
+    judge: VerdictMaker | None = None,
 ) -> SegmentRecord:
     """End a segment whose supervisor is gone or has seen the ranks end: promote what it left, record how it ended.
 
     `judge` is that of a supervisor, which may have looked at some of its checkpoints before.
     """
-    run, fence = places.manifest.run, lease.fence
-    ended = next((r for r in places.manifest.load_head().state.segments if r.fence == fence), None)
+    run, fence = run_paths.manifest.run, lease.fence
+    ended = next((r for r in run_paths.manifest.load_head().state.segments if r.fence == fence), None)
     if ended is not None:  # by an earlier attempt, after which the store did not answer any more
-        _put_away(places, lease)
+        _put_away(run_paths, lease)
         return ended
-    said = _wait_for_ranks(config, places, lease)
-    promote_newest(config, places, fence, judge or Judge(config.retry), promote)
-    outcome = find_outcome(places.store, run, fence)
-    state = places.manifest.load_head().state
+    said = _wait_for_ranks(config, run_paths, lease)
+    promote_newest(config, run_paths, fence, judge or VerdictMaker(config.retry), promote)
+    outcome = find_outcome(run_paths.store, run, fence)
+    state = run_paths.manifest.load_head().state
     resume_step = state.promoted.step if state.promoted else 0
-    seen = _last_seen(places, state.lease or lease)
+    seen = _last_seen(run_paths, state.lease or lease)
     last_step = max(seen.step, resume_step, outcome.last_step if outcome else 0)
     # Where it began may have moved back since it took the lease.
     record = _describe_segment(state.lease or lease, outcome, last_step, resume_step, seen, said)
-    places.manifest.commit(f"segment {fence} ended: {record.outcome}", end_segment(record))
-    tell_segment_end(run_address(places.store, run), run, record, is_hung=outcome is not None and outcome.is_hung)
-    _put_away(places, lease)
+    run_paths.manifest.commit(f"segment {fence} ended: {record.outcome}", end_segment(record))
+    tell_segment_end(run_address(run_paths.store, run), run, record, is_hung=outcome is not None and outcome.is_hung)
+    _put_away(run_paths, lease)
     return record
 
 
-def settle_evaluation(config: RunConfig, places: RunPlaces, lease: Lease) -> None:
+def settle_evaluation(config: RunConfig, run_paths: RunPaths, lease: Lease) -> None:
     """End an evaluation whose supervisor is gone, or has seen the ranks end: it is made again if there is no result."""
-    _wait_for_ranks(config, places, lease)
-    held = places.manifest.load_head().state.lease
+    _wait_for_ranks(config, run_paths, lease)
+    held = run_paths.manifest.load_head().state.lease
     if held is not None and held.fence == lease.fence:
-        places.manifest.commit("evaluation ended", end_evaluation(lease.fence))
-    _put_away(places, lease)
+        run_paths.manifest.commit("evaluation ended", end_evaluation(lease.fence))
+    _put_away(run_paths, lease)
 
 
-def _wait_for_ranks(config: RunConfig, places: RunPlaces, lease: Lease) -> str | None:
+def _wait_for_ranks(config: RunConfig, run_paths: RunPaths, lease: Lease) -> str | None:
     """Those whose launcher was killed may be saving right now. On another machine there is nothing to wait for.
 
     A cluster's job is ended wherever this runs. Returns what the cluster, or torchrun here, says of how they ended.
     """
     if lease.job is not None:
-        return _end_job(config, places, lease, lease.job)
+        return _end_job(config, run_paths, lease, lease.job)
     if not is_visible(lease.holder):
         return None
-    folder = find_folder(places, lease)
-    if why_not_own(folder, places.scratch) and not _is_specified_for(places, folder, lease.fence):
+    folder = find_folder(run_paths, lease)
+    if why_not_own(folder, run_paths.scratch) and not _is_specified_for(run_paths, folder, lease.fence):
         return None
     if wait_for_orphans(folder / SPECIFICATION_NAME, config.segment.grace_seconds):
         announce("Ranks of a process before were still running: waited until they saved a checkpoint and exited.")
     return describe_killed_ranks(folder / LOG_NAME)
 
 
-def _end_job(config: RunConfig, places: RunPlaces, lease: Lease, job: JobRecord) -> str | None:
+def _end_job(config: RunConfig, run_paths: RunPaths, lease: Lease, job: JobRecord) -> str | None:
     """Where the cluster cannot be asked, its nodes find in the store that the lease is not theirs any more."""
     try:
-        return end_job(job, places.store, config.run, lease, config.segment.grace_seconds)
+        return end_job(job, run_paths.store, config.run, lease, config.segment.grace_seconds)
     except ConfigurationError as error:
         warn(
             f"The {job.kind} job {job.name} of segment {lease.fence} may still run, and cannot be ended from here; it "
@@ -197,12 +197,12 @@ def _end_job(config: RunConfig, places: RunPlaces, lease: Lease, job: JobRecord)
         return None
 
 
-def _put_away(places: RunPlaces, lease: Lease) -> None:
+def _put_away(run_paths: RunPaths, lease: Lease) -> None:
     """Keep what the ranks printed in the store, and remove their folder from local disk, if it is one of ours."""
-    folder = find_folder(places, lease)
-    reason = why_not_own(folder, places.scratch)
+    folder = find_folder(run_paths, lease)
+    reason = why_not_own(folder, run_paths.scratch)
     if reason is None:
-        _put_folder_away(places, folder, lease.fence)
+        _put_folder_away(run_paths, folder, lease.fence)
     elif os.path.lexists(folder):
         warn(
             f"The run's manifest names the folder {folder} for what segment {lease.fence} left on this machine. It is "
@@ -210,35 +210,35 @@ def _put_away(places: RunPlaces, lease: Lease) -> None:
         )
 
 
-def _is_specified_for(places: RunPlaces, folder: Path, fence: int) -> bool:
+def _is_specified_for(run_paths: RunPaths, folder: Path, fence: int) -> bool:
     """Whether what ranks are told in this folder is of this segment: so it is where scratch was another one."""
     try:
         told = json.loads((folder / SPECIFICATION_NAME).read_bytes())
-        return (told["store"], told["run"], told["fence"]) == (places.store.address, places.manifest.run, fence)
+        return (told["store"], told["run"], told["fence"]) == (run_paths.store.address, run_paths.manifest.run, fence)
     except (OSError, ValueError, KeyError, TypeError):
         return False
 
 
-def _put_folder_away(places: RunPlaces, folder: Path, fence: int) -> None:
+def _put_folder_away(run_paths: RunPaths, folder: Path, fence: int) -> None:
     log = folder / LOG_NAME
     if log.is_file():
-        write_log(places.store, places.manifest.run, fence, log, most_bytes=None)
+        write_log(run_paths.store, run_paths.manifest.run, fence, log, most_bytes=None)
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _put_away_forgotten(places: RunPlaces) -> None:
+def _put_away_forgotten(run_paths: RunPaths) -> None:
     """Put away the folders here of segments that were settled by whoever died then, or on another machine.
 
     Not what somebody works on or wrote to within the hour, nor what a run of the same name in another store has here.
     """
-    for folder in sorted(places.scratch.glob("*")):
+    for folder in sorted(run_paths.scratch.glob("*")):
         of_segment = FOLDER_NAME.fullmatch(folder.name)
-        is_own = of_segment is not None and why_not_own(folder, places.scratch) is None
-        if of_segment is not None and is_own and folder.is_dir() and _is_forgotten(places, folder):
-            _put_folder_away(places, folder, int(of_segment[1]))
+        is_own = of_segment is not None and why_not_own(folder, run_paths.scratch) is None
+        if of_segment is not None and is_own and folder.is_dir() and _is_forgotten(run_paths, folder):
+            _put_folder_away(run_paths, folder, int(of_segment[1]))
 
 
-def _is_forgotten(places: RunPlaces, folder: Path) -> bool:
+def _is_forgotten(run_paths: RunPaths, folder: Path) -> bool:
     specification = folder / SPECIFICATION_NAME
     try:
         written_at = max(path.stat().st_mtime for path in (folder, *folder.iterdir()))
@@ -247,7 +247,7 @@ def _is_forgotten(places: RunPlaces, folder: Path) -> bool:
     if time.time() - written_at < FORGOTTEN_SECONDS or find_orphans(specification):
         return False
     try:
-        is_ours: bool = json.loads(specification.read_bytes())["store"] == places.store.address
+        is_ours: bool = json.loads(specification.read_bytes())["store"] == run_paths.store.address
     except FileNotFoundError:
         return True  # its ranks were never launched
     except (ValueError, KeyError):
@@ -297,11 +297,13 @@ def _seconds_alive(seen: Heartbeat) -> float:
     return max(num_beats * HEARTBEAT_SECONDS, sum(seen.phases.values()))
 
 
-def _last_seen(places: RunPlaces, lease: Lease) -> Heartbeat:
+def _last_seen(run_paths: RunPaths, lease: Lease) -> Heartbeat:
     """What somebody heard of last: by the heartbeat, or by the ranks' own reports if this is their machine."""
-    seen = find_heartbeat(places.store, places.manifest.run, lease.fence) or Heartbeat(beat=0, step=0, written_at=0)
+    seen = find_heartbeat(run_paths.store, run_paths.manifest.run, lease.fence) or Heartbeat(
+        beat=0, step=0, written_at=0
+    )
     steps, phases = [lease.first_step, seen.step], seen.phases
-    progress = find_folder(places, lease) / "progress.jsonl"
+    progress = find_folder(run_paths, lease) / "progress.jsonl"
     if progress.is_file():
         for line in progress.read_text(encoding="utf-8").splitlines():
             try:
@@ -313,12 +315,12 @@ def _last_seen(places: RunPlaces, lease: Lease) -> Heartbeat:
     return seen.model_copy(update={"step": max(steps), "phases": phases})
 
 
-def _heart_beats(places: RunPlaces, fence: int) -> bool:
+def _heart_beats(run_paths: RunPaths, fence: int) -> bool:
     """Whether the heartbeat changes within the time after which silence means death."""
-    first = find_heartbeat(places.store, places.manifest.run, fence)
+    first = find_heartbeat(run_paths.store, run_paths.manifest.run, fence)
     deadline = time.monotonic() + SILENCE_SECONDS
     while time.monotonic() < deadline:
         time.sleep(WATCH_SECONDS)  # a life on another machine shows itself only over time
-        if find_heartbeat(places.store, places.manifest.run, fence) != first:
+        if find_heartbeat(run_paths.store, run_paths.manifest.run, fence) != first:
             return True
     return False

@@ -14,7 +14,7 @@ from tasks.cluster.launchers import is_under_way
 from tasks.config.changes import describe_changes, read_stored
 from tasks.configuration.run import RunConfig
 from tasks.console.announce import announce
-from tasks.run_paths import RunPlaces
+from tasks.run_paths import RunPaths
 from training.metrics.reporter import CheckpointReport
 
 # Leases that this process takes over, by the address of their run and their fence, until it watches their ranks: after
@@ -22,21 +22,21 @@ from training.metrics.reporter import CheckpointReport
 _taken_over: set[tuple[str, int]] = set()
 
 
-def goes_on_as_it_is(config: RunConfig, places: RunPlaces, lease: Lease) -> bool:
+def goes_on_as_it_is(config: RunConfig, run_paths: RunPaths, lease: Lease) -> bool:
     """Whether the lease's ranks train on in a job, with this very configuration. Raises `ClusterUnavailableError`.
 
     Not of a lease whose ranks this process has watched: an earlier attempt of its own has asked the job to end.
     """
     if lease.job is None or lease.work != "train":
         return False
-    if lease.holder == this_process() and _name(places, lease) not in _taken_over:
+    if lease.holder == this_process() and _name(run_paths, lease) not in _taken_over:
         return False
     try:
-        if not is_under_way(lease.job, places.store, config.run, lease):
+        if not is_under_way(lease.job, run_paths.store, config.run, lease):
             return False
     except ConfigurationError:
         return False  # no commands of the cluster are here; whoever settles the segment says what follows
-    changes = describe_changes(read_stored(places.manifest.load_head().state.config), config.model_dump(mode="json"))
+    changes = describe_changes(read_stored(run_paths.manifest.load_head().state.config), config.model_dump(mode="json"))
     if changes:
         announce(
             f"The {lease.job.kind} job {lease.job.name} still trains this run, with another configuration: it is asked "
@@ -47,29 +47,29 @@ def goes_on_as_it_is(config: RunConfig, places: RunPlaces, lease: Lease) -> bool
     return True
 
 
-def take_over_watch(places: RunPlaces, lease: Lease) -> RunState:
+def take_over_watch(run_paths: RunPaths, lease: Lease) -> RunState:
     """Hold a lease whose ranks go on in place of whoever held it. May be repeated where its answer was lost."""
-    _taken_over.add(_name(places, lease))
+    _taken_over.add(_name(run_paths, lease))
     event = f"segment {lease.fence} is watched by another process"
-    return places.manifest.commit(event, take_over(lease, this_process())).state
+    return run_paths.manifest.commit(event, take_over(lease, this_process())).state
 
 
-def begin_watch(places: RunPlaces, lease: Lease) -> None:
+def begin_watch(run_paths: RunPaths, lease: Lease) -> None:
     """From now on this process watches the lease's ranks: an attempt that fails asks them to end."""
-    _taken_over.discard(_name(places, lease))
+    _taken_over.discard(_name(run_paths, lease))
 
 
-def _name(places: RunPlaces, lease: Lease) -> tuple[str, int]:
-    return run_address(places.store, places.manifest.run), lease.fence
+def _name(run_paths: RunPaths, lease: Lease) -> tuple[str, int]:
+    return run_address(run_paths.store, run_paths.manifest.run), lease.fence
 
 
-def require_own_watch(places: RunPlaces, job: Job, fence: int) -> None:
+def require_own_watch(run_paths: RunPaths, job: Job, fence: int) -> None:
     """Raise `RunBusyError` if another process watches the job by now, for which it is left running.
 
     That one took this process for dead: it stood still for longer than a heartbeat may be late. Raises `FencedError` if
     the segment is over for it: its ranks may promote nothing any more.
     """
-    state = places.manifest.load_head().state
+    state = run_paths.manifest.load_head().state
     require_fence(state, fence)
     lease = state.lease
     assert lease is not None
@@ -77,11 +77,12 @@ def require_own_watch(places: RunPlaces, job: Job, fence: int) -> None:
         return
     job.leave()
     raise RunBusyError(
-        f"Run {places.manifest.run!r} is watched by process {lease.holder.pid} on {lease.holder.host} now, which heard "
+        f"Run {run_paths.manifest.run!r} is watched by process {lease.holder.pid} on {lease.holder.host} now, which "
+        f"heard "
         "nothing of this one for a while. Its ranks work on; there is nothing to do here."
     )
 
 
 def was_taken_up(state: RunState, found: CheckpointReport) -> bool:
-    """Whether what ranks report was dealt with when the run stood so: they told whoever watched them before, too."""
+    """Whether what ranks report was handled when the run stood so: they told whoever watched them before, too."""
     return state.promoted is not None and found.step <= state.promoted.step

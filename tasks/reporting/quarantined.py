@@ -1,37 +1,39 @@
-"""Checkpoints that were set aside as damaged, passed over or given up, in words: which, why, what it means for the run.
+"""Checkpoints that were quarantined, passed over or given up, in words: which, why, what it means for the run.
 
 Invariant: follows from the manifest alone.
 """
 
 from storage.runs.rollbacks.quarantine import has_lost_all
-from storage.runs.run_records import SetAsideRecord
+from storage.runs.run_records import QuarantineRecord
 from storage.runs.run_state import RunState
 from tasks.text import count_of, moment
 
 
-def describe_set_aside(state: RunState) -> list[str]:
+def describe_quarantined(state: RunState) -> list[str]:
     """Each of them, oldest first."""
     return [
-        f"The checkpoint of step {record.step:,} {what_became_of(record)} on {moment(record.set_aside_at)}: "
+        f"The checkpoint of step {record.step:,} {what_became_of(record)} on {moment(record.quarantined_at)}: "
         f"{record.reason.rstrip('.')}."
-        for record in state.set_aside
+        for record in state.quarantined
     ]
 
 
-def what_became_of(record: SetAsideRecord) -> str:
+def what_became_of(record: QuarantineRecord) -> str:
     """In words that go on a sentence about the checkpoint."""
     if record.is_given_up:
         return "was given up, as the run began anew"
-    return "was found damaged and set aside" if record.verdict == "damaged" else "could not be read and was passed over"
+    return (
+        "was found damaged and quarantined" if record.verdict == "damaged" else "could not be read and was passed over"
+    )
 
 
 def describe_setback(state: RunState) -> str | None:
     """What a run that starts now loses by them, or None if its resume point is later than all of them."""
     resume_step = state.promoted.step if state.promoted else 0
-    set_aside_step = max((record.step for record in state.set_aside if not record.is_given_up), default=0)
-    if set_aside_step <= resume_step:
+    quarantined_step = max((record.step for record in state.quarantined if not record.is_given_up), default=0)
+    if quarantined_step <= resume_step:
         return None
-    repeated = count_of(set_aside_step - resume_step, "step")
+    repeated = count_of(quarantined_step - resume_step, "step")
     if has_lost_all(state):
         return (
             "No other checkpoint is kept: the run does not begin anew by itself. `holdfast run` looks at these again."

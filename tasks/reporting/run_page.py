@@ -30,9 +30,9 @@ from tasks.reporting.tables import (
     columns_table,
     confusions_table,
     describe_macro_f1,
+    quarantined_table,
     rollbacks_table,
     segments_table,
-    set_aside_table,
     splits_table,
 )
 from tasks.reporting.tiles import Tile
@@ -189,13 +189,13 @@ def _rolled_back(state: RunState) -> list[str]:
 
 
 def _mishaps(state: RunState) -> list[str]:
-    return [*tell_changes(state.changes), *_rolled_back(state), *_refused(state), *_not_finite(state), *_damage(state)]
+    return [*tell_changes(state.changes), *_rolled_back(state), *_rejected(state), *_not_finite(state), *_damage(state)]
 
 
-def _refused(state: RunState) -> list[str]:
+def _rejected(state: RunState) -> list[str]:
     return [
         f"The checkpoint of step {record.checkpoint.step:,} did not pass the quality gate: {plain(record.reason)}."
-        for record in state.refused[-1:]
+        for record in state.rejected[-1:]
     ]
 
 
@@ -213,8 +213,8 @@ def _not_finite(state: RunState) -> list[str]:
 
 
 def _damage(state: RunState) -> list[str]:
-    number = len(state.set_aside)
-    return [f"{count_of(number, 'checkpoint')} set aside or passed over; see below."] if number else []
+    number = len(state.quarantined)
+    return [f"{count_of(number, 'checkpoint')} quarantined or passed over; see below."] if number else []
 
 
 def _so_far(cost: str) -> list[str]:
@@ -230,7 +230,7 @@ def _last_words(state: RunState) -> list[str]:
 
 
 def _way_on(state: RunState) -> str:
-    if state.is_refused:
+    if state.is_rejected:
         return (
             "To have the model as it is, change checkpoint.gate and start “holdfast run” again: nothing is trained "
             "again for it. To train on, give more train.steps."
@@ -303,7 +303,7 @@ def _tables(state: RunState, evaluation: Mapping[str, Any] | None, dataset: Data
         "segments": segments_table(state.segments),
         "checkpoints": checkpoints_table(state.kept),
         "rollbacks": rollbacks_table(state.rollbacks),
-        "set_aside": set_aside_table(state.set_aside),
+        "quarantined": quarantined_table(state.quarantined),
         "classes": classes_table(evaluation),
         "confusions": confusions_table(evaluation),
         "splits": splits_table({name: dataset.splits[name] for name in splits}),

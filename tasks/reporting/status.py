@@ -15,7 +15,7 @@ from storage.runs.segments import find_heartbeat
 from tasks.reporting.best import describe_best, describe_overfitting
 from tasks.reporting.changes import describe_change
 from tasks.reporting.goodput import sum_up_time
-from tasks.reporting.quarantined import describe_set_aside, describe_setback
+from tasks.reporting.quarantined import describe_quarantined, describe_setback
 from tasks.reporting.rollbacks import describe_rollbacks
 from tasks.supervision.standing_still import SILENCE_SECONDS, describe_stopped
 from tasks.text import duration, moment
@@ -43,9 +43,9 @@ def describe_status(store: Store, head: Generation) -> dict[str, Any]:
         "live": _find_live_figures(state, life),
         "promoted": _describe_checkpoint(store, state.promoted) if state.promoted else None,
         "kept": [_describe_checkpoint(store, record) for record in state.kept],
-        "set_aside": [
+        "quarantined": [
             {**record.model_dump(mode="json"), "description": words}
-            for record, words in zip(state.set_aside, describe_set_aside(state), strict=True)
+            for record, words in zip(state.quarantined, describe_quarantined(state), strict=True)
         ],
         "setback": describe_setback(state) if state.lease is None else None,
         "segments": [_describe_segment(record) for record in state.segments],
@@ -56,7 +56,7 @@ def describe_status(store: Store, head: Generation) -> dict[str, Any]:
         "changes": [
             {**record.model_dump(mode="json"), "description": describe_change(record)} for record in state.changes
         ],
-        "refused": [record.model_dump(mode="json") for record in state.refused],
+        "rejected": [record.model_dump(mode="json") for record in state.rejected],
         "steps_lost_total": state.steps_lost,
         "time": _describe_time(state),
         "dataset_digest": state.dataset_digest,
@@ -83,8 +83,8 @@ def describe_state(state: RunState) -> str:
         return "trained"
     if not state.segments:
         return "created"
-    if state.is_refused:
-        return "refused"
+    if state.is_rejected:
+        return "rejected"
     outcome = state.segments[-1].outcome
     # The last segment came to the end, but the run did not: more steps were asked for, or a checkpoint was damaged.
     return "stopped" if outcome == "completed" else outcome

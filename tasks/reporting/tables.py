@@ -8,7 +8,7 @@ from typing import Any
 
 from storage.datasets import CategoricalColumn, NumericColumn, SplitRecord
 from storage.runs.rollbacks.positions import standing
-from storage.runs.run_records import SetAsideRecord
+from storage.runs.run_records import QuarantineRecord
 from storage.runs.run_state import CheckpointRecord, RollbackRecord, SegmentRecord
 from tasks.console.tables import Cell, Kind, Table
 from tasks.text import NOTHING, duration, moment, outcome_words, plain, share, shortened, size
@@ -88,16 +88,16 @@ def rollbacks_table(rollbacks: Sequence[RollbackRecord]) -> Table:
     return Table(columns, rows)
 
 
-def set_aside_table(records: Sequence[SetAsideRecord]) -> Table:
+def quarantined_table(records: Sequence[QuarantineRecord]) -> Table:
     """Checkpoints that were taken out of use, and why."""
     columns: list[tuple[str, Kind]] = [("Step", "number"), ("Path in the store", "text"), ("Reason", "text")]
-    columns.append(("Set aside", "date"))
+    columns.append(("Quarantined", "date"))
     rows = [
         [
             Cell(f"{record.step:,}"),
             Cell(plain(record.path)),
             Cell(shortened(f"{VERDICTS[record.verdict]}: {record.reason}", MAX_CAUSE_CHARACTERS)),
-            Cell(moment(record.set_aside_at)),
+            Cell(moment(record.quarantined_at)),
         ]
         for record in records
     ]

@@ -30,7 +30,7 @@ MOST_COLUMNS = 6  # of the legend: more do not fit beside each other
 
 
 @dataclass(frozen=True)
-class Stretch:
+class Span:
     """So many seconds of one kind, a key of `COLOURS`, from a Unix time on."""
 
     kind: str
@@ -41,14 +41,14 @@ class Stretch:
 def draw_time_line(state: RunState) -> Chart | None:
     """Of all segments that ended; None before the first has."""
     share, kept = waiting_share(state.segments), count_kept(state)
-    stretches = [part for one, steps in zip(state.segments, kept, strict=True) for part in cut(one, steps, share)]
-    if not stretches:
+    spans = [part for one, steps in zip(state.segments, kept, strict=True) for part in cut(one, steps, share)]
+    if not spans:
         return None
-    began_at = min(state.created_at, stretches[0].began_at)
-    seconds = max(stretch.began_at + stretch.seconds for stretch in stretches) - began_at
+    began_at = min(state.created_at, spans[0].began_at)
+    seconds = max(span.began_at + span.seconds for span in spans) - began_at
     num_strips = min(MAX_STRIPS, max(1, math.ceil(seconds / DAY_SECONDS)))
     strip_seconds = seconds / num_strips or 1.0
-    draw = partial(_draw, stretches=stretches, began_at=began_at, strip_seconds=strip_seconds, num_strips=num_strips)
+    draw = partial(_draw, spans=spans, began_at=began_at, strip_seconds=strip_seconds, num_strips=num_strips)
     words = (
         f"Time line of {count_of(len(state.segments), 'segment')} in {duration(seconds)}, from {moment(began_at)} on."
     )
@@ -64,7 +64,7 @@ def count_kept(state: RunState) -> list[int]:
     return kept[::-1]
 
 
-def cut(segment: SegmentRecord, kept_steps: int, waiting_share: float) -> list[Stretch]:
+def cut(segment: SegmentRecord, kept_steps: int, waiting_share: float) -> list[Span]:
     """A segment into what it was at; a part that took no time is left out.
 
     `waiting_share` is that of the others, for one that did not record how long it waited for samples.
@@ -84,31 +84,31 @@ def cut(segment: SegmentRecord, kept_steps: int, waiting_share: float) -> list[S
         "save": phases.get("save", 0.0),
     }
     lengths["unknown"] = max(0.0, segment.seconds - sum(lengths.values()))
-    stretches, at = [], segment.started_at
+    spans, at = [], segment.started_at
     for kind, seconds in lengths.items():
         if seconds > 0:
-            stretches.append(Stretch(kind, at, seconds))
+            spans.append(Span(kind, at, seconds))
             at += seconds
-    return stretches
+    return spans
 
 
-def _draw(figure: Figure, stretches: Sequence[Stretch], began_at: float, strip_seconds: float, num_strips: int) -> None:
+def _draw(figure: Figure, spans: Sequence[Span], began_at: float, strip_seconds: float, num_strips: int) -> None:
     axes = figure.subplots()
     for kind, colour in COLOURS.items():
         for strip in range(num_strips):
             first = began_at + strip * strip_seconds
-            bars = [_clip(stretch, first, strip_seconds) for stretch in stretches if stretch.kind == kind]
+            bars = [_clip(span, first, strip_seconds) for span in spans if span.kind == kind]
             axes.broken_barh([bar for bar in bars if bar[1] > 0], (strip - 0.36, 0.72), facecolors=colour, linewidth=0)
     _label(axes, began_at, strip_seconds, num_strips)
-    kinds = {stretch.kind for stretch in stretches}
+    kinds = {span.kind for span in spans}
     shown = [Patch(color=colour, label=PART_NAMES[kind]) for kind, colour in COLOURS.items() if kind in kinds]
     num_columns = min(len(shown), MOST_COLUMNS)
     figure.legend(handles=shown, loc="outside upper left", ncols=num_columns, fontsize=9.5, handlelength=1.1)
 
 
-def _clip(stretch: Stretch, first: float, length: float) -> tuple[float, float]:
+def _clip(span: Span, first: float, length: float) -> tuple[float, float]:
     """The part of it within a strip: where it begins there, and how long it is; 0 or less if it is elsewhere."""
-    begin, end = max(stretch.began_at, first), min(stretch.began_at + stretch.seconds, first + length)
+    begin, end = max(span.began_at, first), min(span.began_at + span.seconds, first + length)
     return begin - first, end - begin
 
 

@@ -4,15 +4,15 @@ Invariant: only segments that begin after the look began are followed.
 """
 
 from tasks.cluster.reports import ReportFollower
-from tasks.run_paths import RunPlaces
+from tasks.run_paths import RunPaths
 from training.metrics.reporter import Report
 
 
 class RunFollower:
     """Reads the reports of the segments that a run begins from now on; only where they run, in scratch."""
 
-    def __init__(self, places: RunPlaces) -> None:
-        self._places = places
+    def __init__(self, run_paths: RunPaths) -> None:
+        self._run_paths = run_paths
         self._old_fences = set(self._fences())
         self._reports: ReportFollower | None = None
         self.fence: int | None = None
@@ -26,7 +26,7 @@ class RunFollower:
         newest = max(self._fences() - self._old_fences, default=None)
         if newest is not None and newest != self.fence:
             self.fence, self.first_step = newest, None
-            self._reports = ReportFollower(self._places.segment_scratch(newest) / "progress.jsonl")
+            self._reports = ReportFollower(self._run_paths.segment_scratch(newest) / "progress.jsonl")
         try:
             reports = self._reports.read() if self._reports is not None else []
         except FileNotFoundError:
@@ -36,4 +36,4 @@ class RunFollower:
         return reports
 
     def _fences(self) -> set[int]:
-        return {int(folder.name) for folder in self._places.scratch.glob("*") if folder.name.isdigit()}
+        return {int(folder.name) for folder in self._run_paths.scratch.glob("*") if folder.name.isdigit()}

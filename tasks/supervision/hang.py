@@ -8,15 +8,15 @@ import time
 from collections.abc import Sequence
 
 from storage.runs.segments import OutcomeRecord
-from tasks.cluster.relay import PULSES_SECONDS
-from tasks.supervision.hang_diagnosis import Finding, Whereabouts
+from tasks.cluster.relay import STATUSES_SECONDS
+from tasks.supervision.hang_diagnosis import Finding, HangDiagnosis
 from training.metrics.reporter import Report
-from training.rank_status import RankPulse
+from training.rank_status import RankStatus
 
 # Ranks that a machine or a network has left behind are waited for as long as for so many steps, and at least so long.
 LOST_STEPS = 20
 LEAST_LOST_SECONDS = 60.0
-SILENT_SECONDS = 3 * PULSES_SECONDS
+SILENT_SECONDS = 3 * STATUSES_SECONDS
 # Whoever did not look for so long stood still itself, and knows nothing of the ranks.
 UNWATCHED_SECONDS = 10.0
 
@@ -32,7 +32,7 @@ class HangWatch:
         self._hang_seconds = hang_seconds
         self._lost_seconds = lost_seconds
         self._longest_step: float | None = None
-        self._whereabouts = Whereabouts()
+        self._diagnosis = HangDiagnosis()
         self._began = self._heard = self._asked = time.monotonic()
         self._look_at = 0.0
 
@@ -45,21 +45,21 @@ class HangWatch:
     def cannot_hear(self) -> None:
         """Nobody can report: they wait in a queue, or the store does not tell."""
         self._heard = time.monotonic()
-        self._whereabouts.forget_silence()
+        self._diagnosis.forget_silence()
 
-    def wants_pulses(self) -> bool:
+    def wants_statuses(self) -> bool:
         """Whether it is time to see where each rank is: often, while nothing is reported."""
         now = time.monotonic()
         is_due = now >= self._look_at and now - self._heard >= self._patience / 4
         if is_due:
-            self._look_at = now + PULSES_SECONDS
+            self._look_at = now + STATUSES_SECONDS
         return is_due
 
-    def look(self, pulses: Sequence[RankPulse]) -> None:
+    def look(self, rank_statuses: Sequence[RankStatus]) -> None:
         """Take in where each rank is. Steps count also if the rank that reports them cannot be heard."""
-        if self._whereabouts.look(pulses):
+        if self._diagnosis.look(rank_statuses):
             self._heard = time.monotonic()
-        self.finding = self._whereabouts.explain(max(SILENT_SECONDS, self._patience / 2), self._patience)
+        self.finding = self._diagnosis.explain(max(SILENT_SECONDS, self._patience / 2), self._patience)
 
     def is_hung(self) -> bool:
         """Whether they made no step for too long; `cause` says what is to be said of ranks that are killed for it."""

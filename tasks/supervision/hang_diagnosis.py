@@ -9,18 +9,18 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from tasks.text import count_of, listed
-from training.rank_status import Place, RankPulse
+from training.rank_status import Phase, RankStatus
 
-AT_PLACE = {
-    Place.STARTING: "it has been starting",
-    Place.RESTORING: "it has been restoring the checkpoint",
-    Place.COMPUTING: "it has been computing",
-    Place.INPUT: "it has waited for samples",
-    Place.SHARED: "it has waited for samples that another process of its machine decodes",
-    Place.OTHERS: "it has waited for the other ranks",
-    Place.VALIDATING: "it has been validating",
-    Place.EVALUATING: "it has been evaluating",
-    Place.SAVING: "it has been saving",
+AT_PHASE = {
+    Phase.STARTING: "it has been starting",
+    Phase.RESTORING: "it has been restoring the checkpoint",
+    Phase.COMPUTING: "it has been computing",
+    Phase.INPUT: "it has waited for samples",
+    Phase.SHARED: "it has waited for samples that another process of its machine decodes",
+    Phase.OTHERS: "it has waited for the other ranks",
+    Phase.VALIDATING: "it has been validating",
+    Phase.EVALUATING: "it has been evaluating",
+    Phase.SAVING: "it has been saving",
 }
 
 
@@ -36,30 +36,30 @@ class Finding:
 class _Heard:
     """The newest word of a rank, and when it came."""
 
-    pulse: RankPulse
+    rank_status: RankStatus
     at: float
 
 
-class Whereabouts:
+class HangDiagnosis:
     """Of the ranks of one segment."""
 
     def __init__(self) -> None:
         self._heard: dict[int, _Heard] = {}
 
-    def look(self, pulses: Iterable[RankPulse]) -> bool:
+    def look(self, rank_statuses: Iterable[RankStatus]) -> bool:
         """Take in what ranks say of themselves; whether one of them has got on by a step since the last look."""
         now, got_on = time.monotonic(), False
-        for pulse in pulses:
-            before = self._heard.get(pulse.rank)
-            if before is None or pulse.beat != before.pulse.beat:
-                self._heard[pulse.rank] = _Heard(pulse, now)
-                got_on |= before is not None and pulse.step > before.pulse.step
+        for rank_status in rank_statuses:
+            before = self._heard.get(rank_status.rank)
+            if before is None or rank_status.beat != before.rank_status.beat:
+                self._heard[rank_status.rank] = _Heard(rank_status, now)
+                got_on |= before is not None and rank_status.step > before.rank_status.step
         return got_on
 
     def forget_silence(self) -> None:
         """Nobody could be heard for a while: all begin anew."""
         now = time.monotonic()
-        self._heard = {rank: _Heard(heard.pulse, now) for rank, heard in self._heard.items()}
+        self._heard = {rank: _Heard(heard.rank_status, now) for rank, heard in self._heard.items()}
 
     def explain(self, silent_seconds: float, stuck_seconds: float) -> Finding | None:
         """Why no step is made; None if too little is known.
@@ -68,28 +68,30 @@ class Whereabouts:
         """
         now = time.monotonic()
         silent = [heard for heard in self._heard.values() if now - heard.at >= silent_seconds]
-        living = [heard.pulse for heard in self._heard.values() if now - heard.at < silent_seconds]
-        stopped_hosts = {heard.pulse.host for heard in silent}
-        waiting = [pulse for pulse in living if _waits_for_others(pulse, stopped_hosts)]
-        busy = [pulse for pulse in living if pulse not in waiting]
+        living = [heard.rank_status for heard in self._heard.values() if now - heard.at < silent_seconds]
+        stopped_hosts = {heard.rank_status.host for heard in silent}
+        waiting = [rank_status for rank_status in living if _waits_for_others(rank_status, stopped_hosts)]
+        busy = [rank_status for rank_status in living if rank_status not in waiting]
         if silent and waiting:
             return Finding(_describe_silence(silent, waiting, living), is_for_good=not busy)
         if busy:
             return Finding(_describe_busy(busy, waiting), is_for_good=False)
-        if len(waiting) > 1 and all(pulse.seconds >= stuck_seconds for pulse in waiting):
+        if len(waiting) > 1 and all(rank_status.seconds >= stuck_seconds for rank_status in waiting):
             return Finding(_describe_broken(waiting), is_for_good=True)
         return None
 
 
-def _waits_for_others(pulse: RankPulse, stopped_hosts: Collection[str]) -> bool:
+def _waits_for_others(rank_status: RankStatus, stopped_hosts: Collection[str]) -> bool:
     """Or for samples, of a rank of its machine that is not heard of."""
-    return pulse.place is Place.OTHERS or (pulse.place is Place.SHARED and pulse.host in stopped_hosts)
+    return rank_status.place is Phase.OTHERS or (
+        rank_status.place is Phase.SHARED and rank_status.host in stopped_hosts
+    )
 
 
-def _describe_silence(silent: Sequence[_Heard], waiting: Sequence[RankPulse], living: Sequence[RankPulse]) -> str:
-    lost = [heard.pulse for heard in silent]
+def _describe_silence(silent: Sequence[_Heard], waiting: Sequence[RankStatus], living: Sequence[RankStatus]) -> str:
+    lost = [heard.rank_status for heard in silent]
     seconds = time.monotonic() - max(heard.at for heard in silent)
-    is_whole_machine = not {pulse.host for pulse in lost} & {pulse.host for pulse in living}
+    is_whole_machine = not {rank_status.host for rank_status in lost} & {rank_status.host for rank_status in living}
     why = (
         "the machine vanished or stands still, its network is cut, or it cannot reach the store"
         if is_whole_machine
@@ -102,18 +104,18 @@ def _describe_silence(silent: Sequence[_Heard], waiting: Sequence[RankPulse], li
     )
 
 
-def _describe_busy(busy: Sequence[RankPulse], waiting: Sequence[RankPulse]) -> str:
-    slowest = max(busy, key=lambda pulse: pulse.seconds)
-    doing = f"{AT_PLACE[slowest.place]} for {slowest.seconds:.0f} s at step {slowest.step:,}"
+def _describe_busy(busy: Sequence[RankStatus], waiting: Sequence[RankStatus]) -> str:
+    slowest = max(busy, key=lambda rank_status: rank_status.seconds)
+    doing = f"{AT_PHASE[slowest.place]} for {slowest.seconds:.0f} s at step {slowest.step:,}"
     if not waiting:
         return f"{_name([slowest])}: {doing}."
     others = f"{count_of(len(waiting), 'other rank')} {'waits' if len(waiting) == 1 else 'wait'}"
     return f"{_name(busy)} did not come to where {others}{_name_collectives(waiting)}: {doing}."
 
 
-def _describe_broken(waiting: Sequence[RankPulse]) -> str:
-    hosts = sorted({pulse.host for pulse in waiting})
-    seconds = min(pulse.seconds for pulse in waiting)
+def _describe_broken(waiting: Sequence[RankStatus]) -> str:
+    hosts = sorted({rank_status.host for rank_status in waiting})
+    seconds = min(rank_status.seconds for rank_status in waiting)
     where = f" The network between {listed(hosts)} is broken." if len(hosts) > 1 else ""
     return (
         f"All ranks run, and have waited for each other for {seconds:.0f} s at step {waiting[0].step:,}"
@@ -121,13 +123,18 @@ def _describe_broken(waiting: Sequence[RankPulse]) -> str:
     )
 
 
-def _name_collectives(waiting: Sequence[RankPulse]) -> str:
-    awaited: list[str] = sorted({pulse.collective for pulse in waiting if pulse.collective is not None})
-    if any(pulse.place is Place.SHARED for pulse in waiting):
+def _name_collectives(waiting: Sequence[RankStatus]) -> str:
+    awaited: list[str] = sorted(
+        {rank_status.collective for rank_status in waiting if rank_status.collective is not None}
+    )
+    if any(rank_status.place is Phase.SHARED for rank_status in waiting):
         awaited.append("samples that another process of its machine decodes")
     return f" for {listed(awaited)}" if awaited else ""
 
 
-def _name(pulses: Sequence[RankPulse]) -> str:
-    words = listed(f"rank {pulse.rank} on {pulse.host}" for pulse in sorted(pulses, key=lambda one: one.rank))
+def _name(rank_statuses: Sequence[RankStatus]) -> str:
+    words = listed(
+        f"rank {rank_status.rank} on {rank_status.host}"
+        for rank_status in sorted(rank_statuses, key=lambda one: one.rank)
+    )
     return words[0].upper() + words[1:]

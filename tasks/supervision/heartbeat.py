@@ -9,21 +9,21 @@ import time
 from storage.errors import StoreError
 from storage.runs.segments import Heartbeat as Beat
 from storage.runs.segments import write_heartbeat
-from tasks.background import Companion
+from tasks.background import BackgroundThread
 from tasks.console.announce import warn
-from tasks.run_paths import RunPlaces
+from tasks.run_paths import RunPaths
 from training.metrics.reporter import Report
 
 HEARTBEAT_SECONDS = 5.0
 
 
-class Heartbeat(Companion):
+class Heartbeat(BackgroundThread):
     """A context manager. `hear` takes what the ranks report."""
 
-    def __init__(self, places: RunPlaces, fence: int, first_step: int) -> None:
+    def __init__(self, run_paths: RunPaths, fence: int, first_step: int) -> None:
         super().__init__("heartbeat")
         self._seen = Beat(beat=0, step=first_step, written_at=time.time())
-        self._places = places
+        self._run_paths = run_paths
         self._fence = fence
         self._beat = 0
 
@@ -45,8 +45,8 @@ class Heartbeat(Companion):
             self._beat += 1
             try:
                 write_heartbeat(
-                    self._places.store,
-                    self._places.manifest.run,
+                    self._run_paths.store,
+                    self._run_paths.manifest.run,
                     self._fence,
                     self._seen.model_copy(update={"beat": self._beat, "written_at": time.time()}),
                 )

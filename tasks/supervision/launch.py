@@ -18,39 +18,39 @@ from tasks.cluster.launchers import find_kept_job, make_job, name_job, require_a
 from tasks.cluster.orders import JobOrder
 from tasks.config.changes import as_begun
 from tasks.configuration.run import RunConfig
-from tasks.run_paths import RunPlaces, open_places
+from tasks.run_paths import RunPaths, open_run_paths
 from training.spec import ResumePoint, SegmentSpec, StartPoint
 
 Work = Literal["train", "evaluate"]
 
 
-def hold_lease(config: RunConfig, places: RunPlaces, work: Work) -> Generation:
+def hold_lease(config: RunConfig, run_paths: RunPaths, work: Work) -> Generation:
     """Take the run's lease for this process. Raises `RunBusyError` if somebody else was quicker.
 
     One that this process has already was granted to an earlier call whose answer was lost: before ranks are launched,
     `recover` has settled whatever else there was.
     """
-    head = places.manifest.load_head()
+    head = run_paths.manifest.load_head()
     if head.state.lease is not None and head.state.lease.holder == this_process():
         return head
     last = head.state.segments[-1:] if work == "train" else []
-    kept = find_kept_job(config.cluster, config.train, places.store, config.run, last[0].fence) if last else None
+    kept = find_kept_job(config.cluster, config.train, run_paths.store, config.run, last[0].fence) if last else None
     change = take_lease(
         this_process(),
         config.num_ranks,
         work,
-        lambda fence: _new_folder(places, work, fence),
-        lambda fence: kept or name_job(config.cluster, places.store, config.run, fence),
+        lambda fence: _new_folder(run_paths, work, fence),
+        lambda fence: kept or name_job(config.cluster, run_paths.store, config.run, fence),
     )
-    return places.manifest.commit("segment began" if work == "train" else "evaluation began", change)
+    return run_paths.manifest.commit("segment began" if work == "train" else "evaluation began", change)
 
 
-def find_folder(places: RunPlaces, lease: Lease) -> Path:
+def find_folder(run_paths: RunPaths, lease: Lease) -> Path:
     """The folder of a lease's ranks on their machine."""
-    return Path(lease.scratch) if lease.scratch is not None else places.segment_scratch(lease.fence)
+    return Path(lease.scratch) if lease.scratch is not None else run_paths.segment_scratch(lease.fence)
 
 
-def make_specification(config: RunConfig, places: RunPlaces, state: RunState) -> SegmentSpec:
+def make_specification(config: RunConfig, run_paths: RunPaths, state: RunState) -> SegmentSpec:
     """What the ranks of the lease are told: the configuration, and the promoted checkpoint to start from."""
     lease = state.lease
     assert lease is not None
@@ -60,9 +60,9 @@ def make_specification(config: RunConfig, places: RunPlaces, state: RunState) ->
     return SegmentSpec(
         work=lease.work,
         run=config.run,
-        store=places.store.address,
-        cache=str(places.cache) if places.cache else None,
-        scratch=str(find_folder(places, lease)),
+        store=run_paths.store.address,
+        cache=str(run_paths.cache) if run_paths.cache else None,
+        scratch=str(find_folder(run_paths, lease)),
         fence=lease.fence,
         dataset_digest=state.dataset_digest,
         dataset_sha256=state.dataset_sha256,
@@ -84,10 +84,12 @@ def _resume_point(record: CheckpointRecord | None) -> ResumePoint | None:
     return None if record is None else ResumePoint(path=record.path, digest=record.digest, step=record.step)
 
 
-def launch_job(config: RunConfig, places: RunPlaces, state: RunState) -> Job:
+def launch_job(config: RunConfig, run_paths: RunPaths, state: RunState) -> Job:
     """The ranks of the lease, to be launched as a context manager, or found if they run already."""
     assert state.lease is not None
-    return make_job(state.lease.job, _order(config, places, make_specification(config, places, state)), places.store)
+    return make_job(
+        state.lease.job, _order(config, run_paths, make_specification(config, run_paths, state)), run_paths.store
+    )
 
 
 def require_launchable(config: RunConfig) -> None:
@@ -97,7 +99,7 @@ def require_launchable(config: RunConfig) -> None:
     """
     if config.cluster.kind == "local":
         return
-    head = open_places(config).manifest.find_head()
+    head = open_run_paths(config).manifest.find_head()
     is_over = head is not None and head.state.is_complete and _steps_of(config, head.state) == head.state.steps_total
     if not is_over:
         require_acceptable_job(config.cluster, config.train, config.segment.grace_seconds)
@@ -107,8 +109,8 @@ def _steps_of(config: RunConfig, state: RunState) -> int:
     return as_begun(config, state).train.num_steps
 
 
-def _order(config: RunConfig, places: RunPlaces, spec: SegmentSpec) -> JobOrder:
-    private_folder = None if places.private_folder is None else str(places.private_folder)
+def _order(config: RunConfig, run_paths: RunPaths, spec: SegmentSpec) -> JobOrder:
+    private_folder = None if run_paths.private_folder is None else str(run_paths.private_folder)
     return JobOrder(
         segment=spec,
         cluster=config.cluster,
@@ -119,6 +121,6 @@ def _order(config: RunConfig, places: RunPlaces, spec: SegmentSpec) -> JobOrder:
     )
 
 
-def _new_folder(places: RunPlaces, work: Work, fence: int) -> Path:
+def _new_folder(run_paths: RunPaths, work: Work, fence: int) -> Path:
     # Who follows a run's segments takes folders with a number for a name for theirs.
-    return places.segment_scratch(fence) if work == "train" else places.scratch / f"evaluation-{fence:08d}"
+    return run_paths.segment_scratch(fence) if work == "train" else run_paths.scratch / f"evaluation-{fence:08d}"

@@ -7,21 +7,21 @@ log its punctuality. When the block is left the newest part of the log is in the
 from storage.errors import StoreError
 from storage.logs import LOG_NAME, write_log
 from storage.runs.run_state import Lease
-from tasks.background import Companion
+from tasks.background import BackgroundThread
 from tasks.console.announce import warn
-from tasks.run_paths import RunPlaces
+from tasks.run_paths import RunPaths
 from tasks.supervision.launch import find_folder
 
 LOG_SECONDS = 5.0
 
 
-class LiveLog(Companion):
+class LiveLog(BackgroundThread):
     """A context manager around the ranks of a lease. Where they print elsewhere, it finds no file and does nothing."""
 
-    def __init__(self, places: RunPlaces, lease: Lease) -> None:
+    def __init__(self, run_paths: RunPaths, lease: Lease) -> None:
         super().__init__("live-log")
-        self._places, self._fence = places, lease.fence
-        self._file = find_folder(places, lease) / LOG_NAME
+        self._run_paths, self._fence = run_paths, lease.fence
+        self._file = find_folder(run_paths, lease) / LOG_NAME
         self._num_bytes = 0
 
     def _accompany(self) -> None:
@@ -36,4 +36,4 @@ class LiveLog(Companion):
     def _pass_on(self) -> None:
         size = self._file.stat().st_size if self._file.exists() else 0
         if size != self._num_bytes:
-            self._num_bytes = write_log(self._places.store, self._places.manifest.run, self._fence, self._file)
+            self._num_bytes = write_log(self._run_paths.store, self._run_paths.manifest.run, self._fence, self._file)

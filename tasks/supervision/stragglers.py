@@ -9,23 +9,23 @@ from dataclasses import dataclass
 from statistics import median_low
 
 from tasks.text import listed
-from training.rank_status import Place, RankPulse
+from training.rank_status import Phase, RankStatus
 
 WINDOW_SECONDS = 60.0
 LEAST_STEPS = 10
-SLOWER = 1.5  # than the rank in the middle, for a leaf
+SLOWER = 1.5  # than the rank in the middle, for a microbatch
 WORSE = 3.0  # than the least that the ranks' messages took before
 WORTH_A_WORD = 0.2  # of the others' time
 
 
 @dataclass(frozen=True)
 class _Window:
-    """What one rank did between two looks: in total, and of it for each leaf or step."""
+    """What one rank did between two looks: in total, and of it for each microbatch or step."""
 
-    pulse: RankPulse
+    rank_status: RankStatus
     seconds: float
     num_steps: int
-    seconds_for_leaf: float
+    seconds_for_microbatch: float
     seconds_waited: float
 
     @property
@@ -37,11 +37,11 @@ class _Window:
         return self.seconds_waited / self.num_steps
 
 
-class Pace:
+class Stragglers:
     """Of the ranks of one segment."""
 
     def __init__(self) -> None:
-        self._before: dict[int, RankPulse] = {}
+        self._before: dict[int, RankStatus] = {}
         self._look_at = 0.0
         self._least_transfer: float | None = None
         self._said: set[int | None] = set()  # ranks, and None for the network
@@ -50,11 +50,15 @@ class Pace:
         """Whether it is time for another look."""
         return time.monotonic() >= self._look_at
 
-    def look(self, pulses: Sequence[RankPulse]) -> list[str]:
+    def look(self, rank_statuses: Sequence[RankStatus]) -> list[str]:
         """What is to be said of how the ranks got on since the last look."""
         self._look_at = time.monotonic() + WINDOW_SECONDS
-        before, self._before = self._before, {pulse.rank: pulse for pulse in pulses}
-        windows = [_window(before[pulse.rank], pulse) for pulse in pulses if pulse.rank in before]
+        before, self._before = self._before, {rank_status.rank: rank_status for rank_status in rank_statuses}
+        windows = [
+            _window(before[rank_status.rank], rank_status)
+            for rank_status in rank_statuses
+            if rank_status.rank in before
+        ]
         if len(windows) < 2 or min(window.num_steps for window in windows) < LEAST_STEPS:
             return []
         remarks = [self._find_straggler(windows), self._find_slow_network(windows)]
@@ -63,15 +67,16 @@ class Pace:
     def _find_straggler(self, windows: Sequence[_Window]) -> str | None:
         """The rank that waits least for the others, if it is much slower than the one in the middle."""
         slowest = min(windows, key=lambda window: window.seconds_waited)
-        typical = median_low(window.seconds_for_leaf for window in windows)
+        typical = median_low(window.seconds_for_microbatch for window in windows)
         wait = median_low(window.share_waited for window in windows if window is not slowest)
-        is_slow = slowest.seconds_for_leaf > SLOWER * typical and wait > WORTH_A_WORD
-        if not is_slow or slowest.pulse.rank in self._said:
+        is_slow = slowest.seconds_for_microbatch > SLOWER * typical and wait > WORTH_A_WORD
+        if not is_slow or slowest.rank_status.rank in self._said:
             return None
-        self._said.add(slowest.pulse.rank)
+        self._said.add(slowest.rank_status.rank)
         return (
-            f"Rank {slowest.pulse.rank} on {slowest.pulse.host} is slower than the others: it computes a leaf in "
-            f"{slowest.seconds_for_leaf:.3g} s, the rank in the middle in {typical:.3g} s. The others wait for "
+            f"Rank {slowest.rank_status.rank} on {slowest.rank_status.host} is slower than the others: it computes a "
+            f"microbatch in "
+            f"{slowest.seconds_for_microbatch:.3g} s, the rank in the middle in {typical:.3g} s. The others wait for "
             f"{wait:.0%} of their time. Look at what else runs there, and at the clock and temperature of its GPU."
         )
 
@@ -84,7 +89,7 @@ class Pace:
         if transfer <= WORSE * least or last.share_waited <= WORTH_A_WORD or None in self._said:
             return None
         self._said.add(None)
-        hosts = sorted({window.pulse.host for window in windows})
+        hosts = sorted({window.rank_status.host for window in windows})
         between = f" between {listed(hosts)}" if len(hosts) > 1 else ""
         return (
             f"What the ranks send each other takes {transfer:.3g} s of each step, {last.share_waited:.0%} of the time; "
@@ -92,14 +97,14 @@ class Pace:
         )
 
 
-def _window(before: RankPulse, now: RankPulse) -> _Window:
-    spent: Mapping[Place, float] = {
+def _window(before: RankStatus, now: RankStatus) -> _Window:
+    spent: Mapping[Phase, float] = {
         place: seconds - before.spent.get(place, 0.0) for place, seconds in now.spent.items()
     }
     return _Window(
-        pulse=now,
+        rank_status=now,
         seconds=max(sum(spent.values()), 1e-9),
         num_steps=now.step - before.step,
-        seconds_for_leaf=spent.get(Place.COMPUTING, 0.0) / max(1, now.leaves - before.leaves),
-        seconds_waited=spent.get(Place.OTHERS, 0.0),
+        seconds_for_microbatch=spent.get(Phase.COMPUTING, 0.0) / max(1, now.microbatches - before.microbatches),
+        seconds_waited=spent.get(Phase.OTHERS, 0.0),
     )

@@ -14,13 +14,13 @@ from tasks.cluster.processes import POLL_SECONDS
 from tasks.console.announce import announce, warn
 from tasks.preemption.signals import StopRequest
 from tasks.supervision.hang import HangWatch
-from tasks.supervision.stragglers import Pace
+from tasks.supervision.stragglers import Stragglers
 from training.metrics.reporter import Report
 
 
 def supervise(job: Job, watch: HangWatch, request: StopRequest, on_report: Callable[[Report], None]) -> bool:
     """Follow launched ranks until the last one has ended; whether they hung and were killed."""
-    told, pace = None, Pace()
+    told, stragglers = None, Stragglers()
     with _passing_on(request, job):
         while job.is_running(POLL_SECONDS):
             new = _hear(job, watch)
@@ -35,7 +35,7 @@ def supervise(job: Job, watch: HangWatch, request: StopRequest, on_report: Calla
             for report in new:
                 watch.heard(report)
                 on_report(report)
-            _tell_of_pace(job, pace)
+            _tell_of_stragglers(job, stragglers)
             _grow(job)
     for report in _hear(job, watch):  # the last ones, which they wrote while they left
         on_report(report)
@@ -52,19 +52,19 @@ def _hear(job: Job, watch: HangWatch) -> list[Report]:
 
 
 def _do_hang(job: Job, watch: HangWatch) -> bool:
-    if watch.wants_pulses():
+    if watch.wants_statuses():
         try:
-            watch.look(job.read_pulses())
+            watch.look(job.read_rank_statuses())
         except StoreUnavailableError:
             watch.cannot_hear()
     return watch.is_hung()
 
 
-def _tell_of_pace(job: Job, pace: Pace) -> None:
-    if not pace.is_due():
+def _tell_of_stragglers(job: Job, stragglers: Stragglers) -> None:
+    if not stragglers.is_due():
         return
     with suppress(StoreUnavailableError):
-        for remark in pace.look(job.read_pulses()):
+        for remark in stragglers.look(job.read_rank_statuses()):
             warn(remark)
 
 

@@ -150,13 +150,13 @@ class MlflowServer:
         deadline = time.monotonic() + 2 * self._seconds
         try:
             with self._client.stream(method, path, **what) as response:
-                pieces = []
-                for piece in response.iter_raw():
-                    pieces.append(piece)
+                chunks = []
+                for chunk in response.iter_raw():
+                    chunks.append(chunk)
                     if time.monotonic() > deadline:
                         raise TrackerError(f"The MLflow server {self.address} takes too long to answer {path}.")
                 whole = httpx.Response(
-                    response.status_code, headers=response.headers, content=b"".join(pieces), request=response.request
+                    response.status_code, headers=response.headers, content=b"".join(chunks), request=response.request
                 )
         except (httpx.HTTPError, OSError, ValueError) as error:
             # What is wrong with a header is told with the header, which has the password.

@@ -17,7 +17,7 @@ from storage.errors import HoldfastError
 from storage.objects.store import Store
 from storage.runs.manifest import Manifest
 from storage.runs.run_state import CheckpointRecord
-from tasks.background import Companion
+from tasks.background import BackgroundThread
 from tasks.configuration.tracking import TrackingConfig
 from tasks.tracking.csv_file import write_csv
 from tasks.tracking.description import identity_of, parameters_of, status_of, tags_of
@@ -39,7 +39,7 @@ FILES_SECONDS = 60.0
 END_SECONDS = 10.0
 
 
-class Recorder(Companion):
+class Recorder(BackgroundThread):
     """Keeps a mark for each promotion, and the files. An `Audience` of the segment; its methods return at once."""
 
     def __init__(

@@ -4,25 +4,25 @@ from functools import partial
 
 from storage.checkpoints.checkpoints import verify_checkpoint
 from storage.errors import CheckpointUnusableError, NoCheckpointError
-from storage.runs.rollbacks.quarantine import has_lost_all, set_aside
+from storage.runs.rollbacks.quarantine import has_lost_all, quarantine
 from storage.runs.run_state import RunState
 from tasks.prefect_bridge.alerts import FALLBACK, PASSED_OVER, alert
-from tasks.run_paths import RunPlaces
-from tasks.verification.verdicts import Judge
+from tasks.run_paths import RunPaths
+from tasks.verification.verdicts import VerdictMaker
 
 
-def put_aside(
-    places: RunPlaces, step: int, path: str, unusable: CheckpointUnusableError, fence: int | None
+def take_out_of_use(
+    run_paths: RunPaths, step: int, path: str, unusable: CheckpointUnusableError, fence: int | None
 ) -> RunState:
     """Take a checkpoint out of use after a verdict, with its reason, and say where the run goes on instead."""
     verdict, reason = unusable.verdict, str(unusable)
-    did = "set aside" if verdict == "damaged" else "passed over"
-    state = places.manifest.commit(f"{did} step {step}", set_aside(step, path, reason, fence, verdict)).state
-    what = "is damaged and set aside" if verdict == "damaged" else "cannot be read and is passed over; its files stay"
+    did = "quarantined" if verdict == "damaged" else "passed over"
+    state = run_paths.manifest.commit(f"{did} step {step}", quarantine(step, path, reason, fence, verdict)).state
+    what = "is damaged and quarantined" if verdict == "damaged" else "cannot be read and is passed over; its files stay"
     message = f"Checkpoint of step {step:,} {what}: {reason.removesuffix('.')}. {_describe_resume_point(state)}"
     fields = {"step": step, "resume_step": state.promoted.step if state.promoted else 0}
     name = FALLBACK if verdict == "damaged" else PASSED_OVER
-    alert(name, f"{places.store.address}/{path}", message, run=places.manifest.run, **fields)
+    alert(name, f"{run_paths.store.address}/{path}", message, run=run_paths.manifest.run, **fields)
     return state
 
 
@@ -36,15 +36,15 @@ def _describe_resume_point(state: RunState) -> str:
     )
 
 
-def fall_back_to_valid(places: RunPlaces, judge: Judge) -> RunState:
+def fall_back_to_valid(run_paths: RunPaths, judge: VerdictMaker) -> RunState:
     """Hash the resume point; while it is damaged or cannot be read, take the next older one. See `verdicts.py`."""
-    state = places.manifest.load_head().state
+    state = run_paths.manifest.load_head().state
     while state.promoted is not None:
         point = state.promoted
         try:
-            judge.judge(places, point.path, partial(verify_checkpoint, places.store, point.path, point.digest))
+            judge.judge(run_paths, point.path, partial(verify_checkpoint, run_paths.store, point.path, point.digest))
         except CheckpointUnusableError as unusable:
-            state = put_aside(places, point.step, point.path, unusable, fence=None)
+            state = take_out_of_use(run_paths, point.step, point.path, unusable, fence=None)
         else:
             break
     return state
@@ -54,7 +54,7 @@ def require_checkpoint(state: RunState) -> None:
     """Raise `NoCheckpointError` where a run that had checkpoints would begin at step 0 for want of one."""
     if not has_lost_all(state):
         return
-    reasons = " ".join(f"Step {record.step:,}: {record.reason}" for record in state.set_aside if record.digest)
+    reasons = " ".join(f"Step {record.step:,}: {record.reason}" for record in state.quarantined if record.digest)
     raise NoCheckpointError(
         f"Run {state.run!r} had checkpoints, and none of them can be used now. It does not begin anew at step 0 by "
         f"itself. {reasons} All files are kept, and each start looks at them again: bring the disk, the mount or the "

@@ -4,7 +4,7 @@ That is the checkpoints that are kept, ledger and history that they vouch for, t
 the data sets. Invariant: what
 training deletes meanwhile is no rot: a checkpoint is called damaged only if the manifest, read again afterwards, still
 keeps it.
-A damaged checkpoint of a run that nobody trains is set aside, so that the next resume loses no time over it; all else
+A damaged checkpoint of a run that nobody trains is quarantined, so that the next resume loses no time over it; all else
 is told and left as it is, also one that cannot be read: the next start of the run looks at it for longer than a scrub.
 """
 
@@ -32,7 +32,7 @@ from storage.errors import (
 from storage.objects.addresses import run_address
 from storage.objects.store import Store
 from storage.runs.manifest import Manifest, find_runs
-from storage.runs.rollbacks.quarantine import set_aside
+from storage.runs.rollbacks.quarantine import quarantine
 from storage.runs.run_state import CheckpointRecord, RunState
 from tasks.console.announce import warn
 from tasks.prefect_bridge.alerts import ROT, alert
@@ -42,8 +42,8 @@ from tasks.reporting.quarantined import describe_setback
 ADVICE = {
     "manifest": "`holdfast recover` with the run's address goes on from the entry before it, if you agree.",
     "checkpoint": "A process holds the run's lease, one that trains it or one that was killed (`holdfast status` says "
-    "which), so nothing was set aside: the next start of the run goes by the newest valid checkpoint.",
-    "unreadable": "Nothing was set aside: the next start of the run looks at it again, and waits for it, before it "
+    "which), so nothing was quarantined: the next start of the run goes by the newest valid checkpoint.",
+    "unreadable": "Nothing was quarantined: the next start of the run looks at it again, and waits for it, before it "
     "goes by an older one.",
     "ledger": "The model is not touched by this, but an audit cannot prove these steps any more.",
     "start": "A run needs its first weights only while it has no valid checkpoint. Restore them from a backup of the "
@@ -57,7 +57,7 @@ MISREAD = (
     "Objects that were read wrong the first time and right the second time: {count}. So the store is not damaged: "
     "check the memory and the network of this machine."
 )
-SET_ASIDE = "It was set aside."
+QUARANTINED = "It was quarantined."
 
 
 @dataclass(frozen=True)
@@ -69,8 +69,8 @@ class Rot:
     resource: str
     broken: list[str]
     step: int | None = None
-    is_set_aside: bool = False
-    setback: str | None = None  # what it means for the run that a checkpoint was set aside
+    is_quarantined: bool = False
+    setback: str | None = None  # what it means for the run that a checkpoint was quarantined
     is_unreadable: bool = False  # missing, or not to be read just now
     is_replaced: bool = False  # a data set that is sound, and not the one that the run was begun with
 
@@ -80,7 +80,7 @@ class Rot:
             return self.broken[0]
         what = f"The {self.kind} {self.resource}" + (f" of step {self.step:,}" if self.step is not None else "")
         kind = "unreadable" if self.kind == "checkpoint" and self.is_unreadable else self.kind
-        advice = " ".join(filter(None, [SET_ASIDE, self.setback])) if self.is_set_aside else ADVICE[kind]
+        advice = " ".join(filter(None, [QUARANTINED, self.setback])) if self.is_quarantined else ADVICE[kind]
         found = "cannot be read" if self.is_unreadable else "is damaged"
         return f"{what} {found}. {' '.join(self.broken)} {advice}"
 
@@ -131,7 +131,7 @@ class Scrub:
         else:
             words, is_unreadable = [promise.message for promise in broken], all(p.is_unreadable for p in broken)
             is_left = is_unreadable or state.lease is not None
-            after = None if is_left else _set_aside(manifest, record, " ".join(words))
+            after = None if is_left else _quarantine(manifest, record, " ".join(words))
             setback = describe_setback(after) if after is not None else None
             address = f"{self.store.address}/{record.path}"
             rot = Rot("checkpoint", manifest.run, address, words, record.step, after is not None, setback)
@@ -194,7 +194,9 @@ class Scrub:
 
     def _tell(self, rot: Rot) -> None:
         self.rot.append(rot)
-        alert(ROT, rot.resource, rot.message, run=rot.run, kind=rot.kind, step=rot.step, is_set_aside=rot.is_set_aside)
+        alert(
+            ROT, rot.resource, rot.message, run=rot.run, kind=rot.kind, step=rot.step, is_quarantined=rot.is_quarantined
+        )
 
 
 def scrub_store(
@@ -252,11 +254,11 @@ def reread_seconds(state: RunState) -> float:
     return float(retry.get("reread_seconds", REREAD_SECONDS)) if isinstance(retry, dict) else REREAD_SECONDS
 
 
-def _set_aside(manifest: Manifest, record: CheckpointRecord, reason: str) -> RunState | None:
+def _quarantine(manifest: Manifest, record: CheckpointRecord, reason: str) -> RunState | None:
     """Take a damaged checkpoint out of use; None if somebody took the run up meanwhile, who looks by himself."""
-    change = set_aside(record.step, record.path, reason, fence=None)
+    change = quarantine(record.step, record.path, reason, fence=None)
     try:
-        return manifest.commit(f"set aside step {record.step}", change).state
+        return manifest.commit(f"quarantined step {record.step}", change).state
     except ConflictError:
         return None
 

@@ -24,8 +24,8 @@ from storage.errors import (
 )
 from tasks.configuration.run import RetryConfig
 from tasks.console.announce import warn
-from tasks.retrying import Patience
-from tasks.run_paths import RunPlaces
+from tasks.retrying import Retry
+from tasks.run_paths import RunPaths
 
 _Result = TypeVar("_Result")
 
@@ -38,30 +38,30 @@ class _AwayError(Exception):
         self.error = error
 
 
-class Judge:
+class VerdictMaker:
     """Looks at checkpoints for as long as a verdict takes, unless `is_asked_to_stop` says there is no time."""
 
     def __init__(self, retry: RetryConfig, is_asked_to_stop: Callable[[], bool] = lambda: False) -> None:
-        self._patience = Patience(retry, is_asked_to_stop)
+        self._retry = Retry(retry, is_asked_to_stop)
         self._reread_seconds = retry.reread_seconds
         self._store_seconds = retry.store_seconds
         self._differed_at: dict[str, float] = {}
         self._unread_since: dict[str, float] = {}  # while another one could be read
 
-    def judge(self, places: RunPlaces, path: str, read: Callable[[], _Result]) -> _Result:
+    def judge(self, run_paths: RunPaths, path: str, read: Callable[[], _Result]) -> _Result:
         """What `read` makes of the checkpoint in the folder `path`; it looks at every byte as the device has it.
 
         Raises `CheckpointUnusableError` with the verdict, `StoreUnavailableError` where there is none.
         """
         while True:
             try:
-                return self._patience.attempt(f"Reading {path}", partial(self._look_at_it_alone, path, read))
+                return self._retry.call(f"Reading {path}", partial(self._look_at_it_alone, path, read))
             except _AwayError as away:
                 raise away.error from away
             except CorruptObjectError as error:
                 self._wait_for_second_look(path, error)
             except ObjectUnreadableError as error:
-                if not error.was_waited_for or not _can_read_another(places, path):
+                if not error.was_waited_for or not _can_read_another(run_paths, path):
                     raise
                 raise CheckpointUnusableError(str(error), "unreadable") from error
 
@@ -111,7 +111,7 @@ class Judge:
         left = self._differed_at[path] + self._reread_seconds - time.monotonic()
         if left > 0:
             warn(f"{error} It is read again in {left:.0f} s, before anything is done about it.")
-        self._patience.pause(left)
+        self._retry.pause(left)
         if not self.is_due(path):
             raise StoreUnavailableError(
                 f"{error} It was to be read a second time, but somebody asked to stop before. Nothing was changed; the "
@@ -119,18 +119,18 @@ class Judge:
             ) from error
 
 
-def _can_read_another(places: RunPlaces, path: str) -> bool:
+def _can_read_another(run_paths: RunPaths, path: str) -> bool:
     """Whether the store can be read: another checkpoint of the run, or where it has none the head of its manifest."""
     try:
-        others = [record for record in places.manifest.load_head().state.kept if record.path != path]
-        return not others or any(_is_readable(places, record.path) for record in others)
+        others = [record for record in run_paths.manifest.load_head().state.kept if record.path != path]
+        return not others or any(_is_readable(run_paths, record.path) for record in others)
     except (HoldfastError, OSError):
         return False
 
 
-def _is_readable(places: RunPlaces, path: str) -> bool:
+def _is_readable(run_paths: RunPaths, path: str) -> bool:
     try:
-        load_checkpoint(places.store, path)
+        load_checkpoint(run_paths.store, path)
     except CorruptObjectError:
         return True  # what it is does not matter here
     except (HoldfastError, OSError):

@@ -21,7 +21,7 @@ from storage.objects.local_store import LocalStore
 from tasks.cluster.processes import POLL_SECONDS
 from tasks.cluster.reports import ReportFollower
 from tests.benchmarks.checkpoints.figures import PREEMPTION, all_ratios, make_table
-from tests.benchmarks.checkpoints.rank import BATCH_SIZE, LEAVES, work
+from tests.benchmarks.checkpoints.rank import BATCH_SIZE, MICROBATCHES, work
 from tests.helpers.datasets import publish_small_dataset
 from tests.helpers.processes import RankProcesses
 from tests.helpers.training import launch
@@ -55,7 +55,7 @@ def _measure(folder: Path, model: ModelConfig, rounds: int) -> dict[str, Any]:
         work="train", run="bench", store=store.address, scratch=str(folder / "scratch"), fence=1, resume=None,
         dataset_digest=dataset.digest, dataset_sha256=dataset_sha256(store, dataset.digest), model=model,
         validation=ValidationConfig(), checkpoint=CheckpointConfig(),
-        train=TrainConfig(batch_size=BATCH_SIZE, leaves=LEAVES, ranks=1, steps=100_000),
+        train=TrainConfig(batch_size=BATCH_SIZE, microbatches=MICROBATCHES, ranks=1, steps=100_000),
     )  # fmt: skip
     spec.scratch_folder.mkdir()
     ranks = RankProcesses(spec, functools.partial(work, rounds=rounds))

@@ -25,7 +25,7 @@ from tasks.data.pipeline import prepare_dataset
 from tests.benchmarks.timing import wait_for
 from tests.helpers.processes import RankProcesses
 from training.batches.blocks import Blocks
-from training.batches.microbatches import leaf_cut
+from training.batches.microbatches import microbatch_cut
 from training.batches.source import BatchSource
 from training.building import make_model, make_objective
 from training.configuration import CheckpointConfig, ModelConfig, TrainConfig, ValidationConfig
@@ -47,9 +47,9 @@ SMALL = ModelConfig(width=128, layers=2, heads=4, feedforward=512)
 LARGE = ModelConfig(width=192, layers=4, heads=4, feedforward=768)
 # With the number of ranks: they accumulate four, two and one leaves.
 CASES = ((SMALL, 1), (SMALL, 2), (SMALL, 4), (LARGE, 1), (LARGE, 2))
-BATCH_SIZE, LEAVES = 16, 4
+BATCH_SIZE, MICROBATCHES = 16, 4
 COLUMNS = (
-    "layers x width", "parameters", "ranks", "leaves a rank", "exact s/step", "fast s/step", "exact / fast",
+    "layers x width", "parameters", "ranks", "microbatches a rank", "exact s/step", "fast s/step", "exact / fast",
     "median", "MB exact", "MB fast",
 )  # fmt: skip
 
@@ -81,23 +81,23 @@ def _prepare(folder: Path) -> tuple[RunConfig, DatasetManifest]:
 
 
 def _padding_efficiency(store: LocalStore, dataset: DatasetManifest, config: RunConfig) -> float:
-    """Real tokens over computed tokens of the first steps, with the batch size and the leaves of quality.toml."""
+    """Real tokens over computed tokens of the first steps, with the batch size and the microbatches of quality.toml."""
     reader = SampleReader(store, dataset, "train", store.root / ".tmp" / "samples")
     order = SampleOrder(reader.num_rows, reader.group_rows, config.train.seed)
-    cut = leaf_cut(config.model, config.train)
+    cut = microbatch_cut(config.model, config.train)
     real = computed = 0
     for step in range(PADDING_STEPS):
         lengths = reader.read(order, step * config.train.batch_size, config.train.batch_size).lengths
         real += int(lengths.sum())
-        groups = cut.groups([lengths[leaf] for leaf in cut.cut(lengths, config.train.leaves)])
-        computed += sum(group.num_tokens for of_leaf in groups for group in of_leaf)
+        groups = cut.groups([lengths[microbatch] for microbatch in cut.cut(lengths, config.train.microbatches)])
+        computed += sum(group.num_tokens for of_microbatch in groups for group in of_microbatch)
     return real / computed
 
 
 def _padding_line(config: RunConfig, efficiency: float) -> str:
     return (
         f"padding: {efficiency:.3f} of the computed tokens are real ones, over {PADDING_STEPS} steps of "
-        f"{config.train.batch_size} samples in {config.train.leaves} leaves (quality corpus, up to "
+        f"{config.train.batch_size} samples in {config.train.microbatches} microbatches (quality corpus, up to "
         f"{config.data.max_tokens} tokens)\n"
     )
 
@@ -111,7 +111,7 @@ def _measure(
         work="train", run="bench", store=store.address, scratch=str(scratch), fence=1, resume=None,
         dataset_digest=dataset.digest, dataset_sha256=dataset_sha256(store, dataset.digest), model=model,
         validation=ValidationConfig(), checkpoint=CheckpointConfig(),
-        train=TrainConfig(batch_size=BATCH_SIZE, leaves=LEAVES, ranks=size, steps=2 * PAIRS),
+        train=TrainConfig(batch_size=BATCH_SIZE, microbatches=MICROBATCHES, ranks=size, steps=2 * PAIRS),
     )  # fmt: skip
     ranks = RankProcesses(spec, _time_both)
     ranks.start()
@@ -131,15 +131,15 @@ def _time_both(spec: SegmentSpec, world: World) -> object:
     trainers = {mode: _make_trainer(spec, dataset, world, mode) for mode in ("exact", "fast")}
     reader = SampleReader(store, dataset, "train", spec.samples_folder)
     order = SampleOrder(reader.num_rows, reader.group_rows, 0)
-    blocks = Blocks(reader, order, leaf_cut(spec.model, spec.train), BATCH_SIZE, LEAVES, world)
+    blocks = Blocks(reader, order, microbatch_cut(spec.model, spec.train), BATCH_SIZE, MICROBATCHES, world)
     source = BatchSource(blocks, pin=precision.device.type == "cuda")
     seconds: dict[str, list[float]] = {"exact": [], "fast": []}
-    leaves = source.batch(0).leaves
+    microbatches = source.batch(0).microbatches
     for pair in range(1 + PAIRS):  # the first one warms up
         for mode in ("exact", "fast") if pair % 2 else ("fast", "exact"):
             _wait_for_all(precision)
             began = time.perf_counter()
-            trainers[mode].take_step(pair, leaves)
+            trainers[mode].take_step(pair, microbatches)
             _wait_for_all(precision)
             seconds[mode].append(time.perf_counter() - began)
     if world.is_first:
@@ -172,7 +172,7 @@ def _make_trainer(spec: SegmentSpec, dataset: DatasetManifest, world: World, mod
 def _cells(measured: dict[str, Any], size: int) -> list[str]:
     megabytes = measured["parameters"] * 4 / 1e6
     return [
-        f"{measured['parameters'] / 1e6:.2f} M", f"{size}", f"{LEAVES // size}", f"{measured['exact']:.2f}",
+        f"{measured['parameters'] / 1e6:.2f} M", f"{size}", f"{MICROBATCHES // size}", f"{measured['exact']:.2f}",
         f"{measured['fast']:.2f}", f"{measured['ratio']:.3f}", f"{measured['median']:.3f}",
         f"{2 * megabytes:.1f}", f"{megabytes:.1f}",
     ]  # fmt: skip

@@ -26,7 +26,7 @@ from training.determinism import numerics_environment
 
 ROOT = Path(__file__).parents[2]
 DEVICE = os.environ.get("PROBE_DEVICE", "cuda")
-# Size, leaves, sum, how: what training/README.md has figures of.
+# Size, microbatches, sum, how: what training/README.md has figures of.
 STEPS = {
     "cuda": (
         ("150 M", 4, "exact", "eager"), ("150 M", 4, "fast", "eager"), ("150 M", 4, "exact", "compiled"),
@@ -54,9 +54,9 @@ def main() -> int:
     versions = read_versions(torch.device(DEVICE))
     rows: list[Row] = [("machine", ", ".join(f"{name} {version}" for name, version in versions.items() if version))]
     rows += parts.run_tests()
-    for size, leaves, sum_, how in STEPS[DEVICE]:
-        found = parts.measure("step", DEVICE, size, str(leaves), sum_, how)
-        rows.append((f"step: {size}, {leaves} leaves, {sum_}, {how}", _describe_step(found)))
+    for size, microbatches, sum_, how in STEPS[DEVICE]:
+        found = parts.measure("step", DEVICE, size, str(microbatches), sum_, how)
+        rows.append((f"step: {size}, {microbatches} microbatches, {sum_}, {how}", _describe_step(found)))
     found = parts.measure("passes", DEVICE)
     rows.append(("one pass", found.get("failed") or ", ".join(f"{name}: {value}" for name, value in found.items())))
     (options.out / "answers.json").write_text(json.dumps({"rows": rows, "measured": parts.measured}, indent=1))

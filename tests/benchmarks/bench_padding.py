@@ -24,7 +24,7 @@ from tasks.corpora.generate import generate_corpus
 from tasks.data.pipeline import prepare_dataset
 from tests.benchmarks.timing import seconds_of
 from training.batches.blocks import Blocks
-from training.batches.microbatches import leaf_cut
+from training.batches.microbatches import microbatch_cut
 from training.batches.source import Batch, BatchSource
 from training.building import make_model, make_objective
 from training.configuration import CheckpointConfig, ModelConfig, TrainConfig, ValidationConfig
@@ -40,10 +40,10 @@ ALONE = World(0, 1, 0, 1)
 ROWS = {"policy": 40_000, "quality": 20_000}
 BEFORE, NOW = 0.0, 0.97
 STEPS = 20
-# Samples of a batch, leaves. The first are those of both configurations.
+# Samples of a batch, microbatches. The first are those of both configurations.
 SIZES = ((512, 32), (64, 4), (16, 4), (512, 8), (1024, 8))
 SMALL = ModelConfig(width=128, layers=2, heads=4, feedforward=512)
-# Job, samples of a batch, leaves, pairs of steps that are timed.
+# Job, samples of a batch, microbatches, pairs of steps that are timed.
 TIMED = (
     ("policy", 512, 32, 6),
     ("policy", 64, 4, 20),
@@ -65,7 +65,7 @@ class Job:
         reader = SampleReader(self.store, self.dataset, "train", self.store.root / ".tmp" / "samples")
         order = SampleOrder(reader.num_rows, reader.group_rows, 0)
         return BatchSource(
-            Blocks(reader, order, leaf_cut(model, train), train.batch_size, train.leaves, ALONE), pin=False
+            Blocks(reader, order, microbatch_cut(model, train), train.batch_size, train.microbatches, ALONE), pin=False
         )
 
 
@@ -75,19 +75,23 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         jobs = {name: _prepare(name, Path(folder) / name) for name in ROWS}
         padding = Table(
-            "job", "batch", "leaves", "filled, one group", "filled, in groups", "worst batch", "groups a leaf",
+            "job", "batch", "microbatches", "filled, one group", "filled, in groups", "worst batch", "groups each",
             "ms to read and cut a batch", box=None, pad_edge=False,
         )  # fmt: skip
         for name, job in jobs.items():
-            for batch_size, leaves in SIZES:
-                padding.add_row(name, f"{batch_size}", f"{leaves}", *_measure_padding(job, batch_size, leaves))
+            for batch_size, microbatches in SIZES:
+                padding.add_row(
+                    name, f"{batch_size}", f"{microbatches}", *_measure_padding(job, batch_size, microbatches)
+                )
         console.print(padding)
         times = Table(
-            "job", "batch", "leaves", "s/step, one group", "s/step, in groups", "median of ratios", box=None,
+            "job", "batch", "microbatches", "s/step, one group", "s/step, in groups", "median of ratios", box=None,
             pad_edge=False,
         )  # fmt: skip
-        for name, batch_size, leaves, pairs in TIMED:
-            times.add_row(name, f"{batch_size}", f"{leaves}", *_measure_time(jobs[name], batch_size, leaves, pairs))
+        for name, batch_size, microbatches, pairs in TIMED:
+            times.add_row(
+                name, f"{batch_size}", f"{microbatches}", *_measure_time(jobs[name], batch_size, microbatches, pairs)
+            )
         console.print(times)
 
 
@@ -99,21 +103,21 @@ def _prepare(name: str, folder: Path) -> Job:
     return Job(config, prepare_dataset(config.data, store, folder / "scratch"), store)
 
 
-def _measure_padding(job: Job, batch_size: int, leaves: int) -> list[str]:
-    """Of the first steps, by the configured model, which decides the cut into leaves."""
+def _measure_padding(job: Job, batch_size: int, microbatches: int) -> list[str]:
+    """Of the first steps, by the configured model, which decides the cut into microbatches."""
     filled: dict[float, list[float]] = {}
-    num_groups = num_leaves = 0
+    num_groups = num_microbatches = 0
     for efficiency in (BEFORE, NOW):
-        train = TrainConfig(batch_size=batch_size, leaves=leaves, padding_efficiency=efficiency)
+        train = TrainConfig(batch_size=batch_size, microbatches=microbatches, padding_efficiency=efficiency)
         seconds = []
         for batch, taken in _timed(job.batches(job.config.model, train)):
             filled.setdefault(efficiency, []).append(_filled(batch))
             seconds.append(taken)
-            num_groups += sum(len(leaf.groups) for leaf in batch.leaves) if efficiency else 0
-            num_leaves += len(batch.leaves) if efficiency else 0
+            num_groups += sum(len(microbatch.groups) for microbatch in batch.microbatches) if efficiency else 0
+            num_microbatches += len(batch.microbatches) if efficiency else 0
     return [
         f"{statistics.mean(filled[BEFORE]):.3f}", f"{statistics.mean(filled[NOW]):.3f}", f"{min(filled[NOW]):.3f}",
-        f"{num_groups / num_leaves:.2f}", f"{1000 * statistics.median(seconds):.1f}",
+        f"{num_groups / num_microbatches:.2f}", f"{1000 * statistics.median(seconds):.1f}",
     ]  # fmt: skip
 
 
@@ -125,21 +129,21 @@ def _timed(source: BatchSource) -> Iterator[tuple[Batch, float]]:
 
 
 def _filled(batch: Batch) -> float:
-    return batch.num_tokens / sum(group.num_tokens for leaf in batch.leaves for group in leaf.groups)
+    return batch.num_tokens / sum(group.num_tokens for microbatch in batch.microbatches for group in microbatch.groups)
 
 
-def _measure_time(job: Job, batch_size: int, leaves: int, pairs: int) -> list[str]:
+def _measure_time(job: Job, batch_size: int, microbatches: int, pairs: int) -> list[str]:
     """The same batches through both trainers in turn; the first pair warms up."""
     trainers = {}
     for efficiency in (BEFORE, NOW):
-        train = TrainConfig(batch_size=batch_size, leaves=leaves, padding_efficiency=efficiency)
+        train = TrainConfig(batch_size=batch_size, microbatches=microbatches, padding_efficiency=efficiency)
         trainers[efficiency] = _make_trainer(job, train), job.batches(SMALL, train)
     seconds: dict[float, list[float]] = {BEFORE: [], NOW: []}
     for step in range(1 + pairs):
         for efficiency in (BEFORE, NOW) if step % 2 else (NOW, BEFORE):
             trainer, source = trainers[efficiency]
             batch = source.batch(step)
-            take = partial(trainer.take_step, step, batch.leaves)
+            take = partial(trainer.take_step, step, batch.microbatches)
             seconds[efficiency].append(seconds_of(take, trainer.device))
     before, now = seconds[BEFORE][1:], seconds[NOW][1:]
     ratio = statistics.median(after / ago for after, ago in zip(now, before, strict=True))

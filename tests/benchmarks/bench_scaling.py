@@ -1,10 +1,11 @@
 """`make scaling`: how steps become faster with more ranks, beside what an alpha-beta model says they would.
 
 Each rank is on a host of its own, in a network namespace whose link is limited; loader, exact sum, decisions at the
-boundaries and checkpoints are the product's, and a leaf takes as long as a device would, which is slept. The batch and
-its leaves stay the same, as they do in a run: ranks share the leaves. The sleep comes before a leaf is computed, so
-nothing of the exchange hides behind it. The model is fed with what this machine's links take, and its processors with
-up to four ranks; then it says what GPUs on faster links would do. The last line is for machines: `name=value` pairs.
+boundaries and checkpoints are the product's, and a microbatch takes as long as a device would, which is slept. The
+batch and its microbatches stay the same, as they do in a run: ranks share the microbatches. The sleep comes before a
+microbatch is computed, so nothing of the exchange hides behind it. The model is fed with what this machine's links
+take, and its processors with up to four ranks; then it says what GPUs on faster links would do. The last line is for
+machines: `name=value` pairs.
 """
 
 import argparse
@@ -28,12 +29,12 @@ from tests.helpers.datasets import publish_small_dataset
 from tests.helpers.hosts import Hosts, find_reason_to_skip, running_hosts
 from training.configuration import CheckpointConfig, ModelConfig, TrainConfig, ValidationConfig
 from training.models.classifier import Classifier
-from training.rank_status import Place, read_pulses
+from training.rank_status import Phase, read_rank_statuses
 from training.spec import SegmentSpec
 
 RANKS = (1, 2, 4, 8, 16, 32)
-LEAVES, BATCH_SIZE = 32, 128
-LEAF_SECONDS = 6.0
+MICROBATCHES, BATCH_SIZE = 32, 128
+MICROBATCH_SECONDS = 6.0
 KILOBITS = 100_000  # a second, of each host's link in each direction
 MODEL = ModelConfig(width=96, layers=2, heads=4, feedforward=256)
 # A step of one rank takes three minutes, and is nearly all sleep; more ranks make shorter ones.
@@ -43,12 +44,12 @@ FEW_RANKS = 4
 # As large as the largest packet, or the link would cut it: work for the processor that a real network card takes over.
 BURST_KILOBYTES = 96
 # GPUs: a model of 100 million parameters, 6 FLOP for each parameter and token (Kaplan et al., 2020), 8,192 tokens in a
-# leaf, 160 TFLOP/s of it achieved; 400 Gbit/s and 10 us between any two.
+# microbatch, 160 TFLOP/s of it achieved; 400 Gbit/s and 10 us between any two.
 GPU_LINK = Link(latency=10e-6, bytes_per_second=400e9 / 8)
-GPU_VALUES, GPU_LEAF_SECONDS = 100_000_000, 6 * 100e6 * 8192 / 160e12
+GPU_VALUES, GPU_MICROBATCH_SECONDS = 100_000_000, 6 * 100e6 * 8192 / 160e12
 NEIGHBOUR_LIMIT = Path("/proc/sys/net/ipv4/neigh/default/gc_thresh3")
 NUM_GPUS = (8, 32, 256, 1024)
-LEAVES_OF_GPU = (1, 4, 16)
+MICROBATCHES_OF_GPU = (1, 4, 16)
 
 
 def main() -> None:
@@ -56,7 +57,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--out", type=Path, default=Path("build/scaling"), help="folder for figures and picture")
     parser.add_argument("--ranks", type=int, nargs="+", default=RANKS, help="numbers of ranks; 1 is always measured")
-    parser.add_argument("--leaf-seconds", type=float, default=LEAF_SECONDS, help="that a device would take for a leaf")
+    parser.add_argument(
+        "--microbatch-seconds", type=float, default=MICROBATCH_SECONDS, help="that a device would take for a microbatch"
+    )
     options = parser.parse_args()
     if reason := find_reason_to_skip():
         raise SystemExit(f"Ranks cannot have hosts of their own here: {reason}")
@@ -70,9 +73,9 @@ def main() -> None:
             hosts.slow(name, KILOBITS, BURST_KILOBYTES)
         store = LocalStore(Path(folder) / "store")
         dataset = publish_small_dataset(store, Path(folder) / "work", rows=2000)
-        link, steps, waits = _measure(store, dataset, Path(folder), hosts, ranks, options.leaf_seconds)
+        link, steps, waits = _measure(store, dataset, Path(folder), hosts, ranks, options.microbatch_seconds)
     measured = {number: of_step.seconds for number, of_step in steps.items()}
-    work = _describe_work(dataset, steps, options.leaf_seconds)
+    work = _describe_work(dataset, steps, options.microbatch_seconds)
     predicted = {number: work.step_seconds(number, link) for number in ranks}
     console = Console(width=120, highlight=False)
     console.print(_make_table(measured, predicted, waits), _make_gpu_table(), sep="\n")
@@ -95,7 +98,12 @@ def _require_neighbours(num_hosts: int) -> None:
 
 
 def _measure(
-    store: LocalStore, dataset: DatasetManifest, folder: Path, hosts: Hosts, ranks: Sequence[int], leaf_seconds: float
+    store: LocalStore,
+    dataset: DatasetManifest,
+    folder: Path,
+    hosts: Hosts,
+    ranks: Sequence[int],
+    microbatch_seconds: float,
 ) -> tuple[Link, dict[int, Steps], dict[int, dict[str, float]]]:
     """The link; for each number of ranks what a step took, and for what share of the time the first rank waited."""
     link = measure_link(hosts, folder / "link")
@@ -103,7 +111,7 @@ def _measure(
     steps, waits = {}, {}
     for number in ranks:
         spec = _make_spec(store, dataset, folder / f"of-{number}", number)
-        steps[number] = time_steps(hosts, spec, number, leaf_seconds)
+        steps[number] = time_steps(hosts, spec, number, microbatch_seconds)
         waits[number] = _read_waits(spec.scratch_folder / "host-0")
         print(f"{number} ranks: {steps[number].seconds:.2f} s a step", flush=True)
     return link, steps, waits
@@ -115,28 +123,33 @@ def _make_spec(store: LocalStore, dataset: DatasetManifest, scratch: Path, numbe
         work="train", run=f"scaling-{number}", store=store.address, scratch=str(scratch), fence=1, resume=None,
         dataset_digest=dataset.digest, dataset_sha256=dataset_sha256(store, dataset.digest), model=MODEL,
         validation=ValidationConfig(every_steps=1000, batch_size=64), checkpoint=CheckpointConfig(every_steps=2),
-        train=TrainConfig(batch_size=BATCH_SIZE, leaves=LEAVES, ranks=1, steps=steps, log_every_steps=1000),
+        train=TrainConfig(batch_size=BATCH_SIZE, microbatches=MICROBATCHES, ranks=1, steps=steps, log_every_steps=1000),
     )  # fmt: skip
 
 
 def _read_waits(folder: Path) -> dict[str, float]:
     """Of the first rank's time in training: the share that it waited, by what for, as it tells itself."""
-    spent = read_pulses(folder)[0].spent
-    places = (Place.COMPUTING, Place.INPUT, Place.OTHERS, Place.SAVING)
+    spent = read_rank_statuses(folder)[0].spent
+    places = (Phase.COMPUTING, Phase.INPUT, Phase.OTHERS, Phase.SAVING)
     total = sum(spent.get(place, 0.0) for place in places)
     return {place.value: spent.get(place, 0.0) / total for place in places}
 
 
-def _describe_work(dataset: DatasetManifest, steps: Mapping[int, Steps], leaf_seconds: float) -> Work:
+def _describe_work(dataset: DatasetManifest, steps: Mapping[int, Steps], microbatch_seconds: float) -> Work:
     """What a step is here. What the processor does is shared by as many ranks as this machine has cores.
 
-    With few ranks, what one takes beyond its leaves is what it takes for the exchange, the same for any number of them.
+    With few ranks, what one takes beyond its microbatches is what it takes for the exchange, the same for any number of
+    them.
     """
     num_values = sum(parameter.numel() for parameter in Classifier(MODEL, dataset, False).parameters())
-    of_leaf = steps[1].cpu_seconds / LEAVES
-    beyond = [of.cpu_seconds - LEAVES / number * of_leaf for number, of in steps.items() if 1 < number <= FEW_RANKS]
+    of_microbatch = steps[1].cpu_seconds / MICROBATCHES
+    beyond = [
+        of.cpu_seconds - MICROBATCHES / number * of_microbatch
+        for number, of in steps.items()
+        if 1 < number <= FEW_RANKS
+    ]
     of_rank = max(0.0, statistics.mean(beyond)) if beyond else 0.0
-    return Work(LEAVES, leaf_seconds, num_values, of_leaf, of_rank, num_cores=os.cpu_count() or 1)
+    return Work(MICROBATCHES, microbatch_seconds, num_values, of_microbatch, of_rank, num_cores=os.cpu_count() or 1)
 
 
 def _make_table(
@@ -146,25 +159,25 @@ def _make_table(
     for name in ("ranks", "seconds a step", "predicted", "efficiency", "waits for ranks", "for input", "saves"):
         table.add_column(name, justify="right")
     for number, seconds in measured.items():
-        shares = [f"{waits[number][place.value]:.1%}" for place in (Place.OTHERS, Place.INPUT, Place.SAVING)]
+        shares = [f"{waits[number][place.value]:.1%}" for place in (Phase.OTHERS, Phase.INPUT, Phase.SAVING)]
         efficiency = measured[1] / number / seconds
         table.add_row(str(number), f"{seconds:.2f}", f"{predicted[number]:.2f}", f"{efficiency:.2f}", *shares)
     return table
 
 
 def _make_gpu_table() -> Table:
-    table = Table(title="predicted efficiency on GPUs, by leaves of each GPU")
-    for name in ("train.sum", "leaves of a GPU", *(f"{number:,} GPUs" for number in NUM_GPUS)):
+    table = Table(title="predicted efficiency on GPUs, by microbatches of each GPU")
+    for name in ("train.sum", "microbatches of a GPU", *(f"{number:,} GPUs" for number in NUM_GPUS)):
         table.add_column(name, justify="right")
     for kind in BYTES_OF_VALUE:
-        for leaves in LEAVES_OF_GPU:
-            cells = [f"{_predict_gpus(number, leaves, kind):.2f}" for number in NUM_GPUS]
-            table.add_row(kind, str(leaves), *cells)
+        for microbatches in MICROBATCHES_OF_GPU:
+            cells = [f"{_predict_gpus(number, microbatches, kind):.2f}" for number in NUM_GPUS]
+            table.add_row(kind, str(microbatches), *cells)
     return table
 
 
-def _predict_gpus(number: int, leaves_of_gpu: int, kind: str) -> float:
-    return Work(number * leaves_of_gpu, GPU_LEAF_SECONDS, GPU_VALUES).efficiency(number, GPU_LINK, kind)
+def _predict_gpus(number: int, microbatches_of_gpu: int, kind: str) -> float:
+    return Work(number * microbatches_of_gpu, GPU_MICROBATCH_SECONDS, GPU_VALUES).efficiency(number, GPU_LINK, kind)
 
 
 def _draw(measured: Mapping[int, float], predicted: Mapping[int, float]) -> Figure:
@@ -175,7 +188,7 @@ def _draw(measured: Mapping[int, float], predicted: Mapping[int, float]) -> Figu
         axes.plot(list(seconds), [seconds[1] / n / seconds[n] for n in seconds], style, color="#0072b2", label=label)
     for kind, colour in zip(BYTES_OF_VALUE, ("#d55e00", "#009e73"), strict=True):
         values = [_predict_gpus(number, 4, kind) for number in NUM_GPUS]
-        axes.plot(NUM_GPUS, values, "--", color=colour, label=f"predicted for GPUs, {kind} sum, 4 leaves each")
+        axes.plot(NUM_GPUS, values, "--", color=colour, label=f"predicted for GPUs, {kind} sum, 4 microbatches each")
     axes.set_xscale("log", base=2)
     ticks = sorted({*measured, *NUM_GPUS})
     axes.set_xticks(ticks, [f"{number:,}" for number in ticks])

@@ -27,7 +27,7 @@ def main() -> None:
     console.print(travel)
     console.print(f"\n{len(CLASS_SHARES)} classes, the rarest with {CLASS_SHARES.min():.1%} of the rows.")
     balance = Table(
-        "rows", "piece", "chi-square / degrees of freedom", "largest deviation", "rarest class, lowest share",
+        "rows", "chunk", "chi-square / degrees of freedom", "largest deviation", "rarest class, lowest share",
         box=None, pad_edge=False,
     )  # fmt: skip
     for num_rows, group_rows in CASES[1:]:

@@ -37,21 +37,21 @@ from tasks.data.shard import ShardFile, whole_row_groups
 from tests.helpers.parquet import text_config
 from tests.helpers.runs import record_of
 from training.batches.consumption import Consumption
-from training.batches.microbatches import leaf_cut
-from training.batches.tensors import Leaf
+from training.batches.microbatches import microbatch_cut
+from training.batches.tensors import Microbatch
 from training.data.order import SampleOrder
 from training.world import World
 
 RUN = "synthetic"
 GROUP_ROWS, SHARD_ROWS = 1024, 65_536
-BATCH_SIZE, LEAVES, STEPS_A_PART = 512, 32, 1000
+BATCH_SIZE, MICROBATCHES, STEPS_A_PART = 512, 32, 1000
 VOCABULARY_SIZE, FEWEST_TOKENS, MOST_TOKENS = 8000, 4, 11
 LARGE_PRIME = 2_654_435_761
 NO_METADATA: dict[str, list[str]] = {kind: [] for kind in METADATA}
 
 
 class _Consumed:
-    """Of a leaf what the ledger records."""
+    """Of a microbatch what the ledger records."""
 
     def __init__(self, index: int, rows: NDArray[np.int64]) -> None:
         self.index = index
@@ -93,7 +93,7 @@ def write_synthetic_run(store: LocalStore, num_rows: int, scratch: Path) -> None
 
 
 def _config(store: LocalStore, steps: int) -> RunConfig:
-    train = {"steps": steps, "batch_size": BATCH_SIZE, "leaves": LEAVES, "seed": 3}
+    train = {"steps": steps, "batch_size": BATCH_SIZE, "microbatches": MICROBATCHES, "seed": 3}
     data = text_config("data").model_dump()
     return RunConfig.model_validate({"run": RUN, "store": store.address, "data": data, "train": train})
 
@@ -179,13 +179,13 @@ def _write_ledger(
 
 def _consumed(config: RunConfig, num_rows: int) -> Iterator[tuple[int, int, pa.Table]]:
     order = SampleOrder(num_rows, GROUP_ROWS, config.train.seed)
-    cut = leaf_cut(config.model, config.train)
+    cut = microbatch_cut(config.model, config.train)
     consumption = Consumption(World(0, 1, 0, 1))
     steps = config.train.num_steps
     for first_step in range(0, steps, STEPS_A_PART):
         end_step = min(first_step + STEPS_A_PART, steps)
         for step in range(first_step, end_step):
             rows = order.rows(step * BATCH_SIZE, BATCH_SIZE)
-            for index, places in enumerate(cut.cut(_lengths(rows), LEAVES)):
-                consumption.record(step, cast(Leaf, _Consumed(index, rows[places])))
+            for index, places in enumerate(cut.cut(_lengths(rows), MICROBATCHES)):
+                consumption.record(step, cast(Microbatch, _Consumed(index, rows[places])))
         yield first_step, end_step, consumption.collect()

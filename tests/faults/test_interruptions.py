@@ -145,9 +145,9 @@ def flip_a_byte(path: Path) -> None:
 
 
 def kill_everything_at_a_random_moment(run: Interrupted) -> None:
-    """On any number of ranks, when the damaged checkpoints are set aside, in the first half of the run."""
+    """On any number of ranks, when the damaged checkpoints are quarantined, in the first half of the run."""
     process = run.runner.start(train__ranks=run.generator.choice([1, 2, 3]))
-    assert wait_until(lambda: len(state_of(run).set_aside) == 2, process), run.runner.log.read_text()
+    assert wait_until(lambda: len(state_of(run).quarantined) == 2, process), run.runner.log.read_text()
     step = run.generator.randrange(max(run.damaged_steps), STEPS // 2)
     assert run.runner.wait_for_step(process, step), run.runner.log.read_text()
     with contextlib.suppress(subprocess.TimeoutExpired):
@@ -230,7 +230,7 @@ def test_damaged_checkpoints_are_named_and_set_aside(interrupted: Interrupted) -
     assert interrupted.verified is not None
     assert interrupted.verified.returncode == 1
     assert interrupted.verified.stdout.count("DAMAGED") == 2
-    assert {record["step"] for record in interrupted.status["set_aside"]} == set(interrupted.damaged_steps)
+    assert {record["step"] for record in interrupted.status["quarantined"]} == set(interrupted.damaged_steps)
     unread, following = interrupted.status["segments"][3:5]
     assert (unread["outcome"], unread["first_step"]) == ("failed", max(interrupted.damaged_steps))
     assert "could not be read" in unread["cause"]

@@ -1,4 +1,4 @@
-"""On a GPU too, compiled code serves leaves of any number of tokens.
+"""On a GPU too, compiled code serves microbatches of any number of tokens.
 
 In bf16 its bits are not those of code that was compiled from an example of another size (seen on an H100 with torch
 2.11): so the example is a function of the run's configuration, and no compiled code of another run is taken.

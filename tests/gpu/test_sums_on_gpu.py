@@ -9,7 +9,7 @@ import torch
 
 from tests.helpers.elastic_runs import Runs, require_the_same
 from tests.helpers.processes import train_segment
-from tests.integration.test_sums_in_training import train_with_a_steep_leaf
+from tests.integration.test_sums_in_training import train_with_a_steep_microbatch
 from training.gradients import exact_sum
 from training.spec import SegmentSpec
 from training.world import World
@@ -23,7 +23,7 @@ def test_any_number_of_ranks_and_buckets_gives_the_same_bits_on_a_gpu(
     """Two and three ranks share the GPU through Gloo; one rank has all parameters in one bucket."""
     runs = Runs(tmp_path)
     settings: dict[str, Any] = {"device": device.type, "precision": precision, "steps": 6}
-    steep = partial(train_with_a_steep_leaf, leaf=4, slope=slope)
+    steep = partial(train_with_a_steep_microbatch, microbatch=4, slope=slope)
     expected = runs.train(1, target=steep, **settings)[6]
     for ranks in (2, 3):
         in_parts = partial(train_in_small_buckets, target=steep)

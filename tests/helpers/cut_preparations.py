@@ -14,22 +14,22 @@ from unittest import mock
 from storage.objects.local_store import LocalStore
 from tasks.configuration.run import DataConfig
 from tasks.data.pipeline import prepare_dataset
-from tasks.data.units import chunks as pieces
+from tasks.data.units import chunks as chunks
 from tasks.data.units import opening
 from tasks.data.units.staging import Record
 from tasks.data.units.work import STAGES, OneByOne, do_unit_at
-from tasks.data.units.workspace import Address, Place
+from tasks.data.units.workspace import Address, Workspace
 from tasks.prepare_unit import PrefectUnits
 
-PIECE_BYTES = 20_000
+CHUNK_BYTES = 20_000
 
 
 @contextmanager
-def cut_small(piece_bytes: int = PIECE_BYTES) -> Iterator[None]:
+def cut_small(chunk_bytes: int = CHUNK_BYTES) -> Iterator[None]:
     """Meanwhile every source counts as large, and a piece has no more bytes than this."""
     with (
         mock.patch.object(opening, "SMALL_SOURCE_BYTES", 0),
-        mock.patch.object(pieces, "LARGEST_PIECE_BYTES", piece_bytes),
+        mock.patch.object(chunks, "LARGEST_CHUNK_BYTES", chunk_bytes),
     ):
         yield
 
@@ -72,9 +72,9 @@ def note_and_call(log: Path, stage: str, index: int, work: Callable[[], None]) -
 def call_and_note(log: Path, stage: str, index: int, work: Callable[[], None]) -> None:
     """Do a unit in this process, and note it unless it turns out to be done."""
 
-    def note_and_do(place: Place, index: int, folder: Path) -> tuple[Record, dict[str, Path]]:
+    def note_and_do(workspace: Workspace, index: int, folder: Path) -> tuple[Record, dict[str, Path]]:
         note_and_call(log, stage, index, lambda: None)
-        return unit(place, index, folder)
+        return unit(workspace, index, folder)
 
     unit = STAGES[stage]
     with mock.patch.dict(STAGES, {stage: note_and_do}):

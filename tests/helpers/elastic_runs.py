@@ -16,7 +16,7 @@ from tests.helpers.training import make_spec, read_log, train_forked
 from training.spec import SegmentSpec
 from training.world import World
 
-LEAVES = 8
+MICROBATCHES = 8
 STEPS = 12
 
 
@@ -31,7 +31,7 @@ class Runs:
 
     def next_spec(self, ranks: int, resume: FoundCheckpoint | None = None, **train: Any) -> SegmentSpec:
         self._fence += 1
-        settings = {"leaves": LEAVES, "steps": STEPS, "every_steps": 5, **train}
+        settings = {"microbatches": MICROBATCHES, "steps": STEPS, "every_steps": 5, **train}
         folder = self._folder / f"segment-{self._fence}"
         spec = make_spec(self.store, self.dataset, folder, self._fence, resume, ranks=ranks, **settings)
         self.train_config = spec.train

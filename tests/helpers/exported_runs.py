@@ -18,7 +18,7 @@ from tests.helpers.trained_runs import train_run
 
 SIZES: dict[str, Any] = {
     "model": {"width": 16, "layers": 2, "heads": 2, "feedforward": 32, "metadata_width": 4},
-    "train": {"steps": 6, "batch_size": 12, "leaves": 2, "learning_rate": 1e-2},
+    "train": {"steps": 6, "batch_size": 12, "microbatches": 2, "learning_rate": 1e-2},
     "validation": {"every_steps": 2, "batch_size": 16},
     "checkpoint": {"every_steps": 2, "keep": 3, "background": False},
 }

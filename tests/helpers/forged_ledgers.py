@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from tests.helpers.ledgers import LEAVES, LedgerRun
+from tests.helpers.ledgers import MICROBATCHES, LedgerRun
 
 # Step 12 has the last 12 samples of the first epoch and the first 12 of the second.
 STRADDLING = 12
@@ -16,7 +16,7 @@ def repeat_a_sample(run: LedgerRun) -> list[Forged]:
     return [("repeated", {2, 5}, {again, lost})]
 
 
-def repeat_a_sample_in_its_leaf(run: LedgerRun) -> list[Forged]:
+def repeat_a_sample_in_its_microbatch(run: LedgerRun) -> list[Forged]:
     rows = run.rows(30, 4)
     lost, rows[1] = rows[1], rows[0]
     return [("repeated", {30}, {rows[0], lost})]
@@ -43,16 +43,16 @@ def repeat_a_sample_where_epochs_meet(run: LedgerRun) -> list[Forged]:
     return [("repeated", {3, STRADDLING}, {again, lost})]
 
 
-def swap_within_a_leaf(run: LedgerRun) -> list[Forged]:
+def swap_within_a_microbatch(run: LedgerRun) -> list[Forged]:
     rows = run.rows(17, 4)
     rows[0], rows[2] = rows[2], rows[0]
-    return [("within_leaf", {17}, {rows[0], rows[2]})]
+    return [("within_microbatch", {17}, {rows[0], rows[2]})]
 
 
-def swap_between_leaves(run: LedgerRun) -> list[Forged]:
+def swap_between_microbatches(run: LedgerRun) -> list[Forged]:
     one, other = run.rows(8, 0), run.rows(8, 3)
     one[0], other[0] = other[0], one[0]
-    return [("between_leaves", {8}, {one[0], other[0]})]
+    return [("between_microbatches", {8}, {one[0], other[0]})]
 
 
 def swap_between_steps(run: LedgerRun) -> list[Forged]:
@@ -63,25 +63,27 @@ def swap_between_steps(run: LedgerRun) -> list[Forged]:
 
 def leave_a_step_out(run: LedgerRun) -> list[Forged]:
     lost = run.rows_of(21)
-    run.leaves = [leaf for leaf in run.leaves if leaf["step"] != 21]
+    run.microbatches = [microbatch for microbatch in run.microbatches if microbatch["step"] != 21]
     return [("step_missing", {21}, set(lost))]
 
 
-def leave_a_leaf_out(run: LedgerRun) -> list[Forged]:
+def leave_a_microbatch_out(run: LedgerRun) -> list[Forged]:
     lost = run.rows(21, 3)
-    run.leaves = [leaf for leaf in run.leaves if (leaf["step"], leaf["leaf"]) != (21, 3)]
+    run.microbatches = [
+        microbatch for microbatch in run.microbatches if (microbatch["step"], microbatch["microbatch"]) != (21, 3)
+    ]
     return [("skipped", {21}, set(lost))]
 
 
 def count_a_step_twice(run: LedgerRun) -> list[Forged]:
-    run.leaves += [leaf for leaf in run.leaves if leaf["step"] == 31]
+    run.microbatches += [microbatch for microbatch in run.microbatches if microbatch["step"] == 31]
     return [("step_repeated", {31}, set(run.rows_of(31)))]
 
 
 def train_a_batch_again_in_place_of_the_next(run: LedgerRun) -> list[Forged]:
     again, lost = run.rows_of(28), run.rows_of(29)
-    for leaf in range(LEAVES):
-        run.rows(29, leaf)[:] = run.rows(28, leaf)
+    for microbatch in range(MICROBATCHES):
+        run.rows(29, microbatch)[:] = run.rows(28, microbatch)
     return [("repeated", {28, 29}, {*again, *lost})]
 
 
@@ -91,26 +93,26 @@ def read_a_row_that_is_not_there(run: LedgerRun) -> list[Forged]:
     return [("foreign", {6}, {5000, lost})]
 
 
-def cut_leaves_elsewhere(run: LedgerRun) -> list[Forged]:
+def cut_microbatches_elsewhere(run: LedgerRun) -> list[Forged]:
     moved = run.rows(36, 1).pop(0)
     run.rows(36, 0).append(moved)
-    return [("between_leaves", {36}, {moved})]
+    return [("between_microbatches", {36}, {moved})]
 
 
 FORGERIES: tuple[Callable[[LedgerRun], list[Forged]], ...] = (
     repeat_a_sample,
-    repeat_a_sample_in_its_leaf,
+    repeat_a_sample_in_its_microbatch,
     add_a_sample,
     drop_a_sample,
     drop_a_sample_where_epochs_meet,
     repeat_a_sample_where_epochs_meet,
-    swap_within_a_leaf,
-    swap_between_leaves,
+    swap_within_a_microbatch,
+    swap_between_microbatches,
     swap_between_steps,
     leave_a_step_out,
-    leave_a_leaf_out,
+    leave_a_microbatch_out,
     count_a_step_twice,
     train_a_batch_again_in_place_of_the_next,
     read_a_row_that_is_not_there,
-    cut_leaves_elsewhere,
+    cut_microbatches_elsewhere,
 )

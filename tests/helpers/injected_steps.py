@@ -26,57 +26,57 @@ def install_step_faults(process: InjectedProcess, faults: Sequence[tuple[int, St
     def change(trainer: Any) -> None:
         take_step = trainer.Trainer.take_step
 
-        def meet_and_take_step(self: Any, step: int, leaves: list[Any]) -> Any:
+        def meet_and_take_step(self: Any, step: int, microbatches: list[Any]) -> Any:
             for index, fault in faults:
-                leaves = _meet(process, index, fault, step, leaves)
-            return take_step(self, step, leaves)
+                microbatches = _meet(process, index, fault, step, microbatches)
+            return take_step(self, step, microbatches)
 
         trainer.Trainer.take_step = meet_and_take_step
 
     after_import("training.trainer", change)
 
 
-def _meet(process: InjectedProcess, index: int, fault: StepFault, step: int, leaves: list[Any]) -> list[Any]:
-    """The leaves as they are after the fault, if it is due."""
+def _meet(process: InjectedProcess, index: int, fault: StepFault, step: int, microbatches: list[Any]) -> list[Any]:
+    """The microbatches as they are after the fault, if it is due."""
     is_here = fault.rank in (None, process.rank) and fault.step in (None, step)
-    has_row = fault.row is None or any(fault.row in leaf.rows for leaf in leaves)
+    has_row = fault.row is None or any(fault.row in microbatch.rows for microbatch in microbatches)
     if fault.effect == "slow":
-        return _be_slow(process, index, leaves) if is_here else leaves
+        return _be_slow(process, index, microbatches) if is_here else microbatches
     if not (is_here and has_row and process.claim(index, fault.times, step=step)):
-        return leaves
+        return microbatches
     if fault.effect in ("nan", "spike"):
-        return [_poison(leaf, fault) for leaf in leaves]
+        return [_poison(microbatch, fault) for microbatch in microbatches]
     if fault.effect == "out_of_memory":
-        return [_exhaust(leaves[0], step), *leaves[1:]]
+        return [_exhaust(microbatches[0], step), *microbatches[1:]]
     if fault.effect == "stop":
         os.kill(os.getpid(), signal.SIGSTOP)
     else:
         process.strike(fault.effect)
-    return leaves
+    return microbatches
 
 
-def _exhaust(leaf: Any, step: int) -> Any:
-    """A leaf for which there is no memory when it is first brought to the device."""
+def _exhaust(microbatch: Any, step: int) -> Any:
+    """A microbatch for which there is no memory when it is first brought to the device."""
     import torch
 
     def fail(_device: Any) -> Any:
-        object.__delattr__(leaf, "to")  # who counts what it needs brings it there again
+        object.__delattr__(microbatch, "to")  # who counts what it needs brings it there again
         raise torch.OutOfMemoryError(f"Told to fail at step {step}")
 
-    object.__setattr__(leaf, "to", fail)
-    return leaf
+    object.__setattr__(microbatch, "to", fail)
+    return microbatch
 
 
-def _be_slow(process: InjectedProcess, index: int, leaves: list[Any]) -> list[Any]:
-    """The same leaves, later."""
+def _be_slow(process: InjectedProcess, index: int, microbatches: list[Any]) -> list[Any]:
+    """The same microbatches, later."""
     process.claim(index, times=1)  # one mark is enough: it lasts
     time.sleep(SLOW_SECONDS)  # a machine that is slow
-    return leaves
+    return microbatches
 
 
-def _poison(leaf: Any, fault: StepFault) -> Any:
-    """A leaf in which the row's numeric columns are not what they were; the leaf it was made of stays."""
-    assert leaf.numeric.shape[1] > 0, "poison goes into numeric columns, and this data set has none"
-    numeric = leaf.numeric.clone()
-    numeric[(leaf.rows == fault.row).nonzero()] = float("nan") if fault.effect == "nan" else SPIKE_VALUE
-    return replace(leaf, numeric=numeric)
+def _poison(microbatch: Any, fault: StepFault) -> Any:
+    """A microbatch in which the row's numeric columns are not what they were; the microbatch it was made of stays."""
+    assert microbatch.numeric.shape[1] > 0, "poison goes into numeric columns, and this data set has none"
+    numeric = microbatch.numeric.clone()
+    numeric[(microbatch.rows == fault.row).nonzero()] = float("nan") if fault.effect == "nan" else SPIKE_VALUE
+    return replace(microbatch, numeric=numeric)

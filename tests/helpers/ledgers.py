@@ -27,11 +27,11 @@ from tasks.configuration.run import RunConfig
 from tests.helpers.datasets import GROUP_ROWS
 from tests.helpers.parquet import text_config
 from tests.helpers.runs import record_of
-from training.batches.microbatches import leaf_cut
+from training.batches.microbatches import microbatch_cut
 from training.data.order import RowOrder, SampleOrder
 from training.data.reading import SampleReader
 
-STEPS, BATCH_SIZE, LEAVES, SEED = 40, 24, 5, 11
+STEPS, BATCH_SIZE, MICROBATCHES, SEED = 40, 24, 5, 11
 # Of each segment: the steps of its promoted checkpoints, the last step it came to, its outcome, its ranks.
 SEGMENTS = (((7, 14), 17, "lost", 2), ((20, 27), 27, "preempted", 3), ((34, 40), 40, "completed", 1))
 
@@ -39,7 +39,7 @@ SEGMENTS = (((7, 14), 17, "lost", 2), ((20, 27), 27, "preempted", 3), ((34, 40),
 # goes back so many steps.
 DIVERGED_STEP, ROLLBACK_STEPS = 30, 6
 
-Leaf = dict[str, Any]  # step, leaf, rows
+Microbatch = dict[str, Any]  # step, microbatch, rows
 
 
 def row_id(row: int) -> str:
@@ -56,7 +56,7 @@ class LedgerRun:
     dataset: DatasetManifest
     name: str = "run"
     seed: int = SEED
-    leaves: list[Leaf] = field(default_factory=list)
+    microbatches: list[Microbatch] = field(default_factory=list)
     id_of: Callable[[int], str] = row_id
     # What becomes of the part that was rolled back: nothing; it stands in the chain beside the one that replaced it;
     # or it stands there instead of its first steps.
@@ -68,40 +68,48 @@ class LedgerRun:
     diverges: bool = False
 
     def __post_init__(self) -> None:
-        self.leaves = self.due_leaves(self.diverges)
+        self.microbatches = self.due_microbatches(self.diverges)
         self.manifest = Manifest(self.store, self.name)
 
     @property
     def config(self) -> RunConfig:
-        train = {"steps": STEPS, "batch_size": BATCH_SIZE, "leaves": LEAVES, "seed": SEED}
+        train = {"steps": STEPS, "batch_size": BATCH_SIZE, "microbatches": MICROBATCHES, "seed": SEED}
         return RunConfig.model_validate(
             {"run": self.name, "store": self.store.address, "data": text_config("data").model_dump(), "train": train}
         )
 
-    def due_leaves(self, is_rolled_back: bool = False) -> list[Leaf]:
-        """The leaves of all steps, by the pure functions; with the samples left out that a rollback leaves out."""
+    def due_microbatches(self, is_rolled_back: bool = False) -> list[Microbatch]:
+        """The microbatches of all steps, by the pure functions, without the samples that a rollback leaves out."""
         resume_step = DIVERGED_STEP - ROLLBACK_STEPS
         left_out = ROLLBACK_STEPS * BATCH_SIZE if is_rolled_back else 0
         with tempfile.TemporaryDirectory() as folder:
             reader = SampleReader(self.store, self.dataset, "train", Path(folder))
             lengths = reader.read(RowOrder(reader.num_rows, GROUP_ROWS), 0, reader.num_rows).lengths
-        order, cut = SampleOrder(len(lengths), GROUP_ROWS, self.seed), leaf_cut(self.config.model, self.config.train)
-        leaves = []
+        order, cut = (
+            SampleOrder(len(lengths), GROUP_ROWS, self.seed),
+            microbatch_cut(self.config.model, self.config.train),
+        )
+        microbatches = []
         for step in range(STEPS):
             rows = order.rows(step * BATCH_SIZE + (left_out if step >= resume_step else 0), BATCH_SIZE)
-            positions = cut.cut(lengths[rows], LEAVES)
-            leaves += [{"step": step, "leaf": i, "rows": rows[leaf].tolist()} for i, leaf in enumerate(positions)]
-        return leaves
+            positions = cut.cut(lengths[rows], MICROBATCHES)
+            microbatches += [
+                {"step": step, "microbatch": i, "rows": rows[microbatch].tolist()}
+                for i, microbatch in enumerate(positions)
+            ]
+        return microbatches
 
-    def rows(self, step: int, leaf: int) -> list[int]:
-        """The rows of one leaf, to be read or changed."""
-        (found,) = (entry["rows"] for entry in self.leaves if (entry["step"], entry["leaf"]) == (step, leaf))
+    def rows(self, step: int, microbatch: int) -> list[int]:
+        """The rows of one microbatch, to be read or changed."""
+        (found,) = (
+            entry["rows"] for entry in self.microbatches if (entry["step"], entry["microbatch"]) == (step, microbatch)
+        )
         rows: list[int] = found
         return rows
 
     def rows_of(self, step: int) -> list[int]:
-        """The rows of a step, leaf by leaf."""
-        return [row for entry in self.leaves if entry["step"] == step for row in entry["rows"]]
+        """The rows of a step, microbatch by microbatch."""
+        return [row for entry in self.microbatches if entry["step"] == step for row in entry["rows"]]
 
     def created(self) -> "LedgerRun":
         """Begin the run, without a segment."""
@@ -181,14 +189,16 @@ class LedgerRun:
             skipped=skipped_ranges(first_step, end_step, self.manifest.load_head().state.rollbacks),
         ).model_copy(update=self.header_changes.get(first_step, {}))
         entries = [
-            {"ids_md5": self._md5(entry), **entry} for entry in self.leaves if first_step <= entry["step"] < end_step
+            {"ids_md5": self._md5(entry), **entry}
+            for entry in self.microbatches
+            if first_step <= entry["step"] < end_step
         ]
         # A store may keep the very file that it is given: each part has a folder of its own.
         folder = self.folder / f"{self.name}-{first_step}-{fence}"
         folder.mkdir(parents=True)
         return write_ledger_part(self.store, header, pa.Table.from_pylist(entries, schema=LEDGER_SCHEMA), folder)
 
-    def _md5(self, entry: Leaf) -> bytes:
+    def _md5(self, entry: Microbatch) -> bytes:
         return hashlib.md5("\x1f".join(map(self.id_of, entry["rows"])).encode()).digest()
 
     def _diverge(self, fence: int, first_step: int, ranks: int) -> None:

@@ -1,13 +1,13 @@
-"""A leaf of given samples."""
+"""A microbatch of given samples."""
 
 from training.batches.assembled import assemble_samples
-from training.batches.microbatches import LeafCut
-from training.batches.tensors import Leaf, to_leaves
+from training.batches.microbatches import MicrobatchCut
+from training.batches.tensors import Microbatch, to_microbatches
 from training.data.samples import Samples
 
 
-def leaf_with(samples: Samples, efficiency: float) -> Leaf:
+def microbatch_with(samples: Samples, efficiency: float) -> Microbatch:
     """Of samples sorted by length; in one group, and not flat, where the efficiency is 0."""
-    cut = LeafCut(64, efficiency)
+    cut = MicrobatchCut(64, efficiency)
     (groups,) = cut.groups([samples.lengths])
-    return next(to_leaves(assemble_samples(samples, [0], [groups]), 0, 1, is_flat=efficiency > 0))
+    return next(to_microbatches(assemble_samples(samples, [0], [groups]), 0, 1, is_flat=efficiency > 0))

@@ -16,8 +16,8 @@ class MisreadManifests(LocalStore):
     def read(self, key: str) -> bytes:
         return self._spoilt(key, super().read(key))
 
-    def read_pieces(self, key: str) -> Iterator[bytes]:
-        yield self._spoilt(key, b"".join(super().read_pieces(key)))
+    def read_chunks(self, key: str) -> Iterator[bytes]:
+        yield self._spoilt(key, b"".join(super().read_chunks(key)))
 
     def _spoilt(self, key: str, data: bytes) -> bytes:
         if "/manifest/" not in key or not self.num_left:

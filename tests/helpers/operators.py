@@ -60,7 +60,7 @@ feedforward = 32
 [train]
 steps = {ENDLESS}
 batch_size = 8
-leaves = 2
+microbatches = 2
 
 [checkpoint]
 every_steps = 400

@@ -22,7 +22,7 @@ from tasks.data.database import place_sql
 from tasks.data.identity.fingerprints import fingerprint_files, read_inputs
 from tasks.data.listing import find_source
 from tasks.data.rows import extracted_columns
-from tasks.data.sources.columns import SourceTable, Stretch, inspect_files
+from tasks.data.sources.columns import RowRange, SourceTable, inspect_files
 from tasks.data.sources.samples_sql import samples_sql
 from tasks.data.split import split_sql
 
@@ -122,7 +122,7 @@ def open_samples(connection: duckdb.DuckDBPyConnection, config: DataConfig) -> S
 def measure_samples(connection: duckdb.DuckDBPyConnection, table: SourceTable, config: DataConfig) -> list[Measured]:
     """What is found in each file, and the sample of all rows as the table `sampled`."""
     found = [
-        measure(connection, table, config, Stretch(index, 0, num_rows), extracted_columns(config))
+        measure(connection, table, config, RowRange(index, 0, num_rows), extracted_columns(config))
         for index, num_rows in enumerate(table.num_rows)
     ]
     connection.register("sampled", pa.concat_tables(sample for _, sample, _ in found))

@@ -1,6 +1,6 @@
 """A preparation whose units are Prefect tasks, as a process of its own.
 
-    python -m tests.helpers.prepare_elsewhere CONFIG_JSON STORE SCRATCH LOG PIECE_BYTES [DASK]
+    python -m tests.helpers.prepare_elsewhere CONFIG_JSON STORE SCRATCH LOG CHUNK_BYTES [DASK]
 
 Every unit that begins adds a line to LOG.
 """
@@ -14,11 +14,11 @@ from tasks.data.pipeline import prepare_dataset
 from tests.helpers.cut_preparations import Noted, cut_small
 
 
-def main(config_json: str, store: str, scratch: str, log: str, piece_bytes: str, dask: str | None = None) -> None:
+def main(config_json: str, store: str, scratch: str, log: str, chunk_bytes: str, dask: str | None = None) -> None:
     """Prepare with two processes, or on the workers of a scheduler."""
     config = DataConfig.model_validate_json(config_json)
     engine = Noted(Path(log), config, PrepareConfig(workers=2, dask=dask))
-    with cut_small(int(piece_bytes)):
+    with cut_small(int(chunk_bytes)):
         prepare_dataset(config, LocalStore(Path(store)), Path(scratch), engine=engine)
 
 

@@ -57,22 +57,22 @@ def measure_shuffling(num_rows: int, group_rows: int, batch_size: int, seed: int
     )
 
 
-def measure_balance(num_rows: int, group_rows: int, piece_size: int, seed: int = 0) -> Balance:
-    """Of the whole pieces of the first epoch, each of `piece_size` samples that follow each other."""
+def measure_balance(num_rows: int, group_rows: int, chunk_size: int, seed: int = 0) -> Balance:
+    """Of the whole pieces of the first epoch, each of `chunk_size` samples that follow each other."""
     expected = CLASS_SHARES / CLASS_SHARES.sum()
     classes = np.searchsorted(np.cumsum(expected)[:-1], (np.arange(num_rows) + 0.5) / num_rows, side="right")
     of_rows = classes[np.argsort(random_bits(num_rows, "classes", seed))]
     in_order = of_rows[SampleOrder(num_rows, group_rows, seed).rows(0, num_rows)]
-    pieces = in_order[: num_rows // piece_size * piece_size].reshape(-1, piece_size)
-    counts = np.stack([(pieces == index).sum(axis=1) for index in range(len(expected))], axis=1)
+    chunks = in_order[: num_rows // chunk_size * chunk_size].reshape(-1, chunk_size)
+    counts = np.stack([(chunks == index).sum(axis=1) for index in range(len(expected))], axis=1)
     # Drawn without putting back: the variance is smaller by the share of the rows that is left.
-    left = (num_rows - piece_size) / (num_rows - 1)
-    squares = (counts - piece_size * expected) ** 2 / (piece_size * expected)
+    left = (num_rows - chunk_size) / (num_rows - 1)
+    squares = (counts - chunk_size * expected) ** 2 / (chunk_size * expected)
     deviations = np.sqrt(squares / (1 - expected) / left)
     return Balance(
         chi_square=float(squares.sum(axis=1).mean() / (len(expected) - 1) / left),
         largest_deviation=float(deviations.max()),
-        rarest_lowest=float((counts[:, expected.argmin()] / piece_size).min()),
+        rarest_lowest=float((counts[:, expected.argmin()] / chunk_size).min()),
     )
 
 

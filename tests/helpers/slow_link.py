@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from urllib.parse import urlsplit
 
-PIECE_BYTES = 1 << 16
+CHUNK_BYTES = 1 << 16
 
 
 class SlowLink:
@@ -44,8 +44,8 @@ class SlowLink:
 
     async def _there(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Requests, at once: the delay of both ways is on the way back."""
-        while piece := await reader.read(PIECE_BYTES):
-            writer.write(piece)
+        while chunk := await reader.read(CHUNK_BYTES):
+            writer.write(chunk)
             await writer.drain()
         writer.write_eof()
 
@@ -54,10 +54,10 @@ class SlowLink:
         on_the_way: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
         arriving = asyncio.create_task(_arrive(on_the_way, writer))
         clock = asyncio.get_running_loop().time
-        while (piece := await reader.read(PIECE_BYTES)) and not arriving.done():
-            self.bytes_back += len(piece)
-            self._is_free_at = max(clock(), self._is_free_at) + len(piece) / self._bytes_per_second
-            on_the_way.put_nowait((self._is_free_at + self._delay_seconds, piece))
+        while (chunk := await reader.read(CHUNK_BYTES)) and not arriving.done():
+            self.bytes_back += len(chunk)
+            self._is_free_at = max(clock(), self._is_free_at) + len(chunk) / self._bytes_per_second
+            on_the_way.put_nowait((self._is_free_at + self._delay_seconds, chunk))
             await asyncio.sleep(self._is_free_at - clock())
         on_the_way.put_nowait((clock() + self._delay_seconds, b""))
         await arriving
@@ -67,12 +67,12 @@ async def _arrive(on_the_way: asyncio.Queue[tuple[float, bytes]], writer: asynci
     """Give the client what has come, until that is all or the client is gone, as one that ended while it fetched."""
     clock = asyncio.get_running_loop().time
     while True:
-        at, piece = await on_the_way.get()
+        at, chunk = await on_the_way.get()
         await asyncio.sleep(at - clock())
-        if not piece or writer.is_closing():
+        if not chunk or writer.is_closing():
             writer.close()
             return
-        writer.write(piece)
+        writer.write(chunk)
 
 
 @contextmanager

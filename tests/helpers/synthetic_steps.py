@@ -7,8 +7,8 @@ import pyarrow as pa
 
 from storage.datasets import DatasetManifest, Target, token_type
 from training.batches.assembled import assemble_shares, share_batch
-from training.batches.microbatches import leaf_cut
-from training.batches.tensors import Leaf, to_leaves
+from training.batches.microbatches import microbatch_cut
+from training.batches.tensors import Microbatch, to_microbatches
 from training.building import make_model, make_objective
 from training.configuration import CheckpointConfig, ModelConfig, TrainConfig, ValidationConfig
 from training.data.samples import samples_of
@@ -52,7 +52,7 @@ def make_trainer(
     return Trainer(make_model(spec, dataset, precision), objective, train, precision, ALONE)
 
 
-def make_leaves(model: ModelConfig, train: TrainConfig, dataset: DatasetManifest, pin: bool) -> list[Leaf]:
+def make_microbatches(model: ModelConfig, train: TrainConfig, dataset: DatasetManifest, pin: bool) -> list[Microbatch]:
     """A batch of samples with lengths as those of long texts: log-normal, mean about 180, at most 512 tokens."""
     random = np.random.default_rng(0)
     lengths = np.clip(np.exp(random.normal(5.0, 0.7, train.batch_size)), 3, MOST_TOKENS).astype(np.int64)
@@ -69,6 +69,6 @@ def make_leaves(model: ModelConfig, train: TrainConfig, dataset: DatasetManifest
         **dict.fromkeys(("numeric", "missing", "categorical"), nothing),
     }
     samples = samples_of(pa.table(columns), 0, 0, 0, kind)
-    (share,) = share_batch(samples.lengths, leaf_cut(model, train), train.leaves, 1)
+    (share,) = share_batch(samples.lengths, microbatch_cut(model, train), train.microbatches, 1)
     is_flat = train.padding_efficiency > 0
-    return list(to_leaves(assemble_shares(samples, [share], [0]), 0, train.leaves, is_flat, pin))
+    return list(to_microbatches(assemble_shares(samples, [share], [0]), 0, train.microbatches, is_flat, pin))

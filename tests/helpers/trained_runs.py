@@ -13,7 +13,7 @@ from tasks.configuration.run import RunConfig
 from tasks.data.pipeline import prepare_dataset
 from tasks.models.start_from import bring_first_weights
 from tasks.promotion.promotion import promote_checkpoint
-from tasks.run_paths import RunPlaces, open_places
+from tasks.run_paths import RunPaths, open_run_paths
 from tasks.supervision.launch import hold_lease, make_specification
 from tests.helpers.processes import RankProcesses
 from tests.helpers.runs import find_complete_checkpoints
@@ -25,20 +25,20 @@ from training.world import World
 
 def train_run(config: RunConfig) -> tuple[LocalStore, DatasetManifest]:
     """The store of the run when it is complete, and its data set."""
-    places = open_places(config)
-    store = places.store
+    run_paths = open_run_paths(config)
+    store = run_paths.store
     assert isinstance(store, LocalStore)
-    dataset = prepare_dataset(config.data, store, places.data_scratch)
+    dataset = prepare_dataset(config.data, store, run_paths.data_scratch)
     values: dict[str, Any] = config.model_dump(mode="json")
-    places.manifest.create(
+    run_paths.manifest.create(
         RunState(
             run=config.run, created_at=1.0, config=values, dataset_digest=dataset.digest,
             dataset_sha256=dataset_sha256(store, dataset.digest), steps_total=config.train.num_steps,
-            start=bring_first_weights(config, dataset, places) if config.train.start_from else None,
+            start=bring_first_weights(config, dataset, run_paths) if config.train.start_from else None,
         )
     )  # fmt: skip
-    _train(config, places, store)
-    _evaluate(config, places)
+    _train(config, run_paths, store)
+    _evaluate(config, run_paths)
     return store, dataset
 
 
@@ -47,33 +47,33 @@ def evaluate_as_a_rank(spec: SegmentSpec, world: World) -> None:
     evaluate(spec, world, StopFlag())
 
 
-def _train(config: RunConfig, places: RunPlaces, store: LocalStore) -> None:
-    state = hold_lease(config, places, "train").state
-    spec = make_specification(config, places, state)
+def _train(config: RunConfig, run_paths: RunPaths, store: LocalStore) -> None:
+    state = hold_lease(config, run_paths, "train").state
+    spec = make_specification(config, run_paths, state)
     spec.scratch_folder.mkdir(parents=True)
     assert RankProcesses(spec).run() == [0], (spec.scratch_folder / "ranks.log").read_text()
     for found in reversed(find_complete_checkpoints(store, config.run, spec.fence)):
-        promote_checkpoint(config, places, found.path, found.digest)
+        promote_checkpoint(config, run_paths, found.path, found.digest)
     steps = config.train.num_steps
     record = SegmentRecord(
         fence=spec.fence, outcome="completed", cause="", first_step=0, last_step=steps, world_size=1,
         planned_steps=1000, started_at=0.0,
         seconds=1.0, steps_lost=0, phases={},
     )  # fmt: skip
-    places.manifest.commit("ended", end_segment(record))
+    run_paths.manifest.commit("ended", end_segment(record))
 
 
-def _evaluate(config: RunConfig, places: RunPlaces) -> None:
-    state = hold_lease(config, places, "evaluate").state
-    spec = make_specification(config, places, state)
+def _evaluate(config: RunConfig, run_paths: RunPaths) -> None:
+    state = hold_lease(config, run_paths, "evaluate").state
+    spec = make_specification(config, run_paths, state)
     spec.scratch_folder.mkdir(parents=True)
     assert RankProcesses(spec, evaluate_as_a_rank).run() == [0], (spec.scratch_folder / "ranks.log").read_text()
-    evaluation, best = find_evaluation(places.store, state.promoted), find_best(state)
+    evaluation, best = find_evaluation(run_paths.store, state.promoted), find_best(state)
     assert evaluation is not None and best is not None
     tested, metrics = None, evaluation["metrics"]
     if best != state.promoted:
-        found = find_evaluation(places.store, best)
+        found = find_evaluation(run_paths.store, best)
         assert found is not None
         tested = TestedRecord(step=best.step, path=best.path, metrics=found["metrics"])
-    places.manifest.commit("ended", end_evaluation(spec.fence))
-    places.manifest.commit("evaluated", record_metrics(metrics, config.train.num_steps, tested))
+    run_paths.manifest.commit("ended", end_evaluation(spec.fence))
+    run_paths.manifest.commit("evaluated", record_metrics(metrics, config.train.num_steps, tested))

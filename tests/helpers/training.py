@@ -34,11 +34,11 @@ def make_spec(
     model: ModelConfig = SMALL_MODEL,
     **train: Any,
 ) -> SegmentSpec:
-    """A segment of 20 steps, six leaves a step, with a checkpoint every `every_steps` and no other.
+    """A segment of 20 steps, six microbatches a step, with a checkpoint every `every_steps` and no other.
 
     Steps of milliseconds would overtake saves beside training: these are made at once, so it is known which there are.
     """
-    settings = {"steps": 20, "batch_size": 24, "leaves": 6, "log_every_steps": 5, "seed": 11, **train}
+    settings = {"steps": 20, "batch_size": 24, "microbatches": 6, "log_every_steps": 5, "seed": 11, **train}
     folder.mkdir(parents=True, exist_ok=True)
     return SegmentSpec(
         work="train",

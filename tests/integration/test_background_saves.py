@@ -195,10 +195,10 @@ def with_one_rank_that_fails_while_another_writes(spec: SegmentSpec, world: Worl
             (spec.scratch_folder / "seen.json").write_text(json.dumps(seen))
         return put(store, key, data, *arguments)
 
-    def noted_step(trainer: Trainer, step: int, leaves: Any) -> Any:
+    def noted_step(trainer: Trainer, step: int, microbatches: Any) -> Any:
         if step == 12:
             has_gone_on.set()
-        return take_step(trainer, step, leaves)
+        return take_step(trainer, step, microbatches)
 
     checkpoint_writer.put_checkpoint_file = fail_or_keep
     Trainer.take_step = noted_step  # type: ignore[method-assign, assignment]
@@ -239,10 +239,10 @@ def with_a_store_that_hangs(spec: SegmentSpec, world: World) -> Any:
     flag = StopFlag()
     take_step = Trainer.take_step
 
-    def stopping_step(trainer: Trainer, step: int, leaves: Any) -> Any:
+    def stopping_step(trainer: Trainer, step: int, microbatches: Any) -> Any:
         if step == 7 and world.rank == 0:
             flag.reason = lambda: StopReason.PREEMPTED  # type: ignore[method-assign]
-        return take_step(trainer, step, leaves)
+        return take_step(trainer, step, microbatches)
 
     Trainer.take_step = stopping_step  # type: ignore[method-assign, assignment]
     return run_segment(spec, world, flag)
@@ -278,8 +278,8 @@ def with_a_validation_in_the_way(spec: SegmentSpec, world: World) -> Any:
         start(writer, work)
 
     def long_windows(validator: Validator) -> Any:
-        for leaves in windows(validator):
-            yield leaves
+        for microbatches in windows(validator):
+            yield microbatches
             has_begun.set()
             assert writers[0].ends_well()
 

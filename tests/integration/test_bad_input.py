@@ -24,7 +24,7 @@ from tasks.config.load import load_configuration
 from tasks.data.pipeline import prepare_dataset
 from tasks.prepare import prepare_data
 from tasks.recover import recover
-from tasks.run_paths import open_places
+from tasks.run_paths import open_run_paths
 from tests.helpers.commands import COMMAND, Runner, call_here
 from tests.helpers.parquet import text_columns, write_parquet
 from tests.helpers.prefect_server import find_free_port
@@ -96,17 +96,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def trained(folder: Path, prefect_server: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Runner:
     """A run whose last step is promoted; the mistakes are made beside it and on it."""
     config = load_configuration(folder / "run.toml")
-    places = open_places(config)
-    recover_work(config, prepare_dataset(config.data, places.store, places.data_scratch))
-    fence = lease_run(places.manifest)
-    checkpoint = make_checkpoint(places.store, tmp_path_factory.mktemp("files"), STEPS, fence, run="trained")
-    places.manifest.commit("promoted", promote(record_of(checkpoint), RetentionPolicy(newest=1)))
+    run_paths = open_run_paths(config)
+    recover_work(config, prepare_dataset(config.data, run_paths.store, run_paths.data_scratch))
+    fence = lease_run(run_paths.manifest)
+    checkpoint = make_checkpoint(run_paths.store, tmp_path_factory.mktemp("files"), STEPS, fence, run="trained")
+    run_paths.manifest.commit("promoted", promote(record_of(checkpoint), RetentionPolicy(newest=1)))
     ended = SegmentRecord(
         fence=fence, outcome="completed", cause="", first_step=0, last_step=STEPS, world_size=1,
         planned_steps=1000, started_at=0.0,
         seconds=0.0, steps_lost=0, phases={},
     )  # fmt: skip
-    places.manifest.commit("ended", end_segment(ended))
+    run_paths.manifest.commit("ended", end_segment(ended))
     return Runner(folder / "run.toml", {"run": "trained", "store": folder / "store"}, prefect_server)
 
 

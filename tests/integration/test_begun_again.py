@@ -15,7 +15,7 @@ from storage.runs.run_state import Lease
 from storage.runs.transitions import take_lease
 from storage.segment_notes import FlowRunsRecord, StopRecord, find_stop, write_flow_runs
 from tasks.prefect_bridge.begun_again import wait_for_earlier_process
-from tasks.run_paths import RunPlaces
+from tasks.run_paths import RunPaths
 from tests.helpers.commands import wait_until
 from tests.helpers.holders import holder_of
 from tests.helpers.runs import make_run
@@ -24,9 +24,9 @@ pytestmark = pytest.mark.server
 
 
 @pytest.fixture
-def places(tmp_path: Path) -> RunPlaces:
+def run_paths(tmp_path: Path) -> RunPaths:
     store = LocalStore(tmp_path / "store")
-    return RunPlaces(store, make_run(store), tmp_path / "scratch", tmp_path / "data")
+    return RunPaths(store, make_run(store), tmp_path / "scratch", tmp_path / "data")
 
 
 @pytest.fixture
@@ -38,50 +38,50 @@ def holder() -> Iterator["subprocess.Popen[bytes]"]:
 
 
 @pytest.fixture
-def lease(places: RunPlaces, holder: "subprocess.Popen[bytes]") -> Lease:
-    lease = places.manifest.commit("segment began", take_lease(holder_of(holder.pid), world_size=1)).state.lease
+def lease(run_paths: RunPaths, holder: "subprocess.Popen[bytes]") -> Lease:
+    lease = run_paths.manifest.commit("segment began", take_lease(holder_of(holder.pid), world_size=1)).state.lease
     assert lease is not None
     return lease
 
 
-def stop_of(places: RunPlaces, lease: Lease) -> StopRecord | None:
-    return find_stop(places.store, "run", lease.fence)
+def stop_of(run_paths: RunPaths, lease: Lease) -> StopRecord | None:
+    return find_stop(run_paths.store, "run", lease.fence)
 
 
-def begin_again(places: RunPlaces, lease: Lease, ids: list[str]) -> None:
+def begin_again(run_paths: RunPaths, lease: Lease, ids: list[str]) -> None:
     """As a flow run; the lease was taken in those of these ids, "own" for its own."""
 
     @flow
     def train() -> None:
         own = FlowRunsRecord(ids=[str(flow_run.id) if id == "own" else id for id in ids])
-        write_flow_runs(places.store, "run", lease.fence, own)
-        wait_for_earlier_process(places, lease, grace_seconds=60)
+        write_flow_runs(run_paths.store, "run", lease.fence, own)
+        wait_for_earlier_process(run_paths, lease, grace_seconds=60)
 
     train()
 
 
 def test_the_earlier_process_is_asked_to_hand_over_and_waited_for(
-    places: RunPlaces, lease: Lease, holder: "subprocess.Popen[bytes]", prefect_server: dict[str, str]
+    run_paths: RunPaths, lease: Lease, holder: "subprocess.Popen[bytes]", prefect_server: dict[str, str]
 ) -> None:
     def leave() -> None:
-        wait_until(lambda: stop_of(places, lease) is not None)
+        wait_until(lambda: stop_of(run_paths, lease) is not None)
         holder.kill()
         holder.wait()
 
     leaving = threading.Thread(target=leave)
     leaving.start()
     with temporary_settings({PREFECT_API_URL: prefect_server["PREFECT_API_URL"]}):
-        begin_again(places, lease, ["own"])
+        begin_again(run_paths, lease, ["own"])
     assert holder.returncode is not None  # not before it had left
     leaving.join()
-    stop = stop_of(places, lease)
+    stop = stop_of(run_paths, lease)
     assert stop is not None and stop.is_handed_over
 
 
 def test_the_process_of_another_flow_run_is_neither_asked_nor_waited_for(
-    places: RunPlaces, lease: Lease, holder: "subprocess.Popen[bytes]", prefect_server: dict[str, str]
+    run_paths: RunPaths, lease: Lease, holder: "subprocess.Popen[bytes]", prefect_server: dict[str, str]
 ) -> None:
     with temporary_settings({PREFECT_API_URL: prefect_server["PREFECT_API_URL"]}):
-        begin_again(places, lease, ["01a21621-3022-7dac-979c-8c3ce7dfc5a0"])
-    assert stop_of(places, lease) is None
+        begin_again(run_paths, lease, ["01a21621-3022-7dac-979c-8c3ce7dfc5a0"])
+    assert stop_of(run_paths, lease) is None
     assert holder.poll() is None

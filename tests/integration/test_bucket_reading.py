@@ -113,7 +113,7 @@ def test_the_first_batch_fetches_its_windows_row_groups_and_footers_and_nothing_
     order = SampleOrder(NUM_ROWS, GROUP_ROWS, SEED)
     SampleReader(open_bucket(address, tmp_path), dataset, "train", tmp_path / "samples").read(order, 0, 1)
     asked = fetched_bytes(s3_proxy, "/train-")
-    window = next(order.stretches(0, 1)).window
+    window = next(order.row_ranges(0, 1)).window
     groups = np.unique(order.window_rows(window) // GROUP_ROWS)
     assert len(asked) == len(groups) + len(np.unique(groups // SHARD_GROUPS))
     assert sum(asked) <= 1.05 * size_of(dataset) * len(groups) / NUM_GROUPS

@@ -1,6 +1,6 @@
 """A run that goes on with something else than it was begun with: another gate, more steps.
 
-One run serves all, and its validations give NaN: it is saved, told, and not promoted as best. What a gate refuses or
+One run serves all, and its validations give NaN: it is saved, told, and not promoted as best. What a gate rejects or
 lets pass is in `unit/tasks/promotion/test_gate.py`, what counts as a change in `unit/tasks/reporting/test_changes.py`.
 """
 
@@ -40,7 +40,7 @@ def runner(tmp_path_factory: pytest.TempPathFactory, prefect_server: dict[str, s
 
 
 @pytest.fixture(scope="module")
-def refused(runner: Runner) -> dict[str, Any]:
+def rejected(runner: Runner) -> dict[str, Any]:
     """The run with a gate that its last checkpoint does not pass."""
     result = runner.call("run", **TOO_MUCH)
     said = " ".join(result.stderr.split())
@@ -55,9 +55,9 @@ def refused(runner: Runner) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def accepted(runner: Runner, refused: dict[str, Any]) -> dict[str, Any]:
+def accepted(runner: Runner, rejected: dict[str, Any]) -> dict[str, Any]:
     """The same run without that gate: complete."""
-    assert refused["state"] == "refused"
+    assert rejected["state"] == "rejected"
     runner.run()
     return runner.status()
 
@@ -66,15 +66,15 @@ def report_of(runner: Runner) -> str:
     return (Path(runner.settings["store"]) / "runs" / "changed" / "report.html").read_text()
 
 
-def test_a_model_that_does_not_pass_ends_the_run(refused: dict[str, Any]) -> None:
-    assert (refused["state"], len(refused["segments"])) == ("refused", 1)
-    assert refused["step"] < 4
+def test_a_model_that_does_not_pass_ends_the_run(rejected: dict[str, Any]) -> None:
+    assert (rejected["state"], len(rejected["segments"])) == ("rejected", 1)
+    assert rejected["step"] < 4
 
 
-def test_with_another_gate_it_is_taken_as_it_is(refused: dict[str, Any], accepted: dict[str, Any]) -> None:
+def test_with_another_gate_it_is_taken_as_it_is(rejected: dict[str, Any], accepted: dict[str, Any]) -> None:
     assert (accepted["state"], len(accepted["segments"]), accepted["steps_lost_total"]) == ("completed", 1, 0)
-    assert accepted["promoted"]["weights_sha256"] == refused["refused"][0]["checkpoint"]["weights_sha256"]
-    assert accepted["refused"] == []
+    assert accepted["promoted"]["weights_sha256"] == rejected["rejected"][0]["checkpoint"]["weights_sha256"]
+    assert accepted["rejected"] == []
 
 
 def test_validations_that_give_nan_are_saved_told_and_promoted_without_a_gate(

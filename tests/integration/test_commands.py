@@ -352,8 +352,8 @@ def test_report_writes_the_page_of_a_run_that_is_under_way(
     out = tmp_path / "page.html"
     assert call_narrow("report", address, "--out", out).stdout == f"{out}\n"
     assert "30 of 100 steps" in out.read_text() and "30 of 100" not in store.read("runs/third/report.html").decode()
-    refused = call_narrow("report", address, "--out", tmp_path / "no-folder" / "page.html")
-    assert (refused.returncode, "Cannot write the report to" in refused.stderr) == (2, True)
+    rejected = call_narrow("report", address, "--out", tmp_path / "no-folder" / "page.html")
+    assert (rejected.returncode, "Cannot write the report to" in rejected.stderr) == (2, True)
 
 
 def test_report_says_that_the_data_set_is_gone(configuration: Path) -> None:
@@ -388,12 +388,12 @@ def change_holder(store: LocalStore, **changes: object) -> Lease:
 
 def test_stop_says_when_nobody_can_be_asked(configuration: Path, store: LocalStore) -> None:
     change_holder(store, start_ticks=0)  # another process had this number
-    refused = [call_narrow("stop", f"{store.address}/runs/{run}") for run in ("second", "first")]
+    rejected = [call_narrow("stop", f"{store.address}/runs/{run}") for run in ("second", "first")]
     lease = change_holder(store, host="gone", place="elsewhere")
     write_heartbeat(store, "first", lease.fence, Heartbeat(beat=9, step=33, written_at=time.time() - 3 * 3600))
-    refused.append(call_narrow("stop", f"{store.address}/runs/first"))
+    rejected.append(call_narrow("stop", f"{store.address}/runs/first"))
     said = ("Nobody trains run 'second' now", "is gone. `holdfast run` goes on with it", "No heartbeat from process")
-    for result, words in zip(refused, said, strict=True):
+    for result, words in zip(rejected, said, strict=True):
         assert (result.returncode, words in result.stderr) == (2, True), result.stderr
     assert not list(store.root.rglob("stop.json"))
 

@@ -1,4 +1,4 @@
-"""Compiled code serves leaves of any number of tokens, with the same bits whatever it was compiled from."""
+"""Compiled code serves microbatches of any number of tokens, with the same bits whatever it was compiled from."""
 
 import hashlib
 import shutil
@@ -33,4 +33,4 @@ def test_what_compiled_code_does_not_take_is_computed_without_it_and_noted_once(
     with compiled_block(CPU, torch.float32, 600, tmp_path) as (block, notes):
         for num_tokens in (9000, 5):
             gradients_of(block, CPU, torch.bfloat16, (num_tokens,))
-    assert len(notes) == 1 and "does not take a leaf of 9,000 tokens" in notes[0]
+    assert len(notes) == 1 and "does not take a microbatch of 9,000 tokens" in notes[0]

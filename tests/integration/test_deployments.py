@@ -267,5 +267,5 @@ def test_a_scrub_that_finds_rot_fails_and_tells_the_server(worked: Operator, tmp
     rotten = f"holdfast.{store.address}/{newest.path}"
     worked.wait(lambda: bool(worked.events("holdfast.rot", rotten)))
     (event,) = worked.events("holdfast.rot", rotten)
-    assert event["payload"].items() >= {"run": "run", "kind": "checkpoint", "step": 30, "is_set_aside": True}.items()
+    assert event["payload"].items() >= {"run": "run", "kind": "checkpoint", "step": 30, "is_quarantined": True}.items()
     assert f"prefect.flow-run.{failed['id']}" in [related["prefect.resource.id"] for related in event["related"]]

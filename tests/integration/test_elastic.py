@@ -14,7 +14,7 @@ from tests.helpers.elastic_kills import kill_at_a_random_moment
 from tests.helpers.elastic_runs import Runs, require_the_same
 from tests.helpers.processes import train_segment
 from tests.helpers.training import SMALL_MODEL, read_log, read_state, train_forked
-from training.batches.tensors import Leaf
+from training.batches.tensors import Microbatch
 from training.data.order import SampleOrder
 from training.models.classifier import Classifier
 from training.segment import run_segment
@@ -22,8 +22,8 @@ from training.spec import SegmentSpec
 from training.stopping import StopFlag, StopReason
 from training.world import World
 
-# Dropout, metadata, batches across two epochs, accumulation, and a validation are part of all of them; leaves are in
-# groups where nothing else is said.
+# Dropout, metadata, batches across two epochs, accumulation, and a validation are part of all of them; microbatches are
+# in groups where nothing else is said.
 VARIANTS: dict[str, tuple[str, list[int], dict[str, Any]]] = {
     "multiclass, fp32": ("multiclass", [1, 2, 3, 4, 8], {}),
     "binary, bf16": ("binary", [1, 3], {"precision": "bf16", "steps": 8}),
@@ -32,20 +32,20 @@ VARIANTS: dict[str, tuple[str, list[int], dict[str, Any]]] = {
         [1, 3],
         {"precision": "fp16", "activation_checkpointing": True, "steps": 8},
     ),
-    "two threads": ("binary", [1, 2], {"threads": 2, "leaves": 3, "steps": 8}),
-    "leaves of one group": ("binary", [1, 3], {"padding_efficiency": 0, "steps": 8}),
+    "two threads": ("binary", [1, 2], {"threads": 2, "microbatches": 3, "steps": 8}),
+    "microbatches of one group": ("binary", [1, 3], {"padding_efficiency": 0, "steps": 8}),
 }
 
 
 def require_every_sample_that_was_due(checkpoint: FoundCheckpoint, runs: Runs) -> None:
-    """At each step the batch that the order gives, in as many leaves as configured."""
+    """At each step the batch that the order gives, in as many microbatches as configured."""
     rows = runs.ledger(checkpoint)[0].to_pylist()
     order = SampleOrder(runs.dataset.splits["train"].num_rows, runs.dataset.row_group_rows, runs.train_config.seed)
     size = runs.train_config.batch_size
     for step in range(checkpoint.index.step):
-        leaves = [row for row in rows if row["step"] == step]
-        assert [row["leaf"] for row in leaves] == list(range(runs.train_config.leaves))
-        consumed = [row for leaf in leaves for row in leaf["rows"]]
+        microbatches = [row for row in rows if row["step"] == step]
+        assert [row["microbatch"] for row in microbatches] == list(range(runs.train_config.microbatches))
+        consumed = [row for microbatch in microbatches for row in microbatch["rows"]]
         assert sorted(consumed) == sorted(order.rows(step * size, size).tolist())
 
 
@@ -135,26 +135,26 @@ def test_a_compiled_model_continued_on_another_number_of_ranks_is_the_same(tmp_p
 
 
 def test_validation_passes_the_same_leaves_through_the_model_on_any_number_of_ranks(tmp_path: Path) -> None:
-    """Small models give the same bits in leaves of any shape, large ones do not."""
+    """Small models give the same bits in microbatches of any shape, large ones do not."""
     runs, seen = Runs(tmp_path), []
     for ranks in (1, 3):
         spec = runs.next_spec(ranks, steps=1)
         assert train_forked(spec, runs.store, train_and_note_validation).outcome == "completed", read_log(spec)
         notes = [json.loads(path.read_text()) for path in spec.scratch_folder.glob("validation-*.json")]
-        seen.append(sorted(leaf for note in notes for leaf in note))
+        seen.append(sorted(microbatch for note in notes for microbatch in note))
     assert sorted(row for rows, _ in seen[0] for row in rows) == list(range(64))
     assert seen[1] == seen[0]
     assert max(len(groups) for _, groups in seen[0]) > 1
 
 
 def train_and_note_validation(spec: SegmentSpec, world: World) -> Any:
-    """Write down rows and groups of the leaves that this rank looks at without training."""
+    """Write down rows and groups of the microbatches that this rank looks at without training."""
     plain_forward, notes = Classifier.forward, []
 
-    def noting_forward(model: Classifier, leaf: Leaf) -> Tensor:
+    def noting_forward(model: Classifier, microbatch: Microbatch) -> Tensor:
         if not model.training:
-            notes.append((leaf.rows.tolist(), leaf.groups))
-        return plain_forward(model, leaf)
+            notes.append((microbatch.rows.tolist(), microbatch.groups))
+        return plain_forward(model, microbatch)
 
     Classifier.forward = noting_forward  # type: ignore[method-assign, assignment]
     kept = train_segment(spec, world)

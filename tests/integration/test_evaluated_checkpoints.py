@@ -128,7 +128,7 @@ def test_on_validation_it_has_the_numbers_of_the_validation_made_at_its_step_als
 def test_another_table_of_the_test_splits_own_rows_has_the_test_splits_results(
     store: LocalStore, tmp_path: Path
 ) -> None:
-    """Preparing them deals these rows to one split whatever their ids, and numbers them anew."""
+    """Preparing them assigns these rows to one split whatever their ids, and numbers them anew."""
     state = state_of(store, TEXT)
     rows = read_rows(store, load_dataset(store, state.dataset_digest))
     chosen = pa.table(COLUMNS[TEXT]).filter(

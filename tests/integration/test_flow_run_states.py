@@ -26,7 +26,7 @@ from tasks.prefect_bridge.flow_runs import (
     is_to_begin,
 )
 from tasks.prefect_bridge.stale_flow_runs import close_flow_runs
-from tasks.run_paths import RunPlaces
+from tasks.run_paths import RunPaths
 from tests.helpers.prefect_server import find_free_port
 from tests.helpers.runs import lease_run, make_run
 
@@ -112,9 +112,9 @@ def test_flow_runs_whose_process_was_killed_are_shown_as_crashed_with_their_step
     tmp_path: Path, prefect_server: dict[str, str]
 ) -> None:
     store = LocalStore(tmp_path / "store")
-    places = RunPlaces(store, make_run(store), tmp_path / "scratch", tmp_path / "data")
-    fence = lease_run(places.manifest)
-    lease = places.manifest.load_head().state.lease
+    run_paths = RunPaths(store, make_run(store), tmp_path / "scratch", tmp_path / "data")
+    fence = lease_run(run_paths.manifest)
+    lease = run_paths.manifest.load_head().state.lease
     assert lease is not None
     dead = lease.model_copy(update={"holder": lease.holder.model_copy(update={"pid": lease.holder.pid + 1})})
     with (
@@ -128,7 +128,7 @@ def test_flow_runs_whose_process_was_killed_are_shown_as_crashed_with_their_step
             client.create_task_run(train, left.id, dynamic_key="1", state=Running()),
         ]
         write_flow_runs(store, "run", fence, FlowRunsRecord(ids=[str(left.id), str(ended.id)]))
-        close_flow_runs(places, dead)
+        close_flow_runs(run_paths, dead)
         shown = [client.read_flow_run(run.id).state for run in (left, ended)]
         shown += [client.read_task_run(step.id).state for step in steps]
     assert [state.type.value for state in shown if state is not None] == [

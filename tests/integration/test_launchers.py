@@ -127,8 +127,8 @@ def test_ranks_say_where_they_are_and_end_when_their_block_is_left(launch: Launc
     launched = launch(steps=1_000_000)
     with pytest.raises(KeyboardInterrupt), launched.make() as job:
         follow(job, has_stepped)
-        wait_until(lambda: len(job.read_pulses()) == WORLD_SIZE)
-        assert sorted(pulse.rank for pulse in job.read_pulses()) == list(range(WORLD_SIZE))
+        wait_until(lambda: len(job.read_rank_statuses()) == WORLD_SIZE)
+        assert sorted(rank_status.rank for rank_status in job.read_rank_statuses()) == list(range(WORLD_SIZE))
         job.write_stacks()
         _, *stacks = job.read_log().split("stacks of rank ")
         assert sorted(of_rank[:2] for of_rank in stacks) == ["0:", "1:"]

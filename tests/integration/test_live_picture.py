@@ -15,7 +15,7 @@ from storage.runs.run_state import Throughput
 from tasks.configuration.run import RunConfig
 from tasks.prefect_bridge import live_page as picture
 from tasks.prefect_bridge.live_page import LivePicture
-from tasks.run_paths import RunPlaces
+from tasks.run_paths import RunPaths
 from tests.helpers.commands import wait_until
 from tests.helpers.kept_runs import make_kept_run
 from tests.helpers.prefect_server import ANSWER_SECONDS
@@ -42,19 +42,19 @@ def test_progress_and_page_follow_the_ranks_reports_and_promotions(
     monkeypatch.setattr(picture, "PAGE_SECONDS", 0.1)
     monkeypatch.setattr(picture, "FIRST_PAGE_SECONDS", 0.1)
     store = LocalStore(tmp_path / "store")
-    places = RunPlaces(store, make_kept_run(store, tmp_path), tmp_path / "scratch", tmp_path / "data")
+    run_paths = RunPaths(store, make_kept_run(store, tmp_path), tmp_path / "scratch", tmp_path / "data")
     api = prefect_server["PREFECT_API_URL"]
     report = store.root / "runs/run/report.html"
 
     @flow(name="shows a run")
     def show() -> dict[str, dict[str, Any]]:
         read = partial(read_artifacts, api, str(flow_run.id))
-        with LivePicture(CONFIG, places) as shown:
+        with LivePicture(CONFIG, run_paths) as shown:
             shown.show(Report(phase="train", step=40, loss=0.5, throughput=SPEED))
             assert wait_until(lambda: "progress-run" in read())
             assert wait_until(report.exists)  # from the beginning
             report.unlink()
-            shown.promoted(places.manifest.load_head().state.kept[0])
+            shown.promoted(run_paths.manifest.load_head().state.kept[0])
             assert wait_until(report.exists) and wait_until(lambda: "run-run" in read())
             shown.show(Report(phase="train", step=60, loss=0.4))
             assert wait_until(lambda: read()["progress-run"]["data"] == 60)

@@ -6,7 +6,7 @@ import psutil
 
 from storage.objects.local_store import LocalStore
 from storage.objects.private_folder import PRIVATE_MODE
-from tasks.cluster.ranks import MEETING_FOLDER
+from tasks.cluster.ranks import RENDEZVOUS_FOLDER
 from tests.helpers.commands import processes_mentioning, wait_until
 from tests.helpers.datasets import publish_small_dataset
 from tests.helpers.training import launch, make_spec
@@ -29,7 +29,7 @@ def test_two_ranks_listen_on_the_loopback_alone(tmp_path: Path) -> None:
             for connection in process.net_connections("inet")
             if connection.status == psutil.CONN_LISTEN
         }
-        (meeting,) = spec.scratch_folder.glob(f"{MEETING_FOLDER}-*")
-        assert meeting.stat().st_mode & 0o777 == PRIVATE_MODE
+        (rendezvous,) = spec.scratch_folder.glob(f"{RENDEZVOUS_FOLDER}-*")
+        assert rendezvous.stat().st_mode & 0o777 == PRIVATE_MODE
         ranks.kill()
     assert listening <= set(LOOPBACK), listening

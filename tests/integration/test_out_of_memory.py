@@ -1,4 +1,4 @@
-"""A device with too little memory for a leaf: what is said, and a run that goes on by itself with what needs less.
+"""A device with too little memory for a microbatch: what is said, and a run that goes on with what needs less.
 
 The lack is injected, once: there is no GPU here whose memory could be filled. What is counted is in
 `unit/training/test_memory.py`.
@@ -39,7 +39,7 @@ def test_a_run_that_adapts_goes_on_with_recomputed_blocks_and_ends_with_the_same
     adapted = runner.status()
     failed, following = adapted["segments"]
     assert (failed["outcome"], following["outcome"]) == ("failed", "completed")
-    assert "out of memory on cpu in a leaf of " in failed["cause"]
+    assert "out of memory on cpu in a microbatch of " in failed["cause"]
     assert "with train.activation_checkpointing = true about " in failed["cause"]
     assert "Configuration changed: train.activation_checkpointing: was False, is True now." in said
 

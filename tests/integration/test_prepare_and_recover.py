@@ -26,7 +26,7 @@ from tasks.data.pipeline import prepare_dataset
 from tasks.prepare import prepare_data
 from tasks.recover import recover
 from tasks.recovery import settle
-from tasks.run_paths import open_places
+from tasks.run_paths import open_run_paths
 from tests.helpers.parquet import text_columns, write_parquet
 from tests.helpers.runs import make_checkpoint
 from tests.helpers.tiny_runs import write_tiny_configuration
@@ -54,8 +54,8 @@ def prepared(tmp_path_factory: pytest.TempPathFactory, source: Path) -> tuple[Pa
     """A store with the data set, prepared as the task does it, outside of Prefect."""
     folder = tmp_path_factory.mktemp("prepared")
     config = load_configuration(write_tiny_configuration(folder, "run", folder / "store", source))
-    places = open_places(config)
-    return folder / "store", prepare_dataset(config.data, places.store, places.data_scratch)
+    run_paths = open_run_paths(config)
+    return folder / "store", prepare_dataset(config.data, run_paths.store, run_paths.data_scratch)
 
 
 @pytest.fixture

@@ -130,7 +130,7 @@ def test_working_files_of_a_living_preparation_are_left_alone(tmp_path: Path) ->
 
 
 def test_what_nobody_has_gone_on_with_is_removed_from_this_machine_too(tmp_path: Path) -> None:
-    forgotten, recent = (folder_needed_again(tmp_path, area) for area in ("a" * 64, "b" * 64))
+    forgotten, recent = (folder_needed_again(tmp_path, staging) for staging in ("a" * 64, "b" * 64))
     for folder in (forgotten, recent):
         folder.mkdir()
         (folder / "rows").write_bytes(b"x")

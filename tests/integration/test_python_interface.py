@@ -171,7 +171,7 @@ kind = "multiclass"
 [train]
 steps = 6
 batch_size = 32
-leaves = 4
+microbatches = 4
 [model]
 width = 32
 layers = 1

@@ -20,11 +20,14 @@ from training.optim.optimization import Optimization
 from training.spec import SegmentSpec
 from training.world import World
 
-# Dropout, metadata, a batch across two epochs and several leaves a rank are part of all of them.
+# Dropout, metadata, a batch across two epochs and several microbatches a rank are part of all of them.
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "one rank": ("multiclass", {}),
     "two ranks, binary": ("binary", {"ranks": 2}),
-    "three ranks that do not divide the leaves, bf16": ("multiclass", {"ranks": 3, "leaves": 5, "precision": "bf16"}),
+    "three ranks that do not divide the microbatches, bf16": (
+        "multiclass",
+        {"ranks": 3, "microbatches": 5, "precision": "bf16"},
+    ),
     "fp16 with a gradient scaler and activation checkpointing": (
         "multiclass",
         {"precision": "fp16", "activation_checkpointing": True},

@@ -13,7 +13,7 @@ from urllib3.exceptions import ReadTimeoutError
 from storage.objects.s3 import parts
 
 BODY = bytes(range(256)) * 2000
-PIECE_BYTES = 32_000
+CHUNK_BYTES = 32_000
 HEAD = f"HTTP/1.1 206 Partial Content\r\nContent-Length: {len(BODY)}\r\n\r\n".encode()
 TIMEOUT_SECONDS = 0.5
 
@@ -39,11 +39,11 @@ def connections_to(answer: Callable[[socket.socket], None]) -> Iterator[HTTPConn
         thread.join(10)
 
 
-def send_in_pieces(client: socket.socket, pause_seconds: float) -> None:
+def send_in_chunks(client: socket.socket, pause_seconds: float) -> None:
     client.sendall(HEAD)
-    for start in range(0, len(BODY), PIECE_BYTES):
+    for start in range(0, len(BODY), CHUNK_BYTES):
         time.sleep(pause_seconds)  # as a slow link brings them
-        client.sendall(BODY[start : start + PIECE_BYTES])
+        client.sendall(BODY[start : start + CHUNK_BYTES])
 
 
 def test_who_reads_is_woken_a_few_times_and_not_for_each_piece(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,7 +55,7 @@ def test_who_reads_is_woken_a_few_times_and_not_for_each_piece(monkeypatch: pyte
             return counts[-1]
 
     monkeypatch.setattr(parts, "_Socket", Counting)
-    with connections_to(lambda client: send_in_pieces(client, 0.005)) as pool:
+    with connections_to(lambda client: send_in_chunks(client, 0.005)) as pool:
         assert pool.urlopen("GET", "/").data == BODY
     assert len(counts) <= 6  # the head, the body, and what is left of a buffer; there are sixteen pieces
     assert sum(counts) == len(HEAD) + len(BODY)
@@ -63,7 +63,7 @@ def test_who_reads_is_woken_a_few_times_and_not_for_each_piece(monkeypatch: pyte
 
 def test_on_a_link_that_brings_less_within_the_time_out_all_is_read_all_the_same() -> None:
     began = time.monotonic()
-    with connections_to(lambda client: send_in_pieces(client, TIMEOUT_SECONDS / 5)) as pool:
+    with connections_to(lambda client: send_in_chunks(client, TIMEOUT_SECONDS / 5)) as pool:
         assert pool.urlopen("GET", "/").data == BODY
     assert time.monotonic() - began > 2 * TIMEOUT_SECONDS  # it did take longer
 

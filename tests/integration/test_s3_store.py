@@ -63,7 +63,7 @@ def store(proxy: FaultyProxy, tmp_path: Path) -> S3Store:
 def large_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A file that goes up in three parts."""
     monkeypatch.setattr(s3_transfers, "MULTIPART_BYTES", 5 * MIB)
-    monkeypatch.setattr(s3_transfers, "PIECE_BYTES", 5 * MIB)
+    monkeypatch.setattr(s3_transfers, "CHUNK_BYTES", 5 * MIB)
     path = tmp_path / "large.bin"
     path.write_bytes(bytes(range(256)) * (10 * MIB // 256) + b"the end")
     return path

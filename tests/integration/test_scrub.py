@@ -84,7 +84,7 @@ def test_rot_is_told_with_its_file_and_set_aside_and_the_exit_code_says_it(kept:
     assert result.returncode == 1
     found = json.loads(result.stdout)
     (rot,) = found["damaged"]
-    assert (rot["run"], rot["step"], rot["is_set_aside"]) == ("run", 30, True)
+    assert (rot["run"], rot["step"], rot["is_quarantined"]) == ("run", 30, True)
     assert rot["resource"] == f"{kept.store.address}/{newest.path}"
     assert f"{newest.path}/state.jsonwaschanged" in unfolded(result.stderr)
     state = Manifest(kept.store, "run").load_head().state

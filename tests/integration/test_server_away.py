@@ -25,7 +25,7 @@ STEPS = 120
 EVERY_STEPS = 40
 NAMES = (
     "prepare",
-    *(f"prepare: {name}" for name in ("contract", "split and statistics", "tokenise", "deal", "shard")),
+    *(f"prepare: {name}" for name in ("contract", "split and statistics", "tokenise", "assign", "shard")),
     "recover",
     f"segment 1: steps 0 to {STEPS}",
     *(f"promote step {step}" for step in range(EVERY_STEPS, STEPS + 1, EVERY_STEPS)),

@@ -9,7 +9,7 @@ import pytest
 
 from tasks.configuration.cluster import ClusterConfig
 from tasks.preemption.signals import StopRequest
-from tasks.supervision import stragglers as pace
+from tasks.supervision import stragglers as stragglers
 from tasks.supervision.hang import HangWatch
 from tasks.supervision.watch import supervise
 from tests.helpers import hosts as hosts_module
@@ -43,7 +43,7 @@ def hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hosts]:
 def test_a_slow_host_and_then_a_slow_link_are_named_while_the_run_goes_on(
     hosts: Hosts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(pace, "WINDOW_SECONDS", WINDOW_SECONDS)
+    monkeypatch.setattr(stragglers, "WINDOW_SECONDS", WINDOW_SECONDS)
     for name, value in FaultPlan().slow(SLOW_RANK).environment(tmp_path / "faults", [tmp_path / "store"]).items():
         monkeypatch.setenv(name, value)
     segment = LeasedSegment(tmp_path, ClusterConfig(kind="slurm", nodes=len(NAMES)), ENDLESS, grace_seconds=5)
@@ -53,7 +53,7 @@ def test_a_slow_host_and_then_a_slow_link_are_named_while_the_run_goes_on(
         following.start()
         try:
             assert wait_until(lambda: len(caplog.messages) == 1)
-            (host,) = {pulse.host for pulse in job.read_pulses() if pulse.rank == SLOW_RANK}
+            (host,) = {rank_status.host for rank_status in job.read_rank_statuses() if rank_status.rank == SLOW_RANK}
             for name in NAMES:
                 hosts.slow(name, SLOW_KILOBITS)
             assert wait_until(lambda: len(caplog.messages) == 2)
@@ -62,6 +62,6 @@ def test_a_slow_host_and_then_a_slow_link_are_named_while_the_run_goes_on(
             following.join()
     slow, network = caplog.messages
     assert len(read_fired(tmp_path / "faults")) == 1
-    assert slow.startswith(f"Rank {SLOW_RANK} on {host} is slower than the others: it computes a leaf in ")
+    assert slow.startswith(f"Rank {SLOW_RANK} on {host} is slower than the others: it computes a microbatch in ")
     assert network.startswith("What the ranks send each other takes ")
     assert "The network between h1, h2 and h3 has become slower; it is not broken." in network

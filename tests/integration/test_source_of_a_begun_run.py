@@ -17,7 +17,7 @@ from tasks.data.progress import run_plainly
 from tasks.data.sources.bucket import BucketFile
 from tasks.data.sources.source_file import LocalFile, SourceFile
 from tasks.prepare import prepare_data
-from tasks.run_paths import open_places
+from tasks.run_paths import open_run_paths
 from tests.helpers.parquet import text_columns, write_parquet
 from tests.helpers.s3_server import running_s3_server, upload_folder, use_s3
 from tests.helpers.tiny_runs import write_tiny_configuration
@@ -70,10 +70,10 @@ def begin(config: RunConfig) -> DatasetManifest:
         created_at=1.0,
         config=config.model_dump(mode="json"),
         dataset_digest=dataset.digest,
-        dataset_sha256=dataset_sha256(open_places(config).store, dataset.digest),
+        dataset_sha256=dataset_sha256(open_run_paths(config).store, dataset.digest),
         steps_total=config.train.steps,
     )
-    open_places(config).manifest.create(state)
+    open_run_paths(config).manifest.create(state)
     return dataset
 
 
@@ -146,7 +146,7 @@ def test_a_source_that_is_gone_ends_no_run(
         assert prepare_work(elsewhere(config, tmp_path))[0] == dataset
     assert "The source cannot be read, so whether it was changed is not known" in caplog.text
     assert f"its data set {dataset.digest[:12]} is in the store" in caplog.text
-    open_places(config).store.delete(dataset_key(dataset.digest, "dataset.json"))
+    open_run_paths(config).store.delete(dataset_key(dataset.digest, "dataset.json"))
     with pytest.raises(ConfigurationError, match="does not exist"):
         prepare_work(elsewhere(config, tmp_path))
 

@@ -19,7 +19,7 @@ from storage.runs.run_state import RunState
 from tasks.configuration.run import RunConfig
 from tasks.models.start_from import bring_first_weights
 from tasks.recover import recover
-from tasks.run_paths import open_places
+from tasks.run_paths import open_run_paths
 from tasks.verification.scrubbing import scrub_store
 from tests.helpers.exported_runs import Exported, export_policy
 from tests.helpers.trained_runs import train_run
@@ -49,7 +49,7 @@ def begun(config: RunConfig, dataset: DatasetManifest) -> RunState:
 def first_weights(config: RunConfig, dataset: DatasetManifest, state: RunState) -> dict[str, torch.Tensor]:
     model = Classifier(config.model, dataset, activation_checkpointing=False)
     assert state.start is not None
-    store = open_places(config).store
+    store = open_run_paths(config).store
     take_first_weights(model, store, StartPoint(path=state.start.path, digest=state.start.digest))
     return model.state_dict()
 
@@ -156,5 +156,5 @@ def test_an_exported_folder_that_was_changed_is_refused(origin: Exported, tmp_pa
     (folder / "labels.json").write_text("{}")
     config = config_of(origin, train={"start_from": str(folder)})
     with pytest.raises(CorruptObjectError, match=r"train\.start_from names is damaged\. .*labels\.json was changed"):
-        bring_first_weights(config, origin.dataset, open_places(config))
+        bring_first_weights(config, origin.dataset, open_run_paths(config))
     assert isinstance(origin.store, LocalStore)

@@ -49,7 +49,7 @@ def test_a_missing_object_is_an_error_of_its_own(store: Store) -> None:
     with pytest.raises(ObjectMissingError, match="nothing/here"):
         store.fetch("nothing/here")
     with pytest.raises(ObjectMissingError, match="nothing/here"):
-        list(store.read_pieces("nothing/here"))
+        list(store.read_chunks("nothing/here"))
     with pytest.raises(ObjectMissingError, match="nothing/here"):
         store.open("nothing/here")
 
@@ -116,12 +116,12 @@ def test_an_object_is_read_in_pieces_none_of_which_is_large(
     store: Store, monkeypatch: pytest.MonkeyPatch, num_bytes: int
 ) -> None:
     for module in (local_store, s3_transfers):
-        monkeypatch.setattr(module, "PIECE_BYTES", 5 * MIB)
+        monkeypatch.setattr(module, "CHUNK_BYTES", 5 * MIB)
     content = random.Random(num_bytes).randbytes(num_bytes)
     store.write("runs/object.bin", content)
-    pieces = list(store.read_pieces("runs/object.bin"))
-    assert b"".join(pieces) == content
-    assert len(pieces) == -(-num_bytes // (5 * MIB))
+    chunks = list(store.read_chunks("runs/object.bin"))
+    assert b"".join(chunks) == content
+    assert len(chunks) == -(-num_bytes // (5 * MIB))
 
 
 @pytest.mark.parametrize("key", ["runs/one.bin", "datasets/digest/one.bin"])
@@ -130,7 +130,7 @@ def test_what_is_read_in_pieces_is_what_is_durable_and_not_a_copy_of_it(store: S
     copy = store.fetch(key)
     if copy.is_relative_to(tmp_path / "cache"):  # else it is the object itself
         copy.write_bytes(b"what has rotted!")
-    assert b"".join(store.read_pieces(key)) == b"what was written"
+    assert b"".join(store.read_chunks(key)) == b"what was written"
 
 
 @pytest.mark.parametrize("key", ["runs/object.bin", "datasets/digest/object.bin"])

@@ -18,7 +18,7 @@ from storage.checkpoints.tensor_files import find_non_finite, weights_distance
 from tests.helpers.elastic_runs import STEPS, Runs, require_the_same, tensors_of
 from tests.helpers.processes import train_segment
 from tests.helpers.training import read_log, read_state, train_forked
-from training.batches.tensors import Leaf
+from training.batches.tensors import Microbatch
 from training.configuration import ModelConfig
 from training.gradients import exact_sum, fixed_point
 from training.models import objective
@@ -115,15 +115,15 @@ def test_a_loss_that_is_not_finite_ends_the_segment_and_reaches_no_checkpoint(ra
 
 
 @pytest.mark.parametrize(
-    ("leaf", "slope"), [(0, math.inf), pytest.param(4, math.nan, marks=pytest.mark.slow), (7, 2.0**126)]
+    ("microbatch", "slope"), [(0, math.inf), pytest.param(4, math.nan, marks=pytest.mark.slow), (7, 2.0**126)]
 )
-def test_one_leaf_whose_gradient_no_sum_can_hold_is_noticed(leaf: int, slope: float, tmp_path: Path) -> None:
+def test_one_leaf_whose_gradient_no_sum_can_hold_is_noticed(microbatch: int, slope: float, tmp_path: Path) -> None:
     """Whether it is a rank's last one, whose sum travels at once, or one that is kept until then."""
     runs = Runs(tmp_path)
     spec = runs.next_spec(3, steps=1)
-    outcome = train_forked(spec, runs.store, partial(train_with_a_steep_leaf, leaf=leaf, slope=slope))
+    outcome = train_forked(spec, runs.store, partial(train_with_a_steep_microbatch, microbatch=microbatch, slope=slope))
     assert outcome.outcome == "diverged", read_log(spec)
-    assert "At step 1 a leaf's gradient was not finite" in outcome.cause
+    assert "At step 1 a microbatch's gradient was not finite" in outcome.cause
     assert runs.checkpoints_of(spec) == {}
 
 
@@ -133,8 +133,8 @@ def test_one_leaf_whose_gradient_no_sum_can_hold_is_noticed(leaf: int, slope: fl
 def test_a_gradient_that_clipping_tames_is_the_same_step_on_any_number_of_ranks(
     slope: float, precision: str, tmp_path: Path
 ) -> None:
-    """One leaf of each step is far outside the usual range, of the kept ones and of the last ones of a rank."""
-    target = partial(train_with_a_steep_leaf, leaf=4, slope=slope)
+    """One microbatch of each step is far outside the usual range, of the kept ones and of the last ones of a rank."""
+    target = partial(train_with_a_steep_microbatch, microbatch=4, slope=slope)
     runs = Runs(tmp_path)
     settings: dict[str, Any] = {"steps": 6, "precision": precision, "target": target}
     found = [runs.train(ranks, **settings) for ranks in (1, 3)]
@@ -160,7 +160,7 @@ def test_a_rare_class_with_a_large_weight_is_trained_as_plain_ddp_trains_it(tmp_
 
 
 def train_with_a_heavy_class(spec: SegmentSpec, world: World) -> Any:
-    """The first class weighs so much that the gradient of a leaf with a sample of it is outside the usual range."""
+    """The first class weighs so much that the gradient of a microbatch that has it is outside the usual range."""
 
     def heavy(class_counts: list[int], exponent: float) -> Tensor:
         return torch.tensor([1e8, *(1.0 for _ in class_counts[1:])])
@@ -169,13 +169,13 @@ def train_with_a_heavy_class(spec: SegmentSpec, world: World) -> Any:
     return train_segment(spec, world)
 
 
-def train_with_a_steep_leaf(spec: SegmentSpec, world: World, leaf: int, slope: float) -> Any:
-    """The loss of this leaf has such a gradient for one number, and the value that it should have."""
+def train_with_a_steep_microbatch(spec: SegmentSpec, world: World, microbatch: int, slope: float) -> Any:
+    """The loss of this microbatch has such a gradient for one number, and the value that it should have."""
     plain_loss = Trainer._loss
 
-    def steep_loss(trainer: Trainer, batch: Leaf) -> Tensor:
+    def steep_loss(trainer: Trainer, batch: Microbatch) -> Tensor:
         loss = plain_loss(trainer, batch)
-        if batch.index != leaf:
+        if batch.index != microbatch:
             return loss
         steep: Tensor = Steep.apply(trainer.model.get_parameter("head.bias")[0], slope)  # type: ignore[no-untyped-call]
         return loss + steep
@@ -221,7 +221,7 @@ def weights_of(runs: Runs, checkpoint: FoundCheckpoint) -> dict[str, Tensor]:
 
 
 def train_with_idle_parameters(spec: SegmentSpec, world: World) -> Any:
-    """One matrix is frozen, one vector is never used (a zero, so that decay leaves it), one by every third leaf."""
+    """One matrix is frozen, one vector (a zero: decay leaves it) never used, one by every third microbatch."""
     plain_init, plain_forward = Classifier.__init__, Classifier.forward
 
     def init(model: Classifier, *arguments: Any) -> None:
@@ -230,9 +230,9 @@ def train_with_idle_parameters(spec: SegmentSpec, world: World) -> Any:
         model.unused = nn.Parameter(torch.zeros(3))
         model.seldom = nn.Parameter(torch.zeros(model.head.out_features))
 
-    def forward(model: Classifier, leaf: Leaf) -> Tensor:
-        logits = plain_forward(model, leaf)
-        return logits + model.get_parameter("seldom") if leaf.index % 3 == 0 else logits
+    def forward(model: Classifier, microbatch: Microbatch) -> Tensor:
+        logits = plain_forward(model, microbatch)
+        return logits + model.get_parameter("seldom") if microbatch.index % 3 == 0 else logits
 
     Classifier.__init__, Classifier.forward = init, forward  # type: ignore[method-assign, assignment]
     return train_segment(spec, world)

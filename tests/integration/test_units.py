@@ -22,7 +22,7 @@ from tasks.configuration.run import DataConfig
 from tasks.data import pipeline
 from tasks.data.pipeline import prepare_dataset
 from tasks.data.rows import prepared_sql
-from tasks.data.units import assigning as dealing
+from tasks.data.units import assigning as assigning
 from tasks.data.units import checking
 from tasks.data.units.workspace import Address
 from tests.helpers.cut_preparations import Counted, cut_small
@@ -36,7 +36,7 @@ from tests.helpers.parquet import (
 )
 
 METADATA: dict[str, Any] = {"numeric": ["length", "score"], "categorical": ["region"]}
-CHECKED = ["-extract.parquet", "-sample.parquet", ".places"]  # what the unit leaves of a piece
+CHECKED = ["-extract.parquet", "-sample.parquet", ".places"]  # what the unit leaves of a chunk
 KINDS = ["text", "tokens", "csv", "row numbers", "hidden row numbers"]
 # Each kill is a process that loads all libraries. In this process all kinds are broken off, in the test before it.
 KILLED_KINDS = [kind if kind == "tokens" else pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS]
@@ -65,7 +65,7 @@ def config(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 @pytest.fixture(scope="module")
 def undisturbed(config: DataConfig, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The files of the data set that is prepared in one piece, as a small source is."""
+    """The files of the data set that is prepared in one chunk, as a small source is."""
     folder = tmp_path_factory.mktemp("store")
     store = LocalStore(folder / "store")
     prepare_dataset(config, store, folder / "scratch")
@@ -206,22 +206,22 @@ def flip_a_bit(path: Path) -> None:
     path.write_bytes(content)
 
 
-def give_those_of_another_piece(path: Path) -> None:
+def give_those_of_another_chunk(path: Path) -> None:
     path.write_bytes(path.with_name("rows-000000.arrow").read_bytes())
 
 
-@pytest.mark.parametrize("damage", [flip_a_bit, give_those_of_another_piece, Path.unlink])
+@pytest.mark.parametrize("damage", [flip_a_bit, give_those_of_another_chunk, Path.unlink])
 def test_decoded_rows_that_are_damaged_or_gone_are_decoded_again(
     tmp_path: Path, damage: Callable[[Path], None]
 ) -> None:
     config = token_config(write_parquet(tmp_path / "a.parquet", token_columns(900), 40))
-    num_pieces = sum(unit.startswith("check") for unit in units_of(config, tmp_path / "other"))
+    num_chunks = sum(unit.startswith("check") for unit in units_of(config, tmp_path / "other"))
     with pytest.raises(OSError, match="the machine is gone"):
-        prepare_with(Counted(fail_at=num_pieces), config, tmp_path)
+        prepare_with(Counted(fail_at=num_chunks), config, tmp_path)
     left = sorted((tmp_path / "scratch").glob("brought-*/rows-*.arrow"))
-    assert len(left) == num_pieces > 3
+    assert len(left) == num_chunks > 3
     damage(left[2])
-    with mock.patch.object(dealing, "_read", wraps=dealing._read) as read:
+    with mock.patch.object(assigning, "_read", wraps=assigning._read) as read:
         prepare_with(Counted(), config, tmp_path)
     assert read.call_count == 1
     assert files_of(LocalStore(tmp_path / "store")) == files_of(LocalStore(tmp_path / "other" / "store"))
@@ -267,9 +267,9 @@ def units_of(config: DataConfig, folder: Path) -> list[str]:
 
 def test_a_bit_that_flips_in_the_tokenizer_is_an_error(tmp_path: Path) -> None:
     config = text_config(write_parquet(tmp_path / "a.parquet", text_columns(600), 50))
-    first_deal = units_of(config, tmp_path / "other").index("deal 0")
+    first_assignment = units_of(config, tmp_path / "other").index("assign 0")
     with pytest.raises(OSError, match="the machine is gone"):
-        prepare_with(Counted(fail_at=first_deal), config, tmp_path)
+        prepare_with(Counted(fail_at=first_assignment), config, tmp_path)
     (path,) = (tmp_path / "store").glob("preparations/*/tokenizer.json")
     flip_a_bit(path)
     with pytest.raises(
@@ -281,7 +281,7 @@ def test_a_bit_that_flips_in_the_tokenizer_is_an_error(tmp_path: Path) -> None:
     assert files_of(LocalStore(tmp_path / "store")) == files_of(LocalStore(tmp_path / "other" / "store"))
 
 
-@pytest.mark.parametrize("between", ["find_repeats", "require_rules_kept", "deal_samples", "measure_categorical"])
+@pytest.mark.parametrize("between", ["find_repeats", "require_rules_kept", "assign_samples", "measure_categorical"])
 def test_one_that_is_overtaken_while_it_asks_all_rows_takes_what_the_other_published(
     tmp_path: Path, between: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -313,7 +313,7 @@ def test_a_stop_does_not_wait_for_the_statistics(tmp_path: Path, monkeypatch: py
             raise KeyboardInterrupt
         return work()[0]
 
-    monkeypatch.setattr(pipeline, "deal_samples", measure_for_an_hour)
+    monkeypatch.setattr(pipeline, "assign_samples", measure_for_an_hour)
     with cut_small(), pytest.raises(KeyboardInterrupt):
         store = LocalStore(tmp_path / "store")
         pipeline.prepare_dataset(config, store, tmp_path / "scratch", run_part=stop_there, engine=Counted())
@@ -357,7 +357,7 @@ def test_in_which_order_a_database_gives_the_rows_shows_in_no_byte(tmp_path: Pat
     def turned_round(*arguments: Any, **named: Any) -> str:
         return f"{prepared_sql(*arguments, **named)} ORDER BY number DESC"
 
-    with mock.patch.object(dealing, "prepared_sql", turned_round):
+    with mock.patch.object(assigning, "prepared_sql", turned_round):
         prepare_with(Counted(), config, tmp_path)
     prepare_with(Counted(), config, tmp_path / "other")
     assert files_of(LocalStore(tmp_path / "store")) == files_of(LocalStore(tmp_path / "other" / "store"))

@@ -19,7 +19,7 @@ from storage.objects.local_store import LocalStore
 from tasks import prepare_unit
 from tasks.configuration.run import DataConfig, PrepareConfig
 from tasks.data.pipeline import prepare_dataset
-from tests.helpers.cut_preparations import PIECE_BYTES
+from tests.helpers.cut_preparations import CHUNK_BYTES
 from tests.helpers.parquet import text_columns, text_config, write_parquet
 from tests.helpers.prefect_server import find_free_port, running
 
@@ -54,10 +54,10 @@ def files_of(store: Path) -> dict[str, str]:
     return {key: sha256_of_file(opened.fetch(key)) for key in opened.list_keys("") if not key.startswith("sources/")}
 
 
-def command_of(config: DataConfig, folder: Path, *dask: str, piece_bytes: int = PIECE_BYTES) -> list[str]:
+def command_of(config: DataConfig, folder: Path, *dask: str, chunk_bytes: int = CHUNK_BYTES) -> list[str]:
     places = [str(folder / name) for name in ("store", "scratch", "log")]
     module = "tests.helpers.prepare_elsewhere"
-    return [sys.executable, "-m", module, config.model_dump_json(), *places, str(piece_bytes), *dask]
+    return [sys.executable, "-m", module, config.model_dump_json(), *places, str(chunk_bytes), *dask]
 
 
 def units_in(log: Path) -> list[str]:
@@ -112,7 +112,7 @@ def test_killed_at_ten_random_moments_less_than_15_percent_is_done_again(
 ) -> None:
     seed = random.randrange(2**32)
     print(f"seed {seed}")
-    generator, command = random.Random(seed), command_of(config, tmp_path, piece_bytes=2000)
+    generator, command = random.Random(seed), command_of(config, tmp_path, chunk_bytes=2000)
     for _ in range(10):
         with subprocess.Popen(command, env=environment) as process:
             wait_for_units(tmp_path / "log", len(units_in(tmp_path / "log")) + generator.randint(1, 20), process)
@@ -179,7 +179,7 @@ def test_on_dask_a_worker_that_is_killed_changes_nothing(
 ) -> None:
     address, workers = dask
     # So late that the worker has done many units: Dask asks again for what a worker did that is gone.
-    with subprocess.Popen(command_of(config, tmp_path, address, piece_bytes=2000), env=environment) as process:
+    with subprocess.Popen(command_of(config, tmp_path, address, chunk_bytes=2000), env=environment) as process:
         wait_for_units(tmp_path / "log", 30, process)
         workers[0].kill()
         assert process.wait(WAIT_SECONDS) == 0

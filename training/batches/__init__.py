@@ -1,1 +1,1 @@
-"""From samples to what each rank gets of a step: leaves, how they are padded, their seeds, and what was consumed."""
+"""From samples to what each rank gets of a step: microbatches, their padding and seeds, and what was consumed."""

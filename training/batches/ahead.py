@@ -1,4 +1,4 @@
-"""The process that assembles the next block while the ranks of its machine take their leaves from this one.
+"""The process that assembles the next block while the ranks of its machine take their microbatches from this one.
 
 Threads of a rank would take turns with the one that trains, since one at a time runs Python. Invariant: what a run is
 does not depend on this process. It makes files that any rank makes by itself where they are not there yet and nobody

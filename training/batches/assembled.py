@@ -1,6 +1,6 @@
-"""Leaves as arrays: chosen samples one after the other, with padding, ready to be given to the model.
+"""Microbatches as arrays: chosen samples one after the other, with padding, ready to be given to the model.
 
-Invariant: no sample is a Python object, and each leaf is one slice of each array, so leaves that one process has
+Invariant: no sample is a Python object, and each microbatch is one slice of each array, so leaves that one process has
 assembled are given to another by mapping the arrays. Torch is not imported.
 """
 
@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from training.batches.groups import Group
-from training.batches.microbatches import LeafCut
+from training.batches.microbatches import MicrobatchCut
 from training.data.samples import Samples
-from training.rank_shares import deal
+from training.rank_shares import assign
 
 Integers = NDArray[np.int64]
 
@@ -25,7 +25,7 @@ Integers = NDArray[np.int64]
 class Assembled:
     """L leaves of N samples in G groups, with P tokens, padding included."""
 
-    indices: Integers  # [L] of the leaves in their batch
+    indices: Integers  # [L] of the microbatches in their batch
     num_groups: Integers  # [L]
     group_sizes: Integers  # [G] in samples
     group_lengths: Integers  # [G] in tokens
@@ -39,12 +39,12 @@ class Assembled:
     ids: NDArray[np.uint8]  # UTF-8, with the separators
 
     def groups(self, first: int, end: int) -> list[Group]:
-        """The groups [first, end) of all leaves'."""
+        """The groups [first, end) of all microbatches'."""
         return list(map(Group, self.group_sizes[first:end].tolist(), self.group_lengths[first:end].tolist()))
 
     @cached_property
     def bounds(self) -> tuple[list[int], list[int], list[int], list[int]]:
-        """Where the groups, samples, tokens and bytes of ids of each leaf begin, and those of the last one end."""
+        """Where groups, samples, tokens and bytes of ids of each microbatch begin, and those of the last one end."""
         groups = _ends(self.num_groups)
         samples, tokens = (_ends(sizes)[groups] for sizes in (self.group_sizes, self.group_sizes * self.group_lengths))
         return groups.tolist(), samples.tolist(), tokens.tolist(), _ends(self.id_bytes).tolist()
@@ -53,36 +53,36 @@ class Assembled:
 ASSEMBLED_FIELDS = tuple(Assembled.__dataclass_fields__)
 
 
-class Share(NamedTuple):
-    """What one rank gets of a batch: leaf after leaf."""
+class RankShare(NamedTuple):
+    """What one rank gets of a batch: microbatch after microbatch."""
 
-    leaves: list[Integers]  # positions in the batch of the samples of each one
-    indices: list[int]  # of the leaves, in the batch
-    groups: list[tuple[Group, ...]]  # of each leaf
+    microbatches: list[Integers]  # positions in the batch of the samples of each one
+    indices: list[int]  # of the microbatches, in the batch
+    groups: list[tuple[Group, ...]]  # of each microbatch
 
 
-def share_batch(lengths: Integers, cut: LeafCut, num_leaves: int, num_ranks: int) -> list[Share]:
+def share_batch(lengths: Integers, cut: MicrobatchCut, num_microbatches: int, num_ranks: int) -> list[RankShare]:
     """What each rank gets of a batch whose samples have these lengths."""
-    leaves = cut.cut(lengths, num_leaves)
-    groups = cut.groups([lengths[leaf] for leaf in leaves])
-    shares = deal([cut.cost(of_leaf) for of_leaf in groups], num_ranks)
-    return [Share([leaves[index] for index in own], own, [groups[index] for index in own]) for own in shares]
+    microbatches = cut.cut(lengths, num_microbatches)
+    groups = cut.groups([lengths[microbatch] for microbatch in microbatches])
+    shares = assign([cut.cost(of_microbatch) for of_microbatch in groups], num_ranks)
+    return [RankShare([microbatches[index] for index in own], own, [groups[index] for index in own]) for own in shares]
 
 
-def assemble_shares(samples: Samples, shares: Sequence[Share], batch_starts: Sequence[int]) -> Assembled:
-    """The leaves of these shares, one after the other. The batch of each begins at that place of the samples."""
-    leaves = [leaf for share in shares for leaf in share.leaves]
-    starts = np.repeat(np.array(batch_starts, dtype=np.int64), [sum(map(len, share.leaves)) for share in shares])
+def assemble_shares(samples: Samples, shares: Sequence[RankShare], batch_starts: Sequence[int]) -> Assembled:
+    """The microbatches of these shares, one after the other. The batch of each begins at that place of the samples."""
+    microbatches = [microbatch for share in shares for microbatch in share.microbatches]
+    starts = np.repeat(np.array(batch_starts, dtype=np.int64), [sum(map(len, share.microbatches)) for share in shares])
     return assemble_samples(
-        samples.at(np.concatenate([np.empty(0, dtype=np.int64), *leaves]) + starts),
+        samples.at(np.concatenate([np.empty(0, dtype=np.int64), *microbatches]) + starts),
         [index for share in shares for index in share.indices],
         [groups for share in shares for groups in share.groups],
     )
 
 
 def assemble_samples(samples: Samples, indices: Sequence[int], groups: Sequence[tuple[Group, ...]]) -> Assembled:
-    """Leaves with these indices and groups, made of these samples one after the other."""
-    num_groups = np.array([len(of_leaf) for of_leaf in groups], dtype=np.int64)
+    """Microbatches with these indices and groups, made of these samples one after the other."""
+    num_groups = np.array([len(of_microbatch) for of_microbatch in groups], dtype=np.int64)
     sizes = np.array(list(chain(*groups)), dtype=np.int64).reshape(-1, 2)
     first_samples = _ends(sizes[:, 0])[_ends(num_groups)]
     return Assembled(

@@ -18,10 +18,10 @@ from storage.objects.store import Store
 from storage.runs.rollbacks.positions import first_position, standing
 from storage.runs.run_state import RollbackRecord
 from training.batches.assembled import ASSEMBLED_FIELDS, Assembled, assemble_shares, share_batch
-from training.batches.microbatches import LeafCut, leaf_cut
+from training.batches.microbatches import MicrobatchCut, microbatch_cut
 from training.data.order import Order, SampleOrder, Window
 from training.data.reading import SampleReader
-from training.data.shared_arrays import Arrays, Pieces, SharedArrays
+from training.data.shared_arrays import ArrayChunks, Arrays, SharedArrays
 from training.data.waiting import StoreWait
 from training.spec import SegmentSpec
 from training.world import World
@@ -30,14 +30,14 @@ from training.world import World
 BLOCK_STEPS = 32
 # Assembled at once, and taken at once by a rank, since each call of NumPy and of Arrow takes its time. More would no
 # longer be in the processor's cache when they are written.
-PIECE_STEPS = 8
+CHUNK_STEPS = 8
 BLOCK_FIELDS = ("shares", "num_tokens", *ASSEMBLED_FIELDS)
 
 
 class Block:
     """What the ranks of a machine get of the steps [first_step, end_step).
 
-    Piece of `PIECE_STEPS` after piece; within one, rank after rank; and of a rank, step after step.
+    Piece of `CHUNK_STEPS` after piece; within one, rank after rank; and of a rank, step after step.
     """
 
     def __init__(self, first_step: int, num_ranks: int, arrays: Arrays) -> None:
@@ -51,14 +51,14 @@ class Block:
     def __contains__(self, step: int) -> bool:
         return self._first_step <= step < self.end_step
 
-    def piece(self, step: int, rank: int) -> tuple[range, list[int]]:
+    def chunk(self, step: int, rank: int) -> tuple[range, list[int]]:
         """The steps of the piece that has `step`.
 
-        With the first leaf that the machine's `rank`-th rank gets of each, and the one after its last.
+        With the first microbatch that the machine's `rank`-th rank gets of each, and the one after its last.
         """
-        start = (step - self._first_step) // PIECE_STEPS * PIECE_STEPS
+        start = (step - self._first_step) // CHUNK_STEPS * CHUNK_STEPS
         first_step = self._first_step + start
-        steps = range(first_step, min(first_step + PIECE_STEPS, self.end_step))
+        steps = range(first_step, min(first_step + CHUNK_STEPS, self.end_step))
         number = start * self._num_ranks + rank * len(steps)
         return steps, self._ends[number : number + len(steps) + 1]
 
@@ -74,9 +74,9 @@ class Blocks:
         self,
         reader: SampleReader,
         order: Order,
-        cut: LeafCut,
+        cut: MicrobatchCut,
         batch_size: int,
-        num_leaves: int,
+        num_microbatches: int,
         world: World,
         rollbacks: Sequence[RollbackRecord] = (),
     ) -> None:
@@ -87,10 +87,12 @@ class Blocks:
         self._reader = reader
         self._order = order
         self._cut = cut
-        self._num_leaves = num_leaves
-        self._shared = SharedArrays(reader.folder, f"{reader.split}-block", waiting=world.pulse.waiting_for_samples)
+        self._num_microbatches = num_microbatches
+        self._shared = SharedArrays(
+            reader.folder, f"{reader.split}-block", waiting=world.rank_status.waiting_for_samples
+        )
         # Ranks that have the same of these have the same blocks; other ones have others.
-        shape = [batch_size, num_leaves, cut.dense_length, cut.padding_efficiency, world.size, PIECE_STEPS]
+        shape = [batch_size, num_microbatches, cut.dense_length, cut.padding_efficiency, world.size, CHUNK_STEPS]
         skipped = [(record.resume_step, record.end_position) for record in standing(rollbacks)]
         self._name = sha256_of_bytes(canonical_json([order.name, *shape, list(world.ranks_here), skipped]))[:16]
 
@@ -118,21 +120,21 @@ class Blocks:
         return positions[: sum(1 for _ in takewhile(goes_on, range(BLOCK_STEPS)))]
 
     def _last_window(self, position: int) -> Window:
-        *_, last = self._order.stretches(position, self._batch_size)
+        *_, last = self._order.row_ranges(position, self._batch_size)
         return last.window
 
-    def _assemble(self, positions: range) -> Pieces:
+    def _assemble(self, positions: range) -> ArrayChunks:
         """What the ranks of this machine get of the steps at these positions: each array in pieces of a few steps."""
-        pieces: dict[str, list[NDArray[Any]]] = {name: [] for name in BLOCK_FIELDS}
-        for first in range(0, len(positions), PIECE_STEPS):
-            for name, piece in self._assemble_piece(positions[first : first + PIECE_STEPS]).items():
-                pieces[name].append(piece)
-        return pieces
+        chunks: dict[str, list[NDArray[Any]]] = {name: [] for name in BLOCK_FIELDS}
+        for first in range(0, len(positions), CHUNK_STEPS):
+            for name, chunk in self._assemble_chunk(positions[first : first + CHUNK_STEPS]).items():
+                chunks[name].append(chunk)
+        return chunks
 
-    def _assemble_piece(self, positions: range) -> Arrays:
+    def _assemble_chunk(self, positions: range) -> Arrays:
         samples = self._reader.read(self._order, positions.start, len(positions) * self._batch_size)
         lengths = samples.lengths.reshape(len(positions), self._batch_size)
-        dealt = [share_batch(of_batch, self._cut, self._num_leaves, self.world.size) for of_batch in lengths]
+        dealt = [share_batch(of_batch, self._cut, self._num_microbatches, self.world.size) for of_batch in lengths]
         starts = [position - positions.start for position in positions]
         shares = [of_batch[rank] for rank in self.world.ranks_here for of_batch in dealt]
         assembled = assemble_shares(samples, shares, starts * self.world.local_size)
@@ -161,8 +163,8 @@ def open_blocks(
         looks_ahead,
         reads_for_all=assembles_for_all,
         wait=wait,
-        waiting=world.pulse.waiting_for_samples,
+        waiting=world.rank_status.waiting_for_samples,
     )
     order = SampleOrder(reader.num_rows, reader.group_rows, config.seed)
-    cut = leaf_cut(spec.model, config)
-    return Blocks(reader, order, cut, config.batch_size, config.leaves, world, spec.rollbacks)
+    cut = microbatch_cut(spec.model, config)
+    return Blocks(reader, order, cut, config.batch_size, config.microbatches, world, spec.rollbacks)

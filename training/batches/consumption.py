@@ -1,7 +1,7 @@
 """What went through the model since the last checkpoint, for the ledger.
 
-Invariant: a leaf is recorded after its backward pass, from the very object whose tensors the model was given; what was
-taken and never trained on is never recorded.
+Invariant: a microbatch is recorded after its backward pass, from the very object whose tensors the model was given;
+what was taken and never trained on is never recorded.
 """
 
 import hashlib
@@ -14,30 +14,30 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from storage.runs.ledger import LEDGER_SCHEMA
-from training.batches.tensors import Leaf
+from training.batches.tensors import Microbatch
 from training.rank_status import Collective
 from training.world import World
 
 ROWS_TYPE = LEDGER_SCHEMA.field("rows").type
-_HEAD_WORDS = 5  # step, leaf, number of samples, two halves of the MD5 of the ids
+_HEAD_WORDS = 5  # step, microbatch, number of samples, two halves of the MD5 of the ids
 
 
 class Consumption:
-    """Records this rank's leaves, and brings those of all ranks together."""
+    """Records this rank's microbatches, and brings those of all ranks together."""
 
     def __init__(self, world: World) -> None:
         self._world = world
         self._heads: list[NDArray[np.int64]] = []
         self._rows: list[NDArray[np.int64]] = []
 
-    def record(self, step: int, leaf: Leaf) -> None:
-        """Note a leaf that the model has consumed."""
-        digest = np.frombuffer(md5_of_ids(leaf.ids), dtype=np.int64)
-        self._heads.append(np.array([step, leaf.index, len(leaf.rows), *digest]))
-        self._rows.append(leaf.rows)
+    def record(self, step: int, microbatch: Microbatch) -> None:
+        """Note a microbatch that the model has consumed."""
+        digest = np.frombuffer(md5_of_ids(microbatch.ids), dtype=np.int64)
+        self._heads.append(np.array([step, microbatch.index, len(microbatch.rows), *digest]))
+        self._rows.append(microbatch.rows)
 
     def collect(self) -> pa.Table | None:
-        """All ranks' leaves since the last call, by step and leaf; for the first rank alone. A collective."""
+        """All ranks' microbatches since the last call, in order; for the first rank alone. A collective."""
         heads = self._gather(np.concatenate([np.empty(0, dtype=np.int64), *self._heads]))
         rows = self._gather(np.concatenate([np.empty(0, dtype=np.int64), *self._rows]))
         self._heads.clear()
@@ -50,26 +50,26 @@ class Consumption:
             return words
         mine = torch.from_numpy(words)
         counts = [torch.zeros(1, dtype=torch.int64) for _ in range(self._world.size)]
-        with self._world.pulse.waiting_for_ranks(Collective.LEDGER):
+        with self._world.rank_status.waiting_for_ranks(Collective.LEDGER):
             dist.all_gather(counts, torch.tensor([len(words)]))
         longest = max(int(count) for count in counts)
         padded = torch.nn.functional.pad(mine, (0, longest - len(words)))
         parts: list[Tensor] | None = None
         if self._world.is_first:
             parts = [torch.empty_like(padded) for _ in range(self._world.size)]
-        with self._world.pulse.waiting_for_ranks(Collective.LEDGER):
+        with self._world.rank_status.waiting_for_ranks(Collective.LEDGER):
             dist.gather(padded, parts)
         kept = [part[: int(count)] for part, count in zip(parts or [], counts, strict=False)]
         return torch.cat(kept).numpy() if kept else np.empty(0, dtype=np.int64)
 
 
 def md5_of_ids(joined: bytes) -> bytes:
-    """What the ledger knows of the ids of a leaf's samples, joined in their order."""
+    """What the ledger knows of the ids of a microbatch's samples, joined in their order."""
     return hashlib.md5(joined, usedforsecurity=False).digest()
 
 
 def _make_table(heads: NDArray[np.int64], rows: NDArray[np.int64]) -> pa.Table:
-    """Leaves as rows of the ledger; `heads` [leaves, 5], `rows` of all leaves one after the other."""
+    """Microbatches as rows of the ledger; `heads` [microbatches, 5], `rows` of all microbatches one after the other."""
     offsets = np.concatenate([[0], np.cumsum(heads[:, 2])]).astype(np.int32)
     digests = np.ascontiguousarray(heads[:, 3:])
     columns = [
@@ -78,7 +78,9 @@ def _make_table(heads: NDArray[np.int64], rows: NDArray[np.int64]) -> pa.Table:
         pa.ListArray.from_arrays(_integers(pa.int32(), offsets), _integers(pa.int64(), rows), type=ROWS_TYPE),
         pa.FixedSizeBinaryArray.from_buffers(pa.binary(16), len(heads), [None, pa.py_buffer(digests)]),
     ]
-    return pa.Table.from_arrays(columns, schema=LEDGER_SCHEMA).sort_by([("step", "ascending"), ("leaf", "ascending")])
+    return pa.Table.from_arrays(columns, schema=LEDGER_SCHEMA).sort_by(
+        [("step", "ascending"), ("microbatch", "ascending")]
+    )
 
 
 def _integers(kind: pa.DataType, values: NDArray[np.int32] | NDArray[np.int64]) -> pa.Array:

@@ -1,8 +1,8 @@
-"""groups(leaves): how the samples of a leaf stand together, so that little is padded; pure functions on integers.
+"""groups(microbatches): how samples of a microbatch stand together, so that little is padded; pure functions.
 
-A leaf's samples are sorted by length. A group is some that follow each other, padded to the longest of them and to no
-multiple. Invariant: the groups depend on the lengths in the batch and on the run's configuration alone, so shapes are
-the same on any number of ranks.
+A microbatch's samples are sorted by length. A group is some that follow each other, padded to the longest of them and
+to no multiple. Invariant: the groups depend on the lengths in the batch and on the run's configuration alone, so shapes
+are the same on any number of ranks.
 """
 
 import heapq
@@ -18,7 +18,7 @@ Lengths = NDArray[np.int64]
 
 
 class Group(NamedTuple):
-    """Samples of a leaf that are padded to one length."""
+    """Samples of a microbatch that are padded to one length."""
 
     num_samples: int
     length: int  # in tokens, at least 1
@@ -36,26 +36,26 @@ _Span = tuple[int, int, int, int]
 FEW_SAMPLES = 64
 
 
-def group_samples(leaves: Sequence[Lengths], efficiency: float) -> list[tuple[Group, ...]]:
-    """The groups of each leaf of a batch, given its samples' lengths in rising order.
+def group_samples(microbatches: Sequence[Lengths], efficiency: float) -> list[tuple[Group, ...]]:
+    """The groups of each microbatch of a batch, given its samples' lengths in rising order.
 
     At least the share `efficiency` of the tokens of the whole batch, padding included, are real ones. That takes about
     as few groups as it can: the group that saves most tokens is parted first, at the place where it saves most.
     """
-    lengths = np.maximum(1, np.concatenate(leaves))  # what has no token is one of padding
-    leaf_ends = list(accumulate(len(leaf) for leaf in leaves))
-    ends = _part(lengths, leaf_ends, int(lengths.sum()) / efficiency)
+    lengths = np.maximum(1, np.concatenate(microbatches))  # what has no token is one of padding
+    microbatch_ends = list(accumulate(len(microbatch) for microbatch in microbatches))
+    ends = _part(lengths, microbatch_ends, int(lengths.sum()) / efficiency)
     longest: list[int] = lengths[np.array(ends) - 1].tolist()
     groups = [Group(end - start, length) for (start, end), length in zip(pairwise([0, *ends]), longest, strict=True)]
-    places = [bisect(ends, end) for end in leaf_ends]
+    places = [bisect(ends, end) for end in microbatch_ends]
     return [tuple(groups[first:last]) for first, last in pairwise([0, *places])]
 
 
-def _part(lengths: Lengths, leaf_ends: list[int], most_tokens: float) -> list[int]:
-    """The ends of the groups of all leaves: parted until they have no more tokens than that."""
-    ends, values = list(leaf_ends), lengths.tolist()
+def _part(lengths: Lengths, microbatch_ends: list[int], most_tokens: float) -> list[int]:
+    """The ends of the groups of all microbatches: parted until they have no more tokens than that."""
+    ends, values = list(microbatch_ends), lengths.tolist()
     num_tokens = sum((end - start) * values[end - 1] for start, end in pairwise([0, *ends]))
-    spans = _part_leaves(lengths, leaf_ends)
+    spans = _part_leaves(lengths, microbatch_ends)
     heapq.heapify(spans)
     while num_tokens > most_tokens:
         minus_saved, start, middle, end = heapq.heappop(spans)
@@ -68,7 +68,7 @@ def _part(lengths: Lengths, leaf_ends: list[int], most_tokens: float) -> list[in
 
 
 def _part_leaves(lengths: Lengths, ends: list[int]) -> list[_Span]:
-    """How each leaf is best parted, of all at once; without those of one length."""
+    """How each microbatch is best parted, of all at once; without those of one length."""
     num_samples, last_places = len(lengths), np.array(ends) - 1
     starts = np.array([0, *ends[:-1]])
     places, sizes = np.arange(num_samples), last_places - starts + 1

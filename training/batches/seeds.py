@@ -13,9 +13,9 @@ import torch
 from training.data.random_bits import random_bits
 
 
-def seed_everything(seed: int, step: int, leaf: int) -> None:
+def seed_everything(seed: int, step: int, microbatch: int) -> None:
     """Set Python's, NumPy's and torch's generators (CPU and all GPUs) for one leaf of one step."""
-    word = int(random_bits(1, "leaf", seed, step, leaf)[0])
+    word = int(random_bits(1, "leaf", seed, step, microbatch)[0])
     random.seed(word)
     np.random.seed(word & 0xFFFFFFFF)
     # As `torch.manual_seed`, which formats a traceback for each kind of device that is not in use, at every leaf.

@@ -12,7 +12,7 @@ from storage.datasets import DatasetManifest
 from storage.objects.store import Store
 from training.batches.ahead import AssemblingAhead
 from training.batches.blocks import Block, Blocks, open_blocks
-from training.batches.tensors import Leaf, to_leaves
+from training.batches.tensors import Microbatch, to_microbatches
 from training.data.waiting import StoreWait
 from training.spec import SegmentSpec
 from training.world import World
@@ -22,12 +22,12 @@ from training.world import World
 class Batch:
     """What one rank gets of a step's samples."""
 
-    leaves: list[Leaf]
+    microbatches: list[Microbatch]
     num_tokens: int  # of all samples of the step, whichever rank has them; without padding
 
 
 class BatchSource:
-    """Gives a rank its leaves of each step, in page-locked memory if `pin`.
+    """Gives a rank its microbatches of each step, in page-locked memory if `pin`.
 
     A process that assembles blocks `ahead` is told of each block that is begun, and has the next one ready by then. So
     no thread of this rank reads ahead, which would take turns with the one that trains.
@@ -64,10 +64,13 @@ class BatchSource:
             self._block = self._blocks.get(step)
             if self._ahead is not None:
                 self._ahead.assemble(self._block.end_step)
-        steps, ends = self._block.piece(step, self._blocks.world.local_rank)
-        leaves = to_leaves(self._block.assembled, ends[0], ends[-1], self._blocks.is_flat, self._pin)
-        own = [list(islice(leaves, end - first)) for first, end in pairwise(ends)]
-        return {step: Batch(leaves, self._block.num_tokens(step)) for step, leaves in zip(steps, own, strict=True)}
+        steps, ends = self._block.chunk(step, self._blocks.world.local_rank)
+        microbatches = to_microbatches(self._block.assembled, ends[0], ends[-1], self._blocks.is_flat, self._pin)
+        own = [list(islice(microbatches, end - first)) for first, end in pairwise(ends)]
+        return {
+            step: Batch(microbatches, self._block.num_tokens(step))
+            for step, microbatches in zip(steps, own, strict=True)
+        }
 
 
 def open_source(

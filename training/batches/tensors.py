@@ -1,6 +1,6 @@
-"""Leaves as tensors, as the model is given them.
+"""Microbatches as tensors, as the model is given them.
 
-Invariant: leaves are copies of what was assembled, one for all that are taken at once.
+Invariant: microbatches are copies of what was assembled, one for all that are taken at once.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,10 +18,10 @@ from training.data.samples import new_array
 
 
 @dataclass(frozen=True)
-class Leaf:
+class Microbatch:
     """A part of a batch that goes through the model in one pass: B samples, group after group.
 
-    A leaf that is flat has N tokens, padding included; one that is not is a single group of length T.
+    A microbatch that is flat has N tokens, padding included; one that is not is a single group of length T.
     """
 
     index: int
@@ -39,17 +39,19 @@ class Leaf:
         """Whether the tokens of all groups stand one after the other."""
         return self.tokens.ndim == 1
 
-    def to(self, device: torch.device) -> "Leaf":
-        """The same leaf on the device; the copy does not make the CPU wait."""
+    def to(self, device: torch.device) -> "Microbatch":
+        """The same microbatch on the device; the copy does not make the CPU wait."""
         moved = (
             tensor.to(device, non_blocking=True)
             for tensor in (self.tokens, self.lengths, self.numeric, self.categorical, self.labels)
         )
-        return Leaf(self.index, self.rows, self.ids, self.groups, *moved)
+        return Microbatch(self.index, self.rows, self.ids, self.groups, *moved)
 
 
-def to_leaves(assembled: Assembled, first: int, end: int, is_flat: bool, pin: bool = False) -> Iterator[Leaf]:
-    """The leaves [first, end), as copies: what is mapped may not be written to, and goes away.
+def to_microbatches(
+    assembled: Assembled, first: int, end: int, is_flat: bool, pin: bool = False
+) -> Iterator[Microbatch]:
+    """The microbatches [first, end), as copies: what is mapped may not be written to, and goes away.
 
     With `pin` in page-locked memory, from where a GPU can fetch them by itself.
     """
@@ -70,14 +72,14 @@ def to_leaves(assembled: Assembled, first: int, end: int, is_flat: bool, pin: bo
         own, as_tensor = [torch.from_numpy(array).pin_memory() for array in own], _itself
     own_tokens, lengths, numeric, categorical, labels = own
     own_groups = assembled.groups(groups[first], groups[end])
-    for leaf, index in enumerate(assembled.indices[first:end].tolist(), first):
-        of_samples = slice(samples[leaf] - start, samples[leaf + 1] - start)
-        flat = as_tensor(own_tokens[tokens[leaf] - first_token : tokens[leaf + 1] - first_token])
-        yield Leaf(
+    for microbatch, index in enumerate(assembled.indices[first:end].tolist(), first):
+        of_samples = slice(samples[microbatch] - start, samples[microbatch + 1] - start)
+        flat = as_tensor(own_tokens[tokens[microbatch] - first_token : tokens[microbatch + 1] - first_token])
+        yield Microbatch(
             index,
             rows[of_samples],
-            own_ids[ids[leaf] - ids[first] : ids[leaf + 1] - ids[first] - 1],
-            tuple(own_groups[groups[leaf] - groups[first] : groups[leaf + 1] - groups[first]]),
+            own_ids[ids[microbatch] - ids[first] : ids[microbatch + 1] - ids[first] - 1],
+            tuple(own_groups[groups[microbatch] - groups[first] : groups[microbatch + 1] - groups[first]]),
             flat if is_flat else flat.view(of_samples.stop - of_samples.start, -1),
             as_tensor(lengths[of_samples]),
             as_tensor(numeric[of_samples]),

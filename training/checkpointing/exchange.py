@@ -21,7 +21,7 @@ def add_digests(own: list[bytes | None], world: World) -> list[bytes]:
         if digest is not None:
             row.copy_(torch.frombuffer(bytearray(digest), dtype=torch.uint8))
     if world.size > 1:
-        with world.pulse.waiting_for_ranks(Collective.DIGESTS):
+        with world.rank_status.waiting_for_ranks(Collective.DIGESTS):
             dist.all_reduce(digests)
     return [bytes(row.tolist()) for row in digests]
 
@@ -33,7 +33,7 @@ def first_trouble(world: World, trouble: str | None) -> str | None:
         text = (trouble or "no reason given").encode()[:MAX_TROUBLE_BYTES]
         said[world.rank, : len(text)] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
     if world.size > 1:
-        with world.pulse.waiting_for_ranks(Collective.TROUBLE):
+        with world.rank_status.waiting_for_ranks(Collective.TROUBLE):
             dist.all_reduce(said)
     texts = [bytes(row.tolist()).rstrip(b"\0") for row in said]
     return next((text.decode(errors="replace") for text in texts if text), None)

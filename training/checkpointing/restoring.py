@@ -64,7 +64,7 @@ class StoredFile:
 
 
 @dataclass(frozen=True)
-class Share:
+class RankFiles:
     """What one rank has read of a checkpoint: its files' bytes, and the state, which every rank reads."""
 
     found: FoundCheckpoint
@@ -85,7 +85,7 @@ class Restorer:
         self._world = world
         self._trainer = trainer
 
-    def read(self, point: ResumePoint) -> Share:
+    def read(self, point: ResumePoint) -> RankFiles:
         """This rank's share of the checkpoint. A collective; raises `StoreUnavailableError` on every rank alike."""
         share, trouble = None, None
         try:
@@ -97,7 +97,7 @@ class Restorer:
             raise StoreUnavailableError(f"The checkpoint of step {point.step} could not be read. {trouble}")
         return share
 
-    def take_over(self, share: Share) -> None:
+    def take_over(self, share: RankFiles) -> None:
         """Give the trainer the state of which each rank has a share. A collective; raises `IncompatibleRunError`."""
         owners = {
             file.name: rank
@@ -119,20 +119,20 @@ class Restorer:
             self._trainer.optimization.require_complete()
         self._trainer.optimization.load_state_dict(share.state["optimization"])
 
-    def _read_share(self, point: ResumePoint) -> Share:
+    def _read_share(self, point: ResumePoint) -> RankFiles:
         found = load_checkpoint(self._store, point.path, point.digest)
         state = json.loads(read_checkpoint_file(self._store, found, STATE_NAME))
         own = share_of(_tensor_files(found), self._world)
         with checkpoint_readers() as readers:
             read = readers.map(lambda file: read_checked(self._store, found.path, file), own)
-            return Share(found, state, {file.name: data for file, data in zip(own, read, strict=True)})
+            return RankFiles(found, state, {file.name: data for file, data in zip(own, read, strict=True)})
 
     def _pass_round(self, data: Tensor | None, file: StoredFile, owner: int) -> Tensor:
         """The file's bytes, on the device, from the rank that has them."""
         device = self._trainer.device
         data = torch.empty(file.num_bytes, dtype=torch.uint8, device=device) if data is None else data.to(device)
         if self._world.size > 1:
-            with self._world.pulse.waiting_for_ranks(Collective.RESTORED):
+            with self._world.rank_status.waiting_for_ranks(Collective.RESTORED):
                 dist.broadcast(data, src=owner)
         return data
 

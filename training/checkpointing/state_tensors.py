@@ -13,7 +13,7 @@ from storage.checkpoints.checkpoints import MODEL_STEM, OPTIMIZER_STEM
 from storage.checkpoints.tensor_files import TensorEntry
 from storage.checkpoints.tensor_layout import TensorFile, TensorKind, lay_out
 from training.checkpointing.host_memory import HostMemory
-from training.rank_shares import deal
+from training.rank_shares import assign
 from training.trainer import Trainer
 from training.world import World
 
@@ -93,7 +93,7 @@ def view_tensors(data: Tensor, entries: Iterable[TensorEntry]) -> dict[str, Tens
 
 def share_of(files: Sequence[AnyFile], world: World) -> list[AnyFile]:
     """The files that this rank writes or reads: shares of about the same number of bytes."""
-    return [files[index] for index in deal([file.num_bytes for file in files], world.size)[world.rank]]
+    return [files[index] for index in assign([file.num_bytes for file in files], world.size)[world.rank]]
 
 
 def kind_of(tensor: Tensor) -> TensorKind:

@@ -34,7 +34,7 @@ def read_versions(device: torch.device) -> dict[str, str]:
         capability = f"{CPU_PREFIX}{torch.backends.cpu.get_cpu_capability()}"
         return libraries | _read_built_with() | describe_processor(_read_text(CPU_INFO)) | {"device": capability}
     properties = torch.cuda.get_device_properties(device)
-    # How dropout's random numbers are dealt to values follows from the number of multiprocessors.
+    # How dropout's random numbers are assigned to values follows from the number of multiprocessors.
     hardware = {"device": properties.name, "multiprocessors": str(properties.multi_processor_count)}
     return libraries | _read_cuda() | hardware
 

@@ -27,7 +27,7 @@ class Window(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Stretch:
+class RowRange:
     """Samples [start, stop) of a window, which follow each other in the order."""
 
     window: Window
@@ -41,7 +41,7 @@ class Order(Protocol):
     @property
     def name(self) -> str: ...
 
-    def stretches(self, cursor: int, count: int) -> Iterator[Stretch]:
+    def row_ranges(self, cursor: int, count: int) -> Iterator[RowRange]:
         """Where the samples [cursor, cursor + count) stand."""
 
     def window_rows(self, window: Window) -> NDArray[np.int64]:
@@ -64,13 +64,13 @@ class RowOrder:
         self._num_read = num_rows if num_read is None else num_read
         self._window_size = WINDOW_GROUPS * group_rows
 
-    def stretches(self, cursor: int, count: int) -> Iterator[Stretch]:
+    def row_ranges(self, cursor: int, count: int) -> Iterator[RowRange]:
         """As in `Order`."""
         end = cursor + count
         while cursor < end:
             index, start = divmod(cursor, self._window_size)
             stop = min(self._window_size, start + end - cursor)
-            yield Stretch(Window(0, index), start, stop)
+            yield RowRange(Window(0, index), start, stop)
             cursor += stop - start
 
     def window_rows(self, window: Window) -> NDArray[np.int64]:
@@ -98,11 +98,11 @@ class SampleOrder:
 
     def rows(self, cursor: int, count: int) -> NDArray[np.int64]:
         """Row indices of the samples [cursor, cursor + count) of the run; epochs follow each other without a gap."""
-        found = self.stretches(cursor, count)
-        parts = [self.window_rows(stretch.window)[stretch.start : stretch.stop] for stretch in found]
+        found = self.row_ranges(cursor, count)
+        parts = [self.window_rows(row_range.window)[row_range.start : row_range.stop] for row_range in found]
         return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
 
-    def stretches(self, cursor: int, count: int) -> Iterator[Stretch]:
+    def row_ranges(self, cursor: int, count: int) -> Iterator[RowRange]:
         """As in `Order`; epochs follow each other without a gap."""
         end = cursor + count
         while cursor < end:
@@ -112,7 +112,7 @@ class SampleOrder:
             size = self._window_end(epoch, window) - first
             start = position - first
             stop = min(size, start + end - cursor)
-            yield Stretch(Window(int(epoch), int(window)), int(start), int(stop))
+            yield RowRange(Window(int(epoch), int(window)), int(start), int(stop))
             cursor += stop - start
 
     def window_rows(self, window: Window) -> NDArray[np.int64]:

@@ -58,8 +58,8 @@ class SampleReader:
 
     def read(self, order: Order, cursor: int, count: int) -> Samples:
         """The samples [cursor, cursor + count) of an order. One reader serves one order."""
-        stretches = order.stretches(cursor, count)
-        return join([self._window(order, found.window).at(slice(found.start, found.stop)) for found in stretches])
+        row_ranges = order.row_ranges(cursor, count)
+        return join([self._window(order, found.window).at(slice(found.start, found.stop)) for found in row_ranges])
 
     def _window(self, order: Order, window: Window) -> Samples:
         key = self._key(order, window)

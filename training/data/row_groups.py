@@ -64,9 +64,9 @@ class RowGroups:
         """The samples of each of these, while threads read the next ones. Raises `CorruptObjectError`, `StoreError`."""
         places = [self._place(group) for group in groups]
         footers = self._load_footers({place.shard for place in places})
-        pieces = look_ahead(self._pool, lambda place: self._read(place, footers[place.shard]), places, NUM_STREAMS)
-        for place, piece in zip(places, pieces, strict=True):
-            yield self._decode(place, footers[place.shard], piece)
+        chunks = look_ahead(self._pool, lambda place: self._read(place, footers[place.shard]), places, NUM_STREAMS)
+        for place, chunk in zip(places, chunks, strict=True):
+            yield self._decode(place, footers[place.shard], chunk)
 
     def _place(self, group: int) -> _Place:
         first_row = group * self.group_rows
@@ -85,18 +85,18 @@ class RowGroups:
         with self._explained(f"The footer of {self._address(shard)}"):
             return self._from_folder.load(self._key(shard), self._shards[shard])
 
-    def _read(self, place: _Place, footer: Footer) -> "_Piece":
+    def _read(self, place: _Place, footer: Footer) -> "_Chunk":
         """A row group as it stands in its shard."""
         with self._explained(self._name(place)):
             start, end = range_of(footer.metadata.row_group(place.index))
             with self._store.open(self._key(place.shard)) as file:
                 data = read_exactly(file, start, end)
             require_same(data, footer.hashes[place.index], self._name(place), self._store)
-            return _Piece(data, start)
+            return _Chunk(data, start)
 
-    def _decode(self, place: _Place, footer: Footer, piece: "_Piece") -> Samples:
+    def _decode(self, place: _Place, footer: Footer, chunk: "_Chunk") -> Samples:
         with self._explained(self._name(place)):
-            source = pa.PythonFile(piece, mode="r")
+            source = pa.PythonFile(chunk, mode="r")
             with pq.ParquetFile(source, metadata=footer.metadata, **READ_OPTIONS) as file:
                 table = file.read_row_group(place.index, COLUMNS, use_threads=False)
             samples = samples_of(table, place.first_row, self._num_numeric, self._num_categorical, self._token_type)
@@ -133,7 +133,7 @@ class RowGroups:
         )
 
 
-class _Piece:
+class _Chunk:
     """A part of a file, for Arrow, which reads it at the places that it has in the file."""
 
     def __init__(self, data: memoryview, start: int) -> None:

@@ -109,7 +109,7 @@ def from_arrays(arrays: Mapping[str, NDArray[Any]], token_type: np.dtype[Any]) -
 
 
 def padded_length(longest: int) -> int:
-    """Tokens to which a leaf of one group is padded."""
+    """Tokens to which a microbatch of one group is padded."""
     return -(-max(1, longest) // PADDING_MULTIPLE) * PADDING_MULTIPLE
 
 

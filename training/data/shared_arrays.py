@@ -22,7 +22,7 @@ from storage.errors import StoreError
 
 Arrays = dict[str, NDArray[Any]]
 # Of each array the pieces that, one after the other, are the whole.
-Pieces = Mapping[str, Sequence[NDArray[Any]]]
+ArrayChunks = Mapping[str, Sequence[NDArray[Any]]]
 Waiting = Callable[[], AbstractContextManager[None]]
 
 # The set that is read, the next one, and the one before, which a process that is slower may still need.
@@ -48,7 +48,7 @@ class SharedArrays:
     def __contains__(self, key: str) -> bool:
         return key in self._mapped
 
-    def get(self, key: str, make: Callable[[], Pieces]) -> Arrays:
+    def get(self, key: str, make: Callable[[], ArrayChunks]) -> Arrays:
         """The set `key`, as `map_or_make` gives it."""
         found = self._mapped.get(key)
         if found is None:
@@ -59,7 +59,7 @@ class SharedArrays:
                 self._path(oldest).unlink(missing_ok=True)
         return found
 
-    def map_or_make(self, key: str, make: Callable[[], Pieces]) -> Arrays:
+    def map_or_make(self, key: str, make: Callable[[], ArrayChunks]) -> Arrays:
         """The set `key`, which is made if it is not there. Processes wait for the one that makes a set of this name.
 
         Raises `StoreError` if it cannot be kept, and what `make` raises.
@@ -120,24 +120,24 @@ def _map(path: Path) -> Arrays | None:
     return {name: np.ndarray(shape, kind, data, _aligned(start) + at) for name, (kind, shape, at) in index.items()}
 
 
-def _save(arrays: Pieces, path: Path) -> None:
+def _save(arrays: ArrayChunks, path: Path) -> None:
     """Write a file of arrays: its index, led by the index's length, and what they hold, each at its place."""
     index, places, end = {}, [], 0
-    for name, pieces in arrays.items():
-        shape = (sum(map(len, pieces)), *pieces[0].shape[1:])
-        index[name] = (pieces[0].dtype.str, shape, end)
+    for name, chunks in arrays.items():
+        shape = (sum(map(len, chunks)), *chunks[0].shape[1:])
+        index[name] = (chunks[0].dtype.str, shape, end)
         places.append(end)
-        end = _aligned(end + math.prod(shape) * pieces[0].itemsize)
+        end = _aligned(end + math.prod(shape) * chunks[0].itemsize)
     header = json.dumps(index).encode()
     start = _aligned(LENGTH_BYTES + len(header))
     part = path.with_name(f".{path.name}-{uuid.uuid4().hex}")
     # Not through a map: a disk without space would end the process by SIGBUS instead of an error.
     with part.open("xb") as file:
         file.write(len(header).to_bytes(LENGTH_BYTES, "little") + header)
-        for place, pieces in zip(places, arrays.values(), strict=True):
+        for place, chunks in zip(places, arrays.values(), strict=True):
             file.seek(start + place)
-            for piece in pieces:
-                file.write(np.ascontiguousarray(piece).data)
+            for chunk in chunks:
+                file.write(np.ascontiguousarray(chunk).data)
         file.truncate(start + end)
     part.rename(path)
 

@@ -1,9 +1,10 @@
-"""The exact sum of the leaves' gradients over leaves and ranks: integers in one buffer, added to in place.
+"""The exact sum of the microbatches' gradients over microbatches and ranks: integers in one buffer, added to in place.
 
 When backward has made the gradients of a bucket of parameters, they are rounded and added to the bucket's part of the
-buffer; with a rank's last leaf that part travels while backward goes on. Invariant: from the rounding on there are
-integers only, and each leaf is rounded by itself, so neither the number of ranks, nor the order of leaves, nor which
-leaf uses which parameter, nor the algorithm of the all-reduce reaches a bit of the result.
+buffer; with a rank's last microbatch that part travels while backward goes on. Invariant: from the rounding on there
+are integers only, and each microbatch is rounded by itself, so neither the number of ranks, nor the order of
+microbatches, nor which microbatch uses which parameter, nor the algorithm of the all-reduce reaches a bit of the
+result.
 """
 
 from collections.abc import Iterator
@@ -38,9 +39,9 @@ class _Bucket:
         self._taken: list[Tensor | None] = []
 
     def take_gradients(self, scratch: Tensor) -> Tensor:
-        """The gradients of one leaf, flat, in `scratch`: taken from the parameters, so the next leaf begins with none.
+        """The gradients of one microbatch, flat, in `scratch`: taken from the parameters, which have none then.
 
-        A parameter that the leaf did not use has the gradient zero.
+        A parameter that the microbatch did not use has the gradient zero.
         """
         self.num_waiting = 0
         self._taken = [parameter.grad for parameter in self.parameters]
@@ -59,14 +60,14 @@ class _Bucket:
 
 
 class ExactSum:
-    """Sums the gradients of a step's leaves over leaves and ranks; `parallel` is the model to call."""
+    """Sums the gradients of a step's microbatches over microbatches and ranks; `parallel` is the model to call."""
 
     # Nothing is divided by the number of ranks here, so nothing has to make up for it.
     loss_factor = 1.0
 
-    def __init__(self, model: nn.Module, num_leaves: int, optimization: Optimization, world: World) -> None:
+    def __init__(self, model: nn.Module, num_microbatches: int, optimization: Optimization, world: World) -> None:
         self.parallel = model
-        self._usual = self._fixed_point = FixedPoint(num_leaves)
+        self._usual = self._fixed_point = FixedPoint(num_microbatches)
         self._optimization = optimization
         self._world = world
         self._names = {p: name for name, p in model.named_parameters() if p.requires_grad}
@@ -84,9 +85,9 @@ class ExactSum:
             parameter.register_post_accumulate_grad_hook(self._keep)  # type: ignore[no-untyped-call]
 
     def attempts(self) -> Iterator[None]:
-        """Compute all leaves of a step for each value: once, and again if a gradient was outside the usual range.
+        """Compute all microbatches of a step for each value: once, and again if a gradient was outside the usual range.
 
-        The wider range follows from the largest value of all leaves, so it is the same on any number of ranks. A
+        The wider range follows from the largest value of all microbatches, so it is the same on any number of ranks. A
         gradient that is not finite is not tried again. Makes the CPU wait for the GPU, as a gradient scaler does. A
         collective when a step is tried again.
         """
@@ -94,7 +95,7 @@ class ExactSum:
         yield
         if self._own_part is not None:
             self._own_part.synchronize()
-        with self._world.pulse.waiting_for_ranks(Collective.GRADIENTS):
+        with self._world.rank_status.waiting_for_ranks(Collective.GRADIENTS):
             num_outside = self._tallies()[OUTSIDE].item()
         if num_outside == 0:
             return
@@ -104,14 +105,14 @@ class ExactSum:
             yield
 
     @contextmanager
-    def leaf(self, is_last: bool) -> Iterator[None]:
-        """Around forward and backward of one of this rank's leaves; the sums travel with the last one."""
+    def microbatch(self, is_last: bool) -> Iterator[None]:
+        """Around forward and backward of one of this rank's microbatches; the sums travel with the last one."""
         self._sends, self._loss_scale = is_last, self._optimization.loss_scale
         for bucket in self._buckets:
             bucket.num_waiting = len(bucket.parameters)
         yield
         for bucket in self._buckets:
-            if bucket.num_waiting:  # for a parameter that this leaf does not use
+            if bucket.num_waiting:  # for a parameter that this microbatch does not use
                 self._add(bucket)
         if is_last:
             self._receive()
@@ -138,15 +139,15 @@ class ExactSum:
         return torch.stack([bucket.tallies for bucket in self._buckets]).sum(dim=0)
 
     def _find_largest(self) -> float:
-        """The largest magnitude in any leaf's gradient, infinity if one is not finite. A collective."""
+        """The largest magnitude in any microbatch's gradient, infinity if one is not finite. A collective."""
         largest = self._largest.nan_to_num(nan=torch.inf, posinf=torch.inf)
         if self._world.size > 1:
-            with self._world.pulse.waiting_for_ranks(Collective.LARGEST_GRADIENT):
+            with self._world.rank_status.waiting_for_ranks(Collective.LARGEST_GRADIENT):
                 dist.all_reduce(largest, op=dist.ReduceOp.MAX)
         return largest.item()
 
     def _keep(self, parameter: Tensor) -> None:
-        """Hook of a parameter whose gradient of a leaf is complete."""
+        """Hook of a parameter whose gradient of a microbatch is complete."""
         bucket = self._bucket_of[parameter]  # type: ignore[index]
         if bucket.num_waiting == 0:
             raise _computed_in_parts(self._names[parameter])  # type: ignore[index]
@@ -155,7 +156,7 @@ class ExactSum:
             self._add(bucket)
 
     def _add(self, bucket: _Bucket) -> None:
-        """Add a leaf's gradients to what the bucket holds; with the last leaf all buckets that are due are sent."""
+        """Add a microbatch's gradients to what the bucket holds; with the last one all due buckets are sent."""
         gradients = bucket.take_gradients(self._scratch)
         self._fixed_point.add_to(bucket.total, gradients, bucket.tallies, self._largest, self._loss_scale)
         while self._sends and self._num_sent < len(self._buckets) and not self._buckets[self._num_sent].num_waiting:
@@ -174,7 +175,7 @@ class ExactSum:
         """Wait for the sums, and make them the parameters' gradients."""
         if self._own_part is not None:
             self._own_part.record()
-        with self._world.pulse.waiting_for_ranks(Collective.GRADIENTS):
+        with self._world.rank_status.waiting_for_ranks(Collective.GRADIENTS):
             for work in self._under_way:
                 work.wait()  # on a GPU the stream waits, not the CPU
         self._under_way.clear()

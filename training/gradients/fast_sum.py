@@ -15,7 +15,7 @@ from training.world import World
 
 
 class FastSum:
-    """Sums the gradients of a step's leaves over leaves and ranks; `parallel` is the model to call."""
+    """Sums the gradients of a step's microbatches over microbatches and ranks; `parallel` is the model to call."""
 
     def __init__(self, model: nn.Module, world: World, device: torch.device, device_ids: list[int] | None) -> None:
         # DDP divides the sum over ranks by their number; the loss is already a share of the whole batch.
@@ -33,12 +33,12 @@ class FastSum:
         self._no_tallies = torch.zeros(NUM_TALLIES, dtype=torch.int64, device=device)
 
     def attempts(self) -> Iterator[None]:
-        """Compute all leaves of a step for each value: once."""
+        """Compute all microbatches of a step for each value: once."""
         yield
 
     @contextmanager
-    def leaf(self, is_last: bool) -> Iterator[None]:
-        """Around forward and backward of one of this rank's leaves; gradients travel with the last one."""
+    def microbatch(self, is_last: bool) -> Iterator[None]:
+        """Around forward and backward of one of this rank's microbatches; gradients travel with the last one."""
         with nullcontext() if is_last else self.parallel.no_sync():
             yield
         if is_last:
@@ -49,7 +49,7 @@ class FastSum:
         return self._no_tallies
 
     def _give_zeros(self) -> None:
-        """DDP leaves a parameter that no leaf used without a gradient; it is zero, as in the exact sum."""
+        """DDP leaves a parameter that no microbatch used without a gradient; it is zero, as in the exact sum."""
         for parameter in self._parameters:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)

@@ -1,8 +1,8 @@
 """Gradients as 64-bit fixed-point numbers: a sum whose bits do not depend on the order of its terms.
 
-A leaf's gradient is rounded once, to a multiple of the resolution, and from there on everything is integer addition,
-which is associative. Invariant: nothing is lost silently: values outside the range and values that round to zero are
-counted by the integers' side, and the count travels with the sum.
+A microbatch's gradient is rounded once, to a multiple of the resolution, and from there on everything is integer
+addition, which is associative. Invariant: nothing is lost silently: values outside the range and values that round to
+zero are counted by the integers' side, and the count travels with the sum.
 
 Long accumulators for exact sums: Kulisch, "Computer Arithmetic and Validity", 2008; this one is as short as gradients
 allow.
@@ -18,10 +18,10 @@ from typing import Optional
 import torch
 from torch import Tensor
 
-# The usual range: an element of a leaf's gradient is at most 2^16. A step that has a larger one is computed again, with
-# a range that holds it.
+# The usual range: an element of a microbatch's gradient is at most 2^16. A step that has a larger one is computed
+# again, with a range that holds it.
 RANGE_BITS = 16
-# One bit for the sign, and one so that a sum over all leaves at the end of the range still fits.
+# One bit for the sign, and one so that a sum over all microbatches at the end of the range still fits.
 SUM_BITS = 62
 # A sum below 2^127 stays finite when it is rounded to fp32.
 LARGEST_SUM_BITS = 127
@@ -35,19 +35,20 @@ OUTSIDE, ROUNDED_AWAY = 0, 1
 
 
 class FixedPoint:
-    """The representation for sums of at most `num_leaves` terms V whose elements are at most 2^`range_bits`.
+    """The representation for sums of at most `num_microbatches` terms V whose elements are at most 2^`range_bits`.
 
-    The resolution is 2^-(62 - range_bits - ceil(log2 V)): 2^-41 for 32 leaves and the usual range. A sum of V terms
-    differs from their exact sum by at most V times half the resolution, and once more by the rounding of the result to
-    fp32 (2^-24 of it). In the usual range a gradient above 2^-18 in magnitude (for 32 leaves) is not rounded at all. In
-    a wider range half the resolution times V is at most V^2 2^-61 of the largest element (2^-51 for 32 leaves).
+    The resolution is 2^-(62 - range_bits - ceil(log2 V)): 2^-41 for 32 microbatches and the usual range. A sum of V
+    terms differs from their exact sum by at most V times half the resolution, and once more by the rounding of the
+    result to fp32 (2^-24 of it). In the usual range a gradient above 2^-18 in magnitude (for 32 microbatches) is not
+    rounded at all. In a wider range half the resolution times V is at most V^2 2^-61 of the largest element (2^-51 for
+    32 microbatches).
     """
 
-    def __init__(self, num_leaves: int, range_bits: int = RANGE_BITS) -> None:
-        self._num_leaves = num_leaves
-        self._leaf_bits = (num_leaves - 1).bit_length()
+    def __init__(self, num_microbatches: int, range_bits: int = RANGE_BITS) -> None:
+        self._num_microbatches = num_microbatches
+        self._microbatch_bits = (num_microbatches - 1).bit_length()
         self.largest = 2.0**range_bits
-        self.fraction_bits = SUM_BITS - range_bits - self._leaf_bits
+        self.fraction_bits = SUM_BITS - range_bits - self._microbatch_bits
         self.resolution = 2.0**-self.fraction_bits
 
     def widened(self, largest: float, loss_scale: float = 1.0) -> Optional["FixedPoint"]:
@@ -55,9 +56,9 @@ class FixedPoint:
 
         None if `largest` is not finite, or so large that the sum might not be finite in fp32.
         """
-        if not math.isfinite(largest) or math.frexp(largest)[1] + self._leaf_bits > LARGEST_SUM_BITS:
+        if not math.isfinite(largest) or math.frexp(largest)[1] + self._microbatch_bits > LARGEST_SUM_BITS:
             return None
-        return FixedPoint(self._num_leaves, max(RANGE_BITS, math.frexp(largest / loss_scale)[1]))
+        return FixedPoint(self._num_microbatches, max(RANGE_BITS, math.frexp(largest / loss_scale)[1]))
 
     def add_to(self, total: Tensor, values: Tensor, tallies: Tensor, largest: Tensor, loss_scale: float = 1.0) -> None:
         """Add `values` / `loss_scale` to `total`.

@@ -1,4 +1,4 @@
-"""One pass over a leaf's gradient on a GPU: scaled, rounded and added to the integers, with what is counted of it.
+"""One pass over a microbatch's gradient on a GPU: scaled, rounded, added to the integers, and what is counted of it.
 
 torch's own operators make thirteen passes of it, 76 bytes of the GPU's memory for each value where 20 will do.
 Invariant: sum, count and largest magnitude are, bit for bit, those of `FixedPoint.add_to` without it. The sum is an

@@ -1,8 +1,8 @@
 """The loss curve: the mean loss of every `every_steps` steps, the same however often the run was interrupted.
 
-Invariant: the leaves' losses of a step are added in a fixed order once all are there, so neither the moment when that
-is done nor the number of ranks matters. What went wrong is found when they are read, and is the same whenever that is:
-the first step that did.
+Invariant: the microbatches' losses of a step are added in a fixed order once all are there, so neither the moment when
+that is done nor the number of ranks matters. What went wrong is found when they are read, and is the same whenever that
+is: the first step that did.
 """
 
 import math

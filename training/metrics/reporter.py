@@ -17,7 +17,7 @@ from pydantic import BaseModel
 
 from storage.runs.run_state import Throughput, ValidationFigures
 from training.metrics.report_file import ReportFile
-from training.rank_status import Place
+from training.rank_status import Phase
 from training.world import World
 
 SECONDS_BETWEEN_REPORTS = 0.5
@@ -76,7 +76,7 @@ class Reporter:
     def __init__(self, path: Path, world: World, batch_size: int, age_seconds: float = 0.0) -> None:
         """`age_seconds` have been spent already, on loading libraries, before somebody could report."""
         self.seconds: dict[str, float] = {}
-        self.pulse = world.pulse
+        self.rank_status = world.rank_status
         self.step = 0
         self.loss: float | None = None
         self._file = ReportFile(path) if world.is_first else None
@@ -98,7 +98,7 @@ class Reporter:
         self._measured_from = (copy(self._work), time.monotonic())
         self._report()
         try:
-            with self.pulse.at(Place(name)):
+            with self.rank_status.at(Phase(name)):
                 yield
         finally:
             self._enter(before)
@@ -109,18 +109,18 @@ class Reporter:
     def waiting_for_input(self) -> Iterator[None]:
         """Count the time of the block as time in which there are no samples to train on."""
         began = time.monotonic()
-        with self.pulse.at(Place.INPUT):
+        with self.rank_status.at(Phase.INPUT):
             yield
         self._work.waited_seconds += time.monotonic() - began
 
-    def stepped(self, step: int, loss: float | None, num_tokens: int, num_leaves: int) -> None:
-        """`step` steps are done, the last one with so many tokens, of which this rank computed so many leaves.
+    def stepped(self, step: int, loss: float | None, num_tokens: int, num_microbatches: int) -> None:
+        """`step` steps are done, the last one with so many tokens, of which this rank computed so many microbatches.
 
         `loss` is the last point of the loss curve.
         """
         self.step, self.loss = step, loss
-        self.pulse.step = step
-        self.pulse.leaves += num_leaves
+        self.rank_status.step = step
+        self.rank_status.microbatches += num_microbatches
         self._work.steps += 1
         self._work.tokens += num_tokens
         now = time.monotonic()

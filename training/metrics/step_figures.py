@@ -1,7 +1,7 @@
 """What steps gave, on the device until it is read, and then the same on every rank.
 
-Invariant: each leaf's loss travels by itself, so neither the moment of reading nor the number of ranks matters. Reading
-makes the CPU wait for the GPU.
+Invariant: each microbatch's loss travels by itself, so neither the moment of reading nor the number of ranks matters.
+Reading makes the CPU wait for the GPU.
 """
 
 import torch
@@ -17,25 +17,26 @@ NUM_BEHIND = NUM_TALLIES + 1
 
 
 class StepFigures:
-    """The leaves' losses, the tallies and the gradient's norm of the steps since they were last taken."""
+    """The microbatches' losses, the tallies and the gradient's norm of the steps since they were last taken."""
 
     def __init__(self, world: World) -> None:
         self._world = world
         self._on_device: list[Tensor] = []
 
     def add(self, figures: Tensor) -> None:
-        """What `Trainer.take_step` gave: fp64 [leaves + 3], on the device."""
+        """What `Trainer.take_step` gave: fp64 [microbatches + 3], on the device."""
         self._on_device.append(figures)
 
     def take(self) -> list[tuple[Tensor, list[float], float]]:
-        """For each step since the last call the losses of all leaves [leaves], the tallies, the norm. A collective."""
+        """For each step since the last call: losses [microbatches] of all microbatches, tallies, norm. A collective."""
         if not self._on_device:
             return []
         figures = torch.stack(self._on_device).cpu()
         self._on_device.clear()
         losses, tallies, norms = figures[:, :-NUM_BEHIND].contiguous(), figures[:, -NUM_BEHIND:-1], figures[:, -1]
         if self._world.size > 1:
-            # Each leaf's loss is one rank's and zero on all others: nothing is rounded. The rest is all ranks' already.
-            with self._world.pulse.waiting_for_ranks(Collective.LOSSES):
+            # Each microbatch's loss is one rank's and zero on all others: nothing is rounded. The rest is all ranks'
+            # already.
+            with self._world.rank_status.waiting_for_ranks(Collective.LOSSES):
                 dist.all_reduce(losses)
         return list(zip(losses, tallies.tolist(), norms.tolist(), strict=True))

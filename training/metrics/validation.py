@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from storage.datasets import Target
 from training.batches.assembled import assemble_shares, share_batch
-from training.batches.microbatches import LeafCut
-from training.batches.tensors import Leaf, to_leaves
+from training.batches.microbatches import MicrobatchCut
+from training.batches.tensors import Microbatch, to_microbatches
 from training.configuration import ValidationConfig
 from training.data.order import RowOrder
 from training.data.reading import SampleReader
@@ -32,7 +32,7 @@ class Validator:
     def __init__(
         self,
         reader: SampleReader,
-        cut: LeafCut,
+        cut: MicrobatchCut,
         target: Target,
         objective: Objective,
         precision: Precision,
@@ -72,7 +72,7 @@ class Validator:
             return None
         if self._world.size > 1:
             # Each row was filled in by one rank and is zero on all others: the sum is exact.
-            with self._world.pulse.waiting_for_ranks(Collective.PREDICTIONS):
+            with self._world.rank_status.waiting_for_ranks(Collective.PREDICTIONS):
                 dist.all_reduce(rows)
         return rows[:, :-1], rows[:, -1].long()
 
@@ -80,17 +80,17 @@ class Validator:
     def _predict_own_rows(self, model: nn.Module, goes_on: Callable[[], bool]) -> Tensor | None:
         outputs = 1 if self._target.kind == "binary" else len(self._target.classes)
         rows = torch.zeros(self.num_samples, outputs + 1)
-        for leaves in self._windows():
+        for microbatches in self._windows():
             if not goes_on():
                 return None
-            for leaf in leaves:
+            for microbatch in microbatches:
                 with self._precision.autocast():
-                    logits = model(leaf.to(self._precision.device))
-                rows[leaf.rows, :-1] = logits.float().cpu()
-                rows[leaf.rows, -1] = leaf.labels.float()
+                    logits = model(microbatch.to(self._precision.device))
+                rows[microbatch.rows, :-1] = logits.float().cpu()
+                rows[microbatch.rows, -1] = microbatch.labels.float()
         return rows
 
-    def _windows(self) -> Iterator[list[Leaf]]:
+    def _windows(self) -> Iterator[list[Microbatch]]:
         """This rank's leaves of each window."""
         window_rows = self._batch_size * WINDOW_PASSES
         for start in range(0, self.num_samples, window_rows):
@@ -99,4 +99,4 @@ class Validator:
             shares = share_batch(samples.lengths, self._cut, -(-count // self._batch_size), self._world.size)
             share = shares[self._world.rank]
             assembled = assemble_shares(samples, [share], [0])
-            yield list(to_leaves(assembled, 0, len(share.indices), self._cut.padding_efficiency > 0))
+            yield list(to_microbatches(assembled, 0, len(share.indices), self._cut.padding_efficiency > 0))

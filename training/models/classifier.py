@@ -1,39 +1,43 @@
-"""The classifier as training uses it: the network of `training/export/standalone`, given a leaf.
+"""The classifier as training uses it: the network of `training/export/standalone`, given a microbatch.
 
-Invariant: a sample's logits do not depend on the leaf it was padded in, up to rounding. Attention sees the groups of a
-leaf one after the other, all other layers see the leaf as a whole: so groups cost no second pass over the weights.
+Invariant: a sample's logits do not depend on the microbatch it was padded in, up to rounding. Attention sees the groups
+of a microbatch one after the other, all other layers see the microbatch as a whole: so groups cost no second pass over
+the weights.
 """
 
 import torch
 from torch import Tensor
 
 from storage.datasets import FIRST_VOCABULARY_INDEX, DatasetManifest
-from training.batches.tensors import Leaf
+from training.batches.tensors import Microbatch
 from training.configuration import ModelConfig
 from training.data.samples import padded_length
 from training.export.standalone.holdfast_network import Architecture, Network, mask_of, mean_over_real_tokens
 
 
 class Classifier(Network):
-    """From a leaf to logits [B, num_outputs]; one output for a binary target, one per class otherwise."""
+    """From a microbatch to logits [B, num_outputs]; one output for a binary target, one per class otherwise."""
 
     def __init__(self, config: ModelConfig, dataset: DatasetManifest, activation_checkpointing: bool) -> None:
         super().__init__(architecture_of(config, dataset), activation_checkpointing)
 
-    def forward(self, leaf: Leaf) -> Tensor:
-        pooled = self._pool_flat(leaf) if leaf.is_flat else self.pool(leaf.tokens, leaf.lengths)
-        return self.classify(pooled, leaf.numeric, leaf.categorical)
+    def forward(self, microbatch: Microbatch) -> Tensor:
+        pooled = self._pool_flat(microbatch) if microbatch.is_flat else self.pool(microbatch.tokens, microbatch.lengths)
+        return self.classify(pooled, microbatch.numeric, microbatch.categorical)
 
-    def _pool_flat(self, leaf: Leaf) -> Tensor:
-        """A vector for each sample, [B, D], of a flat leaf, whose groups stand one after the other."""
-        counts, sizes = [group.num_samples for group in leaf.groups], [group.num_tokens for group in leaf.groups]
-        positions = [torch.arange(group.length, device=leaf.tokens.device) for group in leaf.groups]
+    def _pool_flat(self, microbatch: Microbatch) -> Tensor:
+        """A vector for each sample, [B, D], of a flat microbatch, whose groups stand one after the other."""
+        counts, sizes = (
+            [group.num_samples for group in microbatch.groups],
+            [group.num_tokens for group in microbatch.groups],
+        )
+        positions = [torch.arange(group.length, device=microbatch.tokens.device) for group in microbatch.groups]
         are_real = [
-            p < lengths[:, None] for p, lengths in zip(positions, torch.split(leaf.lengths, counts), strict=True)
+            p < lengths[:, None] for p, lengths in zip(positions, torch.split(microbatch.lengths, counts), strict=True)
         ]
         masks = tuple(mask_of(is_real, p) for is_real, p in zip(are_real, positions, strict=True))
         repeated = torch.cat([p.repeat(count) for p, count in zip(positions, counts, strict=True)])
-        parts = torch.split(self.encode(leaf.tokens, repeated, masks), sizes)
+        parts = torch.split(self.encode(microbatch.tokens, repeated, masks), sizes)
         pooled = [
             mean_over_real_tokens(part.view(*is_real.shape, -1), is_real)
             for part, is_real in zip(parts, are_real, strict=True)

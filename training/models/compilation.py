@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from storage.datasets import DatasetManifest
 from training.batches.groups import Group
-from training.batches.tensors import Leaf
+from training.batches.tensors import Microbatch
 from training.configuration import TrainConfig
 from training.data.samples import padded_length
 from training.determinism import pin_compiler
@@ -32,17 +32,17 @@ Note = Callable[[str], object]
 def compile_model(
     model: Classifier, dataset: DatasetManifest, config: TrainConfig, precision: Precision, folder: Path, note: Note
 ) -> None:
-    """Compile forward and backward of `model`, on the device already, for leaves of any shape.
+    """Compile forward and backward of `model`, on the device already, for microbatches of any shape.
 
     What is compiled is kept in `folder`. `note` is called once if an input is computed without compiled code.
     """
     pin_compiler(folder)
-    leaf = _example(dataset, max(2, config.batch_size // config.leaves)).to(precision.device)
+    microbatch = _example(dataset, max(2, config.batch_size // config.microbatches)).to(precision.device)
     with compiling_blocks(model.blocks, note):
         for is_training in (True, False):  # each has kernels of its own
             model.train(is_training)
             with torch.set_grad_enabled(is_training), precision.autocast():
-                logits = model(leaf)
+                logits = model(microbatch)
             if is_training:
                 logits.float().sum().backward()
     model.train()
@@ -96,7 +96,8 @@ def _noting_once(note: Note) -> Callable[[int], None]:
         sizes.append(num_tokens)
         if len(sizes) == 1:
             note(
-                f"train.compile: the compiled code does not take a leaf of {num_tokens:,} tokens, which is computed "
+                f"train.compile: the compiled code does not take a microbatch of {num_tokens:,} tokens, which is "
+                f"computed "
                 "without it, in every process alike: slower than with it, and the model is the same on any number of "
                 "ranks. Others like it are not reported."
             )
@@ -104,10 +105,10 @@ def _noting_once(note: Note) -> Callable[[int], None]:
     return without_compiled_code
 
 
-def _example(dataset: DatasetManifest, num_samples: int) -> Leaf:
-    """A flat leaf of zeros in one group."""
+def _example(dataset: DatasetManifest, num_samples: int) -> Microbatch:
+    """A flat microbatch of zeros in one group."""
     length = padded_length(dataset.max_tokens // 2)
-    return Leaf(
+    return Microbatch(
         index=0,
         rows=np.arange(num_samples),
         ids=b"",

@@ -1,7 +1,7 @@
 """The loss: cross entropy with weights for rare classes, normalised by constants of the run.
 
-Invariant: a sample's share of the loss depends on the sample alone. Dividing by the batch size, and not by what a leaf
-or a rank happens to hold, is what makes the sum over leaves the same however they are dealt out.
+Invariant: a sample's share of the loss depends on the sample alone. Dividing by the batch size, and not by what a
+microbatch or a rank happens to hold, is what makes the sum over microbatches the same however they are assigned.
 """
 
 import torch
@@ -12,7 +12,7 @@ from storage.datasets import Target
 
 
 class Objective(nn.Module):
-    """Sum of the weighted losses of a leaf's samples, divided by the size of the whole batch."""
+    """Sum of the weighted losses of a microbatch's samples, divided by the size of the whole batch."""
 
     class_weights: Tensor
 

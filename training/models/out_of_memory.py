@@ -1,7 +1,7 @@
-"""A leaf for which the device has not enough memory: the error, with the settings that help and what they would save.
+"""A microbatch for which the device has not enough memory: the error, the settings that help and what they would save.
 
-Invariant: what is said to be saved was counted for this model and this leaf, and a setting that changes the model is
-said to be one for a new run.
+Invariant: what is said to be saved was counted for this model and this microbatch, and a setting that changes the model
+is said to be one for a new run.
 """
 
 from typing import NoReturn
@@ -9,7 +9,7 @@ from typing import NoReturn
 import torch
 from torch import nn
 
-from training.batches.tensors import Leaf
+from training.batches.tensors import Microbatch
 from training.configuration import TrainConfig
 from training.models.activation_bytes import count_kept_bytes
 from training.models.precision import Precision
@@ -19,7 +19,7 @@ MEBIBYTE = 1 << 20
 GIBIBYTE = 1 << 30
 
 
-class LeafOutOfMemoryError(torch.OutOfMemoryError):
+class MicrobatchOutOfMemoryError(torch.OutOfMemoryError):
     """The message is for people; `recomputing_helps` if that setting is off and would save memory in this run."""
 
     def __init__(self, message: str, recomputing_helps: bool) -> None:
@@ -28,28 +28,30 @@ class LeafOutOfMemoryError(torch.OutOfMemoryError):
 
 
 def explain(
-    error: torch.OutOfMemoryError, model: nn.Module, leaf: Leaf, precision: Precision, config: TrainConfig
+    error: torch.OutOfMemoryError, model: nn.Module, microbatch: Microbatch, precision: Precision, config: TrainConfig
 ) -> NoReturn:
-    """Raise the error again, as a `LeafOutOfMemoryError`."""
+    """Raise the error again, as a `MicrobatchOutOfMemoryError`."""
     helps = not config.activation_checkpointing and not config.compile
     sentences = [
-        f"out of memory on {precision.device} in a leaf of {len(leaf.rows):,} samples with {leaf.tokens.numel():,} "
+        f"out of memory on {precision.device} in a microbatch of {len(microbatch.rows):,} samples with "
+        f"{microbatch.tokens.numel():,} "
         f"tokens: {_first_sentence(error)}",
-        _tell_recomputing(model, leaf, precision, config),
+        _tell_recomputing(model, microbatch, precision, config),
         _tell_sharing(config),
-        f"For a new run: more leaves (train.leaves = {2 * config.leaves} halves what a leaf keeps), a smaller "
+        f"For a new run: more microbatches (train.microbatches = {2 * config.microbatches} halves what a microbatch "
+        f"keeps), a smaller "
         "train.batch_size, train.precision = 'bf16', or shorter texts (data.max_tokens).",
     ]
-    raise LeafOutOfMemoryError(" ".join(filter(None, sentences)), helps) from error
+    raise MicrobatchOutOfMemoryError(" ".join(filter(None, sentences)), helps) from error
 
 
-def _tell_recomputing(model: nn.Module, leaf: Leaf, precision: Precision, config: TrainConfig) -> str:
+def _tell_recomputing(model: nn.Module, microbatch: Microbatch, precision: Precision, config: TrainConfig) -> str:
     if config.compile:
         return ""
-    kept = _count(model, leaf, precision, config.activation_checkpointing)
+    kept = _count(model, microbatch, precision, config.activation_checkpointing)
     if config.activation_checkpointing:
         return f"The model keeps {kept} between forward and backward of it, blocks being recomputed already."
-    saved_to = _count(model, leaf, precision, recomputing=True)
+    saved_to = _count(model, microbatch, precision, recomputing=True)
     return (
         f"The model keeps {kept} between forward and backward of it; with train.{RECOMPUTE} = true {saved_to}. That "
         "changes no bit of the model, costs one more forward pass in a step, and may be set for this run: by you, or "
@@ -60,14 +62,14 @@ def _tell_recomputing(model: nn.Module, leaf: Leaf, precision: Precision, config
 def _tell_sharing(config: TrainConfig) -> str:
     if not config.share_gpus:
         return ""
-    return "Ranks share this GPU, and each has its own weights and leaf: fewer train.ranks need less."
+    return "Ranks share this GPU, and each has its own weights and microbatch: fewer train.ranks need less."
 
 
-def _count(model: nn.Module, leaf: Leaf, precision: Precision, recomputing: bool) -> str:
+def _count(model: nn.Module, microbatch: Microbatch, precision: Precision, recomputing: bool) -> str:
     before: bool = model.activation_checkpointing  # type: ignore[assignment]
     model.activation_checkpointing = recomputing  # type: ignore[assignment]
     try:
-        return f"about {_size(count_kept_bytes(model, leaf, precision))}"
+        return f"about {_size(count_kept_bytes(model, microbatch, precision))}"
     except Exception:  # noqa: BLE001 - that memory ran out is the error, not what counting it met
         return "an amount that could not be counted here"
     finally:

@@ -14,14 +14,15 @@ class DivergedError(ArithmeticError):
 
 
 def require_finite(step: int, losses: Tensor, num_outside: float) -> None:
-    """Raise `DivergedError` unless the leaves' `losses` [leaves] of a step, and its gradient, are finite."""
+    """Raise `DivergedError` unless `losses` [microbatches] of a step, and its gradient, are finite."""
     if not bool(losses.isfinite().all()):
         found = losses[~losses.isfinite()][0].item()
         evidence = Divergence(kind="loss", step=step)
         raise DivergedError(f"The loss became {found} at step {step}.", evidence)
     if num_outside:
         raise DivergedError(
-            f"At step {step} a leaf's gradient was not finite, or so large that the sum over all leaves would not be "
+            f"At step {step} a microbatch's gradient was not finite, or so large that the sum over all microbatches "
+            f"would not be "
             "finite in fp32.",
             Divergence(kind="gradient", step=step),
         )

@@ -33,7 +33,7 @@ SIGNED_SECONDS = USED_SECONDS + 15 * 60
 NUM_ADDRESSES = 1024
 # After an answer that is not what was asked for; where it always is, so few requests more cost nothing.
 UNUSED_SECONDS = 5 * 60
-# A body comes in pieces of 64 KiB and less, and to wake up for each of them costs CPU time.
+# A body comes in chunks of 64 KiB and less, and to wake up for each of them costs CPU time.
 AWAITED_BYTES = 1 << 20
 
 
@@ -91,7 +91,7 @@ class Parts:
 
 
 class _Socket(socket.socket):
-    """Wakes who reads a large piece when all of it has come, or much, and not for each packet."""
+    """Wakes who reads a large chunk when all of it has come, or much, and not for each packet."""
 
     _most_awaited = AWAITED_BYTES
     _awaited = 1

@@ -34,7 +34,7 @@ def open_exactly(s3: S3Connection, key: str, found: StoredObject) -> io.RawIOBas
 
 
 def open_object(s3: S3Connection, key: str, found: StoredObject) -> io.RawIOBase:
-    """The object as a binary file that is read here and there, also in small pieces; a read gives all it asks for.
+    """The object as a binary file that is read here and there, also in small chunks; a read gives all it asks for.
 
     Reading raises as above.
     """
@@ -79,7 +79,7 @@ class _ExactReader(io.RawIOBase):
         return num_wanted
 
     def readall(self) -> bytes:
-        """What is left; the base class would ask for it in small pieces."""
+        """What is left; the base class would ask for it in small chunks."""
         return self.read(self._num_there(self._found.num_bytes)) or b""
 
     def _num_there(self, num_bytes: int) -> int:

@@ -25,7 +25,7 @@ from storage.objects.s3.address import parse_s3_address
 from storage.objects.s3.connection import NEXT_OBJECTS, S3Connection, StoredObject, connect, new_put_id
 from storage.objects.s3.errors import S3_FAILURES, says_upload_is_over
 from storage.objects.s3.reader import open_exactly
-from storage.objects.s3.transfers import download, put_bytes, read_object, read_pieces, upload_file
+from storage.objects.s3.transfers import download, put_bytes, read_chunks, read_object, upload_file
 
 SWEEP_AGE = timedelta(days=1)
 # Where files are put. In a bucket that is not ours alone, other uploads under way are none of our business.
@@ -95,8 +95,8 @@ class S3Store:
                 self._opened[key] = found
         return open_exactly(self._s3, key, found)
 
-    def read_pieces(self, key: str) -> Iterator[bytes]:
-        return read_pieces(self._s3, key)
+    def read_chunks(self, key: str) -> Iterator[bytes]:
+        return read_chunks(self._s3, key)
 
     def list_keys(self, prefix: str) -> Iterator[str]:
         full_prefix = self._s3.address.full_prefix(prefix)

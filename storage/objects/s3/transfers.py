@@ -1,7 +1,7 @@
-"""Files to and from S3: large ones in pieces, several at a time.
+"""Files to and from S3: large ones in chunks, several at a time.
 
 Invariant: an upload that fails is aborted, so the server keeps no part of it; where even that fails, `S3Store.sweep`
-does it a day later. The pieces of a download all come from one version of the object.
+does it a day later. The chunks of a download all come from one version of the object.
 """
 
 import logging
@@ -22,7 +22,7 @@ from storage.objects.s3.errors import S3_FAILURES, brief, says_beyond_end, says_
 
 # Up to here one request does it. Some servers honour a condition there and ignore it for uploads in parts.
 MULTIPART_BYTES = 64 << 20
-PIECE_BYTES = 16 << 20
+CHUNK_BYTES = 16 << 20
 MAX_PARTS = 10_000
 NUM_STREAMS = 8
 NUM_STREAMS_OF_RANGES = 4  # of each file of a source: several are read at a time
@@ -81,26 +81,26 @@ def read_object(s3: S3Connection, key: str) -> bytes:
     def place(start: int, data: bytes) -> None:
         large[start : start + len(data)] = data
 
-    _read_pieces(s3, key, found, place)
+    _read_chunks(s3, key, found, place)
     return bytes(large)
 
 
 def download(s3: S3Connection, key: str, found: StoredObject, file: BinaryIO) -> None:
     """Read the version of an object that was found into a file on local disk."""
 
-    _read_pieces(s3, key, found, partial(_write_at, file))
+    _read_chunks(s3, key, found, partial(_write_at, file))
 
 
-def read_pieces(s3: S3Connection, key: str) -> Iterator[bytes]:
-    """An object's bytes in order, one piece after the other: as much memory as one piece takes, and no disk.
+def read_chunks(s3: S3Connection, key: str) -> Iterator[bytes]:
+    """An object's bytes in order, one chunk after the other: as much memory as one chunk takes, and no disk.
 
     Raises `ObjectMissingError`, also when it is deleted meanwhile.
     """
     found = s3.find(key)
     if found is None:
         raise ObjectMissingError(f"{s3.address}/{key} is missing.")
-    for start in range(0, found.num_bytes, PIECE_BYTES):
-        yield read_range(s3, key, found, start, min(start + PIECE_BYTES, found.num_bytes))
+    for start in range(0, found.num_bytes, CHUNK_BYTES):
+        yield read_range(s3, key, found, start, min(start + CHUNK_BYTES, found.num_bytes))
 
 
 def read_range(s3: S3Connection, key: str, found: StoredObject, start: int, end: int) -> bytes:
@@ -135,11 +135,11 @@ def download_ranges(
     )
 
 
-def _read_pieces(s3: S3Connection, key: str, found: StoredObject, place: Callable[[int, bytes], None]) -> None:
+def _read_chunks(s3: S3Connection, key: str, found: StoredObject, place: Callable[[int, bytes], None]) -> None:
     def read(start: int) -> None:
-        place(start, read_range(s3, key, found, start, min(start + PIECE_BYTES, found.num_bytes)))
+        place(start, read_range(s3, key, found, start, min(start + CHUNK_BYTES, found.num_bytes)))
 
-    _in_parallel(read, range(0, found.num_bytes, PIECE_BYTES))
+    _in_parallel(read, range(0, found.num_bytes, CHUNK_BYTES))
 
 
 def _write_at(file: BinaryIO, start: int, data: bytes) -> None:
@@ -192,7 +192,7 @@ class _MultipartUpload:
 
     @property
     def _part_bytes(self) -> int:
-        return max(PIECE_BYTES, -(-self.num_bytes // MAX_PARTS))
+        return max(CHUNK_BYTES, -(-self.num_bytes // MAX_PARTS))
 
     @property
     def _num_parts(self) -> int:

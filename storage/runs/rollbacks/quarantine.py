@@ -1,6 +1,6 @@
 """How a run goes on without a checkpoint, with it again, or without any: pure functions, as in `runs/transitions.py`.
 
-Invariant: files are never deleted here, and what was set aside or passed over may be taken back for as long as it
+Invariant: files are never deleted here, and what was quarantined or passed over may be taken back for as long as it
 stands: until a rollback, or until a person has the run begin anew.
 """
 
@@ -10,12 +10,12 @@ from typing import Literal
 
 from storage.errors import ConflictError, RunBusyError
 from storage.runs.manifest import require_fence
-from storage.runs.run_records import ChangeRecord, SetAsideRecord
+from storage.runs.run_records import ChangeRecord, QuarantineRecord
 from storage.runs.run_state import CheckpointRecord, Lease, RunState
 from storage.runs.transitions import Change
 
 
-def set_aside(
+def quarantine(
     step: int, path: str, reason: str, fence: int | None, verdict: Literal["damaged", "unreadable"] = "damaged"
 ) -> Change:
     """Do not use a checkpoint that is damaged or cannot be read; the next older one becomes the resume point.
@@ -34,29 +34,33 @@ def set_aside(
             require_fence(state, fence)
         elif state.lease is not None:
             raise RunBusyError(f"Run {state.run!r} was just taken over by another process.")
-        if any(entry.path == path for entry in state.set_aside) and all(entry.path != path for entry in state.kept):
+        if any(entry.path == path for entry in state.quarantined) and all(entry.path != path for entry in state.kept):
             return state  # by an earlier call, whose answer was lost
         kept = [checkpoint for checkpoint in state.kept if checkpoint.path != path]
         digest = next((checkpoint.digest for checkpoint in state.kept if checkpoint.path == path), None)
-        record = SetAsideRecord(
+        record = QuarantineRecord(
             step=step,
             path=path,
             reason=reason,
-            set_aside_at=time.time(),
+            quarantined_at=time.time(),
             verdict=verdict,
             digest=digest,
             num_rollbacks=len(state.rollbacks),
         )
-        refused = [entry for entry in state.refused if entry.checkpoint.path != path]
+        rejected = [entry for entry in state.rejected if entry.checkpoint.path != path]
         moved = moved_back(state, kept)
-        update = {"set_aside": [*state.set_aside, record], "refused": refused, "lease": _begun_again(state, moved)}
+        update = {
+            "quarantined": [*state.quarantined, record],
+            "rejected": rejected,
+            "lease": _begun_again(state, moved),
+        }
         return moved.model_copy(update=update)
 
     return change
 
 
 def take_back(checkpoint: CheckpointRecord, changes: Sequence[ChangeRecord] = ()) -> Change:
-    """Use a checkpoint again that was set aside or passed over and is sound: it is the resume point.
+    """Use a checkpoint again that was quarantined or passed over and is sound: it is the resume point.
 
     `changes` are those since the resume point before. Nobody may hold the lease: raises `RunBusyError`, or
     `ConflictError` if it does not stand aside any more.
@@ -67,12 +71,12 @@ def take_back(checkpoint: CheckpointRecord, changes: Sequence[ChangeRecord] = ()
         if all(record.path != checkpoint.path for record in find_standing(state)):
             raise ConflictError(f"Run {state.run!r} was continued by another process, without {checkpoint.path}.")
         update: dict[str, object] = {
-            "set_aside": [record for record in state.set_aside if record.path != checkpoint.path],
+            "quarantined": [record for record in state.quarantined if record.path != checkpoint.path],
             "kept": [checkpoint, *state.kept],
             "promoted": checkpoint,
-            "refused": [
+            "rejected": [
                 record
-                for record in state.refused
+                for record in state.rejected
                 if (record.checkpoint.step, record.checkpoint.fence) > (checkpoint.step, checkpoint.fence)
             ],
             "changes": [*state.changes, *changes],
@@ -85,25 +89,25 @@ def take_back(checkpoint: CheckpointRecord, changes: Sequence[ChangeRecord] = ()
 def begin_anew(reason: str) -> Change:
     """Have the run begin at step 0 because a person asked for it: what is kept and what stands aside is given up.
 
-    All files stay until `holdfast prune --set-aside`. Raises `RunBusyError` while somebody holds the lease.
+    All files stay until `holdfast prune --quarantined`. Raises `RunBusyError` while somebody holds the lease.
     """
 
     def change(state: RunState, _generation: int) -> RunState:
         _require_nobody(state)
-        before = [record.model_copy(update={"is_given_up": True}) for record in state.set_aside]
+        before = [record.model_copy(update={"is_given_up": True}) for record in state.quarantined]
         given_up = [
-            SetAsideRecord(
+            QuarantineRecord(
                 step=checkpoint.step,
                 path=checkpoint.path,
                 reason=reason,
-                set_aside_at=time.time(),
+                quarantined_at=time.time(),
                 digest=checkpoint.digest,
                 num_rollbacks=len(state.rollbacks),
                 is_given_up=True,
             )
-            for checkpoint in [*state.kept, *(r.checkpoint for r in state.refused if not r.is_discarded)]
+            for checkpoint in [*state.kept, *(r.checkpoint for r in state.rejected if not r.is_discarded)]
         ]
-        update = {"set_aside": [*before, *given_up], "refused": []}
+        update = {"quarantined": [*before, *given_up], "rejected": []}
         return moved_back(state, []).model_copy(update=update)
 
     return change
@@ -134,15 +138,15 @@ def moved_back(state: RunState, kept: list[CheckpointRecord]) -> RunState:
     return state.model_copy(update=update)
 
 
-def find_standing(state: RunState) -> list[SetAsideRecord]:
-    """What was set aside or passed over and is used again if it turns out to be sound; the newest step first.
+def find_standing(state: RunState) -> list[QuarantineRecord]:
+    """What was quarantined or passed over and is used again if it turns out to be sound; the newest step first.
 
     Of steps after the resume point alone.
     """
     resume_step = state.promoted.step if state.promoted else -1
     standing = [
         record
-        for record in state.set_aside
+        for record in state.quarantined
         if _stands(record, state) and not record.is_discarded and record.step > resume_step
     ]
     return sorted(standing, key=lambda record: record.step, reverse=True)
@@ -151,9 +155,9 @@ def find_standing(state: RunState) -> list[SetAsideRecord]:
 def has_lost_all(state: RunState) -> bool:
     """Whether the run had checkpoints, none is left to go on from, and neither a rollback nor a person said so."""
     return state.promoted is None and any(
-        record.digest is not None and _stands(record, state) for record in state.set_aside
+        record.digest is not None and _stands(record, state) for record in state.quarantined
     )
 
 
-def _stands(record: SetAsideRecord, state: RunState) -> bool:
+def _stands(record: QuarantineRecord, state: RunState) -> bool:
     return record.num_rollbacks == len(state.rollbacks) and not record.is_given_up

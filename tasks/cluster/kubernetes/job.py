@@ -25,7 +25,7 @@ from tasks.cluster.relayed import Relayed
 from tasks.configuration.cluster import ClusterConfig
 from training.configuration import TrainConfig
 from training.metrics.reporter import Report
-from training.rank_status import RankPulse
+from training.rank_status import RankStatus
 
 ASK_SECONDS = 2.0
 CREATING_SECONDS = 120.0
@@ -145,8 +145,8 @@ class KubernetesJob:
     def read_reports(self) -> list[Report]:
         return self._relayed.read_reports(is_last=self._is_over)
 
-    def read_pulses(self) -> list[RankPulse]:
-        return self._relayed.read_pulses()
+    def read_rank_statuses(self) -> list[RankStatus]:
+        return self._relayed.read_rank_statuses()
 
     def describe_wait(self) -> str | None:
         """Until the last pod was started: ranks begin when all nodes have come."""
@@ -167,7 +167,7 @@ class KubernetesJob:
         return None  # a JobSet has all its pods, or none
 
     def stop(self) -> None:
-        """Kubernetes is told by whoever waits for the job: this may be another thread's wish."""
+        """Kubernetes is told by whoever waits for the job: this may be another thread's request to stop."""
         if self._stop_deadline is None:
             self._stop_deadline = time.monotonic() + self._grace_seconds
 

@@ -31,7 +31,7 @@ from tasks.cluster.slurm.nodes import SegmentNodes
 from tasks.cluster.slurm.submission import batch_script, submission
 from tasks.text import count_of
 from training.metrics.reporter import Report
-from training.rank_status import RankPulse
+from training.rank_status import RankStatus
 
 RUNNING = "RUNNING"
 ASK_SECONDS = 2.0
@@ -186,11 +186,11 @@ class SlurmJob:
     def read_reports(self) -> list[Report]:
         return self._relayed.read_reports(is_last=self._is_over)
 
-    def read_pulses(self) -> list[RankPulse]:
-        return self._relayed.read_pulses()
+    def read_rank_statuses(self) -> list[RankStatus]:
+        return self._relayed.read_rank_statuses()
 
     def stop(self) -> None:
-        """Slurm is told by whoever waits for the job: this may be another thread's wish."""
+        """Slurm is told by whoever waits for the job: this may be another thread's request to stop."""
         if self._stop_deadline is None:
             self._stop_deadline = time.monotonic() + self._grace_seconds
 
@@ -207,12 +207,12 @@ class SlurmJob:
         elif self._end_deadline is None:
             self._end_deadline = time.monotonic() + ENDING_SECONDS
 
-    def find_resting(self) -> list[str]:
+    def find_idle_nodes(self) -> list[str]:
         """The nodes that wait for the next segment; none of a job that is over. Raises `ClusterUnavailableError`."""
         if not self.find():
             return []
         state = read_state(self.number, self._name)
-        return self._nodes.find_resting(state.nodes) if state is not None and state.name == RUNNING else []
+        return self._nodes.find_idle_nodes(state.nodes) if state is not None and state.name == RUNNING else []
 
     def release(self) -> None:
         """End it, whose nodes wait for a segment that will not come. Raises `ClusterUnavailableError`."""

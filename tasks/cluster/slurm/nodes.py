@@ -36,17 +36,17 @@ class SegmentNodes:
             self._held, self._listed = held, frozenset(list_names(held))
         self._nodes = sorted(self._listed) if self._nodes is None else self._nodes
         self._ends = {end.node: end for end in read_node_ends(self._store, self._run, self._fence)}
-        if self._bad_since is None and (self._find_gone() or self._names("resting", "failed")):
+        if self._bad_since is None and (self._find_gone() or self._names("idle", "failed")):
             self._bad_since = time.monotonic()
         if self._bad_since is not None and not self._missing:
             self._write_lost(self._find_gone())
         elif self._has_waited(self._told_at, ANSWERING_SECONDS):
             self._write_lost(self._missing)
 
-    def find_resting(self, held: str) -> list[str]:
+    def find_idle_nodes(self, held: str) -> list[str]:
         """Those that wait for the next segment. Raises `StoreError`."""
         self.look(held)
-        return [name for name in self._names("resting") if name in self._listed]
+        return [name for name in self._names("idle") if name in self._listed]
 
     def must_be_told(self, is_wanted: bool) -> bool:
         """Whether their ranks are to be killed: it `is_wanted`, or some nodes are done and others do not notice."""
@@ -61,13 +61,13 @@ class SegmentNodes:
     @property
     def are_at_rest(self) -> bool:
         """Whether all that are left wait for the next segment, or have left."""
-        return bool(self._names("resting")) and not self._missing
+        return bool(self._names("idle")) and not self._missing
 
     @property
     def have_left(self) -> bool:
         """Whether all have, in a job that Slurm does not end by itself, since it waits for those that are lost."""
         is_short = self._is_part_of_job or bool(self._names("lost"))
-        return is_short and bool(self._ends) and not self._missing and not self._names("resting")
+        return is_short and bool(self._ends) and not self._missing and not self._names("idle")
 
     def describe_lost(self) -> str | None:
         """Those of which nothing is heard, with Slurm's reason where it has one."""

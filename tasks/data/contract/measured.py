@@ -1,6 +1,6 @@
-"""Counts of the rows of a stretch that break each rule of the contract, with examples, and a sample of its rows.
+"""Counts of the rows of a row range that break each rule of the contract, with examples, and a sample of its rows.
 
-Invariant: what is measured of stretches adds up to what would be measured of the whole file, wherever it is cut.
+Invariant: what is measured of row ranges adds up to what would be measured of the whole file, wherever it is cut.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from tasks.configuration.run import DataConfig
 from tasks.data.contract.rules import Rule, kept_tokens_sql, row_rules
 from tasks.data.contract.sampled import LENGTH, sampled_sql
 from tasks.data.database import HASH_VALUES, place_sql
-from tasks.data.sources.columns import SourceTable, Stretch
+from tasks.data.sources.columns import RowRange, SourceTable
 from tasks.data.sources.encoding import require_utf8
 from tasks.data.sources.messages import REWRITE, broken_contract
 from tasks.data.sources.samples_sql import samples_sql
@@ -39,17 +39,17 @@ class Measured:
 
 
 def measure(
-    connection: duckdb.DuckDBPyConnection, table: SourceTable, config: DataConfig, stretch: Stretch, columns: str
+    connection: duckdb.DuckDBPyConnection, table: SourceTable, config: DataConfig, row_range: RowRange, columns: str
 ) -> tuple[Measured, pa.Table, pa.Table | None]:
-    """Measure a stretch; what was found, the sample of its rows, and all its rows with the tokens that training sees.
+    """Measure a row range; what was found, the sample of its rows, and all its rows with the tokens that training sees.
 
     The sample has `LENGTH`, of a text in characters, of token input in tokens, and `sampled_columns`. The rows have
     `columns` and `tokens`; they are None where a row may break a rule about tokens. Raises `ContractError` for a file
     that cannot be read to its end.
     """
-    rules, rows = row_rules(config), samples_sql(table, config, stretch)
+    rules, rows = row_rules(config), samples_sql(table, config, row_range)
     try:
-        narrow = samples_sql(table, config, stretch, is_narrow=True)
+        narrow = samples_sql(table, config, row_range, is_narrow=True)
         good = _read_good_tokens(connection, narrow, columns, config) if config.tokens else None
         if good is None:
             length = "length(text)" if config.text else f"len({kept_tokens_sql(config)})"
@@ -66,7 +66,7 @@ def measure(
     except duckdb.OutOfMemoryException:
         raise
     except duckdb.Error as error:
-        file = table.files[stretch.file_index]
+        file = table.files[row_range.file_index]
         require_utf8(file, table, config)
         raise broken_contract(
             f"The file {file.place} cannot be read to its end.",
@@ -74,7 +74,7 @@ def measure(
             str(error).partition("\n")[0].replace(str(file.rows), file.place),
             REWRITE,
         ) from error
-    return Measured(stretch.file_index, num_rows, num_text_bytes, counts, examples), sample, good
+    return Measured(row_range.file_index, num_rows, num_text_bytes, counts, examples), sample, good
 
 
 def _sample(
@@ -126,7 +126,7 @@ def _read_good_tokens(
 
 
 def add_up(measured: Sequence[Measured], rules: Sequence[Rule]) -> list[Measured]:
-    """What was found in each file, of what was found in its stretches, which stand in order."""
+    """What was found in each file, of what was found in its row ranges, which stand in order."""
     return [_add_up(index, list(parts), len(rules)) for index, parts in groupby(measured, lambda part: part.file_index)]
 
 

@@ -26,18 +26,18 @@ class Repeats(NamedTuple):
     worst: list[tuple[str, int]]
 
 
-def write_places(places: NDArray[np.uint64], path: Path) -> None:
-    """Leave the places of some rows, in any order, for `repeated_places`."""
+def write_positions(places: NDArray[np.uint64], path: Path) -> None:
+    """Leave the places of some rows, in any order, for `repeated_positions`."""
     np.sort(places).astype(PLACE, copy=False).tofile(path)
 
 
-def repeated_places(paths: Sequence[Path], num_at_a_time: int) -> NDArray[np.uint64]:
-    """The places that more than one row has, each once, in order; `paths` are of `write_places`.
+def repeated_positions(paths: Sequence[Path], num_at_a_time: int) -> NDArray[np.uint64]:
+    """The places that more than one row has, each once, in order; `paths` are of `write_positions`.
 
     Places are spread evenly, so a range of them has few enough to be sorted in memory, which takes less time than
     DuckDB's GROUP BY. Of each sorted file a range is one slice.
     """
-    files = [_places_in(path) for path in paths]
+    files = [_positions_in(path) for path in paths]
     num_ranges = max(1, -(-sum(map(len, files)) // num_at_a_time))
     firsts = np.array([(i << 64) // num_ranges for i in range(num_ranges)], PLACE)
     edges = [[*np.searchsorted(file, firsts).tolist(), len(file)] for file in files]
@@ -60,13 +60,13 @@ def _again(places: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def has_any(path: Path, places: NDArray[np.uint64]) -> bool:
-    """Whether a file of `write_places` has one of these places, which are in order."""
-    found = _places_in(path)
+    """Whether a file of `write_positions` has one of these places, which are in order."""
+    found = _positions_in(path)
     nearest = np.searchsorted(places, found).clip(max=len(places) - 1)
     return bool(np.any(places[nearest] == found))
 
 
-def _places_in(path: Path) -> NDArray[np.uint64]:
+def _positions_in(path: Path) -> NDArray[np.uint64]:
     # Without a byte there is nothing to map.
     return np.memmap(path, PLACE, mode="r") if path.stat().st_size else np.empty(0, PLACE)
 

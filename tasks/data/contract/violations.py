@@ -26,7 +26,7 @@ def require_rules_kept(
 ) -> None:
     """Raise `ContractError` for the first rule that the data break; it names the others that they break too.
 
-    `measured` is what was found in all stretches of all files, in their order, and `repeats` which ids several rows
+    `measured` is what was found in all row ranges of all files, in their order, and `repeats` which ids several rows
     have, None where ids are numbers of rows. `advice` says what to do, by a rule's problem, in place of the rule's own.
     """
     rules = row_rules(config)

@@ -21,7 +21,7 @@ from tasks.data.expectations.measures import Measures, measure_data
 from tasks.data.expectations.user_suite import read_suite
 from tasks.data.expectations.verdict import Result, give_verdict, load_validation, validate_drift
 from tasks.data.remarks.said import SHARED_TEXTS
-from tasks.data.split import Dealt
+from tasks.data.split import Assignment
 
 OWN_SUITE = "own_suite"
 Contract = dict[str, Any]
@@ -58,7 +58,7 @@ class Validation:
     def measure(
         self,
         connection: duckdb.DuckDBPyConnection,
-        dealt: Dealt,
+        dealt: Assignment,
         numeric: Sequence[NumericColumn],
         categorical: Sequence[CategoricalColumn],
         remarks: Mapping[str, Any],

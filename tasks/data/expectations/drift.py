@@ -11,7 +11,7 @@ from tasks.configuration.run import DataConfig
 from tasks.data.expectations.measures import Measure, Measures
 from tasks.data.expectations.user_suite import DRIFT, Expectation
 from tasks.data.labels import name_of
-from tasks.data.split import Dealt
+from tasks.data.split import Assignment
 
 NUM_SHOWN = 3
 
@@ -35,7 +35,7 @@ def describe_dataset(dataset: DatasetManifest, measures: Mapping[str, float]) ->
 
 
 def describe_data(
-    dealt: Dealt,
+    dealt: Assignment,
     numeric: Sequence[NumericColumn],
     categorical: Sequence[CategoricalColumn],
     measures: Measures,

@@ -13,7 +13,7 @@ from storage.datasets import SPLITS, CategoricalColumn
 from tasks.configuration.run import DataConfig
 from tasks.data.contract.sampled import LENGTH
 from tasks.data.labels import name_of
-from tasks.data.split import TRAIN, Dealt
+from tasks.data.split import TRAIN, Assignment
 from tasks.data.sql import only_row
 
 
@@ -34,7 +34,7 @@ SHARES = (
 
 def measure_data(
     connection: duckdb.DuckDBPyConnection,
-    dealt: Dealt,
+    dealt: Assignment,
     categorical: Sequence[CategoricalColumn],
     shared: Mapping[str, Mapping[str, int]],
     config: DataConfig,
@@ -49,7 +49,7 @@ def measure_data(
     return measures
 
 
-def _of_classes(dealt: Dealt, config: DataConfig) -> Measures:
+def _of_classes(dealt: Assignment, config: DataConfig) -> Measures:
     counts = {name: sum(of_splits) for name, *of_splits in zip(dealt.classes, *dealt.class_counts, strict=True)}
     largest = max(counts, key=lambda name: counts[name])
     share = counts[largest] / sum(dealt.num_rows)

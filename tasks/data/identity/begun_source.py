@@ -16,23 +16,23 @@ from tasks.data.identity.fingerprints import describe_change, fingerprint_files,
 from tasks.data.identity.identities import find_identities, identities_of, keep_identities
 from tasks.data.listing import find_source
 from tasks.data.progress import OnProgress
-from tasks.run_paths import RunPlaces
+from tasks.run_paths import RunPaths
 
 
 def require_same_source(
-    config: DataConfig, places: RunPlaces, state: RunState, on_progress: OnProgress | None = None
+    config: DataConfig, run_paths: RunPaths, state: RunState, on_progress: OnProgress | None = None
 ) -> DatasetManifest | None:
     """The run's data set, or None if it is not in the store any more and has to be made again.
 
     Of files that a listing shows as they were nothing is read. Raises `IncompatibleRunError` if the source was changed,
     before anything is written.
     """
-    dataset = find_dataset(places.store, state.dataset_digest, state.dataset_sha256)
+    dataset = find_dataset(run_paths.store, state.dataset_digest, state.dataset_sha256)
     digest = state.dataset_digest
-    identities, listed_at = find_identities(places.store, digest), time.time()
+    identities, listed_at = find_identities(run_paths.store, digest), time.time()
     try:
         files = find_source(config)
-        fingerprints = fingerprint_files(files, places.data_scratch, on_progress, identities)
+        fingerprints = fingerprint_files(files, run_paths.data_scratch, on_progress, identities)
     except (ConfigurationError, ContractError, StoreError, OSError) as error:
         if dataset is None:
             raise
@@ -43,9 +43,9 @@ def require_same_source(
         return dataset
     inputs = read_inputs(config, files, fingerprints)
     if digest != digest_of(inputs):
-        before = dataset or find_dataset(places.store, digest)
+        before = dataset or find_dataset(run_paths.store, digest)
         changes = describe_change(before, inputs) if before else ["its data set is no longer in the store"]
-        now = find_dataset(places.store, digest_of(inputs))  # there if another run has it
+        now = find_dataset(run_paths.store, digest_of(inputs))  # there if another run has it
         if before is not None and now is not None:
             changes += describe_difference(before, now)
         raise IncompatibleRunError(
@@ -54,5 +54,5 @@ def require_same_source(
             + "\nRestore the data to go on with the run, or give another run name to start a new one."
         )
     if dataset is not None:
-        keep_identities(places.store, digest, identities_of(files, fingerprints, listed_at))
+        keep_identities(run_paths.store, digest, identities_of(files, fingerprints, listed_at))
     return dataset

@@ -187,7 +187,9 @@ def _file_changes(before: dict[str, str], now: dict[str, str]) -> list[str]:
 def _flat(value: Any, prefix: str = "data") -> dict[str, Any]:
     if not isinstance(value, dict):
         return {prefix: value}
-    return {key: leaf for name, part in value.items() for key, leaf in _flat(part, f"{prefix}.{name}").items()}
+    return {
+        key: microbatch for name, part in value.items() for key, microbatch in _flat(part, f"{prefix}.{name}").items()
+    }
 
 
 def _shown(value: Any) -> str:

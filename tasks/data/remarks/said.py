@@ -15,20 +15,22 @@ from tasks.data.rare_classes import Counts
 from tasks.data.remarks.alike_labels import describe_alike, find_alike
 from tasks.data.remarks.rare_labels import describe_rare
 from tasks.data.remarks.shared_texts import count_shared_texts, describe_shared_texts
-from tasks.data.split import Dealt
+from tasks.data.split import Assignment
 
 NUM_CLASSES_SHOWN = 5
-OFFERED = 'data.rare_classes = "drop" leaves such classes out of all splits, "other" makes them one class.'
+OFFERED = 'data.rare_classes = "drop" microbatches such classes out of all splits, "other" makes them one class.'
 SHARED_TEXTS = "texts_in_training_split"
 ALIKE_LABELS = "labels_alike"
 RARE_CLASSES = "rare_classes"
 
 
-def measure_remarks(connection: duckdb.DuckDBPyConnection, dealt: Dealt, config: DataConfig) -> dict[str, Any]:
-    """What is kept with the contract's result, JSON-able; the view `dealt` must be there."""
-    names = {name_of(label, config) for label in (*dealt.classes, *dealt.rare)}
+def measure_remarks(
+    connection: duckdb.DuckDBPyConnection, assignment: Assignment, config: DataConfig
+) -> dict[str, Any]:
+    """What is kept with the contract's result, JSON-able; the view `assignment` must be there."""
+    names = {name_of(label, config) for label in (*assignment.classes, *assignment.rare)}
     remarks = {SHARED_TEXTS: count_shared_texts(connection), ALIKE_LABELS: find_alike(names)}
-    return remarks | ({RARE_CLASSES: dealt.rare} if dealt.rare else {})
+    return remarks | ({RARE_CLASSES: assignment.rare} if assignment.rare else {})
 
 
 def find_rare_labels(contract: dict[str, Any] | None) -> Counts:

@@ -18,15 +18,15 @@ Counts = dict[str, dict[str, int]]
 
 def count_shared_texts(connection: duckdb.DuckDBPyConnection) -> Counts:
     """For each split but training: of how many rows it was asked, and how many have the text of a training row."""
-    (num_rows,) = only_row(connection, f"SELECT count(*) FROM dealt WHERE split <> {TRAIN}")
+    (num_rows,) = only_row(connection, f"SELECT count(*) FROM assigned WHERE split <> {TRAIN}")
     asked = "text_key IS NOT NULL"
     if num_rows > MOST_ROWS:
         asked += f" AND text_key < {int(KEYS * (MOST_ROWS / num_rows))}"
     # What both have is looked up among the keys of the smaller side, which fit into memory.
-    measured = f"SELECT text_key FROM dealt WHERE split <> {TRAIN} AND {asked}"
-    both = f"SELECT DISTINCT text_key FROM dealt WHERE split = {TRAIN} AND text_key IN ({measured})"
+    measured = f"SELECT text_key FROM assigned WHERE split <> {TRAIN} AND {asked}"
+    both = f"SELECT DISTINCT text_key FROM assigned WHERE split = {TRAIN} AND text_key IN ({measured})"
     found = connection.execute(
-        f"SELECT split, count(*), count(*) FILTER (WHERE text_key IN ({both})) FROM dealt "
+        f"SELECT split, count(*), count(*) FILTER (WHERE text_key IN ({both})) FROM assigned "
         f"WHERE split <> {TRAIN} AND {asked} GROUP BY split"
     ).fetchall()
     return {SPLITS[split]: {"rows": rows, "in_training": shared} for split, rows, shared in sorted(found)}

@@ -47,7 +47,7 @@ class SourceTable:
         return sum(self.num_rows)
 
 
-class Stretch(NamedTuple):
+class RowRange(NamedTuple):
     """Rows [start, stop) of a file."""
 
     file_index: int

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from tasks.configuration.run import DataConfig
 from tasks.data.labels import are_booleans_words
 from tasks.data.sources.column_types import BOOLEAN, REAL
-from tasks.data.sources.columns import ROW_NUMBER_COLUMNS, SourceTable, Stretch
+from tasks.data.sources.columns import ROW_NUMBER_COLUMNS, RowRange, SourceTable
 from tasks.data.sources.messages import broken_contract
 from tasks.data.sources.source_file import SourceFile
 from tasks.data.sql import identifier, literal
@@ -14,19 +14,21 @@ from tasks.data.sql import identifier, literal
 LARGEST_WHOLE = 2**63 - 1  # of a BIGINT
 
 
-def samples_sql(table: SourceTable, config: DataConfig, stretch: Stretch | None = None, is_narrow: bool = False) -> str:
-    """SQL of all rows, or those of a stretch, in the one form that everything else reads.
+def samples_sql(
+    table: SourceTable, config: DataConfig, row_range: RowRange | None = None, is_narrow: bool = False
+) -> str:
+    """SQL of all rows, or those of a row range, in the one form that everything else reads.
 
     Columns: `id`, `label`, `text` or (`tokens`, `mask`), `split_key`, `n0`... (DOUBLE, missing is null) and `c0`...
     (VARCHAR, missing is null); `source_row` is its number in its file, null where the user's columns hide it. Where a
     split has a source of its own: `own_split`, that split's index, null for a row of data.source. Tokens and mask are
     BIGINT[]; with `is_narrow` INTEGER[] and TINYINT[], where a value that does not fit is null, and so are its list's.
     """
-    if stretch is None and config.split.has_own_sources:
-        whole = (Stretch(index, 0, num_rows) for index, num_rows in enumerate(table.num_rows))
-        return " UNION ALL ".join(samples_sql(table, config, stretch, is_narrow) for stretch in whole)
+    if row_range is None and config.split.has_own_sources:
+        whole = (RowRange(index, 0, num_rows) for index, num_rows in enumerate(table.num_rows))
+        return " UNION ALL ".join(samples_sql(table, config, row_range, is_narrow) for row_range in whole)
     row = "file_row_number" if table.has_row_numbers else "NULL::BIGINT"
-    file_index = None if stretch is None else stretch.file_index
+    file_index = None if row_range is None else row_range.file_index
     expressions = {"id": _id_sql(table, config, file_index), "source_row": row, "label": _label_sql(table, config)}
     if config.text is not None:
         expressions["text"] = f"CAST({identifier(config.text)} AS VARCHAR)"
@@ -35,8 +37,8 @@ def samples_sql(table: SourceTable, config: DataConfig, stretch: Stretch | None 
         if column is not None:
             expressions[name] = f"TRY_CAST({identifier(column)} AS {narrow})" if is_narrow else _list_sql(column)
     expressions["split_key"] = _split_key_sql(table, config)
-    if stretch is not None and config.split.has_own_sources:
-        own = table.files[stretch.file_index].split
+    if row_range is not None and config.split.has_own_sources:
+        own = table.files[row_range.file_index].split
         expressions["own_split"] = f"CAST({'NULL' if own is None else own} AS INTEGER)"
     for index, column in enumerate(config.numeric):
         number = f"CAST({identifier(column)} AS DOUBLE)"
@@ -44,13 +46,13 @@ def samples_sql(table: SourceTable, config: DataConfig, stretch: Stretch | None 
     for index, column in enumerate(config.categorical):
         expressions[f"c{index}"] = _category_sql(identifier(column), table.families[column])
     selected = ", ".join(f"{expression} AS {name}" for name, expression in expressions.items())
-    if stretch is None:
+    if row_range is None:
         return f"SELECT {selected} FROM {_files_sql(table.files)}"
-    rows = f"SELECT {selected} FROM {_files_sql([table.files[stretch.file_index]])}"
-    if (stretch.start, stretch.stop) == (0, table.num_rows[stretch.file_index]):
+    rows = f"SELECT {selected} FROM {_files_sql([table.files[row_range.file_index]])}"
+    if (row_range.start, row_range.stop) == (0, table.num_rows[row_range.file_index]):
         return rows
     # DuckDB reads no row group in which there is none of these rows.
-    return f"{rows} WHERE file_row_number >= {stretch.start} AND file_row_number < {stretch.stop}"
+    return f"{rows} WHERE file_row_number >= {row_range.start} AND file_row_number < {row_range.stop}"
 
 
 def _split_key_sql(table: SourceTable, config: DataConfig) -> str:

@@ -1,8 +1,8 @@
-"""The unit `deal`: the rows of a piece as training will see them, dealt into buckets by their place in the order.
+"""The unit `assign`: the rows of a chunk as training will see them, assigned into buckets by their place in the order.
 
 A row's place is the MD5 of the seed and its id. A bucket has the rows of one split whose places begin alike, so all
 rows of a bucket stand in the order before all rows of the next one.
-Invariant: rows are put in order when a bucket is read, with those of all pieces.
+Invariant: rows are put in order when a bucket is read, with those of all chunks.
 """
 
 from dataclasses import dataclass
@@ -20,14 +20,14 @@ from tasks.configuration.run import DataConfig
 from tasks.data.contract.rules import too_long
 from tasks.data.rare_classes import treated_sql
 from tasks.data.rows import index_categories, prepared_sql
-from tasks.data.split import Dealt
+from tasks.data.split import Assignment
 from tasks.data.token_lists import kept_tokens, narrow_type
 from tasks.data.tokenizer import encode_texts, load_tokenizer, shortened
 from tasks.data.units.bucket_files import in_order, part_schema, parts_name, write_parts
 from tasks.data.units.decoded import take_rows
 from tasks.data.units.staging import Record
 from tasks.data.units.texts import fetch_tokenizer
-from tasks.data.units.workspace import Place
+from tasks.data.units.workspace import Workspace
 
 BATCH_ROWS = 4096
 NUM_EXAMPLES = 3
@@ -36,7 +36,7 @@ BUCKETS_IN_A_SHARD = 1
 
 
 @dataclass(frozen=True)
-class DealSettings:
+class AssignSettings:
     """What the units share."""
 
     split_sql: str
@@ -53,7 +53,7 @@ class DealSettings:
         return shared | columns
 
     @classmethod
-    def from_record(cls, record: Record) -> "DealSettings":
+    def from_record(cls, record: Record) -> "AssignSettings":
         """As `as_record` gave it."""
         return cls(
             record["split_sql"],
@@ -65,47 +65,47 @@ class DealSettings:
         )
 
 
-def bits_of_buckets(dealt: Dealt, config: DataConfig, bytes_per_row: float, bucket_bytes: int) -> list[int]:
+def bits_of_buckets(assignment: Assignment, config: DataConfig, bytes_per_row: float, bucket_bytes: int) -> list[int]:
     """For each split how many bits of a place say in which bucket it is, so that a bucket fits into memory."""
     largest = max(1.0, min(config.shard_rows / BUCKETS_IN_A_SHARD, bucket_bytes / max(1.0, bytes_per_row)))
-    return [max(0, int(np.ceil(np.log2(max(1, num_rows) / largest)))) for num_rows in dealt.num_rows]
+    return [max(0, int(np.ceil(np.log2(max(1, num_rows) / largest)))) for num_rows in assignment.num_rows]
 
 
-def deal(place: Place, index: int, folder: Path) -> tuple[Record, dict[str, Path]]:
-    """Deal the rows of a piece."""
-    settings = DealSettings.from_record(place.settings("deal"))
-    decoded = take_rows(place, index)
-    tokenizer = load_tokenizer(fetch_tokenizer(place.area)) if place.config.text else None
+def assign(workspace: Workspace, index: int, folder: Path) -> tuple[Record, dict[str, Path]]:
+    """Assign the rows of a chunk."""
+    settings = AssignSettings.from_record(workspace.settings("assign"))
+    decoded = take_rows(workspace, index)
+    tokenizer = load_tokenizer(fetch_tokenizer(workspace.staging)) if workspace.config.text else None
     too_long_rows: Record = {"rows": 0, "examples": []}
-    with place.database() as connection:
+    with workspace.database() as connection:
         if decoded is not None:
-            rows = _with_decoded(connection, settings, decoded, place.config)
+            rows = _with_decoded(connection, settings, decoded, workspace.config)
         else:
-            piece = treated_sql(f"({place.piece_sql(index)})", settings.rare, place.config)
-            connection.execute(f"CREATE TEMP VIEW dealt AS SELECT *, {settings.split_sql} AS split FROM {piece}")
-            prepared = prepared_sql(place.config, settings.classes, settings.numeric)
+            chunk = treated_sql(f"({workspace.chunk_sql(index)})", settings.rare, workspace.config)
+            connection.execute(f"CREATE TEMP VIEW assigned AS SELECT *, {settings.split_sql} AS split FROM {chunk}")
+            prepared = prepared_sql(workspace.config, settings.classes, settings.numeric)
             reader = connection.sql(prepared).to_arrow_reader(BATCH_ROWS)
-            rows, too_long_rows = _read(reader, tokenizer, settings.categorical, place.config)
+            rows, too_long_rows = _read(reader, tokenizer, settings.categorical, workspace.config)
     path = folder / "parts"
     record = {"too_long": too_long_rows, "table": write_parts(rows, settings.bucket_bits, path)}
     return record, {parts_name(index): path}
 
 
 def require_short_enough(records: list[Record], num_rows: int, config: DataConfig) -> None:
-    """Raise `ContractError` if a piece had rows that are too long."""
+    """Raise `ContractError` if a chunk had rows that are too long."""
     num_long = sum(record["too_long"]["rows"] for record in records)
     if num_long:
         examples = [shown for record in records for shown in record["too_long"]["examples"]][:NUM_EXAMPLES]
         raise too_long(config, f"{num_long:,} of {num_rows:,} rows are longer: {', '.join(examples)}")
 
 
-def _dealt_columns(config: DataConfig) -> list[str]:
+def _assigned_columns(config: DataConfig) -> list[str]:
     """What `write_parts` takes."""
     return ["split", *part_schema(config, config.vocabulary_size).names]
 
 
 def _with_decoded(
-    connection: duckdb.DuckDBPyConnection, settings: DealSettings, decoded: pa.Table, config: DataConfig
+    connection: duckdb.DuckDBPyConnection, settings: AssignSettings, decoded: pa.Table, config: DataConfig
 ) -> pa.Table:
     """The rows that `check` has left, as training will see them."""
     kept = decoded.select(["id", "place", "tokens"])
@@ -113,7 +113,7 @@ def _with_decoded(
     connection.register("decoded", decoded.drop_columns(kept.column_names).append_column("number", number))
     split = "" if "split" in decoded.column_names else f", {settings.split_sql} AS split"
     treated = treated_sql("decoded", settings.rare, config)
-    connection.execute(f"CREATE TEMP VIEW dealt AS SELECT *{split} FROM {treated}")
+    connection.execute(f"CREATE TEMP VIEW assigned AS SELECT *{split} FROM {treated}")
     rows = connection.sql(prepared_sql(config, settings.classes, settings.numeric, has_body=False)).to_arrow_table()
     numbers = rows.column("number").to_numpy()
     if np.any(numbers[1:] < numbers[:-1]):  # which DuckDB does not promise
@@ -124,7 +124,7 @@ def _with_decoded(
     indices = index_categories(settings.categorical, decoded.column)
     for name, column in chain(zip(kept.column_names, kept.columns, strict=True), indices.items()):
         rows = rows.append_column(name, column)
-    return rows.select(_dealt_columns(config))
+    return rows.select(_assigned_columns(config))
 
 
 def _read(
@@ -134,11 +134,11 @@ def _read(
     config: DataConfig,
 ) -> tuple[pa.Table, Record]:
     """All rows with the tokens that training will see, and those that have too many of them."""
-    names, vocabulary_size = _dealt_columns(config), config.vocabulary_size
+    names, vocabulary_size = _assigned_columns(config), config.vocabulary_size
     kind = narrow_type(vocabulary_size if tokenizer is None else tokenizer.get_vocab_size())
     too_long_rows: Record = {"rows": 0, "examples": []}
     tables = []
-    # A piece may have no row at all.
+    # A chunk may have no row at all.
     for batch in chain([pa.RecordBatch.from_pylist([], reader.schema)], reader):
         if tokenizer is None:
             mask = batch.column("mask") if config.attention_mask else None

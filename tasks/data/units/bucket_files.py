@@ -1,9 +1,9 @@
-"""The parts of buckets, which the unit `deal` leaves and the unit `shard` reads, and the tables of where they are.
+"""The parts of buckets, which the unit `assign` leaves and the unit `shard` reads, and the tables of where they are.
 
-A piece's file has one part for each bucket, in their order, and behind them a table with an entry for each part. Once
-all rows are dealt these tables are made one file, in which the entries of a bucket stand together.
+A chunk's file has one part for each bucket, in their order, and behind them a table with an entry for each part. Once
+all rows are assigned these tables are made one file, in which the entries of a bucket stand together.
 Invariant: every part, and all entries that are read at once, are compared with a CRC-32. No process has the entries of
-all pieces and buckets in memory, of which there are as many as pieces times buckets.
+all chunks and buckets in memory, of which there are as many as chunks times buckets.
 """
 
 import zlib
@@ -23,11 +23,11 @@ from tasks.configuration.run import DataConfig
 from tasks.data.rows import METADATA, metadata_columns
 from tasks.data.token_lists import narrow_type, take_lists
 from tasks.data.units.records import READING_THREADS, damaged, unit_name
-from tasks.data.units.staging import Area, Record
+from tasks.data.units.staging import Record, StagingArea
 from tasks.data.units.workspace import settings_name
 
 PLACE_BITS = 64
-# Where in its piece's file a part begins and ends, its rows, and its CRC-32; of an empty one there is no byte.
+# Where in its chunk's file a part begins and ends, its rows, and its CRC-32; of an empty one there is no byte.
 PART = np.dtype([("start", "<u8"), ("end", "<u8"), ("rows", "<u4"), ("crc", "<u4")])
 TABLE_NAME = "parts-of-buckets"
 
@@ -37,10 +37,10 @@ class Buckets:
     """All buckets, numbered through all splits: what a unit must know to find the parts of its own.
 
     `bits` says of each split by how many first bits of a place its buckets differ. `rows` and `crcs` are of each
-    bucket: its rows in all pieces, and the CRC-32 of its entries in the file `TABLE_NAME`.
+    bucket: its rows in all chunks, and the CRC-32 of its entries in the file `TABLE_NAME`.
     """
 
-    num_pieces: int
+    num_chunks: int
     bits: list[int]
     rows: list[int]
     crcs: list[int]
@@ -66,8 +66,8 @@ def part_schema(config: DataConfig, vocabulary_size: int) -> pa.Schema:
 
 
 def parts_name(index: int) -> str:
-    """The name of the file with a piece's parts."""
-    return f"deal-{index:06d}.parts"
+    """The name of the file with a chunk's parts."""
+    return f"assign-{index:06d}.parts"
 
 
 def num_buckets(bits: Sequence[int]) -> int:
@@ -81,14 +81,14 @@ def write_parts(rows: pa.Table, bits: list[int], path: Path) -> Record:
     `rows` has the columns of `part_schema`, and `split`.
     """
     buckets = _buckets_of(rows.column("split").to_numpy(), rows.column("place").to_numpy(), bits)
-    dealt = in_order(rows.drop_columns(["split"]), np.argsort(buckets, kind="stable"))
+    assignment = in_order(rows.drop_columns(["split"]), np.argsort(buckets, kind="stable"))
     table = np.zeros(num_buckets(bits), PART)
     table["rows"] = np.bincount(buckets, minlength=len(table))
     with path.open("xb") as file:
         for entry, (begin, end) in zip(table, pairwise(accumulate(table["rows"].tolist(), initial=0)), strict=True):
             entry["start"] = file.tell()
             if begin < end:
-                (part,) = dealt.slice(begin, end - begin).to_batches()
+                (part,) = assignment.slice(begin, end - begin).to_batches()
                 # Neither compressed, since it is read once more, nor with a schema, since there are very many of them.
                 data = part.serialize()
                 file.write(data)
@@ -99,8 +99,10 @@ def write_parts(rows: pa.Table, bits: list[int], path: Path) -> Record:
     return found
 
 
-def gather_tables(area: Area, tables: Sequence[Record], bits: list[int], path: Path, most_bytes: int) -> Buckets:
-    """Write the entries of all pieces' tables to `path`, bucket after bucket, with so many bytes in memory at a time.
+def gather_tables(
+    staging: StagingArea, tables: Sequence[Record], bits: list[int], path: Path, most_bytes: int
+) -> Buckets:
+    """Write the entries of all chunks' tables to `path`, bucket after bucket, with so many bytes in memory at a time.
 
     `tables` are as `write_parts` gave them. Raises `CorruptObjectError` for a table that is not what was written.
     """
@@ -110,8 +112,8 @@ def gather_tables(area: Area, tables: Sequence[Record], bits: list[int], path: P
         for first in range(0, total, at_a_time):
             entries = np.empty((min(at_a_time, total - first), len(tables)), PART)
 
-            def take(piece: int, first: int = first, entries: NDArray[np.void] = entries) -> None:
-                entries[:, piece] = _read_table(area, piece, tables[piece], total)[first : first + len(entries)]
+            def take(chunk: int, first: int = first, entries: NDArray[np.void] = entries) -> None:
+                entries[:, chunk] = _read_table(staging, chunk, tables[chunk], total)[first : first + len(entries)]
 
             list(pool.map(take, range(len(tables))))
             buckets.rows.extend(entries["rows"].sum(axis=1, dtype=np.int64).tolist())
@@ -120,11 +122,11 @@ def gather_tables(area: Area, tables: Sequence[Record], bits: list[int], path: P
     return buckets
 
 
-def read_bucket(area: Area, buckets: Buckets, bucket: int, schema: pa.Schema) -> pa.Table:
-    """The rows of a bucket, piece after piece. Raises `CorruptObjectError` for what is not as it was written."""
-    entries = _entries_of(area, buckets, bucket)
-    pieces = np.flatnonzero(entries["rows"]).tolist()
-    return pa.Table.from_batches([_read_part(area, piece, entries[piece], schema) for piece in pieces])
+def read_bucket(staging: StagingArea, buckets: Buckets, bucket: int, schema: pa.Schema) -> pa.Table:
+    """The rows of a bucket, chunk after chunk. Raises `CorruptObjectError` for what is not as it was written."""
+    entries = _entries_of(staging, buckets, bucket)
+    chunks = np.flatnonzero(entries["rows"]).tolist()
+    return pa.Table.from_batches([_read_part(staging, chunk, entries[chunk], schema) for chunk in chunks])
 
 
 def order_of(rows: pa.Table) -> NDArray[np.int64]:
@@ -139,7 +141,7 @@ def order_of(rows: pa.Table) -> NDArray[np.int64]:
 
 
 def in_order(rows: pa.Table, order: NDArray[np.int64]) -> pa.Table:
-    """These rows in this order, each column in one piece."""
+    """These rows in this order, each column in one chunk."""
     columns = [_in_order(column.combine_chunks(), order) for column in rows.columns]
     return pa.Table.from_arrays(columns, names=rows.schema.names)
 
@@ -161,33 +163,33 @@ def _buckets_of(
     return buckets.astype(np.uint16 if num_buckets(bits) <= 1 << 16 else np.uint32)
 
 
-def _read_table(area: Area, piece: int, written: Record, total: int) -> NDArray[np.void]:
-    name, start = parts_name(piece), written["start"]
-    data = _read_range(area, name, start, start + total * PART.itemsize)
+def _read_table(staging: StagingArea, chunk: int, written: Record, total: int) -> NDArray[np.void]:
+    name, start = parts_name(chunk), written["start"]
+    data = _read_range(staging, name, start, start + total * PART.itemsize)
     if zlib.crc32(data) != written["crc"]:
-        raise damaged(area, unit_name("deal", piece), name)
+        raise damaged(staging, unit_name("assign", chunk), name)
     return np.frombuffer(data, PART)
 
 
-def _entries_of(area: Area, buckets: Buckets, bucket: int) -> NDArray[np.void]:
-    num_bytes = buckets.num_pieces * PART.itemsize
-    data = _read_range(area, TABLE_NAME, bucket * num_bytes, (bucket + 1) * num_bytes)
+def _entries_of(staging: StagingArea, buckets: Buckets, bucket: int) -> NDArray[np.void]:
+    num_bytes = buckets.num_chunks * PART.itemsize
+    data = _read_range(staging, TABLE_NAME, bucket * num_bytes, (bucket + 1) * num_bytes)
     if zlib.crc32(data) != buckets.crcs[bucket]:
-        raise damaged(area, settings_name("shard"), TABLE_NAME)
+        raise damaged(staging, settings_name("shard"), TABLE_NAME)
     return np.frombuffer(data, PART)
 
 
-def _read_part(area: Area, piece: int, entry: np.void, schema: pa.Schema) -> pa.RecordBatch:
-    name = parts_name(piece)
-    data = _read_range(area, name, int(entry["start"]), int(entry["end"]))
+def _read_part(staging: StagingArea, chunk: int, entry: np.void, schema: pa.Schema) -> pa.RecordBatch:
+    name = parts_name(chunk)
+    data = _read_range(staging, name, int(entry["start"]), int(entry["end"]))
     if zlib.crc32(data) != entry["crc"]:
-        raise damaged(area, unit_name("deal", piece), name)
+        raise damaged(staging, unit_name("assign", chunk), name)
     return pa.ipc.read_record_batch(data, schema)
 
 
-def _read_range(area: Area, name: str, start: int, end: int) -> bytes:
+def _read_range(staging: StagingArea, name: str, start: int, end: int) -> bytes:
     """The bytes of a file that was kept; of one that is gone none, which its CRC-32 then tells."""
     try:
-        return area.read_range(name, start, end)
+        return staging.read_range(name, start, end)
     except (ObjectMissingError, FileNotFoundError):
         return b""

@@ -1,6 +1,6 @@
-"""The unit `check`: a piece is measured against the contract's rules, and what all rows together decide is extracted.
+"""The unit `check`: a chunk is measured against the contract's rules, and what all rows together decide is extracted.
 
-Invariant: the extract has one row for each row of the piece, in its order, and all of it but id, place, text
+Invariant: the extract has one row for each row of the chunk, in its order, and all of it but id, place, text
 and tokens.
 """
 
@@ -14,15 +14,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tasks.data.contract.measured import Measured, measure
-from tasks.data.contract.repeats import PLACE, Repeats, count_repeats, has_any, repeated_places, write_places
+from tasks.data.contract.repeats import PLACE, Repeats, count_repeats, has_any, repeated_positions, write_positions
 from tasks.data.database import parquet_sql, place_sql
 from tasks.data.rows import extracted_columns
 from tasks.data.sql import literal
-from tasks.data.units.chunks import bytes_of_piece
+from tasks.data.units.chunks import bytes_of_chunk
 from tasks.data.units.decoded import CRC, leave_rows
 from tasks.data.units.records import HASHES, fetch_file, hashes_of, unit_name
-from tasks.data.units.staging import Area, Record
-from tasks.data.units.workspace import Place
+from tasks.data.units.staging import Record, StagingArea
+from tasks.data.units.workspace import Workspace
 
 Files = dict[str, Path]
 # What is asked of ids in all rows together is asked of their places first, which are left by themselves.
@@ -30,7 +30,7 @@ NOT_EXTRACTED = ("id", "place")
 
 
 class Extract(NamedTuple):
-    """Files of all pieces: their rows without id, place, text and tokens; those in the sample; the places in order.
+    """Files of all chunks: their rows without id, place, text and tokens; those in the sample; the places in order.
 
     There are no places where ids are numbers of rows.
     """
@@ -40,19 +40,19 @@ class Extract(NamedTuple):
     places: list[Path]
 
 
-def check(place: Place, index: int, folder: Path) -> tuple[Record, Files]:
-    """Measure a piece, and leave its rows. Raises `ContractError` for a file that cannot be read to its end."""
+def check(workspace: Workspace, index: int, folder: Path) -> tuple[Record, Files]:
+    """Measure a chunk, and leave its rows. Raises `ContractError` for a file that cannot be read to its end."""
     extract, sample, places = folder / "extract.parquet", folder / "sample.parquet", folder / "places"
     record: Record = {"measured": []}
-    samples, read, columns = [], [], extracted_columns(place.config)
-    with place.database() as connection:
-        for table, stretch in place.stretches(index):
-            found, sampled, rows = measure(connection, table, place.config, stretch, columns)
+    samples, read, columns = [], [], extracted_columns(workspace.config)
+    with workspace.database() as connection:
+        for table, row_range in workspace.row_ranges(index):
+            found, sampled, rows = measure(connection, table, workspace.config, row_range, columns)
             record["measured"].append(asdict(found))
             samples.append(sampled)
             read += [] if rows is None else [rows]
         if len(read) < len(samples):
-            query = f"SELECT {columns} FROM ({place.piece_sql(index)})"
+            query = f"SELECT {columns} FROM ({workspace.chunk_sql(index)})"
             some = f"SELECT * EXCLUDE ({', '.join(NOT_EXTRACTED)}) FROM ({query})"
             connection.execute(f"COPY ({some}) TO {literal(str(extract))} (FORMAT parquet, COMPRESSION zstd)")
             of_rows = connection.sql(f"SELECT place FROM ({query})").to_arrow_table()
@@ -61,23 +61,23 @@ def check(place: Place, index: int, folder: Path) -> tuple[Record, Files]:
         of_rows = pa.concat_tables(read)
         extracted = of_rows.drop_columns([*NOT_EXTRACTED, "tokens"])
         pq.write_table(extracted, extract, compression="zstd", write_statistics=False)
-        if place.leaves_rows:
-            record[CRC] = leave_rows(place, index, of_rows, folder)
+        if workspace.omits_rows:
+            record[CRC] = leave_rows(workspace, index, of_rows, folder)
     files = {_extract_name(index): extract, _sample_name(index): sample}
-    if place.config.id:  # else an id is a number of a row, and none is there twice
-        write_places(of_rows.column("place").drop_null().to_numpy(), places)
-        files[_places_name(index)] = places
+    if workspace.config.id:  # else an id is a number of a row, and none is there twice
+        write_positions(of_rows.column("place").drop_null().to_numpy(), places)
+        files[_positions_name(index)] = places
     return record | hashes_of(files), files
 
 
-def fetch_extract(area: Area, records: Sequence[Record]) -> Extract:
+def fetch_extract(staging: StagingArea, records: Sequence[Record]) -> Extract:
     """What the units have extracted, on this machine. Raises `CorruptObjectError` for what is not as it was kept."""
 
     def fetched(name_of: Callable[[int], str]) -> list[Path]:
         named = [(unit_name("check", index), record, name_of(index)) for index, record in enumerate(records)]
-        return [fetch_file(area, *of_unit) for of_unit in named if of_unit[-1] in of_unit[1][HASHES]]
+        return [fetch_file(staging, *of_unit) for of_unit in named if of_unit[-1] in of_unit[1][HASHES]]
 
-    return Extract(fetched(_extract_name), fetched(_sample_name), fetched(_places_name))
+    return Extract(fetched(_extract_name), fetched(_sample_name), fetched(_positions_name))
 
 
 def open_extract(connection: duckdb.DuckDBPyConnection, extract: Extract) -> None:
@@ -86,22 +86,22 @@ def open_extract(connection: duckdb.DuckDBPyConnection, extract: Extract) -> Non
         connection.execute(f"CREATE TEMP VIEW {view} AS SELECT * FROM {parquet_sql(paths, by_name=True)}")
 
 
-def find_repeats(connection: duckdb.DuckDBPyConnection, place: Place, paths: Sequence[Path]) -> Repeats:
+def find_repeats(connection: duckdb.DuckDBPyConnection, workspace: Workspace, paths: Sequence[Path]) -> Repeats:
     """The ids that several rows have, where a column has the ids; `paths` are those of the rows' places.
 
-    Pieces in which that may be are read once more.
+    Chunks in which that may be are read once more.
     """
-    repeated = repeated_places(paths, bytes_of_piece(place.config) // PLACE.itemsize)
+    repeated = repeated_positions(paths, bytes_of_chunk(workspace.config) // PLACE.itemsize)
     connection.register("repeated", pa.table({"place": repeated}))
     connection.execute("CREATE TEMP TABLE suspected (id VARCHAR)")
     for index in [index for index, path in enumerate(paths) if len(repeated) and has_any(path, repeated)]:
-        rows = f"SELECT id, {place_sql(place.config)} AS place FROM ({place.piece_sql(index)})"
+        rows = f"SELECT id, {place_sql(workspace.config)} AS place FROM ({workspace.chunk_sql(index)})"
         connection.execute(f"INSERT INTO suspected SELECT id FROM ({rows}) WHERE place IN (FROM repeated)")
     return count_repeats(connection, "suspected")
 
 
 def measured_in(records: list[Record]) -> list[Measured]:
-    """What was measured in all stretches, in their order."""
+    """What was measured in all row ranges, in their order."""
     return [Measured(**found) for record in records for found in record["measured"]]
 
 
@@ -113,5 +113,5 @@ def _sample_name(index: int) -> str:
     return f"check-{index:06d}-sample.parquet"
 
 
-def _places_name(index: int) -> str:
+def _positions_name(index: int) -> str:
     return f"check-{index:06d}.places"

@@ -1,4 +1,4 @@
-"""Rows whose tokens the unit `check` has decoded, for the unit `deal`: the source is decoded once.
+"""Rows whose tokens the unit `check` has decoded, for the unit `assign`: the source is decoded once.
 
 Invariant: they are a copy, on this machine alone. Where they are missing or damaged, the source is read
 again: but for time nothing depends on them. So they need no sync, and may be removed before what came of them is kept.
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, BinaryIO
 import pyarrow as pa
 
 from tasks.data.units.records import unit_name
-from tasks.data.units.workspace import Place
+from tasks.data.units.workspace import Workspace
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -35,21 +35,21 @@ class _Summed(io.RawIOBase):
         return self._file.write(data)
 
 
-def leave_rows(place: Place, index: int, rows: pa.Table, folder: Path) -> int:
-    """Leave a piece's rows; the CRC-32 that the record of `check` states."""
+def leave_rows(workspace: Workspace, index: int, rows: pa.Table, folder: Path) -> int:
+    """Leave a chunk's rows; the CRC-32 that the record of `check` states."""
     path = folder / "rows"
     with path.open("xb") as file:
         summed = _Summed(file)
         with pa.ipc.new_stream(summed, rows.schema) as writer:
             writer.write_table(rows)
-    place.brought.mkdir(parents=True, exist_ok=True)
-    path.rename(_path_of(place, index))
+    workspace.brought.mkdir(parents=True, exist_ok=True)
+    path.rename(_path_of(workspace, index))
     return summed.crc
 
 
-def take_rows(place: Place, index: int) -> pa.Table | None:
-    """A piece's rows as they were left, which are then gone; None if they are not what was left."""
-    record, path = place.area.find(unit_name("check", index)), _path_of(place, index)
+def take_rows(workspace: Workspace, index: int) -> pa.Table | None:
+    """A chunk's rows as they were left, which are then gone; None if they are not what was left."""
+    record, path = workspace.staging.find(unit_name("check", index)), _path_of(workspace, index)
     try:
         data = path.read_bytes()
     except FileNotFoundError:
@@ -61,5 +61,5 @@ def take_rows(place: Place, index: int) -> pa.Table | None:
         return reader.read_all()
 
 
-def _path_of(place: Place, index: int) -> Path:
-    return place.brought / f"rows-{index:06d}.arrow"
+def _path_of(workspace: Workspace, index: int) -> Path:
+    return workspace.brought / f"rows-{index:06d}.arrow"

@@ -8,9 +8,9 @@ from storage.objects.store import Store
 from tasks.configuration.run import DataConfig
 from tasks.data.contract.sampled import sampled_columns
 from tasks.data.sources.source_file import SourceFile
-from tasks.data.units.chunks import bytes_of_piece
-from tasks.data.units.staging import FolderArea, Record, StoreArea
-from tasks.data.units.workspace import Address, Place
+from tasks.data.units.chunks import bytes_of_chunk
+from tasks.data.units.staging import FolderStaging, Record, StoreStaging
+from tasks.data.units.workspace import Address, Workspace
 
 # What is smaller than this is prepared in this process, and nothing of it is kept for a second attempt.
 SMALL_SOURCE_BYTES = 64 << 20
@@ -19,7 +19,7 @@ UNITS_FORMAT = 1
 LIBRARIES = ("duckdb", "pyarrow", "tokenizers", "great-expectations", "numpy")
 
 
-def open_place(
+def open_workspace(
     config: DataConfig,
     store: Store,
     scratch: Path,
@@ -27,19 +27,19 @@ def open_place(
     inputs: Record,
     files: list[SourceFile],
     cache: Path | None,
-) -> tuple[Place, Address | None]:
+) -> tuple[Workspace, Address | None]:
     """Where units find what they need, and, unless the source is small, the address at which any process finds it."""
     if sum(file.num_bytes for file in files) < SMALL_SOURCE_BYTES:
-        return Place(config, store, FolderArea(folder / "units"), folder, folder / "source", files), None
+        return Workspace(config, store, FolderStaging(folder / "units"), folder, folder / "source", files), None
     decides = {
         "inputs": inputs,
         "versions": versions_of_libraries(),
         "format": UNITS_FORMAT,
-        "piece": bytes_of_piece(config),
+        "chunk": bytes_of_chunk(config),
     }
     decides |= {"sampled": [*sampled_columns(config)]}
     address = Address(config.model_dump_json(), store.address, cache, digest_of(decides), scratch)
-    return Place(config, store, StoreArea(store, address.area), folder, address.brought, files), address
+    return Workspace(config, store, StoreStaging(store, address.staging), folder, address.brought, files), address
 
 
 def versions_of_libraries() -> dict[str, str]:

@@ -1,6 +1,6 @@
 """The unit `shard`: some shards of a split, written from the parts of the buckets in which their rows are.
 
-Invariant: which rows a shard has, and their order, follow from the order of all rows; neither pieces nor buckets show
+Invariant: which rows a shard has, and their order, follow from the order of all rows; neither chunks nor buckets show
 in its bytes.
 """
 
@@ -17,7 +17,7 @@ from tasks.data.rows import metadata_columns
 from tasks.data.shard import SHARD_SCHEMA, ShardFile, whole_row_groups
 from tasks.data.units.bucket_files import Buckets, in_order, order_of, part_schema, read_bucket
 from tasks.data.units.staging import Record, put_again
-from tasks.data.units.workspace import Place
+from tasks.data.units.workspace import Workspace
 
 
 class Shards(NamedTuple):
@@ -42,30 +42,30 @@ def shards_together(config: DataConfig, bytes_per_row: float, unit_bytes: int) -
     return max(1, int(unit_bytes / (config.shard_rows * max(1.0, bytes_per_row))))
 
 
-def write_shards(place: Place, index: int, folder: Path) -> tuple[Record, dict[str, Path]]:
+def write_shards(workspace: Workspace, index: int, folder: Path) -> tuple[Record, dict[str, Path]]:
     """Write shards and put them into the store."""
-    settings = place.settings("shard")
-    unit = shard_units(settings["num_rows"], settings["num_together"], place.config)[index]
-    first = unit.number * place.config.shard_rows
-    rows = _rows(place, settings, unit.split, first, first + sum(unit.rows))
-    groups = whole_row_groups(rows, place.config.row_group_rows, metadata_columns(place.config))
+    settings = workspace.settings("shard")
+    unit = shard_units(settings["num_rows"], settings["num_together"], workspace.config)[index]
+    first = unit.number * workspace.config.shard_rows
+    rows = _rows(workspace, settings, unit.split, first, first + sum(unit.rows))
+    groups = whole_row_groups(rows, workspace.config.row_group_rows, metadata_columns(workspace.config))
     written, waiting = [], SHARD_SCHEMA.empty_table()
     for number, num_rows in enumerate(unit.rows, unit.number):
         path = folder / f"{SPLITS[unit.split]}-{number:05d}.parquet"
-        with ShardFile(path, place.config.row_group_rows) as shard:
+        with ShardFile(path, workspace.config.row_group_rows) as shard:
             # Row groups do not reach from one shard into the next.
             while shard.num_rows < num_rows and (waiting.num_rows or (waiting := next(groups, waiting)).num_rows):
                 taken = waiting.slice(0, num_rows - shard.num_rows)
                 shard.write(taken)
                 waiting = waiting.slice(taken.num_rows)
-        written.append({"shard": _put(place, settings["digest"], path, shard), "num_tokens": shard.num_tokens})
+        written.append({"shard": _put(workspace, settings["digest"], path, shard), "num_tokens": shard.num_tokens})
     return {"shards": written}, {}
 
 
-def _put(place: Place, digest: str, path: Path, shard: ShardFile) -> Record:
+def _put(workspace: Workspace, digest: str, path: Path, shard: ShardFile) -> Record:
     record = shard.record(path.name)
     record = record.model_copy(update={"name": named_by_content(path.name, record.sha256)})
-    put_again(place.store, path, dataset_key(digest, record.name))
+    put_again(workspace.store, path, dataset_key(digest, record.name))
     path.unlink()
     return record.model_dump()
 
@@ -102,15 +102,15 @@ def require_all_rows(found: list[int], expected: list[int]) -> None:
     )
 
 
-def _rows(place: Place, settings: Record, split: int, first: int, stop: int) -> Iterator[pa.Table]:
+def _rows(workspace: Workspace, settings: Record, split: int, first: int, stop: int) -> Iterator[pa.Table]:
     """The rows [first, stop) of a split, in order, a bucket at a time."""
     buckets = Buckets(**settings["buckets"])
-    schema = part_schema(place.config, settings["vocabulary_size"])
+    schema = part_schema(workspace.config, settings["vocabulary_size"])
     end = 0
     for bucket in buckets.of_split(split):
         start, end = end, end + buckets.rows[bucket]
         # A bucket at an end is read once more for the neighbour: its rows are not put in order here.
         wanted = slice(max(first, start) - start, min(stop, end) - start)
         if wanted.start < wanted.stop:
-            rows = read_bucket(place.area, buckets, bucket, schema)
+            rows = read_bucket(workspace.staging, buckets, bucket, schema)
             yield in_order(rows, order_of(rows)[wanted])

@@ -15,7 +15,7 @@ from storage.errors import ObjectExistsError, ObjectMissingError
 from storage.objects.digests import is_sealed, seal, sha256_of_file
 from storage.objects.store import Store
 
-AREAS_FOLDER = "preparations"
+STAGING_FOLDER = "preparations"
 SEAL_FIELD = "seal"
 BEGUN = "begun"
 ABANDONED_SECONDS = 14 * 86_400.0
@@ -23,7 +23,7 @@ REMOVING_THREADS = 4
 Record = dict[str, Any]
 
 
-class Area(Protocol):
+class StagingArea(Protocol):
     """Records by name, and files."""
 
     def __hash__(self) -> int: ...
@@ -44,7 +44,7 @@ class Area(Protocol):
         """Where a person finds it."""
 
 
-class FolderArea:
+class FolderStaging:
     """On this machine, for as long as one preparation: where little is to be done, nothing is kept for the next one."""
 
     def __init__(self, folder: Path) -> None:
@@ -72,7 +72,7 @@ class FolderArea:
         return str(self._folder / name)
 
 
-class StoreArea:
+class StoreStaging:
     """In the store, under a key of its own."""
 
     def __init__(self, store: Store, key: str) -> None:
@@ -109,33 +109,35 @@ class StoreArea:
         return f"{self.store.address}/{self._key_of(name)}"
 
     def _key_of(self, name: str) -> str:
-        return f"{AREAS_FOLDER}/{self.key}/{name}"
+        return f"{STAGING_FOLDER}/{self.key}/{name}"
 
 
-def load_record(area: Area, name: str) -> Record:
+def load_record(staging: StagingArea, name: str) -> Record:
     """A record that was kept. Raises `ObjectMissingError` if it is not there any more."""
-    found = area.find(name)
+    found = staging.find(name)
     if found is None:
-        raise ObjectMissingError(f"{area.address_of(f'{name}.json')} is missing: it was removed or damaged meanwhile.")
+        raise ObjectMissingError(
+            f"{staging.address_of(f'{name}.json')} is missing: it was removed or damaged meanwhile."
+        )
     return found
 
 
-def begin_area(area: StoreArea, now: float) -> None:
+def begin_staging(staging: StoreStaging, now: float) -> None:
     """Note when somebody last began or went on with a preparation, and remove what others kept and left long ago."""
-    for key in list(area.store.list_keys(f"{AREAS_FOLDER}/")):
+    for key in list(staging.store.list_keys(f"{STAGING_FOLDER}/")):
         _, other, name = key.split("/", 2)
-        if name == f"{BEGUN}.json" and other != area.key:
-            begun = StoreArea(area.store, other).find(BEGUN)
+        if name == f"{BEGUN}.json" and other != staging.key:
+            begun = StoreStaging(staging.store, other).find(BEGUN)
             if begun is None or begun["unix_time"] < now - ABANDONED_SECONDS:
-                remove_area(area.store, other)
-    area.keep(BEGUN, {"unix_time": now}, {})
+                remove_staging(staging.store, other)
+    staging.keep(BEGUN, {"unix_time": now}, {})
 
 
-def remove_area(store: Store, key: str) -> None:
+def remove_staging(store: Store, key: str) -> None:
     """Remove what a preparation kept, several files at a time: a disk takes a while for each large one."""
-    begun = f"{AREAS_FOLDER}/{key}/{BEGUN}.json"
+    begun = f"{STAGING_FOLDER}/{key}/{BEGUN}.json"
     with ThreadPoolExecutor(REMOVING_THREADS, thread_name_prefix="remove") as pool:
-        list(pool.map(store.delete, [name for name in store.list_keys(f"{AREAS_FOLDER}/{key}/") if name != begun]))
+        list(pool.map(store.delete, [name for name in store.list_keys(f"{STAGING_FOLDER}/{key}/") if name != begun]))
     store.delete(begun)  # the last: what a kill leaves here is found by it, and removed in the end
 
 

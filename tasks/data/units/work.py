@@ -9,18 +9,18 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from tasks.data.units.assigning import deal
+from tasks.data.units.assigning import assign
 from tasks.data.units.checking import check
 from tasks.data.units.reading import read
 from tasks.data.units.records import unit_name
 from tasks.data.units.sharding import write_shards
 from tasks.data.units.staging import Record
 from tasks.data.units.texts import choose_texts
-from tasks.data.units.workspace import Address, Place, leave_places, open_place
+from tasks.data.units.workspace import Address, Workspace, leave_places, open_workspace
 
 Value = TypeVar("Value")
-Unit = Callable[[Place, int, Path], tuple[Record, dict[str, Path]]]
-STAGES: dict[str, Unit] = {"read": read, "check": check, "texts": choose_texts, "deal": deal, "shard": write_shards}
+Unit = Callable[[Workspace, int, Path], tuple[Record, dict[str, Path]]]
+STAGES: dict[str, Unit] = {"read": read, "check": check, "texts": choose_texts, "assign": assign, "shard": write_shards}
 
 
 class Engine(Protocol):
@@ -36,21 +36,21 @@ class Engine(Protocol):
         """
 
 
-def do_unit(place: Place, stage: str, index: int) -> None:
+def do_unit(workspace: Workspace, stage: str, index: int) -> None:
     """Do a unit and keep what it leaves, unless that is kept.
 
     Dask asks again for all that a worker did that is gone, as long as somebody holds the units' futures.
     """
-    if place.area.find(unit_name(stage, index)) is not None:
+    if workspace.staging.find(unit_name(stage, index)) is not None:
         return
-    with tempfile.TemporaryDirectory(dir=place.folder) as folder:
-        record, files = STAGES[stage](place, index, Path(folder))
-        place.area.keep(unit_name(stage, index), record, files)
+    with tempfile.TemporaryDirectory(dir=workspace.folder) as folder:
+        record, files = STAGES[stage](workspace, index, Path(folder))
+        workspace.staging.keep(unit_name(stage, index), record, files)
 
 
 def do_unit_at(address: Address, stage: str, index: int) -> None:
     """Do a unit in a process that knows no more than where things are."""
-    do_unit(open_place(address, is_read=stage != "read"), stage, index)
+    do_unit(open_workspace(address, is_read=stage != "read"), stage, index)
 
 
 class OneByOne:

@@ -41,9 +41,9 @@ def working_folder(scratch: Path) -> Iterator[Path]:
             folder.with_suffix(".lock").unlink(missing_ok=True)
 
 
-def folder_needed_again(scratch: Path, area: str) -> Path:
+def folder_needed_again(scratch: Path, staging: str) -> Path:
     """Where rows that were brought from a bucket, and those whose tokens are decoded, are on this machine."""
-    return scratch / f"{_NEEDED_AGAIN}{area[:16]}"
+    return scratch / f"{_NEEDED_AGAIN}{staging[:16]}"
 
 
 def remove_abandoned(scratch: Path) -> None:

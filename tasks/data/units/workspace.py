@@ -24,13 +24,13 @@ from tasks.configuration.run import DataConfig
 from tasks.data.database import open_database
 from tasks.data.listing import find_source
 from tasks.data.progress import OnProgress
-from tasks.data.sources.columns import SourceTable, Stretch, named_columns
+from tasks.data.sources.columns import RowRange, SourceTable, named_columns
 from tasks.data.sources.formats import PARQUET, format_of
 from tasks.data.sources.samples_sql import samples_sql
 from tasks.data.sources.source_file import SourceFile
-from tasks.data.units.chunks import Piece, limit_in_bytes, num_processes_within, pieces_from
+from tasks.data.units.chunks import Chunk, chunks_from, limit_in_bytes, num_processes_within
 from tasks.data.units.records import fetch_file, read_records, unit_name
-from tasks.data.units.staging import Area, Record, StoreArea, load_record
+from tasks.data.units.staging import Record, StagingArea, StoreStaging, load_record
 from tasks.data.units.working_folders import folder_needed_again, working_folder
 
 PLAN = "plan"
@@ -38,27 +38,27 @@ NUM_FILES_AT_A_TIME = 4
 
 
 @dataclass(frozen=True)
-class Place:
+class Workspace:
     """One process's view of a preparation.
 
     `folder` is for files under way; `brought` for what was read from the source and is needed again on this machine,
     until the data set is published: rows from a bucket, and rows whose tokens are decoded. DuckDB takes as many
     threads as there are processors if `threads` is None. `idle` has the databases of a process that does many units.
-    `leaves_rows` is not so on a machine where nobody would remove them. `on_progress` is told how far a long unit is,
+    `omits_rows` is not so on a machine where nobody would remove them. `on_progress` is told how far a long unit is,
     in the process that shows it.
     """
 
     config: DataConfig
     store: Store
-    area: Area
+    staging: StagingArea
     folder: Path
     brought: Path
     files: list[SourceFile]
     table: SourceTable | None = None
-    pieces: tuple[Piece, ...] = ()
+    chunks: tuple[Chunk, ...] = ()
     threads: int | None = None
     idle: SimpleQueue[duckdb.DuckDBPyConnection] | None = None
-    leaves_rows: bool = True
+    omits_rows: bool = True
     on_progress: OnProgress | None = None
 
     @property
@@ -97,34 +97,36 @@ class Place:
                 connection.execute(f"SET threads = {self.threads}")
             yield connection
 
-    def stretches(self, index: int) -> Iterator[tuple[SourceTable, Stretch]]:
-        """The stretches of a piece, each with the table in which its rows are on this machine."""
+    def row_ranges(self, index: int) -> Iterator[tuple[SourceTable, RowRange]]:
+        """The row ranges of a chunk, each with the table in which its rows are on this machine."""
         table = self.rows_of
         files = list(table.files)
         with ThreadPoolExecutor(NUM_FILES_AT_A_TIME, thread_name_prefix="bring") as pool:
-            brought = list(pool.map(lambda s: self._on_this_machine(files[s.file_index], s), self.pieces[index]))
-        for stretch, file in zip(self.pieces[index], brought, strict=True):
-            files[stretch.file_index] = file
-            yield replace(table, files=list(files)), stretch
+            brought = list(pool.map(lambda s: self._on_this_machine(files[s.file_index], s), self.chunks[index]))
+        for row_range, file in zip(self.chunks[index], brought, strict=True):
+            files[row_range.file_index] = file
+            yield replace(table, files=list(files)), row_range
 
-    def piece_sql(self, index: int) -> str:
-        """SQL of all rows of a piece, as `samples_sql` gives them."""
-        return " UNION ALL ".join(samples_sql(table, self.config, stretch) for table, stretch in self.stretches(index))
+    def chunk_sql(self, index: int) -> str:
+        """SQL of all rows of a chunk, as `samples_sql` gives them."""
+        return " UNION ALL ".join(
+            samples_sql(table, self.config, row_range) for table, row_range in self.row_ranges(index)
+        )
 
     def settings(self, stage: str) -> Record:
         """What the units of a stage share, which was found out in the stages before."""
-        return load_record(self.area, settings_name(stage))
+        return load_record(self.staging, settings_name(stage))
 
-    def _on_this_machine(self, file: SourceFile, stretch: Stretch) -> SourceFile:
+    def _on_this_machine(self, file: SourceFile, row_range: RowRange) -> SourceFile:
         if file.parquet is not None:
             return file
         self.brought.mkdir(parents=True, exist_ok=True)
-        path = self.brought / f"{stretch.file_index}-{stretch.start}-{stretch.stop}.parquet"
+        path = self.brought / f"{row_range.file_index}-{row_range.start}-{row_range.stop}.parquet"
         if path.exists():
             return replace(file, parquet=path)
         with tempfile.TemporaryDirectory(dir=self.brought) as folder:
             columns = {column for column, _ in named_columns(self.config)}
-            found = file.bring(columns, Path(folder) / path.name, range(stretch.start, stretch.stop))
+            found = file.bring(columns, Path(folder) / path.name, range(row_range.start, row_range.stop))
             sync_file(found.rows)  # it may be read after the machine has died
             found.rows.rename(path)
         return replace(file, parquet=path)
@@ -135,15 +137,15 @@ def settings_name(stage: str) -> str:
     return f"settings-{stage}"
 
 
-def plan_record(table: SourceTable, pieces: list[Piece]) -> Record:
-    """What another process needs to see the same table and pieces."""
+def plan_record(table: SourceTable, chunks: list[Chunk]) -> Record:
+    """What another process needs to see the same table and chunks."""
     return {
         "files": [[file.name, *file.listed_as] for file in table.files],
         "num_rows": table.num_rows,
         "families": table.families,
         "has_row_numbers": table.has_row_numbers,
         "split_type": table.split_type,
-        "pieces": [[list(stretch) for stretch in piece] for piece in pieces],
+        "chunks": [[list(row_range) for row_range in chunk] for chunk in chunks],
     }
 
 
@@ -157,14 +159,14 @@ class Address:
     config: str
     store: str
     cache: Path | None
-    area: str
+    staging: str
     scratch: Path
     host: str = field(default_factory=node)
 
     @property
     def brought(self) -> Path:
         """Where rows that were brought from a bucket, and those whose tokens are decoded, are on this machine."""
-        return folder_needed_again(self.scratch, self.area)
+        return folder_needed_again(self.scratch, self.staging)
 
 
 # Until its end a process has the folders of the places that it opened.
@@ -172,43 +174,43 @@ _entered = contextlib.ExitStack()
 
 
 @lru_cache(maxsize=2)
-def open_place(address: Address, is_read: bool) -> Place:
+def open_workspace(address: Address, is_read: bool) -> Workspace:
     """The place of a preparation. `is_read`: whether files that are not Parquet have been made that.
 
     Raises `ContractError` if the source is not what it was when the preparation began.
     """
     folder = _entered.enter_context(working_folder(address.scratch))
     config, store = DataConfig.model_validate_json(address.config), open_store(address.store, address.cache)
-    area = StoreArea(store, address.area)
+    staging = StoreStaging(store, address.staging)
     files = find_source(config)
-    leaves_rows = address.host == node()
-    place = Place(config, store, area, folder, address.brought, files, threads=1, leaves_rows=leaves_rows)
+    omits_rows = address.host == node()
+    workspace = Workspace(config, store, staging, folder, address.brought, files, threads=1, omits_rows=omits_rows)
     if not is_read:
-        return place
-    plan = load_record(area, PLAN)
+        return workspace
+    plan = load_record(staging, PLAN)
     require_listed(files, plan)
     table = SourceTable(
-        read_files(area, files), plan["num_rows"], plan["families"], plan["has_row_numbers"], plan["split_type"]
+        read_files(staging, files), plan["num_rows"], plan["families"], plan["has_row_numbers"], plan["split_type"]
     )
-    return replace(place, table=table, pieces=tuple(pieces_from(plan["pieces"])), idle=SimpleQueue())
+    return replace(workspace, table=table, chunks=tuple(chunks_from(plan["chunks"])), idle=SimpleQueue())
 
 
 def leave_places() -> None:
     """Remove the folders of the places that this process has opened, and forget these."""
-    open_place.cache_clear()
+    open_workspace.cache_clear()
     _entered.close()
 
 
-def read_files(area: Area, files: list[SourceFile]) -> list[SourceFile]:
+def read_files(staging: StagingArea, files: list[SourceFile]) -> list[SourceFile]:
     """The files, each with its rows as Parquet if its format is another one, which the units of `read` have made.
 
     Raises `CorruptObjectError` if one is not what was kept.
     """
     if format_of(files[0].name) == PARQUET:
         return files
-    records = read_records(area, "read", len(files))
+    records = read_records(staging, "read", len(files))
     return [
-        replace(file, parquet=fetch_file(area, unit_name("read", index), record, read_name(index)))
+        replace(file, parquet=fetch_file(staging, unit_name("read", index), record, read_name(index)))
         for index, (file, record) in enumerate(zip(files, records, strict=True))
     ]
 

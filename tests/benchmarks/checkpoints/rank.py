@@ -40,9 +40,9 @@ from tests.benchmarks.checkpoints.reading import let_go_of, read_all, read_and_f
 from tests.benchmarks.other_processes import another_process, compute, write_again_and_again
 from tests.helpers.runs import find_complete_checkpoints
 from training.batches.blocks import Blocks
-from training.batches.microbatches import leaf_cut
+from training.batches.microbatches import microbatch_cut
 from training.batches.source import BatchSource
-from training.batches.tensors import Leaf
+from training.batches.tensors import Microbatch
 from training.building import make_model, make_objective
 from training.checkpointing.restoring import Restorer
 from training.checkpointing.saves import Checkpointer
@@ -64,7 +64,7 @@ from training.world import World
 PEER_ROUNDS = 3
 STEPS_BESIDE = 3
 STEPS_AROUND = 2
-BATCH_SIZE, LEAVES = 8, 1
+BATCH_SIZE, MICROBATCHES = 8, 1
 
 
 def work(spec: SegmentSpec, world: World, rounds: int) -> object:
@@ -96,9 +96,9 @@ class Bench:
         )  # fmt: skip
         order = SampleOrder(reader.num_rows, reader.group_rows, 0)
         source = BatchSource(
-            Blocks(reader, order, leaf_cut(spec.model, spec.train), BATCH_SIZE, LEAVES, world), pin=False
+            Blocks(reader, order, microbatch_cut(spec.model, spec.train), BATCH_SIZE, MICROBATCHES, world), pin=False
         )
-        self._leaves: list[Leaf] = source.batch(0).leaves
+        self._microbatches: list[Microbatch] = source.batch(0).microbatches
         self._peers = spec.scratch_folder / "peers"
         kept = StagingOptions(
             use_pinned_memory=False, use_shared_memory=True, use_async_staging=False, use_non_blocking_copy=False
@@ -233,7 +233,7 @@ class Bench:
         """One step as the training loop takes it; its seconds."""
         began = time.perf_counter()
         self._checkpointer.advance(self._checkpointer.writing)
-        self._trainer.take_step(self._state.step, self._leaves)
+        self._trainer.take_step(self._state.step, self._microbatches)
         self._state.step += 1
         return time.perf_counter() - began
 

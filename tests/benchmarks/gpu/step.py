@@ -16,8 +16,8 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from tests.benchmarks.timing import seconds_of
-from tests.helpers.synthetic_steps import ALONE, make_leaves, make_trainer, synthetic_dataset
-from training.batches.tensors import Leaf
+from tests.helpers.synthetic_steps import ALONE, make_microbatches, make_trainer, synthetic_dataset
+from training.batches.tensors import Microbatch
 from training.configuration import ModelConfig, TrainConfig
 from training.models.precision import choose_precision
 from training.process_group import join_process_group
@@ -46,10 +46,10 @@ SIZES = {
 
 def main() -> None:
     """Measure what the arguments ask for."""
-    device, size, num_leaves, sum_, how = sys.argv[1:]
+    device, size, num_microbatches, sum_, how = sys.argv[1:]
     train = TrainConfig.model_validate(
         {"device": device, "precision": SIZES[size].precision, "batch_size": SIZES[size].batch_size, "sum": sum_}
-        | {"leaves": int(num_leaves), "steps": 1000, "compile": how == "compiled"}
+        | {"microbatches": int(num_microbatches), "steps": 1000, "compile": how == "compiled"}
     )
     with tempfile.TemporaryDirectory() as folder:
         print(json.dumps(_measure(SIZES[size], train, Path(folder))), flush=True)
@@ -63,9 +63,9 @@ def _measure(size: Size, train: TrainConfig, folder: Path) -> dict[str, Any]:
     began = time.perf_counter()
     trainer = make_trainer(size.model, train, dataset, precision, folder)
     start_seconds = time.perf_counter() - began
-    leaves = make_leaves(size.model, train, dataset, pin=precision.device.type == "cuda")
-    seconds = [_take_step(trainer, step, leaves) for step in range(STEPS)][WARM_UP_STEPS:]
-    num_tokens = sum(int(leaf.lengths.sum()) for leaf in leaves)
+    microbatches = make_microbatches(size.model, train, dataset, pin=precision.device.type == "cuda")
+    seconds = [_take_step(trainer, step, microbatches) for step in range(STEPS)][WARM_UP_STEPS:]
+    num_tokens = sum(int(microbatch.lengths.sum()) for microbatch in microbatches)
     return {
         "parameters": trainer.num_parameters,
         "tokens": num_tokens,
@@ -73,18 +73,18 @@ def _measure(size: Size, train: TrainConfig, folder: Path) -> dict[str, Any]:
         "step_seconds": round(statistics.median(seconds), 4),
         "all_step_seconds": [round(one, 4) for one in seconds],
         "tokens_per_second": round(num_tokens / statistics.median(seconds)),
-        **(_profile(trainer, leaves) if precision.device.type == "cuda" else {}),
+        **(_profile(trainer, microbatches) if precision.device.type == "cuda" else {}),
     }
 
 
-def _take_step(trainer: Trainer, step: int, leaves: list[Leaf]) -> float:
-    return seconds_of(lambda: trainer.take_step(step, leaves), trainer.device)
+def _take_step(trainer: Trainer, step: int, microbatches: list[Microbatch]) -> float:
+    return seconds_of(lambda: trainer.take_step(step, microbatches), trainer.device)
 
 
-def _profile(trainer: Trainer, leaves: list[Leaf]) -> dict[str, Any]:
+def _profile(trainer: Trainer, microbatches: list[Microbatch]) -> dict[str, Any]:
     """Kernels of one step: how many, their milliseconds by kind, and by which attention is computed."""
     with profile(activities=[ProfilerActivity.CUDA]) as profiled:
-        _take_step(trainer, STEPS, leaves)
+        _take_step(trainer, STEPS, microbatches)
     kernels = [e for e in profiled.key_averages() if e.device_type.name == "CUDA"]
     milliseconds = {"attention": 0.0, "matrices": 0.0, "else": 0.0}
     for kernel in kernels:

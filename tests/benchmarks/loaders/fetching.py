@@ -6,7 +6,7 @@ import time
 
 import boto3
 
-PIECE_BYTES = 1 << 20
+CHUNK_BYTES = 1 << 20
 
 
 def main() -> None:
@@ -15,7 +15,7 @@ def main() -> None:
     client = boto3.session.Session().client("s3")
     began = time.perf_counter()
     body = client.get_object(Bucket=bucket, Key=key)["Body"]
-    num_bytes = sum(len(piece) for piece in body.iter_chunks(PIECE_BYTES))
+    num_bytes = sum(len(chunk) for chunk in body.iter_chunks(CHUNK_BYTES))
     print(json.dumps({"bytes": num_bytes, "seconds": time.perf_counter() - began}))
 
 

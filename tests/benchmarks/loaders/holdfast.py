@@ -1,4 +1,4 @@
-"""Holdfast's own loader, put together as a segment does it: the leaves of each step, in blocks shared by the ranks.
+"""Holdfast's own loader, put together as a segment does it: microbatches of each step, in blocks shared by the ranks.
 
 Invariant: it is the product's code and its defaults; what is changed for a measurement is an option here.
 """
@@ -44,7 +44,7 @@ class Loader:
             time.sleep(LOADING_SECONDS)  # the other ranks wait for this one
 
     def batches(self, rank: Rank) -> Iterator[list[Padded]]:
-        """The leaves of each step."""
+        """The microbatches of each step."""
         options, config = self._options, load_configuration(QUALITY, [])
         train, end_step = config.train, options.first_step + options.steps
         scratch = options.scratch
@@ -61,7 +61,7 @@ class Loader:
         source = open_source(spec, world, store, dataset, pin=False, ahead=self._ahead)
         gc.freeze()  # as a segment does
         for batch in source.batches(options.first_step, end_step):
-            yield [Padded(leaf.tokens.numpy(), leaf.lengths.numpy()) for leaf in batch.leaves]
+            yield [Padded(microbatch.tokens.numpy(), microbatch.lengths.numpy()) for microbatch in batch.microbatches]
 
 
 def main() -> None:

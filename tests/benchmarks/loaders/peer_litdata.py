@@ -7,7 +7,7 @@ from litdata import StreamingDataLoader, StreamingDataset, optimize
 
 from tests.benchmarks.loaders.collating import collate
 from tests.benchmarks.loaders.measuring import Padded, measure
-from tests.benchmarks.loaders.peer_options import PIECE_BYTES, parse_options, read_rows
+from tests.benchmarks.loaders.peer_options import CHUNK_BYTES, parse_options, read_rows
 
 
 def main() -> None:
@@ -17,7 +17,7 @@ def main() -> None:
         measure(lambda rank: _batches(options), options.ranks)
         return
     paths = sorted(options.rows.iterdir())
-    optimize(read_rows, paths, output_dir=options.data, chunk_bytes=PIECE_BYTES, num_workers=1, verbose=False)
+    optimize(read_rows, paths, output_dir=options.data, chunk_bytes=CHUNK_BYTES, num_workers=1, verbose=False)
 
 
 def _batches(options: argparse.Namespace) -> Iterator[list[Padded]]:

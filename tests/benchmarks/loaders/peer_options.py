@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow.parquet as pq
 
 # Of one file of those peers that cut their rows into files: a small data set has as many of them as ranks, and more.
-PIECE_BYTES = 8 << 20
+CHUNK_BYTES = 8 << 20
 
 
 def parse_options() -> argparse.Namespace:

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 
 from tests.benchmarks.loaders.collating import collate
 from tests.benchmarks.loaders.measuring import Padded, Rank, measure
-from tests.benchmarks.loaders.peer_options import PIECE_BYTES, parse_options, read_rows
+from tests.benchmarks.loaders.peer_options import CHUNK_BYTES, parse_options, read_rows
 
 # Shapes that are the same for all rows are not written with each of them.
 COLUMNS = {
@@ -29,7 +29,7 @@ def main() -> None:
     if options.rows is None:
         measure(lambda rank: _batches(options), options.ranks, _join)
         return
-    with MDSWriter(out=options.data, columns=COLUMNS, size_limit=PIECE_BYTES) as writer:
+    with MDSWriter(out=options.data, columns=COLUMNS, size_limit=CHUNK_BYTES) as writer:
         for path in sorted(options.rows.iterdir()):
             for row in read_rows(path):
                 writer.write(row)

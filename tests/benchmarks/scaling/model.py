@@ -1,4 +1,4 @@
-"""How long a step takes on a number of ranks, from what a link and a leaf take: the alpha-beta model.
+"""How long a step takes on a number of ranks, from what a link and a microbatch take: the alpha-beta model.
 
 A message costs `latency` (alpha), and each byte 1 / `bytes_per_second` (beta): Hockney, The communication challenge for
 MPP, Parallel Computing 20 (1994). The sum over ranks is a ring: every rank sends 2 (N - 1) messages of an N-th of the
@@ -32,13 +32,13 @@ class Link:
 
 @dataclass(frozen=True)
 class Work:
-    """What a step is: leaves of `device_seconds` each, and a sum of `num_values` values.
+    """What a step is: microbatches of `device_seconds` each, and a sum of `num_values` values.
 
-    `host_seconds` of each leaf, and `rank_seconds` of each of several ranks, are computed by processors of which all
-    ranks together have `num_cores`; none where each rank has its own.
+    `host_seconds` of each microbatch, and `rank_seconds` of each of several ranks, are computed by processors of which
+    all ranks together have `num_cores`; none where each rank has its own.
     """
 
-    num_leaves: int
+    num_microbatches: int
     device_seconds: float
     num_values: int
     host_seconds: float = 0.0
@@ -46,10 +46,10 @@ class Work:
     num_cores: int = 1
 
     def step_seconds(self, num_ranks: int, link: Link, kind: str = "exact") -> float:
-        """Of the rank with most leaves, which the others wait for."""
-        device = ceil(self.num_leaves / num_ranks) * self.device_seconds
+        """Of the rank with most microbatches, which the others wait for."""
+        device = ceil(self.num_microbatches / num_ranks) * self.device_seconds
         of_ranks = self.rank_seconds * num_ranks if num_ranks > 1 else 0.0
-        host = (self.host_seconds * self.num_leaves + of_ranks) / min(num_ranks, self.num_cores)
+        host = (self.host_seconds * self.num_microbatches + of_ranks) / min(num_ranks, self.num_cores)
         exchange = link.sum_over(BYTES_OF_VALUE[kind] * self.num_values, num_ranks) if num_ranks > 1 else 0.0
         return device + host + exchange + link.agree(num_ranks)
 

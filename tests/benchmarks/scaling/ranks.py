@@ -1,7 +1,7 @@
 """Ranks on hosts of their own, forked from a server that has loaded torch: on two cores 32 of them begin in seconds.
 
 Invariant: a rank enters its host's network before it opens a connection. All that it does is the product's, but that
-a leaf takes as long as a device would, which is slept.
+a microbatch takes as long as a device would, which is slept.
 """
 
 import ctypes
@@ -55,10 +55,12 @@ class Steps:
     cpu_seconds: float
 
 
-def time_steps(hosts: Hosts, spec: SegmentSpec, num_ranks: int, leaf_seconds: float) -> Steps:
+def time_steps(hosts: Hosts, spec: SegmentSpec, num_ranks: int, microbatch_seconds: float) -> Steps:
     """Train the segment; what a step took, but for the first, in which loaders start, and the last."""
     result = spec.scratch_folder / "steps.json"
-    _run_ranks(hosts, num_ranks, spec.scratch_folder, partial(_train, result, spec.model_dump_json(), leaf_seconds))
+    _run_ranks(
+        hosts, num_ranks, spec.scratch_folder, partial(_train, result, spec.model_dump_json(), microbatch_seconds)
+    )
     began = json.loads(result.read_text())
     _, (first, first_cpu), *_, (last, last_cpu) = began
     return Steps((last - first) / (len(began) - 2), (last_cpu - first_cpu) / (len(began) - 2))
@@ -115,18 +117,18 @@ def _enter_network(namespace: str) -> None:
             raise OSError(ctypes.get_errno(), f"setns({namespace})")
 
 
-def _train(result: Path, spec_json: str, leaf_seconds: float, world: World) -> Any:
+def _train(result: Path, spec_json: str, microbatch_seconds: float, world: World) -> Any:
     spec = SegmentSpec.model_validate_json(spec_json)
     own = spec.model_copy(update={"scratch": str(spec.scratch_folder / f"host-{world.rank}")})
     own.scratch_folder.mkdir(parents=True, exist_ok=True)
-    world.pulse.begin(own.scratch_folder, world.rank)
+    world.rank_status.begin(own.scratch_folder, world.rank)
     began: list[tuple[float, float]] = []
     take_step = Trainer.take_step
 
-    def sleep_and_take_step(self: Trainer, step: int, leaves: list[Any]) -> Any:
+    def sleep_and_take_step(self: Trainer, step: int, microbatches: list[Any]) -> Any:
         began.append((time.monotonic(), time.process_time()))
-        time.sleep(leaf_seconds * len(leaves))  # the device computes
-        return take_step(self, step, leaves)
+        time.sleep(microbatch_seconds * len(microbatches))  # the device computes
+        return take_step(self, step, microbatches)
 
     Trainer.take_step = sleep_and_take_step  # type: ignore[method-assign]
     kept = run_segment(own, world, StopFlag())

@@ -85,7 +85,7 @@ def _find_newest(runner: Runner) -> tuple[_Checkpoint, _Checkpoint]:
 def _find_wrong(runner: Runner, bad: _Checkpoint, older: _Checkpoint, said: str) -> str | None:
     """What is wrong with how the run went on, in words."""
     state = _manifest_of(runner).load_head().state
-    asides = [(aside.path, aside.verdict) for aside in state.set_aside]
+    asides = [(aside.path, aside.verdict) for aside in state.quarantined]
     if asides != [(bad.path, "unreadable")]:
         return f"passed over is {asides}, expected {bad.path}"
     if PASSED_OVER not in " ".join(said.split()):

@@ -125,8 +125,8 @@ class Site:
             return f"weights {found['weights_sha256'][:16]}, expected {expected['weights_sha256'][:16]}"
         if status["metrics"] != reference["metrics"]:
             return f"metrics {status['metrics']}, expected {reference['metrics']}"
-        if any(record["path"] not in unused for record in status["set_aside"]):
-            return f"a bad checkpoint was found where no file was damaged: {status['set_aside']}"
+        if any(record["path"] not in unused for record in status["quarantined"]):
+            return f"a bad checkpoint was found where no file was damaged: {status['quarantined']}"
         for command in ("audit", "verify"):
             checked = runner.call(command)
             if checked.returncode != 0:

@@ -25,7 +25,7 @@ from storage.runs.ledger import (
     write_ledger_part,
 )
 
-LEAVES = 3
+MICROBATCHES = 3
 
 
 @pytest.fixture
@@ -43,14 +43,14 @@ def head(store: LocalStore, tmp_path: Path) -> LedgerPart:
     return part
 
 
-def make_rows(first_step: int, end_step: int, leaf_rows: int = 2) -> pa.Table:
-    """Leaves of some steps as an epoch in order would fill them."""
-    leaves = [(step, leaf) for step in range(first_step, end_step) for leaf in range(LEAVES)]
-    starts = [(step * LEAVES + leaf) * leaf_rows for step, leaf in leaves]
+def make_rows(first_step: int, end_step: int, microbatch_rows: int = 2) -> pa.Table:
+    """Microbatches of some steps as an epoch in order would fill them."""
+    microbatches = [(step, microbatch) for step in range(first_step, end_step) for microbatch in range(MICROBATCHES)]
+    starts = [(step * MICROBATCHES + microbatch) * microbatch_rows for step, microbatch in microbatches]
     columns = {
-        "step": [step for step, _ in leaves],
-        "leaf": [leaf for _, leaf in leaves],
-        "rows": [list(range(start, start + leaf_rows)) for start in starts],
+        "step": [step for step, _ in microbatches],
+        "microbatch": [microbatch for _, microbatch in microbatches],
+        "rows": [list(range(start, start + microbatch_rows)) for start in starts],
         "ids_md5": [hashlib.md5(str(start).encode()).digest() for start in starts],
     }
     return pa.table(columns, schema=LEDGER_SCHEMA)
@@ -91,10 +91,12 @@ def test_a_part_comes_back_as_it_was_written(store: LocalStore, head: LedgerPart
 
 def test_duckdb_reads_a_part_as_it_stands(store: LocalStore, head: LedgerPart) -> None:
     path = fetch_ledger_part(store, head)
-    query = f"SELECT step, leaf, list_sum(rows), hex(ids_md5) FROM '{path}' ORDER BY step, leaf"
+    query = f"SELECT step, microbatch, list_sum(rows), hex(ids_md5) FROM '{path}' ORDER BY step, microbatch"
     found = duckdb.execute(query).fetchall()
-    expected = [(row["step"], row["leaf"], sum(row["rows"]), row["ids_md5"]) for row in make_rows(7, 8).to_pylist()]
-    assert found == [(step, leaf, total, digest.hex().upper()) for step, leaf, total, digest in expected]
+    expected = [
+        (row["step"], row["microbatch"], sum(row["rows"]), row["ids_md5"]) for row in make_rows(7, 8).to_pylist()
+    ]
+    assert found == [(step, microbatch, total, digest.hex().upper()) for step, microbatch, total, digest in expected]
 
 
 def test_the_chain_is_walked_from_the_newest_part_to_step_0(store: LocalStore, head: LedgerPart) -> None:
@@ -123,7 +125,7 @@ def test_a_part_that_was_rolled_back_stays_and_is_never_walked(
 
 
 def test_a_part_of_a_save_that_was_cut_off_is_replaced(store: LocalStore, head: LedgerPart, tmp_path: Path) -> None:
-    cut_off = write_part(store, tmp_path, 8, 9, fence=4, previous=head, table=make_rows(8, 9, leaf_rows=5))
+    cut_off = write_part(store, tmp_path, 8, 9, fence=4, previous=head, table=make_rows(8, 9, microbatch_rows=5))
     part = write_part(store, tmp_path, 8, 9, fence=4, previous=head)
     assert part.key == cut_off.key
     assert pq.read_table(fetch_ledger_part(store, part)).equals(make_rows(8, 9))
@@ -213,16 +215,16 @@ def test_a_file_that_is_no_parquet_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_sample_takes_less_than_three_bytes(store: LocalStore, tmp_path: Path) -> None:
-    """32 leaves of 16 samples a step, drawn as the order draws them: from windows of 16 row groups of 512 rows."""
+    """32 microbatches of 16 samples a step, drawn as the order does: from windows of 16 row groups of 512 rows."""
     generator = np.random.Generator(np.random.Philox(key=3))
-    num_leaves, leaf_rows = 20_000, 16
+    num_microbatches, microbatch_rows = 20_000, 16
     windows = 30_000_000 + generator.permuted(np.arange(8192 * 40).reshape(40, 8192), axis=1).reshape(-1)
-    leaves = windows[: num_leaves * leaf_rows].reshape(num_leaves, leaf_rows)
+    microbatches = windows[: num_microbatches * microbatch_rows].reshape(num_microbatches, microbatch_rows)
     columns = {
-        "step": np.arange(num_leaves) // 32,
-        "leaf": np.arange(num_leaves) % 32,
-        "rows": leaves.tolist(),
-        "ids_md5": [generator.bytes(16) for _ in range(num_leaves)],
+        "step": np.arange(num_microbatches) // 32,
+        "microbatch": np.arange(num_microbatches) % 32,
+        "rows": microbatches.tolist(),
+        "ids_md5": [generator.bytes(16) for _ in range(num_microbatches)],
     }
     part = write_part(store, tmp_path, 0, 625, fence=2, table=pa.table(columns, schema=LEDGER_SCHEMA))
-    assert part.num_bytes < 3 * leaves.size
+    assert part.num_bytes < 3 * microbatches.size

@@ -21,7 +21,7 @@ from storage.runs import manifest as manifests
 from storage.runs.holders import this_process
 from storage.runs.manifest import GENERATION_FORMAT, Manifest
 from storage.runs.retention import RetentionPolicy
-from storage.runs.rollbacks.quarantine import set_aside
+from storage.runs.rollbacks.quarantine import quarantine
 from storage.runs.run_state import CheckpointRecord, RunState, SegmentRecord
 from storage.runs.transitions import end_segment, promote, prune, record_metrics, take_lease, take_over
 from tests.helpers.misread_manifests import MisreadManifests
@@ -154,11 +154,11 @@ def test_setting_the_resume_point_aside_makes_the_next_older_one_the_resume_poin
     for step in (10, 20):
         manifest.commit("promoted", promote(checkpoint(step, fence), RetentionPolicy(newest=3)))
     manifest.commit("evaluated", record_metrics({"macro_f1": 0.5}, 20))
-    state = manifest.commit("set aside", set_aside(20, checkpoint(20, fence).path, "a flipped bit", fence)).state
+    state = manifest.commit("quarantined", quarantine(20, checkpoint(20, fence).path, "a flipped bit", fence)).state
     assert state.promoted is not None
     assert state.promoted.step == 10
     assert state.metrics is None
-    assert [record.reason for record in state.set_aside] == ["a flipped bit"]
+    assert [record.reason for record in state.quarantined] == ["a flipped bit"]
 
 
 def test_metrics_of_another_step_than_the_resume_point_are_refused(manifest: Manifest) -> None:
@@ -215,10 +215,10 @@ def test_a_metric_and_a_discarded_checkpoint_are_remembered(manifest: Manifest) 
     for step in (10, 20):
         validated = checkpoint(step, fence).model_copy(update={"metric": 0.25})
         manifest.commit("promoted", promote(validated, RetentionPolicy(newest=3)))
-    manifest.commit("set aside", set_aside(20, checkpoint(20, fence).path, "a flipped bit", fence))
+    manifest.commit("quarantined", quarantine(20, checkpoint(20, fence).path, "a flipped bit", fence))
     manifest.commit("pruned", prune((), {checkpoint(20, fence).path}))
     state = manifest.load_head().state
-    assert state.kept[0].metric == 0.25 and state.set_aside[0].is_discarded
+    assert state.kept[0].metric == 0.25 and state.quarantined[0].is_discarded
 
 
 def test_a_manifest_of_a_later_version_is_refused_and_not_called_damaged(store: LocalStore, manifest: Manifest) -> None:
@@ -249,9 +249,9 @@ def test_a_checkpoint_is_set_aside_by_the_holder_of_the_lease_or_while_nobody_ho
     manifest.commit("ended", end_segment(ended(zombie)))
     lease_run(manifest)
     with pytest.raises(FencedError):
-        manifest.commit("set aside", set_aside(10, checkpoint(10, zombie).path, "missing", zombie))
+        manifest.commit("quarantined", quarantine(10, checkpoint(10, zombie).path, "missing", zombie))
     with pytest.raises(RunBusyError):
-        manifest.commit("set aside", set_aside(10, checkpoint(10, zombie).path, "missing", None))
+        manifest.commit("quarantined", quarantine(10, checkpoint(10, zombie).path, "missing", None))
     assert manifest.load_head().state.promoted is not None
 
 

@@ -12,7 +12,7 @@ from storage.objects.s3.address import S3Address
 from storage.objects.s3.errors import explain
 from tasks import retrying
 from tasks.configuration.run import RetryConfig
-from tasks.retrying import LONGEST_PAUSE_SECONDS, Patience, plan_pauses
+from tasks.retrying import LONGEST_PAUSE_SECONDS, Retry, plan_pauses
 from tests.unit.storage.test_s3_errors import answer
 
 CONFIG = RetryConfig(store_seconds=100)
@@ -55,7 +55,7 @@ class Operation:
 
 def test_an_operation_is_made_again_until_the_store_answers(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
     operation = Operation(failures=3)
-    assert Patience(CONFIG).attempt("Settling", operation) == "done"
+    assert Retry(CONFIG).call("Settling", operation) == "done"
     assert operation.calls == 4
     num_attempts = len(plan_pauses(100)) + 1
     said = [record.getMessage() for record in caplog.records]
@@ -68,7 +68,7 @@ def test_an_operation_is_made_again_until_the_store_answers(clock: Clock, caplog
 def test_it_is_given_up_when_the_time_is_over_and_the_last_error_is_raised(clock: Clock) -> None:
     operation = Operation(failures=10**6)
     with pytest.raises(StoreUnavailableError, match="Cannot reach the store"):
-        Patience(CONFIG).attempt("Settling", operation)
+        Retry(CONFIG).call("Settling", operation)
     assert 50 <= clock.now <= 100 + LONGEST_PAUSE_SECONDS
     assert operation.calls > len(plan_pauses(100))
 
@@ -76,21 +76,21 @@ def test_it_is_given_up_when_the_time_is_over_and_the_last_error_is_raised(clock
 def test_what_a_person_has_to_put_right_is_raised_at_once(clock: Clock) -> None:
     operation = Operation(1, StoreError("There is no bucket."))
     with pytest.raises(StoreError, match="no bucket"):
-        Patience(CONFIG).attempt("Settling", operation)
+        Retry(CONFIG).call("Settling", operation)
     assert (operation.calls, clock.now) == (1, 0.0)
 
 
 def test_zero_seconds_are_one_attempt(clock: Clock) -> None:
     operation = Operation(failures=1)
     with pytest.raises(StoreUnavailableError):
-        Patience(RetryConfig(store_seconds=0)).attempt("Settling", operation)
+        Retry(RetryConfig(store_seconds=0)).call("Settling", operation)
     assert (operation.calls, clock.now) == (1, 0.0)
 
 
 def test_who_is_asked_to_stop_waits_no_longer(clock: Clock) -> None:
     operation = Operation(failures=10**6)
     with pytest.raises(StoreUnavailableError):
-        Patience(CONFIG, lambda: clock.now > 1.5).attempt("Settling", operation)
+        Retry(CONFIG, lambda: clock.now > 1.5).call("Settling", operation)
     assert clock.now < 2
 
 

@@ -24,7 +24,7 @@ from tasks.audits.skipped import find_unfounded
 from tasks.configuration.run import RunConfig
 from tasks.recovery.roll_back import answer_divergence
 from tasks.reporting.status import read_status
-from tasks.run_paths import RunPlaces, open_places
+from tasks.run_paths import RunPaths, open_run_paths
 from tests.helpers.cut_off_stores import ProcessGoneError, StoreCutOff
 from tests.helpers.holders import dead_process, parent_process
 from tests.helpers.runs import BATCH_SIZE, lease_run, make_checkpoint, record_of
@@ -86,8 +86,8 @@ class Trained:
         return state
 
 
-def places_of(store: Any, folder: Path) -> RunPlaces:
-    return RunPlaces(store, Manifest(store, "run"), folder / "scratch", folder / "data")
+def run_paths_of(store: Any, folder: Path) -> RunPaths:
+    return RunPaths(store, Manifest(store, "run"), folder / "scratch", folder / "data")
 
 
 @pytest.fixture
@@ -128,7 +128,7 @@ def test_it_is_told_as_asked_for_by_hand_and_the_audit_accepts_it(run: Trained) 
             {"end_position": 30 * BATCH_SIZE + 1},
             "leaves out positions 160 to 240; what was taken since that step is",
         ),
-        ({"diverged_step": 31}, "leaves step 31 behind; that segment came to 30"),
+        ({"diverged_step": 31}, "microbatches step 31 behind; that segment came to 30"),
         ({"fence": 99}, "the manifest knows no such segment"),
         ({"asked_by": None}, "has no reason: the manifest knows no divergence of that segment"),
     ],
@@ -160,11 +160,11 @@ def test_killed_at_any_operation_on_the_store_the_same_request_comes_to_the_same
     for at in itertools.count(1):
         store = LocalStore(Path(shutil.copytree(run.store.root, tmp_path / f"store-{at}")))
         cut_off: Any = StoreCutOff(store, at, ProcessGoneError())
-        cut_off_places, places = (places_of(found, tmp_path / f"{at}") for found in (cut_off, store))
+        cut_off_run_paths, run_paths = (run_paths_of(found, tmp_path / f"{at}") for found in (cut_off, store))
         with monkeypatch.context() as patch, contextlib.suppress(ProcessGoneError):
-            patch.setattr(by_hand, "open_places", lambda _, places=cut_off_places: places)
+            patch.setattr(by_hand, "open_run_paths", lambda _, run_paths=cut_off_run_paths: run_paths)
             run.roll_back(20)
-        monkeypatch.setattr(by_hand, "open_places", lambda _, places=places: places)
+        monkeypatch.setattr(by_hand, "open_run_paths", lambda _, run_paths=run_paths: run_paths)
         head = Manifest(store, "run").load_head()
         seen.add((head.state.lease is not None, len(head.state.rollbacks)))
         state = run.roll_back(20)
@@ -255,7 +255,7 @@ def test_a_divergence_for_which_no_rollback_is_left_is_answered_by_hand_with_the
 def test_samples_that_an_earlier_rollback_left_out_do_not_come_back(run: Trained) -> None:
     run.segment(10, 20, 30, 40, diverged=43)
     answered = answer_divergence(
-        run.config(divergence={"rollback_steps": 15, "consecutive_steps": 5}), open_places(run.config())
+        run.config(divergence={"rollback_steps": 15, "consecutive_steps": 5}), open_run_paths(run.config())
     )
     assert (answered.rollbacks[0].resume_step, answered.promoted and answered.promoted.step) == (28, 20)
     state = run.roll_back(10)
@@ -268,5 +268,5 @@ def test_what_a_person_asked_for_is_no_attempt_that_a_divergence_has(run: Traine
     run.roll_back(20)
     run.segment(diverged=25)
     config = run.config(divergence={"max_rollbacks": 1, "rollback_steps": 10, "consecutive_steps": 5})
-    state = answer_divergence(config, open_places(config))
+    state = answer_divergence(config, open_run_paths(config))
     assert [record.asked_by for record in state.rollbacks] == [ASKED_BY, None]

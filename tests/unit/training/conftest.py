@@ -12,7 +12,7 @@ from training.batches.blocks import Blocks
 from training.data.order import RowOrder
 from training.data.reading import SampleReader
 from training.data.samples import Samples
-from training.data.shared_arrays import Pieces
+from training.data.shared_arrays import ArrayChunks
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
     found: list[list[int]] = []
     assemble = Blocks._assemble
 
-    def assemble_and_tell(blocks: Blocks, positions: range) -> Pieces:
+    def assemble_and_tell(blocks: Blocks, positions: range) -> ArrayChunks:
         found.append(list(positions))
         return assemble(blocks, positions)
 
@@ -42,7 +42,7 @@ def dataset(tmp_path: Path) -> DatasetManifest:
 
 @pytest.fixture
 def samples(dataset: DatasetManifest, tmp_path: Path) -> Samples:
-    """Of a leaf: sorted by length."""
+    """Of a microbatch: sorted by length."""
     reader = SampleReader(LocalStore(tmp_path / "store"), dataset, "train", tmp_path / "samples")
     found = reader.read(RowOrder(reader.num_rows, reader.group_rows), 0, 40)
     return found.at(np.argsort(found.lengths, kind="stable"))

@@ -72,7 +72,7 @@ def wait_for_block(source: BatchSource, step: int) -> None:
 
 
 def samples_of(source: BatchSource, steps: range) -> list[list[bytes]]:
-    return [[leaf.ids for leaf in source.batch(step).leaves] for step in steps]
+    return [[microbatch.ids for microbatch in source.batch(step).microbatches] for step in steps]
 
 
 def samples_alone(spec: SegmentSpec, folder: Path) -> list[list[bytes]]:

@@ -15,9 +15,9 @@ from storage.objects.local_store import LocalStore
 from storage.runs.ledger import ID_SEPARATOR
 from tests.helpers.datasets import publish_small_dataset
 from training.batches.blocks import Blocks
-from training.batches.microbatches import leaf_cut
+from training.batches.microbatches import microbatch_cut
 from training.batches.source import BatchSource
-from training.batches.tensors import Leaf
+from training.batches.tensors import Microbatch
 from training.configuration import ModelConfig, TrainConfig
 from training.data.byte_strings import Bytes, ByteStrings
 from training.data.order import RowOrder, SampleOrder
@@ -27,7 +27,7 @@ from training.models.classifier import Classifier
 from training.world import World
 
 BATCH_SIZE = 24
-NUM_LEAVES = 5
+NUM_MICROBATCHES = 5
 MODEL = ModelConfig(width=16, layers=2, heads=2, feedforward=32)
 IN_GROUPS, IN_ONE_GROUP = TrainConfig(padding_efficiency=0.97), TrainConfig(padding_efficiency=0)
 
@@ -61,14 +61,16 @@ def make_source(
 ) -> BatchSource:
     reader = make_reader(store, dataset)
     order = order_of(reader)
-    return BatchSource(Blocks(reader, order, leaf_cut(MODEL, train), BATCH_SIZE, NUM_LEAVES, world), pin=False)
+    return BatchSource(
+        Blocks(reader, order, microbatch_cut(MODEL, train), BATCH_SIZE, NUM_MICROBATCHES, world), pin=False
+    )
 
 
-def rows_of(leaf: Leaf) -> list[list[int]]:
+def rows_of(microbatch: Microbatch) -> list[list[int]]:
     """The tokens of each sample, padded."""
-    sizes = [group.num_tokens for group in leaf.groups]
-    parts = torch.split(leaf.tokens.flatten(), sizes)
-    return [row for part, group in zip(parts, leaf.groups, strict=True) for row in part.view(*group).tolist()]
+    sizes = [group.num_tokens for group in microbatch.groups]
+    parts = torch.split(microbatch.tokens.flatten(), sizes)
+    return [row for part, group in zip(parts, microbatch.groups, strict=True) for row in part.view(*group).tolist()]
 
 
 @pytest.mark.parametrize("train", [IN_GROUPS, IN_ONE_GROUP])
@@ -79,15 +81,18 @@ def test_the_ranks_together_see_the_same_leaves_on_any_number_of_ranks(
     alone = make_source(store, dataset, World(0, 1, 0, 1), train)
     ranks = [make_source(store, dataset, World(rank, size, rank, size), train) for rank in range(size)]
     for step in (0, 1, 12, 13):  # step 12 straddles two epochs
-        together = sorted((leaf for source in ranks for leaf in source.batch(step).leaves), key=lambda leaf: leaf.index)
-        expected = alone.batch(step).leaves
-        assert [leaf.index for leaf in together] == list(range(NUM_LEAVES))
+        together = sorted(
+            (microbatch for source in ranks for microbatch in source.batch(step).microbatches),
+            key=lambda microbatch: microbatch.index,
+        )
+        expected = alone.batch(step).microbatches
+        assert [microbatch.index for microbatch in together] == list(range(NUM_MICROBATCHES))
         for mine, theirs in zip(together, expected, strict=True):
             assert torch.equal(mine.tokens, theirs.tokens)  # shapes as well
             assert mine.groups == theirs.groups
             assert torch.equal(mine.labels, theirs.labels)
             assert mine.rows.tolist() == theirs.rows.tolist()
-        assert (max(len(leaf.groups) for leaf in together) > 1) == (train is IN_GROUPS)
+        assert (max(len(microbatch.groups) for microbatch in together) > 1) == (train is IN_GROUPS)
 
 
 @pytest.mark.parametrize("train", [IN_GROUPS, IN_ONE_GROUP])
@@ -96,10 +101,12 @@ def test_a_leaf_says_which_samples_it_is_made_of(
 ) -> None:
     reader = make_reader(store, dataset)
     stored = reader.read(RowOrder(reader.num_rows, reader.group_rows), 0, reader.num_rows)
-    for leaf in make_source(store, dataset, World(0, 1, 0, 1), train).batch(12).leaves:
-        expected = stored.at(leaf.rows)
-        assert leaf.ids == expected.separated_ids().tobytes()[:-1]
-        for tokens, length, row in zip(rows_of(leaf), leaf.lengths.tolist(), tokens_of(expected), strict=True):
+    for microbatch in make_source(store, dataset, World(0, 1, 0, 1), train).batch(12).microbatches:
+        expected = stored.at(microbatch.rows)
+        assert microbatch.ids == expected.separated_ids().tobytes()[:-1]
+        for tokens, length, row in zip(
+            rows_of(microbatch), microbatch.lengths.tolist(), tokens_of(expected), strict=True
+        ):
             assert tokens[:length] == row
             assert not any(tokens[length:])
 
@@ -107,7 +114,7 @@ def test_a_leaf_says_which_samples_it_is_made_of(
 def test_the_leaves_of_a_step_are_made_of_the_samples_that_are_due(store: LocalStore, dataset: DatasetManifest) -> None:
     source, order = make_source(store, dataset, World(0, 1, 0, 1)), SampleOrder(300, dataset.row_group_rows, seed=4)
     for step in (0, 12, 13):
-        rows = np.concatenate([leaf.rows for leaf in source.batch(step).leaves])
+        rows = np.concatenate([microbatch.rows for microbatch in source.batch(step).microbatches])
         assert sorted(rows.tolist()) == sorted(order.rows(step * BATCH_SIZE, BATCH_SIZE).tolist())
 
 
@@ -127,7 +134,7 @@ def test_a_rank_copies_the_tokens_of_its_own_leaves_alone_where_a_batch_straddle
     for step in (0, 12):  # the second one straddles two epochs
         gathered.clear()
         batch = make_source(store, dataset, World(1, 3, 0, 1)).batch(step)
-        own = sum(int(leaf.lengths.sum()) for leaf in batch.leaves)
+        own = sum(int(microbatch.lengths.sum()) for microbatch in batch.microbatches)
         assert 0 < own < batch.num_tokens / 2
         assert gathered == [own * np.dtype(np.uint16).itemsize]
 
@@ -160,19 +167,19 @@ def test_steps_one_after_the_other_give_what_each_gives_alone(store: LocalStore,
     for step, batch in zip(range(3, 13), together, strict=True):
         alone = make_source(store, dataset, World(0, 1, 0, 1)).batch(step)
         assert batch.num_tokens == alone.num_tokens
-        for mine, theirs in zip(batch.leaves, alone.leaves, strict=True):
+        for mine, theirs in zip(batch.microbatches, alone.microbatches, strict=True):
             assert torch.equal(mine.tokens, theirs.tokens)
 
 
 def test_padding_does_not_reach_the_logits(store: LocalStore, dataset: DatasetManifest) -> None:
     torch.manual_seed(0)
     model = Classifier(MODEL, dataset, False).eval()
-    leaf = make_source(store, dataset, World(0, 1, 0, 1), IN_ONE_GROUP).batch(0).leaves[0]
-    wider = torch.nn.functional.pad(leaf.tokens, (0, PADDING_MULTIPLE))
+    microbatch = make_source(store, dataset, World(0, 1, 0, 1), IN_ONE_GROUP).batch(0).microbatches[0]
+    wider = torch.nn.functional.pad(microbatch.tokens, (0, PADDING_MULTIPLE))
     wider[:, -PADDING_MULTIPLE:] = 7  # whatever stands there
-    padded = replace(leaf, tokens=wider)
+    padded = replace(microbatch, tokens=wider)
     assert wider.shape[1] <= model.position_embedding.num_embeddings
-    assert torch.allclose(model(leaf), model(padded), atol=1e-6)
+    assert torch.allclose(model(microbatch), model(padded), atol=1e-6)
 
 
 @pytest.mark.parametrize("train", [IN_GROUPS, IN_ONE_GROUP])
@@ -180,8 +187,8 @@ def test_a_text_without_any_token_gives_finite_logits(
     store: LocalStore, dataset: DatasetManifest, train: TrainConfig
 ) -> None:
     model = Classifier(MODEL, dataset, False)
-    leaf = make_source(store, dataset, World(0, 1, 0, 1), train).batch(0).leaves[0]
-    logits = model(replace(leaf, lengths=torch.zeros_like(leaf.lengths)))
+    microbatch = make_source(store, dataset, World(0, 1, 0, 1), train).batch(0).microbatches[0]
+    logits = model(replace(microbatch, lengths=torch.zeros_like(microbatch.lengths)))
     logits.sum().backward()
     assert logits.isfinite().all()
     assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())

@@ -15,9 +15,9 @@ from storage.runs.run_state import RollbackRecord
 from tests.helpers.datasets import publish_small_dataset
 from tests.helpers.rollbacks import rollback_to
 from training.batches.blocks import Blocks
-from training.batches.microbatches import leaf_cut
+from training.batches.microbatches import microbatch_cut
 from training.batches.source import BatchSource
-from training.batches.tensors import Leaf
+from training.batches.tensors import Microbatch
 from training.configuration import ModelConfig, TrainConfig
 from training.data.order import SampleOrder
 from training.data.reading import SampleReader
@@ -46,12 +46,18 @@ class Machine:
         self.folder = folder
 
     def source(
-        self, world: World, num_leaves: int = 5, train: TrainConfig = TRAIN, rollbacks: Sequence[RollbackRecord] = ()
+        self,
+        world: World,
+        num_microbatches: int = 5,
+        train: TrainConfig = TRAIN,
+        rollbacks: Sequence[RollbackRecord] = (),
     ) -> BatchSource:
         reader = SampleReader(self.store, self.dataset, "train", self.folder)
         order = SampleOrder(reader.num_rows, reader.group_rows, seed=4)
-        cut = leaf_cut(MODEL, train)
-        return BatchSource(Blocks(reader, order, cut, BATCH_SIZE, num_leaves, world, rollbacks=rollbacks), pin=False)
+        cut = microbatch_cut(MODEL, train)
+        return BatchSource(
+            Blocks(reader, order, cut, BATCH_SIZE, num_microbatches, world, rollbacks=rollbacks), pin=False
+        )
 
     def ranks(self, rollbacks: Sequence[RollbackRecord] = ()) -> list[BatchSource]:
         worlds = [World(rank, NUM_RANKS, rank, NUM_RANKS) for rank in range(NUM_RANKS)]
@@ -69,7 +75,7 @@ def alone(store: LocalStore, dataset: DatasetManifest, tmp_path: Path) -> Machin
     return Machine(store, dataset, tmp_path / "alone")
 
 
-def assert_same(found: Leaf, expected: Leaf) -> None:
+def assert_same(found: Microbatch, expected: Microbatch) -> None:
     assert (found.index, found.ids, found.groups) == (expected.index, expected.ids, expected.groups)
     assert found.rows.tolist() == expected.rows.tolist()
     for name in ("tokens", "lengths", "numeric", "categorical", "labels"):
@@ -89,7 +95,7 @@ def test_each_rank_of_a_machine_gets_from_blocks_what_it_would_have_got_on_a_mac
         for source, batches_of_rank in zip(ranks, expected, strict=True):
             found = source.batch(step)
             assert found.num_tokens == batches_of_rank[step].num_tokens
-            for mine, theirs in zip(found.leaves, batches_of_rank[step].leaves, strict=True):
+            for mine, theirs in zip(found.microbatches, batches_of_rank[step].microbatches, strict=True):
                 assert_same(mine, theirs)
     positions = [position for block in made for position in block]
     assert positions == [step * BATCH_SIZE for step in range(len(positions))]  # each step once for all ranks
@@ -101,7 +107,7 @@ def test_a_block_ends_where_another_window_would_have_to_be_decoded_for_it(
 ) -> None:
     list(machine.ranks()[0].batches(0, NUM_STEPS))
     order = SampleOrder(ROWS, dataset.row_group_rows, seed=4)
-    last_windows = [[list(order.stretches(start, BATCH_SIZE))[-1].window for start in block] for block in made]
+    last_windows = [[list(order.row_ranges(start, BATCH_SIZE))[-1].window for start in block] for block in made]
     assert all(len(set(windows)) == 1 for windows in last_windows)
     assert all(before[-1] != after[0] for before, after in pairwise(last_windows))
     assert max(map(len, made)) > 4
@@ -122,31 +128,37 @@ def test_what_rollbacks_left_out_is_left_out_of_blocks(
     source = alone.source(World(0, 1, 0, 1), rollbacks=rollbacks)
     ranks, before = machine.ranks(rollbacks), machine.ranks()
     for step in range(NUM_STEPS):
-        rows = sorted(row for rank in ranks for leaf in rank.batch(step).leaves for row in leaf.rows.tolist())
-        assert rows == sorted(row for leaf in source.batch(step).leaves for row in leaf.rows.tolist())
+        rows = sorted(
+            row for rank in ranks for microbatch in rank.batch(step).microbatches for row in microbatch.rows.tolist()
+        )
+        assert rows == sorted(row for microbatch in source.batch(step).microbatches for row in microbatch.rows.tolist())
         # Blocks of before the rollback are in the same folder.
-        earlier = sorted(row for rank in before for leaf in rank.batch(step).leaves for row in leaf.rows.tolist())
+        earlier = sorted(
+            row for rank in before for microbatch in rank.batch(step).microbatches for row in microbatch.rows.tolist()
+        )
         assert (rows == earlier) == (step < 4)
 
 
 def test_another_configuration_in_the_same_folder_has_blocks_of_its_own(machine: Machine, alone: Machine) -> None:
     one_group = TrainConfig(padding_efficiency=0)
-    for num_leaves, train in ((5, TRAIN), (4, TRAIN), (5, one_group)):
+    for num_microbatches, train in ((5, TRAIN), (4, TRAIN), (5, one_group)):
         world, own = World(1, NUM_RANKS, 1, NUM_RANKS), World(1, NUM_RANKS, 0, 1)
-        found = machine.source(world, num_leaves, train).batch(0)
-        expected = alone.source(own, num_leaves, train).batch(0)
-        for mine, theirs in zip(found.leaves, expected.leaves, strict=True):
+        found = machine.source(world, num_microbatches, train).batch(0)
+        expected = alone.source(own, num_microbatches, train).batch(0)
+        for mine, theirs in zip(found.microbatches, expected.microbatches, strict=True):
             assert_same(mine, theirs)
     two_ranks = machine.source(World(1, 2, 1, 2)).batch(0)
-    assert {leaf.index for leaf in two_ranks.leaves} != {leaf.index for leaf in found.leaves}
+    assert {microbatch.index for microbatch in two_ranks.microbatches} != {
+        microbatch.index for microbatch in found.microbatches
+    }
 
 
 def test_a_rank_on_a_machine_of_its_own_that_gets_no_leaf_of_a_batch_has_an_empty_one(machine: Machine) -> None:
-    """More ranks than leaves."""
-    shares = [machine.source(World(rank, 4, rank % 2, 2), num_leaves=3).batch(0) for rank in range(4)]
-    assert sorted(len(batch.leaves) for batch in shares) == [0, 1, 1, 1]
-    lonely = [machine.source(World(rank, 4, 0, 1), num_leaves=3).batch(0) for rank in range(4)]
-    assert [len(batch.leaves) for batch in lonely] == [len(batch.leaves) for batch in shares]
+    """More ranks than microbatches."""
+    shares = [machine.source(World(rank, 4, rank % 2, 2), num_microbatches=3).batch(0) for rank in range(4)]
+    assert sorted(len(batch.microbatches) for batch in shares) == [0, 1, 1, 1]
+    lonely = [machine.source(World(rank, 4, 0, 1), num_microbatches=3).batch(0) for rank in range(4)]
+    assert [len(batch.microbatches) for batch in lonely] == [len(batch.microbatches) for batch in shares]
 
 
 def test_blocks_that_are_done_with_are_removed_and_a_slower_rank_assembles_them_again(
@@ -158,19 +170,19 @@ def test_blocks_that_are_done_with_are_removed_and_a_slower_rank_assembles_them_
     num_made = len(made)
     assert len(list(machine.folder.glob("train-block-*"))) == KEPT_SETS < num_made
     again = slow.batch(1)
-    assert again.leaves and len(made) == num_made  # what is mapped stays
+    assert again.microbatches and len(made) == num_made  # what is mapped stays
     list(slow.batches(0, NUM_STEPS))
     assert num_made < len(made) < 2 * num_made
-    assert_same(slow.batch(0).leaves[0], before.leaves[0])
+    assert_same(slow.batch(0).microbatches[0], before.microbatches[0])
 
 
 def test_a_leaf_may_be_written_to_and_outlives_its_block(machine: Machine) -> None:
-    leaf = machine.ranks()[0].batch(0).leaves[0]
+    microbatch = machine.ranks()[0].batch(0).microbatches[0]
     for path in machine.folder.iterdir():
         path.unlink()
     for name in ("tokens", "lengths", "numeric", "categorical", "labels"):
-        getattr(leaf, name).zero_()
-    assert not np.any(leaf.tokens.numpy())
+        getattr(microbatch, name).zero_()
+    assert not np.any(microbatch.tokens.numpy())
 
 
 def test_a_damaged_row_group_is_told_by_every_rank(machine: Machine, store: LocalStore) -> None:

@@ -23,7 +23,7 @@ def make_curve(every_steps: int) -> LossCurve:
 
 
 def figures(*losses: float, num_outside: int = 0, num_rounded_away: int = 0, norm: float = 1.0) -> torch.Tensor:
-    """What a step of so many leaves gives."""
+    """What a step of so many microbatches gives."""
     return torch.tensor([*losses, num_outside, num_rounded_away, norm], dtype=torch.float64)
 
 
@@ -67,18 +67,18 @@ def test_a_gradient_that_the_sum_cannot_hold_ends_the_segment_at_its_step() -> N
     curve = make_curve(every_steps=10)
     curve.record(1, figures(1.0, num_outside=1), 0.1)
     curve.record(2, figures(1.0), 0.1)
-    with pytest.raises(DivergedError, match="At step 1 a leaf's gradient was not finite") as raised:
+    with pytest.raises(DivergedError, match="At step 1 a microbatch's gradient was not finite") as raised:
         curve.collect(2)
     assert raised.value.evidence == Divergence(kind="gradient", step=1)
 
 
 def test_what_went_wrong_first_is_named_and_not_what_followed_from_it() -> None:
-    """A gradient that the sum cannot hold leaves weights that are no numbers, and so do all losses after it."""
+    """A gradient that the sum cannot hold microbatches weights that are no numbers, and so do all losses after it."""
     curve = make_curve(every_steps=10)
     curve.record(1, figures(1.0), 0.1)
     curve.record(2, figures(1.0, num_outside=1), 0.1)
     curve.record(3, figures(math.nan, num_outside=1), 0.1)
-    with pytest.raises(DivergedError, match="At step 2 a leaf's gradient was not finite"):
+    with pytest.raises(DivergedError, match="At step 2 a microbatch's gradient was not finite"):
         curve.collect(3)
 
 

@@ -1,4 +1,4 @@
-"""The exact sum on one rank: leaves in any order, parameters that not all of them use, and a range that fits."""
+"""The exact sum on one rank: microbatches in any order, parameters that not all of them use, and a range that fits."""
 
 import math
 from collections.abc import Iterable
@@ -14,20 +14,20 @@ from training.optim.optimization import Optimization
 from training.world import World
 
 ALONE = World(0, 1, 0, 1)
-NUM_LEAVES = 4
+NUM_MICROBATCHES = 4
 # Slopes that no float sum adds up to the same in every order.
 SLOPES = (1e-3, 3e4, 0.1, 7e-6)
 
 
 class Branches(nn.Module):
-    """A leaf is the slopes of the parameters that it uses."""
+    """A microbatch is the slopes of the parameters that it uses."""
 
     def __init__(self) -> None:
         super().__init__()
         self.first, self.second, self.third = (nn.Parameter(torch.ones(3)) for _ in range(3))
 
-    def forward(self, leaf: dict[str, float]) -> Tensor:
-        return torch.stack([slope * self.get_parameter(name).sum() for name, slope in leaf.items()]).sum()
+    def forward(self, microbatch: dict[str, float]) -> Tensor:
+        return torch.stack([slope * self.get_parameter(name).sum() for name, slope in microbatch.items()]).sum()
 
 
 class Case:
@@ -36,17 +36,17 @@ class Case:
     def __init__(self) -> None:
         self.model = Branches()
         self.optimization = Optimization(self.model, TrainConfig(steps=1000), torch.device("cpu"))
-        self.sum = ExactSum(self.model, NUM_LEAVES, self.optimization, ALONE)
+        self.sum = ExactSum(self.model, NUM_MICROBATCHES, self.optimization, ALONE)
         self.num_attempts = 0
 
-    def add(self, leaves: Iterable[dict[str, float]]) -> dict[str, list[float]]:
-        """The gradients that these leaves add up to."""
-        computed = list(leaves)
+    def add(self, microbatches: Iterable[dict[str, float]]) -> dict[str, list[float]]:
+        """The gradients that these microbatches add up to."""
+        computed = list(microbatches)
         for _ in self.sum.attempts():
             self.num_attempts += 1
-            for index, leaf in enumerate(computed):
-                with self.sum.leaf(is_last=index == len(computed) - 1):
-                    self.optimization.backward(self.sum.parallel(leaf))
+            for index, microbatch in enumerate(computed):
+                with self.sum.microbatch(is_last=index == len(computed) - 1):
+                    self.optimization.backward(self.sum.parallel(microbatch))
         return {name: gradient_of(parameter).tolist() for name, parameter in self.model.named_parameters()}
 
 
@@ -55,12 +55,12 @@ def gradient_of(parameter: Tensor) -> Tensor:
     return parameter.grad
 
 
-@pytest.mark.parametrize("turned_by", range(NUM_LEAVES))
+@pytest.mark.parametrize("turned_by", range(NUM_MICROBATCHES))
 def test_a_parameter_that_some_leaves_do_not_use_has_the_sum_of_the_others(turned_by: int) -> None:
-    """Whether the leaf that does not use it is the first, one between, or the last."""
-    leaves = [{"first": slope, "second": 2 * slope} for slope in SLOPES[:-1]] + [{"second": SLOPES[-1]}]
-    turned = leaves[turned_by:] + leaves[:turned_by]
-    found, expected = Case().add(turned), Case().add(leaves)
+    """Whether the microbatch that does not use it is the first, one between, or the last."""
+    microbatches = [{"first": slope, "second": 2 * slope} for slope in SLOPES[:-1]] + [{"second": SLOPES[-1]}]
+    turned = microbatches[turned_by:] + microbatches[:turned_by]
+    found, expected = Case().add(turned), Case().add(microbatches)
     assert found == expected
     assert found["first"] == [torch.tensor(sum(SLOPES[:-1])).item()] * 3
     assert found["third"] == [0.0] * 3
@@ -107,6 +107,6 @@ def test_a_gradient_that_comes_in_several_parts_is_refused_by_name() -> None:
     """Rounding each part would depend on how many there are; what came late would be lost."""
     case = Case()
     refused = pytest.raises(ConfigurationError, match=r"parameter '(first|second|third)' was computed in several parts")
-    with refused, case.sum.leaf(is_last=False):
+    with refused, case.sum.microbatch(is_last=False):
         for _ in range(2):
             case.model({"first": 1.0, "second": 1.0, "third": 1.0}).backward()

@@ -14,8 +14,8 @@ from torch import Tensor
 from training.gradients import fixed_point
 from training.gradients.fixed_point import CHUNK_VALUES, NUM_TALLIES, OUTSIDE, FixedPoint
 
-NUM_LEAVES = 32
-# For 32 leaves, as the docstring of FixedPoint says.
+NUM_MICROBATCHES = 32
+# For 32 microbatches, as the docstring of FixedPoint says.
 RESOLUTION = 2.0**-41
 LARGEST = 2.0**16
 EXACT_FROM = 2.0**-18
@@ -27,18 +27,20 @@ values = in_range | scaled | scaled.map(lambda value: -value)
 
 
 def terms_of(num_values: int) -> st.SearchStrategy[list[list[float]]]:
-    """The values of up to 32 leaves."""
-    return st.lists(st.lists(values, min_size=num_values, max_size=num_values), min_size=1, max_size=NUM_LEAVES)
+    """The values of up to 32 microbatches."""
+    return st.lists(st.lists(values, min_size=num_values, max_size=num_values), min_size=1, max_size=NUM_MICROBATCHES)
 
 
 class Sum:
     """What one rank holds."""
 
-    def __init__(self, num_values: int, num_leaves: int = NUM_LEAVES, fixed_point: FixedPoint | None = None) -> None:
+    def __init__(
+        self, num_values: int, num_microbatches: int = NUM_MICROBATCHES, fixed_point: FixedPoint | None = None
+    ) -> None:
         self.total = torch.zeros(num_values, dtype=torch.int64)
         self.tallies = torch.zeros(NUM_TALLIES, dtype=torch.int64)
         self.largest = torch.zeros(())
-        self._fixed_point = FixedPoint(num_leaves) if fixed_point is None else fixed_point
+        self._fixed_point = FixedPoint(num_microbatches) if fixed_point is None else fixed_point
 
     def add(self, term: Tensor | Sequence[float], loss_scale: float = 1.0) -> "Sum":
         scaled_term = torch.as_tensor(term, dtype=torch.float32) * loss_scale
@@ -52,8 +54,8 @@ class Sum:
         return out
 
 
-def sum_of(terms: Sequence[Sequence[float]], num_leaves: int = NUM_LEAVES) -> Sum:
-    total = Sum(len(terms[0]), num_leaves)
+def sum_of(terms: Sequence[Sequence[float]], num_microbatches: int = NUM_MICROBATCHES) -> Sum:
+    total = Sum(len(terms[0]), num_microbatches)
     for term in terms:
         total.add(term)
     return total
@@ -91,19 +93,19 @@ def test_the_sum_is_as_close_to_the_true_one_as_the_docstring_says(terms: list[l
 
 def test_the_sum_of_a_million_gradients_is_as_close_to_the_float64_one() -> None:
     generator = torch.Generator().manual_seed(0)
-    magnitudes = 10.0 ** (-12 + 14 * torch.rand(NUM_LEAVES, 1 << 15, generator=generator))
-    terms = magnitudes * torch.randn(NUM_LEAVES, 1 << 15, generator=generator)
+    magnitudes = 10.0 ** (-12 + 14 * torch.rand(NUM_MICROBATCHES, 1 << 15, generator=generator))
+    terms = magnitudes * torch.randn(NUM_MICROBATCHES, 1 << 15, generator=generator)
     total = Sum(1 << 15)
     for term in terms:
         total.add(term)
     true = terms.double().sum(dim=0)
     error = (total.read().double() - true).abs()
-    before_rounding = NUM_LEAVES * RESOLUTION / 2
+    before_rounding = NUM_MICROBATCHES * RESOLUTION / 2
     assert bool((error <= before_rounding + (true.abs() + before_rounding) * 2.0**-24).all())
 
 
 @settings(deadline=None)
-@given(st.lists(values.filter(lambda value: abs(value) >= EXACT_FROM), min_size=1, max_size=NUM_LEAVES))
+@given(st.lists(values.filter(lambda value: abs(value) >= EXACT_FROM), min_size=1, max_size=NUM_MICROBATCHES))
 def test_values_above_a_small_one_are_not_rounded_at_all(numbers: list[float]) -> None:
     total = sum_of([[number] for number in numbers])
     assert total.total.item() * Fraction(RESOLUTION) == sum(map(Fraction, numbers))
@@ -152,16 +154,18 @@ def test_a_loss_scale_changes_no_bit(terms: list[list[float]], exponent: int) ->
     assert bits(scaled_sum.read(scale) / scale) == bits(plain.read())
 
 
-@pytest.mark.parametrize("num_leaves", [1, 2, 3, 31, 32, 33, 1000, 1024, 1025])
+@pytest.mark.parametrize("num_microbatches", [1, 2, 3, 31, 32, 33, 1000, 1024, 1025])
 @pytest.mark.parametrize("sign", [1, -1])
-def test_a_sum_of_as_many_of_the_largest_terms_as_there_are_leaves_does_not_wrap(num_leaves: int, sign: int) -> None:
-    total = sum_of([[sign * LARGEST]] * num_leaves, num_leaves)
+def test_a_sum_of_as_many_of_the_largest_terms_as_there_are_leaves_does_not_wrap(
+    num_microbatches: int, sign: int
+) -> None:
+    total = sum_of([[sign * LARGEST]] * num_microbatches, num_microbatches)
     assert total.tallies.tolist() == [0, 0]
-    assert total.read().item() == sign * num_leaves * LARGEST
+    assert total.read().item() == sign * num_microbatches * LARGEST
 
 
 def test_more_leaves_cost_resolution_and_nothing_else() -> None:
-    assert FixedPoint(NUM_LEAVES).resolution == RESOLUTION
+    assert FixedPoint(NUM_MICROBATCHES).resolution == RESOLUTION
     exponents = {count: math.log2(FixedPoint(count).resolution) for count in (1, 2, 3, 4, 5, 1024)}
     assert exponents == {1: -46, 2: -45, 3: -44, 4: -44, 5: -43, 1024: -36}
 
@@ -184,13 +188,13 @@ def test_one_bad_value_is_found_in_any_chunk(place: int) -> None:
     assert Sum(len(term)).add(term).tallies.tolist() == [1, 0]
 
 
-# Every gradient whose sum over all leaves is finite in fp32.
+# Every gradient whose sum over all microbatches is finite in fp32.
 wide = st.builds(math.ldexp, st.integers(2**23, 2**24 - 1), st.integers(-90, 127 - 24 - 5)) | values
 
 
 def widened_for(terms: Sequence[Sequence[float]], loss_scale: float = 1.0) -> FixedPoint:
     largest = loss_scale * max(abs(value) for term in terms for value in term)
-    wider = FixedPoint(NUM_LEAVES).widened(largest, loss_scale)
+    wider = FixedPoint(NUM_MICROBATCHES).widened(largest, loss_scale)
     assert wider is not None
     return wider
 
@@ -212,7 +216,7 @@ def test_in_a_wider_range_the_sum_is_as_close_to_the_true_one_as_the_docstring_s
 
 
 def test_a_range_is_never_narrower_than_the_usual_one_and_holds_powers_of_two() -> None:
-    usual = FixedPoint(NUM_LEAVES)
+    usual = FixedPoint(NUM_MICROBATCHES)
     for largest, range_bits in ((0.0, 16), (1.0, 16), (LARGEST / 2, 16), (LARGEST, 17), (2 * LARGEST, 18), (1e30, 100)):
         wider = usual.widened(largest)
         assert wider is not None and wider.largest == 2.0**range_bits
@@ -221,8 +225,8 @@ def test_a_range_is_never_narrower_than_the_usual_one_and_holds_powers_of_two() 
 
 @pytest.mark.parametrize("largest", [math.inf, math.nan, 3.4e38, 2.0**122])
 def test_what_might_not_be_finite_as_a_sum_has_no_range(largest: float) -> None:
-    assert FixedPoint(NUM_LEAVES).widened(largest) is None
-    assert FixedPoint(NUM_LEAVES).widened(2.0**121) is not None
+    assert FixedPoint(NUM_MICROBATCHES).widened(largest) is None
+    assert FixedPoint(NUM_MICROBATCHES).widened(2.0**121) is not None
 
 
 def test_a_wider_range_does_not_depend_on_the_loss_scale() -> None:

@@ -1,4 +1,4 @@
-"""What a leaf keeps in memory is counted without any, and recomputing blocks saves it without changing a bit."""
+"""What a microbatch keeps in memory is counted without any, and recomputing blocks saves it without changing a bit."""
 
 import pytest
 import torch
@@ -6,14 +6,14 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
 from storage.datasets import DatasetManifest
-from tests.helpers.microbatches import leaf_with
-from training.batches.tensors import Leaf
+from tests.helpers.microbatches import microbatch_with
+from training.batches.tensors import Microbatch
 from training.configuration import ModelConfig, TrainConfig
 from training.data.samples import Samples
 from training.models import out_of_memory as exhausted
 from training.models.activation_bytes import count_kept_bytes
 from training.models.classifier import Classifier
-from training.models.out_of_memory import LeafOutOfMemoryError
+from training.models.out_of_memory import MicrobatchOutOfMemoryError
 from training.models.precision import AUTOCAST_TYPES, Precision
 
 MODEL = ModelConfig(width=32, layers=3, heads=2, feedforward=64, dropout=0.1)
@@ -34,9 +34,9 @@ def make_model(dataset: DatasetManifest, checkpointing: bool) -> Classifier:
 def test_the_bytes_are_those_that_a_real_forward_pass_keeps(
     dataset: DatasetManifest, samples: Samples, checkpointing: bool, efficiency: float, name: str
 ) -> None:
-    model, leaf = make_model(dataset, checkpointing), leaf_with(samples, efficiency)
+    model, microbatch = make_model(dataset, checkpointing), microbatch_with(samples, efficiency)
     before = torch.random.get_rng_state()
-    counted = count_kept_bytes(model, leaf, precision_of(name))
+    counted = count_kept_bytes(model, microbatch, precision_of(name))
     assert torch.equal(torch.random.get_rng_state(), before)
 
     kept: list[Tensor] = []
@@ -46,7 +46,7 @@ def test_the_bytes_are_those_that_a_real_forward_pass_keeps(
         return tensor
 
     with saved_tensors_hooks(keep, lambda tensor: tensor), precision_of(name).autocast():
-        result = model(leaf)
+        result = model(microbatch)
     weights = {parameter.data_ptr() for parameter in model.parameters()}
     storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in [*kept, result]}
     assert counted == pytest.approx(
@@ -59,10 +59,10 @@ def test_the_bytes_are_those_that_a_real_forward_pass_keeps(
 def test_recomputing_saves_most_of_it_and_gives_the_same_gradients_bit_by_bit(
     dataset: DatasetManifest, samples: Samples, name: str, efficiency: float
 ) -> None:
-    leaf, precision = leaf_with(samples, efficiency), precision_of(name)
+    microbatch, precision = microbatch_with(samples, efficiency), precision_of(name)
     plain, recomputing = make_model(dataset, False), make_model(dataset, True)
-    assert count_kept_bytes(recomputing, leaf, precision) < 0.5 * count_kept_bytes(plain, leaf, precision)
-    expected, found = gradients_of(plain, leaf, precision), gradients_of(recomputing, leaf, precision)
+    assert count_kept_bytes(recomputing, microbatch, precision) < 0.5 * count_kept_bytes(plain, microbatch, precision)
+    expected, found = gradients_of(plain, microbatch, precision), gradients_of(recomputing, microbatch, precision)
     assert all(torch.equal(mine, theirs) for mine, theirs in zip(found, expected, strict=True))
 
 
@@ -74,18 +74,18 @@ def test_that_memory_ran_out_is_told_also_where_what_is_kept_cannot_be_counted(
 
     monkeypatch.setattr(exhausted, "count_kept_bytes", fail)
     error = torch.OutOfMemoryError("Tried to allocate 2.00 GiB. See documentation for more")
-    model, leaf = make_model(dataset, False), leaf_with(samples, 0.97)
+    model, microbatch = make_model(dataset, False), microbatch_with(samples, 0.97)
     with pytest.raises(
-        LeafOutOfMemoryError, match=r"Tried to allocate 2\.00 GiB\. The model keeps an amount"
+        MicrobatchOutOfMemoryError, match=r"Tried to allocate 2\.00 GiB\. The model keeps an amount"
     ) as raised:
-        exhausted.explain(error, model, leaf, precision_of("fp32"), TrainConfig())
+        exhausted.explain(error, model, microbatch, precision_of("fp32"), TrainConfig())
     assert raised.value.recomputing_helps and not model.activation_checkpointing
 
 
-def gradients_of(model: Classifier, leaf: Leaf, precision: Precision) -> list[Tensor]:
+def gradients_of(model: Classifier, microbatch: Microbatch, precision: Precision) -> list[Tensor]:
     """With dropout, from one seed."""
     torch.manual_seed(1)
     with precision.autocast():
-        logits = model(leaf)
-    torch.nn.functional.cross_entropy(logits.float(), leaf.labels).backward()  # type: ignore[no-untyped-call]
+        logits = model(microbatch)
+    torch.nn.functional.cross_entropy(logits.float(), microbatch.labels).backward()  # type: ignore[no-untyped-call]
     return [parameter.grad for parameter in model.parameters() if parameter.grad is not None]

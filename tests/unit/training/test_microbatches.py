@@ -1,4 +1,4 @@
-"""How batches are cut into leaves: no sample lost or twice, and close to the lowest possible cost."""
+"""How batches are cut into microbatches: no sample lost or twice, and close to the lowest possible cost."""
 
 import random
 from bisect import bisect_left
@@ -11,66 +11,77 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from training.batches.groups import Group
-from training.batches.microbatches import LeafCut, leaf_cut
+from training.batches.microbatches import MicrobatchCut, microbatch_cut
 from training.configuration import ModelConfig, TrainConfig
 from training.data.samples import padded_length
-from training.rank_shares import deal
+from training.rank_shares import assign
 
-CUT = LeafCut(dense_length=768)
+CUT = MicrobatchCut(dense_length=768)
 
 all_lengths = st.lists(st.integers(0, 2048), min_size=1, max_size=80)
 few_lengths = st.lists(st.integers(0, 90), min_size=1, max_size=6)
 
 
-def cut(lengths: list[int], num_leaves: int, cutter: LeafCut = CUT) -> list[NDArray[np.int64]]:
-    return cutter.cut(np.array(lengths, dtype=np.int64), num_leaves)
+def cut(lengths: list[int], num_microbatches: int, cutter: MicrobatchCut = CUT) -> list[NDArray[np.int64]]:
+    return cutter.cut(np.array(lengths, dtype=np.int64), num_microbatches)
 
 
-def costs_of(leaves: list[NDArray[np.int64]], lengths: list[int], cutter: LeafCut = CUT) -> list[int]:
-    return [cutter.cost(groups) for groups in cutter.groups([np.array(lengths)[leaf] for leaf in leaves])]
+def costs_of(microbatches: list[NDArray[np.int64]], lengths: list[int], cutter: MicrobatchCut = CUT) -> list[int]:
+    return [
+        cutter.cost(groups) for groups in cutter.groups([np.array(lengths)[microbatch] for microbatch in microbatches])
+    ]
 
 
-def least_cost_of_the_costliest_leaf(lengths: list[int], num_leaves: int, cutter: LeafCut) -> int:
-    """Over all ways of dealing samples to at most so many leaves."""
+def least_cost_of_the_costliest_microbatch(lengths: list[int], num_microbatches: int, cutter: MicrobatchCut) -> int:
+    """Over all ways of assigning samples to at most so many microbatches."""
     costliest = []
-    for places in product(range(num_leaves), repeat=len(lengths)):
-        leaves = [[n for n, place in zip(lengths, places, strict=True) if place == leaf] for leaf in range(num_leaves)]
-        costliest.append(max(cutter.cost([Group(len(leaf), padded_length(max(leaf)))]) for leaf in leaves if leaf))
+    for places in product(range(num_microbatches), repeat=len(lengths)):
+        microbatches = [
+            [n for n, place in zip(lengths, places, strict=True) if place == microbatch]
+            for microbatch in range(num_microbatches)
+        ]
+        costliest.append(
+            max(
+                cutter.cost([Group(len(microbatch), padded_length(max(microbatch)))])
+                for microbatch in microbatches
+                if microbatch
+            )
+        )
     return min(costliest)
 
 
 @settings(deadline=None)
 @given(all_lengths, st.integers(1, 80))
-def test_every_sample_is_in_one_leaf_and_no_leaf_is_empty(lengths: list[int], num_leaves: int) -> None:
-    leaves = cut(lengths, num_leaves)
-    assert sorted(np.concatenate(leaves).tolist()) == list(range(len(lengths)))
-    assert len(leaves) == min(num_leaves, len(lengths))
-    assert all(len(leaf) for leaf in leaves)
+def test_every_sample_is_in_one_leaf_and_no_leaf_is_empty(lengths: list[int], num_microbatches: int) -> None:
+    microbatches = cut(lengths, num_microbatches)
+    assert sorted(np.concatenate(microbatches).tolist()) == list(range(len(lengths)))
+    assert len(microbatches) == min(num_microbatches, len(lengths))
+    assert all(len(microbatch) for microbatch in microbatches)
 
 
 @settings(deadline=None)
 @given(all_lengths, st.integers(1, 80))
-def test_neighbours_in_length_stand_together_the_shortest_first(lengths: list[int], num_leaves: int) -> None:
-    in_order = [lengths[place] for leaf in cut(lengths, num_leaves) for place in leaf.tolist()]
+def test_neighbours_in_length_stand_together_the_shortest_first(lengths: list[int], num_microbatches: int) -> None:
+    in_order = [lengths[place] for microbatch in cut(lengths, num_microbatches) for place in microbatch.tolist()]
     assert in_order == sorted(lengths)
 
 
 @settings(deadline=None)
 @given(few_lengths, st.integers(1, 3), st.sampled_from([1, 64, 10_000]))
 def test_no_way_of_cutting_makes_the_costliest_leaf_cheaper(
-    lengths: list[int], num_leaves: int, dense_length: int
+    lengths: list[int], num_microbatches: int, dense_length: int
 ) -> None:
-    cutter = LeafCut(dense_length)
-    found = max(costs_of(cut(lengths, num_leaves, cutter), lengths, cutter))
-    assert found == least_cost_of_the_costliest_leaf(lengths, num_leaves, cutter)
+    cutter = MicrobatchCut(dense_length)
+    found = max(costs_of(cut(lengths, num_microbatches, cutter), lengths, cutter))
+    assert found == least_cost_of_the_costliest_microbatch(lengths, num_microbatches, cutter)
 
 
-def cut_by_trying_all_budgets(lengths: list[int], num_leaves: int, dense_length: int) -> list[list[int]]:
-    """The same cut, written to be read: halving between bounds, the costliest leaf parted while there are too few."""
+def cut_by_trying_all_budgets(lengths: list[int], num_microbatches: int, dense_length: int) -> list[list[int]]:
+    """The same cut, written to be read: halving between bounds; the costliest one is parted while there are too few."""
     order = np.argsort(lengths, kind="stable")[::-1].tolist()
     padded = [padded_length(lengths[place]) for place in order]
     costs = [length * (dense_length + length) for length in padded]
-    num_leaves = min(num_leaves, len(costs))
+    num_microbatches = min(num_microbatches, len(costs))
 
     def fill(budget: int) -> list[int]:
         ends = [0]
@@ -79,8 +90,8 @@ def cut_by_trying_all_budgets(lengths: list[int], num_leaves: int, dense_length:
         return ends
 
     budgets = range(costs[0], costs[0] * len(costs) + 1)
-    ends = fill(budgets[bisect_left(budgets, True, key=lambda budget: len(fill(budget)) <= num_leaves + 1)])
-    while len(ends) <= num_leaves:
+    ends = fill(budgets[bisect_left(budgets, True, key=lambda budget: len(fill(budget)) <= num_microbatches + 1)])
+    while len(ends) <= num_microbatches:
         spans = [(start, end) for start, end in pairwise(ends) if end - start > 1]
         start, end = max(spans, key=lambda span: ((span[1] - span[0]) * costs[span[0]], -span[0]))
         ends = sorted([*ends, (start + end) // 2])
@@ -90,41 +101,43 @@ def cut_by_trying_all_budgets(lengths: list[int], num_leaves: int, dense_length:
 @settings(deadline=None)
 @given(st.one_of(all_lengths, few_lengths), st.integers(1, 80), st.sampled_from([0, 1, 12, 768, 3072]))
 def test_the_cut_is_the_one_that_trying_all_budgets_finds(
-    lengths: list[int], num_leaves: int, dense_length: int
+    lengths: list[int], num_microbatches: int, dense_length: int
 ) -> None:
-    found = [leaf.tolist() for leaf in cut(lengths, num_leaves, LeafCut(dense_length))]
-    assert found == cut_by_trying_all_budgets(lengths, num_leaves, dense_length)
+    found = [microbatch.tolist() for microbatch in cut(lengths, num_microbatches, MicrobatchCut(dense_length))]
+    assert found == cut_by_trying_all_budgets(lengths, num_microbatches, dense_length)
 
 
-@pytest.mark.parametrize("num_leaves", [1, 4, 32, 100])
-def test_so_it_is_for_whole_batches(num_leaves: int) -> None:
+@pytest.mark.parametrize("num_microbatches", [1, 4, 32, 100])
+def test_so_it_is_for_whole_batches(num_microbatches: int) -> None:
     for seed in range(10):
         lengths = log_normal_lengths(512, seed)
-        found = [leaf.tolist() for leaf in cut(lengths, num_leaves)]
-        assert found == cut_by_trying_all_budgets(lengths, num_leaves, CUT.dense_length)
+        found = [microbatch.tolist() for microbatch in cut(lengths, num_microbatches)]
+        assert found == cut_by_trying_all_budgets(lengths, num_microbatches, CUT.dense_length)
 
 
 @settings(deadline=None)
 @given(st.sets(st.integers(0, 2048), min_size=1, max_size=60), st.integers(1, 60), st.randoms(use_true_random=False))
-def test_a_shuffled_batch_has_the_same_leaves(distinct: set[int], num_leaves: int, chance: random.Random) -> None:
+def test_a_shuffled_batch_has_the_same_leaves(distinct: set[int], num_microbatches: int, chance: random.Random) -> None:
     lengths = np.array(sorted(distinct), dtype=np.int64)
     order = np.array(chance.sample(range(len(lengths)), len(lengths)))
-    for leaf, shuffled in zip(CUT.cut(lengths, num_leaves), CUT.cut(lengths[order], num_leaves), strict=True):
-        assert order[shuffled].tolist() == leaf.tolist()
+    for microbatch, shuffled in zip(
+        CUT.cut(lengths, num_microbatches), CUT.cut(lengths[order], num_microbatches), strict=True
+    ):
+        assert order[shuffled].tolist() == microbatch.tolist()
 
 
 @pytest.mark.parametrize("length", [0, 1, 8, 9, 2048])
-@pytest.mark.parametrize("num_leaves", [1, 5, 32])
-def test_texts_of_one_length_are_cut_into_leaves_of_about_one_size(length: int, num_leaves: int) -> None:
-    sizes = [len(leaf) for leaf in cut([length] * 32, num_leaves)]
+@pytest.mark.parametrize("num_microbatches", [1, 5, 32])
+def test_texts_of_one_length_are_cut_into_leaves_of_about_one_size(length: int, num_microbatches: int) -> None:
+    sizes = [len(microbatch) for microbatch in cut([length] * 32, num_microbatches)]
     assert sum(sizes) == 32
-    assert len(sizes) == num_leaves
-    assert max(sizes) == -(-32 // num_leaves)
+    assert len(sizes) == num_microbatches
+    assert max(sizes) == -(-32 // num_microbatches)
 
 
 def test_as_many_leaves_as_samples_are_single_samples() -> None:
     lengths = [5, 0, 300, 17, 5, 2048, 1]
-    assert [leaf.tolist() for leaf in cut(lengths, 7)] == [[1], [6], [0], [4], [3], [2], [5]]
+    assert [microbatch.tolist() for microbatch in cut(lengths, 7)] == [[1], [6], [0], [4], [3], [2], [5]]
 
 
 def test_a_leaf_is_padded_to_a_multiple_and_never_to_nothing() -> None:
@@ -133,7 +146,7 @@ def test_a_leaf_is_padded_to_a_multiple_and_never_to_nothing() -> None:
 
 def test_attention_costs_as_much_as_the_dense_layers_where_the_docstring_says() -> None:
     model = ModelConfig(width=96, feedforward=256)
-    length = leaf_cut(model, TrainConfig()).dense_length
+    length = microbatch_cut(model, TrainConfig()).dense_length
     dense = 4 * model.width**2 + 2 * model.width * model.feedforward
     assert dense == 2 * model.width * length
 
@@ -146,11 +159,14 @@ def log_normal_lengths(count: int, seed: int) -> list[int]:
 
 
 def test_nine_of_ten_computed_tokens_are_real_on_log_normal_lengths() -> None:
-    """Of 512 samples in 32 leaves; of any batch, and not only on average."""
+    """Of 512 samples in 32 microbatches; of any batch, and not only on average."""
     for seed in range(20):
         lengths = log_normal_lengths(512, seed)
-        leaves = cut(lengths, 32)
-        computed = sum(len(leaf) * padded_length(max(lengths[place] for place in leaf.tolist())) for leaf in leaves)
+        microbatches = cut(lengths, 32)
+        computed = sum(
+            len(microbatch) * padded_length(max(lengths[place] for place in microbatch.tolist()))
+            for microbatch in microbatches
+        )
         assert sum(lengths) >= 0.90 * computed
 
 
@@ -158,5 +174,5 @@ def test_nine_of_ten_computed_tokens_are_real_on_log_normal_lengths() -> None:
 def test_ranks_finish_together_on_log_normal_lengths(num_ranks: int) -> None:
     lengths = log_normal_lengths(512, seed=1)
     costs = costs_of(cut(lengths, 32), lengths)
-    loads = [sum(costs[leaf] for leaf in leaves) for leaves in deal(costs, num_ranks)]
+    loads = [sum(costs[microbatch] for microbatch in microbatches) for microbatches in assign(costs, num_ranks)]
     assert max(loads) <= 1.05 * sum(loads) / num_ranks

@@ -10,29 +10,29 @@ import numpy as np
 
 from tests.helpers.commands import wait_until
 from training.data.shared_arrays import SharedArrays
-from training.rank_status import Collective, Place, Pulse, RankPulse, read_pulses
+from training.rank_status import Collective, Phase, RankStatus, StatusWriter, read_rank_statuses
 
 
 def test_a_rank_that_waits_says_for_what_and_goes_on_beating(tmp_path: Path) -> None:
-    pulse, is_over = Pulse(), threading.Event()
-    pulse.begin(tmp_path, rank=3)
+    rank_status, is_over = StatusWriter(), threading.Event()
+    rank_status.begin(tmp_path, rank=3)
 
     def train() -> None:
-        pulse.step, pulse.leaves = 7, 14
-        with pulse.at(Place.COMPUTING), pulse.waiting_for_ranks(Collective.LOSSES):
+        rank_status.step, rank_status.microbatches = 7, 14
+        with rank_status.at(Phase.COMPUTING), rank_status.waiting_for_ranks(Collective.LOSSES):
             is_over.wait(60)
 
     training = threading.Thread(target=train)
     training.start()
     try:
-        wait_until(lambda: [one.place for one in read_pulses(tmp_path)] == [Place.OTHERS])
-        first = read_pulses(tmp_path)[0]
-        wait_until(lambda: read_pulses(tmp_path)[0].beat > first.beat)
-        later = read_pulses(tmp_path)[0]
+        wait_until(lambda: [one.place for one in read_rank_statuses(tmp_path)] == [Phase.OTHERS])
+        first = read_rank_statuses(tmp_path)[0]
+        wait_until(lambda: read_rank_statuses(tmp_path)[0].beat > first.beat)
+        later = read_rank_statuses(tmp_path)[0]
     finally:
         is_over.set()
         training.join()
-    assert (later.rank, later.step, later.leaves, later.place) == (3, 7, 14, Place.OTHERS)
+    assert (later.rank, later.step, later.microbatches, later.place) == (3, 7, 14, Phase.OTHERS)
     assert later.collective is Collective.LOSSES
     assert later.seconds > first.seconds
 
@@ -47,14 +47,14 @@ with open(sys.argv[1], "w") as file:
 
 
 def test_a_rank_that_waits_for_the_lock_of_a_stopped_process_says_that_it_waits_for_another_one(tmp_path: Path) -> None:
-    pulse = Pulse()
-    pulse.begin(tmp_path, rank=0)
-    shared = SharedArrays(tmp_path, "train-block", waiting=pulse.waiting_for_samples)
-    places: list[Place] = []
+    rank_status = StatusWriter()
+    rank_status.begin(tmp_path, rank=0)
+    shared = SharedArrays(tmp_path, "train-block", waiting=rank_status.waiting_for_samples)
+    places: list[Phase] = []
 
     def watch() -> None:
-        wait_until(lambda: read_pulses(tmp_path)[0].place is not Place.STARTING)
-        places.append(read_pulses(tmp_path)[0].place)
+        wait_until(lambda: read_rank_statuses(tmp_path)[0].place is not Phase.STARTING)
+        places.append(read_rank_statuses(tmp_path)[0].place)
         holder.kill()
 
     line = [sys.executable, "-c", HOLDER, str(tmp_path / ".train-block.lock")]
@@ -62,7 +62,7 @@ def test_a_rank_that_waits_for_the_lock_of_a_stopped_process_says_that_it_waits_
         assert holder.stdout is not None
         holder.stdout.readline()
         holder.send_signal(signal.SIGSTOP)
-        wait_until(lambda: bool(read_pulses(tmp_path)))
+        wait_until(lambda: bool(read_rank_statuses(tmp_path)))
         watching = threading.Thread(target=watch)
         watching.start()
         try:
@@ -70,27 +70,29 @@ def test_a_rank_that_waits_for_the_lock_of_a_stopped_process_says_that_it_waits_
         finally:
             holder.kill()
             watching.join()
-    assert places == [Place.SHARED]
-    wait_until(lambda: read_pulses(tmp_path)[0].place is Place.STARTING)
+    assert places == [Phase.SHARED]
+    wait_until(lambda: read_rank_statuses(tmp_path)[0].place is Phase.STARTING)
 
 
 def test_time_is_counted_where_it_was_spent(tmp_path: Path) -> None:
-    pulse = Pulse()
-    with pulse.at(Place.COMPUTING):
-        with pulse.at(Place.INPUT):
+    rank_status = StatusWriter()
+    with rank_status.at(Phase.COMPUTING):
+        with rank_status.at(Phase.INPUT):
             pass
-        with pulse.waiting_for_ranks(Collective.GRADIENTS):
+        with rank_status.waiting_for_ranks(Collective.GRADIENTS):
             pass
-    pulse.begin(tmp_path, rank=0)
-    wait_until(lambda: bool(read_pulses(tmp_path)))
-    (told,) = read_pulses(tmp_path)
-    assert set(told.spent) == {Place.STARTING, Place.COMPUTING, Place.INPUT, Place.OTHERS}
-    assert (told.place, told.collective) == (Place.STARTING, None)
+    rank_status.begin(tmp_path, rank=0)
+    wait_until(lambda: bool(read_rank_statuses(tmp_path)))
+    (told,) = read_rank_statuses(tmp_path)
+    assert set(told.spent) == {Phase.STARTING, Phase.COMPUTING, Phase.INPUT, Phase.OTHERS}
+    assert (told.place, told.collective) == (Phase.STARTING, None)
 
 
 def test_a_pulse_is_read_whole_or_not_at_all(tmp_path: Path) -> None:
-    (tmp_path / "pulse-0001.new").write_text("{")
-    assert read_pulses(tmp_path) == []
-    pulse = RankPulse(rank=1, host="n", beat=1, step=0, place=Place.STARTING, seconds=0, leaves=0, spent={})
-    (tmp_path / "pulse-0001.json").write_text(pulse.model_dump_json())
-    assert read_pulses(tmp_path) == [pulse]
+    (tmp_path / "rank-status-0001.new").write_text("{")
+    assert read_rank_statuses(tmp_path) == []
+    rank_status = RankStatus(
+        rank=1, host="n", beat=1, step=0, place=Phase.STARTING, seconds=0, microbatches=0, spent={}
+    )
+    (tmp_path / "rank-status-0001.json").write_text(rank_status.model_dump_json())
+    assert read_rank_statuses(tmp_path) == [rank_status]

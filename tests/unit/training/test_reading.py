@@ -90,7 +90,7 @@ def test_the_next_window_is_decoded_while_this_one_is_read(
     reader = SampleReader(store, dataset, "train", tmp_path / "samples", looks_ahead=True)
     reader.read(order, 0, 1)
     assert wait_until(lambda: len(decoded) == 2)
-    first_rows = [int(order.window_rows(stretch.window)[0]) for stretch in order.stretches(0, ROWS)]
+    first_rows = [int(order.window_rows(row_range.window)[0]) for row_range in order.row_ranges(0, ROWS)]
     assert decoded == first_rows[:2]
 
 
@@ -181,10 +181,10 @@ def test_a_window_that_was_being_written_when_the_machine_died_is_not_taken_for_
     order = SampleOrder(ROWS, GROUP_ROWS, seed=4)
     calls, contiguous = iter(range(5)), np.ascontiguousarray
 
-    def dies(piece: NDArray[Any]) -> NDArray[Any]:
+    def dies(chunk: NDArray[Any]) -> NDArray[Any]:
         if next(calls) == 4:
             raise KeyboardInterrupt
-        return contiguous(piece)
+        return contiguous(chunk)
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr("training.data.shared_arrays.np.ascontiguousarray", dies)

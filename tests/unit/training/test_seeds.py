@@ -1,4 +1,4 @@
-"""Random numbers are functions of the step and the leaf: a resume draws what an uninterrupted run draws."""
+"""Random numbers are functions of the step and the microbatch: a resume draws what an uninterrupted run draws."""
 
 import random
 
@@ -13,26 +13,26 @@ def draw() -> tuple[float, float, float]:
 
 
 def test_all_generators_give_the_same_after_a_resume() -> None:
-    seed_everything(1, step=5, leaf=2)
+    seed_everything(1, step=5, microbatch=2)
     expected = draw()
     for _ in range(17):
         draw()
-    seed_everything(1, step=6, leaf=0)
+    seed_everything(1, step=6, microbatch=0)
     draw()
-    seed_everything(1, step=5, leaf=2)
+    seed_everything(1, step=5, microbatch=2)
     assert draw() == expected
 
 
 def test_steps_leaves_and_seeds_draw_different_numbers() -> None:
     draws = set()
-    for seed, step, leaf in ((1, 5, 2), (1, 5, 3), (1, 6, 2), (2, 5, 2), (5, 1, 2)):
-        seed_everything(seed, step, leaf)
+    for seed, step, microbatch in ((1, 5, 2), (1, 5, 3), (1, 6, 2), (2, 5, 2), (5, 1, 2)):
+        seed_everything(seed, step, microbatch)
         draws |= set(draw())
     assert len(draws) == 15
 
 
 def test_a_leaf_draws_what_torch_draws_after_its_own_seeding() -> None:
-    seed_everything(1, step=5, leaf=2)
+    seed_everything(1, step=5, microbatch=2)
     state = torch.get_rng_state()
     torch.manual_seed(torch.initial_seed())
     assert torch.equal(torch.get_rng_state(), state)

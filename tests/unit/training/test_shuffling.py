@@ -30,11 +30,11 @@ def test_what_windows_cost_is_that_a_row_group_stays_together_and_no_more() -> N
     assert found.same_batch_again == pytest.approx(meet * BATCH_SIZE / WINDOW_SIZE, rel=0.1)
 
 
-@pytest.mark.parametrize("piece_size", [WINDOW_SIZE, BATCH_SIZE])
-def test_classes_are_balanced_as_in_a_full_shuffle_in_windows_and_in_batches(piece_size: int) -> None:
-    found = measure_balance(ROWS, GROUP_ROWS, piece_size)
-    num_pieces, freedom = ROWS // piece_size, len(CLASS_SHARES) - 1
-    assert found.chi_square == pytest.approx(1, abs=4 * (2 / (num_pieces * freedom)) ** 0.5)
+@pytest.mark.parametrize("chunk_size", [WINDOW_SIZE, BATCH_SIZE])
+def test_classes_are_balanced_as_in_a_full_shuffle_in_windows_and_in_batches(chunk_size: int) -> None:
+    found = measure_balance(ROWS, GROUP_ROWS, chunk_size)
+    num_chunks, freedom = ROWS // chunk_size, len(CLASS_SHARES) - 1
+    assert found.chi_square == pytest.approx(1, abs=4 * (2 / (num_chunks * freedom)) ** 0.5)
     assert found.largest_deviation < 6
 
 

@@ -20,7 +20,7 @@ from tasks.advice.description import describe_advice
 from tasks.advice.measured import INDIFFERENT_SHARE, Advice, advise
 from tasks.advice.page import render_advice_page
 from tasks.advice.storage_cost import StoragePrices
-from tasks.advice.words import judge_advice, list_assumptions
+from tasks.advice.words import advice_verdict, list_assumptions
 from tests.helpers.finished_runs import measured_run, segments_of, state_of
 from training.configuration import LONGEST_EVERY_SECONDS, CheckpointConfig
 
@@ -113,12 +113,12 @@ def test_the_configured_interval_is_what_comes_first_and_never_overtakes_a_save(
 
 
 def test_what_is_configured_well_is_left_alone_and_what_is_not_is_changed() -> None:
-    verdict = judge_advice(measured_advice())
+    verdict = advice_verdict(measured_advice())
     assert verdict.badge == "Change recommended"
     assert verdict.headline.startswith("Save every 140 s, or 280 steps: saving and interruptions then take 0.5")
     assert "As configured, with a save every 600 s, they take 1.0 %." in verdict.headline
     assert verdict.settings == "--set checkpoint.every_seconds=140 --set checkpoint.every_steps=280"
-    verdict = judge_advice(advised(policy={"every_steps": 400}))
+    verdict = advice_verdict(advised(policy={"every_steps": 400}))
     assert verdict.badge == "Keep as configured"
     assert verdict.headline.startswith("Keep the configured interval: with a save every 200 s (400 steps),")
 
@@ -129,7 +129,7 @@ def test_no_crash_takes_more_than_the_interval_and_the_time_until_a_save_is_dura
         forecast = one.forecast
         assert forecast.bound_lost_seconds == pytest.approx(forecast.interval_seconds + 11.3)
         assert forecast.mean_lost_seconds < forecast.p95_lost_seconds < forecast.bound_lost_seconds
-    assert "never more than 2 min 31 s" in " ".join(judge_advice(advice).remarks)
+    assert "never more than 2 min 31 s" in " ".join(advice_verdict(advice).remarks)
 
 
 def test_of_few_crashes_the_advice_says_how_little_they_tell() -> None:
@@ -141,7 +141,7 @@ def test_of_few_crashes_the_advice_says_how_little_they_tell() -> None:
     assert advice.uncertain_range is not None
     assert advice.uncertain_range[0] == pytest.approx((2 * 0.3 / high) ** 0.5, rel=0.03)
     assert advice.uncertain_range[1] == pytest.approx((2 * 0.3 / low) ** 0.5, rel=0.03)
-    remarks = " ".join(judge_advice(advice).remarks)
+    remarks = " ".join(advice_verdict(advice).remarks)
     assert "Counted from 3 crashes, the true rate may be anything from one in 1 d 20 h to 7.6 a day (95 %)" in remarks
     assert "measured: 3 in 1 d 3 h" in sources(advice)["Crashes"]
 
@@ -195,7 +195,7 @@ def test_with_everything_given_a_run_that_measured_nothing_has_an_advice() -> No
     given: dict[str, Any] = {"stall_seconds": 1, "durable_seconds": 10, "restart_seconds": 30}
     advice = advised(state_of("new", 100, []), **given)
     assert advice.recommended.every_steps is None and advice.storage is None
-    assert judge_advice(advice).settings == f"--set checkpoint.every_seconds={advice.recommended.every_seconds:g}"
+    assert advice_verdict(advice).settings == f"--set checkpoint.every_seconds={advice.recommended.every_seconds:g}"
     assert "How large a checkpoint is was not measured yet" in " ".join(list_assumptions(advice))
     assert "how often to save" in render_advice_page(advice, "")
 
@@ -204,14 +204,14 @@ def test_an_interval_is_never_longer_than_the_configuration_allows() -> None:
     advice = advised(failures_per_day=0.001)
     assert advice.recommended.every_seconds == LONGEST_EVERY_SECONDS
     CheckpointConfig(every_seconds=advice.recommended.every_seconds)
-    assert "stops at 900" in " ".join(judge_advice(advice).remarks)
+    assert "stops at 900" in " ".join(advice_verdict(advice).remarks)
 
 
 def test_an_interval_is_never_shorter_than_a_save_takes() -> None:
     advice = advised(failures_per_day=1000, stall_seconds=0.001, durable_seconds=100, restart_seconds=1)
     assert advice.recommended.interval_seconds >= 100.001
     assert min(one.forecast.interval_seconds for one in advice.intervals) >= 100.001
-    assert "the next one waits for it" in " ".join(judge_advice(advice).remarks)
+    assert "the next one waits for it" in " ".join(advice_verdict(advice).remarks)
 
 
 def test_a_save_lies_a_step_apart_from_the_next_at_least() -> None:
@@ -226,7 +226,7 @@ def test_a_store_too_slow_for_the_bound_is_said_to_be() -> None:
     advice = advised(durable_seconds=2000)
     assert advice.recommended.every_seconds == LONGEST_EVERY_SECONDS
     assert advice.recommended.interval_seconds == pytest.approx(2000.3)
-    verdict = judge_advice(advice)
+    verdict = advice_verdict(advice)
     assert "a crash may cost more than 15 min" in " ".join(verdict.remarks)
     page = render_advice_page(advice, "")
     assert "only one interval is possible" in page
@@ -259,7 +259,7 @@ def test_extreme_figures_have_an_advice_too() -> None:
         advice = advised(**options)
         json.dumps(describe_advice(advice), allow_nan=False)
     # The last one has the most to say, and the smallest range to draw.
-    assert judge_advice(advice).headline in render_advice_page(advice, "").replace("&#39;", "'")
+    assert advice_verdict(advice).headline in render_advice_page(advice, "").replace("&#39;", "'")
 
 
 def test_gpu_time_that_makes_no_progress_has_its_price_beside_storage() -> None:

@@ -19,12 +19,12 @@ from storage.errors import CorruptObjectError
 from storage.objects.digests import sha256_of_file
 from storage.objects.local_store import LocalStore
 from storage.runs.manifest import Generation, Manifest
-from storage.runs.rollbacks.quarantine import set_aside
+from storage.runs.rollbacks.quarantine import quarantine
 from tasks.audits import comparison as audit_comparison
 from tasks.audits.verdict import audit_run
 from tests.helpers.datasets import GROUP_ROWS, SHARD_ROWS, publish_small_dataset
 from tests.helpers.forged_ledgers import FORGERIES, Forged
-from tests.helpers.ledgers import BATCH_SIZE, LEAVES, STEPS, LedgerRun, row_id
+from tests.helpers.ledgers import BATCH_SIZE, MICROBATCHES, STEPS, LedgerRun, row_id
 from training.data.order import SampleOrder
 
 NUM_ROWS = 300
@@ -71,7 +71,7 @@ def test_a_ledger_as_the_pure_functions_ask_for_it_passes(
         "ok": True,
         "steps": STEPS,
         "samples": STEPS * BATCH_SIZE,
-        "leaves": STEPS * LEAVES,
+        "microbatches": STEPS * MICROBATCHES,
         "parts": 6,
         "epochs": [
             {"epoch": 0, "samples": 300, "complete": True},
@@ -103,9 +103,11 @@ def test_a_sample_that_a_batch_uses_for_one_epoch_and_not_for_the_next_is_missed
     store = LocalStore(tmp_path / "store")
     run = LedgerRun(store, tmp_path, publish_small_dataset(store, tmp_path / "rows", 10))
     # Step 5 has samples 120 to 143: all of the epochs 12 and 13, and four of epoch 14.
-    lost, leaf = next((leaf["rows"][0], leaf["rows"]) for leaf in run.leaves if leaf["step"] == 5)
+    lost, microbatch = next(
+        (microbatch["rows"][0], microbatch["rows"]) for microbatch in run.microbatches if microbatch["step"] == 5
+    )
     epochs = run.rows_of(5).count(lost)
-    leaf.pop(0)
+    microbatch.pop(0)
     (violation,) = audited(run)["violations"]
     assert named(violation) == ("skipped", {5}, {lost})
     assert violation["message"].endswith(f"(id 'train-{lost}') is due here and was not used in epoch {11 + epochs}.")
@@ -143,8 +145,8 @@ def test_what_concerns_two_windows_of_the_order_is_found(
         if one // GROUP_ROWS != other // GROUP_ROWS and one // SHARD_ROWS != other // SHARD_ROWS
     )
     order = SampleOrder(NUM_ROWS, GROUP_ROWS, run.seed)
-    assert [window.number for window in (stretch.window for stretch in order.stretches(24, 1))] == [0]
-    assert {stretch.window.number for stretch in order.stretches(11 * 24, 24)} == {1}
+    assert [window.number for window in (row_range.window for row_range in order.row_ranges(24, 1))] == [0]
+    assert {row_range.window.number for row_range in order.row_ranges(11 * 24, 24)} == {1}
     there, here = run.rows(11, 2), run.rows(1, 0)
     there[there.index(other)] = NUM_ROWS if what == "foreign" else one
     if what == "swap":
@@ -158,7 +160,7 @@ def test_what_concerns_two_windows_of_the_order_is_found(
 
 
 def test_the_order_of_another_seed_fails_at_every_step(run: LedgerRun) -> None:
-    run.leaves = LedgerRun(run.store, run.folder, run.dataset, name="other", seed=12).leaves
+    run.microbatches = LedgerRun(run.store, run.folder, run.dataset, name="other", seed=12).microbatches
     result = audited(run)
     assert result["num_violations"] == STEPS
     assert len(result["violations"]) == 20
@@ -169,7 +171,7 @@ def test_samples_read_under_other_ids_than_the_data_set_has_fail(run: LedgerRun)
     """The rows are right, but the loader read its neighbour once."""
     wrong = run.rows(22, 3)[0]
     run.id_of = lambda row: row_id(row + (row == wrong))
-    steps = [leaf["step"] for leaf in run.leaves if wrong in leaf["rows"]]
+    steps = [microbatch["step"] for microbatch in run.microbatches if wrong in microbatch["rows"]]
     result = audited(run)
     assert [named(violation)[:2] for violation in result["violations"]] == [("ids", {step}) for step in sorted(steps)]
     assert (22, set(run.rows(22, 3))) in [
@@ -247,7 +249,7 @@ def test_an_order_that_uses_a_sample_twice_fails_even_where_the_ledger_follows_i
     monkeypatch.setattr(audit_comparison, "SPAN_SAMPLES", span_samples)
     rows = SampleOrder.rows
     monkeypatch.setattr(SampleOrder, "rows", lambda *arguments: np.where((r := rows(*arguments)) == 7, 8, r))
-    run.leaves = run.due_leaves()
+    run.microbatches = run.due_microbatches()
     result = audited(run)
     assert [epoch["complete"] for epoch in result["epochs"]] == [False] * 4
     whole = [named(violation) for violation in result["violations"][:6]]
@@ -257,7 +259,7 @@ def test_an_order_that_uses_a_sample_twice_fails_even_where_the_ledger_follows_i
 def test_an_audit_of_a_run_in_training_looks_at_what_is_promoted(run: LedgerRun) -> None:
     manifest = run.created().manifest
     assert audit_run(run.store, run.name) | {"segments": []} == {
-        **dict.fromkeys(("steps", "samples", "leaves", "parts", "num_violations"), 0),
+        **dict.fromkeys(("steps", "samples", "microbatches", "parts", "num_violations"), 0),
         **{key: [] for key in ("epochs", "segments", "skipped", "violations")},
         **{"run": run.name, "address": f"{run.store.address}/runs/{run.name}", "ok": True},
     }
@@ -274,7 +276,7 @@ def test_an_audit_of_a_run_in_training_looks_at_what_is_promoted(run: LedgerRun)
 def test_steps_of_a_checkpoint_that_was_set_aside_are_void_and_may_be_trained_again(run: LedgerRun) -> None:
     run.write()
     newest = run.manifest.load_head().state.kept[0]
-    run.manifest.commit("set aside", set_aside(40, newest.path, "a flipped bit", None))
+    run.manifest.commit("quarantined", quarantine(40, newest.path, "a flipped bit", None))
     result = audit_run(run.store, run.name)
     assert (result["ok"], result["steps"]) == (True, 34)
     assert (result["segments"][-1]["counted"], result["segments"][-1]["void"]) == ([27, 34], [34, 40])

@@ -96,7 +96,7 @@ def test_a_gap_that_the_manifest_does_not_have_is_named(
     dataset: tuple[LocalStore, DatasetManifest], tmp_path: Path
 ) -> None:
     run = ledger(dataset, tmp_path, diverges=False)
-    run.leaves = run.due_leaves(is_rolled_back=True)
+    run.microbatches = run.due_microbatches(is_rolled_back=True)
     result = audit_run(run.write().store, run.name)
     assert result["num_violations"] == STEPS - RESUME_STEP
     assert RESUME_STEP in result["violations"][0]["steps"]
@@ -107,7 +107,7 @@ def test_a_recorded_gap_whose_samples_were_used_is_named(
     dataset: tuple[LocalStore, DatasetManifest], tmp_path: Path
 ) -> None:
     run = ledger(dataset, tmp_path)
-    run.leaves = run.due_leaves(is_rolled_back=False)
+    run.microbatches = run.due_microbatches(is_rolled_back=False)
     result = audit_run(run.write().store, run.name)
     assert result["num_violations"] == STEPS - RESUME_STEP
     assert {step for violation in result["violations"] for step in violation["steps"]} >= {RESUME_STEP, STEPS - 1}
@@ -117,9 +117,9 @@ def test_one_step_that_uses_what_was_left_out_is_named_with_its_samples(
     dataset: tuple[LocalStore, DatasetManifest], tmp_path: Path
 ) -> None:
     run = ledger(dataset, tmp_path)
-    poisoned = [leaf for leaf in run.due_leaves() if leaf["step"] == RESUME_STEP]
-    rows = {row for leaf in poisoned for row in leaf["rows"]}
-    run.leaves = [leaf for leaf in run.leaves if leaf["step"] != RESUME_STEP] + poisoned
+    poisoned = [microbatch for microbatch in run.due_microbatches() if microbatch["step"] == RESUME_STEP]
+    rows = {row for microbatch in poisoned for row in microbatch["rows"]}
+    run.microbatches = [microbatch for microbatch in run.microbatches if microbatch["step"] != RESUME_STEP] + poisoned
     result = audit_run(run.write().store, run.name)
     (violation,) = result["violations"]
     assert violation["steps"][0] == RESUME_STEP

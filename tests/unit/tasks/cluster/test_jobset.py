@@ -61,7 +61,7 @@ def order(folder: Path, settings: dict[str, Any], run: str = "small") -> JobOrde
         dataset_sha256="s" * 64,
         resume=None,
         model=ModelConfig(),
-        train=TrainConfig(ranks=8, threads=2, leaves=16),
+        train=TrainConfig(ranks=8, threads=2, microbatches=16),
         validation=ValidationConfig(),
         checkpoint=CheckpointConfig(),
     )
@@ -193,7 +193,7 @@ def test_a_name_is_a_dns_label_that_leaves_room_for_its_pods(run: str, tmp_path:
 
 def test_what_is_tried_before_there_is_a_segment_has_the_longest_name_and_the_same_shape(tmp_path: Path) -> None:
     cluster = order(tmp_path, ALL).cluster
-    tried = jobset_to_try(cluster, TrainConfig(ranks=8, threads=2, leaves=16), 89.5)
+    tried = jobset_to_try(cluster, TrainConfig(ranks=8, threads=2, microbatches=16), 89.5)
     assert len(tried["metadata"]["name"]) == LONGEST_NAME
     (container,), (real,) = pod_of(tried)["containers"], pod_of(render(tmp_path, ALL))["containers"]
     assert container["resources"] == real["resources"]

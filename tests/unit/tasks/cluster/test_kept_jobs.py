@@ -11,9 +11,9 @@ from storage.runs.holders import this_process
 from storage.runs.run_state import JobRecord
 from storage.runs.segments import OutcomeRecord, write_outcome
 from storage.runs.transitions import end_evaluation, take_lease
-from tasks.cluster import idle_nodes as resting
+from tasks.cluster import idle_nodes as idle
 from tasks.cluster.idle_nodes import may_rest, rest
-from tasks.cluster.node_identity import Place
+from tasks.cluster.node_identity import NodeIdentity
 from tasks.cluster.orders import JobOrder, NodeEnd, read_node_ends, write_node_end, write_order
 from tasks.cluster.requests import Requests
 from tasks.cluster.slurm import job as job_module
@@ -80,13 +80,13 @@ def test_while_all_nodes_work_nothing_is_to_be_done(job: Job) -> None:
 
 
 def test_when_one_node_rests_the_others_have_a_while_to_notice_and_are_then_told(job: Job, clock: Clock) -> None:
-    job.end(n2="resting")
+    job.end(n2="idle")
     assert not job.look().must_be_told(is_wanted=False)
     clock.now += FOLLOWING_SECONDS
     assert job.look().must_be_told(is_wanted=False)
     job.nodes.were_told()
     assert not job.look().must_be_told(is_wanted=False)
-    job.end(n1="resting", n3="resting")
+    job.end(n1="idle", n3="idle")
     assert job.look().are_at_rest and job.nodes.describe_lost() is None
 
 
@@ -95,9 +95,9 @@ def test_a_node_that_slurm_has_given_up_is_lost_and_the_others_are_told_at_once(
 ) -> None:
     job.held = "n1 n3"
     assert job.look().must_be_told(is_wanted=False)
-    job.end(n1="resting", n3="resting")
+    job.end(n1="idle", n3="idle")
     assert job.look().are_at_rest
-    assert job.ends() == {"n1": "resting", "n2": "lost", "n3": "resting"}
+    assert job.ends() == {"n1": "idle", "n2": "lost", "n3": "idle"}
     monkeypatch.setattr(nodes_module, "find_lost_nodes", lambda names: [f"{names} (Not responding)"])
     assert job.nodes.describe_lost() == "Slurm says NodeDown: n2 (Not responding)"
 
@@ -124,7 +124,7 @@ def test_a_node_that_does_not_answer_is_lost_before_slurm_gives_it_up(
 ) -> None:
     assert job.look().must_be_told(is_wanted=True)  # the ranks hang
     job.nodes.were_told()
-    job.end(n1="resting", n2="resting")
+    job.end(n1="idle", n2="idle")
     assert not job.look().are_at_rest
     clock.now += ANSWERING_SECONDS
     assert job.look().are_at_rest and job.ends()["n3"] == "lost"
@@ -142,9 +142,9 @@ def test_a_job_of_which_no_node_answers_is_given_back(job: Job, clock: Clock) ->
 
 
 def test_nodes_that_rest_are_found_by_whoever_looks_later(job: Job, clock: Clock, tmp_path: Path) -> None:
-    job.end(n1="resting", n2="failed", n3="resting")
+    job.end(n1="idle", n2="failed", n3="idle")
     assert Job(tmp_path).look().are_at_rest
-    assert Job(tmp_path).nodes.find_resting("n1 n2") == ["n1"]
+    assert Job(tmp_path).nodes.find_idle_nodes("n1 n2") == ["n1"]
 
 
 def test_a_job_whose_nodes_have_left_but_for_a_lost_one_does_not_end_by_itself(job: Job, clock: Clock) -> None:
@@ -161,7 +161,7 @@ def test_of_a_job_that_served_a_segment_before_only_its_own_nodes_count(clock: C
     assert job.look().have_left
 
 
-class Resting:
+class Idle:
     """A node whose segment was lost, in a thread of its own, and the run that it waits for."""
 
     def __init__(self, folder: Path, keep_seconds: float = 60) -> None:
@@ -170,7 +170,7 @@ class Resting:
         self.fence = lease_run(self.manifest, ranks=2)
         self.requests = Requests()
         self.order = self.order_for(self.fence, folder, keep_seconds)
-        self.found: list[tuple[JobOrder, Place] | None] = []
+        self.found: list[tuple[JobOrder, NodeIdentity] | None] = []
         self._thread = threading.Thread(target=self._rest)
 
     def order_for(self, fence: int, folder: Path, keep_seconds: float = 60) -> JobOrder:
@@ -179,7 +179,7 @@ class Resting:
 
     def begin(self) -> None:
         self._thread.start()
-        assert wait_until(lambda: self.how() == "resting")
+        assert wait_until(lambda: self.how() == "idle")
 
     def lease_next(self, job: JobRecord | None) -> int:
         self.manifest.commit("ended", end_evaluation(self.fence))
@@ -187,7 +187,7 @@ class Resting:
         assert lease is not None
         return lease.fence
 
-    def wait(self) -> tuple[JobOrder, Place] | None:
+    def wait(self) -> tuple[JobOrder, NodeIdentity] | None:
         self._thread.join(60)
         return self.found[0]
 
@@ -195,28 +195,26 @@ class Resting:
         return next((end.how for end in read_node_ends(self.store, RUN, self.fence)), None)
 
     def _rest(self) -> None:
-        place = Place(node="n1", incarnation="7.0", num_nodes=3, job=JOB)
+        place = NodeIdentity(node="n1", incarnation="7.0", num_nodes=3, job=JOB)
         self.found.append(rest(self.store, self.order, place, self.requests))
 
 
 @pytest.fixture
-def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Resting:
-    monkeypatch.setattr(resting, "LOOK_SECONDS", 0.05)
-    return Resting(tmp_path)
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Idle:
+    monkeypatch.setattr(idle, "LOOK_SECONDS", 0.05)
+    return Idle(tmp_path)
 
 
-def test_a_resting_node_takes_the_next_segment_of_its_job_once_its_order_is_there(
-    node: Resting, tmp_path: Path
-) -> None:
+def test_a_resting_node_takes_the_next_segment_of_its_job_once_its_order_is_there(node: Idle, tmp_path: Path) -> None:
     node.begin()
     node.requests.is_for_end = True
     fence = node.lease_next(JobRecord(kind="slurm", name=JOB, nodes=["n1", "n3"]))
     write_order(node.store, node.order_for(fence, tmp_path))
     order, place = node.wait() or (None, None)
     assert order is not None and order.segment.fence == fence
-    assert place == Place(node="n1", incarnation="7.0", num_nodes=2, job=JOB)
+    assert place == NodeIdentity(node="n1", incarnation="7.0", num_nodes=2, job=JOB)
     assert not node.requests.is_for_end  # it was for the ranks of the segment before
-    assert node.how() == "resting"
+    assert node.how() == "idle"
 
 
 @pytest.mark.parametrize(
@@ -228,13 +226,13 @@ def test_a_resting_node_takes_the_next_segment_of_its_job_once_its_order_is_ther
     ],
     ids=["of the other nodes", "of another job", "on the command's machine"],
 )
-def test_a_resting_node_leaves_when_the_next_segment_is_not_its(node: Resting, job: JobRecord | None) -> None:
+def test_a_resting_node_leaves_when_the_next_segment_is_not_its(node: Idle, job: JobRecord | None) -> None:
     node.begin()
     node.lease_next(job)
     assert node.wait() is None and node.how() == "left"
 
 
-def test_a_resting_node_leaves_when_it_is_asked_to(node: Resting) -> None:
+def test_a_resting_node_leaves_when_it_is_asked_to(node: Idle) -> None:
     node.begin()
     node.requests.is_stop = True
     assert node.wait() is None and node.how() == "left"
@@ -242,10 +240,10 @@ def test_a_resting_node_leaves_when_it_is_asked_to(node: Resting) -> None:
 
 def test_a_resting_node_does_not_wait_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cancelled: list[int] = []
-    monkeypatch.setattr(resting, "cancel", cancelled.append)
+    monkeypatch.setattr(idle, "cancel", cancelled.append)
     monkeypatch.setenv("SLURM_JOB_ID", "7")
-    monkeypatch.setattr(resting, "LOOK_SECONDS", 0.05)
-    node = Resting(tmp_path, keep_seconds=0.3)
+    monkeypatch.setattr(idle, "LOOK_SECONDS", 0.05)
+    node = Idle(tmp_path, keep_seconds=0.3)
     node.begin()
     assert node.wait() is None and node.how() == "left"
     assert cancelled == [7]
@@ -255,7 +253,7 @@ def test_a_resting_node_does_not_wait_for_ever(tmp_path: Path, monkeypatch: pyte
     ("outcome", "is_final", "may"),
     [("failed", False, True), ("failed", True, False), ("completed", False, False), ("preempted", False, False)],
 )
-def test_only_after_a_segment_that_was_lost_nodes_wait(node: Resting, outcome: str, is_final: bool, may: bool) -> None:
+def test_only_after_a_segment_that_was_lost_nodes_wait(node: Idle, outcome: str, is_final: bool, may: bool) -> None:
     assert may_rest(node.store, node.order, node.requests)
     record = OutcomeRecord(
         outcome=outcome, cause="", is_final=is_final, first_step=0, last_step=1, world_size=2, seconds=1, phases={}

@@ -14,8 +14,8 @@ from pydantic import ValidationError
 from storage.errors import ClusterUnavailableError, ConfigurationError, StoreUnavailableError
 from storage.logs import MOST_LOG_BYTES, StoredLog, read_logs
 from storage.objects.local_store import LocalStore
-from tasks.cluster import rendezvous as meeting
-from tasks.cluster.orders import FirstNode, come_first, find_reports, read_node_pulses
+from tasks.cluster import rendezvous as rendezvous
+from tasks.cluster.orders import FirstNode, elect_first_node, find_reports, read_node_statuses
 from tasks.cluster.relay import MOST_EVENTS, Relay
 from tasks.cluster.rendezvous import introduce, join
 from tasks.cluster.slurm import commands, nodes
@@ -30,7 +30,7 @@ from tests.helpers.finished_runs import dataset_of
 from tests.helpers.training import make_spec
 from training.configuration import TrainConfig
 from training.metrics.reporter import CheckpointReport, Report
-from training.rank_status import Place, RankPulse, pulse_file
+from training.rank_status import Phase, RankStatus, rank_status_file
 
 RUN, FENCE = "run", 7
 
@@ -110,11 +110,11 @@ def test_what_a_store_did_not_take_is_put_the_next_time(tmp_path: Path) -> None:
 def test_where_ranks_are_is_passed_on_with_the_cluster_s_name_for_their_machine(tmp_path: Path) -> None:
     node = Node(tmp_path, LocalStore(tmp_path / "store"))
     node.pass_on()
-    assert read_node_pulses(node.store, RUN, FENCE) == []
-    pulse = RankPulse(rank=3, host="vm", beat=1, step=5, place=Place.OTHERS, seconds=2, leaves=9, spent={})
-    pulse_file(tmp_path, 3).write_text(pulse.model_dump_json())
-    wait_until(lambda: bool(node.pass_on() or read_node_pulses(node.store, RUN, FENCE)))
-    assert read_node_pulses(node.store, RUN, FENCE) == [pulse.model_copy(update={"host": "n1"})]
+    assert read_node_statuses(node.store, RUN, FENCE) == []
+    rank_status = RankStatus(rank=3, host="vm", beat=1, step=5, place=Phase.OTHERS, seconds=2, microbatches=9, spent={})
+    rank_status_file(tmp_path, 3).write_text(rank_status.model_dump_json())
+    wait_until(lambda: bool(node.pass_on() or read_node_statuses(node.store, RUN, FENCE)))
+    assert read_node_statuses(node.store, RUN, FENCE) == [rank_status.model_copy(update={"host": "n1"})]
 
 
 def test_of_a_long_log_the_end_is_kept(tmp_path: Path) -> None:
@@ -129,8 +129,8 @@ def test_of_a_long_log_the_end_is_kept(tmp_path: Path) -> None:
 def test_of_the_nodes_that_come_one_is_the_first_for_all(tmp_path: Path) -> None:
     store = LocalStore(tmp_path / "store")
     one, other = (FirstNode(incarnation="1.0", node=name, addresses=["10.0.0.1"], port=1) for name in ("n1", "n2"))
-    assert come_first(store, RUN, FENCE, one) == one
-    assert come_first(store, RUN, FENCE, other) == one
+    assert elect_first_node(store, RUN, FENCE, one) == one
+    assert elect_first_node(store, RUN, FENCE, other) == one
 
 
 def test_nodes_meet_at_the_address_that_answers_and_take_the_interface_on_the_way() -> None:
@@ -150,7 +150,7 @@ def test_a_first_node_that_does_not_answer_is_named_with_its_addresses() -> None
 
 
 def test_a_node_that_comes_before_the_first_listens_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(meeting, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(rendezvous, "RETRY_SECONDS", 0.01)
     first = introduce("1.0", "n1", interface=None)
     listening: list[socket.socket] = []
     late = threading.Timer(0.3, lambda: listening.append(socket.create_server(("", first.port))))
@@ -174,7 +174,7 @@ def test_local_is_one_machine_and_all_ranks_together_are_at_most_the_leaves() ->
     with pytest.raises(ValidationError, match=r"nodes is 2\. Set kind to 'slurm' or 'kubernetes', or nodes to 1"):
         ClusterConfig(nodes=2)
     data = DataConfig(text="t", label="l", kind="binary")
-    train = TrainConfig(ranks=4, leaves=8)
+    train = TrainConfig(ranks=4, microbatches=8)
     cluster = ClusterConfig(kind="slurm", nodes=2)
     assert RunConfig(run="r", data=data, train=train, cluster=cluster).num_ranks == 8
     with pytest.raises(ValidationError, match=r"cluster.nodes = 3 with train.ranks = 4 each are 12, .* at most 2"):

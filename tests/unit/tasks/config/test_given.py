@@ -13,19 +13,19 @@ from storage.errors import IncompatibleRunError, RunBusyError
 from storage.objects.local_store import LocalStore
 from storage.runs.manifest import Manifest
 from storage.runs.retention import RetentionPolicy
-from storage.runs.run_records import GivenValue
+from storage.runs.run_records import OverrideValue
 from storage.runs.run_state import RunState
 from storage.runs.transitions import promote, take_lease
-from tasks.config.overrides import with_given
+from tasks.config.overrides import with_overrides
 from tasks.configuration.run import RunConfig
 from tasks.recover import recover
-from tasks.remember_overrides import remember_given
+from tasks.remember_overrides import remember_overrides
 from tests.helpers.datasets import publish_small_dataset
 from tests.helpers.holders import parent_process
 from tests.helpers.runs import BATCH_SIZE, lease_run, make_checkpoint, record_of
 
 DATA = {"text": "t", "label": "l", "kind": "binary"}
-FILE_STEPS, GIVEN_STEPS = 100, 150
+FILE_STEPS, OVERRIDDEN_STEPS = 100, 150
 
 
 class Begun:
@@ -45,12 +45,12 @@ class Begun:
     def tick(self, steps: int = FILE_STEPS, **checkpoint: Any) -> RunConfig:
         """A flow run that reads the file with these values; the configuration it trains with."""
         inspect.unwrap(recover)(self.config(steps, **checkpoint), self.dataset)
-        return with_given(self.config(steps, **checkpoint))
+        return with_overrides(self.config(steps, **checkpoint))
 
     def give(self, steps: int) -> str:
         """What the flow `resume` does first: all other values come from the manifest; what it says."""
         config = load_run_configuration(self.store.address, "run", {"train.steps": steps})
-        _, sentence = inspect.unwrap(remember_given)(config, {"train.steps": steps})
+        _, sentence = inspect.unwrap(remember_overrides)(config, {"train.steps": steps})
         return str(sentence)
 
     def resume(self, steps: int) -> str:
@@ -72,56 +72,56 @@ def begun(tmp_path: Path) -> Begun:
 def test_a_flow_run_of_the_same_file_keeps_what_was_given_and_says_so(
     begun: Begun, caplog: pytest.LogCaptureFixture
 ) -> None:
-    said = begun.resume(GIVEN_STEPS)
-    assert said == f"Given to the run by `resume`: train.steps is {GIVEN_STEPS}, where the file has {FILE_STEPS}."
-    assert begun.state.given == {"train.steps": GivenValue(instead_of=FILE_STEPS, value=GIVEN_STEPS)}
+    said = begun.resume(OVERRIDDEN_STEPS)
+    assert said == f"Given to the run by `resume`: train.steps is {OVERRIDDEN_STEPS}, where the file has {FILE_STEPS}."
+    assert begun.state.overrides == {"train.steps": OverrideValue(instead_of=FILE_STEPS, value=OVERRIDDEN_STEPS)}
     with caplog.at_level(logging.INFO, "holdfast"):
-        assert begun.tick().train.steps == GIVEN_STEPS
+        assert begun.tick().train.steps == OVERRIDDEN_STEPS
     assert said in caplog.text
-    assert begun.state.steps_total == GIVEN_STEPS
+    assert begun.state.steps_total == OVERRIDDEN_STEPS
 
 
 def test_the_flow_run_that_gave_it_says_nothing_of_the_file(begun: Begun, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "holdfast"):
-        begun.resume(GIVEN_STEPS)
+        begun.resume(OVERRIDDEN_STEPS)
     assert "To end that" not in caplog.text
 
 
 def test_a_value_written_into_the_file_later_ends_what_was_given(begun: Begun) -> None:
-    begun.resume(GIVEN_STEPS)
+    begun.resume(OVERRIDDEN_STEPS)
     assert begun.tick(120).train.steps == 120
-    assert (begun.state.given, begun.state.steps_total) == ({}, 120)
+    assert (begun.state.overrides, begun.state.steps_total) == ({}, 120)
     assert begun.tick().train.steps == FILE_STEPS
 
 
 def test_given_twice_the_later_value_holds_and_the_value_of_the_file_ends_it(begun: Begun) -> None:
-    begun.resume(GIVEN_STEPS)
-    begun.resume(GIVEN_STEPS + 50)
-    assert begun.tick().train.steps == GIVEN_STEPS + 50
+    begun.resume(OVERRIDDEN_STEPS)
+    begun.resume(OVERRIDDEN_STEPS + 50)
+    assert begun.tick().train.steps == OVERRIDDEN_STEPS + 50
     assert begun.resume(FILE_STEPS) == "All values are those of the configuration's file."
     assert begun.tick().train.steps == FILE_STEPS
-    assert begun.state.given == {}
+    assert begun.state.overrides == {}
 
 
 def test_another_field_of_the_file_may_change_meanwhile(begun: Begun) -> None:
-    begun.resume(GIVEN_STEPS)
+    begun.resume(OVERRIDDEN_STEPS)
     config = begun.tick(every_seconds=77.0)
-    assert (config.train.steps, config.checkpoint.every_seconds) == (GIVEN_STEPS, 77.0)
+    assert (config.train.steps, config.checkpoint.every_seconds) == (OVERRIDDEN_STEPS, 77.0)
 
 
 def test_nothing_is_given_to_a_run_in_training(begun: Begun) -> None:
     begun.manifest.commit("segment began", take_lease(parent_process(), world_size=1))
     before = begun.manifest.load_head()
     with pytest.raises(RunBusyError, match="is being trained by process"):
-        begun.give(GIVEN_STEPS)
+        begun.give(OVERRIDDEN_STEPS)
     assert begun.manifest.load_head() == before
 
 
 def test_what_was_given_holds_also_where_the_process_died_before_it_went_on(begun: Begun) -> None:
-    begun.give(GIVEN_STEPS)
+    begun.give(OVERRIDDEN_STEPS)
     assert begun.state.steps_total == FILE_STEPS
-    assert begun.tick().train.steps == GIVEN_STEPS
-    assert begun.state.steps_total == GIVEN_STEPS
+    assert begun.tick().train.steps == OVERRIDDEN_STEPS
+    assert begun.state.steps_total == OVERRIDDEN_STEPS
 
 
 def test_fewer_steps_than_are_made_are_not_given(begun: Begun, tmp_path: Path) -> None:

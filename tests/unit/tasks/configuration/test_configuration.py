@@ -200,13 +200,17 @@ def test_a_configuration_cannot_be_changed_after_it_was_loaded(small: Path) -> N
         ),
         (
             "train.ranks=8",
-            "train: ranks must be at most leaves: ranks is 8 and leaves is 4 (the default). Set ranks to at most 4",
+            "train: ranks must be at most microbatches: ranks is 8 and microbatches is 4 (the default). Set ranks to "
+            "at most 4",
         ),
         (
-            "train.leaves=100",
-            "train: leaves must be at most batch_size: leaves is 100 and batch_size is 64 (the default)",
+            "train.microbatches=100",
+            "train: microbatches must be at most batch_size: microbatches is 100 and batch_size is 64 (the default)",
         ),
-        ("train.batch_size=2", "leaves is 4 (the default) and batch_size is 2. Set leaves to at most 2, or a larger"),
+        (
+            "train.batch_size=2",
+            "microbatches is 4 (the default) and batch_size is 2. Set leaves to at most 2, or a larger",
+        ),
         ("model.width=30", "model: heads must divide width: width is 30 and heads is 4 (the default)"),
         ("steps=500", "steps: there is no such key; did you mean train.steps?"),
         ("learning_rate=0.1", "learning_rate: there is no such key; did you mean train.learning_rate?"),

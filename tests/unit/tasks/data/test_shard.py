@@ -1,4 +1,4 @@
-"""From dealt rows to shards of exact size, in the order of the rows, and put where something may lie already."""
+"""From assigned rows to shards of exact size, in the order of the rows, and put where something may lie already."""
 
 import hashlib
 import tracemalloc
@@ -22,9 +22,9 @@ from tasks.data.tokenizer import encode_texts, shortened, train_tokenizer
 from tasks.data.units.bucket_files import PART, TABLE_NAME, gather_tables, part_schema, parts_name, write_parts
 from tasks.data.units.records import read_records, unit_name
 from tasks.data.units.sharding import require_all_rows, shard_units, splits_in
-from tasks.data.units.staging import FolderArea, Record, put_again
+from tasks.data.units.staging import FolderStaging, Record, put_again
 from tasks.data.units.work import STAGES, do_unit
-from tasks.data.units.workspace import Place, settings_name
+from tasks.data.units.workspace import Workspace, settings_name
 from tests.helpers.parquet import text_config
 from training.data.footers import range_of
 
@@ -35,7 +35,7 @@ SCHEMA = pa.schema([pa.field("split", pa.int32()), *part_schema(CONFIG, VOCABULA
 
 
 def rows_of(sizes: list[int], same_place: bool = False) -> list[dict[str, Any]]:
-    """Rows of three splits as a unit deals them; row i has i % 4 + 1 tokens."""
+    """Rows of three splits as a unit assigns them; row i has i % 4 + 1 tokens."""
     splits = [split for split, size in enumerate(sizes) for _ in range(size)]
     return [
         {"split": split, "id": str(i), "label": i % 2, "tokens": [i] * (i % 4 + 1)}
@@ -53,30 +53,30 @@ def write_shards(
     folder: Path,
     rows: list[dict[str, Any]],
     sizes: list[int],
-    piece_rows: int,
+    chunk_rows: int,
     bucket_bits: list[int],
     num_together: int = 1,
-) -> tuple[LocalStore, dict[str, SplitRecord], Place]:
-    """Deal rows in pieces of this size, and write all shards from them."""
+) -> tuple[LocalStore, dict[str, SplitRecord], Workspace]:
+    """Assign rows in chunks of this size, and write all shards from them."""
     folder.mkdir(parents=True, exist_ok=True)
-    store, area = LocalStore(folder / "store"), FolderArea(folder / "area")
-    pieces = [rows[start : start + piece_rows] for start in range(0, len(rows), piece_rows)]
+    store, staging = LocalStore(folder / "store"), FolderStaging(folder / "staging")
+    chunks = [rows[start : start + chunk_rows] for start in range(0, len(rows), chunk_rows)]
     tables = []
-    for index, piece in enumerate(pieces):
+    for index, chunk in enumerate(chunks):
         # A slice with rows before it: as batches may be, and as careless code gets wrong.
-        table = pa.Table.from_pylist([rows[0], *piece], schema=SCHEMA).slice(1)
+        table = pa.Table.from_pylist([rows[0], *chunk], schema=SCHEMA).slice(1)
         tables.append(write_parts(table, bucket_bits, folder / "parts"))
-        area.keep(unit_name("deal", index), {"table": tables[-1]}, {parts_name(index): folder / "parts"})
-    buckets = gather_tables(area, tables, bucket_bits, folder / TABLE_NAME, SOME_BYTES)
+        staging.keep(unit_name("assign", index), {"table": tables[-1]}, {parts_name(index): folder / "parts"})
+    buckets = gather_tables(staging, tables, bucket_bits, folder / TABLE_NAME, SOME_BYTES)
     assert buckets.rows_of_splits == sizes
     settings: Record = {"digest": "digest", "num_rows": sizes, "buckets": asdict(buckets)}
     settings |= {"vocabulary_size": VOCABULARY_SIZE, "num_together": num_together}
-    area.keep(settings_name("shard"), settings, {TABLE_NAME: folder / TABLE_NAME})
-    place = Place(CONFIG, store, area, folder, folder, [])
+    staging.keep(settings_name("shard"), settings, {TABLE_NAME: folder / TABLE_NAME})
+    workspace = Workspace(CONFIG, store, staging, folder, folder, [])
     units = shard_units(sizes, num_together, CONFIG)
     for index in range(len(units)):
-        do_unit(place, "shard", index)
-    return store, splits_in(read_records(area, "shard", len(units)), units, sizes), place
+        do_unit(workspace, "shard", index)
+    return store, splits_in(read_records(staging, "shard", len(units)), units, sizes), workspace
 
 
 @pytest.mark.parametrize("num_rows", [[30, 5, 6], [30, 5, 4]])
@@ -89,7 +89,7 @@ def test_rows_that_were_lost_or_doubled_are_an_error_that_optimised_python_has_t
 @settings(max_examples=12, deadline=None)
 @given(
     sizes=st.lists(st.integers(1, 70), min_size=3, max_size=3),
-    piece_rows=st.integers(1, 90),
+    chunk_rows=st.integers(1, 90),
     bucket_bits=st.lists(st.integers(0, 4), min_size=3, max_size=3),
     num_together=st.integers(1, 4),
     order=st.randoms(use_true_random=False),
@@ -97,14 +97,14 @@ def test_rows_that_were_lost_or_doubled_are_an_error_that_optimised_python_has_t
 def test_shards_hold_every_row_once_in_the_order_of_their_places_wherever_the_rows_were(
     tmp_path_factory: pytest.TempPathFactory,
     sizes: list[int],
-    piece_rows: int,
+    chunk_rows: int,
     bucket_bits: list[int],
     num_together: int,
     order: Random,
 ) -> None:
     folder, rows = tmp_path_factory.mktemp("shards"), rows_of(sizes)
     order.shuffle(rows)
-    store, splits, _ = write_shards(folder, rows, sizes, piece_rows, bucket_bits, num_together)
+    store, splits, _ = write_shards(folder, rows, sizes, chunk_rows, bucket_bits, num_together)
     for split, (name, size) in enumerate(zip(SPLITS, sizes, strict=True)):
         expected = [
             {"id": row["id"], "label": row["label"]}
@@ -145,8 +145,8 @@ def test_a_shard_is_described_by_hashes_of_all_of_it_its_footer_and_its_row_grou
 def test_neither_pieces_nor_buckets_nor_units_show_in_the_bytes_of_a_shard(tmp_path: Path) -> None:
     sizes = [50, 30, 20]
     splits = [
-        write_shards(tmp_path / str(piece_rows), rows_of(sizes), sizes, piece_rows, bits, num_together)[1]
-        for piece_rows, bits, num_together in ((1, [0, 0, 0], 2), (7, [3, 1, 0], 1), (1000, [5, 0, 2], 9))
+        write_shards(tmp_path / str(chunk_rows), rows_of(sizes), sizes, chunk_rows, bits, num_together)[1]
+        for chunk_rows, bits, num_together in ((1, [0, 0, 0], 2), (7, [3, 1, 0], 1), (1000, [5, 0, 2], 9))
     ]
     assert splits[0] == splits[1] == splits[2]
 
@@ -154,15 +154,15 @@ def test_neither_pieces_nor_buckets_nor_units_show_in_the_bytes_of_a_shard(tmp_p
 def test_a_unit_that_is_done_is_not_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Dask asks for it when the worker is gone that did it."""
     sizes = [50, 30, 20]
-    _, _, place = write_shards(tmp_path, rows_of(sizes), sizes, 40, [1, 0, 0])
+    _, _, workspace = write_shards(tmp_path, rows_of(sizes), sizes, 40, [1, 0, 0])
     done: list[int] = []
 
-    def note(_place: Place, index: int, _folder: Path) -> tuple[Record, dict[str, Path]]:
+    def note(_workspace: Workspace, index: int, _folder: Path) -> tuple[Record, dict[str, Path]]:
         done.append(index)
         return {}, {}
 
     monkeypatch.setitem(STAGES, "shard", note)
-    do_unit(place, "shard", 0)
+    do_unit(workspace, "shard", 0)
     assert done == []
 
 
@@ -174,11 +174,11 @@ def test_where_two_places_are_the_same_the_id_decides(tmp_path: Path) -> None:
     assert ids == sorted(map(str, range(40)))
 
 
-class ReadRanges(FolderArea):
-    """Another view of a `FolderArea`, which notes how many bytes of each file are read in ranges."""
+class ReadRanges(FolderStaging):
+    """Another view of a `FolderStaging`, which notes how many bytes of each file are read in ranges."""
 
-    def __init__(self, area: FolderArea) -> None:
-        vars(self).update(vars(area))
+    def __init__(self, staging: FolderStaging) -> None:
+        vars(self).update(vars(staging))
         self.read: list[tuple[str, int]] = []
 
     def find(self, name: str) -> Record | None:
@@ -191,55 +191,55 @@ class ReadRanges(FolderArea):
 
 
 def test_a_unit_reads_of_the_table_of_parts_the_entries_of_its_own_buckets(tmp_path: Path) -> None:
-    """The table has as many entries as pieces times buckets: in every process it would be most of the memory."""
+    """The table has as many entries as chunks times buckets: in every process it would be most of the memory."""
     sizes = [256, 1, 1]
-    _, _, place = write_shards(tmp_path, rows_of(sizes), sizes, 10, [6, 0, 0])
-    assert isinstance(place.area, FolderArea)
-    area = ReadRanges(place.area)
-    STAGES["shard"](replace(place, area=area), 0, tmp_path)
-    names = [name for name, _ in area.read]
-    assert unit_name("deal", 0) not in names and settings_name("shard") in names
-    of_a_bucket = 26 * PART.itemsize  # an entry for each piece
-    assert {num_bytes for name, num_bytes in area.read if name == TABLE_NAME} == {of_a_bucket}
+    _, _, workspace = write_shards(tmp_path, rows_of(sizes), sizes, 10, [6, 0, 0])
+    assert isinstance(workspace.staging, FolderStaging)
+    staging = ReadRanges(workspace.staging)
+    STAGES["shard"](replace(workspace, staging=staging), 0, tmp_path)
+    names = [name for name, _ in staging.read]
+    assert unit_name("assign", 0) not in names and settings_name("shard") in names
+    of_a_bucket = 26 * PART.itemsize  # an entry for each chunk
+    assert {num_bytes for name, num_bytes in staging.read if name == TABLE_NAME} == {of_a_bucket}
     # 24 of 256 rows are in 6 of 64 buckets, more or less.
     assert 2 <= names.count(TABLE_NAME) <= 14
 
 
 def test_tables_of_parts_are_gathered_in_the_memory_that_is_given(tmp_path: Path) -> None:
-    bits, num_pieces = [10, 2, 2], 200
-    area, rows = FolderArea(tmp_path / "area"), pa.Table.from_pylist(rows_of([40, 1, 1]), schema=SCHEMA)
+    bits, num_chunks = [10, 2, 2], 200
+    staging, rows = FolderStaging(tmp_path / "staging"), pa.Table.from_pylist(rows_of([40, 1, 1]), schema=SCHEMA)
     table = write_parts(rows, bits, tmp_path / "parts")
-    area.keep(unit_name("deal", 0), {}, {parts_name(0): tmp_path / "parts"})
-    for index in range(1, num_pieces):
-        area.fetch(parts_name(index)).hardlink_to(area.fetch(parts_name(0)))
-    most_bytes, whole = 1 << 18, num_pieces * (1024 + 8) * PART.itemsize
+    staging.keep(unit_name("assign", 0), {}, {parts_name(0): tmp_path / "parts"})
+    for index in range(1, num_chunks):
+        staging.fetch(parts_name(index)).hardlink_to(staging.fetch(parts_name(0)))
+    most_bytes, whole = 1 << 18, num_chunks * (1024 + 8) * PART.itemsize
     peaks = []
     for attempt in range(3):  # threads that earlier tests left may take memory at the same moment
         tracemalloc.start()
-        few = gather_tables(area, [table] * num_pieces, bits, tmp_path / f"few-{attempt}", most_bytes)
+        few = gather_tables(staging, [table] * num_chunks, bits, tmp_path / f"few-{attempt}", most_bytes)
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     assert min(peaks) < 4 * most_bytes < whole / 4
-    assert few.rows_of_splits == [40 * num_pieces, num_pieces, num_pieces]
-    assert gather_tables(area, [table] * num_pieces, bits, tmp_path / "all", whole) == few
+    assert few.rows_of_splits == [40 * num_chunks, num_chunks, num_chunks]
+    assert gather_tables(staging, [table] * num_chunks, bits, tmp_path / "all", whole) == few
     assert (tmp_path / "all").read_bytes() == (tmp_path / "few-0").read_bytes()
 
 
 @pytest.mark.parametrize("name", [TABLE_NAME, parts_name(1)])
 def test_damage_in_a_table_of_parts_is_an_error_that_says_which_file_and_what_to_do(tmp_path: Path, name: str) -> None:
     sizes = [50, 30, 20]
-    _, _, place = write_shards(tmp_path, rows_of(sizes), sizes, 40, [1, 0, 0])
-    path = place.area.fetch(name)
+    _, _, workspace = write_shards(tmp_path, rows_of(sizes), sizes, 40, [1, 0, 0])
+    path = workspace.staging.fetch(name)
     content = bytearray(path.read_bytes())
     content[-PART.itemsize * 2] ^= 4
     path.write_bytes(content)
     with pytest.raises(CorruptObjectError, match=rf"{name} is not what was written there.*Delete .*\.json and run"):
         if name == TABLE_NAME:
-            for index in range(len(shard_units(sizes, 1, place.config))):
-                STAGES["shard"](place, index, tmp_path)
+            for index in range(len(shard_units(sizes, 1, workspace.config))):
+                STAGES["shard"](workspace, index, tmp_path)
         else:
-            tables = [record["table"] for record in read_records(place.area, "deal", 3)]
-            gather_tables(place.area, tables, [1, 0, 0], tmp_path / "again", SOME_BYTES)
+            tables = [record["table"] for record in read_records(workspace.staging, "assign", 3)]
+            gather_tables(workspace.staging, tables, [1, 0, 0], tmp_path / "again", SOME_BYTES)
 
 
 @pytest.mark.parametrize("damage", ["a bit flips", "it is cut off", "it is gone"])
@@ -247,17 +247,17 @@ def test_damage_in_what_a_unit_left_is_an_error_that_says_which_file_and_what_to
     tmp_path: Path, damage: str
 ) -> None:
     sizes = [50, 30, 20]
-    _, _, place = write_shards(tmp_path, rows_of(sizes), sizes, 40, [1, 0, 0])
-    path = place.area.fetch(parts_name(1))
+    _, _, workspace = write_shards(tmp_path, rows_of(sizes), sizes, 40, [1, 0, 0])
+    path = workspace.staging.fetch(parts_name(1))
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 4
     if damage == "it is gone":
         path.unlink()
     else:
         path.write_bytes(content if damage == "a bit flips" else content[: len(content) // 3])
-    with pytest.raises(CorruptObjectError, match=r"deal-000001\.parts is not what was written.*Delete .*1.json"):
-        for index in range(len(shard_units(sizes, 1, place.config))):
-            STAGES["shard"](place, index, tmp_path)
+    with pytest.raises(CorruptObjectError, match=r"assign-000001\.parts is not what was written.*Delete .*1.json"):
+        for index in range(len(shard_units(sizes, 1, workspace.config))):
+            STAGES["shard"](workspace, index, tmp_path)
 
 
 def test_what_an_interrupted_preparation_left_is_kept_if_equal_and_replaced_if_not(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from storage.errors import ContractError
 from tasks.configuration.run import DataConfig
 from tasks.data.class_order import order_labels
 from tasks.data.contract.rules import row_rules
-from tasks.data.split import Dealt, deal_samples
+from tasks.data.split import Assignment, assign_samples
 from tasks.data.sql import only_row
 from tests.helpers.parquet import open_samples, text_columns, text_config, write_parquet
 
@@ -30,15 +30,15 @@ def connection() -> Iterator[duckdb.DuckDBPyConnection]:
         yield opened
 
 
-def dealt(connection: duckdb.DuckDBPyConnection, config: DataConfig) -> Dealt:
-    return deal_samples(connection, open_samples(connection, config), config)
+def assigned(connection: duckdb.DuckDBPyConnection, config: DataConfig) -> Assignment:
+    return assign_samples(connection, open_samples(connection, config), config)
 
 
 def splits_by_id(connection: duckdb.DuckDBPyConnection, config: DataConfig) -> dict[str, str]:
     """The name of each row's split by the row's id."""
-    dealt(connection, config)
-    rows = connection.execute("SELECT id, split FROM dealt").fetchall()
-    connection.execute("DROP VIEW dealt")
+    assigned(connection, config)
+    rows = connection.execute("SELECT id, split FROM assigned").fetchall()
+    connection.execute("DROP VIEW assigned")
     return {sample: SPLITS[index] for sample, index in rows}
 
 
@@ -52,7 +52,7 @@ def test_the_fractions_are_kept_within_chance_and_the_counts_are_of_the_training
 ) -> None:
     source = write_parquet(tmp_path / "a.parquet", text_columns(6000))
     split = {"validation_fraction": 0.2, "test_fraction": 0.05}
-    found = dealt(connection, text_config(source, split=split))
+    found = assigned(connection, text_config(source, split=split))
     assert sum(found.num_rows) == 6000 and [sum(counts) for counts in found.class_counts] == found.num_rows
     assert found.classes == ["billing", "travel", "work"]
     for name, fraction in (("train", 0.75), ("validation", 0.2), ("test", 0.05)):
@@ -152,7 +152,7 @@ def test_a_split_that_no_row_names_is_an_error_with_the_values_that_there_are(
 ) -> None:
     columns, split = given(["train"] * 60 + ["test"] * 30)
     with pytest.raises(ContractError) as caught:
-        dealt(connection, text_config(write_parquet(tmp_path / "a.parquet", columns), split=split))
+        assigned(connection, text_config(write_parquet(tmp_path / "a.parquet", columns), split=split))
     message = str(caught.value)
     assert message.startswith("The validation split would be empty.")
     counts = "train 60, validation 0, test 30 (as column 'part' says: 'train' in 60 rows, 'test' in 30 rows)"
@@ -178,7 +178,7 @@ def test_classes_are_in_natural_order(
     tmp_path: Path, connection: duckdb.DuckDBPyConnection, labels: list[Any], expected: list[str]
 ) -> None:
     source = write_parquet(tmp_path / "a.parquet", {**text_columns(300), "domain": labels * 100})
-    assert dealt(connection, text_config(source)).classes == expected
+    assert assigned(connection, text_config(source)).classes == expected
 
 
 def test_labels_of_one_value_have_one_order_in_every_process() -> None:
@@ -205,4 +205,4 @@ def test_what_nothing_can_be_learnt_or_measured_from_is_an_error_with_the_counts
     columns = {**text_columns(100), "at": pa.array(times), **changes}
     config = text_config(write_parquet(tmp_path / "a.parquet", columns), split={"by": "time", "column": "at"})
     with pytest.raises(ContractError, match=message):
-        dealt(connection, config)
+        assigned(connection, config)

@@ -25,9 +25,9 @@ def connection() -> Iterator[duckdb.DuckDBPyConnection]:
         yield opened
 
 
-def deal(connection: duckdb.DuckDBPyConnection, split: list[int], **columns: Any) -> None:
-    """The view that the statistics are taken from, as `deal_samples` leaves it."""
-    connection.register("dealt", pa.table({"split": split, **columns}))
+def assign(connection: duckdb.DuckDBPyConnection, split: list[int], **columns: Any) -> None:
+    """The view that the statistics are taken from, as `assign_samples` leaves it."""
+    connection.register("assigned", pa.table({"split": split, **columns}))
 
 
 def numbers(values: list[float | None]) -> pa.Array:
@@ -37,7 +37,7 @@ def numbers(values: list[float | None]) -> pa.Array:
 def test_numbers_of_other_splits_do_not_reach_the_statistics(connection: duckdb.DuckDBPyConnection) -> None:
     values = [1.0, 2.0, 4.0, 9.0, None]
     split = [TRAIN] * 5 + [VALIDATION, TEST]
-    deal(connection, split, n0=numbers([*values, FAR_AWAY, -FAR_AWAY]), c0=["a", "a", "b", "b", "a", "new", "other"])
+    assign(connection, split, n0=numbers([*values, FAR_AWAY, -FAR_AWAY]), c0=["a", "a", "b", "b", "a", "new", "other"])
     config = text_config("", numeric=["length"], categorical=["region"])
     (column,) = measure_numeric(connection, config)
     present = [value for value in values if value is not None]
@@ -54,7 +54,7 @@ def test_numbers_of_other_splits_do_not_reach_the_statistics(connection: duckdb.
 def test_a_column_that_tells_nothing_can_still_be_divided_by_its_deviation(
     connection: duckdb.DuckDBPyConnection, values: list[float | None], mean: float, share: float
 ) -> None:
-    deal(connection, [TRAIN, TRAIN], n0=numbers(values))
+    assign(connection, [TRAIN, TRAIN], n0=numbers(values))
     (column,) = measure_numeric(connection, text_config("", numeric=["length"]))
     assert (column.mean, column.standard_deviation, column.median, column.missing_share) == (mean, 1.0, mean, share)
 
@@ -63,16 +63,16 @@ def test_a_column_that_tells_nothing_can_still_be_divided_by_its_deviation(
 def test_the_median_is_the_one_that_duckdb_gives_of_all_values(
     connection: duckdb.DuckDBPyConnection, values: list[float]
 ) -> None:
-    deal(connection, [TRAIN] * (len(values) + 1), n0=numbers([*values, None]))
+    assign(connection, [TRAIN] * (len(values) + 1), n0=numbers([*values, None]))
     (column,) = measure_numeric(connection, text_config("", numeric=["length"]))
-    assert connection.execute("SELECT median(n0) FROM dealt").fetchall() == [(column.median,)]
+    assert connection.execute("SELECT median(n0) FROM assigned").fetchall() == [(column.median,)]
 
 
 def test_a_median_of_more_values_than_fit_into_memory_is_found_on_disk(tmp_path: Path) -> None:
     num_rows = 12_000_000
     with open_database("100MiB", tmp_path) as connection:
         connection.execute(
-            f"CREATE VIEW dealt AS SELECT {TRAIN} AS split, (i * 7919 % {num_rows})::DOUBLE AS n0 "
+            f"CREATE VIEW assigned AS SELECT {TRAIN} AS split, (i * 7919 % {num_rows})::DOUBLE AS n0 "
             f"FROM range({num_rows}) t(i)"
         )
         (column,) = measure_numeric(connection, text_config("", numeric=["length"]))
@@ -82,7 +82,7 @@ def test_a_median_of_more_values_than_fit_into_memory_is_found_on_disk(tmp_path:
 def test_numbers_that_cannot_be_averaged_are_an_error_that_names_the_column(
     connection: duckdb.DuckDBPyConnection,
 ) -> None:
-    deal(connection, [TRAIN] * 3, n0=numbers([1.0, 2.0, 3.0]), n1=numbers([1e308, 1e308, 1e308]))
+    assign(connection, [TRAIN] * 3, n0=numbers([1.0, 2.0, 3.0]), n1=numbers([1e308, 1e308, 1e308]))
     with pytest.raises(ContractError, match="Column 'score' has numbers too large"):
         measure_numeric(connection, text_config("", numeric=["length", "score"]))
 
@@ -90,7 +90,7 @@ def test_numbers_that_cannot_be_averaged_are_an_error_that_names_the_column(
 def test_the_bits_of_the_mean_do_not_depend_on_the_number_of_threads(connection: duckdb.DuckDBPyConnection) -> None:
     rows = 500_000  # several of the pieces that DuckDB gives to its threads
     connection.execute(
-        f"CREATE TEMP TABLE dealt AS SELECT {TRAIN} AS split, sin(i) * 10 ** (i % 30) AS n0 FROM range({rows}) t(i)"
+        f"CREATE TEMP TABLE assigned AS SELECT {TRAIN} AS split, sin(i) * 10 ** (i % 30) AS n0 FROM range({rows}) t(i)"
     )
     found = []
     for threads in (1, 4):
@@ -105,7 +105,7 @@ def test_a_vocabulary_is_sorted_by_frequency_then_by_value_and_is_bounded(
 ) -> None:
     monkeypatch.setattr(measured, "MAX_CATEGORIES", 3)
     values = ["d", "c", "b", "a", "b", "c", "c", None]
-    deal(connection, [TRAIN] * 8, c0=values)
+    assign(connection, [TRAIN] * 8, c0=values)
     (column,) = measure_categorical(connection, text_config("", categorical=["region"]))
     assert column.vocabulary == ["c", "b", "a"] and column.missing_share == pytest.approx(1 / 8)
 
@@ -115,6 +115,6 @@ def test_a_number_of_another_split_that_is_none_once_it_is_scaled_is_an_error(
     connection: duckdb.DuckDBPyConnection, value: float
 ) -> None:
     split = [TRAIN] * 4 + [VALIDATION]
-    deal(connection, split, n0=numbers([0.1, 0.2, 0.3, 0.4, value]))
+    assign(connection, split, n0=numbers([0.1, 0.2, 0.3, 0.4, value]))
     with pytest.raises(ContractError, match=r"'length' has numbers too large to be scaled[\s\S]*found: "):
         measure_numeric(connection, text_config("unused", numeric=["length"]))

@@ -26,8 +26,8 @@ from tasks.drills.ledger_difference import LedgerDifference, compare_ledgers
 from tasks.drills.page import render_drill_page
 from tasks.drills.plan import DrillPlan, aim_kills, choose_world_sizes, take_number
 from tasks.drills.records import TrainedRun
-from tasks.drills.words import judge_drill, list_findings
-from tasks.run_paths import RunPlaces
+from tasks.drills.words import drill_verdict, list_findings
+from tasks.run_paths import RunPaths
 from tasks.supervision.following import RunFollower
 from tests.helpers.finished_runs import history_of, segments_of, state_of
 from tests.helpers.runs import make_run
@@ -102,7 +102,7 @@ FORGED_MODEL: dict[str, dict[str, Any]] = {
 def test_two_runs_that_are_the_same_hold() -> None:
     comparison = compared()
     assert comparison.holds
-    verdict = judge_drill(PLAN, comparison, HITS)
+    verdict = drill_verdict(PLAN, comparison, HITS)
     assert verdict.badge == "Identical"
     assert verdict.headline == (
         "The run that was killed 2 times, on 1, 2 and 4 ranks, ended with the same model, bit for bit, as "
@@ -118,7 +118,7 @@ def test_a_forged_difference_turns_the_verdict(name: str) -> None:
     comparison = compared(**(FORGED_SAMPLES | FORGED_MODEL)[name])
     assert not comparison.holds
     assert "different" in {finding.result for finding in list_findings(comparison)}
-    verdict = judge_drill(PLAN, comparison, HITS)
+    verdict = drill_verdict(PLAN, comparison, HITS)
     assert verdict.badge == "Different" and "is not the same as the run without interruptions." in verdict.headline
 
 
@@ -131,7 +131,7 @@ def test_the_page_has_the_verdict_on_a_forged_difference() -> None:
 def test_with_fast_sums_the_model_may_be_another_one(name: str) -> None:
     comparison = compared(exact=False, **FORGED_MODEL[name])
     assert comparison.holds
-    assert judge_drill(PLAN, comparison, HITS).badge == "Same samples"
+    assert drill_verdict(PLAN, comparison, HITS).badge == "Same samples"
     assert {finding.result for finding in list_findings(comparison)} == {"same", "apart"}
 
 
@@ -142,7 +142,7 @@ def test_with_fast_sums_the_samples_may_not(name: str) -> None:
 
 def test_with_fast_sums_the_drill_says_how_far_apart_the_two_are() -> None:
     comparison = compared(exact=False, **with_weights("0" * 64))
-    verdict = judge_drill(PLAN, comparison, HITS)
+    verdict = drill_verdict(PLAN, comparison, HITS)
     assert "used the same samples at every step" in verdict.headline
     for text in (" ".join(verdict.remarks), render_drill_page(PLAN, comparison, HITS, "")):
         assert "3.2e-07 apart (relative L2 distance)" in text and "4.5e-06, in head.weight" in text
@@ -177,13 +177,13 @@ def test_two_runs_with_the_same_values_that_are_not_finite_hold() -> None:
 def test_kills_that_found_the_run_over_are_not_counted() -> None:
     run = trained("interrupted")
     assert find_hits([*HITS, Kill(250, 299, 1, run.segments[-1].fence)], run) == HITS
-    remarks = judge_drill(replace(PLAN, aims=(80, 190, 250)), compared(), HITS).remarks
+    remarks = drill_verdict(replace(PLAN, aims=(80, 190, 250)), compared(), HITS).remarks
     assert "2 of 3 kills took effect: the run ended before the others were due." in remarks
 
 
 def test_a_run_that_began_again_at_step_0_is_said_to_have() -> None:
     segments = segments_of([("lost", "killed", 40, 40), ("completed", "", STEPS, 0)])
-    remarks = judge_drill(PLAN, compared(**with_state(segments=segments)), HITS[:1]).remarks
+    remarks = drill_verdict(PLAN, compared(**with_state(segments=segments)), HITS[:1]).remarks
     assert "It started again at step 0 1 time, because there was no checkpoint yet" in remarks[-1]
 
 
@@ -211,22 +211,26 @@ def test_a_run_too_short_for_a_curve_has_a_page() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "ranks", "leaves", "sizes"),
+    ("text", "ranks", "microbatches", "sizes"),
     [("2,3,1", 1, 4, [2, 3, 1]), (" 4 ", 2, 4, [4]), (None, 1, 4, [2, 1]), (None, 2, 8, [2, 1]), (None, 8, 8, [8, 4]),
      (None, 1, 1, [1]), (None, 3, 8, [3, 1])],
 )  # fmt: skip
-def test_world_sizes_are_taken_as_given_or_chosen(text: str | None, ranks: int, leaves: int, sizes: list[int]) -> None:
-    assert choose_world_sizes(text, ranks, leaves) == sizes
+def test_world_sizes_are_taken_as_given_or_chosen(
+    text: str | None, ranks: int, microbatches: int, sizes: list[int]
+) -> None:
+    assert choose_world_sizes(text, ranks, microbatches) == sizes
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("2,5", "5 ranks are too many. Give sizes from 1 to 4, or raise train.leaves."), ("2,,1", "found '' in '2,,1'"),
+    [
+        ("2,5", "5 ranks are too many. Give sizes from 1 to 4, or raise train.microbatches."),
+        ("2,,1", "found '' in '2,,1'"),
      ("0", "found '0'"), ("two", "found 'two'"), ("-1", "found '-1'"), ("", "found ''")],
 )  # fmt: skip
 def test_world_sizes_that_cannot_be_are_refused(text: str, message: str) -> None:
     with pytest.raises(ConfigurationError, match=re.escape(message)):
-        choose_world_sizes(text, ranks=2, leaves=4)
+        choose_world_sizes(text, ranks=2, microbatches=4)
 
 
 def test_kills_are_aimed_at_distinct_stretches_and_follow_from_the_seed() -> None:
@@ -287,14 +291,15 @@ def test_models_of_different_tensors_have_no_distance(tmp_path: Path) -> None:
 
 
 def ledger_of(store: Store, folder: Path, run: str, borders: Sequence[int], changed: int | None = None) -> LedgerPart:
-    """A chain of parts with these borders; what stands in it follows from step and leaf, but for one changed step."""
+    """A chain of parts with these borders; its content follows from step and microbatch, but for one changed step."""
     part = None
     for first, end in pairwise(borders):
         rows = [
-            {"step": step, "leaf": leaf, "rows": [8 * step + leaf, 8 * step + leaf + 2 + (step == changed)],
+            {"step": step, "microbatch": microbatch,
+             "rows": [8 * step + microbatch, 8 * step + microbatch + 2 + (step == changed)],
              "ids_md5": bytes([step % 256]) * 16}
             for step in range(first, end)
-            for leaf in range(2)
+            for microbatch in range(2)
         ]  # fmt: skip
         header = LedgerHeader(
             run=run, fence=2, first_step=first, end_step=end, world_size=1, dataset_digest="d" * 64, previous=part
@@ -331,17 +336,17 @@ def test_a_part_of_a_ledger_that_is_gone_is_a_problem_and_not_a_crash(tmp_path: 
 
 
 def test_of_a_run_only_segments_that_begin_from_now_on_are_followed(tmp_path: Path) -> None:
-    places = RunPlaces(LocalStore(tmp_path), Manifest(LocalStore(tmp_path), "r"), tmp_path / "scratch", tmp_path)
+    run_paths = RunPaths(LocalStore(tmp_path), Manifest(LocalStore(tmp_path), "r"), tmp_path / "scratch", tmp_path)
 
     def report(fence: int, phase: str, step: int) -> None:
-        places.segment_scratch(fence).mkdir(parents=True, exist_ok=True)
-        with (places.segment_scratch(fence) / "progress.jsonl").open("a") as file:
+        run_paths.segment_scratch(fence).mkdir(parents=True, exist_ok=True)
+        with (run_paths.segment_scratch(fence) / "progress.jsonl").open("a") as file:
             file.write(Report(phase=phase, step=step).model_dump_json() + "\n")
 
     report(3, "train", 90)  # what a killed segment leaves until somebody takes up the run
-    follower = RunFollower(places)
+    follower = RunFollower(run_paths)
     assert (follower.read(), follower.fence) == ([], None)
-    places.segment_scratch(7).mkdir()
+    run_paths.segment_scratch(7).mkdir()
     assert follower.read() == [] and (follower.fence, follower.first_step) == (7, None)
     report(7, "restore", 0)
     report(7, "train", 80)
@@ -355,6 +360,6 @@ def test_what_was_changed_while_a_run_was_under_way_is_told_beside_the_compariso
     change = ChangeRecord(step=87, what="torch", before="2.12.0", now="2.13.0")
     comparison = compared(**with_state(changes=[change]))
     told = "intents-drill-1-interrupted: torch was 2.12.0 up to step 87 and 2.13.0 from there on."
-    assert told in judge_drill(PLAN, comparison, HITS).remarks[-1]
+    assert told in drill_verdict(PLAN, comparison, HITS).remarks[-1]
     assert told in render_drill_page(PLAN, comparison, HITS, "")
     assert describe_run(comparison.interrupted)["changes"] == [change.model_dump()]

@@ -12,7 +12,7 @@ from storage.runs.manifest import Manifest
 from tasks.monitoring import disks
 from tasks.monitoring.disks import DiskWatch
 from tasks.prefect_bridge.alerts import LOW_DISK
-from tasks.run_paths import RunPlaces
+from tasks.run_paths import RunPaths
 
 Told = Callable[[], list[Event]]
 
@@ -24,55 +24,55 @@ def any_share_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def places(tmp_path: Path) -> RunPlaces:
+def run_paths(tmp_path: Path) -> RunPaths:
     store = LocalStore(tmp_path / "store")
-    return RunPlaces(store, Manifest(store, "run"), tmp_path / "scratch" / "not made yet", tmp_path / "data")
+    return RunPaths(store, Manifest(store, "run"), tmp_path / "scratch" / "not made yet", tmp_path / "data")
 
 
-def test_with_room_for_two_checkpoints_nothing_is_said(places: RunPlaces, tmp_path: Path, told: Told) -> None:
-    DiskWatch(places).look(shutil.disk_usage(tmp_path).free // 4)
+def test_with_room_for_two_checkpoints_nothing_is_said(run_paths: RunPaths, tmp_path: Path, told: Told) -> None:
+    DiskWatch(run_paths).look(shutil.disk_usage(tmp_path).free // 4)
     assert told() == []
 
 
 def test_with_less_room_than_two_checkpoints_take_it_is_said_how_much_is_free_where_and_what_to_do(
-    places: RunPlaces, tmp_path: Path, told: Told, caplog: pytest.LogCaptureFixture
+    run_paths: RunPaths, tmp_path: Path, told: Told, caplog: pytest.LogCaptureFixture
 ) -> None:
-    DiskWatch(places).look(shutil.disk_usage(tmp_path).free)
+    DiskWatch(run_paths).look(shutil.disk_usage(tmp_path).free)
     (event,) = told()
     assert event.event == LOW_DISK
-    assert event.resource.id == f"holdfast.{places.store.address}/runs/run"
+    assert event.resource.id == f"holdfast.{run_paths.store.address}/runs/run"
     assert event.payload["run"] == "run" and event.payload["folder"] == str(tmp_path)
     message = event.payload["message"]
     assert message.startswith(f"Little space is left where the store is, {tmp_path}: ")
-    assert f"`holdfast prune {places.store.address}/runs/run`" in message
+    assert f"`holdfast prune {run_paths.store.address}/runs/run`" in message
     assert [record.message for record in caplog.records if record.name == "holdfast"] == [message]
 
 
 def test_with_a_smaller_share_of_free_space_than_it_must_be_it_is_said_before_the_first_checkpoint(
-    places: RunPlaces, told: Told, monkeypatch: pytest.MonkeyPatch
+    run_paths: RunPaths, told: Told, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(disks, "LOWEST_FREE_SHARE", 1.1)
-    DiskWatch(places).look()
+    DiskWatch(run_paths).look()
     (event,) = told()
     assert "A checkpoint takes" not in event.payload["message"]
 
 
 def test_store_and_scratch_on_one_file_system_are_told_of_once_in_a_segment(
-    places: RunPlaces, tmp_path: Path, told: Told
+    run_paths: RunPaths, tmp_path: Path, told: Told
 ) -> None:
     too_large = shutil.disk_usage(tmp_path).free
-    watch = DiskWatch(places)
+    watch = DiskWatch(run_paths)
     for _ in range(3):
         watch.look(too_large)
     assert len(told()) == 1
-    DiskWatch(places).look(too_large)  # the next segment
+    DiskWatch(run_paths).look(too_large)  # the next segment
     assert len(told()) == 2
 
 
 def test_between_promotions_it_is_looked_now_and_then(
-    places: RunPlaces, told: Told, monkeypatch: pytest.MonkeyPatch
+    run_paths: RunPaths, told: Told, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    watch = DiskWatch(places)
+    watch = DiskWatch(run_paths)
     watch.look()
     monkeypatch.setattr(disks, "LOWEST_FREE_SHARE", 1.1)
     watch.look_now_and_then()  # a moment later
@@ -87,14 +87,14 @@ def test_scratch_on_a_file_system_of_its_own_is_told_of_with_other_advice_and_on
 ) -> None:
     store = LocalStore(Path("/proc"))
     assert shutil.disk_usage(store.root).total == 0
-    DiskWatch(RunPlaces(store, Manifest(store, "run"), tmp_path, tmp_path)).look(shutil.disk_usage(tmp_path).free)
+    DiskWatch(RunPaths(store, Manifest(store, "run"), tmp_path, tmp_path)).look(shutil.disk_usage(tmp_path).free)
     (event,) = told()
     message = event.payload["message"]
     assert message.startswith(f"Little space is left where scratch is, {tmp_path}: ")
     assert "set `scratch` to another folder" in message and "prune" not in message
 
 
-def test_a_folder_that_cannot_be_looked_at_disturbs_nobody(places: RunPlaces, told: Told) -> None:
+def test_a_folder_that_cannot_be_looked_at_disturbs_nobody(run_paths: RunPaths, told: Told) -> None:
     store = LocalStore(Path("/dev/null/store"))
-    DiskWatch(RunPlaces(store, places.manifest, Path("/dev/null/scratch"), Path("/dev/null/data"))).look(1)
+    DiskWatch(RunPaths(store, run_paths.manifest, Path("/dev/null/scratch"), Path("/dev/null/data"))).look(1)
     assert told() == []

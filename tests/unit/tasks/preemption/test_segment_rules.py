@@ -10,7 +10,7 @@ import pytest
 from prefect.utilities.engine import can_ack_control_intent, capture_sigterm
 
 from storage.errors import ConfigurationError, SegmentFailedError
-from storage.runs.run_records import SetAsideRecord
+from storage.runs.run_records import QuarantineRecord
 from storage.runs.run_state import CheckpointRecord, RunState, SegmentRecord
 from tasks.configuration.run import DataConfig, RunConfig, SegmentConfig
 from tasks.preemption.signals import StopRequest, run_to_end
@@ -32,11 +32,11 @@ def state(step: int, segments: list[SegmentRecord], steps_total: int = 100) -> R
     promoted = CheckpointRecord(
         step=step, path="p", digest="d", weights_sha256="w", num_bytes=1, fence=4, promoted_at=0
     )
-    damaged = SetAsideRecord(step=steps_total, path="q", reason="tensor bias is not finite", set_aside_at=0)
+    damaged = QuarantineRecord(step=steps_total, path="q", reason="tensor bias is not finite", quarantined_at=0)
     return RunState(
         run="r", created_at=0, config={}, dataset_digest="d",
         dataset_sha256="s" * 64, steps_total=steps_total, promoted=promoted,
-        kept=[promoted], set_aside=[damaged], segments=segments,
+        kept=[promoted], quarantined=[damaged], segments=segments,
     )  # fmt: skip
 
 

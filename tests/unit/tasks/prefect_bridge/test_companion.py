@@ -11,11 +11,11 @@ from storage.runs.manifest import Manifest
 from storage.runs.segments import find_heartbeat, write_heartbeat
 from storage.segment_notes import StopRecord, write_stop
 from tasks import background as companion
-from tasks.background import Companion
+from tasks.background import BackgroundThread
 from tasks.preemption.signals import StopRequest
-from tasks.prefect_bridge import stop_requests as wishes
-from tasks.prefect_bridge.stop_requests import Wishes
-from tasks.run_paths import RunPlaces
+from tasks.prefect_bridge import stop_requests as stop_requests
+from tasks.prefect_bridge.stop_requests import StopRequests
+from tasks.run_paths import RunPaths
 from tasks.supervision import heartbeat as heartbeats
 from tasks.supervision.heartbeat import Heartbeat
 from tests.helpers.commands import wait_until
@@ -27,11 +27,11 @@ from tests.helpers.runs import lease_run, make_run
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(companion, "BEGIN_AGAIN_SECONDS", 0.01)
     monkeypatch.setattr(heartbeats, "HEARTBEAT_SECONDS", 0.01)
-    monkeypatch.setattr(wishes, "LOOK_SECONDS", 0.01)
-    monkeypatch.setattr(wishes, "LOOK_AROUND_SECONDS", 0.01)
+    monkeypatch.setattr(stop_requests, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(stop_requests, "LOOK_AROUND_SECONDS", 0.01)
 
 
-class Failing(Companion):
+class Failing(BackgroundThread):
     def __init__(self) -> None:
         super().__init__("failing")
         self.num_begun = 0
@@ -52,7 +52,7 @@ def test_what_fails_begins_again_until_the_block_is_left_and_is_told_once(caplog
 
 def test_a_heart_beats_on_after_any_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = LocalStore(tmp_path)
-    places = RunPlaces(store, Manifest(store, "run"), tmp_path / "scratch", tmp_path / "data")
+    run_paths = RunPaths(store, Manifest(store, "run"), tmp_path / "scratch", tmp_path / "data")
     errors = [ValueError("unforeseen"), OSError("too")]
 
     def write(*arguments: object) -> None:
@@ -65,7 +65,7 @@ def test_a_heart_beats_on_after_any_error(tmp_path: Path, monkeypatch: pytest.Mo
         return found is not None and found.beat > 3
 
     monkeypatch.setattr(heartbeats, "write_heartbeat", write)
-    with Heartbeat(places, 2, first_step=0):
+    with Heartbeat(run_paths, 2, first_step=0):
         assert wait_until(beats_on)
 
 
@@ -76,9 +76,9 @@ def test_a_request_to_stop_is_heard_after_a_manifest_was_misread(
     monkeypatch.setattr(manifests, "LOOK_AGAIN_SECONDS", (0.0, 0.0))
     store = MisreadManifests(tmp_path, 0)
     fence = lease_run(make_run(store))
-    places = RunPlaces(store, Manifest(store, "run"), tmp_path / "scratch", tmp_path / "data")
+    run_paths = RunPaths(store, Manifest(store, "run"), tmp_path / "scratch", tmp_path / "data")
     request = StopRequest()
-    with Wishes(places, fence, request):
+    with StopRequests(run_paths, fence, request):
         store.num_left = times
         assert wait_until(lambda: store.num_left == 0)
         write_stop(store, "run", fence, StopRecord(asked_by="ann", asked_at=0.0))

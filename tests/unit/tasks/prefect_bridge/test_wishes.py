@@ -11,9 +11,9 @@ from storage.runs.segments import segment_path
 from storage.runs.transitions import end_segment, take_lease
 from storage.segment_notes import StopRecord, find_stop, write_stop
 from tasks.preemption.signals import StopRequest
-from tasks.prefect_bridge import stop_requests as wishes
-from tasks.prefect_bridge.stop_requests import Wishes
-from tasks.run_paths import RunPlaces
+from tasks.prefect_bridge import stop_requests as stop_requests
+from tasks.prefect_bridge.stop_requests import StopRequests
+from tasks.run_paths import RunPaths
 from tests.helpers.commands import wait_until
 from tests.helpers.finished_runs import segments_of
 from tests.helpers.holders import process_elsewhere
@@ -23,41 +23,41 @@ FENCE = 7
 
 
 @pytest.fixture
-def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunPlaces:
-    monkeypatch.setattr(wishes, "LOOK_SECONDS", 0.01)
+def run_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunPaths:
+    monkeypatch.setattr(stop_requests, "LOOK_SECONDS", 0.01)
     store = LocalStore(tmp_path / "store")
-    return RunPlaces(store, Manifest(store, "run"), tmp_path / "scratch", tmp_path / "data")
+    return RunPaths(store, Manifest(store, "run"), tmp_path / "scratch", tmp_path / "data")
 
 
-def ask(places: RunPlaces, fence: int) -> bool:
-    return write_stop(places.store, places.manifest.run, fence, StopRecord(asked_by="ann on h1", asked_at=0.0))
+def ask(run_paths: RunPaths, fence: int) -> bool:
+    return write_stop(run_paths.store, run_paths.manifest.run, fence, StopRecord(asked_by="ann on h1", asked_at=0.0))
 
 
-def test_the_segment_that_is_asked_ends_and_says_who_asked(places: RunPlaces) -> None:
+def test_the_segment_that_is_asked_ends_and_says_who_asked(run_paths: RunPaths) -> None:
     request = StopRequest()
-    with Wishes(places, FENCE, request):
-        ask(places, FENCE)
+    with StopRequests(run_paths, FENCE, request):
+        ask(run_paths, FENCE)
         assert wait_until(lambda: request.is_made)
     (error,) = request.exceptions
     assert isinstance(error, RunStoppedError)
     assert str(error) == "ann on h1 asked for the end of training with `holdfast stop` (1970-01-01 00:00 UTC)."
 
 
-def test_a_later_segment_is_not_asked(places: RunPlaces) -> None:
+def test_a_later_segment_is_not_asked(run_paths: RunPaths) -> None:
     request = StopRequest()
-    looking = Wishes(places, FENCE + 1, request)
+    looking = StopRequests(run_paths, FENCE + 1, request)
     looks = count_looks(looking)
-    ask(places, FENCE)
+    ask(run_paths, FENCE)
     with looking:
         assert wait_until(lambda: len(looks) >= 3)
     assert not request.is_made
 
 
-def test_a_flow_run_that_was_begun_again_ends_here_and_is_left_to_the_process_that_goes_on(places: RunPlaces) -> None:
+def test_a_flow_run_that_was_begun_again_ends_here_and_is_left_to_the_process_that_goes_on(run_paths: RunPaths) -> None:
     request = StopRequest()
     record = StopRecord(asked_by="Process 7 on h2", asked_at=0.0, is_handed_over=True)
-    write_stop(places.store, places.manifest.run, FENCE, record)
-    with Wishes(places, FENCE, request):
+    write_stop(run_paths.store, run_paths.manifest.run, FENCE, record)
+    with StopRequests(run_paths, FENCE, request):
         assert wait_until(lambda: request.is_made)
     (error,) = request.exceptions
     assert isinstance(error, RunHandedOverError)
@@ -65,13 +65,13 @@ def test_a_flow_run_that_was_begun_again_ends_here_and_is_left_to_the_process_th
 
 
 def test_who_lost_the_lease_to_another_process_does_not_work_on_until_the_next_checkpoint(
-    places: RunPlaces, monkeypatch: pytest.MonkeyPatch
+    run_paths: RunPaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(wishes, "LOOK_AROUND_SECONDS", 0.01)
-    manifest = make_run(LocalStore(Path(places.store.address)))
+    monkeypatch.setattr(stop_requests, "LOOK_AROUND_SECONDS", 0.01)
+    manifest = make_run(LocalStore(Path(run_paths.store.address)))
     fence = lease_run(manifest)
     request = StopRequest()
-    looking = Wishes(places, fence, request)
+    looking = StopRequests(run_paths, fence, request)
     looks = count_looks(looking)
     with looking:
         assert wait_until(lambda: len(looks) >= 3)
@@ -87,27 +87,27 @@ def test_who_lost_the_lease_to_another_process_does_not_work_on_until_the_next_c
     "content", [b'{"asked_by": "ann", "asked_at": 1.0, "reason": "new"}', b'{"by": "ann"}', b"\x00"]
 )
 def test_a_request_to_stop_that_a_later_version_wrote_or_that_is_damaged_is_heard(
-    places: RunPlaces, content: bytes
+    run_paths: RunPaths, content: bytes
 ) -> None:
-    places.store.write(f"{segment_path(places.manifest.run, FENCE)}/stop.json", content)
+    run_paths.store.write(f"{segment_path(run_paths.manifest.run, FENCE)}/stop.json", content)
     request = StopRequest()
-    with Wishes(places, FENCE, request):
+    with StopRequests(run_paths, FENCE, request):
         assert wait_until(lambda: request.is_made)
     (error,) = request.exceptions
     assert isinstance(error, RunStoppedError) and "asked for the end of training" in str(error)
 
 
-def test_who_asks_first_is_remembered(places: RunPlaces) -> None:
-    assert ask(places, FENCE)
-    assert not write_stop(places.store, places.manifest.run, FENCE, StopRecord(asked_by="bob", asked_at=1.0))
-    found = find_stop(places.store, places.manifest.run, FENCE)
+def test_who_asks_first_is_remembered(run_paths: RunPaths) -> None:
+    assert ask(run_paths, FENCE)
+    assert not write_stop(run_paths.store, run_paths.manifest.run, FENCE, StopRecord(asked_by="bob", asked_at=1.0))
+    found = find_stop(run_paths.store, run_paths.manifest.run, FENCE)
     assert found is not None and found.asked_by == "ann on h1"
 
 
 def test_a_store_that_does_not_answer_for_a_while_is_asked_again(
-    places: RunPlaces, monkeypatch: pytest.MonkeyPatch
+    run_paths: RunPaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ask(places, FENCE)
+    ask(run_paths, FENCE)
     read, failures = LocalStore.read, ["once", "twice"]
 
     def fail_first(self: LocalStore, key: str) -> bytes:
@@ -117,12 +117,12 @@ def test_a_store_that_does_not_answer_for_a_while_is_asked_again(
 
     monkeypatch.setattr(LocalStore, "read", fail_first)
     request = StopRequest()
-    with Wishes(places, FENCE, request):
+    with StopRequests(run_paths, FENCE, request):
         assert wait_until(lambda: request.is_made)
     assert failures == []
 
 
-def count_looks(looking: Wishes) -> list[None]:
+def count_looks(looking: StopRequests) -> list[None]:
     """Grows with each look at the store."""
     looks: list[None] = []
     find = looking._find_stop

@@ -18,16 +18,16 @@ from storage.errors import ConflictError, FencedError, QualityGateError
 from storage.objects.local_store import LocalStore
 from storage.runs.manifest import Manifest
 from storage.runs.metric_values import MetricValue
-from storage.runs.run_state import RefusedRecord, RunState, SegmentRecord, ValidationFigures
+from storage.runs.run_state import RejectedRecord, RunState, SegmentRecord, ValidationFigures
 from storage.runs.transitions import end_segment, refuse
 from tasks.configuration.run import DataConfig, RunConfig
-from tasks.prefect_bridge.alerts import GATE_REFUSED
-from tasks.promotion.gate import find_refusal, read_figures
+from tasks.prefect_bridge.alerts import GATE_REJECTED
+from tasks.promotion.gate import find_rejection, read_figures
 from tasks.promotion.promotion import promote_checkpoint, promote_newest
-from tasks.promotion.rejected import judge_again
+from tasks.promotion.rejected import gate_again
 from tasks.reporting.status import describe_state, read_status
-from tasks.run_paths import RunPlaces
-from tasks.verification.verdicts import Judge
+from tasks.run_paths import RunPaths
+from tasks.verification.verdicts import VerdictMaker
 from tests.helpers.cut_off_stores import ProcessGoneError, StoreCutOff
 from tests.helpers.runs import BATCH_SIZE, QUICK, lease_run, make_checkpoint, make_run
 from training.configuration import CheckpointConfig, GateConfig, TrainConfig
@@ -78,8 +78,8 @@ def figures(value: MetricValue | None, best: float | None = 0.8, step: int = 20)
 def test_what_passes_and_why_the_rest_does_not(
     gate: GateConfig, found: ValidationFigures | None, step: int, words: str | None
 ) -> None:
-    refusal = find_refusal(found, step, TRAIN, gate)
-    assert refusal is None if words is None else words in (refusal or "")
+    rejection = find_rejection(found, step, TRAIN, gate)
+    assert rejection is None if words is None else words in (rejection or "")
 
 
 @pytest.mark.parametrize(
@@ -90,9 +90,9 @@ def test_the_last_step_that_the_lowest_metric_is_asked_of_may_be_an_early_one(
 ) -> None:
     update = {"num_without_better": num_without_better}
     found = figures(0.1, step=validated_step).model_copy(update=update)
-    refusal = find_refusal(found, 20, TRAIN.model_copy(update={"patience": 2}), GateConfig(lowest_metric=0.7))
-    assert (refusal is not None) == is_asked
-    assert find_refusal(found, 20, TRAIN, GateConfig(lowest_metric=0.7)) is None
+    rejection = find_rejection(found, 20, TRAIN.model_copy(update={"patience": 2}), GateConfig(lowest_metric=0.7))
+    assert (rejection is not None) == is_asked
+    assert find_rejection(found, 20, TRAIN, GateConfig(lowest_metric=0.7)) is None
 
 
 @given(
@@ -104,7 +104,7 @@ def test_a_looser_gate_lets_all_pass_that_a_stricter_one_does(
     found = figures(value, max(value, best))
     strict = GateConfig(lowest_metric=lowest, largest_drop=drop)
     loose = GateConfig(lowest_metric=lowest - ease, largest_drop=drop + ease)
-    assert find_refusal(found, STEPS, TRAIN, strict) is not None or find_refusal(found, STEPS, TRAIN, loose) is None
+    assert find_rejection(found, STEPS, TRAIN, strict) is not None or find_rejection(found, STEPS, TRAIN, loose) is None
 
 
 def test_the_figures_are_those_of_the_last_validation_wherever_it_was_made() -> None:
@@ -144,7 +144,7 @@ class Gated:
         self.store = LocalStore(folder / "store")
         self.folder = folder
         self.manifest = make_run(self.store, steps=STEPS)
-        self.places = RunPlaces(self.store, self.manifest, folder / "scratch", folder / "data")
+        self.run_paths = RunPaths(self.store, self.manifest, folder / "scratch", folder / "data")
         self.fence = lease_run(self.manifest)
 
     def config(self, gate: GateConfig = AT_LEAST_25, steps: int = STEPS) -> RunConfig:
@@ -161,7 +161,7 @@ class Gated:
         return make_checkpoint(self.store, self.folder / "files", step, self.fence, validated_step=validated).path
 
     def promote(self, path: str, gate: GateConfig = AT_LEAST_25) -> int | None:
-        record = promote_checkpoint(self.config(gate), self.places, path)
+        record = promote_checkpoint(self.config(gate), self.run_paths, path)
         return record.step if record else None
 
     def end(self, outcome: Any = "completed", last_step: int = STEPS) -> None:
@@ -192,11 +192,11 @@ def test_a_refused_checkpoint_is_recorded_and_a_later_better_one_is_promoted(gat
     assert gated.promote(gated.save(20)) is None
     state = gated.state
     assert state.promoted is not None and state.promoted.step == 10
-    assert [(r.checkpoint.step, r.validation.value, r.is_discarded) for r in state.refused] == [(20, 0.02, False)]
-    assert "0.0200 at step 20 is below checkpoint.gate.lowest_metric = 0.025" in state.refused[0].reason
-    assert state.set_aside == []
+    assert [(r.checkpoint.step, r.validation.value, r.is_discarded) for r in state.rejected] == [(20, 0.02, False)]
+    assert "0.0200 at step 20 is below checkpoint.gate.lowest_metric = 0.025" in state.rejected[0].reason
+    assert state.quarantined == []
     assert gated.promote(gated.save(30)) == 30
-    assert gated.state.refused == [] and gated.steps_in_the_store == [10, 30]
+    assert gated.state.rejected == [] and gated.steps_in_the_store == [10, 30]
 
 
 def test_who_is_on_call_is_told_once_of_each_checkpoint_that_is_refused(
@@ -206,7 +206,7 @@ def test_who_is_on_call_is_told_once_of_each_checkpoint_that_is_refused(
     for _ in range(2):
         assert gated.promote(path) is None
     (event,) = told()
-    assert (event.event, event.resource.id) == (GATE_REFUSED, f"holdfast.{gated.store.address}/runs/run")
+    assert (event.event, event.resource.id) == (GATE_REJECTED, f"holdfast.{gated.store.address}/runs/run")
     assert event.payload.items() >= {"run": "run", "step": 20}.items()
     assert "does not pass the quality gate and is not promoted: macro-F1 0.0200" in event.payload["message"]
 
@@ -215,7 +215,7 @@ def test_of_those_refused_in_a_row_the_newest_keeps_its_files(gated: Gated) -> N
     for step in (5, 10, 15, 20):
         assert gated.promote(gated.save(step, validated_step=5)) is None
         assert gated.steps_in_the_store == [step]
-    assert [(r.checkpoint.step, r.is_discarded) for r in gated.state.refused] == [(15, True), (20, False)]
+    assert [(r.checkpoint.step, r.is_discarded) for r in gated.state.rejected] == [(15, True), (20, False)]
     gated.end("lost", last_step=20)
     lease_run(gated.manifest)
     delete_strays(gated.store, gated.manifest.load_head())
@@ -225,12 +225,12 @@ def test_of_those_refused_in_a_row_the_newest_keeps_its_files(gated: Gated) -> N
 def test_a_last_checkpoint_that_is_refused_is_one_error_that_says_what_to_do(gated: Gated) -> None:
     gated.promote(gated.save(STEPS, validated_step=20))
     gated.end()
-    assert describe_state(gated.state) == "refused"
-    assert read_status(gated.store, "run")["refused"][0]["reason"] == gated.state.refused[0].reason
+    assert describe_state(gated.state) == "rejected"
+    assert read_status(gated.store, "run")["rejected"][0]["reason"] == gated.state.rejected[0].reason
     before = gated.manifest.load_head()
     for _ in range(2):
         with pytest.raises(QualityGateError) as raised:
-            judge_again(gated.config(), gated.places, gated.state)
+            gate_again(gated.config(), gated.run_paths, gated.state)
         for words in (
             "ended at step 40",
             "macro-F1 0.0200 at step 20",
@@ -245,18 +245,18 @@ def test_with_another_gate_it_is_promoted_and_nothing_is_trained_again(gated: Ga
     path = gated.save(STEPS, validated_step=20)
     gated.promote(path)
     gated.end()
-    state = judge_again(gated.config(GateConfig(lowest_metric=0.02)), gated.places, gated.state)
-    assert state == gated.state and state.is_trained and state.refused == []
+    state = gate_again(gated.config(GateConfig(lowest_metric=0.02)), gated.run_paths, gated.state)
+    assert state == gated.state and state.is_trained and state.rejected == []
     assert state.promoted is not None and state.promoted.path == path
     assert [segment.steps_lost for segment in state.segments] == [0]
-    assert judge_again(gated.config(), gated.places, state) == state
+    assert gate_again(gated.config(), gated.run_paths, state) == state
 
 
 def test_with_more_steps_it_is_no_last_checkpoint_any_more_and_training_goes_on_from_it(gated: Gated) -> None:
     only_at_the_end = GateConfig(lowest_metric=0.025)
     gated.promote(gated.save(STEPS, validated_step=20), only_at_the_end)
     gated.end()
-    state = judge_again(gated.config(only_at_the_end, steps=STEPS + 10), gated.places, gated.state)
+    state = gate_again(gated.config(only_at_the_end, steps=STEPS + 10), gated.run_paths, gated.state)
     assert state.promoted is not None and state.promoted.step == STEPS
 
 
@@ -267,9 +267,9 @@ def test_a_refused_checkpoint_that_was_damaged_since_is_set_aside_and_its_steps_
     gated.promote(path)
     gated.end()
     gated.store.delete(f"{path}/state.json")
-    state = judge_again(gated.config(GateConfig()), gated.places, gated.state)
-    assert state.promoted is None and state.refused == []
-    assert [record.path for record in state.set_aside] == [path]
+    state = gate_again(gated.config(GateConfig()), gated.run_paths, gated.state)
+    assert state.promoted is None and state.rejected == []
+    assert [record.path for record in state.quarantined] == [path]
 
 
 def test_what_an_earlier_segment_left_is_not_gone_on_from(gated: Gated) -> None:
@@ -277,8 +277,8 @@ def test_what_an_earlier_segment_left_is_not_gone_on_from(gated: Gated) -> None:
     gated.end("lost", last_step=20)
     gated.fence = lease_run(gated.manifest)
     gated.end("lost", last_step=3)
-    assert gated.state.refused_point is None
-    assert judge_again(gated.config(GateConfig()), gated.places, gated.state).promoted is None
+    assert gated.state.rejected_point is None
+    assert gate_again(gated.config(GateConfig()), gated.run_paths, gated.state).promoted is None
 
 
 def test_a_segment_that_was_lost_leaves_the_newest_checkpoint_that_passes(gated: Gated) -> None:
@@ -286,30 +286,30 @@ def test_a_segment_that_was_lost_leaves_the_newest_checkpoint_that_passes(gated:
     gated.promote(gated.save(20))
     gated.save(30, validated_step=20)
     for _ in range(2):  # the second time it is known
-        promote_newest(gated.config(), gated.places, gated.fence, Judge(QUICK))
+        promote_newest(gated.config(), gated.run_paths, gated.fence, VerdictMaker(QUICK))
         state = gated.state
         assert state.promoted is not None and state.promoted.step == 15
-        assert [record.checkpoint.step for record in state.refused if not record.is_discarded] == [30]
-    promote_newest(gated.config(GateConfig()), gated.places, gated.fence, Judge(QUICK))
+        assert [record.checkpoint.step for record in state.rejected if not record.is_discarded] == [30]
+    promote_newest(gated.config(GateConfig()), gated.run_paths, gated.fence, VerdictMaker(QUICK))
     assert gated.state.promoted is not None and gated.state.promoted.step == 30
-    assert gated.state.refused == []
+    assert gated.state.rejected == []
 
 
 def test_only_who_holds_the_lease_refuses_and_only_forward(gated: Gated) -> None:
     gated.promote(gated.save(20))
-    known = gated.state.refused[0]
+    known = gated.state.rejected[0]
     with pytest.raises(ConflictError, match="moves forward"):
-        gated.manifest.commit("refused", refuse(known))
+        gated.manifest.commit("rejected", refuse(known))
     later = known.checkpoint.model_copy(update={"step": 25, "fence": gated.fence + 1})
     with pytest.raises(FencedError):
-        gated.manifest.commit("refused", refuse(known.model_copy(update={"checkpoint": later})))
-    assert gated.state.refused == [known]
+        gated.manifest.commit("rejected", refuse(known.model_copy(update={"checkpoint": later})))
+    assert gated.state.rejected == [known]
 
 
 def test_a_refusal_is_read_as_it_was_written(gated: Gated) -> None:
     gated.promote(gated.save(20))
     again = RunState.model_validate_json(gated.state.model_dump_json())
-    assert again == gated.state and isinstance(again.refused[0], RefusedRecord)
+    assert again == gated.state and isinstance(again.rejected[0], RejectedRecord)
 
 
 def test_a_refusal_and_a_promotion_after_it_that_are_cut_off_anywhere_are_made_up_for(tmp_path: Path) -> None:
@@ -318,17 +318,17 @@ def test_a_refusal_and_a_promotion_after_it_that_are_cut_off_anywhere_are_made_u
         gated.promote(gated.save(20))
         gated.save(STEPS, validated_step=20)
         cut_off = StoreCutOff(gated.store, at, ProcessGoneError())
-        places = replace(gated.places, store=cut_off, manifest=Manifest(cut_off, "run"))
+        run_paths = replace(gated.run_paths, store=cut_off, manifest=Manifest(cut_off, "run"))
         try:
-            promote_newest(gated.config(), places, gated.fence, Judge(QUICK))
+            promote_newest(gated.config(), run_paths, gated.fence, VerdictMaker(QUICK))
             gated.end()
-            judge_again(gated.config(GateConfig()), places, gated.state)
+            gate_again(gated.config(GateConfig()), run_paths, gated.state)
         except ProcessGoneError:
             if gated.state.lease is not None:
-                promote_newest(gated.config(), gated.places, gated.fence, Judge(QUICK))
+                promote_newest(gated.config(), gated.run_paths, gated.fence, VerdictMaker(QUICK))
                 gated.end()
-            state = judge_again(gated.config(GateConfig()), gated.places, gated.state)
-            assert state.is_trained and state.refused == []
+            state = gate_again(gated.config(GateConfig()), gated.run_paths, gated.state)
+            assert state.is_trained and state.rejected == []
             delete_strays(gated.store, gated.manifest.load_head())
             assert gated.steps_in_the_store == [STEPS]
         else:

@@ -14,14 +14,14 @@ from storage.errors import ConfigurationError, ConflictError, IncompatibleRunErr
 from storage.objects.local_store import LocalStore
 from storage.runs.manifest import Manifest
 from storage.runs.retention import RetentionPolicy
-from storage.runs.rollbacks.quarantine import set_aside
+from storage.runs.rollbacks.quarantine import quarantine
 from storage.runs.run_state import RunState, SegmentRecord
 from storage.runs.transitions import end_segment, promote, prune
 from tasks.configuration.run import DataConfig, RunConfig
 from tasks.promotion.promotion import promote_checkpoint, promote_newest
-from tasks.run_paths import RunPlaces
+from tasks.run_paths import RunPaths
 from tasks.verification.quarantine import fall_back_to_valid
-from tasks.verification.verdicts import Judge
+from tasks.verification.verdicts import VerdictMaker
 from tests.helpers.cut_off_stores import ProcessGoneError, StoreCutOff
 from tests.helpers.runs import (
     BATCH_SIZE,
@@ -46,7 +46,7 @@ KEEP_2 = ["checkpoint.keep=2", "divergence.max_rollbacks=0"]  # a run that never
 def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The store of a run in its second segment.
 
-    Step 10 to 40 are promoted, 20 is set aside; step 15 was never promoted, step 45 is complete and due, 50 is under
+    Step 10 to 40 are promoted, 20 is quarantined; step 15 was never promoted, step 45 is complete and due, 50 is under
     way, and step 5 is a save of the first segment that was cut off.
     """
     folder = tmp_path_factory.mktemp("template")
@@ -55,7 +55,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     first = lease_run(manifest)
     for step in (10, 20):
         manifest.commit("promoted", promote(record_of(make_checkpoint(store, files, step, first)), keep_all))
-    manifest.commit("set aside", set_aside(20, manifest.load_head().state.kept[0].path, "a flipped bit", first))
+    manifest.commit("quarantined", quarantine(20, manifest.load_head().state.kept[0].path, "a flipped bit", first))
     make_checkpoint(store, files, 15, first)
     store.delete(f"{make_checkpoint(store, files, 5, first).path}/index.json")
     manifest.commit("ended", end_segment(ended(first)))
@@ -84,8 +84,8 @@ def ended(fence: int) -> SegmentRecord:
     )  # fmt: skip
 
 
-def places_of(store: Any) -> RunPlaces:
-    return RunPlaces(store, Manifest(store, "run"), Path("scratch"), Path("data"))
+def run_paths_of(store: Any) -> RunPaths:
+    return RunPaths(store, Manifest(store, "run"), Path("scratch"), Path("data"))
 
 
 def state_of(store: Any) -> RunState:
@@ -108,7 +108,7 @@ def due_checkpoint(store: LocalStore) -> str:
 
 def assert_it_resumes(store: LocalStore, step: int) -> None:
     """All that the manifest names is there, byte for byte, and the resume point is where it was to be."""
-    state = fall_back_to_valid(places_of(store), Judge(QUICK))
+    state = fall_back_to_valid(run_paths_of(store), VerdictMaker(QUICK))
     assert state.promoted is not None and state.promoted.step == step and len(state.kept) >= 2
     for record in state.kept:
         verify_checkpoint(store, record.path, record.digest)
@@ -128,7 +128,7 @@ def test_a_prune_of_a_copied_run_deletes_nothing_of_the_original(store: LocalSto
     prune_run(store, "run", ["checkpoint.keep=9", "divergence.max_rollbacks=0"])  # keeps what the copy would drop
     before = list(store.list_keys(""))
     with pytest.raises(IncompatibleRunError, match="copied or renamed"):
-        prune_run(store, "copy", KEEP_2, set_aside=True)
+        prune_run(store, "copy", KEEP_2, quarantined=True)
     assert list(store.list_keys("")) == before
 
 
@@ -139,10 +139,10 @@ def test_a_prune_of_a_run_at_rest_leaves_what_is_kept_and_what_is_set_aside(stor
     assert result["bytes_freed"] > result["dropped"][0]["num_bytes"] > 0
     assert result["policy"] == {"keep": 2, "keep_best": 1, "keep_every_steps": None, "keep_bytes": None}
     assert steps_in(store) == [20, 30, 40]
-    again = prune_run(store, "run", KEEP_2, set_aside=True)
-    assert not again["dropped"] and not again["leftovers"] and len(again["set_aside"]) == 1
+    again = prune_run(store, "run", KEEP_2, quarantined=True)
+    assert not again["dropped"] and not again["leftovers"] and len(again["quarantined"]) == 1
     assert steps_in(store) == [30, 40]
-    assert [record.reason for record in state_of(store).set_aside] == ["a flipped bit"]
+    assert [record.reason for record in state_of(store).quarantined] == ["a flipped bit"]
     assert_it_resumes(store, 40)
 
 
@@ -157,12 +157,12 @@ def test_a_run_that_may_have_to_go_back_keeps_a_checkpoint_for_that(store: Local
 
 def test_what_the_running_segment_set_aside_keeps_its_files_until_the_segment_is_over(store: LocalStore) -> None:
     fence, path = state_of(store).kept[0].fence, due_checkpoint(store)
-    Manifest(store, "run").commit("set aside", set_aside(45, path, "not finite", fence))
-    assert len(prune_run(store, "run", set_aside=True)["set_aside"]) == 1
+    Manifest(store, "run").commit("quarantined", quarantine(45, path, "not finite", fence))
+    assert len(prune_run(store, "run", quarantined=True)["quarantined"]) == 1
     assert steps_in(store) == [10, 30, 40, 45, 50]
     end_the_segment(store)
-    assert [entry["reason"] for entry in prune_run(store, "run", set_aside=True)["set_aside"]] == [
-        "set aside: not finite"
+    assert [entry["reason"] for entry in prune_run(store, "run", quarantined=True)["quarantined"]] == [
+        "quarantined: not finite"
     ]
     assert steps_in(store) == [10, 30, 40]
 
@@ -170,7 +170,7 @@ def test_what_the_running_segment_set_aside_keeps_its_files_until_the_segment_is
 def test_a_prune_with_nothing_to_do_and_one_on_trial_change_nothing(store: LocalStore) -> None:
     end_the_segment(store)
     files = {key: store.read(key) for key in store.list_keys("runs/")}
-    assert prune_run(store, "run", KEEP_2, dry_run=True, set_aside=True)["dropped"]
+    assert prune_run(store, "run", KEEP_2, dry_run=True, quarantined=True)["dropped"]
     assert {key: store.read(key) for key in store.list_keys("runs/")} == files
     prune_run(store, "run", KEEP_2)
     generation = Manifest(store, "run").load_head().generation
@@ -215,7 +215,7 @@ def test_promotion_notes_the_metric_of_a_validation_at_that_very_step(store: Loc
     fence = state_of(store).kept[0].fence
     older = make_checkpoint(store, tmp_path, 60, fence, validated_step=50)
     for path in (due_checkpoint(store), older.path):
-        assert promote_checkpoint(CONFIG, places_of(store), path) == state_of(store).kept[0]
+        assert promote_checkpoint(CONFIG, run_paths_of(store), path) == state_of(store).kept[0]
     assert [record.metric for record in state_of(store).kept[:2]] == [None, 0.045]
 
 
@@ -223,12 +223,12 @@ def test_a_promotion_applies_the_policy_and_a_store_that_cannot_delete_does_not_
     store: LocalStore, tmp_path: Path
 ) -> None:
     cut_off = StoreCutOff(store, at=3, error=StoreError("permission denied"), only="delete")
-    promote_checkpoint(CONFIG, places_of(cut_off), due_checkpoint(store))
+    promote_checkpoint(CONFIG, run_paths_of(cut_off), due_checkpoint(store))
     assert cut_off.num_calls == 3
     assert [record.step for record in state_of(store).kept] == [45, 40, 10]
     assert 30 in steps_in(store)
     after = make_checkpoint(store, tmp_path, 60, state_of(store).kept[0].fence)
-    promote_checkpoint(CONFIG, places_of(store), after.path)
+    promote_checkpoint(CONFIG, run_paths_of(store), after.path)
     assert steps_in(store) == [10, 20, 45, 60]
 
 
@@ -241,11 +241,11 @@ def test_a_prune_cut_off_at_any_operation_leaves_a_run_that_resumes_and_the_next
         end_the_segment(store)
         cut_off = StoreCutOff(store, at, ProcessGoneError())
         try:
-            prune_run(cut_off, "run", KEEP_2, set_aside=True)
+            prune_run(cut_off, "run", KEEP_2, quarantined=True)
         except ProcessGoneError:
             steps_left.add(tuple(steps_in(store)))
             assert_it_resumes(store, 40)
-            prune_run(store, "run", KEEP_2, set_aside=True)
+            prune_run(store, "run", KEEP_2, quarantined=True)
             assert_it_resumes(store, 40)
             assert steps_in(store) == [30, 40]
         else:
@@ -263,10 +263,10 @@ def test_a_promotion_cut_off_at_any_operation_is_made_up_for_and_the_next_segmen
         fence = state_of(store).kept[0].fence
         cut_off = StoreCutOff(store, at, ProcessGoneError())
         try:
-            promote_checkpoint(CONFIG, places_of(cut_off), due_checkpoint(store))
+            promote_checkpoint(CONFIG, run_paths_of(cut_off), due_checkpoint(store))
         except ProcessGoneError:
             kept_when_cut_off.add(tuple(record.step for record in state_of(store).kept))
-            promote_newest(CONFIG, places_of(store), fence, Judge(QUICK))
+            promote_newest(CONFIG, run_paths_of(store), fence, VerdictMaker(QUICK))
             end_the_segment(store)
             assert_it_resumes(store, 45)
             lease_run(Manifest(store, "run"))

@@ -16,7 +16,7 @@ from tasks.configuration.run import DataConfig, RunConfig
 from tasks.promotion.promotion import clear_strays
 from tasks.recovery.damaged_head import describe_recovery, plan_recovery, recover
 from tasks.recovery.settle import recover_run
-from tasks.run_paths import RunPlaces
+from tasks.run_paths import RunPaths
 from tests.helpers.holders import dead_process, process_elsewhere
 from tests.helpers.runs import BATCH_SIZE, make_checkpoint, make_run, record_of
 from training.configuration import TrainConfig
@@ -45,12 +45,12 @@ def store(tmp_path: Path) -> LocalStore:
 def promote_step(manifest: Manifest, folder: Path, step: int, fence: int) -> None:
     found = make_checkpoint(manifest.store, folder / "files", step, fence)
     head = manifest.commit(f"promoted step {step}", promote(record_of(found), RetentionPolicy(newest=2)))
-    clear_strays(places_of(manifest.store, folder), head)
+    clear_strays(run_paths_of(manifest.store, folder), head)
 
 
-def places_of(store: object, folder: Path) -> RunPlaces:
+def run_paths_of(store: object, folder: Path) -> RunPaths:
     assert isinstance(store, LocalStore)
-    return RunPlaces(store, Manifest(store, "run"), folder / "scratch", folder / "data")
+    return RunPaths(store, Manifest(store, "run"), folder / "scratch", folder / "data")
 
 
 def path_of(store: LocalStore, number: int) -> Path:
@@ -86,7 +86,7 @@ def test_a_run_goes_on_from_the_entry_before_a_damaged_one_and_nothing_that_is_t
     assert head.generation == 6 and path_of(store, 5).read_bytes() == spoilt
     assert Manifest(store, "run").load_head() == head
     assert [record.step for record in head.state.kept] == [20]
-    state = recover_run(CONFIG, places_of(store, tmp_path))
+    state = recover_run(CONFIG, run_paths_of(store, tmp_path))
     assert state.lease is None and state.promoted is not None and state.promoted.step == 30
     assert plan_recovery(store, "run") is None
 
@@ -105,9 +105,9 @@ def test_what_a_lost_entry_had_granted_promotes_nothing_and_its_checkpoints_stay
     assert [step for _, step, _ in plan.unnamed] == [40]
     words = describe_recovery(plan)
     assert "000000000007.json and 000000000008.json" in words and "step 30 of 100" in words
-    assert "the checkpoint of step 40, which no sound entry knows of. It is set aside" in words
+    assert "the checkpoint of step 40, which no sound entry knows of. It is quarantined" in words
     head = recover(store, "run", plan)
-    assert [record.step for record in head.state.set_aside] == [40]
+    assert [record.step for record in head.state.quarantined] == [40]
     zombie = record_of(make_checkpoint(store, tmp_path / "more", 50, 7))
     with pytest.raises(FencedError):
         manifest.commit("late", promote(zombie, RetentionPolicy(newest=2)))
@@ -115,7 +115,7 @@ def test_what_a_lost_entry_had_granted_promotes_nothing_and_its_checkpoints_stay
     assert fence > 8
     with pytest.raises(FencedError):
         manifest.commit("late", promote(zombie, RetentionPolicy(newest=2)))
-    clear_strays(places_of(store, tmp_path), manifest.load_head())
+    clear_strays(run_paths_of(store, tmp_path), manifest.load_head())
     assert any("0040-f" in key for key in store.list_keys("runs/run/checkpoints/"))
 
 

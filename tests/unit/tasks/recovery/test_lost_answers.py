@@ -1,4 +1,4 @@
-"""Whatever `Patience` makes again ends as if it had been made once, whichever answer of the store is lost."""
+"""Whatever `Retry` makes again ends as if it had been made once, whichever answer of the store is lost."""
 
 import inspect
 import itertools
@@ -31,8 +31,8 @@ from tasks.recover import recover
 from tasks.recovery import taking_over
 from tasks.recovery.settle import settle_evaluation
 from tasks.recovery.taking_over import begin_watch, goes_on_as_it_is
-from tasks.retrying import Patience
-from tasks.run_paths import RunPlaces, open_places
+from tasks.retrying import Retry
+from tasks.run_paths import RunPaths, open_run_paths
 from tasks.supervision.launch import hold_lease
 from tasks.verification import quarantine as aside
 from tests.helpers.cut_off_stores import StoreLosingAnswers
@@ -40,8 +40,8 @@ from tests.helpers.datasets import publish_small_dataset
 from tests.helpers.holders import dead_process
 from tests.helpers.runs import BATCH_SIZE, make_checkpoint, record_of
 
-Act = Callable[[RunConfig, RunPlaces], object]
-OF_ONE_MOMENT = {"created_at", "taken_at", "started_at", "set_aside_at", "rolled_back_at", "promoted_at", "store"}
+Act = Callable[[RunConfig, RunPaths], object]
+OF_ONE_MOMENT = {"created_at", "taken_at", "started_at", "quarantined_at", "rolled_back_at", "promoted_at", "store"}
 
 
 def config_of(folder: Path, **train: Any) -> RunConfig:
@@ -56,44 +56,44 @@ def config_of(folder: Path, **train: Any) -> RunConfig:
     )
 
 
-def take_up(config: RunConfig, places: RunPlaces) -> None:
-    inspect.unwrap(recover)(config, DATASETS[places.store.address])
+def take_up(config: RunConfig, run_paths: RunPaths) -> None:
+    inspect.unwrap(recover)(config, DATASETS[run_paths.store.address])
 
 
-def take_up_with_more_steps(config: RunConfig, places: RunPlaces) -> None:
-    take_up(config.model_copy(update={"train": config.train.model_copy(update={"steps": 150})}), places)
+def take_up_with_more_steps(config: RunConfig, run_paths: RunPaths) -> None:
+    take_up(config.model_copy(update={"train": config.train.model_copy(update={"steps": 150})}), run_paths)
 
 
-def take_a_lease(config: RunConfig, places: RunPlaces) -> None:
-    take_up(config, places)
-    Patience(config.retry).attempt("Taking the lease", lambda: hold_lease(config, places, "train"))
+def take_a_lease(config: RunConfig, run_paths: RunPaths) -> None:
+    take_up(config, run_paths)
+    Retry(config.retry).call("Taking the lease", lambda: hold_lease(config, run_paths, "train"))
 
 
-def evaluate(config: RunConfig, places: RunPlaces) -> None:
-    take_up(config, places)
-    head = Patience(config.retry).attempt("Taking the lease", lambda: hold_lease(config, places, "evaluate"))
+def evaluate(config: RunConfig, run_paths: RunPaths) -> None:
+    take_up(config, run_paths)
+    head = Retry(config.retry).call("Taking the lease", lambda: hold_lease(config, run_paths, "evaluate"))
     lease = head.state.lease
     assert lease is not None
-    Patience(config.retry).attempt("Ending it", lambda: settle_evaluation(config, places, lease))
+    Retry(config.retry).call("Ending it", lambda: settle_evaluation(config, run_paths, lease))
 
 
-def roll_back(config: RunConfig, places: RunPlaces) -> None:
-    config = as_begun(config, places.manifest.load_head().state)
+def roll_back(config: RunConfig, run_paths: RunPaths) -> None:
+    config = as_begun(config, run_paths.manifest.load_head().state)
     inspect.unwrap(by_hand.roll_back)(config, 10, "flow run 1234")
 
 
-def give(config: RunConfig, places: RunPlaces) -> None:
-    config = as_begun(config, places.manifest.load_head().state)
-    inspect.unwrap(remember.remember_given)(config, {"train.steps": 120})
+def give(config: RunConfig, run_paths: RunPaths) -> None:
+    config = as_begun(config, run_paths.manifest.load_head().state)
+    inspect.unwrap(remember.remember_overrides)(config, {"train.steps": 120})
 
 
-def put_aside(config: RunConfig, places: RunPlaces) -> None:
-    kept = places.manifest.load_head().state.promoted
-    lease = places.manifest.load_head().state.lease
+def take_out_of_use(config: RunConfig, run_paths: RunPaths) -> None:
+    kept = run_paths.manifest.load_head().state.promoted
+    lease = run_paths.manifest.load_head().state.lease
     assert kept is not None and lease is not None
     damaged = CheckpointUnusableError("a flipped bit", "damaged")
-    Patience(config.retry).attempt(
-        "Setting aside", lambda: aside.put_aside(places, kept.step, kept.path, damaged, lease.fence)
+    Retry(config.retry).call(
+        "Setting aside", lambda: aside.take_out_of_use(run_paths, kept.step, kept.path, damaged, lease.fence)
     )
 
 
@@ -106,7 +106,7 @@ ACTS: dict[str, tuple[bool, Act]] = {  # whether the run was begun before
     "an evaluation": (True, evaluate),
     "a rollback by hand": (True, roll_back),
     "a value that was given": (True, give),
-    "a checkpoint set aside": (True, put_aside),
+    "a checkpoint quarantined": (True, take_out_of_use),
 }
 
 
@@ -124,25 +124,25 @@ def prepare(folder: Path, has_begun: bool) -> RunConfig:
     store = LocalStore(folder / "store")
     DATASETS[store.address] = publish_small_dataset(store, folder / "work")
     if has_begun:
-        places = open_places(config)
-        take_up(config, places)
-        head = places.manifest.commit("segment began", take_lease(dead_process(), 1))
+        run_paths = open_run_paths(config)
+        take_up(config, run_paths)
+        head = run_paths.manifest.commit("segment began", take_lease(dead_process(), 1))
         assert head.state.lease is not None
         for step in (10, 20, 30):
             found = make_checkpoint(store, folder / "files", step, head.state.lease.fence)
             if step < 30:
-                places.manifest.commit("promoted", promote(record_of(found), RetentionPolicy(newest=9)))
+                run_paths.manifest.commit("promoted", promote(record_of(found), RetentionPolicy(newest=9)))
     return config
 
 
 def act_with(monkeypatch: pytest.MonkeyPatch, config: RunConfig, act: Act, at: int) -> tuple[Any, StoreLosingAnswers]:
     """The state after `act`, with the answer to the store's n-th write lost, and the store."""
-    whole = open_places(config)
+    whole = open_run_paths(config)
     store: Any = StoreLosingAnswers(LocalStore(Path(config.store)), at)
-    places = replace(whole, store=store, manifest=replace(whole.manifest, store=store))
+    run_paths = replace(whole, store=store, manifest=replace(whole.manifest, store=store))
     for module in (recovering, by_hand, remember):
-        monkeypatch.setattr(module, "open_places", lambda _config: places)
-    act(config, places)
+        monkeypatch.setattr(module, "open_run_paths", lambda _config: run_paths)
+    act(config, run_paths)
     return without_moments(whole.manifest.load_head().state), store
 
 
@@ -191,10 +191,10 @@ def test_first_weights_of_which_any_answer_is_lost_or_that_were_cut_off_are_brou
         whole = LocalStore(tmp_path / f"store-{at}")
         store: Any = StoreLosingAnswers(whole, at)
         config = config_of(tmp_path)
-        places = replace(open_places(config), store=store)
+        run_paths = replace(open_run_paths(config), store=store)
         names = sorted(path.name for path in folder.iterdir())
-        bring = partial(_put, folder, names, Correspondence([], []), places, "origin", provenance)
-        record = Patience(config.retry).attempt("Taking the run up", bring)
+        bring = partial(_put, folder, names, Correspondence([], []), run_paths, "origin", provenance)
+        record = Retry(config.retry).call("Taking the run up", bring)
         assert store.num_writes == 3  # what is there already is not put again
         for path in folder.iterdir():
             assert sha256_of_file(whole.fetch(f"{record.path}/{path.name}")) == sha256_of_file(path)
@@ -208,21 +208,21 @@ def test_a_job_that_was_taken_over_with_a_lost_answer_is_not_asked_to_leave(
 ) -> None:
     monkeypatch.setattr(taking_over, "is_under_way", lambda *_arguments: True)
     config = prepare(tmp_path / "template", has_begun=True)
-    places = open_places(config)
-    take_up(config, places)
-    head = places.manifest.commit(
+    run_paths = open_run_paths(config)
+    take_up(config, run_paths)
+    head = run_paths.manifest.commit(
         "segment began", take_lease(dead_process(), 1, job=lambda _fence: JobRecord(kind="slurm", name="job"))
     )
     fence, num_segments = head.generation, len(head.state.segments)
     state, _store = act_with(monkeypatch, config, take_up, at=1)
     assert len(state["segments"]) == num_segments
-    lease = places.manifest.load_head().state.lease
+    lease = run_paths.manifest.load_head().state.lease
     assert lease is not None and (lease.fence, lease.holder) == (fence, this_process())
-    _require_left_once_watched(config, places, lease)
+    _require_left_once_watched(config, run_paths, lease)
 
 
-def _require_left_once_watched(config: RunConfig, places: RunPlaces, lease: Lease) -> None:
-    config = as_begun(config, places.manifest.load_head().state)
-    assert goes_on_as_it_is(config, places, lease)
-    begin_watch(places, lease)
-    assert not goes_on_as_it_is(config, places, lease)  # an attempt of this process has asked it to end
+def _require_left_once_watched(config: RunConfig, run_paths: RunPaths, lease: Lease) -> None:
+    config = as_begun(config, run_paths.manifest.load_head().state)
+    assert goes_on_as_it_is(config, run_paths, lease)
+    begin_watch(run_paths, lease)
+    assert not goes_on_as_it_is(config, run_paths, lease)  # an attempt of this process has asked it to end

@@ -18,7 +18,7 @@ from tasks.configuration.run import DataConfig, RunConfig
 from tasks.prefect_bridge.alerts import ROLLBACK
 from tasks.recovery.roll_back import answer_divergence
 from tasks.reporting.rollbacks import count_skipped, describe_rollbacks
-from tasks.run_paths import RunPlaces
+from tasks.run_paths import RunPaths
 from tests.helpers.runs import BATCH_SIZE, lease_run, make_checkpoint, make_run, record_of
 from training.configuration import DivergenceConfig
 
@@ -33,7 +33,7 @@ class Diverging:
         self.store = LocalStore(folder / "store")
         self.folder = folder
         self.manifest = make_run(self.store)
-        self.places = RunPlaces(self.store, self.manifest, folder / "scratch", folder / "data")
+        self.run_paths = RunPaths(self.store, self.manifest, folder / "scratch", folder / "data")
 
     @property
     def state(self) -> RunState:
@@ -75,7 +75,7 @@ def config_of(**divergence: object) -> RunConfig:
 
 def test_the_newest_checkpoint_that_is_old_enough_becomes_the_resume_point(run: Diverging) -> None:
     fence = run.segment(10, 20, 30, 40, diverged=43)
-    state = answer_divergence(config_of(rollback_steps=15, consecutive_steps=5), run.places)
+    state = answer_divergence(config_of(rollback_steps=15, consecutive_steps=5), run.run_paths)
     assert [record.step for record in state.kept] == [20, 10]
     assert state.promoted == state.kept[0]
     (record,) = state.rollbacks
@@ -88,7 +88,7 @@ def test_steps_that_are_trained_again_before_what_is_left_out_are_lost_and_no_ot
     fence = run.segment(10, 20, 30, 40, diverged=43)
     before = run.manifest.load_head().state.segments[-1].model_copy(update={"steps_lost": 3})
     run.manifest.commit("noted", lambda state, _: state.model_copy(update={"segments": [before]}))
-    state = answer_divergence(config_of(rollback_steps=15, consecutive_steps=5), run.places)
+    state = answer_divergence(config_of(rollback_steps=15, consecutive_steps=5), run.run_paths)
     assert [(record.fence, record.resume_step) for record in state.rollbacks] == [(fence, 28)]
     assert state.promoted is not None and state.promoted.step == 20
     assert state.steps_lost == 28 - 20
@@ -96,14 +96,14 @@ def test_steps_that_are_trained_again_before_what_is_left_out_are_lost_and_no_ot
 
 def test_without_a_checkpoint_that_is_old_enough_the_run_begins_again(run: Diverging) -> None:
     run.segment(30, 40, diverged=43)
-    state = answer_divergence(config_of(rollback_steps=40), run.places)
+    state = answer_divergence(config_of(rollback_steps=40), run.run_paths)
     assert (state.promoted, state.kept) == (None, [])
     assert state.rollbacks[0].resume_step == 3
 
 
 def test_what_lies_behind_the_divergence_can_be_deleted_and_can_not_come_back(run: Diverging) -> None:
     fence = run.segment(10, 20, 30, diverged=31)
-    answer_divergence(config_of(rollback_steps=15), run.places)
+    answer_divergence(config_of(rollback_steps=15), run.run_paths)
     head = run.manifest.load_head()
     assert [path.rpartition("/")[2] for path in find_strays(run.store, head)] == [
         f"{step:012d}-f{fence:08d}" for step in (20, 30)
@@ -115,7 +115,7 @@ def test_what_lies_behind_the_divergence_can_be_deleted_and_can_not_come_back(ru
 
 def test_steps_are_promoted_again_by_the_segment_that_follows(run: Diverging) -> None:
     before = run.segment(10, 20, 30, diverged=31)
-    answer_divergence(config_of(rollback_steps=15), run.places)
+    answer_divergence(config_of(rollback_steps=15), run.run_paths)
     fence = lease_run(run.manifest)
     path = run.promote(fence, 20)
     state = run.state
@@ -125,9 +125,9 @@ def test_steps_are_promoted_again_by_the_segment_that_follows(run: Diverging) ->
 
 def test_a_divergence_is_answered_once_and_told_once(run: Diverging, told: Callable[[], list[Event]]) -> None:
     fence = run.segment(10, diverged=12)
-    state = answer_divergence(config_of(), run.places)
+    state = answer_divergence(config_of(), run.run_paths)
     generation = run.manifest.load_head().generation
-    assert answer_divergence(config_of(), run.places) == state
+    assert answer_divergence(config_of(), run.run_paths) == state
     assert run.manifest.load_head().generation == generation
     (event,) = told()
     assert (event.event, event.resource.id) == (ROLLBACK, f"holdfast.{run.store.address}/runs/run")
@@ -156,7 +156,7 @@ def test_a_segment_that_ended_otherwise_is_no_reason_to_go_back(run: Diverging, 
     )  # fmt: skip
     run.manifest.commit("ended", end_segment(record))
     generation = run.manifest.load_head().generation
-    assert answer_divergence(config_of(), run.places).rollbacks == []
+    assert answer_divergence(config_of(), run.run_paths).rollbacks == []
     assert run.manifest.load_head().generation == generation
 
 
@@ -167,7 +167,7 @@ def test_test_metrics_of_a_later_step_are_dropped(run: Diverging) -> None:
     measured = {"metrics": {"auc": 0.5}, "metrics_step": 20}
     run.manifest.commit("measured", lambda state, _: state.model_copy(update=measured))
     run.diverge(fence, 21)
-    state = answer_divergence(config_of(rollback_steps=10), run.places)
+    state = answer_divergence(config_of(rollback_steps=10), run.run_paths)
     assert (state.metrics, state.metrics_step) == (None, None)
 
 
@@ -175,11 +175,11 @@ def test_when_no_rollback_is_left_the_whole_story_is_told_and_nothing_is_changed
     config = config_of(rollback_steps=10, max_rollbacks=2, learning_rate_factor=0.5)
     for diverged in (25, 27):
         run.segment(diverged=diverged)
-        answer_divergence(config, run.places)
+        answer_divergence(config, run.run_paths)
     fence = run.segment(diverged=26)
     generation = run.manifest.load_head().generation
     with pytest.raises(RunDivergedError) as raised:
-        answer_divergence(config, run.places)
+        answer_divergence(config, run.run_paths)
     assert str(raised.value).splitlines()[:4] == [
         f"Run 'run' diverged in segment {fence}: The loss became nan at step 26.",
         "divergence.max_rollbacks allows no rollback beyond those that were made:",
@@ -195,21 +195,21 @@ def test_when_no_rollback_is_left_the_whole_story_is_told_and_nothing_is_changed
 def test_with_one_more_allowed_it_goes_on_from_there(run: Diverging) -> None:
     run.segment(10, diverged=25)
     with pytest.raises(RunDivergedError, match=r"No rollback is allowed: divergence\.max_rollbacks = 0"):
-        answer_divergence(config_of(max_rollbacks=0), run.places)
-    assert answer_divergence(config_of(max_rollbacks=1), run.places).rollbacks[0].diverged_step == 25
+        answer_divergence(config_of(max_rollbacks=0), run.run_paths)
+    assert answer_divergence(config_of(max_rollbacks=1), run.run_paths).rollbacks[0].diverged_step == 25
 
 
 def test_a_spike_that_was_none_comes_with_the_advice_how_to_let_it_pass(run: Diverging) -> None:
     fence = lease_run(run.manifest)
     run.diverge(fence, 130, kind="spike")
     with pytest.raises(RunDivergedError, match=r"larger divergence\.spike_sigmas, or divergence\.spikes=false"):
-        answer_divergence(config_of(max_rollbacks=0), run.places)
+        answer_divergence(config_of(max_rollbacks=0), run.run_paths)
 
 
 def test_a_rollback_that_was_replaced_is_told_as_such_and_not_counted_twice(run: Diverging) -> None:
     for diverged, back in ((25, 10), (26, 20)):
         run.segment(diverged=diverged)
-        state = answer_divergence(config_of(rollback_steps=back), run.places)
+        state = answer_divergence(config_of(rollback_steps=back), run.run_paths)
     told = describe_rollbacks(state.rollbacks)
     assert told[0].endswith("A later rollback went back at least as far, and replaced this one.")
     assert told[1].endswith("(positions 48 to 287 of the order).")

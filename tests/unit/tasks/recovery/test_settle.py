@@ -28,7 +28,7 @@ from tasks.configuration.run import DataConfig, RunConfig
 from tasks.prefect_bridge.alerts import NO_PROGRESS, SEGMENT_LOST
 from tasks.recovery import settle
 from tasks.recovery.settle import recover_run, require_dead_holder
-from tasks.run_paths import RunPlaces
+from tasks.run_paths import RunPaths
 from tasks.supervision import heartbeat as heartbeats
 from tasks.supervision.hang import HangWatch
 from tasks.supervision.heartbeat import HEARTBEAT_SECONDS, Heartbeat
@@ -43,26 +43,26 @@ CONFIG = RunConfig(
 )
 
 
-def places_of(store: Any, folder: Path) -> RunPlaces:
-    return RunPlaces(store, Manifest(store, "run"), folder / "scratch", folder / "data")
+def run_paths_of(store: Any, folder: Path) -> RunPaths:
+    return RunPaths(store, Manifest(store, "run"), folder / "scratch", folder / "data")
 
 
-def begin_segment(places: RunPlaces, holder: Holder) -> Lease:
-    lease = places.manifest.commit("segment began", take_lease(holder, world_size=2)).state.lease
+def begin_segment(run_paths: RunPaths, holder: Holder) -> Lease:
+    lease = run_paths.manifest.commit("segment began", take_lease(holder, world_size=2)).state.lease
     assert lease is not None
     return lease
 
 
-def state_of(places: RunPlaces) -> RunState:
-    return places.manifest.load_head().state
+def state_of(run_paths: RunPaths) -> RunState:
+    return run_paths.manifest.load_head().state
 
 
 @pytest.fixture
-def places(tmp_path: Path) -> RunPlaces:
+def run_paths(tmp_path: Path) -> RunPaths:
     """A run that was created and not yet trained."""
     store = LocalStore(tmp_path / "store")
     make_run(store)
-    return places_of(store, tmp_path)
+    return run_paths_of(store, tmp_path)
 
 
 @pytest.fixture
@@ -70,10 +70,10 @@ def template(tmp_path: Path) -> Path:
     """The store of a run whose segment died: step 10 is promoted, 20 complete, 30 not; it was seen at step 34."""
     store, files = LocalStore(tmp_path / "template"), tmp_path / "files"
     make_run(store)
-    places = places_of(store, tmp_path)
-    fence = begin_segment(places, dead_process()).fence
+    run_paths = run_paths_of(store, tmp_path)
+    fence = begin_segment(run_paths, dead_process()).fence
     kept = record_of(make_checkpoint(store, files, 10, fence))
-    places.manifest.commit("promoted", promote(kept, RetentionPolicy(newest=9)))
+    run_paths.manifest.commit("promoted", promote(kept, RetentionPolicy(newest=9)))
     make_checkpoint(store, files, 20, fence)
     store.delete(f"{make_checkpoint(store, files, 30, fence).path}/index.json")
     write_heartbeat(store, "run", fence, Beat(beat=7, step=34, written_at=time.time()))
@@ -83,9 +83,9 @@ def template(tmp_path: Path) -> Path:
 def test_a_lost_segment_leaves_its_newest_complete_checkpoint_and_the_steps_after_it_are_lost(
     template: Path, tmp_path: Path
 ) -> None:
-    places = places_of(LocalStore(template), tmp_path)
-    state = recover_run(CONFIG, places)
-    assert state.lease is None and state == state_of(places)
+    run_paths = run_paths_of(LocalStore(template), tmp_path)
+    state = recover_run(CONFIG, run_paths)
+    assert state.lease is None and state == state_of(run_paths)
     assert [record.step for record in state.kept] == [20, 10]
     (record,) = state.segments
     assert (record.outcome, record.first_step, record.last_step, record.steps_lost) == ("lost", 0, 34, 14)
@@ -95,11 +95,11 @@ def test_a_lost_segment_leaves_its_newest_complete_checkpoint_and_the_steps_afte
 def test_who_is_on_call_is_told_once_of_a_segment_that_was_lost_and_where_the_run_goes_on(
     template: Path, tmp_path: Path, told: Callable[[], list[Event]], caplog: pytest.LogCaptureFixture
 ) -> None:
-    places = places_of(LocalStore(template), tmp_path)
+    run_paths = run_paths_of(LocalStore(template), tmp_path)
     for _ in range(2):
-        recover_run(CONFIG, places)
+        recover_run(CONFIG, run_paths)
     (event,) = told()
-    assert (event.event, event.resource.id) == (SEGMENT_LOST, f"holdfast.{places.store.address}/runs/run")
+    assert (event.event, event.resource.id) == (SEGMENT_LOST, f"holdfast.{run_paths.store.address}/runs/run")
     assert event.payload.items() >= {"run": "run", "outcome": "lost", "step": 34, "steps_lost": 14}.items()
     message = f"Segment ended: lost ({settle.LOST}). The run goes on from step 20, 14 steps lost."
     assert event.payload["message"] == message
@@ -107,12 +107,12 @@ def test_who_is_on_call_is_told_once_of_a_segment_that_was_lost_and_where_the_ru
 
 
 def test_ranks_that_hung_and_were_killed_are_told_as_such_and_not_as_lost_too(
-    places: RunPlaces, told: Callable[[], list[Event]]
+    run_paths: RunPaths, told: Callable[[], list[Event]]
 ) -> None:
     watch = HangWatch(hang_seconds=0.0)
     assert watch.is_hung()
-    write_outcome(places.store, "run", begin_segment(places, dead_process()).fence, watch.describe_end(2))
-    recover_run(CONFIG, places)
+    write_outcome(run_paths.store, "run", begin_segment(run_paths, dead_process()).fence, watch.describe_end(2))
+    recover_run(CONFIG, run_paths)
     (event,) = told()
     assert event.event == NO_PROGRESS
     assert "Segment ended: failed (The ranks reported nothing for 0 s" in event.payload["message"]
@@ -120,26 +120,28 @@ def test_ranks_that_hung_and_were_killed_are_told_as_such_and_not_as_lost_too(
 
 @pytest.mark.parametrize("outcome", ["budget", "preempted", "completed"])
 def test_a_segment_that_ended_in_good_order_is_no_alert(
-    places: RunPlaces, told: Callable[[], list[Event]], outcome: Any
+    run_paths: RunPaths, told: Callable[[], list[Event]], outcome: Any
 ) -> None:
     record = OutcomeRecord(outcome=outcome, first_step=0, last_step=4, world_size=2, seconds=9.5, phases={})
-    write_outcome(places.store, "run", begin_segment(places, dead_process()).fence, record)
-    assert recover_run(CONFIG, places).segments[0].outcome == outcome
+    write_outcome(run_paths.store, "run", begin_segment(run_paths, dead_process()).fence, record)
+    assert recover_run(CONFIG, run_paths).segments[0].outcome == outcome
     assert told() == []
 
 
 def test_settling_that_is_cut_off_at_any_operation_is_finished_by_the_next_process_with_the_same_record(
     template: Path, tmp_path: Path
 ) -> None:
-    expected = recover_run(CONFIG, places_of(LocalStore(Path(shutil.copytree(template, tmp_path / "whole"))), tmp_path))
+    expected = recover_run(
+        CONFIG, run_paths_of(LocalStore(Path(shutil.copytree(template, tmp_path / "whole"))), tmp_path)
+    )
     num_cut_off = 0
     for at in itertools.count(1):
         store = LocalStore(Path(shutil.copytree(template, tmp_path / f"store-{at}")))
         try:
-            recover_run(CONFIG, places_of(StoreCutOff(store, at, ProcessGoneError()), tmp_path))
+            recover_run(CONFIG, run_paths_of(StoreCutOff(store, at, ProcessGoneError()), tmp_path))
         except ProcessGoneError:
             num_cut_off += 1
-            state = recover_run(CONFIG, places_of(store, tmp_path))
+            state = recover_run(CONFIG, run_paths_of(store, tmp_path))
             assert state.segments == expected.segments and state.lease is None
             assert [record.step for record in state.kept] == [20, 10]
         else:
@@ -147,43 +149,43 @@ def test_settling_that_is_cut_off_at_any_operation_is_finished_by_the_next_proce
     assert num_cut_off >= 10
 
 
-def test_what_the_ranks_said_themselves_is_taken_and_what_they_printed_is_kept(places: RunPlaces) -> None:
-    fence = begin_segment(places, dead_process()).fence
-    folder = places.segment_scratch(fence)
+def test_what_the_ranks_said_themselves_is_taken_and_what_they_printed_is_kept(run_paths: RunPaths) -> None:
+    fence = begin_segment(run_paths, dead_process()).fence
+    folder = run_paths.segment_scratch(fence)
     folder.mkdir(parents=True)
     (folder / "ranks.log").write_text("rank 0: out of memory\n")
     said = OutcomeRecord(
         outcome="failed", cause="out of memory", is_final=True, first_step=0, last_step=4, world_size=2, seconds=9.5,
         phases={"train": 8.0}, is_abandoned=True,
     )  # fmt: skip
-    write_outcome(places.store, "run", fence, said)
-    (record,) = recover_run(CONFIG, places).segments
+    write_outcome(run_paths.store, "run", fence, said)
+    (record,) = recover_run(CONFIG, run_paths).segments
     names = ("outcome", "cause", "is_final", "last_step", "seconds", "phases", "is_abandoned")
     taken = {name: getattr(record, name) for name in names}
     assert taken == said.model_dump(include=set(taken))
     assert record.steps_lost == 4
-    assert places.store.read(f"runs/run/segments/{fence:08d}/ranks.log") == b"rank 0: out of memory\n"
+    assert run_paths.store.read(f"runs/run/segments/{fence:08d}/ranks.log") == b"rank 0: out of memory\n"
     assert not folder.exists()
 
 
-def test_the_last_step_and_phases_are_read_from_reports_whose_last_line_was_cut_off(places: RunPlaces) -> None:
-    fence = begin_segment(places, dead_process()).fence
-    write_heartbeat(places.store, "run", fence, Beat(beat=1, step=3, phases={"start": 2.0}, written_at=1.0))
-    places.segment_scratch(fence).mkdir(parents=True)
+def test_the_last_step_and_phases_are_read_from_reports_whose_last_line_was_cut_off(run_paths: RunPaths) -> None:
+    fence = begin_segment(run_paths, dead_process()).fence
+    write_heartbeat(run_paths.store, "run", fence, Beat(beat=1, step=3, phases={"start": 2.0}, written_at=1.0))
+    run_paths.segment_scratch(fence).mkdir(parents=True)
     reports = [Report(phase="train", step=step, phases={"start": 2.0, "train": step * 1.5}) for step in (5, 6, 7)]
     lines = "\n".join(report.model_dump_json() for report in reports)
-    (places.segment_scratch(fence) / "progress.jsonl").write_text(lines[:-9])
-    (record,) = recover_run(CONFIG, places).segments
+    (run_paths.segment_scratch(fence) / "progress.jsonl").write_text(lines[:-9])
+    (record,) = recover_run(CONFIG, run_paths).segments
     assert (record.last_step, record.steps_lost) == (6, 6)
     assert (record.phases, record.seconds) == ({"start": 2.0, "train": 9.0}, 11.0)
 
 
-def test_on_another_machine_the_phases_of_a_lost_segment_are_those_of_its_heartbeat(places: RunPlaces) -> None:
-    fence = begin_segment(places, dead_process()).fence
+def test_on_another_machine_the_phases_of_a_lost_segment_are_those_of_its_heartbeat(run_paths: RunPaths) -> None:
+    fence = begin_segment(run_paths, dead_process()).fence
     write_heartbeat(
-        places.store, "run", fence, Beat(beat=4, step=3, phases={"start": 2.0, "train": 9.5}, written_at=1.0)
+        run_paths.store, "run", fence, Beat(beat=4, step=3, phases={"start": 2.0, "train": 9.5}, written_at=1.0)
     )
-    (record,) = recover_run(CONFIG, places).segments
+    (record,) = recover_run(CONFIG, run_paths).segments
     assert (record.last_step, record.phases, record.seconds) == (
         3,
         {"start": 2.0, "train": 9.5},
@@ -191,40 +193,40 @@ def test_on_another_machine_the_phases_of_a_lost_segment_are_those_of_its_heartb
     )  # three beats came after the first
 
 
-def test_a_run_that_a_living_process_holds_is_not_touched(places: RunPlaces) -> None:
+def test_a_run_that_a_living_process_holds_is_not_touched(run_paths: RunPaths) -> None:
     assert is_alive(parent_process()) is True
-    lease = begin_segment(places, parent_process())
-    generation = places.manifest.load_head().generation
+    lease = begin_segment(run_paths, parent_process())
+    generation = run_paths.manifest.load_head().generation
     with pytest.raises(RunBusyError, match=rf"process {lease.holder.pid} on .*stop it with SIGTERM"):
-        recover_run(CONFIG, places)
-    assert places.manifest.load_head().generation == generation
+        recover_run(CONFIG, run_paths)
+    assert run_paths.manifest.load_head().generation == generation
 
 
-def test_an_earlier_attempt_of_this_very_process_is_over(places: RunPlaces) -> None:
-    begin_segment(places, this_process())
-    (record,) = recover_run(CONFIG, places).segments
+def test_an_earlier_attempt_of_this_very_process_is_over(run_paths: RunPaths) -> None:
+    begin_segment(run_paths, this_process())
+    (record,) = recover_run(CONFIG, run_paths).segments
     assert record.outcome == "lost"
 
 
 def test_a_holder_on_another_machine_is_dead_once_its_heartbeat_stands_still(
-    places: RunPlaces, monkeypatch: pytest.MonkeyPatch
+    run_paths: RunPaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(settle, "SILENCE_SECONDS", 0.2)
     monkeypatch.setattr(settle, "WATCH_SECONDS", 0.01)
-    lease = begin_segment(places, process_elsewhere())
-    write_heartbeat(places.store, "run", lease.fence, Beat(beat=3, step=8, written_at=1.0))
-    (record,) = recover_run(CONFIG, places).segments
+    lease = begin_segment(run_paths, process_elsewhere())
+    write_heartbeat(run_paths.store, "run", lease.fence, Beat(beat=3, step=8, written_at=1.0))
+    (record,) = recover_run(CONFIG, run_paths).segments
     assert (record.outcome, record.last_step) == ("lost", 8)
 
 
 def test_a_holder_on_another_machine_lives_as_long_as_its_heart_beats(
-    places: RunPlaces, monkeypatch: pytest.MonkeyPatch
+    run_paths: RunPaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(settle, "WATCH_SECONDS", 0.01)
     monkeypatch.setattr(heartbeats, "HEARTBEAT_SECONDS", 0.01)
-    lease = begin_segment(places, process_elsewhere())
-    with Heartbeat(places, lease.fence, 0), pytest.raises(RunBusyError, match="on another-host"):
-        require_dead_holder(places, lease)
+    lease = begin_segment(run_paths, process_elsewhere())
+    with Heartbeat(run_paths, lease.fence, 0), pytest.raises(RunBusyError, match="on another-host"):
+        require_dead_holder(run_paths, lease)
 
 
 class StumblingStore(LocalStore):
@@ -251,7 +253,7 @@ def test_a_store_that_fails_for_a_moment_costs_beats_and_never_the_heart(
 ) -> None:
     monkeypatch.setattr(heartbeats, "HEARTBEAT_SECONDS", 0.01)
     store = StumblingStore(tmp_path / "store", num_failures=3)
-    with Heartbeat(places_of(store, tmp_path), 4, first_step=12) as heart:
+    with Heartbeat(run_paths_of(store, tmp_path), 4, first_step=12) as heart:
         heart.hear(Report(phase="train", step=17, phases={"train": 3.0}, loss=0.5))
         assert store.has_recovered.wait(60)
     found = find_heartbeat(store, "run", 4)
@@ -262,13 +264,13 @@ def test_a_store_that_fails_for_a_moment_costs_beats_and_never_the_heart(
 def test_no_beat_follows_once_the_lease_is_given_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(heartbeats, "HEARTBEAT_SECONDS", 0.001)
     store = StumblingStore(tmp_path / "store", num_failures=0)
-    with Heartbeat(places_of(store, tmp_path), 4, first_step=0):
+    with Heartbeat(run_paths_of(store, tmp_path), 4, first_step=0):
         assert store.has_recovered.wait(60)
     assert [thread for thread in threading.enumerate() if thread.name == "heartbeat"] == []
 
 
-def leave_folder(places: RunPlaces, name: str, store: str, age_seconds: float) -> Path:
-    folder = places.scratch / name
+def leave_folder(run_paths: RunPaths, name: str, store: str, age_seconds: float) -> Path:
+    folder = run_paths.scratch / name
     folder.mkdir(parents=True)
     (folder / "segment.json").write_text(json.dumps({"store": store}))
     (folder / "ranks.log").write_text("last words")
@@ -277,25 +279,25 @@ def leave_folder(places: RunPlaces, name: str, store: str, age_seconds: float) -
     return folder
 
 
-def test_folders_of_segments_that_were_settled_by_whoever_died_then_are_put_away(places: RunPlaces) -> None:
-    ours, old = places.store.address, settle.FORGOTTEN_SECONDS + 60
-    forgotten = [leave_folder(places, name, ours, old) for name in ("00000002", "evaluation-00000003")]
+def test_folders_of_segments_that_were_settled_by_whoever_died_then_are_put_away(run_paths: RunPaths) -> None:
+    ours, old = run_paths.store.address, settle.FORGOTTEN_SECONDS + 60
+    forgotten = [leave_folder(run_paths, name, ours, old) for name in ("00000002", "evaluation-00000003")]
     kept = [
-        leave_folder(places, "00000004", ours, 60),
-        leave_folder(places, "00000005", "/another/store", old),
-        leave_folder(places, "somebody's", ours, old),
+        leave_folder(run_paths, "00000004", ours, 60),
+        leave_folder(run_paths, "00000005", "/another/store", old),
+        leave_folder(run_paths, "somebody's", ours, old),
     ]
-    recover_run(CONFIG, places)
+    recover_run(CONFIG, run_paths)
     assert [folder.exists() for folder in (*forgotten, *kept)] == [False] * 2 + [True] * 3
-    assert places.store.read("runs/run/segments/00000002/ranks.log") == b"last words"
+    assert run_paths.store.read("runs/run/segments/00000002/ranks.log") == b"last words"
 
 
-def test_a_folder_that_a_process_works_on_is_not_put_away(places: RunPlaces) -> None:
-    folder = leave_folder(places, "00000002", places.store.address, settle.FORGOTTEN_SECONDS + 60)
+def test_a_folder_that_a_process_works_on_is_not_put_away(run_paths: RunPaths) -> None:
+    folder = leave_folder(run_paths, "00000002", run_paths.store.address, settle.FORGOTTEN_SECONDS + 60)
     waiting = [sys.executable, "-c", "input()", "-m", "training.worker", str(folder / "segment.json")]
     with subprocess.Popen(waiting, stdin=subprocess.PIPE) as process:
-        recover_run(CONFIG, places)
+        recover_run(CONFIG, run_paths)
         assert folder.exists()
         process.communicate(b"\n")
-    recover_run(CONFIG, places)
+    recover_run(CONFIG, run_paths)
     assert not folder.exists()

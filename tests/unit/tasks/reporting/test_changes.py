@@ -6,7 +6,7 @@ from typing import Any, Literal
 from flows.commands.status import render_status
 from storage.objects.local_store import LocalStore
 from storage.runs.manifest import Manifest
-from storage.runs.rollbacks.quarantine import set_aside
+from storage.runs.rollbacks.quarantine import quarantine
 from storage.runs.run_records import ChangeRecord
 from storage.runs.run_state import RunState
 from storage.runs.transitions import reconfigure
@@ -16,7 +16,7 @@ from tasks.recovery.settle import settle_segment
 from tasks.reporting.changes import MAX_TOLD, tell_changes
 from tasks.reporting.run_page import judge
 from tasks.reporting.status import read_status
-from tasks.run_paths import RunPlaces
+from tasks.run_paths import RunPaths
 from tests.helpers.finished_runs import segments_of, state_of
 from tests.helpers.runs import BATCH_SIZE, find_complete_checkpoints, lease_run, make_checkpoint, make_run
 from tests.helpers.terminals import shown
@@ -35,7 +35,7 @@ class ChangedRun:
         self.folder = folder
         self.sum = sum
         self.manifest: Manifest = make_run(self.store, steps=STEPS)
-        self.places = RunPlaces(self.store, self.manifest, folder / "scratch", folder / "data")
+        self.run_paths = RunPaths(self.store, self.manifest, folder / "scratch", folder / "data")
 
     @property
     def state(self) -> RunState:
@@ -54,10 +54,10 @@ class ChangedRun:
         fence = lease_run(self.manifest, ranks)
         for step in steps:
             found = make_checkpoint(self.store, self.folder / "files", step, fence, versions=versions or TORCH)
-            promote_checkpoint(self.config(), self.places, found.path)
+            promote_checkpoint(self.config(), self.run_paths, found.path)
         lease = self.state.lease
         assert lease is not None
-        settle_segment(self.config(), self.places, lease)
+        settle_segment(self.config(), self.run_paths, lease)
 
     def plan(self, steps: int) -> None:
         self.manifest.commit("configuration changed", reconfigure({}, steps))
@@ -65,7 +65,7 @@ class ChangedRun:
     def lose_newest(self) -> None:
         point = self.state.promoted
         assert point is not None
-        self.manifest.commit("set aside", set_aside(point.step, point.path, "a flipped bit", None))
+        self.manifest.commit("quarantined", quarantine(point.step, point.path, "a flipped bit", None))
 
 
 def test_a_run_that_goes_on_as_it_was_begun_has_no_changes(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_what_a_lost_segment_left_is_compared_by_whoever_settles_it(tmp_path: Pa
     assert len(find_complete_checkpoints(run.store, "run", fence)) == 1
     lease = run.state.lease
     assert lease is not None
-    settle_segment(run.config(), run.places, lease)
+    settle_segment(run.config(), run.run_paths, lease)
     assert run.changes == [(10, "torch", "2.13.0", "2.14.0")]
 
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from storage.runs.run_records import SetAsideRecord
-from storage.runs.run_state import Divergence, Holder, Lease, NotFiniteMetrics, RefusedRecord, ValidationFigures
+from storage.runs.run_records import QuarantineRecord
+from storage.runs.run_state import Divergence, Holder, Lease, NotFiniteMetrics, RejectedRecord, ValidationFigures
 from tasks.reporting.charts import draw_roc
 from tasks.reporting.curves import draw_validation
 from tasks.reporting.run_page import judge, render_report
@@ -156,8 +156,8 @@ def test_a_run_that_nothing_carries_on_names_the_way_out() -> None:
     trained = segments_of([("completed", "", 1200, 0)])
     figures = ValidationFigures(metric="auc", value=0.5, step=1200, best_value=0.5, best_step=1200)
     last = checkpoint_at("r", 1200).model_copy(update={"fence": trained[-1].fence})
-    refused = RefusedRecord(checkpoint=last, validation=figures, reason="too low", refused_at=BEGAN_AT)
-    verdict = judge(state_of("r", 1200, trained, promoted=checkpoint_at("r", 1000), refused=[refused]))
+    rejected = RejectedRecord(checkpoint=last, validation=figures, reason="too low", rejected_at=BEGAN_AT)
+    verdict = judge(state_of("r", 1200, trained, promoted=checkpoint_at("r", 1000), rejected=[rejected]))
     assert "change checkpoint.gate and start “holdfast run” again" in verdict.remarks[-1]
 
 
@@ -179,12 +179,12 @@ def test_a_run_that_has_only_begun_has_a_report() -> None:
 
 def test_damaged_checkpoints_are_listed_with_their_reason() -> None:
     records = interrupted_run()
-    damaged = SetAsideRecord(
-        step=800, path="runs/x/800", reason="model.safetensors has another SHA-256", set_aside_at=BEGAN_AT
+    damaged = QuarantineRecord(
+        step=800, path="runs/x/800", reason="model.safetensors has another SHA-256", quarantined_at=BEGAN_AT
     )
-    state = records.state.model_copy(update={"set_aside": [damaged]})
+    state = records.state.model_copy(update={"quarantined": [damaged]})
     page = Page(render_report(state, {}, None, records.dataset))
-    assert "1 checkpoint set aside or passed over" in page.text
+    assert "1 checkpoint quarantined or passed over" in page.text
     assert "model.safetensors has another SHA-256" in page.text
 
 

@@ -84,14 +84,14 @@ def test_a_damaged_checkpoint_that_was_set_aside_is_named_with_why_and_what_it_m
     store.write(f"{newest.path}/state.json", b"{}")
     monkeypatch.setattr("tasks.verification.scrubbing.reread_seconds", lambda _state: 0.0)
     rot = scrub_store(store, "run")["damaged"][0]
-    assert rot["is_set_aside"] and meaning in rot["message"]
+    assert rot["is_quarantined"] and meaning in rot["message"]
 
     status = read_status(store, "run")
     resume_step = steps[0] if len(steps) > 1 else 0
     assert (status["step"], status["steps_lost_total"]) == (resume_step, 100 - resume_step)
     assert status["setback"].startswith(meaning)
     said = shown(status)
-    assert "The checkpoint of step 100 was found damaged and set aside on 20" in said
+    assert "The checkpoint of step 100 was found damaged and quarantined on 20" in said
     assert "state.json was changed" in said and meaning in said
 
     if len(steps) > 1:  # else nobody may begin one

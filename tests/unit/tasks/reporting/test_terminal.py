@@ -142,7 +142,7 @@ def test_the_rate_after_a_resume_counts_the_steps_that_were_made(
             with reporter.waiting_for_input():
                 now += 1
             now += 4  # the step itself
-            reporter.stepped(step, 0.5, num_tokens=300, num_leaves=1)
+            reporter.stepped(step, 0.5, num_tokens=300, num_microbatches=1)
     reporter.close()
     lines = (tmp_path / "progress.jsonl").read_text().splitlines()
     measured = [report.throughput for report in map(Report.model_validate_json, lines) if report.throughput is not None]

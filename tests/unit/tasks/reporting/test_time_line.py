@@ -13,12 +13,12 @@ from tests.helpers.finished_runs import measured_run, segments_of
 def test_a_segment_is_cut_without_a_gap_and_what_it_lost_comes_at_the_end_of_its_training() -> None:
     (segment,) = segments_of([("failed", "", 1000, 250)])
     waiting = Throughput(samples_per_second=1, tokens_per_second=1, input_wait_fraction=0.2)
-    stretches = cut(segment.model_copy(update={"throughput": waiting}), 750, 0.9)
-    assert [stretch.kind for stretch in stretches] == ["start", "useful", "input_wait", "again", "validate", "save"]
-    assert sum(stretch.seconds for stretch in stretches) == pytest.approx(segment.seconds)
-    for earlier, later in pairwise(stretches):
+    spans = cut(segment.model_copy(update={"throughput": waiting}), 750, 0.9)
+    assert [span.kind for span in spans] == ["start", "useful", "input_wait", "again", "validate", "save"]
+    assert sum(span.seconds for span in spans) == pytest.approx(segment.seconds)
+    for earlier, later in pairwise(spans):
         assert later.began_at == pytest.approx(earlier.began_at + earlier.seconds)
-    seconds = {stretch.kind: stretch.seconds for stretch in stretches}
+    seconds = {span.kind: span.seconds for span in spans}
     train = segment.phases["train"]
     assert seconds["input_wait"] == pytest.approx(0.2 * train)
     assert seconds["again"] == pytest.approx(0.8 * train * 0.25)
@@ -26,8 +26,8 @@ def test_a_segment_is_cut_without_a_gap_and_what_it_lost_comes_at_the_end_of_its
 
 def test_of_a_segment_that_was_lost_only_the_whole_is_known() -> None:
     (segment,) = segments_of([("lost", "", 1000, 250)])
-    (stretch,) = cut(segment, 750, 0.0)
-    assert (stretch.kind, stretch.seconds) == ("unknown", segment.seconds)
+    (span,) = cut(segment, 750, 0.0)
+    assert (span.kind, span.seconds) == ("unknown", segment.seconds)
 
 
 def test_training_is_what_the_goodput_on_the_same_page_says_also_of_steps_that_a_rollback_left_out() -> None:
@@ -42,9 +42,9 @@ def test_training_is_what_the_goodput_on_the_same_page_says_also_of_steps_that_a
     assert spent is not None
     found = dict.fromkeys(("useful", "again", "input_wait"), 0.0)
     for segment, kept in zip(state.segments, count_kept(state), strict=True):
-        for stretch in cut(segment, kept, waiting_share(state.segments)):
-            if stretch.kind in found:
-                found[stretch.kind] += stretch.seconds
+        for span in cut(segment, kept, waiting_share(state.segments)):
+            if span.kind in found:
+                found[span.kind] += span.seconds
     assert count_kept(state) == [200, 360]
     assert found == pytest.approx({name: spent.parts[name] for name in found}, rel=1e-6)
 

@@ -19,7 +19,7 @@ from tasks.cluster.processes import wait_for_orphans
 from tasks.cluster.ranks import SPECIFICATION_NAME
 from tasks.configuration.run import DataConfig, RunConfig, SegmentConfig
 from tasks.recovery.settle import recover_run, settle_segment
-from tasks.run_paths import RunPlaces
+from tasks.run_paths import RunPaths
 from tasks.supervision.launch import Work, find_folder, hold_lease
 from tests.helpers.commands import processes_mentioning, wait_until
 from tests.helpers.runs import make_run
@@ -30,25 +30,25 @@ CONFIG = RunConfig(
 
 
 @pytest.fixture
-def places(tmp_path: Path) -> RunPlaces:
+def run_paths(tmp_path: Path) -> RunPaths:
     store = LocalStore(tmp_path / "store")
-    return RunPlaces(store, make_run(store), tmp_path / "scratch" / "run", tmp_path / "data")
+    return RunPaths(store, make_run(store), tmp_path / "scratch" / "run", tmp_path / "data")
 
 
-def hold(places: RunPlaces, work: Work = "train") -> Lease:
+def hold(run_paths: RunPaths, work: Work = "train") -> Lease:
     """The lease, and what its ranks leave in their folder."""
-    lease = hold_lease(CONFIG, places, work).state.lease
+    lease = hold_lease(CONFIG, run_paths, work).state.lease
     assert lease is not None
-    folder = find_folder(places, lease)
+    folder = find_folder(run_paths, lease)
     folder.mkdir(parents=True)
     (folder / LOG_NAME).write_text("what the ranks said")
     return lease
 
 
-def specify(places: RunPlaces, lease: Lease) -> Path:
+def specify(run_paths: RunPaths, lease: Lease) -> Path:
     """The file with what ranks are told, as far as it says which segment they are of."""
-    path = find_folder(places, lease) / SPECIFICATION_NAME
-    path.write_text(json.dumps({"store": places.store.address, "run": "run", "fence": lease.fence}))
+    path = find_folder(run_paths, lease) / SPECIFICATION_NAME
+    path.write_text(json.dumps({"store": run_paths.store.address, "run": "run", "fence": lease.fence}))
     return path
 
 
@@ -56,8 +56,8 @@ def specify(places: RunPlaces, lease: Lease) -> Path:
 AS_A_RANK = ("-m", "training.worker")
 
 
-def test_a_person_who_looks_at_the_specification_is_left_alone(places: RunPlaces) -> None:
-    specification = find_folder(places, hold(places)) / SPECIFICATION_NAME
+def test_a_person_who_looks_at_the_specification_is_left_alone(run_paths: RunPaths) -> None:
+    specification = find_folder(run_paths, hold(run_paths)) / SPECIFICATION_NAME
     specification.touch()
     with subprocess.Popen(["tail", "-f", str(specification)], stdout=subprocess.DEVNULL) as looking:
         try:
@@ -69,11 +69,11 @@ def test_a_person_who_looks_at_the_specification_is_left_alone(places: RunPlaces
 
 
 def test_orphaned_ranks_are_found_after_scratch_was_changed_and_their_folder_is_left(
-    places: RunPlaces, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    run_paths: RunPaths, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    lease = hold(places)
-    specification = specify(places, lease)
-    elsewhere = RunPlaces(places.store, places.manifest, tmp_path / "new" / "run", tmp_path / "data")
+    lease = hold(run_paths)
+    specification = specify(run_paths, lease)
+    elsewhere = RunPaths(run_paths.store, run_paths.manifest, tmp_path / "new" / "run", tmp_path / "data")
     command = [sys.executable, "-c", "import time; time.sleep(600)", *AS_A_RANK, str(specification)]
     with subprocess.Popen(command) as orphan:
         try:
@@ -88,47 +88,47 @@ def test_orphaned_ranks_are_found_after_scratch_was_changed_and_their_folder_is_
 
 @pytest.mark.parametrize("name", ["photos", "00000007", "evaluation-00000007"])
 def test_a_folder_that_is_not_in_scratch_is_left_with_all_that_works_in_it(
-    name: str, places: RunPlaces, tmp_path: Path
+    name: str, run_paths: RunPaths, tmp_path: Path
 ) -> None:
     folder = tmp_path / "home" / name
     folder.mkdir(parents=True)
     (folder / LOG_NAME).write_text("a diary")
-    lease = hold(places).model_copy(update={"scratch": str(folder)})
+    lease = hold(run_paths).model_copy(update={"scratch": str(folder)})
     command = [sys.executable, "-c", "import time; time.sleep(600)", *AS_A_RANK, str(folder / SPECIFICATION_NAME)]
     with subprocess.Popen(command) as strangers:
         try:
             wait_until(lambda: strangers.pid in processes_mentioning(str(folder)))
-            settle_segment(CONFIG, places, lease)
+            settle_segment(CONFIG, run_paths, lease)
             assert strangers.poll() is None
         finally:
             strangers.kill()
     assert (folder / LOG_NAME).read_text() == "a diary"
-    assert find_log(places, lease) is None
+    assert find_log(run_paths, lease) is None
 
 
 @pytest.mark.parametrize("linked", ["segment", "run"])
-def test_nothing_is_removed_through_a_link(linked: str, places: RunPlaces, tmp_path: Path) -> None:
-    lease = hold(places)
-    folder = find_folder(places, lease)
-    there = {"segment": folder, "run": places.scratch}[linked]
+def test_nothing_is_removed_through_a_link(linked: str, run_paths: RunPaths, tmp_path: Path) -> None:
+    lease = hold(run_paths)
+    folder = find_folder(run_paths, lease)
+    there = {"segment": folder, "run": run_paths.scratch}[linked]
     elsewhere = there.rename(tmp_path / "elsewhere")
     there.symlink_to(elsewhere)
-    settle_segment(CONFIG, places, lease)
-    recover_run(CONFIG, places)
+    settle_segment(CONFIG, run_paths, lease)
+    recover_run(CONFIG, run_paths)
     assert (elsewhere / (LOG_NAME if linked == "segment" else f"{folder.name}/{LOG_NAME}")).exists()
-    assert find_log(places, lease) is None
+    assert find_log(run_paths, lease) is None
 
 
-def test_a_folder_of_a_segment_in_scratch_is_put_away(places: RunPlaces) -> None:
-    lease = hold(places)
-    settle_segment(CONFIG, places, lease)
-    assert not find_folder(places, lease).exists()
-    assert find_log(places, lease) == b"what the ranks said"
+def test_a_folder_of_a_segment_in_scratch_is_put_away(run_paths: RunPaths) -> None:
+    lease = hold(run_paths)
+    settle_segment(CONFIG, run_paths, lease)
+    assert not find_folder(run_paths, lease).exists()
+    assert find_log(run_paths, lease) == b"what the ranks said"
 
 
-def find_log(places: RunPlaces, lease: Lease) -> bytes | None:
+def find_log(run_paths: RunPaths, lease: Lease) -> bytes | None:
     key = f"{segment_path('run', lease.fence)}/{LOG_NAME}"
-    return places.store.read(key) if key in places.store.list_keys(key) else None
+    return run_paths.store.read(key) if key in run_paths.store.list_keys(key) else None
 
 
 # A process that works on the specification, and a parent that never asks how it ended. The parent has the path from its
@@ -142,9 +142,9 @@ time.sleep(600)
 """
 
 
-def test_an_orphan_that_was_killed_is_not_waited_for_where_its_parent_leaves_it_a_zombie(places: RunPlaces) -> None:
-    lease = hold(places)
-    specification = find_folder(places, lease) / SPECIFICATION_NAME
+def test_an_orphan_that_was_killed_is_not_waited_for_where_its_parent_leaves_it_a_zombie(run_paths: RunPaths) -> None:
+    lease = hold(run_paths)
+    specification = find_folder(run_paths, lease) / SPECIFICATION_NAME
     command, environment = [sys.executable, "-c", CARELESS_PARENT], {**os.environ, "SPECIFICATION": str(specification)}
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as parent:
         try:
@@ -152,56 +152,56 @@ def test_an_orphan_that_was_killed_is_not_waited_for_where_its_parent_leaves_it_
             orphan = psutil.Process(int(parent.stdout.readline()))
             # A process that was just started, or just killed, has no arguments and is no zombie for a moment.
             wait_until(lambda: orphan.pid in processes_mentioning(str(specification)))
-            assert settle_segment(CONFIG, places, lease).outcome == "lost"
+            assert settle_segment(CONFIG, run_paths, lease).outcome == "lost"
             wait_until(lambda: orphan.status() == psutil.STATUS_ZOMBIE)
         finally:
             parent.kill()
 
 
-def test_processes_on_this_machine_are_not_those_of_a_holder_on_another_one(places: RunPlaces) -> None:
-    lease = hold(places)
+def test_processes_on_this_machine_are_not_those_of_a_holder_on_another_one(run_paths: RunPaths) -> None:
+    lease = hold(run_paths)
     elsewhere = lease.model_copy(update={"holder": lease.holder.model_copy(update={"place": "another boot"})})
     command = [
         sys.executable,
         "-c",
         "import time; time.sleep(600)",
         *AS_A_RANK,
-        str(find_folder(places, lease) / SPECIFICATION_NAME),
+        str(find_folder(run_paths, lease) / SPECIFICATION_NAME),
     ]
     with subprocess.Popen(command) as alike:
         try:
-            wait_until(lambda: alike.pid in processes_mentioning(str(find_folder(places, lease))))
-            assert settle_segment(CONFIG, places, elsewhere).outcome == "lost"
+            wait_until(lambda: alike.pid in processes_mentioning(str(find_folder(run_paths, lease))))
+            assert settle_segment(CONFIG, run_paths, elsewhere).outcome == "lost"
             assert alike.poll() is None
         finally:
             alike.kill()
 
 
-def test_a_lease_of_before_is_looked_for_where_the_configuration_says(places: RunPlaces) -> None:
-    lease = hold(places).model_copy(update={"scratch": None})
-    assert find_folder(places, lease) == places.segment_scratch(lease.fence)
+def test_a_lease_of_before_is_looked_for_where_the_configuration_says(run_paths: RunPaths) -> None:
+    lease = hold(run_paths).model_copy(update={"scratch": None})
+    assert find_folder(run_paths, lease) == run_paths.segment_scratch(lease.fence)
 
 
-def test_a_segment_is_settled_once_however_often_that_is_tried(places: RunPlaces) -> None:
-    lease = hold(places)
-    first = settle_segment(CONFIG, places, lease)
-    assert settle_segment(CONFIG, places, lease) == first
-    assert places.manifest.load_head().state.segments == [first]
+def test_a_segment_is_settled_once_however_often_that_is_tried(run_paths: RunPaths) -> None:
+    lease = hold(run_paths)
+    first = settle_segment(CONFIG, run_paths, lease)
+    assert settle_segment(CONFIG, run_paths, lease) == first
+    assert run_paths.manifest.load_head().state.segments == [first]
 
 
-def test_a_lease_whose_answer_was_lost_is_taken_for_ours_and_anothers_is_not(places: RunPlaces) -> None:
-    lease = hold(places)
-    assert hold_lease(CONFIG, places, "train").state.lease == lease
-    places.manifest.commit("ended", lambda state, _generation: state.model_copy(update={"lease": None}))
+def test_a_lease_whose_answer_was_lost_is_taken_for_ours_and_anothers_is_not(run_paths: RunPaths) -> None:
+    lease = hold(run_paths)
+    assert hold_lease(CONFIG, run_paths, "train").state.lease == lease
+    run_paths.manifest.commit("ended", lambda state, _generation: state.model_copy(update={"lease": None}))
     other = lease.holder.model_copy(update={"pid": lease.holder.pid + 1})
-    places.manifest.commit("segment began", take_lease(other, 1))
+    run_paths.manifest.commit("segment began", take_lease(other, 1))
     with pytest.raises(RunBusyError, match="was just taken over by process"):
-        hold_lease(CONFIG, places, "train")
+        hold_lease(CONFIG, run_paths, "train")
 
 
-def test_an_evaluation_that_was_cut_off_leaves_no_segment(places: RunPlaces) -> None:
-    lease = hold(places, "evaluate")
+def test_an_evaluation_that_was_cut_off_leaves_no_segment(run_paths: RunPaths) -> None:
+    lease = hold(run_paths, "evaluate")
     assert lease.work == "evaluate"
-    state = recover_run(CONFIG, places)
+    state = recover_run(CONFIG, run_paths)
     assert (state.lease, state.segments) == (None, [])
-    assert not find_folder(places, lease).exists()
+    assert not find_folder(run_paths, lease).exists()

@@ -10,7 +10,7 @@ from storage.errors import StoreError
 from storage.logs import LOG_NAME, MOST_LOG_BYTES, read_logs, write_log
 from storage.objects.local_store import LocalStore
 from tasks.configuration.run import DataConfig, RunConfig
-from tasks.run_paths import RunPlaces
+from tasks.run_paths import RunPaths
 from tasks.supervision import live_log as live
 from tasks.supervision.launch import find_folder, hold_lease
 from tasks.supervision.live_log import LiveLog
@@ -27,11 +27,11 @@ class Segment:
 
     def __init__(self, folder: Path, store: LocalStore) -> None:
         self.store = store
-        self.places = RunPlaces(store, make_run(store), folder / "scratch" / RUN, folder / "data")
-        lease = hold_lease(CONFIG, self.places, "train").state.lease
+        self.run_paths = RunPaths(store, make_run(store), folder / "scratch" / RUN, folder / "data")
+        lease = hold_lease(CONFIG, self.run_paths, "train").state.lease
         assert lease is not None
         self.lease = lease
-        self.file = find_folder(self.places, lease) / LOG_NAME
+        self.file = find_folder(self.run_paths, lease) / LOG_NAME
         self.file.parent.mkdir(parents=True)
 
     def print(self, text: str) -> None:
@@ -62,7 +62,7 @@ def threads_of_the_log() -> list[threading.Thread]:
 def test_what_ranks_print_is_in_the_store_while_they_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live, "LOG_SECONDS", 0.01)
     segment = Segment(tmp_path, LocalStore(tmp_path / "store"))
-    with LiveLog(segment.places, segment.lease):
+    with LiveLog(segment.run_paths, segment.lease):
         for text in ("first\n", "second\n"):
             segment.print(text)
             assert wait_until(lambda: segment.stored() == segment.file.read_text())
@@ -71,7 +71,7 @@ def test_what_ranks_print_is_in_the_store_while_they_work(tmp_path: Path, monkey
 
 def test_the_last_words_are_in_the_store_when_the_block_is_left(tmp_path: Path) -> None:
     segment = Segment(tmp_path, LocalStore(tmp_path / "store"))
-    with pytest.raises(KeyboardInterrupt), LiveLog(segment.places, segment.lease):
+    with pytest.raises(KeyboardInterrupt), LiveLog(segment.run_paths, segment.lease):
         segment.print("last words\n")
         raise KeyboardInterrupt
     assert segment.stored() == "last words\n" and threads_of_the_log() == []
@@ -79,7 +79,7 @@ def test_the_last_words_are_in_the_store_when_the_block_is_left(tmp_path: Path) 
 
 def test_of_a_long_log_no_more_than_its_newest_part_is_put(tmp_path: Path) -> None:
     segment = Segment(tmp_path, LocalStore(tmp_path / "store"))
-    with LiveLog(segment.places, segment.lease):
+    with LiveLog(segment.run_paths, segment.lease):
         segment.print(f"{'x' * 99}\n" * (MOST_LOG_BYTES // 50))
     assert len(segment.store.read(f"runs/{RUN}/segments/{segment.lease.fence:08d}/ranks.log")) <= MOST_LOG_BYTES
 
@@ -90,7 +90,7 @@ def test_a_log_that_did_not_grow_is_not_put_again_and_ranks_that_print_elsewhere
     monkeypatch.setattr(live, "LOG_SECONDS", 0.01)
     segment = Segment(tmp_path, LocalStore(tmp_path / "store"))
     looks = count_looks(monkeypatch)
-    with LiveLog(segment.places, segment.lease):
+    with LiveLog(segment.run_paths, segment.lease):
         assert wait_until(lambda: looks() >= 3)
         assert segment.stored() == ""
         segment.print("said\n")
@@ -110,7 +110,7 @@ def test_a_store_that_fails_for_a_while_costs_the_log_its_punctuality_alone(
     segment = Segment(tmp_path, store)
     store.fails = True
     segment.print("said\n")
-    with LiveLog(segment.places, segment.lease):
+    with LiveLog(segment.run_paths, segment.lease):
         assert wait_until(lambda: store.num_refused >= 2)
         store.fails = False
         assert wait_until(lambda: segment.stored() == "said\n")

@@ -2,21 +2,21 @@
 
 from collections.abc import Mapping
 
-from tasks.supervision.stragglers import Pace
-from training.rank_status import Place, RankPulse
+from tasks.supervision.stragglers import Stragglers
+from training.rank_status import Phase, RankStatus
 
 STEPS = 100
 
 
 class Ranks:
-    """Four ranks that compute two leaves in each step; a step takes as long as the slowest, and the messages."""
+    """Four ranks that compute two microbatches in each step; a step takes as long as the slowest, and the messages."""
 
     def __init__(self) -> None:
-        self.pace = Pace()
+        self.stragglers = Stragglers()
         self.steps = 0
         self.computed = dict.fromkeys(range(4), 0.0)
         self.waited = dict.fromkeys(range(4), 0.0)
-        self.pace.look(self.pulses())
+        self.stragglers.look(self.rank_statuses())
 
     def train(self, transfer: float, slow: Mapping[int, float] | None = None) -> list[str]:
         """A window of steps of 0.1 s, and of `slow` ranks of so many more; what is said of it."""
@@ -25,14 +25,14 @@ class Ranks:
             self.computed[rank] += STEPS * own
             self.waited[rank] += STEPS * (max(seconds.values()) - own + transfer)
         self.steps += STEPS
-        return self.pace.look(self.pulses())
+        return self.stragglers.look(self.rank_statuses())
 
-    def pulses(self) -> list[RankPulse]:
+    def rank_statuses(self) -> list[RankStatus]:
         return [
-            RankPulse(
-                rank=rank, host=f"n{rank // 2}", beat=self.steps, step=self.steps, place=Place.COMPUTING, seconds=0,
-                leaves=2 * self.steps,
-                spent={Place.COMPUTING: self.computed[rank], Place.OTHERS: self.waited[rank]},
+            RankStatus(
+                rank=rank, host=f"n{rank // 2}", beat=self.steps, step=self.steps, place=Phase.COMPUTING, seconds=0,
+                microbatches=2 * self.steps,
+                spent={Phase.COMPUTING: self.computed[rank], Phase.OTHERS: self.waited[rank]},
             )
             for rank in self.computed
         ]  # fmt: skip
@@ -43,7 +43,7 @@ def test_a_slow_rank_is_named_once_with_how_slow_it_is() -> None:
     assert ranks.train(transfer=0.01) == []
     (said,) = ranks.train(transfer=0.01, slow={3: 0.1})
     assert said.startswith(
-        "Rank 3 on n1 is slower than the others: it computes a leaf in 0.1 s, the rank in the middle "
+        "Rank 3 on n1 is slower than the others: it computes a microbatch in 0.1 s, the rank in the middle "
     )
     assert "middle in 0.05 s. The others wait for 52% of their time." in said
     assert ranks.train(transfer=0.01, slow={3: 0.1}) == []
@@ -66,8 +66,8 @@ def test_small_differences_are_not_worth_a_word() -> None:
 
 def test_of_a_rank_alone_or_of_no_steps_nothing_is_said() -> None:
     ranks = Ranks()
-    assert ranks.pace.look(ranks.pulses()) == []
-    alone = Pace()
-    assert alone.look(ranks.pulses()[:1]) == []
+    assert ranks.stragglers.look(ranks.rank_statuses()) == []
+    alone = Stragglers()
+    assert alone.look(ranks.rank_statuses()[:1]) == []
     ranks.train(transfer=1.0)
-    assert alone.look(ranks.pulses()[:1]) == []
+    assert alone.look(ranks.rank_statuses()[:1]) == []

@@ -23,7 +23,7 @@ from storage.runs.transitions import take_lease
 from tasks.prefect_bridge.alerts import NO_PROGRESS
 from tasks.recovery.settle import require_dead_holder
 from tasks.reporting.status import read_status
-from tasks.run_paths import RunPlaces
+from tasks.run_paths import RunPaths
 from tasks.supervision.standing_still import SILENCE_SECONDS, describe_stopped
 from tests.helpers.holders import holder_of
 from tests.helpers.runs import make_run
@@ -37,75 +37,75 @@ def holder() -> Iterator["subprocess.Popen[bytes]"]:
 
 
 @pytest.fixture
-def places(tmp_path: Path) -> RunPlaces:
+def run_paths(tmp_path: Path) -> RunPaths:
     store = LocalStore(tmp_path / "store")
-    return RunPlaces(store, make_run(store), tmp_path / "scratch", tmp_path / "data")
+    return RunPaths(store, make_run(store), tmp_path / "scratch", tmp_path / "data")
 
 
 @pytest.fixture
-def lease(places: RunPlaces, holder: "subprocess.Popen[bytes]") -> Lease:
+def lease(run_paths: RunPaths, holder: "subprocess.Popen[bytes]") -> Lease:
     """Of the process, which was stopped; its heartbeat is a little older than is waited for elsewhere."""
-    lease = places.manifest.commit("segment began", take_lease(holder_of(holder.pid), world_size=2)).state.lease
+    lease = run_paths.manifest.commit("segment began", take_lease(holder_of(holder.pid), world_size=2)).state.lease
     assert lease is not None
-    beat(places, lease, SILENCE_SECONDS + 5)
+    beat(run_paths, lease, SILENCE_SECONDS + 5)
     holder.send_signal(signal.SIGSTOP)
     while not find_stopped(lease.holder):
         time.sleep(0.01)  # Linux stops a process when it runs next
     return lease
 
 
-def beat(places: RunPlaces, lease: Lease, age_seconds: float) -> None:
+def beat(run_paths: RunPaths, lease: Lease, age_seconds: float) -> None:
     beat = Heartbeat(beat=7, step=34, written_at=time.time() - age_seconds)
-    write_heartbeat(places.store, "run", lease.fence, beat)
+    write_heartbeat(run_paths.store, "run", lease.fence, beat)
 
 
 def test_whoever_wants_the_run_is_told_what_to_do_and_so_is_who_is_on_call(
-    places: RunPlaces, lease: Lease, told: Callable[[], list[Event]]
+    run_paths: RunPaths, lease: Lease, told: Callable[[], list[Event]]
 ) -> None:
     with pytest.raises(RunBusyError) as busy:
-        require_dead_holder(places, lease)
+        require_dead_holder(run_paths, lease)
     pid = lease.holder.pid
     assert f"Process {pid} on" in str(busy.value) and "is stopped (by SIGSTOP, Ctrl-Z or a debugger)" in str(busy.value)
     assert f"`kill -CONT {pid}`" in str(busy.value) and f"`kill -KILL {pid}`" in str(busy.value)
     (event,) = told()
-    assert (event.event, event.resource.id) == (NO_PROGRESS, f"holdfast.{places.store.address}/runs/run")
+    assert (event.event, event.resource.id) == (NO_PROGRESS, f"holdfast.{run_paths.store.address}/runs/run")
     assert event.payload["message"] == str(busy.value)
-    assert places.manifest.load_head().state.lease == lease
+    assert run_paths.manifest.load_head().state.lease == lease
 
 
-def test_status_calls_it_silent_and_has_the_same_words(places: RunPlaces, lease: Lease) -> None:
-    status = read_status(places.store, "run")
+def test_status_calls_it_silent_and_has_the_same_words(run_paths: RunPaths, lease: Lease) -> None:
+    status = read_status(run_paths.store, "run")
     assert status["state"] == "silent"
     console = Console(file=io.StringIO(), width=1000)
     console.print(render_status(status))
-    assert describe_stopped(places.store, "run", lease) in console.file.getvalue()  # type: ignore[attr-defined]
+    assert describe_stopped(run_paths.store, "run", lease) in console.file.getvalue()  # type: ignore[attr-defined]
 
 
-def test_stop_does_not_wait_for_it(places: RunPlaces, lease: Lease) -> None:
+def test_stop_does_not_wait_for_it(run_paths: RunPaths, lease: Lease) -> None:
     with pytest.raises(ConfigurationError, match=rf"Nobody can be asked .* `kill -CONT {lease.holder.pid}`"):
-        stop_run(places.store, "run", wait=True)
+        stop_run(run_paths.store, "run", wait=True)
 
 
 def test_who_is_stopped_for_a_moment_or_goes_on_again_is_in_training(
-    places: RunPlaces, lease: Lease, holder: "subprocess.Popen[bytes]", told: Callable[[], list[Event]]
+    run_paths: RunPaths, lease: Lease, holder: "subprocess.Popen[bytes]", told: Callable[[], list[Event]]
 ) -> None:
-    beat(places, lease, SILENCE_SECONDS - 5)
+    beat(run_paths, lease, SILENCE_SECONDS - 5)
     with pytest.raises(RunBusyError, match="is being trained by process"):
-        require_dead_holder(places, lease)
-    assert read_status(places.store, "run")["state"] == "running"
-    beat(places, lease, SILENCE_SECONDS + 5)
+        require_dead_holder(run_paths, lease)
+    assert read_status(run_paths.store, "run")["state"] == "running"
+    beat(run_paths, lease, SILENCE_SECONDS + 5)
     holder.send_signal(signal.SIGCONT)
     while find_stopped(lease.holder):
         time.sleep(0.01)  # as above
     with pytest.raises(RunBusyError, match="is being trained by process"):
-        require_dead_holder(places, lease)
+        require_dead_holder(run_paths, lease)
     assert told() == []
 
 
 def test_after_it_is_killed_the_run_can_be_taken(
-    places: RunPlaces, lease: Lease, holder: "subprocess.Popen[bytes]"
+    run_paths: RunPaths, lease: Lease, holder: "subprocess.Popen[bytes]"
 ) -> None:
     holder.kill()
     holder.wait()
-    require_dead_holder(places, lease)
-    assert Manifest(places.store, "run").load_head().state.lease == lease
+    require_dead_holder(run_paths, lease)
+    assert Manifest(run_paths.store, "run").load_head().state.lease == lease

@@ -3,11 +3,11 @@
 import pytest
 
 from tasks.supervision import hang
-from tasks.supervision import hang_diagnosis as whereabouts
+from tasks.supervision import hang_diagnosis as diagnosis
 from tasks.supervision.hang import LEAST_LOST_SECONDS, LOST_STEPS, SILENT_SECONDS, HangWatch
-from tasks.supervision.hang_diagnosis import Whereabouts
+from tasks.supervision.hang_diagnosis import HangDiagnosis
 from training.metrics.reporter import Report
-from training.rank_status import Collective, Place, RankPulse
+from training.rank_status import Collective, Phase, RankStatus
 
 HOSTS = ("n1", "n1", "n2", "n2")
 COLLECTIVES = (Collective.GRADIENTS, Collective.GRADIENTS, Collective.GRADIENTS, Collective.BOUNDARY)
@@ -27,7 +27,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    for module in (hang, whereabouts):
+    for module in (hang, diagnosis):
         monkeypatch.setattr(module, "time", clock)
     return clock
 
@@ -37,28 +37,28 @@ class Ranks:
 
     def __init__(self, clock: Clock, watch: HangWatch) -> None:
         self.clock, self.watch = clock, watch
-        self.places = dict.fromkeys(range(len(HOSTS)), Place.OTHERS)
+        self.places = dict.fromkeys(range(len(HOSTS)), Phase.OTHERS)
         self.since = dict.fromkeys(range(len(HOSTS)), clock.now)
-        self.silent: dict[int, RankPulse] = {}
+        self.silent: dict[int, RankStatus] = {}
         self.step = 17
 
-    def pulse(self, rank: int) -> RankPulse:
-        return self.silent.get(rank) or RankPulse(
+    def rank_status(self, rank: int) -> RankStatus:
+        return self.silent.get(rank) or RankStatus(
             rank=rank, host=HOSTS[rank], beat=int(self.clock.now), step=self.step, place=self.places[rank],
-            collective=COLLECTIVES[rank] if self.places[rank] is Place.OTHERS else None,
-            seconds=self.clock.now - self.since[rank], leaves=0, spent={},
+            collective=COLLECTIVES[rank] if self.places[rank] is Phase.OTHERS else None,
+            seconds=self.clock.now - self.since[rank], microbatches=0, spent={},
         )  # fmt: skip
 
     def silence(self, *ranks: int) -> None:
-        self.silent |= {rank: self.pulse(rank) for rank in ranks}
+        self.silent |= {rank: self.rank_status(rank) for rank in ranks}
 
     def pass_time(self, seconds: float) -> bool:
         """Whether they are taken to hang within so many seconds."""
         end = self.clock.now + seconds
         while self.clock.now < end:
             self.clock.now += POLL_SECONDS
-            if self.watch.wants_pulses():
-                self.watch.look([self.pulse(rank) for rank in range(len(HOSTS))])
+            if self.watch.wants_statuses():
+                self.watch.look([self.rank_status(rank) for rank in range(len(HOSTS))])
             if self.watch.is_hung():
                 return True
         return False
@@ -90,7 +90,7 @@ def test_a_silent_rank_whose_machine_is_heard_of_is_called_a_process_that_stands
 
 
 def test_a_silent_rank_that_holds_the_samples_of_another_one_is_named_and_not_the_one_that_waits(ranks: Ranks) -> None:
-    ranks.places[2] = Place.SHARED
+    ranks.places[2] = Phase.SHARED
     ranks.silence(3)
     assert not ranks.pass_time(LEAST_LOST_SECONDS - POLL_SECONDS)
     assert ranks.pass_time(2 * POLL_SECONDS)
@@ -100,7 +100,7 @@ def test_a_silent_rank_that_holds_the_samples_of_another_one_is_named_and_not_th
 
 def test_ranks_that_wait_for_samples_of_no_rank_are_not_called_cut_off(ranks: Ranks) -> None:
     """A process that works ahead for all of them decodes for long."""
-    ranks.places = dict.fromkeys(ranks.places, Place.SHARED)
+    ranks.places = dict.fromkeys(ranks.places, Phase.SHARED)
     assert not ranks.pass_time(HANG_SECONDS - POLL_SECONDS)
     assert ranks.pass_time(2 * POLL_SECONDS)
     assert "it has waited for samples that another process of its machine decodes" in ranks.watch.cause
@@ -122,13 +122,13 @@ def test_long_steps_are_given_more_time(ranks: Ranks) -> None:
 @pytest.mark.parametrize(
     ("place", "words"),
     [
-        (Place.COMPUTING, "it has been computing for "),
-        (Place.INPUT, "it has waited for samples for "),
-        (Place.SAVING, "it has been saving for "),
-        (Place.SHARED, "it has waited for samples that another process of its machine decodes for "),
+        (Phase.COMPUTING, "it has been computing for "),
+        (Phase.INPUT, "it has waited for samples for "),
+        (Phase.SAVING, "it has been saving for "),
+        (Phase.SHARED, "it has waited for samples that another process of its machine decodes for "),
     ],
 )
-def test_a_rank_that_is_busy_may_get_on_and_has_until_hang_seconds(ranks: Ranks, place: Place, words: str) -> None:
+def test_a_rank_that_is_busy_may_get_on_and_has_until_hang_seconds(ranks: Ranks, place: Phase, words: str) -> None:
     ranks.places[2] = place
     assert not ranks.pass_time(HANG_SECONDS - POLL_SECONDS)
     assert ranks.pass_time(2 * POLL_SECONDS)
@@ -140,7 +140,7 @@ def test_a_rank_that_is_busy_may_get_on_and_has_until_hang_seconds(ranks: Ranks,
 
 
 def test_while_one_is_busy_a_silent_one_is_named_and_waited_for(ranks: Ranks) -> None:
-    ranks.places[2] = Place.INPUT
+    ranks.places[2] = Phase.INPUT
     ranks.silence(3)
     assert not ranks.pass_time(HANG_SECONDS - POLL_SECONDS)
     assert ranks.pass_time(2 * POLL_SECONDS)
@@ -182,4 +182,4 @@ def test_what_is_configured_counts_from_the_beginning(clock: Clock) -> None:
 
 
 def test_of_ranks_of_which_nothing_is_known_nothing_is_said() -> None:
-    assert Whereabouts().explain(10, 10) is None
+    assert HangDiagnosis().explain(10, 10) is None

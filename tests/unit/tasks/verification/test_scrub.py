@@ -42,15 +42,15 @@ PATIENCE_SECONDS = 60
 class WatchedStore(LocalStore):
     """Notes what is read; `spoil` may change what a reader gets, or do something meanwhile."""
 
-    def __init__(self, root: Path, spoil: Callable[[str, bytes], bytes] = lambda _key, piece: piece) -> None:
+    def __init__(self, root: Path, spoil: Callable[[str, bytes], bytes] = lambda _key, chunk: chunk) -> None:
         super().__init__(root)
         self.spoil = spoil
         self.keys: list[str] = []
 
-    def read_pieces(self, key: str) -> Iterator[bytes]:
+    def read_chunks(self, key: str) -> Iterator[bytes]:
         self.keys.append(key)
-        for piece in super().read_pieces(key):
-            yield self.spoil(key, piece)
+        for chunk in super().read_chunks(key):
+            yield self.spoil(key, chunk)
 
 
 @pytest.fixture
@@ -95,10 +95,10 @@ def test_a_flipped_bit_in_any_of_it_is_named_with_what_was_expected_and_found(st
         (rot,) = result["damaged"]
         assert not result["ok"] and key in rot["message"]
         assert "expected" in rot["message"] or key == head
-        assert rot["is_set_aside"] == (rot["kind"] == "checkpoint") == ("/checkpoints/" in key)
+        assert rot["is_quarantined"] == (rot["kind"] == "checkpoint") == ("/checkpoints/" in key)
         (store.root / key).write_bytes(original[key])
         for later in list(store.list_keys("runs/run/manifest/"))[generation:]:
-            store.delete(later)  # as if nothing had been set aside
+            store.delete(later)  # as if nothing had been quarantined
     assert scrub_store(store)["ok"]
 
 
@@ -106,11 +106,11 @@ def test_a_damaged_resume_point_is_set_aside_and_the_next_older_one_takes_its_pl
     newest = state_of(store).kept[0]
     flip(store, f"{newest.path}/state.json")
     (rot,) = scrub_store(store)["damaged"]
-    assert (rot["step"], rot["is_set_aside"], rot["resource"]) == (30, True, f"{store.address}/{newest.path}")
+    assert (rot["step"], rot["is_quarantined"], rot["resource"]) == (30, True, f"{store.address}/{newest.path}")
     state = state_of(store)
     assert state.promoted is not None and state.promoted.step == 20
-    assert [(record.step, record.path) for record in state.set_aside] == [(30, newest.path)]
-    assert "state.json was changed" in state.set_aside[0].reason
+    assert [(record.step, record.path) for record in state.quarantined] == [(30, newest.path)]
+    assert "state.json was changed" in state.quarantined[0].reason
     assert scrub_store(store)["ok"]
 
 
@@ -119,7 +119,7 @@ def test_a_damaged_checkpoint_of_a_run_in_training_is_told_and_left_to_its_segme
     before = Manifest(store, "run").load_head()
     flip(store, f"{state_of(store).kept[1].path}/index.json")
     (rot,) = scrub_store(store)["damaged"]
-    assert (rot["step"], rot["is_set_aside"]) == (20, False)
+    assert (rot["step"], rot["is_quarantined"]) == (20, False)
     assert "A process holds the run's lease" in rot["message"]
     assert Manifest(store, "run").load_head() == before
 
@@ -128,16 +128,16 @@ def test_a_damaged_checkpoint_of_a_run_in_training_is_told_and_left_to_its_segme
 def test_a_checkpoint_that_training_deletes_while_it_is_read_is_no_rot(store: LocalStore, name: str) -> None:
     oldest = state_of(store).kept[-1]
 
-    def delete_it(key: str, piece: bytes) -> bytes:
+    def delete_it(key: str, chunk: bytes) -> bytes:
         if key == f"{oldest.path}/{name}" and state_of(store).kept[-1] == oldest:
             Manifest(store, "run").commit("pruned", prune({oldest.path}, ()))
             delete_checkpoint(store, oldest.path)
-        return piece
+        return chunk
 
     result = scrub_store(WatchedStore(store.root, delete_it))
     assert [record.step for record in state_of(store).kept] == [30, 20]
     assert result["ok"] and result["checkpoints"] == 2
-    assert state_of(store).set_aside == []
+    assert state_of(store).quarantined == []
 
 
 def test_what_is_read_wrong_once_and_right_the_second_time_is_no_rot_but_said(
@@ -145,11 +145,11 @@ def test_what_is_read_wrong_once_and_right_the_second_time_is_no_rot_but_said(
 ) -> None:
     spoiled: list[str] = []
 
-    def spoil_once(key: str, piece: bytes) -> bytes:
+    def spoil_once(key: str, chunk: bytes) -> bytes:
         if key.endswith("model.safetensors") and not spoiled:
             spoiled.append(key)
-            return bytes([piece[0] ^ 1]) + piece[1:]
-        return piece
+            return bytes([chunk[0] ^ 1]) + chunk[1:]
+        return chunk
 
     result = scrub_store(WatchedStore(store.root, spoil_once))
     assert spoiled and result["ok"] and result["misread"] == 1
@@ -164,9 +164,9 @@ def test_a_file_that_cannot_be_read_is_told_and_nothing_is_set_aside(store: Loca
     if is_there:
         path.symlink_to("/proc/self/mem")  # whose first bytes answer with the error of a dying disk
     (rot,) = scrub_store(store)["damaged"]
-    assert (rot["step"], rot["is_set_aside"], rot["is_unreadable"]) == (30, False, True)
+    assert (rot["step"], rot["is_quarantined"], rot["is_unreadable"]) == (30, False, True)
     assert ("state.json cannot be read" if is_there else "state.json is missing") in rot["message"]
-    assert "Nothing was set aside" in rot["message"] and "is damaged" not in rot["message"]
+    assert "Nothing was quarantined" in rot["message"] and "is damaged" not in rot["message"]
     assert state_of(store) == before
 
 
@@ -296,7 +296,7 @@ def test_damaged_parts_of_the_history_are_named(store: LocalStore, tmp_path: Pat
     for sealed in (oldest, newest):
         flip(store, sealed.part.key)
         (rot,) = scrub_store(store)["damaged"]
-        assert (rot["kind"], rot["is_set_aside"]) == ("history", False)
+        assert (rot["kind"], rot["is_quarantined"]) == ("history", False)
         assert sealed.part.key in rot["message"] and "expected" in rot["message"]
         sealed.write(store)
 

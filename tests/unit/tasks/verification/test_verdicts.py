@@ -19,9 +19,9 @@ from storage.runs.transitions import promote
 from tasks.configuration.run import DataConfig, RetryConfig, RunConfig
 from tasks.promotion.promotion import look_again, promote_newest
 from tasks.recovery.settle import recover_run
-from tasks.run_paths import RunPlaces
+from tasks.run_paths import RunPaths
 from tasks.verification.quarantine import fall_back_to_valid
-from tasks.verification.verdicts import Judge
+from tasks.verification.verdicts import VerdictMaker
 from tests.helpers.failing_stores import FailingStore
 from tests.helpers.runs import BATCH_SIZE, QUICK, lease_run, make_checkpoint, make_run, record_of
 from training.configuration import TrainConfig
@@ -36,8 +36,8 @@ CONFIG = RunConfig(
 )
 
 
-def places_of(store: Store, folder: Path) -> RunPlaces:
-    return RunPlaces(store, Manifest(store, "run"), folder / "scratch", folder / "data")
+def run_paths_of(store: Store, folder: Path) -> RunPaths:
+    return RunPaths(store, Manifest(store, "run"), folder / "scratch", folder / "data")
 
 
 def keep_checkpoints(store: Store, folder: Path, *steps: int) -> list[CheckpointRecord]:
@@ -68,9 +68,9 @@ def flip(path: Path) -> None:
 @pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.ENOENT])
 @pytest.mark.usefixtures("kept")
 def test_a_moment_without_checkpoints_takes_none_out_of_use(number: int, tmp_path: Path) -> None:
-    places = places_of(FailingStore(tmp_path / "store", number, failures=2), tmp_path)
+    run_paths = run_paths_of(FailingStore(tmp_path / "store", number, failures=2), tmp_path)
     before = state_of(tmp_path)
-    assert fall_back_to_valid(places, Judge(PATIENT)) == before == state_of(tmp_path)
+    assert fall_back_to_valid(run_paths, VerdictMaker(PATIENT)) == before == state_of(tmp_path)
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.ENOENT])
@@ -78,10 +78,10 @@ def test_a_moment_without_checkpoints_takes_none_out_of_use(number: int, tmp_pat
 def test_where_no_checkpoint_can_be_read_there_is_no_verdict_and_the_next_start_looks_again(
     number: int, tmp_path: Path
 ) -> None:
-    places = places_of(FailingStore(tmp_path / "store", number, failures=None), tmp_path)
+    run_paths = run_paths_of(FailingStore(tmp_path / "store", number, failures=None), tmp_path)
     before = state_of(tmp_path)
     with pytest.raises(ObjectUnreadableError):
-        fall_back_to_valid(places, Judge(QUICK))
+        fall_back_to_valid(run_paths, VerdictMaker(QUICK))
     assert state_of(tmp_path) == before
 
 
@@ -89,26 +89,26 @@ def test_where_no_checkpoint_can_be_read_there_is_no_verdict_and_the_next_start_
 def test_one_that_stays_unreadable_is_passed_over_and_used_again_when_it_can_be_read(
     kept: list[CheckpointRecord], number: int, tmp_path: Path
 ) -> None:
-    places = places_of(FailingStore(tmp_path / "store", number, failures=None, path=kept[0].path), tmp_path)
-    state = fall_back_to_valid(places, Judge(QUICK))
+    run_paths = run_paths_of(FailingStore(tmp_path / "store", number, failures=None, path=kept[0].path), tmp_path)
+    state = fall_back_to_valid(run_paths, VerdictMaker(QUICK))
     assert [record.step for record in state.kept] == [20, 10]
-    assert [(record.step, record.verdict) for record in state.set_aside] == [(30, "unreadable")]
-    assert look_again(CONFIG, places) == state  # not yet
-    fence = lease_run(places.manifest)  # steps below it are promoted meanwhile
-    make_checkpoint(places.store, tmp_path / "files", 25, fence)
-    record = promote_newest(CONFIG, places, fence, Judge(QUICK))
+    assert [(record.step, record.verdict) for record in state.quarantined] == [(30, "unreadable")]
+    assert look_again(CONFIG, run_paths) == state  # not yet
+    fence = lease_run(run_paths.manifest)  # steps below it are promoted meanwhile
+    make_checkpoint(run_paths.store, tmp_path / "files", 25, fence)
+    record = promote_newest(CONFIG, run_paths, fence, VerdictMaker(QUICK))
     assert record is not None and record.step == 25
-    places.manifest.commit("ended", lambda state, _: state.model_copy(update={"lease": None}))
-    again = look_again(CONFIG, places_of(LocalStore(tmp_path / "store"), tmp_path))
+    run_paths.manifest.commit("ended", lambda state, _: state.model_copy(update={"lease": None}))
+    again = look_again(CONFIG, run_paths_of(LocalStore(tmp_path / "store"), tmp_path))
     assert again.promoted is not None and again.promoted.step == 30
-    assert [record.step for record in again.kept] == [30, 25, 20, 10] and again.set_aside == []
+    assert [record.step for record in again.kept] == [30, 25, 20, 10] and again.quarantined == []
 
 
 def test_what_differs_once_is_sound_and_what_differs_twice_is_damaged(
     kept: list[CheckpointRecord], tmp_path: Path
 ) -> None:
     store = LocalStore(tmp_path / "store")
-    places, judge = places_of(store, tmp_path), Judge(PATIENT)
+    run_paths, judge = run_paths_of(store, tmp_path), VerdictMaker(PATIENT)
     path, looks = store.root / kept[0].path / STATE_NAME, iter(["wrong"])
     verify = partial(verify_checkpoint, store, kept[0].path, kept[0].digest)
 
@@ -117,35 +117,37 @@ def test_what_differs_once_is_sound_and_what_differs_twice_is_damaged(
             raise CorruptObjectError("read wrong")
         return verify()
 
-    assert judge.judge(places, kept[0].path, misread_once)
+    assert judge.judge(run_paths, kept[0].path, misread_once)
     flip(path)
     with pytest.raises(CorruptObjectError):
         judge.look(kept[0].path, verify)  # one look alone is no verdict
     with pytest.raises(CheckpointUnusableError) as raised:
-        judge.judge(places, kept[0].path, verify)
+        judge.judge(run_paths, kept[0].path, verify)
     assert raised.value.verdict == "damaged"
     flip(path)
-    assert fall_back_to_valid(places, Judge(PATIENT)).set_aside == []
+    assert fall_back_to_valid(run_paths, VerdictMaker(PATIENT)).quarantined == []
 
 
 def test_a_run_that_lost_all_ends_with_words_until_one_is_back_or_a_person_lets_it_begin_anew(
     kept: list[CheckpointRecord], tmp_path: Path
 ) -> None:
     store = LocalStore(tmp_path / "store")
-    places = places_of(store, tmp_path)
+    run_paths = run_paths_of(store, tmp_path)
     for record in kept:
         flip(store.root / record.path / STATE_NAME)
-    fall_back_to_valid(places, Judge(QUICK))
+    fall_back_to_valid(run_paths, VerdictMaker(QUICK))
     for _ in range(2):
         with pytest.raises(NoCheckpointError, match=r"does not begin anew.*recover RUN --from-start"):
-            recover_run(CONFIG, places)
+            recover_run(CONFIG, run_paths)
     whole = shutil.copytree(tmp_path / "store", tmp_path / "whole")
     flip(whole / kept[1].path / STATE_NAME)  # from a backup
-    state = recover_run(CONFIG, places_of(LocalStore(whole), tmp_path))
+    state = recover_run(CONFIG, run_paths_of(LocalStore(whole), tmp_path))
     assert state.promoted is not None and state.promoted.step == 20
-    places.manifest.commit("begins anew", begin_anew("asked for"))
-    state = recover_run(CONFIG, places)
+    run_paths.manifest.commit("begins anew", begin_anew("asked for"))
+    state = recover_run(CONFIG, run_paths)
     assert (
-        state.promoted is None and len(state.set_aside) == 3 and all(record.is_given_up for record in state.set_aside)
+        state.promoted is None
+        and len(state.quarantined) == 3
+        and all(record.is_given_up for record in state.quarantined)
     )
     assert all((store.root / record.path / STATE_NAME).is_file() for record in kept)

@@ -137,8 +137,8 @@ def drill(
         configuration: Configuration file (TOML) on the worker's machine, relative to the deployment's folder.
         kills: How often the second run is killed, at steps spread over the run.
         world_sizes: Numbers of ranks for the second run's starts, used in turn; each at most train.microbatches. If
-        left
-            empty, the configured number but at least 2, and half of it. Where there are fewer GPUs, ranks share them.
+            left empty, the configured number but at least 2, and half of it. Where there are fewer GPUs, ranks share
+            them.
         steps: Optimizer steps of each of the two runs; the file's train.steps if left empty.
         seed: Decides at which steps to kill; random if left empty.
         assignments: Fields to change after the file is read, each as KEY=VALUE, for instance train.ranks=2. A relative

@@ -45,7 +45,7 @@ class Status(TypedDict):
     segments: list[dict[str, Any]]
     rollbacks: list[dict[str, Any]]
     changes: list[dict[str, Any]]
-    refused: list[dict[str, Any]]
+    rejected: list[dict[str, Any]]
     steps_lost_total: int
     time: dict[str, Any] | None
     dataset_digest: str

@@ -22,7 +22,7 @@ _logger = logging.getLogger("holdfast")
 class BackgroundThread(ABC):
     """A context manager. `_accompany` runs in the thread, until it returns; it should soon after `_is_over` is set.
 
-    Of what it may meet it handles what it knows. After any other error it is told, and `_accompany` begins again.
+    It handles the errors that it knows. Any other is logged as a warning, and `_accompany` begins again.
     """
 
     def __init__(self, name: str) -> None:

@@ -35,10 +35,10 @@ def remember_overrides(config: RunConfig, values: Mapping[str, Number]) -> tuple
         require_compatible(state, config)  # with what was promoted just now
         overrides = _overridden_with(state, values)
         if overrides != state.overrides:
-            state = run_paths.manifest.commit("values given", give(overrides)).state
+            state = run_paths.manifest.commit("overrides kept", give(overrides)).state
         return state, describe_overrides(overrides)
 
-    return Retry(config.retry).call("Remembering what was given", attempt)
+    return Retry(config.retry).call("Recording the overrides", attempt)
 
 
 def _overridden_with(state: RunState, values: Mapping[str, Number]) -> dict[str, OverrideValue]:

@@ -163,12 +163,12 @@ class TrainConfig(ConfigModel):
         if self.microbatches > self.batch_size:
             raise ValueError(
                 f"microbatches must be at most batch_size: {self.told('microbatches', 'batch_size')}. "
-                f"Set leaves to at most {self.batch_size}, or a larger batch_size"
+                f"Set microbatches to at most {self.batch_size}, or a larger batch_size"
             )
         if self.ranks > self.microbatches:
             raise ValueError(
                 f"ranks must be at most microbatches: {self.told('ranks', 'microbatches')}. "
-                f"Set ranks to at most {self.microbatches}, or for a new run leaves to at least {self.ranks}"
+                f"Set ranks to at most {self.microbatches}, or for a new run microbatches to at least {self.ranks}"
             )
         return self
 

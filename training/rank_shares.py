@@ -1,6 +1,6 @@
 """Which rank takes which item of a list, by the items' costs: microbatches of a batch, files of a checkpoint.
 
-Invariant: every item goes to one rank whole; the assign is a function of the costs and the number of ranks alone.
+Invariant: every item goes to one rank whole; the assignment is a function of the costs and the number of ranks alone.
 """
 
 import heapq

@@ -134,7 +134,7 @@ class StatusWriter:
 
 def rank_status_file(folder: Path, rank: int) -> Path:
     """Where a rank writes it."""
-    return folder / f"rank status-{rank:04d}.json"
+    return folder / f"rank-status-{rank:04d}.json"
 
 
 def read_rank_statuses(folder: Path) -> list[RankStatus]:

@@ -54,7 +54,7 @@ def evaluate(
 
     Metrics and the scores of each class: on the test split the numbers of the run's own evaluation. Safe while the run
     is in training: no lease is needed, the manifest is not written, and the checkpoint stays until it was read. Ranks
-    of this machine do it, one unless --set train.ranks=2 says otherwise, and --set train.device=cpu microbatches GPUs
+    of this machine do it, one unless --set train.ranks=2 says otherwise, and --set train.device=cpu leaves GPUs
     alone. On the test split a temperature is fitted too, on validation; an export of the checkpoint has both.
     """
     store, name = find_run(run, assignments or [])

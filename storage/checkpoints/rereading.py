@@ -59,10 +59,10 @@ class BrokenPromise:
 
 
 class Rereader:
-    """Reads the objects of one store. Counts what it read; memory is that of one piece.
+    """Reads the objects of one store. Counts what it read; memory is that of one chunk.
 
-    `on_bytes` is told of every piece. With `max_bytes_per_second` it reads no faster than that, on average. What is
-    wrong is read again after `reread_seconds`.
+    `on_bytes` is called with the size of each chunk. With `max_bytes_per_second` it reads no faster than that, on
+    average. What is wrong is read again after `reread_seconds`.
     """
 
     def __init__(

@@ -26,7 +26,7 @@ class Store(Protocol):
         """The object's bytes. Raises `ObjectMissingError`."""
 
     def write(self, key: str, data: bytes) -> None:
-        """Put or replace an object in one chunk: a reader sees the old bytes or the new ones."""
+        """Put or replace an object whole: a reader sees the old bytes or the new ones."""
 
     def write_if_absent(self, key: str, data: bytes) -> None:
         """Put an object; raises `ObjectExistsError` if there is one. Of racing writers exactly one succeeds."""

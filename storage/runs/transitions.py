@@ -234,7 +234,7 @@ def _require_holder(state: RunState, holder: Holder | None) -> None:
 def _moved_forward(
     state: RunState, checkpoint: CheckpointRecord, policy: RetentionPolicy, changes: Sequence[ChangeRecord]
 ) -> RunState:
-    """The state with a later resume point, beside it what the policy keeps, and of what was refused only the later."""
+    """The state with a later resume point, beside it what the policy keeps, and of what was rejected only the later."""
     if state.promoted is not None:
         _require_later(checkpoint, state.promoted)
     kept = kept_of(retain([checkpoint, *state.kept], policy, find_being_read(state)))

@@ -101,7 +101,7 @@ class LedgerContent:
         return dict(microbatches)
 
     def microbatches_of(self, step: int) -> tuple[Microbatches, Microbatches]:
-        """A step's leaves in hand: those in the ledger and those that are due."""
+        """A step's microbatches in hand: those in the ledger and those that are due."""
         query = f"SELECT microbatch, rows FROM {{table}} WHERE step = {step} ORDER BY microbatch"
         return self._fetch(query.format(table="found")), self._fetch(query.format(table="due"))
 

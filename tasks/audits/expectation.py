@@ -21,7 +21,7 @@ MICROBATCHES_SCHEMA = pa.schema([LEDGER_SCHEMA.field(name) for name in ("step", 
 
 
 class Expectation:
-    """Order and leaves of a run over `num_rows` rows of the training split."""
+    """Order and microbatches of a run over `num_rows` rows of the training split."""
 
     def __init__(
         self,

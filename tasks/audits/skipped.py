@@ -65,9 +65,7 @@ def _problems_of_request(record: RollbackRecord, segment: SegmentRecord | None, 
     if segment is None:
         return [f"{name} has no place: the manifest knows no such segment, after which somebody may have asked for it."]
     if not record.resume_step <= record.diverged_step <= segment.last_step:
-        return [
-            f"{name} microbatches step {record.diverged_step:,} behind; that segment came to {segment.last_step:,}."
-        ]
+        return [f"{name} leaves step {record.diverged_step:,} behind; that segment came to {segment.last_step:,}."]
     return []
 
 

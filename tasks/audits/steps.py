@@ -20,7 +20,7 @@ SAMPLE_KINDS = ("foreign", "repeated", "skipped", "moved")
 
 @dataclass(frozen=True)
 class Deviation:
-    """A step's leaves as found and as due; what it has too much, what it lacks, and what stands elsewhere in it."""
+    """A step's microbatches as found and as due; samples that it has too often, lacks, or has elsewhere."""
 
     step: int
     found: Microbatches

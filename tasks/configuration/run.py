@@ -66,10 +66,9 @@ class DataConfig(ConfigModel):
     rare_classes: Literal["error", "drop", "other"] = Field(
         "error",
         description="What becomes of classes of which a split has no row, for kind = multiclass. error: data whose "
-        "training split lacks a class are refused; where another split does, that is said. drop: their rows are left "
-        "out, and their number is said. other: they become one class called other. Labels count as they are assigned "
-        "to "
-        "the splits, so which classes these are follows from data.split too.",
+        "training split lacks a class are refused; where another split does, a warning says so. drop: their rows are "
+        "left out, and their number is reported. other: they become one class called other. Labels count as rows are "
+        "assigned to the splits, so which classes these are follows from data.split too.",
     )
     numeric: list[str] = Field([], description="Numeric metadata columns; missing values are imputed and flagged.")
     categorical: list[str] = Field([], description="Categorical metadata columns; missing is a category of its own.")
@@ -203,8 +202,8 @@ class SegmentConfig(ConfigModel):
     )
     out_of_memory: Literal["fail", "adapt"] = Field(
         "fail",
-        description="What follows when a device has too little memory for a microbatch. fail: it is said what helps. "
-        "adapt: the run goes on with train.activation_checkpointing = true from then on, where that helps.",
+        description="What follows when a device has too little memory for a microbatch. fail: the error names what "
+        "helps. adapt: the run goes on with train.activation_checkpointing = true from then on, where that helps.",
     )
     grace_seconds: float = Field(90, gt=0, description="Seconds the ranks get to save and leave when asked to stop.")
     metrics_port: int | None = Field(
@@ -283,9 +282,7 @@ class RunConfig(ConfigModel):
             raise ValueError(
                 f"all ranks together must be at most train.microbatches: cluster.nodes = {self.cluster.nodes} with "
                 f"train.ranks = {self.train.ranks} each are {self.num_ranks}, and train.microbatches is "
-                f"{microbatches}. Set "
-                f"cluster.nodes to at most {microbatches // self.train.ranks}, or for a new run train.microbatches to "
-                f"at least "
-                f"{self.num_ranks}"
+                f"{microbatches}. Set cluster.nodes to at most {microbatches // self.train.ranks}, or for a new run "
+                f"train.microbatches to at least {self.num_ranks}"
             )
         return self

@@ -42,20 +42,20 @@ class Assignment:
 
 
 def assign_samples(connection: duckdb.DuckDBPyConnection, table: SourceTable, config: DataConfig) -> Assignment:
-    """Make the view `assignment` (`samples` and an integer `split`). Raises `ContractError` for a split without rows.
+    """Make the view `assigned` (`samples` and an integer `split`). Raises `ContractError` for a split without rows.
 
     Where the row alone decides its split, `samples` has it already.
     """
-    split, assignment = split_sql(config), "*"
+    split, columns = split_sql(config), "*"
     if split is None:
         split = _time_split_sql(connection, table, config)
-        assignment = f"*, {split} AS split"
-    connection.execute(f"CREATE TEMP VIEW assigned AS SELECT {assignment} FROM samples")
+        columns = f"*, {split} AS split"
+    connection.execute(f"CREATE TEMP VIEW assigned AS SELECT {columns} FROM samples")
     counts = _count_labels(connection, config)
     _require_rows(_rows_of_splits(counts), connection, config)
     rare = find_rare(counts, config)
     if rare:
-        rows = treated_sql(f"(SELECT {assignment} FROM samples)", rare, config)
+        rows = treated_sql(f"(SELECT {columns} FROM samples)", rare, config)
         connection.execute(f"CREATE OR REPLACE TEMP VIEW assigned AS FROM {rows}")
     treated = treat_counts(counts, rare, config)
     classes = _order_classes(treated, config)

@@ -1,4 +1,4 @@
-"""Whether a save fits into the time that a notice, or a cancel in Prefect, microbatches.
+"""Whether a save fits into the time that a notice, or a cancel in Prefect, leaves.
 
 Invariant: said from what the run has measured and what the clouds document; before the first save nothing is said.
 """

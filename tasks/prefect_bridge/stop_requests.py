@@ -39,9 +39,9 @@ class StopRequests(BackgroundThread):
 
     def _accompany(self) -> None:
         remember_flow_runs(self._run_paths, self._fence)  # here, since the server may take its time
-        stop_requests = (self._find_stop, self._look_around, _find_suspension)
+        sources = (self._find_stop, self._look_around, _find_suspension)
         while not self._request.is_made:
-            found = next(filter(None, (wish() for wish in stop_requests)), None)
+            found = next(filter(None, (find() for find in sources)), None)
             if found is not None:
                 announce(f"{found} The ranks save and leave.")
                 self._request.make(found)

@@ -150,7 +150,7 @@ def _refuse(
     if known and (record.step, record.fence) <= (known[-1].checkpoint.step, known[-1].checkpoint.fence):
         return
     entry = RejectedRecord(checkpoint=record, validation=figures, reason=rejection, rejected_at=time.time())
-    head = run_paths.manifest.commit(f"refused step {record.step}", refuse(entry, holder))
+    head = run_paths.manifest.commit(f"rejected step {record.step}", refuse(entry, holder))
     message = f"Checkpoint of step {record.step} does not pass the quality gate and is not promoted: {rejection}."
     run = run_paths.manifest.run
     alert(GATE_REJECTED, run_address(run_paths.store, run), message, run=run, step=record.step)
@@ -211,7 +211,7 @@ def promote_newest(
 ) -> CheckpointRecord | None:
     """Promote the newest complete checkpoint of the segment `fence` that is valid and passes the gate, newest first.
 
-    Those of which `judge` says so are quarantined or passed over. One that was refused is looked at again only if
+    Those of which `judge` says so are quarantined or passed over. One that was rejected is looked at again only if
     another gate lets it pass.
     """
     promoted = run_paths.manifest.load_head().state.promoted

@@ -1,4 +1,4 @@
-"""Going on from a checkpoint that the quality gate had refused, once another gate lets it pass.
+"""Going on from a checkpoint that the quality gate had rejected, once another gate lets it pass.
 
 Invariant: nothing is trained again for it. And a last checkpoint that still does not pass ends the run with one error:
 training again as before would come to the same model, for ever.
@@ -37,7 +37,7 @@ def gate_again(config: RunConfig, run_paths: RunPaths, state: RunState) -> RunSt
 
 
 def _promote(config: RunConfig, run_paths: RunPaths, checkpoint: CheckpointRecord) -> RunState:
-    """It was validated before it was refused: what may have changed since are its bytes."""
+    """It was validated before it was rejected: what may have changed since are its bytes."""
     try:
         look = partial(verify_checkpoint, run_paths.store, checkpoint.path, checkpoint.digest)
         found = VerdictMaker(config.retry).judge(run_paths, checkpoint.path, look)
@@ -46,7 +46,7 @@ def _promote(config: RunConfig, run_paths: RunPaths, checkpoint: CheckpointRecor
     changes = find_changes(run_paths.store, run_paths.manifest.load_head().state, found.index, config.train)
     change = promote_rejected(checkpoint.path, config.checkpoint.retention(config.divergence), changes)
     try:
-        head = run_paths.manifest.commit(f"promoted step {checkpoint.step}, refused before", change)
+        head = run_paths.manifest.commit(f"promoted step {checkpoint.step}, rejected before", change)
     except RunBusyError:
         raise
     except ConflictError as error:

@@ -71,7 +71,7 @@ def describe_status(store: Store, head: Generation) -> dict[str, Any]:
 
 
 def describe_state(state: RunState) -> str:
-    """One word for a run that nobody trains: completed, trained (not yet tested), refused, or how it ended last.
+    """One word for a run that nobody trains: completed, trained (not yet tested), rejected, or how it ended last.
 
     For one whose lease is held: running, or lost where it is seen that the holder is dead.
     """

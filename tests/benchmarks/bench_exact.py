@@ -45,7 +45,7 @@ PAIRS = 10
 # Small for a GPU, large for a processor core: a step is nearly all forward and backward, as it is at full size.
 SMALL = ModelConfig(width=128, layers=2, heads=4, feedforward=512)
 LARGE = ModelConfig(width=192, layers=4, heads=4, feedforward=768)
-# With the number of ranks: they accumulate four, two and one leaves.
+# With the number of ranks: they accumulate four, two and one microbatches.
 CASES = ((SMALL, 1), (SMALL, 2), (SMALL, 4), (LARGE, 1), (LARGE, 2))
 BATCH_SIZE, MICROBATCHES = 16, 4
 COLUMNS = (

@@ -11,7 +11,7 @@ from training.export.standalone.holdfast_network import Architecture, EncoderBlo
 from training.models.compilation import compiling_blocks
 
 WIDTH = 64
-# Flat microbatches [N], and leaves that are padded to one length [B, T]: from one token on, and on both sides of where
+# Flat microbatches [N], and some that are padded to one length [B, T]: from one token on, and on both sides of where
 # compilers change their mind on a CPU and on a GPU.
 SHAPES = ((1,), (2,), (7,), (1000,), (4096,), (4097,), (20_479,), (20_480,), (70_000,), (1, 9), (16, 256), (17, 256))
 

@@ -19,7 +19,7 @@ from tests.helpers.swept import swept_behind
 PROGRAMS = ("ip", "tc", "nsenter", "unshare")
 PACKAGES = "iproute2 util-linux"
 NAMESPACES = Path("/run/netns")  # where `ip` keeps them
-# Quarantined for measuring networks (RFC 2544): no real network of this machine has it. Each bridge has a part of it.
+# Set aside for measuring networks (RFC 2544): no real network of this machine has it. Each bridge has a part of it.
 NETWORK = "198.18"
 NUM_PARTS = 256
 OWN, STORE = 1, 254  # the last number of this machine's addresses on the bridge; hosts have those from 11 on

@@ -127,9 +127,9 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self._list(kind, query)
 
-    def _require_permission(self, wish: str) -> None:
-        if wish in self.cluster.forbidden:
-            verb, resource = wish.split()
+    def _require_permission(self, request: str) -> None:
+        if request in self.cluster.forbidden:
+            verb, resource = request.split()
             raise Refusal(
                 HTTPStatus.FORBIDDEN,
                 "Forbidden",

@@ -58,7 +58,7 @@ def measure_shuffling(num_rows: int, group_rows: int, batch_size: int, seed: int
 
 
 def measure_balance(num_rows: int, group_rows: int, chunk_size: int, seed: int = 0) -> Balance:
-    """Of the whole pieces of the first epoch, each of `chunk_size` samples that follow each other."""
+    """Balance of the whole chunks of the first epoch, each of `chunk_size` samples that follow each other."""
     expected = CLASS_SHARES / CLASS_SHARES.sum()
     classes = np.searchsorted(np.cumsum(expected)[:-1], (np.arange(num_rows) + 0.5) / num_rows, side="right")
     of_rows = classes[np.argsort(random_bits(num_rows, "classes", seed))]

@@ -1,4 +1,4 @@
-"""A trainer, and leaves of random tokens for it: steps of a model of any size, without a data set in a store."""
+"""A trainer, and microbatches of random tokens for it: steps of a model of any size, without a data set in a store."""
 
 from pathlib import Path
 

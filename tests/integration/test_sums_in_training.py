@@ -199,7 +199,7 @@ class Steep(torch.autograd.Function):
 
 @pytest.mark.parametrize("sum", ["exact", "fast"])
 def test_parameters_that_some_leaves_or_none_use_and_frozen_ones_are_no_obstacle(sum: str, tmp_path: Path) -> None:
-    """In the exact sum no bit depends on which leaves come together on a rank; and either sum can be resumed."""
+    """In the exact sum no bit depends on which microbatches come together on a rank; and either sum can be resumed."""
     runs = Runs(tmp_path)
     settings: dict[str, Any] = {"sum": sum, "target": train_with_idle_parameters}
     straight = runs.train(3, **settings)

@@ -1,7 +1,7 @@
 """Microbatches as arrays: chosen samples one after the other, with padding, ready to be given to the model.
 
-Invariant: no sample is a Python object, and each microbatch is one slice of each array, so leaves that one process has
-assembled are given to another by mapping the arrays. Torch is not imported.
+Invariant: no sample is a Python object, and each microbatch is one slice of each array, so microbatches that one
+process has assembled are given to another by mapping the arrays. Torch is not imported.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ Integers = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Assembled:
-    """L leaves of N samples in G groups, with P tokens, padding included."""
+    """L microbatches of N samples in G groups, with P tokens, padding included."""
 
     indices: Integers  # [L] of the microbatches in their batch
     num_groups: Integers  # [L]

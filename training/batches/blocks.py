@@ -37,7 +37,7 @@ BLOCK_FIELDS = ("shares", "num_tokens", *ASSEMBLED_FIELDS)
 class Block:
     """What the ranks of a machine get of the steps [first_step, end_step).
 
-    Piece of `CHUNK_STEPS` after piece; within one, rank after rank; and of a rank, step after step.
+    Chunk of `CHUNK_STEPS` steps after chunk; within one, rank after rank; and of a rank, step after step.
     """
 
     def __init__(self, first_step: int, num_ranks: int, arrays: Arrays) -> None:

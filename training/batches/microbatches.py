@@ -1,4 +1,4 @@
-"""leaves(batch): how a batch is cut into microbatches; pure functions on integers.
+"""microbatches(batch): how a batch is cut into microbatches; pure functions on integers.
 
 Invariant: the cut depends on the lengths in the batch and on the run's configuration alone, so shapes are the same on
 any number of ranks.
@@ -36,7 +36,7 @@ class MicrobatchCut:
         """Positions in the batch of each microbatch's samples, the shortest microbatch first; each has at least one.
 
         Neighbours in length stand together, so little is padded; where texts are long a microbatch has few of them, so
-        that leaves take about as long as each other. At most as many microbatches as samples.
+        that microbatches take about as long as each other. At most as many microbatches as samples.
         """
         shortest_first = np.argsort(lengths, kind="stable")
         padded = -(-np.maximum(1, lengths[shortest_first]) // PADDING_MULTIPLE) * PADDING_MULTIPLE

@@ -41,7 +41,7 @@ class BatchSource:
         self._taken: dict[int, Batch] = {}
 
     def batch(self, step: int) -> Batch:
-        """This rank's leaves of the batch at `step`: samples [step * G, (step + 1) * G) of the run.
+        """This rank's microbatches of the batch at `step`: samples [step * G, (step + 1) * G) of the run.
 
         Further on in the order by what rollbacks have left out until then.
         """

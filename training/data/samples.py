@@ -1,4 +1,4 @@
-"""Samples as arrays: what is read from shards, and what leaves are made of.
+"""Samples as arrays: what is read from shards, and what microbatches are made of.
 
 Invariant: all that is known of a sample stands at one place of arrays, and no sample is a Python object. Choosing,
 reordering and joining samples moves neither tokens nor ids.

@@ -91,7 +91,7 @@ class Validator:
         return rows
 
     def _windows(self) -> Iterator[list[Microbatch]]:
-        """This rank's leaves of each window."""
+        """This rank's microbatches of each window."""
         window_rows = self._batch_size * WINDOW_PASSES
         for start in range(0, self.num_samples, window_rows):
             count = min(window_rows, self.num_samples - start)

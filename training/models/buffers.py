@@ -1,7 +1,7 @@
 """A model's buffers, which training must not change.
 
-A buffer that a forward pass changes, as batch normalisation does, depends on which leaves this rank computed and in
-which order. Invariant: such a model is refused by the buffer's name, in the first forward pass that changes one.
+A buffer that a forward pass changes, as batch normalisation does, depends on which microbatches this rank computed and
+in which order. Invariant: such a model is refused by the buffer's name, in the first forward pass that changes one.
 """
 
 from collections.abc import Iterator

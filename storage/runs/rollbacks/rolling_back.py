@@ -123,5 +123,5 @@ def _require_kept(state: RunState, step: int, last_step: int) -> None:
 
 def _rolled_back(state: RunState, record: RollbackRecord) -> RunState:
     kept = [checkpoint for checkpoint in state.kept if checkpoint.step <= record.resume_step]
-    # What was refused may be of the steps that are left out now.
+    # What was rejected may be of the steps that are left out now.
     return moved_back(state, kept).model_copy(update={"rollbacks": [*state.rollbacks, record], "rejected": []})

@@ -18,7 +18,7 @@ from tasks.data.remarks.shared_texts import count_shared_texts, describe_shared_
 from tasks.data.split import Assignment
 
 NUM_CLASSES_SHOWN = 5
-OFFERED = 'data.rare_classes = "drop" microbatches such classes out of all splits, "other" makes them one class.'
+OFFERED = 'data.rare_classes = "drop" leaves such classes out of all splits, "other" makes them one class.'
 SHARED_TEXTS = "texts_in_training_split"
 ALIKE_LABELS = "labels_alike"
 RARE_CLASSES = "rare_classes"
@@ -27,7 +27,7 @@ RARE_CLASSES = "rare_classes"
 def measure_remarks(
     connection: duckdb.DuckDBPyConnection, assignment: Assignment, config: DataConfig
 ) -> dict[str, Any]:
-    """What is kept with the contract's result, JSON-able; the view `assignment` must be there."""
+    """What is kept with the contract's result, JSON-able; the view `assigned` must be there."""
     names = {name_of(label, config) for label in (*assignment.classes, *assignment.rare)}
     remarks = {SHARED_TEXTS: count_shared_texts(connection), ALIKE_LABELS: find_alike(names)}
     return remarks | ({RARE_CLASSES: assignment.rare} if assignment.rare else {})

@@ -1,6 +1,7 @@
-"""Steps of one model, timed, and on a GPU profiled: `python -m tests.benchmarks.gpu.step DEVICE SIZE LEAVES SUM HOW`.
+"""Steps of one model, timed, and on a GPU profiled.
 
-HOW is eager or compiled. The last line that it prints is JSON.
+`python -m tests.benchmarks.gpu.step DEVICE SIZE MICROBATCHES SUM HOW`; HOW is eager or compiled. The last line that it
+prints is JSON.
 """
 
 import json

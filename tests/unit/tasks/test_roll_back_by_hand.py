@@ -128,7 +128,7 @@ def test_it_is_told_as_asked_for_by_hand_and_the_audit_accepts_it(run: Trained) 
             {"end_position": 30 * BATCH_SIZE + 1},
             "leaves out positions 160 to 240; what was taken since that step is",
         ),
-        ({"diverged_step": 31}, "microbatches step 31 behind; that segment came to 30"),
+        ({"diverged_step": 31}, "leaves step 31 behind; that segment came to 30"),
         ({"fence": 99}, "the manifest knows no such segment"),
         ({"asked_by": None}, "has no reason: the manifest knows no divergence of that segment"),
     ],

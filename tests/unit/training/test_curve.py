@@ -73,7 +73,7 @@ def test_a_gradient_that_the_sum_cannot_hold_ends_the_segment_at_its_step() -> N
 
 
 def test_what_went_wrong_first_is_named_and_not_what_followed_from_it() -> None:
-    """A gradient that the sum cannot hold microbatches weights that are no numbers, and so do all losses after it."""
+    """A gradient that the sum cannot hold leaves weights that are no numbers, and so do all losses after it."""
     curve = make_curve(every_steps=10)
     curve.record(1, figures(1.0), 0.1)
     curve.record(2, figures(1.0, num_outside=1), 0.1)

@@ -209,7 +209,7 @@ def test_a_configuration_cannot_be_changed_after_it_was_loaded(small: Path) -> N
         ),
         (
             "train.batch_size=2",
-            "microbatches is 4 (the default) and batch_size is 2. Set leaves to at most 2, or a larger",
+            "microbatches is 4 (the default) and batch_size is 2. Set microbatches to at most 2, or a larger",
         ),
         ("model.width=30", "model: heads must divide width: width is 30 and heads is 4 (the default)"),
         ("steps=500", "steps: there is no such key; did you mean train.steps?"),

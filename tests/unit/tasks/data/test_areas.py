@@ -35,14 +35,14 @@ def test_a_record_and_its_files_are_found_again(staging: StagingArea, tmp_path: 
     assert not path.exists()
 
 
-@pytest.mark.parametrize("workspace", [0, 10, -2])
-def test_a_record_with_another_byte_counts_as_none(tmp_path: Path, workspace: int) -> None:
+@pytest.mark.parametrize("position", [0, 10, -2])
+def test_a_record_with_another_byte_counts_as_none(tmp_path: Path, position: int) -> None:
     store = LocalStore(tmp_path / "store")
     staging = StoreStaging(store, "key")
     staging.keep("unit", {"rows": [1, 2]}, {})
     (key,) = store.list_keys("preparations/")
     content = bytearray(store.read(key))
-    content[workspace] ^= 1
+    content[position] ^= 1
     store.write(key, bytes(content))
     assert staging.find("unit") is None
 

@@ -117,7 +117,7 @@ def test_a_split_that_lacks_a_class_is_said(tmp_path: Path) -> None:
     assert remarks_on(dataset, contract, config) == [
         "The validation split has no row of 1 of 3 classes: 'work'. "
         "How well these are recognised is not measured there. "
-        'data.rare_classes = "drop" microbatches such classes out of all splits, "other" makes them one class.'
+        'data.rare_classes = "drop" leaves such classes out of all splits, "other" makes them one class.'
     ]
 
 

@@ -93,7 +93,7 @@ def take_out_of_use(config: RunConfig, run_paths: RunPaths) -> None:
     assert kept is not None and lease is not None
     damaged = CheckpointUnusableError("a flipped bit", "damaged")
     Retry(config.retry).call(
-        "Setting aside", lambda: aside.take_out_of_use(run_paths, kept.step, kept.path, damaged, lease.fence)
+        "Taking out of use", lambda: aside.take_out_of_use(run_paths, kept.step, kept.path, damaged, lease.fence)
     )
 
 

@@ -32,7 +32,7 @@ from training.spec import ResumePoint
 
 SOURCES = {"source": "s", "split": {"validation_source": "v", "test_source": "t"}}
 CONFIG = RunConfig.model_validate({"run": "run", "data": {"text": "t", "label": "l", "kind": "binary", **SOURCES}})
-README = Path(__file__).parents[4] / "tasks" / "README.md"
+README = Path(__file__).parents[4] / "tasks/config/README.md"
 # A change for each of the fields that may change.
 CHANGES = (
     "store=elsewhere", "scratch=/fast", "data.source=moved", "data.memory_limit=1GB", "train.steps=5000",

@@ -106,8 +106,8 @@ def export(
 def scrub(address: str, megabytes_per_second: Annotated[float, Field(gt=0)] | None = None) -> State[None]:
     """Reads every byte that is kept of one run, or of all runs of a store, and fails if some of them have rotted.
 
-    For each damaged thing it sends an event `holdfast.rot`. A damaged checkpoint of a run that nobody trains is set
-    aside. Runs may be in training meanwhile.
+    For each damaged thing it sends an event `holdfast.rot`. A damaged checkpoint of a run that nobody trains is
+    quarantined. Runs may be in training meanwhile.
 
     Args:
         address: A store, or a run's address STORE/runs/NAME; a folder is relative to the deployment's one or absolute.

@@ -188,7 +188,7 @@ class _Segment:
 
 
 def _warn_of_setback(state: RunState) -> None:
-    """Say why training starts at an earlier step than the run had reached, whoever set the later checkpoints aside."""
+    """Warn why training starts at an earlier step than was reached, whoever quarantined the later checkpoints."""
     setback = describe_setback(state)
     if setback is not None:
         warn(" ".join([*describe_quarantined(state), setback]))

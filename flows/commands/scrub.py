@@ -49,9 +49,9 @@ def scrub(
     """Hash all that is kept again, and report damage.
 
     Of a run, or of all runs of a store: checkpoints, ledger and data set. Exit code 1 if any of it is damaged. What is
-    read is what the store has, not copies on this machine. A damaged checkpoint of a run that is not in training is set
-    aside. With PREFECT_API_URL set, the server gets an event holdfast.rot for each damaged thing. Safe while runs are
-    in training; for a schedule, see the deployment `scrub`.
+    read is what the store has, not copies on this machine. A damaged checkpoint of a run that is not in training is
+    quarantined. With PREFECT_API_URL set, the server gets an event holdfast.rot for each damaged thing. Safe while runs
+    are in training; for a schedule, see the deployment `scrub`.
     """
     messages.show_messages()
     names_a_run = bool(assignments) or is_file(target)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tasks.console.tables import Kind
 
 
-ADVICE = "`holdfast run` sets damaged checkpoints aside by itself and goes on from the newest valid one."
+ADVICE = "`holdfast run` quarantines damaged checkpoints by itself and goes on from the newest valid one."
 
 
 def verify(run: RunArgument, assignments: Assignments = None, as_json: AsJson = False) -> None:

@@ -294,7 +294,7 @@ def test_verify_says_which_checkpoint_is_damaged_and_what_becomes_of_it(configur
     result = call_narrow("verify", configuration)
     assert result.returncode == 1
     assert result.stdout.count("DAMAGED") == 1
-    assert "`holdfast run` sets damaged checkpoints aside" in result.stdout
+    assert "`holdfast run` quarantines damaged checkpoints" in result.stdout
     result = call_narrow("verify", configuration, "--json")
     assert result.returncode == 1
     assert [checkpoint["valid"] for checkpoint in json.loads(result.stdout)["checkpoints"]] == [False, True]

@@ -226,7 +226,7 @@ def test_ranks_whose_flow_alone_is_killed_save_by_themselves_and_not_a_step_is_l
     assert following["first_step"] == left["last_step"]
 
 
-def test_damaged_checkpoints_are_named_and_set_aside(interrupted: Interrupted) -> None:
+def test_damaged_checkpoints_are_named_and_quarantined(interrupted: Interrupted) -> None:
     assert interrupted.verified is not None
     assert interrupted.verified.returncode == 1
     assert interrupted.verified.stdout.count("DAMAGED") == 2

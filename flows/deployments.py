@@ -45,7 +45,7 @@ def audit(address: str) -> State[None]:
         address: The run's address STORE/runs/NAME; a folder is relative to the deployment's one or absolute.
     """
     result = audit_run(*find_named_run(address))
-    return _judge(result, sum_up_audit(result), result["violations"])
+    return _as_state(result, sum_up_audit(result), result["violations"])
 
 
 @flow(name="report", flow_run_name="{address}", persist_result=False, retries=0)
@@ -114,7 +114,7 @@ def scrub(address: str, megabytes_per_second: Annotated[float, Field(gt=0)] | No
         megabytes_per_second: Read no faster than this, on average; as fast as it goes if left empty.
     """
     result = scrub_with_display(*find_target(address), megabytes_per_second, scrub_with=scrub_kept)
-    return _judge(result, sum_up_scrub(result), result["damaged"])
+    return _as_state(result, sum_up_scrub(result), result["damaged"])
 
 
 @flow(name="drill", flow_run_name="{configuration}", persist_result=False, retries=0)
@@ -162,7 +162,7 @@ def describe_drill(result: dict[str, Any]) -> State[None]:
     return Failed(message=f"{headline.removesuffix('.')}; different: {different}. See {result['page']}.")
 
 
-def _judge(result: dict[str, Any], summary: str, problems: list[dict[str, Any]]) -> State[None]:
+def _as_state(result: dict[str, Any], summary: str, problems: list[dict[str, Any]]) -> State[None]:
     """Completed, or failed with what was found; each of `problems` has a `message`."""
     if result["ok"]:
         return Completed(message=summary)

@@ -76,13 +76,13 @@ def _evaluate(config: RunConfig, run_paths: RunPaths, request: StopRequest) -> d
     return metrics if tested is None else tested.metrics
 
 
-def _with_sound_best(run_paths: RunPaths, state: RunState, judge: VerdictMaker) -> RunState:
+def _with_sound_best(run_paths: RunPaths, state: RunState, verdicts: VerdictMaker) -> RunState:
     """The state with a best checkpoint that can be evaluated; what cannot be is taken out of use."""
     while (best := find_best(state)) is not None and best != state.promoted:
         if find_evaluation(run_paths.store, best) is not None:
             break
         try:
-            judge.judge(run_paths, best.path, partial(verify_checkpoint, run_paths.store, best.path, best.digest))
+            verdicts.check(run_paths, best.path, partial(verify_checkpoint, run_paths.store, best.path, best.digest))
             break
         except CheckpointUnusableError as unusable:
             state = take_out_of_use(run_paths, best.step, best.path, unusable, fence=None)

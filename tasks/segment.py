@@ -69,7 +69,7 @@ class _Segment:
         self._run_paths = open_run_paths(config)
         self._request = request
         self._retry = Retry(config.retry, lambda: request.is_made)
-        self._judge = VerdictMaker(config.retry, lambda: request.is_made)
+        self._verdicts = VerdictMaker(config.retry, lambda: request.is_made)
         self._differed: dict[str, CheckpointReport] = {}
         self._validation: ValidationFigures | None = None  # the last one that was told
 
@@ -100,7 +100,7 @@ class _Segment:
                 self._supervise(job, head.state, [display, picture, monitor, tracker], heartbeat)
             record = self._retry.call(
                 f"Settling segment {lease.fence}",
-                lambda: settle_segment(config, run_paths, lease, promote, self._judge),
+                lambda: settle_segment(config, run_paths, lease, promote, self._verdicts),
             )
             if record.is_final or self._request.is_made:
                 release_job(lease.job, run_paths.store, config.run, lease.fence)
@@ -142,14 +142,14 @@ class _Segment:
         What differed from its hash is looked at a second time when a later one is complete, or the segment ends.
         """
         # First: the promotion of a later one deletes what is not promoted by then.
-        for earlier in [report for path, report in self._differed.items() if self._judge.is_due(path)]:
+        for earlier in [report for path, report in self._differed.items() if self._verdicts.is_due(path)]:
             self._promote(self._differed.pop(earlier.path), fence, job)
         return self._promote(found, fence, job)
 
     def _promote(self, found: CheckpointReport, fence: int, job: Job) -> CheckpointRecord | None:
         read = partial(promote, self._config, self._run_paths, found.path, holder=this_process())
         try:
-            return self._judge.look(found.path, read)
+            return self._verdicts.look(found.path, read)
         except FencedError:
             raise
         except ConflictError:  # somebody else promoted it
@@ -176,7 +176,7 @@ class _Segment:
         """Promote `found` once there is a verdict on the best model's checkpoint, which that would delete."""
         require_own_watch(self._run_paths, job, fence)
         try:
-            self._judge.weigh(best.path, best.error)
+            self._verdicts.weigh(best.path, best.error)
         except CheckpointUnusableError as unusable:
             take_out_of_use(self._run_paths, best.step, best.path, unusable, fence)
             return self._promote(found, fence, job)

@@ -25,7 +25,7 @@ class ConfigModel(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", coerce_numbers_to_str=True, allow_inf_nan=False)
 
-    def told(self, *names: str) -> str:
+    def describe(self, *names: str) -> str:
         """The values of these fields in words, and which of them nobody set: for a message about how they agree."""
         return " and ".join(
             f"{name} is {getattr(self, name)!r}" + ("" if name in self.model_fields_set else " (the default)")
@@ -46,7 +46,9 @@ class ModelConfig(ConfigModel):
     @model_validator(mode="after")
     def _heads_divide_width(self) -> "ModelConfig":
         if self.width % self.heads:
-            raise ValueError(f"heads must divide width: {self.told('width', 'heads')}. Set heads to a divisor of width")
+            raise ValueError(
+                f"heads must divide width: {self.describe('width', 'heads')}. Set heads to a divisor of width"
+            )
         return self
 
 
@@ -155,19 +157,21 @@ class TrainConfig(ConfigModel):
     @model_validator(mode="after")
     def _one_length(self) -> "TrainConfig":
         if self.steps is not None and self.epochs is not None:
-            raise ValueError(f"give steps or epochs, not both: {self.told('steps', 'epochs')}. Take one of them out")
+            raise ValueError(
+                f"give steps or epochs, not both: {self.describe('steps', 'epochs')}. Take one of them out"
+            )
         return self
 
     @model_validator(mode="after")
     def _work_for_every_rank(self) -> "TrainConfig":
         if self.microbatches > self.batch_size:
             raise ValueError(
-                f"microbatches must be at most batch_size: {self.told('microbatches', 'batch_size')}. "
+                f"microbatches must be at most batch_size: {self.describe('microbatches', 'batch_size')}. "
                 f"Set microbatches to at most {self.batch_size}, or a larger batch_size"
             )
         if self.ranks > self.microbatches:
             raise ValueError(
-                f"ranks must be at most microbatches: {self.told('ranks', 'microbatches')}. "
+                f"ranks must be at most microbatches: {self.describe('ranks', 'microbatches')}. "
                 f"Set ranks to at most {self.microbatches}, or for a new run microbatches to at least {self.ranks}"
             )
         return self
@@ -224,7 +228,7 @@ class DivergenceConfig(ConfigModel):
         if self.spikes and self.rollback_steps < self.consecutive_steps:
             raise ValueError(
                 "rollback_steps must be at least consecutive_steps, or a run would go back into the spike: "
-                f"{self.told('rollback_steps', 'consecutive_steps')}. Set rollback_steps to at least "
+                f"{self.describe('rollback_steps', 'consecutive_steps')}. Set rollback_steps to at least "
                 f"{self.consecutive_steps}, or fewer consecutive_steps"
             )
         return self

@@ -77,9 +77,9 @@ def pin_attention(sizes: ModelConfig, device_type: str) -> None:
     if head_size % HEAD_SIZE_MULTIPLE:
         raise ConfigurationError(
             f"The size of an attention head, width / heads, must be a multiple of {HEAD_SIZE_MULTIPLE} on a GPU: it is "
-            f"{head_size} ({sizes.told('width', 'heads')}). torch has no fused attention for other sizes. For a new "
-            "run set another model.heads or model.width; a run that was begun goes on on a CPU, with "
-            "--set train.device=cpu"
+            f"{head_size} ({sizes.describe('width', 'heads')}). torch has no fused attention for other sizes. For a "
+            "new run set another model.heads or model.width; a run that was begun goes on on a CPU, with --set "
+            "train.device=cpu"
         )
     torch.backends.cuda.enable_math_sdp(False)
 

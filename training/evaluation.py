@@ -53,8 +53,8 @@ def evaluate(spec: SegmentSpec, world: World, flag: StopFlag) -> None:
     except _StoppedError:
         return
     except HoldfastError as error:
-        if spec.asked is not None and world.is_first:
-            _leave(spec.asked.result_file, {"error": str(error), "kind": type(error).__name__})
+        if spec.ad_hoc is not None and world.is_first:
+            _leave(spec.ad_hoc.result_file, {"error": str(error), "kind": type(error).__name__})
         raise
 
 
@@ -62,8 +62,8 @@ def _tell(spec: SegmentSpec, world: World, point: ResumePoint, found: Mapping[st
     """What was found of the checkpoint `point`, to whoever asked, or beside it in the store."""
     if not world.is_first:
         return
-    if spec.asked is not None:
-        _leave(spec.asked.result_file, found)
+    if spec.ad_hoc is not None:
+        _leave(spec.ad_hoc.result_file, found)
         return
     store = spec.open_store()
     # The evaluation last: where it is, all of it is.
@@ -84,7 +84,7 @@ class _Evaluation:
         self._reporter.step = spec.resume.step if spec.resume is not None else 0
         join_process_group(spec.train, self._precision, world)
         self._store = spec.open_store()
-        self._other = spec.asked.data if spec.asked is not None else None
+        self._other = spec.ad_hoc.data if spec.ad_hoc is not None else None
         self._data = open_store(self._other) if self._other else self._store
         wait = wait_of(spec, flag, self._reporter.noted)
         self._dataset = load_dataset_patiently(spec, self._data, wait)
@@ -98,7 +98,7 @@ class _Evaluation:
         Raises `_StoppedError`.
         """
         spec, store, data, dataset, model = self._spec, self._store, self._data, self._dataset, self._model
-        split = spec.asked.split if spec.asked else "test"
+        split = spec.ad_hoc.split if spec.ad_hoc else "test"
         found = load_weights(store, point, model)
         # Now, while the files are there: predictions may take longer than a reader of a checkpoint is waited for.
         about = _name(found, store, dataset) if self._world.is_first else {}

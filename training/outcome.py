@@ -91,13 +91,13 @@ class Ending:
             raise
         except DeviceMissingError as error:
             # A run that was begun had these devices: another node, or this one when it is mended, may have them.
-            self.write("failed", f"{self._world.place}: {error}", is_final=self._spec.resume is None)
+            self.write("failed", f"{self._world.label}: {error}", is_final=self._spec.resume is None)
             raise
         except MicrobatchOutOfMemoryError as error:
-            self.write("failed", f"{self._world.place}: {error}", recomputing_helps=error.recomputing_helps)
+            self.write("failed", f"{self._world.label}: {error}", recomputing_helps=error.recomputing_helps)
             raise
         except Exception as error:
-            self.write("failed", f"{self._world.place}: {describe_failure(error)}")
+            self.write("failed", f"{self._world.label}: {describe_failure(error)}")
             raise
 
 

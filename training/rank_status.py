@@ -1,4 +1,4 @@
-"""Where this rank is, written down every few seconds for whoever watches all ranks.
+"""The status of this rank, written down every few seconds for whoever watches all ranks.
 
 Invariant: training sets a name and adds a number up; a thread of its own writes, so a disk that hangs holds nobody up.
 A process that stands still, or whose machine does, is known by its silence.
@@ -52,33 +52,33 @@ class RankStatus(BaseModel):
     host: str
     beat: int = Field(description="Counts up as long as the process runs.")
     step: int
-    place: Phase
+    phase: Phase
     collective: Collective | None = Field(None, description="Where it waits for the other ranks.")
-    seconds: float = Field(description="For so long at this place by now.")
+    seconds: float = Field(description="For so long in this phase by now.")
     microbatches: int = Field(description="Computed since the rank began.")
-    spent: dict[Phase, float] = Field(description="Seconds at each place since the rank began.")
+    spent: dict[Phase, float] = Field(description="Seconds in each phase since the rank began.")
 
 
 class StatusWriter:
-    """Of this rank. Before `begin` nothing is written down."""
+    """Writes the status of this rank; nothing before `begin`."""
 
     def __init__(self) -> None:
         self.step = self.microbatches = 0
-        self._place, self._since = Phase.STARTING, time.monotonic()
+        self._phase, self._since = Phase.STARTING, time.monotonic()
         self._collective: Collective | None = None
         self._spent: dict[Phase, float] = {}
         self._beat = 0
 
     def begin(self, folder: Path, rank: int) -> None:
-        """Write it into this folder, from now on to the end of the process."""
+        """Write the status into this folder, from now on to the end of the process."""
         arguments = (rank_status_file(folder, rank), rank)
         threading.Thread(target=self._write_again_and_again, args=arguments, name="rank_status", daemon=True).start()
 
     @contextmanager
-    def at(self, place: Phase) -> Iterator[None]:
-        """The block is spent there; afterwards the rank is where it was before."""
-        before = self._place
-        self._go_to(place)
+    def at(self, phase: Phase) -> Iterator[None]:
+        """The block is spent in this phase; afterwards the rank is in the one before."""
+        before = self._phase
+        self._go_to(phase)
         try:
             yield
         finally:
@@ -100,10 +100,10 @@ class StatusWriter:
         with self.at(Phase.SHARED):
             yield
 
-    def _go_to(self, place: Phase) -> None:
+    def _go_to(self, phase: Phase) -> None:
         now = time.monotonic()
-        self._spent[self._place] = self._spent.get(self._place, 0.0) + now - self._since
-        self._place, self._since = place, now
+        self._spent[self._phase] = self._spent.get(self._phase, 0.0) + now - self._since
+        self._phase, self._since = phase, now
 
     def _write_again_and_again(self, file: Path, rank: int) -> None:
         while True:
@@ -113,16 +113,16 @@ class StatusWriter:
 
     def _write(self, file: Path, rank: int) -> None:
         self._beat += 1
-        place, collective, seconds = self._place, self._collective, time.monotonic() - self._since
+        phase, collective, seconds = self._phase, self._collective, time.monotonic() - self._since
         spent = dict(self._spent)
-        spent[place] = spent.get(place, 0.0) + seconds
+        spent[phase] = spent.get(phase, 0.0) + seconds
         rank_status = RankStatus(
             rank=rank,
             host=socket.gethostname(),
             beat=self._beat,
             step=self.step,
-            place=place,
-            collective=collective if place is Phase.OTHERS else None,
+            phase=phase,
+            collective=collective if phase is Phase.OTHERS else None,
             seconds=seconds,
             microbatches=self.microbatches,
             spent=spent,
@@ -133,10 +133,10 @@ class StatusWriter:
 
 
 def rank_status_file(folder: Path, rank: int) -> Path:
-    """Where a rank writes it."""
+    """The file with the status of a rank."""
     return folder / f"rank-status-{rank:04d}.json"
 
 
 def read_rank_statuses(folder: Path) -> list[RankStatus]:
-    """Of the ranks of this machine that have written theirs, by rank."""
+    """The statuses of the ranks of this machine that have written theirs, by rank."""
     return [RankStatus.model_validate_json(path.read_bytes()) for path in sorted(folder.glob("rank-status-*.json"))]

@@ -29,8 +29,8 @@ class ResumePoint(ConfigModel):
     step: int
 
 
-class Asked(ConfigModel):
-    """What a person asks to be evaluated, beside the run: no lease is held, and nothing is written into the store."""
+class AdHocEvaluation(ConfigModel):
+    """An evaluation that a person asked for: no lease is held, and nothing is written into the store."""
 
     split: str
     result_file: str = Field(description="On local disk, for the process that launched the ranks.")
@@ -66,7 +66,7 @@ class SegmentSpec(ConfigModel):
     rollbacks: list[RollbackRecord] = Field([], description="The run's rollbacks so far, which decide the samples.")
     budget_seconds: float | None = None
     store_seconds: float = Field(0.0, description="For which ranks wait while the store does not answer.")
-    asked: Asked | None = Field(None, description="Of an evaluation that is not the run's own.")
+    ad_hoc: AdHocEvaluation | None = Field(None, description="Of an evaluation that is not the run's own.")
 
     def open_store(self) -> Store:
         return open_store(self.store, Path(self.cache) if self.cache else None)

@@ -56,13 +56,13 @@ class StopFlag:
         """The strongest reason to stop at the next boundary."""
         if self._signal is not None:
             # Judged when the signal is first seen: whoever passed a notice on may be killed while the ranks save.
-            self._signal_reason = self._signal_reason or self._judge_signal()
+            self._signal_reason = self._signal_reason or self._classify_signal()
             return self._signal_reason
         if self._deadline is not None and time.monotonic() >= self._deadline:
             return StopReason.BUDGET
         return StopReason.NONE
 
-    def _judge_signal(self) -> StopReason:
+    def _classify_signal(self) -> StopReason:
         """Whoever passes a notice on lives. When one of them is killed, Linux sends the signal: see `follow_parent`."""
         forebears = _find_forebears()
         is_abandoned = self._forebears is not None and (

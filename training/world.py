@@ -12,7 +12,7 @@ RENDEZVOUS_VARIABLE = "HOLDFAST_RENDEZVOUS_FILE"
 
 @dataclass(frozen=True)
 class World:
-    """One rank among `size`; `local_rank` is its place among the `local_size` of its machine, and its GPU.
+    """One rank among `size`; `local_rank` is its number among the `local_size` of its machine, and its GPU.
 
     All ranks on one machine meet in `rendezvous_file`; over several, at torchrun's address.
     """
@@ -21,7 +21,7 @@ class World:
     size: int
     local_rank: int
     local_size: int
-    rank_status: StatusWriter = field(default_factory=StatusWriter, compare=False)  # what it tells of where it is
+    rank_status: StatusWriter = field(default_factory=StatusWriter, compare=False)  # what this rank is at
     rendezvous_file: Path | None = field(default=None, compare=False)
 
     @property
@@ -29,7 +29,7 @@ class World:
         return self.rank == 0
 
     @property
-    def place(self) -> str:
+    def label(self) -> str:
         """This rank for people: where there are several machines, with the name of its own."""
         host = "" if self.local_size == self.size else f" on {socket.gethostname()}"
         return f"rank {self.rank}{host}"

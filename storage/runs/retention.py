@@ -9,7 +9,7 @@ What claims a checkpoint, in the order in which a byte budget takes it away last
     3. best          the best N by the headline metric, better ones first; of equal ones the older; never one whose
                      metric is not a finite number
     4. newest        the newest K, newer ones first
-    5. milestones    in every stretch of N steps the first checkpoint at or after its beginning, newer ones first
+    5. milestones    in every interval of N steps the first checkpoint at or after its beginning, newer ones first
 
 What nothing claims goes. A budget then cuts this order where the sum of the bytes would exceed it, and all behind the
 cut goes too. Invariant: the answer follows from the records alone, in whatever order they come; asked again about what
@@ -142,14 +142,14 @@ def _newest(newest_first: Sequence[CheckpointRecord], policy: RetentionPolicy) -
 
 
 def _milestones(newest_first: Sequence[CheckpointRecord], policy: RetentionPolicy) -> dict[str, _Claim]:
-    """Saves are not always on the cadence, so a milestone is the first one at or after the beginning of its stretch."""
+    """The first checkpoint at or after the beginning of each interval: saves are not always on the cadence."""
     if policy.every_steps is None:
         return {}
-    stretches = {record.step // policy.every_steps: (index, record) for index, record in enumerate(newest_first)}
+    intervals = {record.step // policy.every_steps: (index, record) for index, record in enumerate(newest_first)}
     return {
-        record.path: _Claim((MILESTONE, index), f"the milestone of step {stretch * policy.every_steps:,}")
-        for stretch, (index, record) in stretches.items()
-        if stretch > 0
+        record.path: _Claim((MILESTONE, index), f"the milestone of step {interval * policy.every_steps:,}")
+        for interval, (index, record) in intervals.items()
+        if interval > 0
     }
 
 

@@ -12,7 +12,7 @@ from training.configuration import CheckpointConfig
 
 GIGABYTE = 1e9
 MONTH_SECONDS = 365.25 / 12 * 86_400
-# A large file goes up in pieces of this size; index, state, ledger, manifest and the ends of uploads are the others.
+# A large file goes up in chunks of this size; index, state, ledger, manifest and the ends of uploads are the others.
 CHUNK_BYTES = 16 << 20
 OTHER_PUTS = 8
 S3_PER_1000_PUTS = 0.005

@@ -48,9 +48,8 @@ def list_assumptions(advice: Advice) -> list[str]:
     return [
         "Interruptions are random: independent of each other, of the step and of the time since the last one, also "
         "during a restart.",
-        "A crash loses all training since the newest durable save. After a notice there is time for a "
-        "save, and nothing "
-        "is lost; that save and the restart after it are counted.",
+        "A crash loses all training since the newest durable save. After a notice there is time for a save, and "
+        "nothing is lost; that save and the restart after it are counted.",
         "A restart begins with the first process and ends with the first step. Noticing a crash and waiting for a "
         "machine come on top; no interval changes them.",
         "Writing in the background is assumed not to slow down any step.",
@@ -58,11 +57,10 @@ def list_assumptions(advice: Advice) -> list[str]:
         f"GPU time: the overhead of a month of training on {count_of(advice.figures.world_size, 'GPU')}, one for each "
         f"rank of the last segment, at ${advice.options.price_per_gpu_hour:g} an hour. The default, $2, is an "
         "example: give yours with --price-per-gpu-hour.",
-        "For other numbers of GPUs: "
-        f"{advice.options.failures_per_gpu_hour:.2g} failures per GPU-hour, each of which stops the whole run"
-        f"{_literature(advice)}, and no notices. The state is as large as it is now, since every GPU has all of it; "
-        "stall, time to durable and restart are as measured here. Ranks share the copying, the writing and the "
-        "reading, so more of them take no longer, as long as the store is fast enough.",
+        f"For other numbers of GPUs: {advice.options.failures_per_gpu_hour:.2g} failures per GPU-hour, each of which "
+        f"stops the whole run{_literature(advice)}, and no notices. The state is as large as it is now, since every "
+        "GPU has all of it; stall, time to durable and restart are as measured here. Ranks share the copying, the "
+        "writing and the reading, so more of them take no longer, as long as the store is fast enough.",
     ]
 
 
@@ -83,9 +81,8 @@ def _headline(advice: Advice, is_fine: bool) -> str:
     if is_fine:
         return (
             f"Keep the configured interval: with a save {configured}, saving and interruptions take "
-            f"{percent(now.overhead)} "
-            f"of the time. With the best interval, {in_seconds(then.interval_seconds)}, they would take "
-            f"{percent(then.overhead)}."
+            f"{percent(now.overhead)} of the time. With the best interval, {in_seconds(then.interval_seconds)}, they "
+            f"would take {percent(then.overhead)}."
         )
     return (
         f"Save {best}: saving and interruptions then take {percent(then.overhead)} of the time. As configured, with a "

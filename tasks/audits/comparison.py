@@ -18,7 +18,7 @@ from tasks.audits.steps import Deviation, Facts, compare_step, describe_step
 from tasks.audits.violations import MAX_NAMED, Violation, name_sample
 from tasks.data.progress import OnProgress
 
-# What is looked at in one piece: about a hundred MB. Larger pieces take no less time.
+# What is looked at in one chunk: about a hundred MB. Larger chunks take no less time.
 SPAN_SAMPLES = 250_000
 
 
@@ -83,7 +83,7 @@ class Comparison:
             counts = self._count_uses(range(first, end))
             self.epochs += counts
             for count in counts:
-                self._judge_epoch(count)
+                self._check_epoch(count)
             self._tell("epochs", end / num_epochs)
 
     def _count_uses(self, epochs: range) -> list[EpochCount]:
@@ -94,7 +94,7 @@ class Comparison:
             uses.add(used_for, rows)
         return uses.counts()
 
-    def _judge_epoch(self, count: EpochCount) -> None:
+    def _check_epoch(self, count: EpochCount) -> None:
         """Report samples used twice or not at all, unless a step that was named already is why."""
         steps = self._steps_of(count.epoch, count.epoch + 1)
         if self._chain.is_unsound(steps.start, steps.stop) or self._deviates_in(steps):
@@ -137,7 +137,7 @@ class Comparison:
         return dataclasses.replace(violation, samples=tuple((row, ids.get(row)) for row in rows))
 
     def _spans(self) -> Iterator[range]:
-        """All sound steps, in pieces that fit into memory."""
+        """All sound steps, in chunks that fit into memory."""
         for steps in self._chain.sound_ranges(self._end_step):
             yield from self._chunks(steps)
 

@@ -73,8 +73,7 @@ class LedgerContent:
         """Take these steps in hand: what the ledger has, and what is due."""
         self._connection.execute(
             "CREATE OR REPLACE TEMP TABLE found AS SELECT row_number() OVER () AS number, step, microbatch, rows, "
-            "ids_md5 "
-            f"FROM {self._ledger_sql(steps)}"
+            f"ids_md5 FROM {self._ledger_sql(steps)}"
         )
         found = self._connection.execute("SELECT unnest(rows) AS row FROM found").fetchnumpy()["row"]
         due = self._expectation.rows(steps)

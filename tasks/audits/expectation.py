@@ -39,7 +39,7 @@ class Expectation:
 
     def rows(self, steps: range) -> NDArray[np.int64]:
         """The rows of these steps, in the order in which they are due, [S * batch size]."""
-        return np.concatenate([self._rows(stretch) for stretch in same_stride(steps, self.rollbacks)])
+        return np.concatenate([self._rows(step_range) for step_range in same_stride(steps, self.rollbacks)])
 
     def microbatches(self, steps: range, rows: NDArray[np.int64], lengths: NDArray[np.int64]) -> pa.Table:
         """One row for each microbatch of these steps, with the columns of a ledger but the ids'.

@@ -147,8 +147,7 @@ def _violation(
         microbatches = listed(map(str, deviation.wrong_ids), MAX_NAMED)
         sentences.append(
             f"Step {deviation.step:,}, microbatch {microbatches}: the ids that were recorded are not those that the "
-            f"data set has "
-            "for the rows. Other samples were read, or the data set was changed since."
+            "data set has for the rows. Other samples were read, or the data set was changed since."
         )
     return Violation(
         kind,

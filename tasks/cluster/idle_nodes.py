@@ -31,15 +31,15 @@ def may_rest(store: Store, order: JobOrder, requests: Requests) -> bool:
 
 
 def rest(
-    store: Store, order: JobOrder, place: NodeIdentity, requests: Requests
+    store: Store, order: JobOrder, identity: NodeIdentity, requests: Requests
 ) -> tuple[JobOrder, NodeIdentity] | None:
-    """Wait for the next segment of this job: its order, and this node's place in it. None: the node is to leave.
+    """Wait for the next segment of this job: its order, and this node's identity in it. None: the node is to leave.
 
     It is also to leave when somebody asks it to, or when nobody needs it within the order's `keep_seconds`. Raises
     `StoreError` if it cannot say that it waits.
     """
     run, fence = order.segment.run, order.segment.fence
-    end = NodeEnd(job=place.job, node=place.node, how="idle")
+    end = NodeEnd(job=identity.job, node=identity.node, how="idle")
     write_node_end(store, run, fence, end)
     print(f"Segment {fence} is over. Waiting up to {order.keep_seconds:g} s for the next one.", flush=True)
     deadline = time.monotonic() + order.keep_seconds
@@ -50,11 +50,11 @@ def rest(
             lease = state.lease
             if lease is None or lease.fence == fence:
                 continue  # the segment is being settled
-            if not _counts_on(lease, place):
+            if not _counts_on(lease, identity):
                 break
             next_order = load_order(store, run, lease.fence)
             requests.is_for_end = False  # it was for the ranks that are gone
-            return next_order, replace(place, num_nodes=len(_nodes_of(lease)))
+            return next_order, replace(identity, num_nodes=len(_nodes_of(lease)))
         except StoreError:
             continue  # the order comes after the lease; a store that does not answer is asked again
     else:
@@ -70,8 +70,8 @@ def _end_own_job() -> None:
         cancel(int(os.environ["SLURM_JOB_ID"]))
 
 
-def _counts_on(lease: Lease, place: NodeIdentity) -> bool:
-    return lease.job is not None and lease.job.name == place.job and place.node in _nodes_of(lease)
+def _counts_on(lease: Lease, identity: NodeIdentity) -> bool:
+    return lease.job is not None and lease.job.name == identity.job and identity.node in _nodes_of(lease)
 
 
 def _nodes_of(lease: Lease) -> list[str]:

@@ -38,13 +38,13 @@ SECONDS_BETWEEN_LAST_PUTS = 5.0
 class Node:
     """The ranks of one node, from the order in the store to the last report there."""
 
-    def __init__(self, store: Store, order: JobOrder, place: NodeIdentity, requests: Requests) -> None:
+    def __init__(self, store: Store, order: JobOrder, identity: NodeIdentity, requests: Requests) -> None:
         spec = order.segment
         require_own_place(Path(spec.scratch), spec.run, spec.fence)
-        folder = Path(spec.scratch) / place.node
-        self._store, self._order, self._place, self._requests = store, order, place, requests
+        folder = Path(spec.scratch) / identity.node
+        self._store, self._order, self._identity, self._requests = store, order, identity, requests
         self._spec = spec.model_copy(update={"scratch": str(folder)})
-        self._relay = Relay(store, self._spec, place.node)
+        self._relay = Relay(store, self._spec, identity.node)
         self._look_at_lease = time.monotonic() + LEASE_SECONDS
         self._is_lease_lost = threading.Event()
         self._trouble: Exception | None = None
@@ -55,10 +55,10 @@ class Node:
         Raises `ValueError`, `TimeoutError` and `StoreError`, and `RuntimeError` where this program itself has failed.
         """
         cluster = self._order.cluster
-        own = introduce(self._place.incarnation, self._place.node, cluster.interface)
+        own = introduce(self._identity.incarnation, self._identity.node, cluster.interface)
         first = elect_first_node(self._store, self._spec.run, self._spec.fence, own)
-        is_second_start = self._place.num_nodes == 1 and first != own
-        if first.incarnation != self._place.incarnation or is_second_start:
+        is_second_start = self._identity.num_nodes == 1 and first != own
+        if first.incarnation != self._identity.incarnation or is_second_start:
             print("This segment was worked on before the job was queued again: the run's next segment goes on.")
             return False
         self._make_folder(own)
@@ -80,13 +80,13 @@ class Node:
         # Of segments before that died with this node; one that came back works for a fence that is over.
         for segment in folder.parents[1].glob("*"):
             if why_not_own(segment, folder.parents[1]) is None:
-                shutil.rmtree(segment / self._place.node, ignore_errors=True)  # which refuses a link
+                shutil.rmtree(segment / self._identity.node, ignore_errors=True)  # which refuses a link
         folder.mkdir(parents=True)
         (folder / LOG_NAME).write_text(f"node {own.node} on {socket.gethostname()}, {', '.join(own.addresses)}\n")
 
     def _meet(self, first: FirstNode, is_host: bool) -> Rendezvous | None:
         """None for a node that is alone."""
-        spec, num_nodes = self._spec, self._place.num_nodes
+        spec, num_nodes = self._spec, self._identity.num_nodes
         if num_nodes == 1:
             return None
         return join(self._order.cluster, f"{spec.run}-{spec.fence}", num_nodes, first, is_host)
@@ -141,8 +141,7 @@ class Node:
             return
         raise TimeoutError(
             f"the job has {rendezvous.num_nodes} nodes, but within {rendezvous.join_seconds:g} s "
-            f"(cluster.join_seconds) only "
-            f"{' and '.join(came)} came"
+            f"(cluster.join_seconds) only {' and '.join(came)} came"
         )
 
     def _has_lost_the_lease(self) -> bool:
@@ -199,21 +198,21 @@ def main() -> None:
 
 
 def _do_part(
-    store: Store, order: JobOrder, place: NodeIdentity, requests: Requests
+    store: Store, order: JobOrder, identity: NodeIdentity, requests: Requests
 ) -> tuple[JobOrder, NodeIdentity] | None:
     """Work for one segment; what is to be done after it, or None."""
     run, fence = order.segment.run, order.segment.fence
     try:
-        has_worked = Node(store, order, place, requests).run()
+        has_worked = Node(store, order, identity, requests).run()
     except (ValueError, TimeoutError, RuntimeError) as error:
-        write_failure(store, order, f"node {place.node}: {error}", is_final=isinstance(error, ValueError))
+        write_failure(store, order, f"node {identity.node}: {error}", is_final=isinstance(error, ValueError))
         if order.keep_seconds:
-            write_node_end(store, run, fence, NodeEnd(job=place.job, node=place.node, how="failed"))
+            write_node_end(store, run, fence, NodeEnd(job=identity.job, node=identity.node, how="failed"))
         raise SystemExit(str(error)) from error
     if has_worked and may_rest(store, order, requests):
-        return rest(store, order, place, requests)
+        return rest(store, order, identity, requests)
     if order.keep_seconds:
-        write_node_end(store, run, fence, NodeEnd(job=place.job, node=place.node, how="left"))
+        write_node_end(store, run, fence, NodeEnd(job=identity.job, node=identity.node, how="left"))
     return None
 
 

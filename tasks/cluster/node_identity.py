@@ -22,10 +22,10 @@ class NodeIdentity:
 
 def read_identity() -> NodeIdentity:
     """From the environment of this process."""
-    return _place_of_pod() if POD_JOB in os.environ else _place_of_task()
+    return _identity_of_pod() if POD_JOB in os.environ else _identity_of_task()
 
 
-def _place_of_task() -> NodeIdentity:
+def _identity_of_task() -> NodeIdentity:
     """As Slurm tells each task of a step: srun(1), sbatch(1)."""
     environment = os.environ
     starts = environment.get("SLURM_RESTART_COUNT", "0")
@@ -37,7 +37,7 @@ def _place_of_task() -> NodeIdentity:
     )
 
 
-def _place_of_pod() -> NodeIdentity:
+def _identity_of_pod() -> NodeIdentity:
     """As `cluster/kubernetes/jobset.py` has it told to each pod. Two pods may be on one host."""
     environment = os.environ
     return NodeIdentity(

@@ -31,8 +31,7 @@ def with_overrides(config: RunConfig) -> RunConfig:
     if head is not None and kept != config:
         announce(
             f"{describe_overrides(_in_force(config, head.state))} To end that, write another value into the file, or "
-            f"start "
-            "`resume` with the value that the file has."
+            "start `resume` with the value that the file has."
         )
     return kept
 

@@ -137,8 +137,8 @@ class ClusterConfig(ConfigModel):
     def _fewer_than_nodes(self) -> "ClusterConfig":
         if self.min_nodes is not None and self.min_nodes > self.nodes:
             raise ValueError(
-                f"min_nodes must be at most nodes: {self.told('min_nodes', 'nodes')}. Set nodes to the largest number "
-                "of machines that a segment may have"
+                f"min_nodes must be at most nodes: {self.describe('min_nodes', 'nodes')}. Set nodes to the largest "
+                "number of machines that a segment may have"
             )
         return self
 
@@ -162,7 +162,7 @@ class ClusterConfig(ConfigModel):
             )
         if self.min_nodes not in (None, self.nodes):
             raise ValueError(
-                f"a JobSet has a fixed number of pods: {self.told('min_nodes', 'nodes')}. Take min_nodes out, and set "
-                "nodes to what the cluster can give at once; it may be changed for the next segment"
+                f"a JobSet has a fixed number of pods: {self.describe('min_nodes', 'nodes')}. Take min_nodes out, and "
+                "set nodes to what the cluster can give at once; it may be changed for the next segment"
             )
         return self

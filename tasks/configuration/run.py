@@ -140,15 +140,15 @@ class DataConfig(ConfigModel):
             raise ValueError("attention_mask goes with tokens, not with text")
         if self.shard_rows % self.row_group_rows:
             raise ValueError(
-                f"shard_rows must be a multiple of row_group_rows: {self.told('shard_rows', 'row_group_rows')}. "
+                f"shard_rows must be a multiple of row_group_rows: {self.describe('shard_rows', 'row_group_rows')}. "
                 f"Set shard_rows to a multiple of {self.row_group_rows}"
             )
         if self.kind == "binary" and self.classes is not None and len(self.classes) != 2:
             raise ValueError(f"a binary target has two classes, found {self.classes}")
         if self.kind == "binary" and self.rare_classes != "error":
             raise ValueError(
-                f"a binary target needs both of its classes: {self.told('rare_classes')}. Take it out, or set kind to "
-                "'multiclass'"
+                f"a binary target needs both of its classes: {self.describe('rare_classes')}. Take it out, or set kind "
+                "to 'multiclass'"
             )
         if self.classes is not None and len(set(self.classes)) != len(self.classes):
             raise ValueError(f"classes must differ from each other, found {self.classes}")

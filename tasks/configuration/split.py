@@ -93,7 +93,7 @@ class SplitConfig(ConfigModel):
         if (self.by in ("id", "text")) != (self.column is None):
             raise ValueError(
                 "column is needed for by = 'column', by = 'time' and by = 'given', and not allowed with by = 'id' and "
-                f"by = 'text': {self.told('by', 'column')}"
+                f"by = 'text': {self.describe('by', 'column')}"
             )
         return self
 
@@ -102,14 +102,14 @@ class SplitConfig(ConfigModel):
         fractions = [name for name in ("validation_fraction", "test_fraction") if name in self.model_fields_set]
         if self.by == "given" and fractions:
             raise ValueError(
-                f"with by = 'given' the column alone decides, but {self.told(*fractions)}. Take "
+                f"with by = 'given' the column alone decides, but {self.describe(*fractions)}. Take "
                 f"{' and '.join(fractions)} out, or set by to 'id', 'column' or 'time'"
             )
         values = [f"{split}_values" for split in USUAL_SPLIT_NAMES if self.values_of(split) is not None]
         if self.by != "given" and values:
             raise ValueError(
-                f"{' and '.join(values)} can be set with by = 'given' only: {self.told('by')}. Set by to 'given', or "
-                f"take {'it' if len(values) == 1 else 'them'} out"
+                f"{' and '.join(values)} can be set with by = 'given' only: {self.describe('by')}. Set by to 'given', "
+                f"or take {'it' if len(values) == 1 else 'them'} out"
             )
         return self
 
@@ -121,13 +121,13 @@ class SplitConfig(ConfigModel):
             unused = [name for name in unused if getattr(self, name) is not None]
             if unused:
                 raise ValueError(
-                    f"all rows of the {split} split are those of {split}_source, but {self.told(*unused)}. Take "
+                    f"all rows of the {split} split are those of {split}_source, but {self.describe(*unused)}. Take "
                     f"{' and '.join(unused)} out, or {split}_source"
                 )
         if self.splits_of_source == ["train"] and self.by != "id":
             raise ValueError(
                 "with validation_source and test_source all rows of data.source are for training, but "
-                f"{self.told('by', 'column')}. Take by and column out, or one of the two sources"
+                f"{self.describe('by', 'column')}. Take by and column out, or one of the two sources"
             )
         return self
 

@@ -54,7 +54,7 @@ class TrackingConfig(ConfigModel):
     @model_validator(mode="after")
     def _uri_goes_with_a_server(self) -> "TrackingConfig":
         if self.uri is not None and self.kind == "none":
-            raise ValueError(f"uri goes with kind = 'mlflow': {self.told('kind')}. Set that, or take uri out")
+            raise ValueError(f"uri goes with kind = 'mlflow': {self.describe('kind')}. Set that, or take uri out")
         return self
 
 

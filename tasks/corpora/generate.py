@@ -95,7 +95,7 @@ def _file_ranges(num_rows: int, rows_per_file: int) -> Iterator[tuple[int, int]]
 
 
 def _draw_rows(job: Job, seed: int, first: int, end: int) -> Iterator[pa.Table]:
-    """Rows [first, end) in pieces of at most one block. A block that two files share is drawn for each of them."""
+    """Rows [first, end) in chunks of at most one block. A block that two files share is drawn for each of them."""
     draw_block = {"policy": corpus_policy.draw_block, "quality": corpus_quality.draw_block}[job]
     for block_index in range(first // BLOCK_ROWS, -(-end // BLOCK_ROWS)):
         block_first = block_index * BLOCK_ROWS

@@ -78,7 +78,7 @@ def _take(store: Store, run: str, number: int) -> bool:
 
 
 def aim_kills(steps: int, kills: int, seed: int) -> list[int]:
-    """A random step in each of `kills` stretches of equal length, which together are most of the run."""
+    """A random step in each of `kills` intervals of equal length, which together are most of the run."""
     last = max(1, int(steps * LAST_SHARE_AIMED_AT))
     if kills > last:
         raise ConfigurationError(
@@ -102,8 +102,7 @@ def choose_world_sizes(text: str | None, ranks: int, microbatches: int) -> list[
     if max(sizes) > microbatches:
         raise ConfigurationError(
             f"World sizes {text}: train.microbatches = {microbatches}, and each rank needs a microbatch, so "
-            f"{max(sizes)} ranks are too "
-            f"many. Give sizes from 1 to {microbatches}, or raise train.microbatches."
+            f"{max(sizes)} ranks are too many. Give sizes from 1 to {microbatches}, or raise train.microbatches."
         )
     return sizes
 

@@ -124,9 +124,8 @@ def _interruptions(plan: DrillPlan, run: TrainedRun, hits: Sequence[Kill]) -> li
     from_scratch = sum(segment.first_step == 0 for segment in run.segments[1:])
     if from_scratch:
         remarks.append(
-            f"It started again at step 0 {count_of(from_scratch, 'time')}, because there was no checkpoint "
-            "yet. With a lower "
-            "checkpoint.every_steps more is tested."
+            f"It started again at step 0 {count_of(from_scratch, 'time')}, because there was no checkpoint yet. With a "
+            "lower checkpoint.every_steps more is tested."
         )
     return remarks
 

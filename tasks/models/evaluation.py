@@ -43,7 +43,7 @@ from tasks.data.units.working_folders import working_folder
 from tasks.models.choice import choose_checkpoint
 from tasks.models.labelled_table import SPLIT, LabelledTable, prepare_table
 from tasks.run_paths import RunPaths, open_run_paths, require_scratch
-from training.spec import Asked, ResumePoint, SegmentSpec
+from training.spec import AdHocEvaluation, ResumePoint, SegmentSpec
 
 RESULT_FILE = "result.json"
 LOG_LINES_SHOWN = 15
@@ -123,13 +123,13 @@ def _specify(
 
 
 def _of_split(spec: SegmentSpec, folder: Path, split: str) -> SegmentSpec:
-    return spec.model_copy(update={"asked": Asked(split=split, result_file=str(folder / RESULT_FILE))})
+    return spec.model_copy(update={"ad_hoc": AdHocEvaluation(split=split, result_file=str(folder / RESULT_FILE))})
 
 
 def _of_table(spec: SegmentSpec, folder: Path, table: LabelledTable) -> SegmentSpec:
-    asked = Asked(split=SPLIT, result_file=str(folder / RESULT_FILE), data=table.store)
+    ad_hoc = AdHocEvaluation(split=SPLIT, result_file=str(folder / RESULT_FILE), data=table.store)
     data = {"dataset_digest": table.digest, "dataset_sha256": table.sha256}
-    return spec.model_copy(update={**data, "asked": asked})
+    return spec.model_copy(update={**data, "ad_hoc": ad_hoc})
 
 
 def _is_computed_as_in_the_run(config: RunConfig, state: RunState) -> bool:
@@ -141,12 +141,12 @@ def _is_computed_as_in_the_run(config: RunConfig, state: RunState) -> bool:
 
 def _run_ranks(spec: SegmentSpec, grace_seconds: float) -> dict[str, Any]:
     """What the ranks found. Raises what they said, or `SegmentFailedError` with the end of their log."""
-    assert spec.asked is not None
+    assert spec.ad_hoc is not None
     with Ranks(spec, grace_seconds) as ranks, console.status("evaluating"):
         while ranks.is_running(POLL_SECONDS):
             pass
     try:
-        found: dict[str, Any] = json.loads(Path(spec.asked.result_file).read_bytes())
+        found: dict[str, Any] = json.loads(Path(spec.ad_hoc.result_file).read_bytes())
     except FileNotFoundError:
         lines = "\n".join(ranks.read_log().splitlines()[-LOG_LINES_SHOWN:])
         raise SegmentFailedError(

@@ -47,8 +47,8 @@ def _times_left(config: NoticesConfig) -> list[tuple[float, str]]:
 def _describe(short: list[str], save_seconds: float, step_seconds: float) -> str:
     return (
         "A save may not be complete in time when this process is told to end: this run needed "
-        f"{duration(save_seconds)} from the beginning of a save until it was durable, and {duration(step_seconds)} "
-        f"for a step; {listed(short)}. "
-        "The steps since the last checkpoint are then trained again. Save more often, so that they are fewer "
-        "(checkpoint.every_seconds), or use a faster store. `holdfast stop RUN` leaves as long as a save takes."
+        f"{duration(save_seconds)} from the beginning of a save until it was durable, and {duration(step_seconds)} for "
+        f"a step; {listed(short)}. The steps since the last checkpoint are then trained again. Save more often, so "
+        "that they are fewer (checkpoint.every_seconds), or use a faster store. `holdfast stop RUN` leaves as long as "
+        "a save takes."
     )

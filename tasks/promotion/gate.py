@@ -65,9 +65,8 @@ def describe_end(run: str, record: RejectedRecord, rejection: str) -> str:
     return (
         f"Training of run {run!r} ended at step {record.checkpoint.step:,}, but its model did not pass the quality "
         f"gate: {rejection}. The checkpoint is kept, {record.checkpoint.path}. To accept it, change checkpoint.gate "
-        f"and "
-        "run again: it is promoted without being trained again. To go on training, give more train.steps, or after an "
-        "early end more train.patience; training again with the same configuration would give the same model."
+        "and run again: it is promoted without being trained again. To go on training, give more train.steps, or after "
+        "an early end more train.patience; training again with the same configuration would give the same model."
     )
 
 

@@ -207,11 +207,15 @@ def _describe(found: FoundCheckpoint, store: Store, state: Mapping[str, Any]) ->
 
 
 def promote_newest(
-    config: RunConfig, run_paths: RunPaths, fence: int, judge: VerdictMaker, promote_one: Promote = promote_checkpoint
+    config: RunConfig,
+    run_paths: RunPaths,
+    fence: int,
+    verdicts: VerdictMaker,
+    promote_one: Promote = promote_checkpoint,
 ) -> CheckpointRecord | None:
     """Promote the newest complete checkpoint of the segment `fence` that is valid and passes the gate, newest first.
 
-    Those of which `judge` says so are quarantined or passed over. One that was rejected is looked at again only if
+    Those of which `verdicts` says so are quarantined or passed over. One that was rejected is looked at again only if
     another gate lets it pass.
     """
     promoted = run_paths.manifest.load_head().state.promoted
@@ -220,18 +224,18 @@ def promote_newest(
             continue
         if promoted is not None and (step, fence) <= (promoted.step, promoted.fence):
             return None
-        record = _promote_judged(run_paths, step, path, fence, judge, partial(promote_one, config, run_paths))
+        record = _promote_checked(run_paths, step, path, fence, verdicts, partial(promote_one, config, run_paths))
         if record is not None:
             return record
     return None
 
 
-def _promote_judged(
+def _promote_checked(
     run_paths: RunPaths,
     step: int,
     path: str,
     fence: int,
-    judge: VerdictMaker,
+    verdicts: VerdictMaker,
     promote_one: Callable[[str, None], CheckpointRecord | None],
 ) -> CheckpointRecord | None:
     """Promote one checkpoint, or put it aside after a verdict; before it the best model's, if that could not be read.
@@ -239,10 +243,10 @@ def _promote_judged(
     None if it is taken out of use, or does not pass the gate.
     """
     try:
-        return judge.judge(run_paths, path, partial(promote_one, path, None))
+        return verdicts.check(run_paths, path, partial(promote_one, path, None))
     except BestNotReadError as best:
-        _promote_judged(run_paths, best.step, best.path, fence, judge, promote_one)
-        return _promote_judged(run_paths, step, path, fence, judge, promote_one)
+        _promote_checked(run_paths, best.step, best.path, fence, verdicts, promote_one)
+        return _promote_checked(run_paths, step, path, fence, verdicts, promote_one)
     except CheckpointUnusableError as unusable:
         take_out_of_use(run_paths, step, path, unusable, fence)
         return None

@@ -40,7 +40,7 @@ def _promote(config: RunConfig, run_paths: RunPaths, checkpoint: CheckpointRecor
     """It was validated before it was rejected: what may have changed since are its bytes."""
     try:
         look = partial(verify_checkpoint, run_paths.store, checkpoint.path, checkpoint.digest)
-        found = VerdictMaker(config.retry).judge(run_paths, checkpoint.path, look)
+        found = VerdictMaker(config.retry).check(run_paths, checkpoint.path, look)
     except CheckpointUnusableError as unusable:
         return take_out_of_use(run_paths, checkpoint.step, checkpoint.path, unusable, fence=None)
     changes = find_changes(run_paths.store, run_paths.manifest.load_head().state, found.index, config.train)

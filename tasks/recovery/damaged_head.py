@@ -87,8 +87,7 @@ def describe_recovery(plan: Recovery) -> str:
         steps = listed(f"{step:,}" for _, step, _ in plan.unnamed)
         lines.append(
             f"Lost with it: the checkpoint of step {steps}, which no sound entry knows of. It is quarantined: its "
-            f"files "
-            "stay until `holdfast prune --quarantined`."
+            "files stay until `holdfast prune --quarantined`."
         )
     if plan.deleted:
         steps = listed(f"{record.step:,}" for record in plan.deleted)

@@ -60,7 +60,7 @@ def recover_run(
     job is taken over. What was quarantined or passed over is looked at again. Raises `RunBusyError`, `RunDivergedError`
     if no rollback is left, `NoCheckpointError` if none of the run's checkpoints can be used.
     """
-    judge = VerdictMaker(config.retry)
+    verdicts = VerdictMaker(config.retry)
     lease = run_paths.manifest.load_head().state.lease
     if lease is not None:
         wait_for_earlier_process(run_paths, lease, config.segment.grace_seconds)
@@ -72,7 +72,7 @@ def recover_run(
             if goes_on_as_it_is(config, run_paths, lease):
                 return take_over_watch(run_paths, lease)
             if lease.work == "train":
-                settle_segment(config, run_paths, lease, promote, judge)
+                settle_segment(config, run_paths, lease, promote, verdicts)
             else:
                 settle_evaluation(config, run_paths, lease)
         _put_away_forgotten(run_paths)
@@ -81,7 +81,7 @@ def recover_run(
         state = look_again(config, run_paths)
         # Ranks that train look at every byte when they start, and end without a step where one is not as it was.
         if state.is_trained or _made_no_step(state):
-            state = fall_back_to_valid(run_paths, judge)
+            state = fall_back_to_valid(run_paths, verdicts)
         require_checkpoint(state)
         return state
     except RunBusyError:
@@ -133,11 +133,11 @@ def settle_segment(
     run_paths: RunPaths,
     lease: Lease,
     promote: Promote = promote_checkpoint,
-    judge: VerdictMaker | None = None,
+    verdicts: VerdictMaker | None = None,
 ) -> SegmentRecord:
     """End a segment whose supervisor is gone or has seen the ranks end: promote what it left, record how it ended.
 
-    `judge` is that of a supervisor, which may have looked at some of its checkpoints before.
+    `verdicts` are those of a supervisor, which may have looked at some of its checkpoints before.
     """
     run, fence = run_paths.manifest.run, lease.fence
     ended = next((r for r in run_paths.manifest.load_head().state.segments if r.fence == fence), None)
@@ -145,7 +145,7 @@ def settle_segment(
         _put_away(run_paths, lease)
         return ended
     said = _wait_for_ranks(config, run_paths, lease)
-    promote_newest(config, run_paths, fence, judge or VerdictMaker(config.retry), promote)
+    promote_newest(config, run_paths, fence, verdicts or VerdictMaker(config.retry), promote)
     outcome = find_outcome(run_paths.store, run, fence)
     state = run_paths.manifest.load_head().state
     resume_step = state.promoted.step if state.promoted else 0

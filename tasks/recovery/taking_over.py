@@ -78,8 +78,7 @@ def require_own_watch(run_paths: RunPaths, job: Job, fence: int) -> None:
     job.leave()
     raise RunBusyError(
         f"Run {run_paths.manifest.run!r} is watched by process {lease.holder.pid} on {lease.holder.host} now, which "
-        f"heard "
-        "nothing of this one for a while. Its ranks work on; there is nothing to do here."
+        "heard nothing of this one for a while. Its ranks work on; there is nothing to do here."
     )
 
 

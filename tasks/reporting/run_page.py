@@ -80,7 +80,7 @@ def render_report(
     return render_page(
         TEMPLATE,
         state=state,
-        verdict=judge(state),
+        verdict=run_verdict(state),
         tiles=_tiles(state, evaluation, dataset),
         facts=_facts(state, dataset),
         stale=_stale_evaluation(state, evaluation),
@@ -116,7 +116,7 @@ def _by_rows(state: RunState) -> list[str]:
     return [f"What followed from {describe_by_rows(state.by_rows)}"] if state.by_rows else []
 
 
-def judge(state: RunState) -> Verdict:
+def run_verdict(state: RunState) -> Verdict:
     """The verdict on a run: complete, running (somebody holds its lease), or stopped on the way."""
     step, interruptions = _step(state), interruptions_of(state.segments)
     done = f"{step:,} of {count_of(state.steps_total, 'step')}"

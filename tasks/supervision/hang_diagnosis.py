@@ -83,8 +83,8 @@ class HangDiagnosis:
 
 def _waits_for_others(rank_status: RankStatus, stopped_hosts: Collection[str]) -> bool:
     """Or for samples, of a rank of its machine that is not heard of."""
-    return rank_status.place is Phase.OTHERS or (
-        rank_status.place is Phase.SHARED and rank_status.host in stopped_hosts
+    return rank_status.phase is Phase.OTHERS or (
+        rank_status.phase is Phase.SHARED and rank_status.host in stopped_hosts
     )
 
 
@@ -106,7 +106,7 @@ def _describe_silence(silent: Sequence[_Heard], waiting: Sequence[RankStatus], l
 
 def _describe_busy(busy: Sequence[RankStatus], waiting: Sequence[RankStatus]) -> str:
     slowest = max(busy, key=lambda rank_status: rank_status.seconds)
-    doing = f"{AT_PHASE[slowest.place]} for {slowest.seconds:.0f} s at step {slowest.step:,}"
+    doing = f"{AT_PHASE[slowest.phase]} for {slowest.seconds:.0f} s at step {slowest.step:,}"
     if not waiting:
         return f"{_name([slowest])}: {doing}."
     others = f"{count_of(len(waiting), 'other rank')} {'waits' if len(waiting) == 1 else 'wait'}"
@@ -127,7 +127,7 @@ def _name_collectives(waiting: Sequence[RankStatus]) -> str:
     awaited: list[str] = sorted(
         {rank_status.collective for rank_status in waiting if rank_status.collective is not None}
     )
-    if any(rank_status.place is Phase.SHARED for rank_status in waiting):
+    if any(rank_status.phase is Phase.SHARED for rank_status in waiting):
         awaited.append("samples that another process of its machine decodes")
     return f" for {listed(awaited)}" if awaited else ""
 

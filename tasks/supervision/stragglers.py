@@ -75,9 +75,9 @@ class Stragglers:
         self._said.add(slowest.rank_status.rank)
         return (
             f"Rank {slowest.rank_status.rank} on {slowest.rank_status.host} is slower than the others: it computes a "
-            f"microbatch in "
-            f"{slowest.seconds_for_microbatch:.3g} s, the rank in the middle in {typical:.3g} s. The others wait for "
-            f"{wait:.0%} of their time. Look at what else runs there, and at the clock and temperature of its GPU."
+            f"microbatch in {slowest.seconds_for_microbatch:.3g} s, the rank in the middle in {typical:.3g} s. The "
+            f"others wait for {wait:.0%} of their time. Look at what else runs there, and at the clock and temperature "
+            "of its GPU."
         )
 
     def _find_slow_network(self, windows: Sequence[_Window]) -> str | None:

@@ -36,13 +36,13 @@ def _describe_resume_point(state: RunState) -> str:
     )
 
 
-def fall_back_to_valid(run_paths: RunPaths, judge: VerdictMaker) -> RunState:
+def fall_back_to_valid(run_paths: RunPaths, verdicts: VerdictMaker) -> RunState:
     """Hash the resume point; while it is damaged or cannot be read, take the next older one. See `verdicts.py`."""
     state = run_paths.manifest.load_head().state
     while state.promoted is not None:
         point = state.promoted
         try:
-            judge.judge(run_paths, point.path, partial(verify_checkpoint, run_paths.store, point.path, point.digest))
+            verdicts.check(run_paths, point.path, partial(verify_checkpoint, run_paths.store, point.path, point.digest))
         except CheckpointUnusableError as unusable:
             state = take_out_of_use(run_paths, point.step, point.path, unusable, fence=None)
         else:

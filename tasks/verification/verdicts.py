@@ -48,7 +48,7 @@ class VerdictMaker:
         self._differed_at: dict[str, float] = {}
         self._unread_since: dict[str, float] = {}  # while another one could be read
 
-    def judge(self, run_paths: RunPaths, path: str, read: Callable[[], _Result]) -> _Result:
+    def check(self, run_paths: RunPaths, path: str, read: Callable[[], _Result]) -> _Result:
         """What `read` makes of the checkpoint in the folder `path`; it looks at every byte as the device has it.
 
         Raises `CheckpointUnusableError` with the verdict, `StoreUnavailableError` where there is none.
@@ -66,7 +66,7 @@ class VerdictMaker:
                 raise CheckpointUnusableError(str(error), "unreadable") from error
 
     def look(self, path: str, read: Callable[[], _Result]) -> _Result:
-        """As `judge`, but one look that waits for nothing: what it raises is a verdict only if it says so."""
+        """As `check`, but one look that waits for nothing: what it raises is a verdict only if it says so."""
         is_second = self.is_due(path)
         try:
             result = read()

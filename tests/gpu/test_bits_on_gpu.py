@@ -42,7 +42,7 @@ def train_config(device: torch.device, precision: str) -> TrainConfig:
 
 
 @PRECISIONS
-def test_a_leafs_integers_do_not_depend_on_what_was_computed_before_on_memory_or_on_the_thread(
+def test_a_microbatches_integers_do_not_depend_on_what_was_computed_before_on_memory_or_on_the_thread(
     new_trainer: Callable[[], Trainer], microbatches: list[Microbatch], device: torch.device
 ) -> None:
     trainer = new_trainer()
@@ -73,7 +73,7 @@ def test_blocks_that_are_computed_again_in_backward_give_the_same_integers(
 
 
 @PRECISIONS
-def test_the_order_of_leaves_reaches_no_weight(
+def test_the_order_of_microbatches_reaches_no_weight(
     new_trainer: Callable[[], Trainer], microbatches: list[Microbatch]
 ) -> None:
     found = []
@@ -94,7 +94,7 @@ def integers_of(trainer: Trainer, microbatch: Microbatch) -> bytes:
     return total._words.cpu().numpy().tobytes()
 
 
-def test_leaves_in_page_locked_memory_arrive_as_they_were(gpu: torch.device) -> None:
+def test_microbatches_in_page_locked_memory_arrive_as_they_were(gpu: torch.device) -> None:
     """Also their columns that have no values, without metadata."""
     train = train_config(gpu, "fp32")
     plain, pinned = (make_microbatches(MODEL, train, DATASET, pin) for pin in (False, True))

@@ -134,7 +134,7 @@ def test_a_compiled_model_continued_on_another_number_of_ranks_is_the_same(tmp_p
     require_the_same(found[8], expected[8], runs)
 
 
-def test_validation_passes_the_same_leaves_through_the_model_on_any_number_of_ranks(tmp_path: Path) -> None:
+def test_validation_passes_the_same_microbatches_through_the_model_on_any_number_of_ranks(tmp_path: Path) -> None:
     """Small models give the same bits in microbatches of any shape, large ones do not."""
     runs, seen = Runs(tmp_path), []
     for ranks in (1, 3):

@@ -255,7 +255,7 @@ def test_neither_threads_nor_memory_change_a_byte(
     assert manifest == prepared[1]
 
 
-def test_how_the_rows_are_dealt_out_to_files_changes_nothing_but_the_digest(
+def test_how_the_rows_are_assigned_out_to_files_changes_nothing_but_the_digest(
     prepared: tuple[LocalStore, DatasetManifest], tmp_path: Path
 ) -> None:
     rows = pa.table(text_columns(NUM_ROWS))

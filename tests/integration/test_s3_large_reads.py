@@ -46,7 +46,7 @@ def send_in_chunks(client: socket.socket, pause_seconds: float) -> None:
         client.sendall(BODY[start : start + CHUNK_BYTES])
 
 
-def test_who_reads_is_woken_a_few_times_and_not_for_each_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_reads_is_woken_a_few_times_and_not_for_each_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
     counts: list[int] = []
 
     class Counting(parts._Socket):

@@ -77,7 +77,7 @@ def kept(request: pytest.FixtureRequest) -> Kept:
     return found
 
 
-def test_rot_is_told_with_its_file_and_set_aside_and_the_exit_code_says_it(kept: Kept) -> None:
+def test_rot_is_told_with_its_file_and_quarantined_and_the_exit_code_says_it(kept: Kept) -> None:
     newest = Manifest(kept.store, "run").load_head().state.kept[0]
     kept.flip(f"{newest.path}/state.json")
     result = kept.scrub(kept.store.address, "--json")

@@ -112,7 +112,7 @@ def test_what_was_deleted_and_put_again_is_fetched_anew(store: Store, tmp_path: 
 
 
 @pytest.mark.parametrize("num_bytes", [0, 1, 5 * MIB, 11 * MIB + 7])
-def test_an_object_is_read_in_pieces_none_of_which_is_large(
+def test_an_object_is_read_in_chunks_none_of_which_is_large(
     store: Store, monkeypatch: pytest.MonkeyPatch, num_bytes: int
 ) -> None:
     for module in (local_store, s3_transfers):
@@ -125,7 +125,7 @@ def test_an_object_is_read_in_pieces_none_of_which_is_large(
 
 
 @pytest.mark.parametrize("key", ["runs/one.bin", "datasets/digest/one.bin"])
-def test_what_is_read_in_pieces_is_what_is_durable_and_not_a_copy_of_it(store: Store, tmp_path: Path, key: str) -> None:
+def test_what_is_read_in_chunks_is_what_is_durable_and_not_a_copy_of_it(store: Store, tmp_path: Path, key: str) -> None:
     store.write(key, b"what was written")
     copy = store.fetch(key)
     if copy.is_relative_to(tmp_path / "cache"):  # else it is the object itself

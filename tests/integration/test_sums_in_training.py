@@ -117,7 +117,9 @@ def test_a_loss_that_is_not_finite_ends_the_segment_and_reaches_no_checkpoint(ra
 @pytest.mark.parametrize(
     ("microbatch", "slope"), [(0, math.inf), pytest.param(4, math.nan, marks=pytest.mark.slow), (7, 2.0**126)]
 )
-def test_one_leaf_whose_gradient_no_sum_can_hold_is_noticed(microbatch: int, slope: float, tmp_path: Path) -> None:
+def test_one_microbatch_whose_gradient_no_sum_can_hold_is_noticed(
+    microbatch: int, slope: float, tmp_path: Path
+) -> None:
     """Whether it is a rank's last one, whose sum travels at once, or one that is kept until then."""
     runs = Runs(tmp_path)
     spec = runs.next_spec(3, steps=1)
@@ -198,7 +200,9 @@ class Steep(torch.autograd.Function):
 
 
 @pytest.mark.parametrize("sum", ["exact", "fast"])
-def test_parameters_that_some_leaves_or_none_use_and_frozen_ones_are_no_obstacle(sum: str, tmp_path: Path) -> None:
+def test_parameters_that_some_microbatches_or_none_use_and_frozen_ones_are_no_obstacle(
+    sum: str, tmp_path: Path
+) -> None:
     """In the exact sum no bit depends on which microbatches come together on a rank; and either sum can be resumed."""
     runs = Runs(tmp_path)
     settings: dict[str, Any] = {"sum": sum, "target": train_with_idle_parameters}

@@ -81,7 +81,7 @@ def prepare_with(engine: Counted, config: DataConfig, folder: Path) -> DatasetMa
         return prepare_dataset(config, LocalStore(folder / "store"), folder / "scratch", engine=engine)
 
 
-def test_many_units_leave_the_bytes_that_one_piece_gives_and_nothing_else(
+def test_many_units_leave_the_bytes_that_one_chunk_gives_and_nothing_else(
     config: DataConfig, undisturbed: dict[str, str], tmp_path: Path
 ) -> None:
     engine = Counted()
@@ -92,7 +92,7 @@ def test_many_units_leave_the_bytes_that_one_piece_gives_and_nothing_else(
 
 
 @pytest.mark.parametrize("kind", ["text", "tokens"])
-def test_ids_that_are_repeated_in_other_pieces_are_counted(kind: str, tmp_path: Path) -> None:
+def test_ids_that_are_repeated_in_other_chunks_are_counted(kind: str, tmp_path: Path) -> None:
     columns = text_columns(300) if kind == "text" else token_columns(300)
     ids = list(columns["sample_id"])
     columns["sample_id"] = [*ids[:250], *ids[:1], *ids[:49]]

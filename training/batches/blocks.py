@@ -52,7 +52,7 @@ class Block:
         return self._first_step <= step < self.end_step
 
     def chunk(self, step: int, rank: int) -> tuple[range, list[int]]:
-        """The steps of the piece that has `step`.
+        """The steps of the chunk that has `step`.
 
         With the first microbatch that the machine's `rank`-th rank gets of each, and the one after its last.
         """
@@ -124,7 +124,7 @@ class Blocks:
         return last.window
 
     def _assemble(self, positions: range) -> ArrayChunks:
-        """What the ranks of this machine get of the steps at these positions: each array in pieces of a few steps."""
+        """What the ranks of this machine get of the steps at these positions: each array in chunks of a few steps."""
         chunks: dict[str, list[NDArray[Any]]] = {name: [] for name in BLOCK_FIELDS}
         for first in range(0, len(positions), CHUNK_STEPS):
             for name, chunk in self._assemble_chunk(positions[first : first + CHUNK_STEPS]).items():

@@ -91,7 +91,7 @@ class Restorer:
         try:
             share = self._read_share(point)
         except (CorruptObjectError, StoreError, OSError) as error:
-            trouble = f"{self._world.place}: {error}"
+            trouble = f"{self._world.label}: {error}"
         trouble = first_trouble(self._world, trouble)
         if share is None or trouble is not None:
             raise StoreUnavailableError(f"The checkpoint of step {point.step} could not be read. {trouble}")

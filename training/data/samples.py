@@ -79,7 +79,7 @@ def join(parts: Sequence[Samples]) -> Samples:
 
 
 def as_arrays(samples: Samples) -> dict[str, list[NDArray[Any]]]:
-    """All that they are, to be kept: of each array the pieces that, one after the other, are the whole."""
+    """All that they are, to be kept: of each array the chunks that, one after the other, are the whole."""
     token_starts, id_starts = (_starts_in_all(strings) for strings in (samples.tokens, samples.ids))
     return {
         "rows": [samples.rows],

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from storage.errors import StoreError
 
 Arrays = dict[str, NDArray[Any]]
-# Of each array the pieces that, one after the other, are the whole.
+# Of each array the chunks that, one after the other, are the whole.
 ArrayChunks = Mapping[str, Sequence[NDArray[Any]]]
 Waiting = Callable[[], AbstractContextManager[None]]
 

@@ -97,9 +97,8 @@ def _noting_once(note: Note) -> Callable[[int], None]:
         if len(sizes) == 1:
             note(
                 f"train.compile: the compiled code does not take a microbatch of {num_tokens:,} tokens, which is "
-                f"computed "
-                "without it, in every process alike: slower than with it, and the model is the same on any number of "
-                "ranks. Others like it are not reported."
+                "computed without it, in every process alike: slower than with it, and the model is the same on any "
+                "number of ranks. Others like it are not reported."
             )
 
     return without_compiled_code

@@ -34,13 +34,11 @@ def explain(
     helps = not config.activation_checkpointing and not config.compile
     sentences = [
         f"out of memory on {precision.device} in a microbatch of {len(microbatch.rows):,} samples with "
-        f"{microbatch.tokens.numel():,} "
-        f"tokens: {_first_sentence(error)}",
+        f"{microbatch.tokens.numel():,} tokens: {_first_sentence(error)}",
         _tell_recomputing(model, microbatch, precision, config),
         _tell_sharing(config),
         f"For a new run: more microbatches (train.microbatches = {2 * config.microbatches} halves what a microbatch "
-        f"keeps), a smaller "
-        "train.batch_size, train.precision = 'bf16', or shorter texts (data.max_tokens).",
+        "keeps), a smaller train.batch_size, train.precision = 'bf16', or shorter texts (data.max_tokens).",
     ]
     raise MicrobatchOutOfMemoryError(" ".join(filter(None, sentences)), helps) from error
 

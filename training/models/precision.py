@@ -52,8 +52,7 @@ def _choose_device(config: TrainConfig, world: World) -> torch.device:
         raise DeviceMissingError(
             f"train.ranks asks for more GPUs than the {num_gpus} that torch finds on this machine. If it has more, see "
             "what `nvidia-smi` says of them. Else lower train.ranks: a rank accumulates the microbatches that other "
-            "ranks do "
-            "not take. Or set train.share_gpus = true, for a drill."
+            "ranks do not take. Or set train.share_gpus = true, for a drill."
         )
     device = torch.device("cuda", world.local_rank % num_gpus)
     torch.cuda.set_device(device)

@@ -22,7 +22,6 @@ def require_finite(step: int, losses: Tensor, num_outside: float) -> None:
     if num_outside:
         raise DivergedError(
             f"At step {step} a microbatch's gradient was not finite, or so large that the sum over all microbatches "
-            f"would not be "
-            "finite in fp32.",
+            "would not be finite in fp32.",
             Divergence(kind="gradient", step=step),
         )

@@ -60,7 +60,7 @@ def skipped_ranges(first_step: int, end_step: int, rollbacks: Sequence[RollbackR
 
 
 def same_stride(steps: range, rollbacks: Sequence[RollbackRecord]) -> list[range]:
-    """The steps cut into stretches within which positions follow each other without a gap."""
+    """The steps cut into ranges within which positions follow each other without a gap."""
     cuts = [record.resume_step for record in standing(rollbacks) if steps.start < record.resume_step < steps.stop]
     bounds = [steps.start, *cuts, steps.stop]
     return [range(start, end) for start, end in pairwise(bounds) if start < end]

@@ -84,7 +84,7 @@ def _whole(file_index: int, groups: list[tuple[int, int]]) -> Iterator[tuple[Row
 
 
 def _row_ranges(file_index: int, groups: list[tuple[int, int]], largest: int) -> Iterator[tuple[RowRange, int]]:
-    """Stretches of a file that are no larger, if a row is not; of an empty file one without rows."""
+    """Row ranges of a file that are no larger, if a row is not; of an empty file one without rows."""
     if not groups:
         yield RowRange(file_index, 0, 0), 0
     first = 0

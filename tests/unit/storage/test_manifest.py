@@ -243,7 +243,7 @@ def test_the_manifest_of_another_run_is_refused_however_it_is_read_or_written(
     assert manifest.load_head().state.run == "run"
 
 
-def test_a_checkpoint_is_set_aside_by_the_holder_of_the_lease_or_while_nobody_holds_it(manifest: Manifest) -> None:
+def test_a_checkpoint_is_quarantined_by_the_holder_of_the_lease_or_while_nobody_holds_it(manifest: Manifest) -> None:
     zombie = lease_run(manifest)
     manifest.commit("promoted", promote(checkpoint(10, zombie), RetentionPolicy(newest=3)))
     manifest.commit("ended", end_segment(ended(zombie)))

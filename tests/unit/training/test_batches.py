@@ -75,7 +75,7 @@ def rows_of(microbatch: Microbatch) -> list[list[int]]:
 
 @pytest.mark.parametrize("train", [IN_GROUPS, IN_ONE_GROUP])
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
-def test_the_ranks_together_see_the_same_leaves_on_any_number_of_ranks(
+def test_the_ranks_together_see_the_same_microbatches_on_any_number_of_ranks(
     store: LocalStore, dataset: DatasetManifest, size: int, train: TrainConfig
 ) -> None:
     alone = make_source(store, dataset, World(0, 1, 0, 1), train)
@@ -96,7 +96,7 @@ def test_the_ranks_together_see_the_same_leaves_on_any_number_of_ranks(
 
 
 @pytest.mark.parametrize("train", [IN_GROUPS, IN_ONE_GROUP])
-def test_a_leaf_says_which_samples_it_is_made_of(
+def test_a_microbatch_says_which_samples_it_is_made_of(
     store: LocalStore, dataset: DatasetManifest, train: TrainConfig
 ) -> None:
     reader = make_reader(store, dataset)
@@ -111,14 +111,16 @@ def test_a_leaf_says_which_samples_it_is_made_of(
             assert not any(tokens[length:])
 
 
-def test_the_leaves_of_a_step_are_made_of_the_samples_that_are_due(store: LocalStore, dataset: DatasetManifest) -> None:
+def test_the_microbatches_of_a_step_are_made_of_the_samples_that_are_due(
+    store: LocalStore, dataset: DatasetManifest
+) -> None:
     source, order = make_source(store, dataset, World(0, 1, 0, 1)), SampleOrder(300, dataset.row_group_rows, seed=4)
     for step in (0, 12, 13):
         rows = np.concatenate([microbatch.rows for microbatch in source.batch(step).microbatches])
         assert sorted(rows.tolist()) == sorted(order.rows(step * BATCH_SIZE, BATCH_SIZE).tolist())
 
 
-def test_a_rank_copies_the_tokens_of_its_own_leaves_alone_where_a_batch_straddles_windows_too(
+def test_a_rank_copies_the_tokens_of_its_own_microbatches_alone_where_a_batch_straddles_windows_too(
     store: LocalStore, dataset: DatasetManifest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gathered: list[int] = []

@@ -153,7 +153,7 @@ def test_another_configuration_in_the_same_folder_has_blocks_of_its_own(machine:
     }
 
 
-def test_a_rank_on_a_machine_of_its_own_that_gets_no_leaf_of_a_batch_has_an_empty_one(machine: Machine) -> None:
+def test_a_rank_on_a_machine_of_its_own_that_gets_no_microbatch_of_a_batch_has_an_empty_one(machine: Machine) -> None:
     """More ranks than microbatches."""
     shares = [machine.source(World(rank, 4, rank % 2, 2), num_microbatches=3).batch(0) for rank in range(4)]
     assert sorted(len(batch.microbatches) for batch in shares) == [0, 1, 1, 1]
@@ -176,7 +176,7 @@ def test_blocks_that_are_done_with_are_removed_and_a_slower_rank_assembles_them_
     assert_same(slow.batch(0).microbatches[0], before.microbatches[0])
 
 
-def test_a_leaf_may_be_written_to_and_outlives_its_block(machine: Machine) -> None:
+def test_a_microbatch_may_be_written_to_and_outlives_its_block(machine: Machine) -> None:
     microbatch = machine.ranks()[0].batch(0).microbatches[0]
     for path in machine.folder.iterdir():
         path.unlink()

@@ -60,7 +60,9 @@ def collected(consumption: Consumption) -> pa.Table:
     return table
 
 
-def test_leaves_are_listed_by_step_and_leaf_in_whatever_order_they_were_computed(reader: SampleReader) -> None:
+def test_microbatches_are_listed_by_step_and_microbatch_in_whatever_order_they_were_computed(
+    reader: SampleReader,
+) -> None:
     consumption = Consumption(ALONE)
     for step, index, rows in [(4, 2, [7, 3]), (4, 0, [99]), (3, 1, [5, 5, 0]), (12, 0, [1]), (4, 1, [2])]:
         consumption.record(step, microbatch_of(reader, rows, index))
@@ -70,7 +72,7 @@ def test_leaves_are_listed_by_step_and_leaf_in_whatever_order_they_were_computed
     ]
 
 
-def test_each_leaf_is_collected_once(reader: SampleReader) -> None:
+def test_each_microbatch_is_collected_once(reader: SampleReader) -> None:
     consumption = Consumption(ALONE)
     consumption.record(0, microbatch_of(reader, [1, 2], 0))
     assert collected(consumption).num_rows == 1

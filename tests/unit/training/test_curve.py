@@ -47,7 +47,7 @@ def test_a_curve_interrupted_anywhere_is_the_curve_of_one_go(interrupted_at: int
     assert [step for step, _, _ in whole.points] == [4, 8, 12]
 
 
-def test_a_point_is_the_mean_over_steps_of_the_sum_over_leaves() -> None:
+def test_a_point_is_the_mean_over_steps_of_the_sum_over_microbatches() -> None:
     curve = make_curve(every_steps=2)
     curve.record(1, figures(0.25, 0.5, 0.125), 0.1)
     curve.record(2, figures(1.0, 0.0, 0.125), 0.2)

@@ -22,5 +22,5 @@ def test_any_other_error_is_told_as_it_is() -> None:
 
 
 def test_a_rank_is_named_with_its_machine_where_there_are_several() -> None:
-    assert World(3, 4, 3, 4).place == "rank 3"
-    assert World(3, 4, 1, 2).place == f"rank 3 on {socket.gethostname()}"
+    assert World(3, 4, 3, 4).label == "rank 3"
+    assert World(3, 4, 1, 2).label == f"rank 3 on {socket.gethostname()}"

@@ -56,7 +56,7 @@ def gradient_of(parameter: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("turned_by", range(NUM_MICROBATCHES))
-def test_a_parameter_that_some_leaves_do_not_use_has_the_sum_of_the_others(turned_by: int) -> None:
+def test_a_parameter_that_some_microbatches_do_not_use_has_the_sum_of_the_others(turned_by: int) -> None:
     """Whether the microbatch that does not use it is the first, one between, or the last."""
     microbatches = [{"first": slope, "second": 2 * slope} for slope in SLOPES[:-1]] + [{"second": SLOPES[-1]}]
     turned = microbatches[turned_by:] + microbatches[:turned_by]

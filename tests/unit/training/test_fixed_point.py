@@ -156,7 +156,7 @@ def test_a_loss_scale_changes_no_bit(terms: list[list[float]], exponent: int) ->
 
 @pytest.mark.parametrize("num_microbatches", [1, 2, 3, 31, 32, 33, 1000, 1024, 1025])
 @pytest.mark.parametrize("sign", [1, -1])
-def test_a_sum_of_as_many_of_the_largest_terms_as_there_are_leaves_does_not_wrap(
+def test_a_sum_of_as_many_of_the_largest_terms_as_there_are_microbatches_does_not_wrap(
     num_microbatches: int, sign: int
 ) -> None:
     total = sum_of([[sign * LARGEST]] * num_microbatches, num_microbatches)
@@ -164,7 +164,7 @@ def test_a_sum_of_as_many_of_the_largest_terms_as_there_are_leaves_does_not_wrap
     assert total.read().item() == sign * num_microbatches * LARGEST
 
 
-def test_more_leaves_cost_resolution_and_nothing_else() -> None:
+def test_more_microbatches_cost_resolution_and_nothing_else() -> None:
     assert FixedPoint(NUM_MICROBATCHES).resolution == RESOLUTION
     exponents = {count: math.log2(FixedPoint(count).resolution) for count in (1, 2, 3, 4, 5, 1024)}
     assert exponents == {1: -46, 2: -45, 3: -44, 4: -44, 5: -43, 1024: -36}

@@ -149,7 +149,7 @@ def corpus_lengths(job: str) -> NDArray[np.int64]:
 
 @pytest.mark.parametrize("job", ["policy", "quality"])
 @pytest.mark.parametrize(("batch_size", "num_microbatches"), [(None, None), (64, 4), (16, 4), (512, 8)])
-def test_the_leaves_of_both_jobs_are_filled_to_97_percent(
+def test_the_microbatches_of_both_jobs_are_filled_to_97_percent(
     job: str, batch_size: int | None, num_microbatches: int | None
 ) -> None:
     """With their configurations as they are, and with others. In each batch, and not only on average."""
@@ -179,7 +179,7 @@ def gradients_of(model: Classifier, microbatch: Microbatch) -> list[Tensor]:
 
 
 @pytest.mark.parametrize("checkpointing", [False, True])
-def test_a_leaf_in_groups_has_the_gradient_of_the_same_leaf_in_one(
+def test_a_microbatch_in_groups_has_the_gradient_of_the_same_microbatch_in_one(
     dataset: DatasetManifest, samples: Samples, checkpointing: bool
 ) -> None:
     """In double precision: what is left is rounding."""
@@ -195,7 +195,7 @@ def test_a_leaf_in_groups_has_the_gradient_of_the_same_leaf_in_one(
             torch.testing.assert_close(mine, theirs, rtol=1e-9, atol=1e-12)
 
 
-def test_the_same_leaf_in_groups_draws_the_same_dropout_again(dataset: DatasetManifest, samples: Samples) -> None:
+def test_the_same_microbatch_in_groups_draws_the_same_dropout_again(dataset: DatasetManifest, samples: Samples) -> None:
     model = Classifier(MODEL.model_copy(update={"dropout": 0.3}), dataset, False)
     microbatch, logits = microbatch_with(samples, 0.97), []
     for seed in (1, 1, 2):

@@ -52,7 +52,9 @@ def least_cost_of_the_costliest_microbatch(lengths: list[int], num_microbatches:
 
 @settings(deadline=None)
 @given(all_lengths, st.integers(1, 80))
-def test_every_sample_is_in_one_leaf_and_no_leaf_is_empty(lengths: list[int], num_microbatches: int) -> None:
+def test_every_sample_is_in_one_microbatch_and_no_microbatch_is_empty(
+    lengths: list[int], num_microbatches: int
+) -> None:
     microbatches = cut(lengths, num_microbatches)
     assert sorted(np.concatenate(microbatches).tolist()) == list(range(len(lengths)))
     assert len(microbatches) == min(num_microbatches, len(lengths))
@@ -68,7 +70,7 @@ def test_neighbours_in_length_stand_together_the_shortest_first(lengths: list[in
 
 @settings(deadline=None)
 @given(few_lengths, st.integers(1, 3), st.sampled_from([1, 64, 10_000]))
-def test_no_way_of_cutting_makes_the_costliest_leaf_cheaper(
+def test_no_way_of_cutting_makes_the_costliest_microbatch_cheaper(
     lengths: list[int], num_microbatches: int, dense_length: int
 ) -> None:
     cutter = MicrobatchCut(dense_length)
@@ -117,7 +119,9 @@ def test_so_it_is_for_whole_batches(num_microbatches: int) -> None:
 
 @settings(deadline=None)
 @given(st.sets(st.integers(0, 2048), min_size=1, max_size=60), st.integers(1, 60), st.randoms(use_true_random=False))
-def test_a_shuffled_batch_has_the_same_leaves(distinct: set[int], num_microbatches: int, chance: random.Random) -> None:
+def test_a_shuffled_batch_has_the_same_microbatches(
+    distinct: set[int], num_microbatches: int, chance: random.Random
+) -> None:
     lengths = np.array(sorted(distinct), dtype=np.int64)
     order = np.array(chance.sample(range(len(lengths)), len(lengths)))
     for microbatch, shuffled in zip(
@@ -128,19 +132,19 @@ def test_a_shuffled_batch_has_the_same_leaves(distinct: set[int], num_microbatch
 
 @pytest.mark.parametrize("length", [0, 1, 8, 9, 2048])
 @pytest.mark.parametrize("num_microbatches", [1, 5, 32])
-def test_texts_of_one_length_are_cut_into_leaves_of_about_one_size(length: int, num_microbatches: int) -> None:
+def test_texts_of_one_length_are_cut_into_microbatches_of_about_one_size(length: int, num_microbatches: int) -> None:
     sizes = [len(microbatch) for microbatch in cut([length] * 32, num_microbatches)]
     assert sum(sizes) == 32
     assert len(sizes) == num_microbatches
     assert max(sizes) == -(-32 // num_microbatches)
 
 
-def test_as_many_leaves_as_samples_are_single_samples() -> None:
+def test_as_many_microbatches_as_samples_are_single_samples() -> None:
     lengths = [5, 0, 300, 17, 5, 2048, 1]
     assert [microbatch.tolist() for microbatch in cut(lengths, 7)] == [[1], [6], [0], [4], [3], [2], [5]]
 
 
-def test_a_leaf_is_padded_to_a_multiple_and_never_to_nothing() -> None:
+def test_a_microbatch_is_padded_to_a_multiple_and_never_to_nothing() -> None:
     assert [padded_length(longest) for longest in (0, 1, 8, 9, 2047, 2048)] == [8, 8, 8, 16, 2048, 2048]
 
 

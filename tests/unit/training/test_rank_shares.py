@@ -12,7 +12,7 @@ all_costs = st.lists(st.integers(1, 1000), min_size=1, max_size=7)
 
 @settings(deadline=None)
 @given(st.lists(st.integers(1, 10**12), min_size=1, max_size=60), st.integers(1, 60))
-def test_every_item_is_dealt_once_and_every_rank_has_one(costs: list[int], num_ranks: int) -> None:
+def test_every_item_is_assigned_once_and_every_rank_has_one(costs: list[int], num_ranks: int) -> None:
     ranks = assign(costs, num_ranks)
     assert sorted(item for items in ranks for item in items) == list(range(len(costs)))
     assert len(ranks) == num_ranks

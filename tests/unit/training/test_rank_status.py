@@ -25,14 +25,14 @@ def test_a_rank_that_waits_says_for_what_and_goes_on_beating(tmp_path: Path) -> 
     training = threading.Thread(target=train)
     training.start()
     try:
-        wait_until(lambda: [one.place for one in read_rank_statuses(tmp_path)] == [Phase.OTHERS])
+        wait_until(lambda: [one.phase for one in read_rank_statuses(tmp_path)] == [Phase.OTHERS])
         first = read_rank_statuses(tmp_path)[0]
         wait_until(lambda: read_rank_statuses(tmp_path)[0].beat > first.beat)
         later = read_rank_statuses(tmp_path)[0]
     finally:
         is_over.set()
         training.join()
-    assert (later.rank, later.step, later.microbatches, later.place) == (3, 7, 14, Phase.OTHERS)
+    assert (later.rank, later.step, later.microbatches, later.phase) == (3, 7, 14, Phase.OTHERS)
     assert later.collective is Collective.LOSSES
     assert later.seconds > first.seconds
 
@@ -50,11 +50,11 @@ def test_a_rank_that_waits_for_the_lock_of_a_stopped_process_says_that_it_waits_
     rank_status = StatusWriter()
     rank_status.begin(tmp_path, rank=0)
     shared = SharedArrays(tmp_path, "train-block", waiting=rank_status.waiting_for_samples)
-    places: list[Phase] = []
+    phases: list[Phase] = []
 
     def watch() -> None:
-        wait_until(lambda: read_rank_statuses(tmp_path)[0].place is not Phase.STARTING)
-        places.append(read_rank_statuses(tmp_path)[0].place)
+        wait_until(lambda: read_rank_statuses(tmp_path)[0].phase is not Phase.STARTING)
+        phases.append(read_rank_statuses(tmp_path)[0].phase)
         holder.kill()
 
     line = [sys.executable, "-c", HOLDER, str(tmp_path / ".train-block.lock")]
@@ -70,8 +70,8 @@ def test_a_rank_that_waits_for_the_lock_of_a_stopped_process_says_that_it_waits_
         finally:
             holder.kill()
             watching.join()
-    assert places == [Phase.SHARED]
-    wait_until(lambda: read_rank_statuses(tmp_path)[0].place is Phase.STARTING)
+    assert phases == [Phase.SHARED]
+    wait_until(lambda: read_rank_statuses(tmp_path)[0].phase is Phase.STARTING)
 
 
 def test_time_is_counted_where_it_was_spent(tmp_path: Path) -> None:
@@ -85,14 +85,14 @@ def test_time_is_counted_where_it_was_spent(tmp_path: Path) -> None:
     wait_until(lambda: bool(read_rank_statuses(tmp_path)))
     (told,) = read_rank_statuses(tmp_path)
     assert set(told.spent) == {Phase.STARTING, Phase.COMPUTING, Phase.INPUT, Phase.OTHERS}
-    assert (told.place, told.collective) == (Phase.STARTING, None)
+    assert (told.phase, told.collective) == (Phase.STARTING, None)
 
 
-def test_a_pulse_is_read_whole_or_not_at_all(tmp_path: Path) -> None:
+def test_a_rank_status_is_read_whole_or_not_at_all(tmp_path: Path) -> None:
     (tmp_path / "rank-status-0001.new").write_text("{")
     assert read_rank_statuses(tmp_path) == []
     rank_status = RankStatus(
-        rank=1, host="n", beat=1, step=0, place=Phase.STARTING, seconds=0, microbatches=0, spent={}
+        rank=1, host="n", beat=1, step=0, phase=Phase.STARTING, seconds=0, microbatches=0, spent={}
     )
     (tmp_path / "rank-status-0001.json").write_text(rank_status.model_dump_json())
     assert read_rank_statuses(tmp_path) == [rank_status]

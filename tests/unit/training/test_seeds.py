@@ -23,7 +23,7 @@ def test_all_generators_give_the_same_after_a_resume() -> None:
     assert draw() == expected
 
 
-def test_steps_leaves_and_seeds_draw_different_numbers() -> None:
+def test_steps_microbatches_and_seeds_draw_different_numbers() -> None:
     draws = set()
     for seed, step, microbatch in ((1, 5, 2), (1, 5, 3), (1, 6, 2), (2, 5, 2), (5, 1, 2)):
         seed_everything(seed, step, microbatch)
@@ -31,7 +31,7 @@ def test_steps_leaves_and_seeds_draw_different_numbers() -> None:
     assert len(draws) == 15
 
 
-def test_a_leaf_draws_what_torch_draws_after_its_own_seeding() -> None:
+def test_a_microbatch_draws_what_torch_draws_after_its_own_seeding() -> None:
     seed_everything(1, step=5, microbatch=2)
     state = torch.get_rng_state()
     torch.manual_seed(torch.initial_seed())

@@ -273,7 +273,7 @@ def test_an_audit_of_a_run_in_training_looks_at_what_is_promoted(run: LedgerRun)
     ]
 
 
-def test_steps_of_a_checkpoint_that_was_set_aside_are_void_and_may_be_trained_again(run: LedgerRun) -> None:
+def test_steps_of_a_checkpoint_that_was_quarantined_are_void_and_may_be_trained_again(run: LedgerRun) -> None:
     run.write()
     newest = run.manifest.load_head().state.kept[0]
     run.manifest.commit("quarantined", quarantine(40, newest.path, "a flipped bit", None))

@@ -110,7 +110,7 @@ def test_a_folder_without_room_is_said_and_is_no_fault_of_the_data_set(
         samples.read(np.array([70]))
 
 
-def test_uses_are_counted_however_they_are_dealt_over_spans() -> None:
+def test_uses_are_counted_however_they_are_assigned_over_spans() -> None:
     epochs, rows = np.repeat([3, 4, 5], 21), np.tile(np.arange(21), 3)
     epochs, rows = np.append(epochs, [4, 4, 9]), np.append(rows, [20, -1, 7])  # twice, not there, of another epoch
     rows[0] = 21  # instead of row 0; not there either

@@ -195,8 +195,8 @@ class Idle:
         return next((end.how for end in read_node_ends(self.store, RUN, self.fence)), None)
 
     def _rest(self) -> None:
-        place = NodeIdentity(node="n1", incarnation="7.0", num_nodes=3, job=JOB)
-        self.found.append(rest(self.store, self.order, place, self.requests))
+        identity = NodeIdentity(node="n1", incarnation="7.0", num_nodes=3, job=JOB)
+        self.found.append(rest(self.store, self.order, identity, self.requests))
 
 
 @pytest.fixture
@@ -205,14 +205,14 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Idle:
     return Idle(tmp_path)
 
 
-def test_a_resting_node_takes_the_next_segment_of_its_job_once_its_order_is_there(node: Idle, tmp_path: Path) -> None:
+def test_a_idle_node_takes_the_next_segment_of_its_job_once_its_order_is_there(node: Idle, tmp_path: Path) -> None:
     node.begin()
     node.requests.is_for_end = True
     fence = node.lease_next(JobRecord(kind="slurm", name=JOB, nodes=["n1", "n3"]))
     write_order(node.store, node.order_for(fence, tmp_path))
-    order, place = node.wait() or (None, None)
+    order, identity = node.wait() or (None, None)
     assert order is not None and order.segment.fence == fence
-    assert place == NodeIdentity(node="n1", incarnation="7.0", num_nodes=2, job=JOB)
+    assert identity == NodeIdentity(node="n1", incarnation="7.0", num_nodes=2, job=JOB)
     assert not node.requests.is_for_end  # it was for the ranks of the segment before
     assert node.how() == "idle"
 
@@ -226,19 +226,19 @@ def test_a_resting_node_takes_the_next_segment_of_its_job_once_its_order_is_ther
     ],
     ids=["of the other nodes", "of another job", "on the command's machine"],
 )
-def test_a_resting_node_leaves_when_the_next_segment_is_not_its(node: Idle, job: JobRecord | None) -> None:
+def test_a_idle_node_leaves_when_the_next_segment_is_not_its(node: Idle, job: JobRecord | None) -> None:
     node.begin()
     node.lease_next(job)
     assert node.wait() is None and node.how() == "left"
 
 
-def test_a_resting_node_leaves_when_it_is_asked_to(node: Idle) -> None:
+def test_a_idle_node_leaves_when_it_is_asked_to(node: Idle) -> None:
     node.begin()
     node.requests.is_stop = True
     assert node.wait() is None and node.how() == "left"
 
 
-def test_a_resting_node_does_not_wait_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_idle_node_does_not_wait_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cancelled: list[int] = []
     monkeypatch.setattr(idle, "cancel", cancelled.append)
     monkeypatch.setenv("SLURM_JOB_ID", "7")

@@ -111,7 +111,7 @@ def test_where_ranks_are_is_passed_on_with_the_cluster_s_name_for_their_machine(
     node = Node(tmp_path, LocalStore(tmp_path / "store"))
     node.pass_on()
     assert read_node_statuses(node.store, RUN, FENCE) == []
-    rank_status = RankStatus(rank=3, host="vm", beat=1, step=5, place=Phase.OTHERS, seconds=2, microbatches=9, spent={})
+    rank_status = RankStatus(rank=3, host="vm", beat=1, step=5, phase=Phase.OTHERS, seconds=2, microbatches=9, spent={})
     rank_status_file(tmp_path, 3).write_text(rank_status.model_dump_json())
     wait_until(lambda: bool(node.pass_on() or read_node_statuses(node.store, RUN, FENCE)))
     assert read_node_statuses(node.store, RUN, FENCE) == [rank_status.model_copy(update={"host": "n1"})]

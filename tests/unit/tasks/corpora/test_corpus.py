@@ -167,7 +167,7 @@ def test_a_row_is_the_same_however_many_rows_follow_it(tmp_path: Path, corpora: 
         (430, 100, [100, 100, 100, 100, 30]),
     ],
 )
-def test_the_rows_are_dealt_to_several_files(
+def test_the_rows_are_assigned_to_several_files(
     tmp_path: Path, num_rows: int, rows_per_file: int, rows_of_files: list[int]
 ) -> None:
     paths = generate_corpus(tmp_path, "policy", num_rows, CorpusConfig(rows_per_file=rows_per_file))

@@ -142,7 +142,7 @@ def test_a_shard_is_described_by_hashes_of_all_of_it_its_footer_and_its_row_grou
         assert metadata.metadata[GROUP_HASHES_KEY].decode() == hashes
 
 
-def test_neither_pieces_nor_buckets_nor_units_show_in_the_bytes_of_a_shard(tmp_path: Path) -> None:
+def test_neither_chunks_nor_buckets_nor_units_show_in_the_bytes_of_a_shard(tmp_path: Path) -> None:
     sizes = [50, 30, 20]
     splits = [
         write_shards(tmp_path / str(chunk_rows), rows_of(sizes), sizes, chunk_rows, bits, num_together)[1]

@@ -105,9 +105,8 @@ def test_two_runs_that_are_the_same_hold() -> None:
     verdict = drill_verdict(PLAN, comparison, HITS)
     assert verdict.badge == "Identical"
     assert verdict.headline == (
-        "The run that was killed 2 times, on 1, 2 and 4 ranks, ended with the same model, bit for bit, as "
-        "the run without "
-        "interruptions."
+        "The run that was killed 2 times, on 1, 2 and 4 ranks, ended with the same model, bit for bit, as the run "
+        "without interruptions."
     )
     assert verdict.remarks == ["79 steps had to be trained again after the kills."]
     assert {finding.result for finding in list_findings(comparison)} == {"same"}

@@ -187,7 +187,7 @@ def gated(tmp_path: Path) -> Gated:
     return Gated(tmp_path)
 
 
-def test_a_refused_checkpoint_is_recorded_and_a_later_better_one_is_promoted(gated: Gated) -> None:
+def test_a_rejected_checkpoint_is_recorded_and_a_later_better_one_is_promoted(gated: Gated) -> None:
     assert gated.promote(gated.save(10, validated_step=30)) == 10
     assert gated.promote(gated.save(20)) is None
     state = gated.state
@@ -260,7 +260,7 @@ def test_with_more_steps_it_is_no_last_checkpoint_any_more_and_training_goes_on_
     assert state.promoted is not None and state.promoted.step == STEPS
 
 
-def test_a_refused_checkpoint_that_was_damaged_since_is_set_aside_and_its_steps_are_trained_again(
+def test_a_rejected_checkpoint_that_was_damaged_since_is_quarantined_and_its_steps_are_trained_again(
     gated: Gated,
 ) -> None:
     path = gated.save(STEPS, validated_step=20)

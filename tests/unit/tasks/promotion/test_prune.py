@@ -132,7 +132,7 @@ def test_a_prune_of_a_copied_run_deletes_nothing_of_the_original(store: LocalSto
     assert list(store.list_keys("")) == before
 
 
-def test_a_prune_of_a_run_at_rest_leaves_what_is_kept_and_what_is_set_aside(store: LocalStore) -> None:
+def test_a_prune_of_a_run_at_rest_leaves_what_is_kept_and_what_is_quarantined(store: LocalStore) -> None:
     end_the_segment(store)
     result = prune_run(store, "run", KEEP_2)
     assert [entry["step"] for entry in result["dropped"]] == [10]
@@ -155,7 +155,7 @@ def test_a_run_that_may_have_to_go_back_keeps_a_checkpoint_for_that(store: Local
     )
 
 
-def test_what_the_running_segment_set_aside_keeps_its_files_until_the_segment_is_over(store: LocalStore) -> None:
+def test_what_the_running_segment_quarantined_keeps_its_files_until_the_segment_is_over(store: LocalStore) -> None:
     fence, path = state_of(store).kept[0].fence, due_checkpoint(store)
     Manifest(store, "run").commit("quarantined", quarantine(45, path, "not finite", fence))
     assert len(prune_run(store, "run", quarantined=True)["quarantined"]) == 1

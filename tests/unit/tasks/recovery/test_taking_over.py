@@ -107,7 +107,7 @@ def test_who_comes_late_promotes_and_refuses_nothing_that_its_successor_watches(
     run_paths.manifest.commit("settled", promote(late, RetentionPolicy(newest=1)))
 
 
-def test_what_was_promoted_or_set_aside_before_is_not_taken_up_again(run_paths: RunPaths) -> None:
+def test_what_was_promoted_or_quarantined_before_is_not_taken_up_again(run_paths: RunPaths) -> None:
     state = run_paths.manifest.load_head().state
     new = CheckpointReport(path="p", step=20)
     assert not was_taken_up(state, new)

@@ -15,7 +15,7 @@ from storage.runs.run_state import CheckpointRecord, RunState
 from tasks.models.choice import choose_checkpoint
 from tasks.prefect_bridge.segment_end import describe_segment_end
 from tasks.reporting.best import describe_best, describe_overfitting
-from tasks.reporting.run_page import judge
+from tasks.reporting.run_page import run_verdict
 from tasks.reporting.status import describe_status
 from tests.helpers.finished_runs import segments_of
 from tests.helpers.terminals import shown
@@ -74,7 +74,7 @@ def test_both_are_told_and_what_it_means_that_the_last_one_is_worse() -> None:
     alone = complete()
     alone = alone.model_copy(update={"kept": alone.kept[:1]})
     assert describe_best(alone) is None and describe_overfitting(alone) is None
-    assert "The best at step 400 (macro-F1 0.8512 in validation), last 0.8150." in judge(complete()).remarks
+    assert "The best at step 400 (macro-F1 0.8512 in validation), last 0.8150." in run_verdict(complete()).remarks
 
 
 def test_status_and_runs_have_the_headline(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from tasks.configuration.run import DataConfig, RunConfig
 from tasks.promotion.promotion import promote_checkpoint
 from tasks.recovery.settle import settle_segment
 from tasks.reporting.changes import MAX_TOLD, tell_changes
-from tasks.reporting.run_page import judge
+from tasks.reporting.run_page import run_verdict
 from tasks.reporting.status import read_status
 from tasks.run_paths import RunPaths
 from tests.helpers.finished_runs import segments_of, state_of
@@ -155,13 +155,13 @@ def test_the_report_promises_nothing_that_a_change_has_weakened() -> None:
     steps = ChangeRecord(step=500, what="train.steps", before="1000", now="1200")
     ranks = ChangeRecord(step=500, what="train.ranks", before="2", now="3")
     torch = ChangeRecord(step=500, what="torch", before="2.12.0", now="2.13.0")
-    assert PROMISE in " ".join(judge(changed_state()).remarks)
+    assert PROMISE in " ".join(run_verdict(changed_state()).remarks)
     for change, words in (
         (steps, "train.steps was 1000 up to step 500 and 1200 from there on. The learning rate falls over the number"),
         (ranks, "train.ranks was 2 up to step 500 and 3 from there on. With train.sum = 'fast'"),
         (torch, "torch was 2.12.0 up to step 500 and 2.13.0 from there on. The last bits of the weights may not be"),
     ):
-        remarks = " ".join(judge(changed_state(change)).remarks)
+        remarks = " ".join(run_verdict(changed_state(change)).remarks)
         assert PROMISE not in remarks and words in remarks
 
 

@@ -14,7 +14,7 @@ from storage.runs.run_records import QuarantineRecord
 from storage.runs.run_state import Divergence, Holder, Lease, NotFiniteMetrics, RejectedRecord, ValidationFigures
 from tasks.reporting.charts import draw_roc
 from tasks.reporting.curves import draw_validation
-from tasks.reporting.run_page import judge, render_report
+from tasks.reporting.run_page import render_report, run_verdict
 from tasks.text import duration, shortened, size
 from tests.helpers.finished_runs import (
     BEGAN_AT,
@@ -103,17 +103,17 @@ def test_key_figures_and_full_hashes_are_on_the_page(multiclass: str) -> None:
 
 def test_the_promise_is_made_only_where_the_segments_prove_it() -> None:
     def remarks(*ends: tuple[str, str, int, int]) -> str:
-        return " ".join(judge(state_of("r", 1200, segments_of(ends))).remarks)
+        return " ".join(run_verdict(state_of("r", 1200, segments_of(ends))).remarks)
 
     done = ("completed", "", 1200, 0)
     assert PROMISE in remarks(("preempted", "", 500, 0), done)
     assert PROMISE not in remarks(("diverged", "", 500, 80), done)
     assert PROMISE not in remarks(done)
     late = [segment.model_copy(update={"first_step": 1}) for segment in segments_of([("lost", "", 500, 0), done])]
-    assert PROMISE not in " ".join(judge(state_of("r", 1200, late)).remarks)
+    assert PROMISE not in " ".join(run_verdict(state_of("r", 1200, late)).remarks)
     gap = segments_of([("lost", "", 500, 0), done])
     gap[1] = gap[1].model_copy(update={"first_step": 501})
-    assert PROMISE not in " ".join(judge(state_of("r", 1200, gap)).remarks)
+    assert PROMISE not in " ".join(run_verdict(state_of("r", 1200, gap)).remarks)
 
 
 def test_rollbacks_are_told_in_the_verdict_and_one_by_one(multiclass: str) -> None:
@@ -136,12 +136,12 @@ def test_rollbacks_are_told_in_the_verdict_and_one_by_one(multiclass: str) -> No
 
 
 def test_a_run_that_nothing_interrupted_says_so() -> None:
-    verdict = judge(state_of("r", 1200, segments_of([("completed", "", 1200, 0)])))
+    verdict = run_verdict(state_of("r", 1200, segments_of([("completed", "", 1200, 0)])))
     assert verdict.headline == "Complete: 1,200 of 1,200 steps in 1 segment; nothing interrupted it."
 
 
 def test_a_stopped_run_names_what_is_safe_and_how_its_last_segment_ended() -> None:
-    verdict = judge(state_of("r", 1200, segments_of([("failed", "CUDA out of memory", 440, 40)])))
+    verdict = run_verdict(state_of("r", 1200, segments_of([("failed", "CUDA out of memory", 440, 40)])))
     assert verdict.standing == "stopped"
     assert verdict.headline == "Not complete: 400 of 1,200 steps (33.3 %) are saved in a promoted checkpoint."
     assert "The last segment ended with an error at step 440 (CUDA out of memory)." in verdict.remarks
@@ -152,19 +152,19 @@ def test_a_run_that_nothing_carries_on_names_the_way_out() -> None:
     stopped = segments_of([("diverged", "The loss became nan at step 440.", 440, 40)])
     evidence = Divergence(kind="loss", step=440)
     diverged = [stopped[0].model_copy(update={"divergence": evidence})]
-    assert "if none is left, it says what can be changed" in judge(state_of("r", 1200, diverged)).remarks[-1]
+    assert "if none is left, it says what can be changed" in run_verdict(state_of("r", 1200, diverged)).remarks[-1]
     trained = segments_of([("completed", "", 1200, 0)])
     figures = ValidationFigures(metric="auc", value=0.5, step=1200, best_value=0.5, best_step=1200)
     last = checkpoint_at("r", 1200).model_copy(update={"fence": trained[-1].fence})
     rejected = RejectedRecord(checkpoint=last, validation=figures, reason="too low", rejected_at=BEGAN_AT)
-    verdict = judge(state_of("r", 1200, trained, promoted=checkpoint_at("r", 1000), rejected=[rejected]))
+    verdict = run_verdict(state_of("r", 1200, trained, promoted=checkpoint_at("r", 1000), rejected=[rejected]))
     assert "change checkpoint.gate and start “holdfast run” again" in verdict.remarks[-1]
 
 
 def test_a_run_whose_lease_is_held_is_reported_as_training() -> None:
     holder = Holder(host="h", place="here", pid=1, start_ticks=1)
     lease = Lease(fence=9, holder=holder, world_size=2, planned_steps=1000, first_step=400, taken_at=BEGAN_AT)
-    verdict = judge(state_of("r", 1200, segments_of([("lost", "", 440, 40)]), lease=lease))
+    verdict = run_verdict(state_of("r", 1200, segments_of([("lost", "", 440, 40)]), lease=lease))
     assert verdict.standing == "running"
     assert "A segment has been training from step 400 on since 2026-11-20 08:00 UTC." in verdict.remarks
 

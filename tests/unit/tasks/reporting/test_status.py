@@ -74,7 +74,7 @@ def begin_segment(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
         ((60, 100), "The run goes on from the checkpoint of step 60 and trains 40 steps again."),
     ],
 )
-def test_a_damaged_checkpoint_that_was_set_aside_is_named_with_why_and_what_it_means(
+def test_a_damaged_checkpoint_that_was_quarantined_is_named_with_why_and_what_it_means(
     store: LocalStore, tmp_path: Path, steps: tuple[int, ...], meaning: str,
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
@@ -101,7 +101,7 @@ def test_a_damaged_checkpoint_that_was_set_aside_is_named_with_why_and_what_it_m
     assert manifest.load_head().state.steps_lost == 100 - resume_step
 
 
-def test_a_run_that_is_past_what_was_set_aside_is_told_of_no_setback(
+def test_a_run_that_is_past_what_was_quarantined_is_told_of_no_setback(
     store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tasks.verification.scrubbing.reread_seconds", lambda _state: 0.0)

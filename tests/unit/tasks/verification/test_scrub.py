@@ -102,7 +102,7 @@ def test_a_flipped_bit_in_any_of_it_is_named_with_what_was_expected_and_found(st
     assert scrub_store(store)["ok"]
 
 
-def test_a_damaged_resume_point_is_set_aside_and_the_next_older_one_takes_its_place(store: LocalStore) -> None:
+def test_a_damaged_resume_point_is_quarantined_and_the_next_older_one_takes_its_place(store: LocalStore) -> None:
     newest = state_of(store).kept[0]
     flip(store, f"{newest.path}/state.json")
     (rot,) = scrub_store(store)["damaged"]
@@ -157,7 +157,7 @@ def test_what_is_read_wrong_once_and_right_the_second_time_is_no_rot_but_said(
 
 
 @pytest.mark.parametrize("is_there", [True, False])
-def test_a_file_that_cannot_be_read_is_told_and_nothing_is_set_aside(store: LocalStore, is_there: bool) -> None:
+def test_a_file_that_cannot_be_read_is_told_and_nothing_is_quarantined(store: LocalStore, is_there: bool) -> None:
     before = state_of(store)
     path = store.root / before.kept[0].path / "state.json"
     path.unlink()

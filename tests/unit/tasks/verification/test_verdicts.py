@@ -108,7 +108,7 @@ def test_what_differs_once_is_sound_and_what_differs_twice_is_damaged(
     kept: list[CheckpointRecord], tmp_path: Path
 ) -> None:
     store = LocalStore(tmp_path / "store")
-    run_paths, judge = run_paths_of(store, tmp_path), VerdictMaker(PATIENT)
+    run_paths, verdicts = run_paths_of(store, tmp_path), VerdictMaker(PATIENT)
     path, looks = store.root / kept[0].path / STATE_NAME, iter(["wrong"])
     verify = partial(verify_checkpoint, store, kept[0].path, kept[0].digest)
 
@@ -117,12 +117,12 @@ def test_what_differs_once_is_sound_and_what_differs_twice_is_damaged(
             raise CorruptObjectError("read wrong")
         return verify()
 
-    assert judge.judge(run_paths, kept[0].path, misread_once)
+    assert verdicts.check(run_paths, kept[0].path, misread_once)
     flip(path)
     with pytest.raises(CorruptObjectError):
-        judge.look(kept[0].path, verify)  # one look alone is no verdict
+        verdicts.look(kept[0].path, verify)  # one look alone is no verdict
     with pytest.raises(CheckpointUnusableError) as raised:
-        judge.judge(run_paths, kept[0].path, verify)
+        verdicts.check(run_paths, kept[0].path, verify)
     assert raised.value.verdict == "damaged"
     flip(path)
     assert fall_back_to_valid(run_paths, VerdictMaker(PATIENT)).quarantined == []

@@ -30,7 +30,7 @@ class Ranks:
     def rank_statuses(self) -> list[RankStatus]:
         return [
             RankStatus(
-                rank=rank, host=f"n{rank // 2}", beat=self.steps, step=self.steps, place=Phase.COMPUTING, seconds=0,
+                rank=rank, host=f"n{rank // 2}", beat=self.steps, step=self.steps, phase=Phase.COMPUTING, seconds=0,
                 microbatches=2 * self.steps,
                 spent={Phase.COMPUTING: self.computed[rank], Phase.OTHERS: self.waited[rank]},
             )

@@ -37,15 +37,15 @@ class Ranks:
 
     def __init__(self, clock: Clock, watch: HangWatch) -> None:
         self.clock, self.watch = clock, watch
-        self.places = dict.fromkeys(range(len(HOSTS)), Phase.OTHERS)
+        self.phases = dict.fromkeys(range(len(HOSTS)), Phase.OTHERS)
         self.since = dict.fromkeys(range(len(HOSTS)), clock.now)
         self.silent: dict[int, RankStatus] = {}
         self.step = 17
 
     def rank_status(self, rank: int) -> RankStatus:
         return self.silent.get(rank) or RankStatus(
-            rank=rank, host=HOSTS[rank], beat=int(self.clock.now), step=self.step, place=self.places[rank],
-            collective=COLLECTIVES[rank] if self.places[rank] is Phase.OTHERS else None,
+            rank=rank, host=HOSTS[rank], beat=int(self.clock.now), step=self.step, phase=self.phases[rank],
+            collective=COLLECTIVES[rank] if self.phases[rank] is Phase.OTHERS else None,
             seconds=self.clock.now - self.since[rank], microbatches=0, spent={},
         )  # fmt: skip
 
@@ -90,7 +90,7 @@ def test_a_silent_rank_whose_machine_is_heard_of_is_called_a_process_that_stands
 
 
 def test_a_silent_rank_that_holds_the_samples_of_another_one_is_named_and_not_the_one_that_waits(ranks: Ranks) -> None:
-    ranks.places[2] = Phase.SHARED
+    ranks.phases[2] = Phase.SHARED
     ranks.silence(3)
     assert not ranks.pass_time(LEAST_LOST_SECONDS - POLL_SECONDS)
     assert ranks.pass_time(2 * POLL_SECONDS)
@@ -100,7 +100,7 @@ def test_a_silent_rank_that_holds_the_samples_of_another_one_is_named_and_not_th
 
 def test_ranks_that_wait_for_samples_of_no_rank_are_not_called_cut_off(ranks: Ranks) -> None:
     """A process that works ahead for all of them decodes for long."""
-    ranks.places = dict.fromkeys(ranks.places, Phase.SHARED)
+    ranks.phases = dict.fromkeys(ranks.phases, Phase.SHARED)
     assert not ranks.pass_time(HANG_SECONDS - POLL_SECONDS)
     assert ranks.pass_time(2 * POLL_SECONDS)
     assert "it has waited for samples that another process of its machine decodes" in ranks.watch.cause
@@ -120,7 +120,7 @@ def test_long_steps_are_given_more_time(ranks: Ranks) -> None:
 
 
 @pytest.mark.parametrize(
-    ("place", "words"),
+    ("phase", "words"),
     [
         (Phase.COMPUTING, "it has been computing for "),
         (Phase.INPUT, "it has waited for samples for "),
@@ -128,8 +128,8 @@ def test_long_steps_are_given_more_time(ranks: Ranks) -> None:
         (Phase.SHARED, "it has waited for samples that another process of its machine decodes for "),
     ],
 )
-def test_a_rank_that_is_busy_may_get_on_and_has_until_hang_seconds(ranks: Ranks, place: Phase, words: str) -> None:
-    ranks.places[2] = place
+def test_a_rank_that_is_busy_may_get_on_and_has_until_hang_seconds(ranks: Ranks, phase: Phase, words: str) -> None:
+    ranks.phases[2] = phase
     assert not ranks.pass_time(HANG_SECONDS - POLL_SECONDS)
     assert ranks.pass_time(2 * POLL_SECONDS)
     assert ranks.watch.cause.startswith(
@@ -140,7 +140,7 @@ def test_a_rank_that_is_busy_may_get_on_and_has_until_hang_seconds(ranks: Ranks,
 
 
 def test_while_one_is_busy_a_silent_one_is_named_and_waited_for(ranks: Ranks) -> None:
-    ranks.places[2] = Phase.INPUT
+    ranks.phases[2] = Phase.INPUT
     ranks.silence(3)
     assert not ranks.pass_time(HANG_SECONDS - POLL_SECONDS)
     assert ranks.pass_time(2 * POLL_SECONDS)

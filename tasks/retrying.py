@@ -6,17 +6,16 @@ made twice, also when the first time took place and only its answer was lost.
 """
 
 import itertools
-import random
 import time
 from collections.abc import Callable
 from typing import TypeVar
 
+from storage.backoff import Backoff
 from storage.errors import ClusterUnavailableError, StoreUnavailableError
 from tasks.configuration.run import RetryConfig
 from tasks.console.announce import warn
 
-FIRST_PAUSE_SECONDS = 1.0
-LONGEST_PAUSE_SECONDS = 60.0
+BACKOFF = Backoff(first_seconds=1.0, limit_seconds=60.0)
 POLL_SECONDS = 0.2
 
 _Result = TypeVar("_Result")
@@ -34,7 +33,7 @@ class Retry:
 
         Raises the last `StoreUnavailableError` or `ClusterUnavailableError`, and everything else at once.
         """
-        pauses = plan_pauses(self._seconds)
+        num_pauses = BACKOFF.count_pauses(self._seconds)
         deadline: float | None = None
         for number in itertools.count(1):
             try:
@@ -46,9 +45,8 @@ class Retry:
                     error.was_waited_for, left = True, 0
                 if left <= 0 or self._is_asked_to_stop() or getattr(error, "was_waited_for", False):
                     raise
-                longest = pauses[min(number, len(pauses)) - 1]
-                seconds = min(left, random.uniform(longest / 2, longest))
-                of = max(number, len(pauses)) + 1
+                seconds = min(left, BACKOFF.draw_seconds(min(number, num_pauses)))
+                of = max(number, num_pauses) + 1
                 warn(f"{what}: attempt {number} of {of} failed, again in {seconds:.1f} s. {error}")
                 self.pause(seconds)
         raise AssertionError("counted without end")
@@ -58,11 +56,3 @@ class Retry:
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0 and not self._is_asked_to_stop():
             time.sleep(min(left, POLL_SECONDS))  # a request to stop is only looked at, and wakes nobody
-
-
-def plan_pauses(seconds: float) -> list[float]:
-    """The longest pause after each failed attempt, each twice the one before; together they last `seconds` at least."""
-    pauses: list[float] = []
-    while sum(pauses) < seconds:
-        pauses.append(min(LONGEST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2 ** len(pauses)))
-    return pauses

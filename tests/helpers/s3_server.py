@@ -16,6 +16,7 @@ import pytest
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import WSGIRequestHandler, make_server
 
+from storage.backoff import Backoff
 from storage.objects.addresses import open_store
 from storage.objects.s3 import connection as s3_connection
 from storage.objects.s3.address import SourceBucket
@@ -76,7 +77,7 @@ def running_hurried_proxy(
     """A proxy that boto3 takes for the server, for a client that hardly waits before it asks again."""
     profile = folder / "aws.ini"
     profile.write_text(f"[default]\nread_timeout = {timeout_seconds}\nconnect_timeout = {timeout_seconds}\n")
-    patch.setattr(s3_connection, "FIRST_PAUSE_SECONDS", 0.01)
+    patch.setattr(s3_connection, "BACKOFF", Backoff(first_seconds=0.01, limit_seconds=20.0))
     with running_proxy(endpoint) as proxy:
         use_s3(patch, proxy.endpoint, AWS_CONFIG_FILE=str(profile))
         yield proxy

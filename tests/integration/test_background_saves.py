@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from storage.backoff import Backoff
 from storage.checkpoints import tensor_layout
 from storage.checkpoints.checkpoints import FoundCheckpoint, verify_checkpoint
 from storage.checkpoints.history import read_whole_history
@@ -128,7 +129,7 @@ def with_a_store_that_fails(spec: SegmentSpec, world: World) -> Any:
         return put(store, key, *arguments)
 
     checkpoint_writer.put_checkpoint_file = failing_put
-    checkpoint_writer.DELAY_SECONDS = 0.01
+    checkpoint_writer.BACKOFF = Backoff(0.01, 0.02)
     return slowly(spec, world)
 
 
@@ -182,7 +183,7 @@ def test_the_history_is_whole_in_every_checkpoint_also_where_a_save_with_a_part_
 
 def with_one_rank_that_fails_while_another_writes(spec: SegmentSpec, world: World, failing: int) -> Any:
     """The files of step 5 cannot be put by one rank; the other one keeps its first until the save of step 10 is due."""
-    checkpoint_writer.DELAY_SECONDS = 0.01
+    checkpoint_writer.BACKOFF = Backoff(0.01, 0.02)
     put, take_step = checkpoint_writer.put_checkpoint_file, Trainer.take_step
     has_gone_on = threading.Event()
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from storage.backoff import Backoff
 from storage.checkpoints.checkpoints import FoundCheckpoint
 from storage.errors import StoreError
 from storage.runs.segments import find_outcome
@@ -99,7 +100,7 @@ def test_without_patience_too_the_best_model_has_a_checkpoint(tmp_path: Path) ->
 def with_a_slow_save_of_the_best(spec: SegmentSpec, world: World, failures: int, seconds: float = 0.7) -> Any:
     """The save of step 10, the best of a run whose validations give ever less, is slow and fails at first."""
     put, begun = checkpoint_writer.put_checkpoint_file, list[float]()
-    checkpoint_writer.ATTEMPTS, checkpoint_writer.DELAY_SECONDS = 1, 0.01
+    checkpoint_writer.ATTEMPTS, checkpoint_writer.BACKOFF = 1, Backoff(0.01, 0.02)
     loop.LONGEST_STAY_SECONDS = 0.01
 
     def worse(validator: Validator, *_arguments: Any) -> dict[str, float]:

@@ -5,7 +5,6 @@ shared memory (measured: `tests/benchmarks/bench_checkpoint.py`). Invariant: no 
 that was told to give up writes nothing that a reader could take for a checkpoint: the index is another job.
 """
 
-import random
 import shutil
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -18,6 +17,7 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
+from storage.backoff import Backoff
 from storage.checkpoints.checkpoints import STATE_NAME, CheckpointFile, put_checkpoint_file
 from storage.errors import StoreError
 from storage.objects.history import SealedPart
@@ -27,8 +27,9 @@ from training.checkpointing.state_tensors import HostFile
 
 Result = TypeVar("Result")
 ATTEMPTS = 3
-DELAY_SECONDS = 2.0
-SECONDS_OF_ATTEMPTS = DELAY_SECONDS * (2 ** (ATTEMPTS - 1) - 1)  # on average, the pauses alone
+BACKOFF = Backoff(first_seconds=2.5, limit_seconds=5.0, least_share=0.6)
+# On average, the pauses alone.
+SECONDS_OF_ATTEMPTS = sum(BACKOFF.mean_seconds(number) for number in range(1, ATTEMPTS))
 
 
 class Writing(IntEnum):
@@ -138,5 +139,5 @@ def attempt(work: Callable[[], Result], given_up: threading.Event) -> Result:
             return work()
         except (StoreError, OSError) as error:
             print(f"Saving: attempt {number} of {ATTEMPTS} failed: {error}", flush=True)
-            given_up.wait(DELAY_SECONDS * 2 ** (number - 1) * random.uniform(0.75, 1.25))
+            given_up.wait(BACKOFF.draw_seconds(number))
     return work()

@@ -5,12 +5,13 @@ That is samples, the data set that they are of, and the weights that a run begin
 Invariant: nobody waits on after a request to stop. What is read is the same however long it takes.
 """
 
+import itertools
 import logging
-import random
 import time
 from collections.abc import Callable
 from typing import TypeVar
 
+from storage.backoff import Backoff
 from storage.datasets import MANIFEST_NAME, DatasetManifest, dataset_key, load_dataset
 from storage.errors import StoreUnavailableError
 from storage.objects.readable import reading
@@ -18,8 +19,7 @@ from storage.objects.store import Store
 from training.spec import SegmentSpec
 from training.stopping import StopFlag, StopReason
 
-FIRST_PAUSE_SECONDS = 1.0
-LONGEST_PAUSE_SECONDS = 20.0
+BACKOFF = Backoff(first_seconds=1.0, limit_seconds=20.0)
 POLL_SECONDS = 0.2
 
 _logger = logging.getLogger("holdfast")
@@ -53,13 +53,12 @@ class StoreWait:
         self._seconds = seconds
         self._is_asked_to_stop = is_asked_to_stop
         self._tell = tell
-        self._pauses = random.Random()  # the shared one is seeded by the step, and nobody else may draw from it
 
     def read(self, what: str, read: Callable[[], _Result]) -> _Result:
         """What `read` gives, made again while the store does not answer. Raises its last `StoreUnavailableError`."""
-        began, longest = time.monotonic(), FIRST_PAUSE_SECONDS
+        began = time.monotonic()
         has_told = False
-        while True:
+        for number in itertools.count(1):
             try:
                 found = read()
             except StoreUnavailableError as error:
@@ -70,12 +69,12 @@ class StoreWait:
                     self._tell(f"{what} cannot be read just now: waiting up to {self._seconds:.0f} s. {error}")
                     has_told = True
                 _logger.warning("%s cannot be read just now, %.0f s are left. %s", what, left, error)
-                self._pause(min(left, self._pauses.uniform(longest / 2, longest)))
-                longest = min(LONGEST_PAUSE_SECONDS, 2 * longest)
+                self._pause(min(left, BACKOFF.draw_seconds(number)))
             else:
                 if has_told:
                     self._tell(f"{what} are read again, after {time.monotonic() - began:.0f} s.")
                 return found
+        raise AssertionError("counted without end")
 
     def _pause(self, seconds: float) -> None:
         end = time.monotonic() + seconds

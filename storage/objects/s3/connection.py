@@ -9,7 +9,6 @@ place. So a reply that got lost is no conflict, and another writer with the same
 import base64
 import hashlib
 import logging
-import random
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -22,6 +21,7 @@ from boto3.session import Session
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError
 
+from storage.backoff import Backoff
 from storage.errors import ConfigurationError, HoldfastError, ObjectExistsError
 from storage.objects.s3.address import S3Address, without_secrets
 from storage.objects.s3.errors import (
@@ -38,8 +38,7 @@ from storage.objects.s3.errors import (
 from storage.objects.s3.parts import Parts
 
 DEFAULT_ATTEMPTS = 6
-FIRST_PAUSE_SECONDS = 0.5
-LONGEST_PAUSE_SECONDS = 20.0
+BACKOFF = Backoff(first_seconds=0.5, limit_seconds=20.0)
 CONNECT_TIMEOUT_SECONDS = 10.0
 READ_TIMEOUT_SECONDS = 60.0
 MAX_CONNECTIONS = 32
@@ -156,8 +155,7 @@ class S3Connection:
 
     def pause(self, what: str, attempt: int, error: Exception) -> None:
         """Say that an attempt failed, and wait before the next one, each time about twice as long."""
-        longest = min(LONGEST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2 ** (attempt - 1))
-        seconds = random.uniform(longest / 2, longest)
+        seconds = BACKOFF.draw_seconds(attempt)
         _logger.warning(
             "%s: attempt %d of %d failed (%s), again in %.1f s.", what, attempt, self.attempts, brief(error), seconds
         )

@@ -12,7 +12,7 @@ from storage.objects.s3.address import S3Address
 from storage.objects.s3.errors import explain
 from tasks import retrying
 from tasks.configuration.run import RetryConfig
-from tasks.retrying import LONGEST_PAUSE_SECONDS, Retry, plan_pauses
+from tasks.retrying import BACKOFF, Retry
 from tests.unit.storage.test_s3_errors import answer
 
 CONFIG = RetryConfig(store_seconds=100)
@@ -57,7 +57,7 @@ def test_an_operation_is_made_again_until_the_store_answers(clock: Clock, caplog
     operation = Operation(failures=3)
     assert Retry(CONFIG).call("Settling", operation) == "done"
     assert operation.calls == 4
-    num_attempts = len(plan_pauses(100)) + 1
+    num_attempts = BACKOFF.count_pauses(100) + 1
     said = [record.getMessage() for record in caplog.records]
     assert [message.partition(" failed")[0] for message in said] == [
         f"Settling: attempt {number} of {num_attempts}" for number in (1, 2, 3)
@@ -69,8 +69,8 @@ def test_it_is_given_up_when_the_time_is_over_and_the_last_error_is_raised(clock
     operation = Operation(failures=10**6)
     with pytest.raises(StoreUnavailableError, match="Cannot reach the store"):
         Retry(CONFIG).call("Settling", operation)
-    assert 50 <= clock.now <= 100 + LONGEST_PAUSE_SECONDS
-    assert operation.calls > len(plan_pauses(100))
+    assert 50 <= clock.now <= 100 + BACKOFF.limit_seconds
+    assert operation.calls > BACKOFF.count_pauses(100)
 
 
 def test_what_a_person_has_to_put_right_is_raised_at_once(clock: Clock) -> None:

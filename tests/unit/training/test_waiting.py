@@ -94,7 +94,7 @@ def test_a_store_that_is_away_for_minutes_ends_no_rank_and_changes_no_sample(
     store = StoreAway(tmp_path / "store", clock, clock.now + 120, failure)
     found = read_first(store, dataset, tmp_path / "samples", StoreWait(600, tell=told.append))
     assert found == read_first(LocalStore(tmp_path / "store"), dataset, tmp_path / "other", None)
-    assert 120 <= clock.now <= 120 + waiting.LONGEST_PAUSE_SECONDS
+    assert 120 <= clock.now <= 120 + waiting.BACKOFF.limit_seconds
     assert len(told) == 2 and "cannot be read just now: waiting up to 600 s" in told[0] and "read again" in told[1]
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from storage.backoff import Backoff
 from storage.checkpoints.checkpoints import STATE_NAME, SaveCancelledError
 from storage.checkpoints.tensor_layout import TensorKind, lay_out
 from storage.errors import StoreError
@@ -90,7 +91,7 @@ def test_a_job_that_is_cancelled_is_the_last_job_until_it_has_ended(writer: Chec
 
 
 def test_a_store_that_fails_is_asked_three_times(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer_module, "DELAY_SECONDS", 0.001)
+    monkeypatch.setattr(writer_module, "BACKOFF", Backoff(0.001, 0.001))
     calls, work = failing(StoreError("slow down"), times=ATTEMPTS - 1)
     assert attempt(work, NEVER) == "done" and len(calls) == ATTEMPTS
     calls, work = failing(OSError("disk is gone"), times=ATTEMPTS)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from storage.backoff import Backoff
 from storage.errors import CheckpointUnusableError
 from storage.objects.digests import sha256_of_file
 from storage.objects.local_store import LocalStore
@@ -113,7 +114,7 @@ ACTS: dict[str, tuple[bool, Act]] = {  # whether the run was begun before
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """And without a step that Prefect's server would be told of."""
-    monkeypatch.setattr(retrying, "FIRST_PAUSE_SECONDS", 0.001)
+    monkeypatch.setattr(retrying, "BACKOFF", Backoff(first_seconds=0.001, limit_seconds=60.0))
     for module in (recovering, by_hand, remember):
         monkeypatch.setattr(module, "promote", promote_checkpoint)
 

@@ -34,6 +34,7 @@ from storage.runs.manifest import Manifest
 from storage.runs.run_state import CheckpointRecord, RunState
 from tasks.cluster.processes import POLL_SECONDS
 from tasks.cluster.ranks import Ranks
+from tasks.cluster.specification import make_specification, resume_point
 from tasks.config.changes import as_begun, read_stored
 from tasks.config.load import change_values, configure
 from tasks.configuration.run import RunConfig
@@ -42,8 +43,8 @@ from tasks.console.terminal import console
 from tasks.data.units.working_folders import working_folder
 from tasks.models.choice import choose_checkpoint
 from tasks.models.labelled_table import SPLIT, LabelledTable, prepare_table
-from tasks.run_paths import RunPaths, open_run_paths, require_scratch
-from training.spec import AdHocEvaluation, ResumePoint, SegmentSpec
+from tasks.run_paths import open_run_paths, require_scratch
+from training.spec import AdHocEvaluation, SegmentSpec
 
 RESULT_FILE = "result.json"
 LOG_LINES_SHOWN = 15
@@ -74,7 +75,15 @@ def evaluate_checkpoint(
         table = None if source is None else _prepare(source, config, manifest, folder)
         with holding(manifest, lambda state: choose_checkpoint(state, choice)) as (state, record):
             announce(f"Evaluating the checkpoint of step {record.step:,} on {source or f'the {split} split'}.")
-            spec = _specify(config, run_paths, state, record, folder)
+            spec = make_specification(
+                config,
+                run_paths,
+                state,
+                "evaluate",
+                scratch=folder / "ranks",
+                fence=record.fence,
+                resume=resume_point(record),
+            )
             spec = _of_split(spec, folder, split) if table is None else _of_table(spec, folder, table)
             found = _run_ranks(spec, config.segment.grace_seconds)
     if found["calibration"] is not None and _is_computed_as_in_the_run(config, state):
@@ -100,26 +109,6 @@ def _prepare(source: str, config: RunConfig, manifest: Manifest, folder: Path) -
         prepared = folder / "table"
         prepared.mkdir()
         return prepare_table(source, config.data, dataset, manifest.store, prepared)
-
-
-def _specify(
-    config: RunConfig, run_paths: RunPaths, state: RunState, record: CheckpointRecord, folder: Path
-) -> SegmentSpec:
-    return SegmentSpec(
-        work="evaluate",
-        run=config.run,
-        store=run_paths.store.address,
-        cache=str(run_paths.cache) if run_paths.cache else None,
-        scratch=str(folder / "ranks"),
-        fence=record.fence,
-        dataset_digest=state.dataset_digest,
-        dataset_sha256=state.dataset_sha256,
-        resume=ResumePoint(path=record.path, digest=record.digest, step=record.step),
-        model=config.model,
-        train=config.train,
-        validation=config.validation,
-        checkpoint=config.checkpoint,
-    )
 
 
 def _of_split(spec: SegmentSpec, folder: Path, split: str) -> SegmentSpec:

@@ -11,15 +11,16 @@ from storage.runs.holders import this_process
 from storage.runs.manifest import Generation
 from storage.runs.retention import find_best
 from storage.runs.rollbacks.quarantine import has_lost_all
-from storage.runs.run_state import CheckpointRecord, Lease, RunState
+from storage.runs.run_state import Lease, RunState
 from storage.runs.transitions import take_lease
 from tasks.cluster.job import Job
 from tasks.cluster.launchers import find_kept_job, make_job, name_job, require_acceptable_job
 from tasks.cluster.orders import JobOrder
+from tasks.cluster.specification import make_specification, resume_point
 from tasks.config.changes import as_begun
 from tasks.configuration.run import RunConfig
 from tasks.run_paths import RunPaths, open_run_paths
-from training.spec import ResumePoint, SegmentSpec, StartPoint
+from training.spec import SegmentSpec, StartPoint
 
 Work = Literal["train", "evaluate"]
 
@@ -50,29 +51,23 @@ def find_folder(run_paths: RunPaths, lease: Lease) -> Path:
     return Path(lease.scratch) if lease.scratch is not None else run_paths.segment_scratch(lease.fence)
 
 
-def make_specification(config: RunConfig, run_paths: RunPaths, state: RunState) -> SegmentSpec:
+def specify_segment(config: RunConfig, run_paths: RunPaths, state: RunState) -> SegmentSpec:
     """What the ranks of the lease are told: the configuration, and the promoted checkpoint to start from."""
     lease = state.lease
     assert lease is not None
     config = as_begun(config, state)
     point, best = state.promoted, find_best(state) if lease.work == "evaluate" else None
     assert point is not None or not has_lost_all(state), "required before: no run begins anew by itself"
-    return SegmentSpec(
-        work=lease.work,
-        run=config.run,
-        store=run_paths.store.address,
-        cache=str(run_paths.cache) if run_paths.cache else None,
-        scratch=str(find_folder(run_paths, lease)),
+    return make_specification(
+        config,
+        run_paths,
+        state,
+        lease.work,
+        scratch=find_folder(run_paths, lease),
         fence=lease.fence,
-        dataset_digest=state.dataset_digest,
-        dataset_sha256=state.dataset_sha256,
-        resume=_resume_point(point),
-        best=_resume_point(best) if best != point else None,
+        resume=None if point is None else resume_point(point),
+        best=None if best is None or best == point else resume_point(best),
         start=None if state.start is None else StartPoint(path=state.start.path, digest=state.start.digest),
-        model=config.model,
-        train=config.train,
-        validation=config.validation,
-        checkpoint=config.checkpoint,
         divergence=config.divergence,
         rollbacks=state.rollbacks,
         budget_seconds=config.segment.seconds if lease.work == "train" else None,
@@ -80,15 +75,11 @@ def make_specification(config: RunConfig, run_paths: RunPaths, state: RunState) 
     )
 
 
-def _resume_point(record: CheckpointRecord | None) -> ResumePoint | None:
-    return None if record is None else ResumePoint(path=record.path, digest=record.digest, step=record.step)
-
-
 def launch_job(config: RunConfig, run_paths: RunPaths, state: RunState) -> Job:
     """The ranks of the lease, to be launched as a context manager, or found if they run already."""
     assert state.lease is not None
     return make_job(
-        state.lease.job, _order(config, run_paths, make_specification(config, run_paths, state)), run_paths.store
+        state.lease.job, _order(config, run_paths, specify_segment(config, run_paths, state)), run_paths.store
     )
 
 

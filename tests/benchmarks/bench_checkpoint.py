@@ -16,7 +16,6 @@ from typing import Any
 
 from rich.console import Console
 
-from storage.datasets import dataset_sha256
 from storage.objects.local_store import LocalStore
 from tasks.cluster.processes import POLL_SECONDS
 from tasks.cluster.reports import ReportFollower
@@ -24,8 +23,9 @@ from tests.benchmarks.checkpoints.figures import PREEMPTION, all_ratios, make_ta
 from tests.benchmarks.checkpoints.rank import BATCH_SIZE, MICROBATCHES, work
 from tests.helpers.datasets import publish_small_dataset
 from tests.helpers.processes import RankProcesses
+from tests.helpers.specifications import spec_of
 from tests.helpers.training import launch
-from training.configuration import CheckpointConfig, ModelConfig, TrainConfig, ValidationConfig
+from training.configuration import ModelConfig, TrainConfig
 from training.spec import SegmentSpec
 
 # 124 M parameters with the small vocabulary of the data.
@@ -51,12 +51,8 @@ def main() -> None:
 def _measure(folder: Path, model: ModelConfig, rounds: int) -> dict[str, Any]:
     store = LocalStore(folder / "store")
     dataset = publish_small_dataset(store, folder / "work", rows=100)
-    spec = SegmentSpec(
-        work="train", run="bench", store=store.address, scratch=str(folder / "scratch"), fence=1, resume=None,
-        dataset_digest=dataset.digest, dataset_sha256=dataset_sha256(store, dataset.digest), model=model,
-        validation=ValidationConfig(), checkpoint=CheckpointConfig(),
-        train=TrainConfig(batch_size=BATCH_SIZE, microbatches=MICROBATCHES, ranks=1, steps=100_000),
-    )  # fmt: skip
+    train = TrainConfig(batch_size=BATCH_SIZE, microbatches=MICROBATCHES, ranks=1, steps=100_000)
+    spec = spec_of(store.address, dataset, folder / "scratch", model, train)
     spec.scratch_folder.mkdir()
     ranks = RankProcesses(spec, functools.partial(work, rounds=rounds))
     ranks.start()

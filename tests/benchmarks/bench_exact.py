@@ -16,7 +16,7 @@ import torch.distributed as dist
 from rich.console import Console
 from rich.table import Table
 
-from storage.datasets import DatasetManifest, dataset_sha256, load_dataset
+from storage.datasets import DatasetManifest, load_dataset
 from storage.objects.local_store import LocalStore
 from tasks.config.load import load_configuration
 from tasks.configuration.run import RunConfig
@@ -24,11 +24,12 @@ from tasks.corpora.generate import generate_corpus
 from tasks.data.pipeline import prepare_dataset
 from tests.benchmarks.timing import wait_for
 from tests.helpers.processes import RankProcesses
+from tests.helpers.specifications import spec_of
 from training.batches.blocks import Blocks
 from training.batches.microbatches import microbatch_cut
 from training.batches.source import BatchSource
 from training.building import make_model, make_objective
-from training.configuration import CheckpointConfig, ModelConfig, TrainConfig, ValidationConfig
+from training.configuration import ModelConfig, TrainConfig
 from training.data.order import SampleOrder
 from training.data.reading import SampleReader
 from training.models.precision import Precision, choose_precision
@@ -107,12 +108,8 @@ def _measure(
 ) -> dict[str, Any]:
     scratch = folder / f"ranks-{model.width}-{size}"
     scratch.mkdir()
-    spec = SegmentSpec(
-        work="train", run="bench", store=store.address, scratch=str(scratch), fence=1, resume=None,
-        dataset_digest=dataset.digest, dataset_sha256=dataset_sha256(store, dataset.digest), model=model,
-        validation=ValidationConfig(), checkpoint=CheckpointConfig(),
-        train=TrainConfig(batch_size=BATCH_SIZE, microbatches=MICROBATCHES, ranks=size, steps=2 * PAIRS),
-    )  # fmt: skip
+    train = TrainConfig(batch_size=BATCH_SIZE, microbatches=MICROBATCHES, ranks=size, steps=2 * PAIRS)
+    spec = spec_of(store.address, dataset, scratch, model, train)
     ranks = RankProcesses(spec, _time_both)
     ranks.start()
     codes = ranks.join(timeout=1200)

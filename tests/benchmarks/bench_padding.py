@@ -16,22 +16,22 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from storage.datasets import DatasetManifest, dataset_sha256
+from storage.datasets import DatasetManifest
 from storage.objects.local_store import LocalStore
 from tasks.config.load import load_configuration
 from tasks.configuration.run import RunConfig
 from tasks.corpora.generate import generate_corpus
 from tasks.data.pipeline import prepare_dataset
 from tests.benchmarks.timing import seconds_of
+from tests.helpers.specifications import spec_of
 from training.batches.blocks import Blocks
 from training.batches.microbatches import microbatch_cut
 from training.batches.source import Batch, BatchSource
 from training.building import make_model, make_objective
-from training.configuration import CheckpointConfig, ModelConfig, TrainConfig, ValidationConfig
+from training.configuration import ModelConfig, TrainConfig
 from training.data.order import SampleOrder
 from training.data.reading import SampleReader
 from training.models.precision import choose_precision
-from training.spec import SegmentSpec
 from training.trainer import Trainer
 from training.world import World
 
@@ -151,12 +151,7 @@ def _measure_time(job: Job, batch_size: int, microbatches: int, pairs: int) -> l
 
 
 def _make_trainer(job: Job, train: TrainConfig) -> Trainer:
-    spec = SegmentSpec(
-        work="train", run="bench", store=job.store.address, scratch=str(job.store.root), fence=1, resume=None,
-        dataset_digest=job.dataset.digest, dataset_sha256=dataset_sha256(job.store, job.dataset.digest), model=SMALL,
-        validation=ValidationConfig(), checkpoint=CheckpointConfig(),
-        train=train,
-    )  # fmt: skip
+    spec = spec_of(job.store.address, job.dataset, job.store.root, SMALL, train)
     precision = choose_precision(train, ALONE)
     model = make_model(spec, job.dataset, precision)
     return Trainer(model, make_objective(spec, job.dataset, precision), train, precision, ALONE)

@@ -6,14 +6,14 @@ import numpy as np
 import pyarrow as pa
 
 from storage.datasets import DatasetManifest, Target, token_type
+from tests.helpers.specifications import spec_of
 from training.batches.assembled import assemble_shares, share_batch
 from training.batches.microbatches import microbatch_cut
 from training.batches.tensors import Microbatch, to_microbatches
 from training.building import make_model, make_objective
-from training.configuration import CheckpointConfig, ModelConfig, TrainConfig, ValidationConfig
+from training.configuration import ModelConfig, TrainConfig
 from training.data.samples import samples_of
 from training.models.precision import Precision
-from training.spec import SegmentSpec
 from training.trainer import Trainer
 from training.world import World
 
@@ -43,11 +43,7 @@ def make_trainer(
     model: ModelConfig, train: TrainConfig, dataset: DatasetManifest, precision: Precision, folder: Path
 ) -> Trainer:
     """The trainer of the only rank; with plain DDP the rank must have joined its process group."""
-    spec = SegmentSpec(
-        work="train", run="synthetic", store=str(folder), scratch=str(folder), fence=1, resume=None, model=model,
-        dataset_digest=dataset.digest, dataset_sha256="", train=train, validation=ValidationConfig(),
-        checkpoint=CheckpointConfig(),
-    )  # fmt: skip
+    spec = spec_of(str(folder), dataset, folder, model, train)
     objective = make_objective(spec, dataset, precision)
     return Trainer(make_model(spec, dataset, precision), objective, train, precision, ALONE)
 

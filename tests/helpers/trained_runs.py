@@ -14,7 +14,7 @@ from tasks.data.pipeline import prepare_dataset
 from tasks.models.start_from import bring_first_weights
 from tasks.promotion.promotion import promote_checkpoint
 from tasks.run_paths import RunPaths, open_run_paths
-from tasks.supervision.launch import hold_lease, make_specification
+from tasks.supervision.launch import hold_lease, specify_segment
 from tests.helpers.processes import RankProcesses
 from tests.helpers.runs import find_complete_checkpoints
 from training.evaluation import evaluate
@@ -49,7 +49,7 @@ def evaluate_as_a_rank(spec: SegmentSpec, world: World) -> None:
 
 def _train(config: RunConfig, run_paths: RunPaths, store: LocalStore) -> None:
     state = hold_lease(config, run_paths, "train").state
-    spec = make_specification(config, run_paths, state)
+    spec = specify_segment(config, run_paths, state)
     spec.scratch_folder.mkdir(parents=True)
     assert RankProcesses(spec).run() == [0], (spec.scratch_folder / "ranks.log").read_text()
     for found in reversed(find_complete_checkpoints(store, config.run, spec.fence)):
@@ -65,7 +65,7 @@ def _train(config: RunConfig, run_paths: RunPaths, store: LocalStore) -> None:
 
 def _evaluate(config: RunConfig, run_paths: RunPaths) -> None:
     state = hold_lease(config, run_paths, "evaluate").state
-    spec = make_specification(config, run_paths, state)
+    spec = specify_segment(config, run_paths, state)
     spec.scratch_folder.mkdir(parents=True)
     assert RankProcesses(spec, evaluate_as_a_rank).run() == [0], (spec.scratch_folder / "ranks.log").read_text()
     evaluation, best = find_evaluation(run_paths.store, state.promoted), find_best(state)

@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from storage.checkpoints.checkpoints import STATE_NAME, FoundCheckpoint
-from storage.datasets import SEAL_FIELD, DatasetManifest
-from storage.objects.digests import seal, sha256_of_bytes
+from storage.datasets import DatasetManifest
 from storage.objects.local_store import LocalStore
 from storage.runs.segments import OutcomeRecord, find_outcome
 from tasks.cluster.processes import POLL_SECONDS
 from tasks.cluster.ranks import Ranks
 from tests.helpers.processes import RankProcesses
 from tests.helpers.runs import find_complete_checkpoints
+from tests.helpers.specifications import spec_of
 from training.configuration import CheckpointConfig, ModelConfig, TrainConfig, ValidationConfig
 from training.spec import ResumePoint, SegmentSpec
 from training.world import World
@@ -40,17 +40,15 @@ def make_spec(
     """
     settings = {"steps": 20, "batch_size": 24, "microbatches": 6, "log_every_steps": 5, "seed": 11, **train}
     folder.mkdir(parents=True, exist_ok=True)
-    return SegmentSpec(
-        work="train",
+    return spec_of(
+        store.address,
+        dataset,
+        folder,
+        model,
+        TrainConfig(**settings),
         run="small",
-        store=store.address,
-        scratch=str(folder),
         fence=fence,
-        dataset_digest=dataset.digest,
-        dataset_sha256=sha256_of_bytes(seal(dataset.model_dump(mode="json"), SEAL_FIELD)),
         resume=ResumePoint(path=resume.path, digest=resume.digest, step=resume.index.step) if resume else None,
-        model=model,
-        train=TrainConfig(**settings),
         validation=ValidationConfig(every_steps=10, batch_size=20),
         checkpoint=CheckpointConfig(every_steps=every_steps, keep_best=keep_best, background=background),
         budget_seconds=budget_seconds,

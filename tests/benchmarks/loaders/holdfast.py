@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from storage.datasets import dataset_sha256, load_dataset
+from storage.datasets import load_dataset
 from storage.objects import download_cache
 from storage.objects.addresses import open_store
 from storage.objects.download_cache import DownloadCache
@@ -20,9 +20,9 @@ from storage.objects.store import Store
 from tasks.config.load import load_configuration
 from tests.benchmarks.loaders.checked_by import HASHES, NOTHING, PAGES, AssemblingAhead, check_by
 from tests.benchmarks.loaders.measuring import Padded, Rank, measure
+from tests.helpers.specifications import spec_of
 from training.batches.source import open_source
-from training.configuration import CheckpointConfig, ValidationConfig
-from training.spec import ResumePoint, SegmentSpec
+from training.spec import ResumePoint
 from training.world import World
 
 QUALITY = Path(__file__).parents[3] / "deployments/configs/quality.toml"
@@ -50,13 +50,10 @@ class Loader:
         scratch = options.scratch
         store = _open_store(options.store, scratch / "cache", options.cache_bytes)
         dataset = load_dataset(store, options.digest)
-        spec = SegmentSpec(
-            work="train", run="bench", store=options.store, cache=str(scratch / "cache"), scratch=str(scratch), fence=1,
-            resume=ResumePoint(path="", digest="", step=options.first_step), dataset_digest=options.digest,
-            dataset_sha256=dataset_sha256(store, options.digest), model=config.model,
-            validation=ValidationConfig(), checkpoint=CheckpointConfig(),
-            train=train.model_copy(update={"steps": end_step}),
-        )  # fmt: skip
+        resume = ResumePoint(path="", digest="", step=options.first_step)
+        train = train.model_copy(update={"steps": end_step})
+        cache = str(scratch / "cache")
+        spec = spec_of(options.store, dataset, scratch, config.model, train, cache=cache, resume=resume)
         world = World(rank.number, rank.size, rank.number, rank.size)
         source = open_source(spec, world, store, dataset, pin=False, ahead=self._ahead)
         gc.freeze()  # as a segment does

@@ -15,7 +15,7 @@ from tasks.audits.verdict import audit_run
 from tasks.configuration.run import DataConfig, RunConfig
 from tasks.recover import recover
 from tasks.run_paths import open_run_paths
-from tasks.supervision.launch import make_specification
+from tasks.supervision.launch import specify_segment
 from tests.helpers.datasets import publish_anew, publish_small_dataset
 from tests.helpers.kept_runs import make_kept_run
 from training.configuration import TrainConfig
@@ -49,7 +49,7 @@ def test_a_new_run_is_refused_once_its_data_set_was_made_again_to_other_bytes(
     before = Manifest(store, "run").load_head()
     assert before.state.dataset_sha256 == dataset_sha256(store, dataset.digest)
     leased = take_lease(this_process(), world_size=1)(before.state, 2)
-    assert make_specification(config, open_run_paths(config), leased).dataset_sha256 == before.state.dataset_sha256
+    assert specify_segment(config, open_run_paths(config), leased).dataset_sha256 == before.state.dataset_sha256
     inspect.unwrap(recover)(config, dataset)
     make_again(store, dataset)
     with pytest.raises(IncompatibleRunError, match=r"not the one that the run was begun with.*tokenizers 99\.0"):

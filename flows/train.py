@@ -41,8 +41,8 @@ from tasks.run_paths import open_run_paths
 from tasks.segment import train_segment
 from tasks.step import SKIPPED
 from tasks.supervision.launch import require_launchable
-from tasks.tracking.ending import sending_the_rest
 from tasks.tracking.required import require_tracking
+from tasks.tracking.run_end import sending_the_rest
 
 
 @flow(name="train", flow_run_name="{config.run}", retries=3, retry_delay_seconds=5, persist_result=False)

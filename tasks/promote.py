@@ -16,7 +16,7 @@ from tasks.text import size
 def promote(
     config: RunConfig, run_paths: RunPaths, path: str, digest: str | None = None, holder: Holder | None = None
 ) -> tuple[CheckpointRecord | None, str]:
-    """As `tasks.promotion.promotion.promote_checkpoint`."""
+    """Promote a checkpoint, as `tasks.promotion.promotion.promote_checkpoint` does."""
     record = promote_checkpoint(config, run_paths, path, digest, holder)
     if record is None:
         return None, "The checkpoint is sound, but it does not pass the quality gate. It is not promoted."

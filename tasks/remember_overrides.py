@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from storage.runs.run_records import OverrideValue
 from storage.runs.run_state import RunState
-from storage.runs.transitions import give
+from storage.runs.transitions import set_overrides
 from tasks.config.changes import read_stored, require_compatible
 from tasks.config.overrides import describe_overrides
 from tasks.configuration.run import RunConfig
@@ -35,7 +35,7 @@ def remember_overrides(config: RunConfig, values: Mapping[str, Number]) -> tuple
         require_compatible(state, config)  # with what was promoted just now
         overrides = _overridden_with(state, values)
         if overrides != state.overrides:
-            state = run_paths.manifest.commit("overrides kept", give(overrides)).state
+            state = run_paths.manifest.commit("overrides kept", set_overrides(overrides)).state
         return state, describe_overrides(overrides)
 
     return Retry(config.retry).call("Recording the overrides", attempt)

@@ -48,7 +48,7 @@ class Agreement:
 
 
 def _take_greatest(words: torch.Tensor, world: World) -> None:
-    """Of each word the greatest of all ranks: up the tree to the first rank, and from there down to all."""
+    """The greatest of all ranks, of each word: up the tree to the first rank, and from there down to all."""
     children = children_of(world.rank, world.size)
     theirs = torch.empty_like(words)
     with world.rank_status.waiting_for_ranks(Collective.BOUNDARY):

@@ -123,7 +123,7 @@ class _Following:
         if self._is_over(state) or time.monotonic() - self._worked_at < IDLE_SECONDS:
             self._printer.print_new(is_last=self._is_over(state))
         else:
-            self._tell(f"Nobody trains run {self._run!r} at the moment; waiting for its next segment.")
+            self._tell(f"Run {self._run!r} is not in training; waiting for its next segment.")
 
     def _is_over(self, state: RunState) -> bool:
         if self._fence is not None:

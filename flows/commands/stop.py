@@ -84,7 +84,7 @@ def _user() -> str:
 def _require_lease(manifest: manifests.Manifest) -> run_state.Lease:
     lease = manifest.load_head().state.lease
     if lease is None:
-        raise ConfigurationError(f"Nobody trains run {manifest.run!r} now, so there is nothing to stop.")
+        raise ConfigurationError(f"Run {manifest.run!r} is not in training, so there is nothing to stop.")
     _require_life(manifest, lease)
     return lease
 
@@ -93,10 +93,10 @@ def _require_life(manifest: manifests.Manifest, lease: run_state.Lease) -> None:
     """Raise `ConfigurationError` if the process that could hear the request is gone, or stands still."""
     stopped = standing_still.describe_stopped(manifest.store, manifest.run, lease)
     if stopped is not None:
-        raise ConfigurationError(f"Nobody can be asked to save and end. {stopped}")
+        raise ConfigurationError(f"No process can save and end now. {stopped}")
     silence = run_status.describe_silence(manifest.store, manifest.load_head().state, lease)
     if silence is not None:
-        raise ConfigurationError(f"Nobody can be asked to save and end. {silence}")
+        raise ConfigurationError(f"No process can save and end now. {silence}")
     if holders.is_alive(lease.holder) is False:
         raise ConfigurationError(
             f"Run {manifest.run!r} is not in training: process {lease.holder.pid}, which trained it on this machine, "

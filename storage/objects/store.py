@@ -16,7 +16,7 @@ class Store(Protocol):
     """A folder or a bucket prefix. `address` is what a user types to name it."""
 
     def __hash__(self) -> int:
-        """Of the opened store, not of its address."""
+        """Hash of the opened store, not of its address."""
 
     @property
     def address(self) -> str:

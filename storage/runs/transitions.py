@@ -118,7 +118,7 @@ def promote(
     return change
 
 
-def refuse(record: RejectedRecord, holder: Holder | None = None) -> Change:
+def reject(record: RejectedRecord, holder: Holder | None = None) -> Change:
     """Remember a sound checkpoint that did not pass the quality gate. Those of an earlier one may go.
 
     With `holder` only if that one still watches the segment.
@@ -182,7 +182,7 @@ def prune(dropped: Collection[str], discarded: Collection[str]) -> Change:
     return change
 
 
-def give(values: Mapping[str, OverrideValue]) -> Change:
+def set_overrides(values: Mapping[str, OverrideValue]) -> Change:
     """Remember, by dotted field, what a person gave the run: it decides nothing until the run is configured with it."""
 
     def change(state: RunState, _generation: int) -> RunState:

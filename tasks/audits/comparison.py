@@ -23,7 +23,7 @@ SPAN_SAMPLES = 250_000
 
 
 class Comparison:
-    """Of the steps before `end_step`. What it counts and finds stands in its public attributes."""
+    """The comparison of the steps before `end_step`. What it counts and finds stands in its public attributes."""
 
     def __init__(
         self,

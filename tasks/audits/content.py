@@ -105,7 +105,7 @@ class LedgerContent:
         return self._fetch(query.format(table="found")), self._fetch(query.format(table="due"))
 
     def find_all_uses(self, steps: range) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Of each use of a row in these steps the row, and the epoch for which it was used."""
+        """The row of each use in these steps, and the epoch for which it was used."""
         found = self._connection.execute(f"SELECT row, epoch FROM ({self._uses_sql(steps)})").fetchnumpy()
         return found["row"], found["epoch"]
 

@@ -22,7 +22,7 @@ from tasks.cluster.slurm.commands import cancel
 LOOK_SECONDS = 2.0
 
 
-def may_rest(store: Store, order: JobOrder, requests: Requests) -> bool:
+def may_wait_idle(store: Store, order: JobOrder, requests: Requests) -> bool:
     """Whether the segment did not end as ranks end one, and nobody asked this node to leave. Raises `StoreError`."""
     if not order.keep_seconds or requests.is_stop:
         return False
@@ -30,7 +30,7 @@ def may_rest(store: Store, order: JobOrder, requests: Requests) -> bool:
     return outcome is None or (outcome.outcome == "failed" and not outcome.is_final)
 
 
-def rest(
+def wait_idle(
     store: Store, order: JobOrder, identity: NodeIdentity, requests: Requests
 ) -> tuple[JobOrder, NodeIdentity] | None:
     """Wait for the next segment of this job: its order, and this node's identity in it. None: the node is to leave.

@@ -20,7 +20,7 @@ from storage.objects.private_folder import make_private_folder
 from storage.objects.store import Store
 from storage.runs.manifest import Manifest
 from storage.runs.segments import OutcomeRecord, find_outcome, write_outcome
-from tasks.cluster.idle_nodes import may_rest, rest
+from tasks.cluster.idle_nodes import may_wait_idle, wait_idle
 from tasks.cluster.node_identity import NodeIdentity, read_identity
 from tasks.cluster.orders import FirstNode, JobOrder, NodeEnd, elect_first_node, load_order, write_node_end
 from tasks.cluster.own_folders import require_own_place, why_not_own
@@ -209,8 +209,8 @@ def _do_part(
         if order.keep_seconds:
             write_node_end(store, run, fence, NodeEnd(job=identity.job, node=identity.node, how="failed"))
         raise SystemExit(str(error)) from error
-    if has_worked and may_rest(store, order, requests):
-        return rest(store, order, identity, requests)
+    if has_worked and may_wait_idle(store, order, requests):
+        return wait_idle(store, order, identity, requests)
     if order.keep_seconds:
         write_node_end(store, run, fence, NodeEnd(job=identity.job, node=identity.node, how="left"))
     return None

@@ -26,7 +26,7 @@ def read_identity() -> NodeIdentity:
 
 
 def _identity_of_task() -> NodeIdentity:
-    """As Slurm tells each task of a step: srun(1), sbatch(1)."""
+    """The identity that Slurm passes to each task of a step: srun(1), sbatch(1)."""
     environment = os.environ
     starts = environment.get("SLURM_RESTART_COUNT", "0")
     return NodeIdentity(
@@ -38,7 +38,7 @@ def _identity_of_task() -> NodeIdentity:
 
 
 def _identity_of_pod() -> NodeIdentity:
-    """As `cluster/kubernetes/jobset.py` has it told to each pod. Two pods may be on one host."""
+    """The identity that `cluster/kubernetes/jobset.py` passes to each pod. Two pods may be on one host."""
     environment = os.environ
     return NodeIdentity(
         node=f"{environment[POD_HOST]}-{environment[POD_INDEX]}",

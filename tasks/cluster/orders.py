@@ -67,7 +67,7 @@ class NodeEnd(BaseModel):
     job: str = Field(description="Its name.")
     node: str
     how: Literal["idle", "left", "failed", "lost"] = Field(
-        description="resting: its ranks are gone, and it waits for the run's next segment. left: as the segment's end "
+        description="idle: its ranks are gone, and it waits for the run's next segment. left: as the segment's end "
         "asked. failed: it had an error of its own. lost: nothing is heard of it; the supervisor wrote that."
     )
 
@@ -116,7 +116,7 @@ def write_node_statuses(store: Store, run: str, fence: int, node: str, rank_stat
 
 
 def read_node_statuses(store: Store, run: str, fence: int) -> list[RankStatus]:
-    """Of all ranks whose node has passed any on."""
+    """The statuses of all ranks whose node has passed any on."""
     keys = list(store.list_keys(_key(run, fence, f"{RANK_STATUS_FOLDER}/")))
     return [rank_status for key in keys for rank_status in NodeStatuses.model_validate_json(store.read(key)).ranks]
 
@@ -126,7 +126,7 @@ def write_node_end(store: Store, run: str, fence: int, end: NodeEnd) -> None:
 
 
 def read_node_ends(store: Store, run: str, fence: int) -> list[NodeEnd]:
-    """Of the nodes that have written one, by name."""
+    """The ends of the nodes that have written one, by name."""
     keys = sorted(store.list_keys(_key(run, fence, f"{END_FOLDER}/")))
     return [NodeEnd.model_validate_json(store.read(key)) for key in keys]
 

@@ -21,7 +21,7 @@ MOST_EVENTS = 100
 
 
 class Relay:
-    """Of one node. Only where the first rank is there are reports to pass on."""
+    """The relay of one node. Only where the first rank is there are reports to pass on."""
 
     def __init__(self, store: Store, spec: SegmentSpec, node: str) -> None:
         self._store, self._run, self._fence, self._node = store, spec.run, spec.fence, node

@@ -272,7 +272,7 @@ class RunConfig(ConfigModel):
 
     @property
     def num_ranks(self) -> int:
-        """Of all nodes together."""
+        """The ranks of all nodes together."""
         return self.cluster.nodes * self.train.ranks
 
     @model_validator(mode="after")

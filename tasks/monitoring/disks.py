@@ -22,7 +22,7 @@ CHECKPOINTS_THAT_MUST_FIT = 2
 
 
 class DiskWatch:
-    """Of one segment. Whoever hears from the ranks calls `look_now_and_then`, who promoted a checkpoint `look`."""
+    """The watch of one segment: after reports of ranks `look_now_and_then` is called, after a promotion `look`."""
 
     def __init__(self, run_paths: RunPaths) -> None:
         self._address = run_address(run_paths.store, run_paths.manifest.run)

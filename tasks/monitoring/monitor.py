@@ -16,7 +16,7 @@ from training.metrics.reporter import Report
 
 
 class Monitor:
-    """Of the segment that began with `state`."""
+    """The monitor of the segment that began with `state`."""
 
     def __init__(self, config: RunConfig, run_paths: RunPaths, state: RunState) -> None:
         self.figures = SegmentFigures(run_paths.store.address, state, config.train.num_steps)

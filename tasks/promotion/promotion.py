@@ -44,7 +44,7 @@ from storage.runs.run_state import (
     RunState,
     ValidationFigures,
 )
-from storage.runs.transitions import promote, refuse
+from storage.runs.transitions import promote, reject
 from tasks.configuration.run import RunConfig
 from tasks.console.announce import announce, warn
 from tasks.prefect_bridge.alerts import GATE_REJECTED, alert
@@ -150,7 +150,7 @@ def _refuse(
     if known and (record.step, record.fence) <= (known[-1].checkpoint.step, known[-1].checkpoint.fence):
         return
     entry = RejectedRecord(checkpoint=record, validation=figures, reason=rejection, rejected_at=time.time())
-    head = run_paths.manifest.commit(f"rejected step {record.step}", refuse(entry, holder))
+    head = run_paths.manifest.commit(f"rejected step {record.step}", reject(entry, holder))
     message = f"Checkpoint of step {record.step} does not pass the quality gate and is not promoted: {rejection}."
     run = run_paths.manifest.run
     alert(GATE_REJECTED, run_address(run_paths.store, run), message, run=run, step=record.step)

@@ -153,7 +153,7 @@ def _step(state: RunState) -> int:
 
 
 def _lost(state: RunState) -> int:
-    """With segments that were interrupted; what a damaged checkpoint took is told beside it."""
+    """Steps lost with segments that were interrupted; what a damaged checkpoint took is shown beside it."""
     return sum(segment.steps_lost for segment in state.segments)
 
 

@@ -180,7 +180,7 @@ def describe_holder(life: dict[str, Any]) -> str:
 
 
 def _describe_segment(record: SegmentRecord) -> dict[str, Any]:
-    """What it measured stands beside what it did; None of one that measured nothing."""
+    """A segment, JSON-able: what it measured stands beside what it did; None where it measured nothing."""
     unknown = dict.fromkeys(Throughput.model_fields)
     measured = record.throughput.model_dump() if record.throughput else unknown
     return {"state": "ended", **record.model_dump(mode="json", exclude={"phases", "throughput"}), **measured}

@@ -39,7 +39,7 @@ class Span:
 
 
 def draw_time_line(state: RunState) -> Chart | None:
-    """Of all segments that ended; None before the first has."""
+    """The time line of all segments that ended; None before the first has."""
     share, kept = waiting_share(state.segments), count_kept(state)
     spans = [part for one, steps in zip(state.segments, kept, strict=True) for part in cut(one, steps, share)]
     if not spans:
@@ -56,7 +56,7 @@ def draw_time_line(state: RunState) -> Chart | None:
 
 
 def count_kept(state: RunState) -> list[int]:
-    """Of each segment the steps that the resume point has: the others were lost, or left out by a rollback."""
+    """The steps of each segment that the resume point has: the others were lost, or left out by a rollback."""
     kept, reach = [], resume_step(state)
     for segment in reversed(state.segments):
         kept.append(max(0, min(segment.last_step, reach) - segment.first_step))

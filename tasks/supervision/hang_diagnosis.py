@@ -41,7 +41,7 @@ class _Heard:
 
 
 class HangDiagnosis:
-    """Of the ranks of one segment."""
+    """The diagnosis of the ranks of one segment."""
 
     def __init__(self) -> None:
         self._heard: dict[int, _Heard] = {}

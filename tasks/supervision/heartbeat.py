@@ -28,7 +28,7 @@ class Heartbeat(BackgroundThread):
         self._beat = 0
 
     def hear(self, report: Report) -> None:
-        """Of this the next beats tell."""
+        """Take what the next beats report."""
         speed = report.throughput.samples_per_second if report.throughput else self._seen.samples_per_second
         self._seen = Beat(
             beat=0,

@@ -38,7 +38,7 @@ class _Window:
 
 
 class Stragglers:
-    """Of the ranks of one segment."""
+    """The stragglers among the ranks of one segment."""
 
     def __init__(self) -> None:
         self._before: dict[int, RankStatus] = {}

@@ -47,7 +47,7 @@ class MlflowServer:
         )
 
     def find_runs(self, identity: str) -> list[TrackedRun]:
-        """As the protocol says."""
+        """The server's runs with this identity, deleted ones left out."""
         asked = {
             "experiment_ids": [self._find_experiment()],
             "filter": f"tags.`{ID_TAG}` = '{identity}'",
@@ -58,7 +58,7 @@ class MlflowServer:
             return [_run_of(found) for found in self._ask("POST", "/runs/search", json=asked).get("runs", [])]
 
     def create_run(self, name: str, started_at: int, tags: Mapping[str, str]) -> TrackedRun:
-        """As the protocol says."""
+        """Create a run with these tags, begun at this Unix time in milliseconds."""
         asked = {
             "experiment_id": self._find_experiment(),
             "run_name": name,
@@ -69,7 +69,7 @@ class MlflowServer:
             return _run_of(self._ask("POST", "/runs/create", json=asked)["run"])
 
     def log(self, run_id: str, points: Sequence[Point], parameters: Mapping[str, str], tags: Mapping[str, str]) -> None:
-        """As the protocol says."""
+        """Send points, parameters and tags of a run in one batch."""
         metrics = [
             {"key": p.key, "value": _number(p.value), "timestamp": p.milliseconds, "step": p.step} for p in points
         ]
@@ -77,7 +77,7 @@ class MlflowServer:
         self._ask("POST", "/runs/log-batch", json=asked)
 
     def set_status(self, run_id: str, status: Status, ended_at: int | None) -> None:
-        """As the protocol says."""
+        """Set how a run stands, and when it ended."""
         ended = {} if ended_at is None else {"end_time": ended_at}
         self._ask("POST", "/runs/update", json={"run_id": run_id, "status": status, **ended})
 
@@ -96,7 +96,7 @@ class MlflowServer:
             )
 
     def delete_run(self, run_id: str) -> None:
-        """As the protocol says."""
+        """Delete a run."""
         self._ask("POST", "/runs/delete", json={"run_id": run_id})
 
     def _find_experiment(self) -> str:

@@ -51,7 +51,7 @@ NO_METADATA: dict[str, list[str]] = {kind: [] for kind in METADATA}
 
 
 class _Consumed:
-    """Of a microbatch what the ledger records."""
+    """What the ledger records of a microbatch."""
 
     def __init__(self, index: int, rows: NDArray[np.int64]) -> None:
         self.index = index

@@ -392,7 +392,7 @@ def test_stop_says_when_nobody_can_be_asked(configuration: Path, store: LocalSto
     lease = change_holder(store, host="gone", place="elsewhere")
     write_heartbeat(store, "first", lease.fence, Heartbeat(beat=9, step=33, written_at=time.time() - 3 * 3600))
     rejected.append(call_narrow("stop", f"{store.address}/runs/first"))
-    said = ("Nobody trains run 'second' now", "is gone. `holdfast run` goes on with it", "No heartbeat from process")
+    said = ("Run 'second' is not in training", "is gone. `holdfast run` goes on with it", "No heartbeat from process")
     for result, words in zip(rejected, said, strict=True):
         assert (result.returncode, words in result.stderr) == (2, True), result.stderr
     assert not list(store.root.rglob("stop.json"))

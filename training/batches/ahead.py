@@ -31,7 +31,7 @@ MOST_STARTS = 4
 
 
 class AssemblingAhead:
-    """That process, for the rank that starts it: the first one of its machine, from its main thread.
+    """The process that works ahead, for the rank that starts it: the first one of its machine, from its main thread.
 
     The libraries are loaded from the beginning on; what it is to work on is told later. When it has ended, as where the
     system took its memory, another one is started, a few times.

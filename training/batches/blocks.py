@@ -63,7 +63,7 @@ class Block:
         return steps, self._ends[number : number + len(steps) + 1]
 
     def num_tokens(self, step: int) -> int:
-        """Of all samples of the step, whichever rank has them; without padding."""
+        """The tokens of all samples of the step, whichever rank has them; without padding."""
         return self._num_tokens[step - self._first_step]
 
 
@@ -105,7 +105,7 @@ class Blocks:
         return first_position(step, self._batch_size, self._rollbacks)
 
     def _positions(self, step: int) -> range:
-        """Of the steps of the block that begins at `step`: the first, and those behind it that need no more windows.
+        """The steps of the block that begins at `step`: the first, and those behind it that need no more windows.
 
         And that go on where the step before ends, which one after a rollback may not.
         """

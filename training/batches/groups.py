@@ -25,7 +25,7 @@ class Group(NamedTuple):
 
     @property
     def num_tokens(self) -> int:
-        """With padding."""
+        """Tokens, padding included."""
         return self.num_samples * self.length
 
 

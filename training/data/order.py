@@ -48,7 +48,7 @@ class Order(Protocol):
         """The rows of a window, in the order."""
 
     def window_after(self, window: Window) -> Window | None:
-        """The one that follows, if one does."""
+        """The window that follows, if one does."""
 
 
 class RowOrder:
@@ -65,7 +65,7 @@ class RowOrder:
         self._window_size = WINDOW_GROUPS * group_rows
 
     def row_ranges(self, cursor: int, count: int) -> Iterator[RowRange]:
-        """As in `Order`."""
+        """Where the samples [cursor, cursor + count) stand."""
         end = cursor + count
         while cursor < end:
             index, start = divmod(cursor, self._window_size)
@@ -74,12 +74,12 @@ class RowOrder:
             cursor += stop - start
 
     def window_rows(self, window: Window) -> NDArray[np.int64]:
-        """As in `Order`."""
+        """The rows of a window, as they are stored."""
         first = window.number * self._window_size
         return np.arange(first, min(first + self._window_size, self.num_rows))
 
     def window_after(self, window: Window) -> Window | None:
-        """As in `Order`."""
+        """The window that follows, if one does and has a row to be read."""
         following = window.number + 1
         return Window(0, following) if following * self._window_size < self._num_read else None
 
@@ -103,7 +103,7 @@ class SampleOrder:
         return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
 
     def row_ranges(self, cursor: int, count: int) -> Iterator[RowRange]:
-        """As in `Order`; epochs follow each other without a gap."""
+        """Where the samples [cursor, cursor + count) stand; epochs follow each other without a gap."""
         end = cursor + count
         while cursor < end:
             epoch, position = divmod(cursor, self.num_rows)
@@ -116,11 +116,11 @@ class SampleOrder:
             cursor += stop - start
 
     def window_rows(self, window: Window) -> NDArray[np.int64]:
-        """As in `Order`: shuffled."""
+        """The rows of a window, shuffled."""
         return _shuffled_window(self.num_rows, self.group_rows, self.num_groups, self.seed, *window)
 
     def window_after(self, window: Window) -> Window:
-        """As in `Order`; after the last one of an epoch comes the first of the next epoch."""
+        """The window that follows: after the last one of an epoch comes the first of the next epoch."""
         is_last = (window.number + 1) * WINDOW_GROUPS >= self.num_groups
         return Window(window.epoch + 1, 0) if is_last else Window(window.epoch, window.number + 1)
 

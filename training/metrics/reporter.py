@@ -59,7 +59,7 @@ class _Work:
     waited_seconds: float = 0.0
 
     def throughput_since(self, before: "_Work", seconds: float, batch_size: int) -> Throughput | None:
-        """Of what came after `before`, in so many seconds; None if no step did."""
+        """The throughput of what came after `before`, in so many seconds; None if no step did."""
         steps = self.steps - before.steps
         if steps == 0 or seconds <= 0:
             return None
@@ -133,7 +133,7 @@ class Reporter:
             self._report()
 
     def throughput(self) -> Throughput | None:
-        """Of all steps that were made here, over the time of training that has ended; None if none was."""
+        """The throughput of all steps made here, over the time of training that has ended; None if none was."""
         return self._work.throughput_since(_Work(), self.seconds.get("train", 0.0), self._batch_size)
 
     def alive(self) -> None:

@@ -75,7 +75,7 @@ def _count(model: nn.Module, microbatch: Microbatch, precision: Precision, recom
 
 
 def _first_sentence(error: torch.OutOfMemoryError) -> str:
-    """Of torch's words; what follows is about its allocator."""
+    """The first sentences of torch's message; what follows is about its allocator."""
     return str(error).partition(". See documentation")[0].strip().rstrip(".") + "."
 
 

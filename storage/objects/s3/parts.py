@@ -117,7 +117,7 @@ class _Socket(socket.socket):
 
 
 class _Connection(HTTPConnection):
-    """With such a socket."""
+    """A connection with such a socket."""
 
     def connect(self) -> None:
         super().connect()

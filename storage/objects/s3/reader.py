@@ -83,7 +83,7 @@ class _ExactReader(io.RawIOBase):
         return self.read(self._num_there(self._found.num_bytes)) or b""
 
     def _num_there(self, num_bytes: int) -> int:
-        """So many from the position on, or as many as the object has."""
+        """So many bytes from the position on, or as many as the object has."""
         return max(0, min(num_bytes, self._found.num_bytes - self._position))
 
     def _request(self, start: int, num_bytes: int) -> bytes:

@@ -180,7 +180,7 @@ class KubernetesJob:
             time.sleep(STACKS_SECONDS + 2 * RELAY_SECONDS)  # nobody tells when the last node is done
 
     def kill(self) -> None:
-        """As `stop`, without time to leave."""
+        """End the ranks as `stop` does, without time to leave."""
         self._stop_deadline = time.monotonic()
 
     def leave(self) -> None:

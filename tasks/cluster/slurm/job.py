@@ -201,7 +201,7 @@ class SlurmJob:
             time.sleep(STACKS_SECONDS + 2 * RELAY_SECONDS)  # nobody tells when the last node is done
 
     def kill(self) -> None:
-        """As `stop`, without time to leave. In a job that may go on only the ranks are killed."""
+        """End the ranks as `stop` does, without time to leave. In a job that may go on only the ranks are killed."""
         if self._order is None or not self._order.keep_seconds:
             self._stop_deadline = time.monotonic()
         elif self._end_deadline is None:
@@ -261,7 +261,7 @@ class SlurmJob:
                 self._nodes.were_told()
             if self._nodes.have_left:
                 give_back(self.number)
-            self._is_done = self._nodes.are_at_rest or self._nodes.have_left
+            self._is_done = self._nodes.are_idle or self._nodes.have_left
 
 
 def _describe_growth(state: SlurmState, idle: int) -> str:

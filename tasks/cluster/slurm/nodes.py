@@ -59,7 +59,7 @@ class SegmentNodes:
         self._told_at = self._told_at or time.monotonic()
 
     @property
-    def are_at_rest(self) -> bool:
+    def are_idle(self) -> bool:
         """Whether all that are left wait for the next segment, or have left."""
         return bool(self._names("idle")) and not self._missing
 

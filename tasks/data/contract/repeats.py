@@ -54,7 +54,7 @@ def repeated_positions(paths: Sequence[Path], num_at_a_time: int) -> NDArray[np.
 
 
 def _again(places: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Of sorted places those that are like the one before."""
+    """Those of sorted places that are like the one before."""
     again: NDArray[np.uint64] = places[1:][places[1:] == places[:-1]]
     return again
 

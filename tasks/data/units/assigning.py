@@ -54,7 +54,7 @@ class AssignSettings:
 
     @classmethod
     def from_record(cls, record: Record) -> "AssignSettings":
-        """As `as_record` gave it."""
+        """The assignment that `as_record` described."""
         return cls(
             record["split_sql"],
             record["classes"],

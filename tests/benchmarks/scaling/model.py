@@ -46,7 +46,7 @@ class Work:
     num_cores: int = 1
 
     def step_seconds(self, num_ranks: int, link: Link, kind: str = "exact") -> float:
-        """Of the rank with most microbatches, which the others wait for."""
+        """The seconds of the rank with most microbatches, which the others wait for."""
         device = ceil(self.num_microbatches / num_ranks) * self.device_seconds
         of_ranks = self.rank_seconds * num_ranks if num_ranks > 1 else 0.0
         host = (self.host_seconds * self.num_microbatches + of_ranks) / min(num_ranks, self.num_cores)

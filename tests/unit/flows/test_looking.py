@@ -94,7 +94,7 @@ def test_the_log_of_a_run_that_nobody_trains_is_not_read_again_before_the_next_s
     following = looking(lambda: follow_logs(run.store, "run", None, None))
     assert wait_until(lambda: f"of segment {first}\n" in said())
     run.end(first, 10)
-    assert wait_until(lambda: "Nobody trains run 'run' at the moment" in said())
+    assert wait_until(lambda: "Run 'run' is not in training" in said())
     before = run.store.num_logs_read
     time.sleep(0.2)  # looks for twenty, of which none may read it
     assert run.store.num_logs_read == before
@@ -104,7 +104,7 @@ def test_the_log_of_a_run_that_nobody_trains_is_not_read_again_before_the_next_s
     run.complete(second)
     following.join(60)
     assert not following.is_alive()
-    for line in (f"of segment {first}\n", "last words\n", f"of segment {second}\n", "Nobody trains"):
+    for line in (f"of segment {first}\n", "last words\n", f"of segment {second}\n", "is not in training"):
         assert said().count(line) == 1
 
 

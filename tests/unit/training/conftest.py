@@ -42,7 +42,7 @@ def dataset(tmp_path: Path) -> DatasetManifest:
 
 @pytest.fixture
 def samples(dataset: DatasetManifest, tmp_path: Path) -> Samples:
-    """Of a microbatch: sorted by length."""
+    """The samples of a microbatch, sorted by length."""
     reader = SampleReader(LocalStore(tmp_path / "store"), dataset, "train", tmp_path / "samples")
     found = reader.read(RowOrder(reader.num_rows, reader.group_rows), 0, 40)
     return found.at(np.argsort(found.lengths, kind="stable"))

@@ -12,7 +12,7 @@ from storage.runs.run_state import JobRecord
 from storage.runs.segments import OutcomeRecord, write_outcome
 from storage.runs.transitions import end_evaluation, take_lease
 from tasks.cluster import idle_nodes as idle
-from tasks.cluster.idle_nodes import may_rest, rest
+from tasks.cluster.idle_nodes import may_wait_idle, wait_idle
 from tasks.cluster.node_identity import NodeIdentity
 from tasks.cluster.orders import JobOrder, NodeEnd, read_node_ends, write_node_end, write_order
 from tasks.cluster.requests import Requests
@@ -76,7 +76,7 @@ def job(clock: Clock, tmp_path: Path) -> Job:
 
 def test_while_all_nodes_work_nothing_is_to_be_done(job: Job) -> None:
     nodes = job.look()
-    assert (nodes.must_be_told(is_wanted=False), nodes.are_at_rest, nodes.have_left) == (False, False, False)
+    assert (nodes.must_be_told(is_wanted=False), nodes.are_idle, nodes.have_left) == (False, False, False)
 
 
 def test_when_one_node_rests_the_others_have_a_while_to_notice_and_are_then_told(job: Job, clock: Clock) -> None:
@@ -87,7 +87,7 @@ def test_when_one_node_rests_the_others_have_a_while_to_notice_and_are_then_told
     job.nodes.were_told()
     assert not job.look().must_be_told(is_wanted=False)
     job.end(n1="idle", n3="idle")
-    assert job.look().are_at_rest and job.nodes.describe_lost() is None
+    assert job.look().are_idle and job.nodes.describe_lost() is None
 
 
 def test_a_node_that_slurm_has_given_up_is_lost_and_the_others_are_told_at_once(
@@ -96,7 +96,7 @@ def test_a_node_that_slurm_has_given_up_is_lost_and_the_others_are_told_at_once(
     job.held = "n1 n3"
     assert job.look().must_be_told(is_wanted=False)
     job.end(n1="idle", n3="idle")
-    assert job.look().are_at_rest
+    assert job.look().are_idle
     assert job.ends() == {"n1": "idle", "n2": "lost", "n3": "idle"}
     monkeypatch.setattr(nodes_module, "find_lost_nodes", lambda names: [f"{names} (Not responding)"])
     assert job.nodes.describe_lost() == "Slurm says NodeDown: n2 (Not responding)"
@@ -125,9 +125,9 @@ def test_a_node_that_does_not_answer_is_lost_before_slurm_gives_it_up(
     assert job.look().must_be_told(is_wanted=True)  # the ranks hang
     job.nodes.were_told()
     job.end(n1="idle", n2="idle")
-    assert not job.look().are_at_rest
+    assert not job.look().are_idle
     clock.now += ANSWERING_SECONDS
-    assert job.look().are_at_rest and job.ends()["n3"] == "lost"
+    assert job.look().are_idle and job.ends()["n3"] == "lost"
     monkeypatch.setattr(nodes_module, "find_lost_nodes", lambda names: [])
     assert job.nodes.describe_lost() == "No answer came from n3"
 
@@ -137,13 +137,13 @@ def test_a_job_of_which_no_node_answers_is_given_back(job: Job, clock: Clock) ->
     assert job.look().must_be_told(is_wanted=False)
     job.nodes.were_told()
     clock.now += ANSWERING_SECONDS
-    assert job.look().have_left and not job.nodes.are_at_rest
+    assert job.look().have_left and not job.nodes.are_idle
     assert set(job.ends().values()) == {"lost"}
 
 
 def test_nodes_that_rest_are_found_by_whoever_looks_later(job: Job, clock: Clock, tmp_path: Path) -> None:
     job.end(n1="idle", n2="failed", n3="idle")
-    assert Job(tmp_path).look().are_at_rest
+    assert Job(tmp_path).look().are_idle
     assert Job(tmp_path).nodes.find_idle_nodes("n1 n2") == ["n1"]
 
 
@@ -151,7 +151,7 @@ def test_a_job_whose_nodes_have_left_but_for_a_lost_one_does_not_end_by_itself(j
     job.end(n1="left", n3="left")
     assert not job.look().have_left
     job.held = "n1 n3"
-    assert job.look().have_left and not job.nodes.are_at_rest
+    assert job.look().have_left and not job.nodes.are_idle
 
 
 def test_of_a_job_that_served_a_segment_before_only_its_own_nodes_count(clock: Clock, tmp_path: Path) -> None:
@@ -196,7 +196,7 @@ class Idle:
 
     def _rest(self) -> None:
         identity = NodeIdentity(node="n1", incarnation="7.0", num_nodes=3, job=JOB)
-        self.found.append(rest(self.store, self.order, identity, self.requests))
+        self.found.append(wait_idle(self.store, self.order, identity, self.requests))
 
 
 @pytest.fixture
@@ -254,12 +254,12 @@ def test_a_idle_node_does_not_wait_for_ever(tmp_path: Path, monkeypatch: pytest.
     [("failed", False, True), ("failed", True, False), ("completed", False, False), ("preempted", False, False)],
 )
 def test_only_after_a_segment_that_was_lost_nodes_wait(node: Idle, outcome: str, is_final: bool, may: bool) -> None:
-    assert may_rest(node.store, node.order, node.requests)
+    assert may_wait_idle(node.store, node.order, node.requests)
     record = OutcomeRecord(
         outcome=outcome, cause="", is_final=is_final, first_step=0, last_step=1, world_size=2, seconds=1, phases={}
     )
     write_outcome(node.store, RUN, node.fence, record)
-    assert may_rest(node.store, node.order, node.requests) is may
+    assert may_wait_idle(node.store, node.order, node.requests) is may
     node.requests.is_stop = True
-    assert not may_rest(node.store, node.order, node.requests)
-    assert not may_rest(node.store, node.order.model_copy(update={"keep_seconds": 0}), Requests())
+    assert not may_wait_idle(node.store, node.order, node.requests)
+    assert not may_wait_idle(node.store, node.order.model_copy(update={"keep_seconds": 0}), Requests())

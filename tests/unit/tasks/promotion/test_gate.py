@@ -19,7 +19,7 @@ from storage.objects.local_store import LocalStore
 from storage.runs.manifest import Manifest
 from storage.runs.metric_values import MetricValue
 from storage.runs.run_state import RejectedRecord, RunState, SegmentRecord, ValidationFigures
-from storage.runs.transitions import end_segment, refuse
+from storage.runs.transitions import end_segment, reject
 from tasks.configuration.run import DataConfig, RunConfig
 from tasks.prefect_bridge.alerts import GATE_REJECTED
 from tasks.promotion.gate import find_rejection, read_figures
@@ -299,10 +299,10 @@ def test_only_who_holds_the_lease_refuses_and_only_forward(gated: Gated) -> None
     gated.promote(gated.save(20))
     known = gated.state.rejected[0]
     with pytest.raises(ConflictError, match="moves forward"):
-        gated.manifest.commit("rejected", refuse(known))
+        gated.manifest.commit("rejected", reject(known))
     later = known.checkpoint.model_copy(update={"step": 25, "fence": gated.fence + 1})
     with pytest.raises(FencedError):
-        gated.manifest.commit("rejected", refuse(known.model_copy(update={"checkpoint": later})))
+        gated.manifest.commit("rejected", reject(known.model_copy(update={"checkpoint": later})))
     assert gated.state.rejected == [known]
 
 

@@ -35,7 +35,7 @@ from tasks.recovery.taking_over import begin_watch, goes_on_as_it_is
 from tasks.retrying import Retry
 from tasks.run_paths import RunPaths, open_run_paths
 from tasks.supervision.launch import hold_lease
-from tasks.verification import quarantine as aside
+from tasks.verification import quarantine as quarantines
 from tests.helpers.cut_off_stores import StoreLosingAnswers
 from tests.helpers.datasets import publish_small_dataset
 from tests.helpers.holders import dead_process
@@ -94,7 +94,7 @@ def take_out_of_use(config: RunConfig, run_paths: RunPaths) -> None:
     assert kept is not None and lease is not None
     damaged = CheckpointUnusableError("a flipped bit", "damaged")
     Retry(config.retry).call(
-        "Taking out of use", lambda: aside.take_out_of_use(run_paths, kept.step, kept.path, damaged, lease.fence)
+        "Taking out of use", lambda: quarantines.take_out_of_use(run_paths, kept.step, kept.path, damaged, lease.fence)
     )
 
 

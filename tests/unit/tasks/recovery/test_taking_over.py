@@ -11,7 +11,7 @@ from storage.runs.holders import this_process
 from storage.runs.manifest import Manifest
 from storage.runs.retention import RetentionPolicy
 from storage.runs.run_state import CheckpointRecord, Holder, Lease, RejectedRecord, ValidationFigures
-from storage.runs.transitions import end_evaluation, promote, refuse, take_lease, take_over
+from storage.runs.transitions import end_evaluation, promote, reject, take_lease, take_over
 from tasks import segment
 from tasks.configuration.run import DataConfig, RunConfig
 from tasks.preemption.signals import StopRequest
@@ -99,7 +99,7 @@ def test_who_comes_late_promotes_and_refuses_nothing_that_its_successor_watches(
     late = promoted_at(33)
     figures = ValidationFigures(metric="auc", value=0.5, step=33, best_value=0.5, best_step=33)
     rejected = RejectedRecord(checkpoint=late, validation=figures, reason="too low", rejected_at=0)
-    for change in (promote(late, RetentionPolicy(newest=1), holder=this_process()), refuse(rejected, this_process())):
+    for change in (promote(late, RetentionPolicy(newest=1), holder=this_process()), reject(rejected, this_process())):
         with pytest.raises(ConflictError, match="watched by process 77 on another-host now"):
             run_paths.manifest.commit("late", change)
     state = run_paths.manifest.load_head().state

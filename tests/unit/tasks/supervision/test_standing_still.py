@@ -82,7 +82,7 @@ def test_status_calls_it_silent_and_has_the_same_words(run_paths: RunPaths, leas
 
 
 def test_stop_does_not_wait_for_it(run_paths: RunPaths, lease: Lease) -> None:
-    with pytest.raises(ConfigurationError, match=rf"Nobody can be asked .* `kill -CONT {lease.holder.pid}`"):
+    with pytest.raises(ConfigurationError, match=rf"No process can save and end now.* `kill -CONT {lease.holder.pid}`"):
         stop_run(run_paths.store, "run", wait=True)
 
 

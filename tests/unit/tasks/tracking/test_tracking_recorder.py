@@ -12,11 +12,11 @@ from storage.runs.run_state import Throughput
 from tasks.config.load import configure
 from tasks.configuration.tracking import TrackingConfig
 from tasks.tracking import recorder, trouble
-from tasks.tracking.ending import sending_the_rest
 from tasks.tracking.marks import read_marks
 from tasks.tracking.mlflow_server import MlflowServer
 from tasks.tracking.recorder import tracking
 from tasks.tracking.required import require_tracking
+from tasks.tracking.run_end import sending_the_rest
 from tasks.tracking.tracker import TrackerError
 from tests.helpers.fake_tracker import FakeTracker
 from tests.helpers.kept_runs import make_kept_run
@@ -104,7 +104,7 @@ def test_what_could_not_be_sent_is_sent_when_the_flow_ends_also_by_an_error(
     store: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake = FakeTracker()
-    monkeypatch.setattr("tasks.tracking.ending.MlflowServer", lambda _config: fake)
+    monkeypatch.setattr("tasks.tracking.run_end.MlflowServer", lambda _config: fake)
     with pytest.raises(RunDivergedError), sending_the_rest(config_of("http://t"), lambda: store, "run", print):
         raise RunDivergedError("The run diverged.")
     (live,) = fake.live
@@ -114,7 +114,7 @@ def test_what_could_not_be_sent_is_sent_when_the_flow_ends_also_by_an_error(
 
 def test_an_error_of_the_configuration_sends_nothing(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
     fake = FakeTracker()
-    monkeypatch.setattr("tasks.tracking.ending.MlflowServer", lambda _config: fake)
+    monkeypatch.setattr("tasks.tracking.run_end.MlflowServer", lambda _config: fake)
     with pytest.raises(ConfigurationError), sending_the_rest(config_of("http://t"), lambda: store, "run", print):
         raise ConfigurationError("A mistake.")
     assert fake.num_calls == 0

@@ -1,7 +1,9 @@
 """torchmetrics' functions for classification, and of torchmetrics no more than they need.
 
-Where SciPy and matplotlib are installed torchmetrics loads both, for sound and for plots: that takes as long as torch
-itself, in every rank that validates. Invariant: they count as not installed for torchmetrics alone, while it is loaded.
+Importing any submodule of torchmetrics 1.9 executes the whole package, which loads SciPy and matplotlib where they are
+installed, for sound and for plots: 1.4 to 1.9 CPU seconds in every rank that validates, and 0.2 without them (three
+times each, on two cores, torch loaded before). Invariant: they count as not installed for torchmetrics alone, while it
+is loaded.
 """
 
 from collections.abc import Iterator

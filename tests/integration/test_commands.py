@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from storage.datasets import dataset_sha256
 from storage.logs import write_log
 from storage.objects.local_store import LocalStore
 from storage.runs.manifest import Manifest
@@ -340,7 +341,8 @@ def test_report_writes_the_page_of_a_run_that_is_under_way(
     dataset = publish_small_dataset(store, tmp_path / "work", rows=40)
     state = Manifest(store, "first").load_head().state
     nothing_yet: dict[str, Any] = {"promoted": None, "kept": [], "lease": None}
-    under_way = state.model_copy(update={"run": "third", "dataset_digest": dataset.digest, **nothing_yet})
+    trained_on = {"dataset_digest": dataset.digest, "dataset_sha256": dataset_sha256(store, dataset.digest)}
+    under_way = state.model_copy(update={"run": "third", **trained_on, **nothing_yet})
     manifest = Manifest(store, "third")
     manifest.create(under_way)
     fence = lease_run(manifest)

@@ -180,7 +180,7 @@ def test_a_data_set_of_another_format_is_refused_and_not_called_damaged(
 
 
 @pytest.mark.parametrize("is_large", [False, True])
-@pytest.mark.parametrize("part", ["deal", "shard"])
+@pytest.mark.parametrize("part", ["assign", "shard"])
 def test_of_two_preparations_with_other_libraries_the_second_takes_what_the_first_published(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str, is_large: bool
 ) -> None:
@@ -210,7 +210,7 @@ def test_of_two_preparations_with_other_libraries_the_second_takes_what_the_firs
     found = prepare_dataset(config, store, tmp_path / "second", run_part=run_part)
     ((manifest, content),) = first
     assert found == manifest
-    assert manifest.versions == {"pyarrow": "another"}
+    assert set(manifest.versions.values()) == {"another"}
     assert content_of(store) == content
     files = [shard for split in manifest.splits.values() for shard in split.shards]
     assert manifest.tokenizer is not None and manifest.contract is not None

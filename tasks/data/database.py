@@ -69,8 +69,8 @@ def hash_sql(text: str) -> str:
     return f"(md5_number({text}) >> 64)::UBIGINT"
 
 
-def place_sql(config: DataConfig) -> str:
-    """SQL of a row's place in the order of all rows, a number."""
+def order_key_sql(config: DataConfig) -> str:
+    """SQL of a row's key in the order of all rows, a number."""
     return hash_sql(f"'order:{config.seed}:' || id")
 
 

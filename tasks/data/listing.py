@@ -66,9 +66,9 @@ def _require_one_source(files: list[SourceFile]) -> None:
     """Rows that are trained on and measured too would make every metric better than the model is."""
     known: dict[str, SourceFile] = {}
     for file in files:
-        other = known.setdefault(file.place, file)
+        other = known.setdefault(file.location, file)
         if other is not file:
             raise ConfigurationError(
-                f"{file.place} is in two sources: {other.setting} and {file.setting}. Each file must be in one: set "
+                f"{file.location} is in two sources: {other.setting} and {file.setting}. Each file must be in one: set "
                 "them to folders, files or globs that have no file in common."
             )

@@ -257,7 +257,7 @@ class Preparation:
         self.measuring = measuring = beside.submit(self._measure, connection)
         with self.database("contract") as own:
             open_extract(own, extract)
-            repeats = find_repeats(own, self.workspace, extract.places) if self.config.id else None
+            repeats = find_repeats(own, self.workspace, extract.order_keys) if self.config.id else None
         require_rules_kept(self.workspace.rows_of, self.config, measured, repeats)
         return measuring, f"{self.workspace.rows_of.num_rows_total:,} rows measured against every rule."
 
@@ -295,7 +295,7 @@ class Preparation:
     def assign(
         self, assignment: Assignment, numeric: list[NumericColumn], categorical: list[CategoricalColumn]
     ) -> tuple[Buckets, str]:
-        """Give each row its split, tokens and numbers, in buckets by its place in the order; what, and in words."""
+        """Give each row its split, tokens and numbers, in buckets by its key in the order; what, and in words."""
         num_rows = sum(assignment.num_rows)
         bits = bits_of_buckets(assignment, self.config, self.bytes_per_row, bytes_of_chunk(self.config))
         settings = AssignSettings(

@@ -16,7 +16,7 @@ from storage.datasets import (
     NumericColumn,
 )
 from tasks.configuration.run import DataConfig
-from tasks.data.database import hash_sql, place_sql
+from tasks.data.database import hash_sql, order_key_sql
 from tasks.data.split import split_sql
 from tasks.data.sql import literal
 
@@ -38,14 +38,14 @@ def metadata_columns(config: DataConfig) -> dict[str, list[str]]:
 def extracted_columns(config: DataConfig) -> str:
     """SQL of all that is known of a row before the others are, but text and tokens.
 
-    That is what `samples_sql` gives, the row's place, its split where the row alone decides it, and `text_key`, a
+    That is what `samples_sql` gives, the row's order key, its split where the row alone decides it, and `text_key`, a
     number that is the same for equal texts or lists of tokens.
     """
     numeric, categorical = (
         (f"n{i}" for i in range(len(config.numeric))),
         (f"c{i}" for i in range(len(config.categorical))),
     )
-    columns = ["id", "label", "split_key", *numeric, *categorical, f"{place_sql(config)} AS place"]
+    columns = ["id", "label", "split_key", *numeric, *categorical, f"{order_key_sql(config)} AS order_key"]
     columns += ["own_split"] if config.split.has_own_sources else []
     # Of tokens DuckDB's own hash: their MD5 would take as long as all else. One type, as equal lists may have two.
     columns.append(f"{hash_sql('text') if config.text else 'hash(TRY_CAST(tokens AS INTEGER[]))'} AS text_key")
@@ -57,7 +57,7 @@ def prepared_sql(config: DataConfig, classes: list[str], numeric: list[NumericCo
     """SQL of every sample, in no particular order: as training will see it, but that raw text is still text, that
     tokens which the mask hides are still there, and that categories are still the values `c0`..., which
     `index_categories` takes. Each number of the metadata has a column of its own, as `METADATA` says. Without
-    `has_body` there are neither text, tokens nor categories, and for the id and the place there is `number`, which
+    `has_body` there are neither text, tokens nor categories, and for the id and the order key there is `number`, which
     `assigned` must have."""
     listed = ", ".join(literal(name) for name in classes)
     values = [f"{_scaled_sql(i, column)}::FLOAT AS numeric{i}" for i, column in enumerate(numeric)]
@@ -65,7 +65,7 @@ def prepared_sql(config: DataConfig, classes: list[str], numeric: list[NumericCo
     # Not narrowed here: what the mask hides may be any number.
     body = "text" if config.text else "tokens, CAST(mask AS TINYINT[]) AS mask" if config.attention_mask else "tokens"
     categories = [f"c{i}" for i in range(len(config.categorical))]
-    own = ["id", f"{place_sql(config)} AS place", body, *categories] if has_body else ["number"]
+    own = ["id", f"{order_key_sql(config)} AS order_key", body, *categories] if has_body else ["number"]
     label = f"(list_position([{listed}], label) - 1)::INTEGER AS label"
     return f"SELECT {', '.join(['split', *own, label, *values])} FROM assigned"
 

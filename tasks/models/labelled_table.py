@@ -123,7 +123,7 @@ def _require_contract(preparation: Preparation, dataset: DatasetManifest, rare: 
     extract = fetch_extract(workspace.staging, records)
     with preparation.database("contract") as connection:
         open_extract(connection, extract)
-        repeats = find_repeats(connection, workspace, extract.places) if workspace.config.id else None
+        repeats = find_repeats(connection, workspace, extract.order_keys) if workspace.config.id else None
         require_rules_kept(workspace.rows_of, workspace.config, measured_in(records), repeats, OWN_ADVICE)
         _require_scalable(connection, dataset)
         return _count_left(connection, rare, workspace)

@@ -79,7 +79,9 @@ class Table:
             with _own_words():
                 yield from read(file, self.inputs, None if self.id_field is None else self.id_field.name)
             if not file.is_as_listed():
-                raise bad_data(f"{file.place} was changed while it was read", "a file that stays as it is", "another")
+                raise bad_data(
+                    f"{file.location} was changed while it was read", "a file that stays as it is", "another"
+                )
 
     def is_of(self, path: Path) -> bool:
         """Whether a file is one of the table's; False also where it cannot be looked at."""
@@ -133,7 +135,7 @@ def _checked(
 ) -> pa.Field | None:
     """The column of ids, which all files have or none. Raises `ContractError`."""
     for file, schema in zip(files, schemas, strict=True):
-        _require_columns(inputs, id_column, schema, file.place, is_typed)
+        _require_columns(inputs, id_column, schema, file.location, is_typed)
     found = [schema.field(id_column) for schema in schemas if id_column in schema.names]
     if not found:
         return None
@@ -176,7 +178,7 @@ def _parquet(file: SourceFile, inputs: Inputs, id_column: str | None) -> Iterato
             yield from _of_arrow(opened.iter_batches(BATCH_ROWS, columns=_names(inputs, id_column)), file, id_column)
     except (pa.ArrowException, OSError) as error:
         cause = str(error).partition("\n")[0]
-        raise bad_data(f"{file.place} cannot be read", "a whole Parquet file", cause) from error
+        raise bad_data(f"{file.location} cannot be read", "a whole Parquet file", cause) from error
 
 
 def _arrow(file: SourceFile, inputs: Inputs, id_column: str | None) -> Iterator[Batch]:
@@ -195,7 +197,7 @@ def _of_arrow(batches: Iterator[pa.RecordBatch], file: SourceFile, id_column: st
         wrong: dict[int, Wrong] = {}
         columns = {name: _values(batch.column(name), name, wrong) for name in batch.schema.names if name != id_column}
         ids = None if id_column is None else batch.column(id_column)
-        yield Batch(file.place, first, columns, ids, wrong=wrong)
+        yield Batch(file.location, first, columns, ids, wrong=wrong)
         first += len(batch)
 
 
@@ -223,13 +225,13 @@ def _lines(file: SourceFile, inputs: Inputs, id_column: str | None) -> Iterator[
         rows: CsvRows | JsonRows = JsonRows(lines) if is_json else CsvRows(lines)
         found = rows.read(names)
         while batch := list(_up_to(found, lambda: lines.num_bytes)):
-            yield _parsed(batch, names, parsers, id_column, file.place, first)
+            yield _parsed(batch, names, parsers, id_column, file.location, first)
             first += len(batch)
         if is_json and first:
             for name, role in _roles(inputs):
                 if name not in rows.names:
                     shown = f"the keys {', '.join(map(repr, rows.names[:12]))}"
-                    raise bad_data(f"{file.place} has no key {name!r} in any line", f"this key, for {role}", shown)
+                    raise bad_data(f"{file.location} has no key {name!r} in any line", f"this key, for {role}", shown)
 
 
 def _up_to(rows: Iterator[Any], num_bytes: Callable[[], int]) -> Iterator[Any]:

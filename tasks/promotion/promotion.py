@@ -73,7 +73,7 @@ def promote_checkpoint(
     record = valid.record
     _promote_best_before(config, run_paths, valid, holder)
     if valid.figures is not None and valid.rejection is not None:
-        _refuse(run_paths, record, valid.figures, valid.rejection, holder)
+        _reject(run_paths, record, valid.figures, valid.rejection, holder)
         return None
     change = promote(record, config.checkpoint.retention(config.divergence), valid.changes, holder)
     clear_strays(run_paths, run_paths.manifest.commit(f"promoted step {record.step}", change))
@@ -142,7 +142,7 @@ def clear_strays(run_paths: RunPaths, head: Generation) -> None:
         warn(f"A checkpoint that is no longer kept could not be deleted; the next promotion tries again: {error}")
 
 
-def _refuse(
+def _reject(
     run_paths: RunPaths, record: CheckpointRecord, figures: ValidationFigures, rejection: str, holder: Holder | None
 ) -> None:
     """Remember that a sound checkpoint is not good enough, unless a later one was found to be so before."""

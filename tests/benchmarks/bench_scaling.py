@@ -130,9 +130,9 @@ def _make_spec(store: LocalStore, dataset: DatasetManifest, scratch: Path, numbe
 def _read_waits(folder: Path) -> dict[str, float]:
     """Of the first rank's time in training: the share that it waited, by what for, as it tells itself."""
     spent = read_rank_statuses(folder)[0].spent
-    places = (Phase.COMPUTING, Phase.INPUT, Phase.OTHERS, Phase.SAVING)
-    total = sum(spent.get(place, 0.0) for place in places)
-    return {place.value: spent.get(place, 0.0) / total for place in places}
+    phases = (Phase.COMPUTING, Phase.INPUT, Phase.OTHERS, Phase.SAVING)
+    total = sum(spent.get(phase, 0.0) for phase in phases)
+    return {phase.value: spent.get(phase, 0.0) / total for phase in phases}
 
 
 def _describe_work(dataset: DatasetManifest, steps: Mapping[int, Steps], microbatch_seconds: float) -> Work:

@@ -13,7 +13,7 @@ import numpy as np
 from tasks.advice.cadence import Costs, Rates
 
 MONTH_SECONDS = 30 * 86_400.0
-# Where interruptions come by the minute a shorter stretch says as much as a month.
+# Where interruptions come by the minute a shorter cycle says as much as a month.
 MAX_INTERRUPTIONS = 300
 # A mean and a 95 % quantile of fewer crashes than that would be noise.
 MIN_CRASHES = 400
@@ -44,7 +44,7 @@ class Simulation:
 
 @dataclass(frozen=True)
 class _Stretches:
-    """[runs, stretches], in seconds: each stretch is a restart and training up to the next interruption.
+    """[runs, cycles], in seconds: each cycle is a restart and training up to the next interruption.
 
     `is_crash` and `is_notice` say how it ended; neither, where the time was over.
     """
@@ -60,12 +60,12 @@ def simulate_cadence(
 ) -> Simulation:
     """Play `num_runs` runs of `span_seconds` each; fewer seconds where that would be very many interruptions."""
     span = min(span_seconds, MAX_INTERRUPTIONS / rates.per_second)
-    stretches = _draw(costs, rates, num_runs, span, np.random.default_rng(seed))
-    trained = _seconds_trained(stretches.training, interval_seconds, costs.stall_seconds)
-    lost = np.where(stretches.is_crash, trained - _seconds_saved(stretches.training, interval_seconds, costs), 0.0)
-    stall = stretches.training - trained
-    overhead = (lost + stall + stretches.restart).sum(axis=1) / span
-    takes = lost[stretches.is_crash & (stretches.training > 0)]
+    cycles = _draw(costs, rates, num_runs, span, np.random.default_rng(seed))
+    trained = _seconds_trained(cycles.training, interval_seconds, costs.stall_seconds)
+    lost = np.where(cycles.is_crash, trained - _seconds_saved(cycles.training, interval_seconds, costs), 0.0)
+    stall = cycles.training - trained
+    overhead = (lost + stall + cycles.restart).sum(axis=1) / span
+    takes = lost[cycles.is_crash & (cycles.training > 0)]
     is_enough = takes.size >= MIN_CRASHES
     low, high = np.quantile(overhead, (0.05, 0.95)).tolist()
     return Simulation(
@@ -73,7 +73,7 @@ def simulate_cadence(
         span_seconds=span,
         stall_share=float(stall.sum()) / (num_runs * span),
         lost_share=float(lost.sum()) / (num_runs * span),
-        restart_share=float(stretches.restart.sum()) / (num_runs * span),
+        restart_share=float(cycles.restart.sum()) / (num_runs * span),
         overhead_range=(low, high),
         mean_lost_seconds=float(takes.mean()) if is_enough else None,
         p95_lost_seconds=float(np.quantile(takes, 0.95)) if is_enough else None,

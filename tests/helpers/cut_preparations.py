@@ -26,7 +26,7 @@ CHUNK_BYTES = 20_000
 
 @contextmanager
 def cut_small(chunk_bytes: int = CHUNK_BYTES) -> Iterator[None]:
-    """Meanwhile every source counts as large, and a piece has no more bytes than this."""
+    """Meanwhile every source counts as large, and a chunk has no more bytes than this."""
     with (
         mock.patch.object(opening, "SMALL_SOURCE_BYTES", 0),
         mock.patch.object(chunks, "LARGEST_CHUNK_BYTES", chunk_bytes),

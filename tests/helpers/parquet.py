@@ -18,7 +18,7 @@ from storage.datasets import DatasetManifest, dataset_key, token_type
 from storage.objects.store import Store
 from tasks.configuration.run import DataConfig
 from tasks.data.contract.measured import Measured, measure
-from tasks.data.database import place_sql
+from tasks.data.database import order_key_sql
 from tasks.data.identity.fingerprints import fingerprint_files, read_inputs
 from tasks.data.listing import find_source
 from tasks.data.rows import extracted_columns
@@ -114,7 +114,7 @@ def open_samples(connection: duckdb.DuckDBPyConnection, config: DataConfig) -> S
     """The files that a configuration names, as the view `samples` that the contract and the split are asked of."""
     table = inspect_files(find_source(config), config)
     split = split_sql(config)
-    columns = f"*, {place_sql(config)} AS place" + ("" if split is None else f", {split} AS split")
+    columns = f"*, {order_key_sql(config)} AS order_key" + ("" if split is None else f", {split} AS split")
     connection.execute(f"CREATE OR REPLACE TEMP VIEW samples AS SELECT {columns} FROM ({samples_sql(table, config)})")
     return table
 

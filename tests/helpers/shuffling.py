@@ -32,11 +32,11 @@ class Shuffling:
 
 @dataclass(frozen=True)
 class Balance:
-    """How the shares of classes in pieces of an epoch (windows, batches) differ from their shares in all rows."""
+    """How the shares of classes in chunks of an epoch (windows, batches) differ from their shares in all rows."""
 
-    chi_square: float  # mean over the pieces, by its degrees of freedom: 1 for a full shuffle
-    largest_deviation: float  # of the share of any class in any piece, in standard deviations of a full shuffle
-    rarest_lowest: float  # the lowest share of the rarest class in any piece
+    chi_square: float  # mean over the chunks, by its degrees of freedom: 1 for a full shuffle
+    largest_deviation: float  # of the share of any class in any chunk, in standard deviations of a full shuffle
+    rarest_lowest: float  # the lowest share of the rarest class in any chunk
 
 
 def measure_shuffling(num_rows: int, group_rows: int, batch_size: int, seed: int = 0) -> Shuffling:

@@ -13,7 +13,7 @@ import pyarrow as pa
 from tasks.configuration.run import DataConfig
 from tasks.data.contract.rules import Rule, kept_tokens_sql, row_rules
 from tasks.data.contract.sampled import LENGTH, sampled_sql
-from tasks.data.database import HASH_VALUES, place_sql
+from tasks.data.database import HASH_VALUES, order_key_sql
 from tasks.data.sources.columns import RowRange, SourceTable
 from tasks.data.sources.encoding import require_utf8
 from tasks.data.sources.messages import REWRITE, broken_contract
@@ -54,12 +54,12 @@ def measure(
         if good is None:
             length = "length(text)" if config.text else f"len({kept_tokens_sql(config)})"
             num_rows, num_text_bytes, found = _count(connection, f"({rows})", rules, config)
-            sample = _sample(connection, f"({rows})", place_sql(config), length, table, config)
+            sample = _sample(connection, f"({rows})", order_key_sql(config), length, table, config)
         else:
             others = [rule for rule in rules if rule.column not in _token_columns(config)]
             connection.register("read", good)
             num_rows, num_text_bytes, found = _count(connection, "read", others, config)
-            sample = _sample(connection, "read", "place", "len(tokens)", table, config)
+            sample = _sample(connection, "read", "order_key", "len(tokens)", table, config)
             connection.unregister("read")
         counts = [found.get(rule.name, 0) for rule in rules]
         examples = [_examples(connection, rows, rule, config) if found.get(rule.name) else [] for rule in rules]
@@ -69,20 +69,25 @@ def measure(
         file = table.files[row_range.file_index]
         require_utf8(file, table, config)
         raise broken_contract(
-            f"The file {file.place} cannot be read to its end.",
+            f"The file {file.location} cannot be read to its end.",
             "a complete Parquet file",
-            str(error).partition("\n")[0].replace(str(file.rows), file.place),
+            str(error).partition("\n")[0].replace(str(file.rows), file.location),
             REWRITE,
         ) from error
     return Measured(row_range.file_index, num_rows, num_text_bytes, counts, examples), sample, good
 
 
 def _sample(
-    connection: duckdb.DuckDBPyConnection, rows: str, place: str, length: str, table: SourceTable, config: DataConfig
+    connection: duckdb.DuckDBPyConnection,
+    rows: str,
+    order_key: str,
+    length: str,
+    table: SourceTable,
+    config: DataConfig,
 ) -> pa.Table:
-    """The sample's rows: a row is in it or not by its place in the order alone, so its size is right on average."""
+    """The sample's rows: a row is in it or not by its key in the order alone, so its size is right on average."""
     share = min(1.0, SAMPLE_ROWS / table.num_rows_total)
-    chosen = f"{place} <= {int(share * (HASH_VALUES - 1))}"
+    chosen = f"{order_key} <= {int(share * (HASH_VALUES - 1))}"
     columns = f"({length})::BIGINT AS {LENGTH}{sampled_sql(config)}"
     return connection.sql(f"SELECT {columns} FROM {rows} WHERE {chosen}").to_arrow_table()
 

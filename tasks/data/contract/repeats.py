@@ -1,7 +1,7 @@
-"""Ids that several rows have. Where ids are equal, places in the order are: numbers, which are looked at first.
+"""Ids that several rows have. Where ids are equal, order keys are: numbers, which are looked at first.
 
-Invariant: what is found does not depend on the number of files or ranges, and memory grows with the places that are
-repeated alone.
+Invariant: what is found does not depend on the number of files or ranges, and memory grows with the order keys that
+are repeated alone.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from tasks.data.sql import only_row
 
-PLACE = np.dtype("<u8")
+ORDER_KEY = np.dtype("<u8")
 NUM_EXAMPLES = 3
 
 
@@ -26,49 +26,52 @@ class Repeats(NamedTuple):
     worst: list[tuple[str, int]]
 
 
-def write_positions(places: NDArray[np.uint64], path: Path) -> None:
-    """Leave the places of some rows, in any order, for `repeated_positions`."""
-    np.sort(places).astype(PLACE, copy=False).tofile(path)
+def write_order_keys(order_keys: NDArray[np.uint64], path: Path) -> None:
+    """Leave the order keys of some rows, in any order, for `repeated_order_keys`."""
+    np.sort(order_keys).astype(ORDER_KEY, copy=False).tofile(path)
 
 
-def repeated_positions(paths: Sequence[Path], num_at_a_time: int) -> NDArray[np.uint64]:
-    """The places that more than one row has, each once, in order; `paths` are of `write_positions`.
+def repeated_order_keys(paths: Sequence[Path], num_at_a_time: int) -> NDArray[np.uint64]:
+    """The order keys that more than one row has, each once, in order; `paths` are of `write_order_keys`.
 
-    Places are spread evenly, so a range of them has few enough to be sorted in memory, which takes less time than
+    Order keys are spread evenly, so a range of them has few enough to be sorted in memory, which takes less time than
     DuckDB's GROUP BY. Of each sorted file a range is one slice.
     """
-    files = [_positions_in(path) for path in paths]
+    files = [_order_keys_in(path) for path in paths]
     num_ranges = max(1, -(-sum(map(len, files)) // num_at_a_time))
-    firsts = np.array([(i << 64) // num_ranges for i in range(num_ranges)], PLACE)
+    firsts = np.array([(i << 64) // num_ranges for i in range(num_ranges)], ORDER_KEY)
     edges = [[*np.searchsorted(file, firsts).tolist(), len(file)] for file in files]
-    found = [np.empty(0, PLACE)]
+    found = [np.empty(0, ORDER_KEY)]
     for i in range(num_ranges):
         slices = [file[edge[i] : edge[i + 1]] for file, edge in zip(files, edges, strict=True)]
-        # Of a place that very many rows have, each file gives one: else a range of places could have any number.
-        within = [_again(places) for places in slices]
-        slices = [np.unique(places) if len(again) else places for places, again in zip(slices, within, strict=True)]
-        places = np.concatenate([np.empty(0, PLACE), *slices])
-        places.sort(kind="stable")  # which takes runs that are sorted as they are
-        found.append(np.unique(np.concatenate([_again(places), *map(np.unique, within)])))
+        # Of an order key that very many rows have, each file gives one: else a range could have any number.
+        within = [_again(order_keys) for order_keys in slices]
+        slices = [
+            np.unique(order_keys) if len(again) else order_keys
+            for order_keys, again in zip(slices, within, strict=True)
+        ]
+        order_keys = np.concatenate([np.empty(0, ORDER_KEY), *slices])
+        order_keys.sort(kind="stable")  # which takes runs that are sorted as they are
+        found.append(np.unique(np.concatenate([_again(order_keys), *map(np.unique, within)])))
     return np.concatenate(found)
 
 
-def _again(places: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Those of sorted places that are like the one before."""
-    again: NDArray[np.uint64] = places[1:][places[1:] == places[:-1]]
+def _again(order_keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Those of sorted order keys that are like the one before."""
+    again: NDArray[np.uint64] = order_keys[1:][order_keys[1:] == order_keys[:-1]]
     return again
 
 
-def has_any(path: Path, places: NDArray[np.uint64]) -> bool:
-    """Whether a file of `write_positions` has one of these places, which are in order."""
-    found = _positions_in(path)
-    nearest = np.searchsorted(places, found).clip(max=len(places) - 1)
-    return bool(np.any(places[nearest] == found))
+def has_any(path: Path, order_keys: NDArray[np.uint64]) -> bool:
+    """Whether a file of `write_order_keys` has one of these order keys, which are in order."""
+    found = _order_keys_in(path)
+    nearest = np.searchsorted(order_keys, found).clip(max=len(order_keys) - 1)
+    return bool(np.any(order_keys[nearest] == found))
 
 
-def _positions_in(path: Path) -> NDArray[np.uint64]:
+def _order_keys_in(path: Path) -> NDArray[np.uint64]:
     # Without a byte there is nothing to map.
-    return np.memmap(path, PLACE, mode="r") if path.stat().st_size else np.empty(0, PLACE)
+    return np.memmap(path, ORDER_KEY, mode="r") if path.stat().st_size else np.empty(0, ORDER_KEY)
 
 
 def count_repeats(connection: duckdb.DuckDBPyConnection, rows: str) -> Repeats:

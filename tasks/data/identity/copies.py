@@ -24,16 +24,17 @@ def require_no_copies(files: Sequence[SourceFile], fingerprints: Sequence[str], 
         other = first.setdefault(sha256, file)
         if other.setting != file.setting:
             raise ConfigurationError(
-                f"{other.place}, of {other.setting}, and {file.place}, of {file.setting}, have the same bytes: the "
-                "same rows would be in two splits, and the metrics better than the model is. Take one of the two out."
+                f"{other.location}, of {other.setting}, and {file.location}, of {file.setting}, have the same bytes: "
+                "the same rows would be in two splits, and the metrics better than the model is. Take one of the two "
+                "out."
             )
         if other is not file:
             twice.append((other, file))
     if twice:
         more = f", and {len(twice) - 1:,} more such files" if len(twice) > 1 else ""
         warn(
-            f"{twice[0][0].place} and {twice[0][1].place} have the same bytes{more}: their rows are in the data twice. "
-            "Take one of them out, unless that is meant."
+            f"{twice[0][0].location} and {twice[0][1].location} have the same bytes{more}: their rows are in the data "
+            "twice. Take one of them out, unless that is meant."
         )
 
 
@@ -44,6 +45,6 @@ def warn_of_files_known(files: Sequence[SourceFile], fingerprints: Sequence[str]
     for file, sha256 in zip(files, fingerprints, strict=True):
         if sha256 in known:
             warn(
-                f"{file.place} has the same bytes as {known[sha256]['name']} of the run's data, from which the model "
-                "learned: the figures are better than they would be on rows that it has not seen."
+                f"{file.location} has the same bytes as {known[sha256]['name']} of the run's data, from which the "
+                "model learned: the figures are better than they would be on rows that it has not seen."
             )

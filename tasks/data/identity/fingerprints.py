@@ -68,7 +68,7 @@ def ensure_unchanged(files: list[SourceFile]) -> None:
     for file in files:
         if not file.is_as_listed():
             raise ContractError(
-                f"The file {file.place} was changed while it was being prepared. Nothing was published. "
+                f"The file {file.location} was changed while it was being prepared. Nothing was published. "
                 "Run again when no program writes to it any more."
             )
 
@@ -117,7 +117,7 @@ class _Progress:
 
 
 class _FingerprintCache:
-    """Fingerprints by place, kept as JSON. Losing it costs time only, so an unreadable one counts as empty."""
+    """Fingerprints by location, kept as JSON. Losing it costs time only, so an unreadable one counts as empty."""
 
     def __init__(self, path: Path, identities: Identities) -> None:
         self.path = path
@@ -138,17 +138,17 @@ class _FingerprintCache:
             with file.stream() as opened:
                 sha256 = sha256_of_stream(opened, progress.note)
         except OSError as error:
-            raise cannot_read(file.place, error) from error
+            raise cannot_read(file.location, error) from error
         # A file touched just now may yet change unseen: it is hashed again the next time.
         is_settled = file.touched_at < started - SETTLED_SECONDS
-        self.known[file.place] = [*(file.identity if is_settled else ()), sha256]
+        self.known[file.location] = [*(file.identity if is_settled else ()), sha256]
         return sha256
 
     def _find(self, file: SourceFile) -> str | None:
         """What is known of a file that was not touched. This machine knows best: it sees more than a listing tells."""
-        entry, listed_as = self.known.get(file.place), list(file.identity)
+        entry, listed_as = self.known.get(file.location), list(file.identity)
         if not isinstance(entry, list):
-            entry, listed_as = self.identities.get(file.place, []), list(file.listed_as)
+            entry, listed_as = self.identities.get(file.location, []), list(file.listed_as)
         return str(entry[-1]) if entry[:-1] == listed_as else None
 
     def save_now_and_then(self) -> None:

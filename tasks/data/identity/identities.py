@@ -14,7 +14,7 @@ from storage.objects.digests import is_sealed, seal
 from storage.objects.store import Store
 from tasks.data.sources.source_file import SETTLED_SECONDS, SourceFile
 
-# By the place of a file: what a listing says of it, and then its SHA-256.
+# By the location of a file: what a listing says of it, and then its SHA-256.
 Identities = dict[str, list[Any]]
 SEAL_FIELD = "seal"
 
@@ -33,7 +33,7 @@ def find_identities(store: Store, digest: str) -> Identities:
 def identities_of(files: Sequence[SourceFile], fingerprints: Sequence[str], listed_at: float) -> Identities:
     """Of files that were listed at this Unix time, and hashed afterwards. One touched just before may change unseen."""
     return {
-        file.place: [*file.listed_as, sha256]
+        file.location: [*file.listed_as, sha256]
         for file, sha256 in zip(files, fingerprints, strict=True)
         if file.changed_at < listed_at - SETTLED_SECONDS
     }

@@ -30,7 +30,7 @@ def open_arrow_file(
             source = stack.enter_context(file.open())
             reader = pa.ipc.open_file(source)
             if columns:
-                chosen = [place for place, name in enumerate(reader.schema.names) if name in columns]
+                chosen = [index for index, name in enumerate(reader.schema.names) if name in columns]
                 reader = pa.ipc.open_file(source, options=pa.ipc.IpcReadOptions(included_fields=chosen))
         except (pa.ArrowException, OSError) as error:
             raise _unreadable(file, error) from error
@@ -55,23 +55,23 @@ def _batches(reader: pa.RecordBatchFileReader, file: SourceFile) -> Iterator[pa.
 
 def _unreadable(file: SourceFile, error: Exception) -> ContractError | ConfigurationError:
     if isinstance(error, OSError) and error.errno is not None:  # Arrow's own of a damaged file have none
-        return cannot_read(file.place, error)
+        return cannot_read(file.location, error)
     with contextlib.suppress(OSError), file.open() as opened:
         first = opened.read(len(MAGIC))
         if not first:
-            return broken_contract(f"The file {file.place} is empty.", "a complete Arrow file", "0 bytes", REWRITE)
+            return broken_contract(f"The file {file.location} is empty.", "a complete Arrow file", "0 bytes", REWRITE)
         if first.startswith(BEGINS_A_STREAM):
             return broken_contract(
-                f"The file {file.place} cannot be read.",
+                f"The file {file.location} cannot be read.",
                 "an Arrow IPC file, which has a footer that shows that it is complete",
                 "an Arrow stream",
                 "write it as an IPC file (pyarrow.ipc.new_file), as Feather or as Parquet",
             )
         if first == MAGIC:
             found = f"an Arrow file that was cut off or damaged ({_first_line(error)})"
-            return broken_contract(f"The file {file.place} cannot be read.", "a complete Arrow file", found, REWRITE)
+            return broken_contract(f"The file {file.location} cannot be read.", "a complete Arrow file", found, REWRITE)
     found = f"something that is not an Arrow IPC file ({_first_line(error)})"
-    return broken_contract(f"The file {file.place} cannot be read.", "a complete Arrow file", found, REWRITE)
+    return broken_contract(f"The file {file.location} cannot be read.", "a complete Arrow file", found, REWRITE)
 
 
 def _first_line(error: Exception) -> str:

@@ -148,7 +148,7 @@ def _wrong_values(file: SourceFile, column: _Column, num_rows: int) -> ContractE
     return broken_contract(
         f"Column {column.meaning.column!r} in {file.name} has values of the wrong kind.",
         f"{column.meaning.expected}, for {column.meaning.role}",
-        f"{column.num_wrong:,} of {num_rows:,} rows of {file.place}: {'; '.join(column.examples)}",
+        f"{column.num_wrong:,} of {num_rows:,} rows of {file.location}: {'; '.join(column.examples)}",
         f"correct these values; where a value is missing, {missing}",
     )
 

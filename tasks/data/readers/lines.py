@@ -67,10 +67,10 @@ def open_lines(file: SourceFile) -> Iterator[Lines]:
     try:
         raw = file.stream()
     except OSError as error:
-        raise cannot_read(file.place, error) from error
+        raise cannot_read(file.location, error) from error
     with raw:
         if file.num_bytes == 0:
-            raise broken_contract(f"The file {file.place} is empty.", "at least a line", "0 bytes", REWRITE)
+            raise broken_contract(f"The file {file.location} is empty.", "at least a line", "0 bytes", REWRITE)
         if is_compressed(file.name):
             with gzip.GzipFile(fileobj=raw) as opened:
                 yield Lines(file, raw, opened)
@@ -94,12 +94,12 @@ class CsvRows:
 
     def read(self, columns: list[str]) -> Iterator[Row]:
         """The values of these columns, which must be there, of every row."""
-        num_fields, places = len(self.names), [self.names.index(column) for column in columns]
+        num_fields, indices = len(self.names), [self.names.index(column) for column in columns]
         for line, record in self.records:
             if len(record) != num_fields:
                 found = f"{len(record)} values"
                 raise broken_line(self.lines.file, line, f"{num_fields} values, as many as the header has", found)
-            yield line, [record[place] or None for place in places]
+            yield line, [record[index] or None for index in indices]
 
 
 class JsonRows:
@@ -146,7 +146,7 @@ def _with_each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def broken_line(file: SourceFile, line: int, expected: str, found: str) -> ContractError:
     """The error for a line that cannot be read."""
     return broken_contract(
-        f"The file {file.place} is broken in line {line:,}.",
+        f"The file {file.location} is broken in line {line:,}.",
         expected,
         found,
         "correct this line, or write the file again",
@@ -157,7 +157,7 @@ def _header(records: Iterator[tuple[int, list[str]]], file: SourceFile) -> list[
     for _, names in records:
         return names
     expected = "the names of the columns in the first line"
-    raise broken_contract(f"The file {file.place} has no header.", expected, "blank lines only", REWRITE)
+    raise broken_contract(f"The file {file.location} has no header.", expected, "blank lines only", REWRITE)
 
 
 def _records(lines: Lines) -> Iterator[tuple[int, list[str]]]:
@@ -180,7 +180,9 @@ def _records(lines: Lines) -> Iterator[tuple[int, list[str]]]:
 
 
 def _unreadable(file: SourceFile, error: Exception) -> ContractError:
-    return broken_contract(f"The file {file.place} cannot be read to its end.", "a complete file", str(error), REWRITE)
+    return broken_contract(
+        f"The file {file.location} cannot be read to its end.", "a complete file", str(error), REWRITE
+    )
 
 
 def _start(text: str) -> str:

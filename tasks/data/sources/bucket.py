@@ -100,8 +100,10 @@ def _list(s3: S3Connection, prefix: str, folder: str) -> Iterator[BucketFile]:
 
 
 def _file(s3: S3Connection, key: str, name: str, found: StoredObject) -> BucketFile:
-    place, identity = f"{s3.address}/{key}", (found.num_bytes, found.etag)
-    return BucketFile(name=name, place=place, num_bytes=found.num_bytes, identity=identity, s3=s3, key=key, found=found)
+    location, identity = f"{s3.address}/{key}", (found.num_bytes, found.etag)
+    return BucketFile(
+        name=name, location=location, num_bytes=found.num_bytes, identity=identity, s3=s3, key=key, found=found
+    )
 
 
 def _matches(s3: S3Connection, pattern: str) -> tuple[list[BucketFile], list[BucketFile]]:
@@ -124,12 +126,12 @@ def _nothing_found(s3: S3Connection, typed: str, folder: str, is_folder: bool) -
             f"{setting}: {s3.address}/{folder} has no *.parquet files, nor others of a known format "
             f"({', '.join(SUFFIXES)}). Name the prefix, object or glob that has them."
         )
-    place = f"{s3.address}/{typed}"
+    location = f"{s3.address}/{typed}"
     if glob.has_magic(typed):
-        return f"{setting}: no object matches {place}. Correct the pattern; ** also looks into folders below."
+        return f"{setting}: no object matches {location}. Correct the pattern; ** also looks into folders below."
     close = get_close_matches(typed.rstrip("/"), _beside(s3, typed.rstrip("/")), n=3)
     hint = f" There is {', '.join(f'{s3.address}/{name}' for name in close)}." if close else ""
-    return f"{setting}: there is nothing at {place}.{hint} Set {setting} to a {A_SOURCE}."
+    return f"{setting}: there is nothing at {location}.{hint} Set {setting} to a {A_SOURCE}."
 
 
 def _beside(s3: S3Connection, key: str) -> list[str]:

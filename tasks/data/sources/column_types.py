@@ -99,6 +99,6 @@ def _wrong_type(column: str, role: str, file: SourceFile, found: pa.DataType, fa
     return broken_contract(
         f"Column {column!r} in {file.name} has the wrong type.",
         f"{' or '.join(FITTING[role])}, for data.{role}",
-        f"{found} in {file.place}",
+        f"{found} in {file.location}",
         f"write the column with such a type, or name another one in data.{role.split()[0]}{hint}",
     )

@@ -95,7 +95,7 @@ def require_columns(file: SourceFile, names: Sequence[str], config: DataConfig) 
             raise broken_contract(
                 f"Column {column!r} is missing in {file.name}.",
                 f"every file has the column that {key} names",
-                f"the columns {_listed(names)} in {file.place}",
+                f"the columns {_listed(names)} in {file.location}",
                 f"{hint}set {key} to a column of every file{f', or {NUMBER_ROWS}' if role == 'id' else ''}",
             )
         if lowered.count(column.lower()) > 1:
@@ -143,7 +143,7 @@ def _require_rows(files: list[SourceFile], num_rows: list[int]) -> None:
 def read_footer(file: SourceFile) -> pq.FileMetaData:
     expected = "a complete Parquet file"
     if file.num_bytes == 0:
-        raise broken_contract(f"The file {file.place} is empty.", expected, "0 bytes", REWRITE)
+        raise broken_contract(f"The file {file.location} is empty.", expected, "0 bytes", REWRITE)
     try:
         if file.parquet is not None:
             return pq.read_metadata(file.parquet)
@@ -151,11 +151,11 @@ def read_footer(file: SourceFile) -> pq.FileMetaData:
             return pq.read_metadata(opened)
     except (pa.ArrowException, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:  # Arrow's own of a damaged file have none
-            raise cannot_read(file.place, error) from error
+            raise cannot_read(file.location, error) from error
         begins_right = _first_bytes(file) == b"PAR1"
         found = "a Parquet file that was cut off or damaged" if begins_right else NOT_PARQUET
         raise broken_contract(
-            f"The file {file.place} cannot be read.",
+            f"The file {file.location} cannot be read.",
             expected,
             f"{found} ({str(error).partition(chr(10))[0]})",
             REWRITE,
@@ -172,7 +172,7 @@ def _first_bytes(file: SourceFile) -> bytes:
 
 def _in_folder_names(column: str, file: SourceFile) -> str:
     """A hint where the folders are called after the column's values, as partitions are."""
-    partition = next((part for part in file.place.split("/")[:-1] if part.startswith(f"{column}=")), None)
+    partition = next((part for part in file.location.split("/")[:-1] if part.startswith(f"{column}=")), None)
     if partition is None:
         return ""
     return (

@@ -22,7 +22,7 @@ def require_utf8(file: SourceFile, table: SourceTable, config: DataConfig) -> No
             raise broken_contract(
                 f"Column {column!r} in {file.name} has bytes that are not UTF-8.",
                 "texts in UTF-8",
-                f"row {row:,} of {file.place} has {value[:60]!r}",
+                f"row {row:,} of {file.location} has {value[:60]!r}",
                 "decode these values in the encoding that they are in, such as latin-1, when writing the file",
             )
 

@@ -24,14 +24,14 @@ SETTLED_SECONDS = 2.0
 class SourceFile(ABC):
     """One file as it was listed. `name` is relative to the source: it is what messages and the digest have.
 
-    `place` is the path or the address by which a person finds it. Two versions of a file with one `identity` are taken
-    to have the same bytes. `parquet` is a file on this machine which has the rows of the columns that are read: the
-    user's own, where it is one, or one that was made of it. `split` is the index of the split to which all rows belong
-    where the split has a source of its own.
+    `location` is the path or the address by which a person finds it. Two versions of a file with one `identity` are
+    taken to have the same bytes. `parquet` is a file on this machine which has the rows of the columns that are read:
+    the user's own, where it is one, or one that was made of it. `split` is the index of the split to which all rows
+    belong where the split has a source of its own.
     """
 
     name: str
-    place: str
+    location: str
     num_bytes: int
     identity: tuple[int | str, ...]
     parquet: Path | None = None
@@ -118,7 +118,7 @@ class LocalFile(SourceFile):
         except (FileNotFoundError, NotADirectoryError):
             return False
         except OSError as error:
-            raise cannot_read(self.place, error) from error
+            raise cannot_read(self.location, error) from error
 
 
 def local_file(path: Path, name: str) -> LocalFile:
@@ -128,12 +128,14 @@ def local_file(path: Path, name: str) -> LocalFile:
     except OSError as error:
         raise cannot_read(str(path), error) from error
     parquet = path if format_of(name) == PARQUET else None
-    return LocalFile(name=name, place=str(path), num_bytes=identity[0], identity=identity, parquet=parquet, path=path)
+    return LocalFile(
+        name=name, location=str(path), num_bytes=identity[0], identity=identity, parquet=parquet, path=path
+    )
 
 
-def cannot_read(place: str, error: OSError) -> ConfigurationError:
+def cannot_read(location: str, error: OSError) -> ConfigurationError:
     """What a person is told of a file that the system does not let us read."""
-    return ConfigurationError(f"Cannot read the source file {place}: {error.strerror}.")
+    return ConfigurationError(f"Cannot read the source file {location}: {error.strerror}.")
 
 
 def _identity(path: Path) -> tuple[int, int, int, int]:

@@ -1,7 +1,7 @@
-"""The unit `assign`: the rows of a chunk as training will see them, assigned into buckets by their place in the order.
+"""The unit `assign`: the rows of a chunk as training will see them, assigned into buckets by their key in the order.
 
-A row's place is the MD5 of the seed and its id. A bucket has the rows of one split whose places begin alike, so all
-rows of a bucket stand in the order before all rows of the next one.
+A row's order key is the MD5 of the seed and its id. A bucket has the rows of one split whose order keys begin alike, so
+all rows of a bucket stand in the order before all rows of the next one.
 Invariant: rows are put in order when a bucket is read, with those of all chunks.
 """
 
@@ -44,7 +44,7 @@ class AssignSettings:
     numeric: list[NumericColumn]
     categorical: list[CategoricalColumn]
     rare: list[str]  # labels whose rows are left out, or are those of another class
-    bucket_bits: list[int]  # of each split: its buckets are the values of so many first bits of a place
+    bucket_bits: list[int]  # of each split: its buckets are the values of so many first bits of an order key
 
     def as_record(self) -> Record:
         """JSON-able."""
@@ -66,7 +66,7 @@ class AssignSettings:
 
 
 def bits_of_buckets(assignment: Assignment, config: DataConfig, bytes_per_row: float, bucket_bytes: int) -> list[int]:
-    """For each split how many bits of a place say in which bucket it is, so that a bucket fits into memory."""
+    """For each split how many bits of an order key say in which bucket it is, so that a bucket fits into memory."""
     largest = max(1.0, min(config.shard_rows / BUCKETS_IN_A_SHARD, bucket_bytes / max(1.0, bytes_per_row)))
     return [max(0, int(np.ceil(np.log2(max(1, num_rows) / largest)))) for num_rows in assignment.num_rows]
 
@@ -108,7 +108,7 @@ def _with_decoded(
     connection: duckdb.DuckDBPyConnection, settings: AssignSettings, decoded: pa.Table, config: DataConfig
 ) -> pa.Table:
     """The rows that `check` has left, as training will see them."""
-    kept = decoded.select(["id", "place", "tokens"])
+    kept = decoded.select(["id", "order_key", "tokens"])
     number = pa.array(np.arange(decoded.num_rows))
     connection.register("decoded", decoded.drop_columns(kept.column_names).append_column("number", number))
     split = "" if "split" in decoded.column_names else f", {settings.split_sql} AS split"

@@ -36,7 +36,7 @@ TABLE_NAME = "parts-of-buckets"
 class Buckets:
     """All buckets, numbered through all splits: what a unit must know to find the parts of its own.
 
-    `bits` says of each split by how many first bits of a place its buckets differ. `rows` and `crcs` are of each
+    `bits` says of each split by how many first bits of an order key its buckets differ. `rows` and `crcs` are of each
     bucket: its rows in all chunks, and the CRC-32 of its entries in the file `TABLE_NAME`.
     """
 
@@ -61,7 +61,7 @@ def part_schema(config: DataConfig, vocabulary_size: int) -> pa.Schema:
     tokens = pa.list_(narrow_type(vocabulary_size))
     metadata = [(name, METADATA[kind]) for kind, names in metadata_columns(config).items() for name in names]
     return pa.schema(
-        [("id", pa.string()), ("label", pa.int32()), ("tokens", tokens), *metadata, ("place", pa.uint64())]
+        [("id", pa.string()), ("label", pa.int32()), ("tokens", tokens), *metadata, ("order_key", pa.uint64())]
     )
 
 
@@ -71,7 +71,7 @@ def parts_name(index: int) -> str:
 
 
 def num_buckets(bits: Sequence[int]) -> int:
-    """How many buckets splits have whose places are told apart by so many first bits."""
+    """How many buckets splits have whose order keys are told apart by so many first bits."""
     return sum(1 << of_split for of_split in bits)
 
 
@@ -80,7 +80,7 @@ def write_parts(rows: pa.Table, bits: list[int], path: Path) -> Record:
 
     `rows` has the columns of `part_schema`, and `split`.
     """
-    buckets = _buckets_of(rows.column("split").to_numpy(), rows.column("place").to_numpy(), bits)
+    buckets = _buckets_of(rows.column("split").to_numpy(), rows.column("order_key").to_numpy(), bits)
     assignment = in_order(rows.drop_columns(["split"]), np.argsort(buckets, kind="stable"))
     table = np.zeros(num_buckets(bits), PART)
     table["rows"] = np.bincount(buckets, minlength=len(table))
@@ -130,13 +130,15 @@ def read_bucket(staging: StagingArea, buckets: Buckets, bucket: int, schema: pa.
 
 
 def order_of(rows: pa.Table) -> NDArray[np.int64]:
-    """Rows by place, and, where two hashes meet, by id."""
-    places = rows.column("place").to_numpy()
-    order = np.argsort(places)
-    found = places[order]
+    """Rows by order key, and, where two hashes meet, by id."""
+    order_keys = rows.column("order_key").to_numpy()
+    order = np.argsort(order_keys)
+    found = order_keys[order]
     if not np.any(found[1:] == found[:-1]):
         return order
-    by_both = pc.sort_indices(rows.select(["place", "id"]), sort_keys=[("place", "ascending"), ("id", "ascending")])
+    by_both = pc.sort_indices(
+        rows.select(["order_key", "id"]), sort_keys=[("order_key", "ascending"), ("id", "ascending")]
+    )
     return np.from_dlpack(by_both).astype(np.int64)
 
 
@@ -151,13 +153,13 @@ def _in_order(column: pa.Array, order: NDArray[np.int64]) -> pa.Array:
 
 
 def _buckets_of(
-    splits: NDArray[np.int32], places: NDArray[np.uint64], bits: list[int]
+    splits: NDArray[np.int32], order_keys: NDArray[np.uint64], bits: list[int]
 ) -> NDArray[np.uint16 | np.uint32]:
     """The bucket of each row."""
     firsts = np.array([num_buckets(bits[:split]) for split in range(len(bits))], np.uint64)
     # A number may not be shifted by all of its bits.
     shifts = np.array([PLACE_BITS - max(1, of_split) for of_split in bits], np.uint64)
-    within = (places >> shifts[splits]) * np.array([of_split > 0 for of_split in bits])[splits]
+    within = (order_keys >> shifts[splits]) * np.array([of_split > 0 for of_split in bits])[splits]
     buckets: NDArray[np.uint64] = firsts[splits] + within
     # Numbers of 16 bits are sorted by counting them.
     return buckets.astype(np.uint16 if num_buckets(bits) <= 1 << 16 else np.uint32)

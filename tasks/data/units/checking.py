@@ -1,6 +1,6 @@
 """The unit `check`: a chunk is measured against the contract's rules, and what all rows together decide is extracted.
 
-Invariant: the extract has one row for each row of the chunk, in its order, and all of it but id, place, text
+Invariant: the extract has one row for each row of the chunk, in its order, and all of it but id, order key, text
 and tokens.
 """
 
@@ -14,8 +14,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tasks.data.contract.measured import Measured, measure
-from tasks.data.contract.repeats import PLACE, Repeats, count_repeats, has_any, repeated_positions, write_positions
-from tasks.data.database import parquet_sql, place_sql
+from tasks.data.contract.repeats import (
+    ORDER_KEY,
+    Repeats,
+    count_repeats,
+    has_any,
+    repeated_order_keys,
+    write_order_keys,
+)
+from tasks.data.database import order_key_sql, parquet_sql
 from tasks.data.rows import extracted_columns
 from tasks.data.sql import literal
 from tasks.data.units.chunks import bytes_of_chunk
@@ -25,24 +32,24 @@ from tasks.data.units.staging import Record, StagingArea
 from tasks.data.units.workspace import Workspace
 
 Files = dict[str, Path]
-# What is asked of ids in all rows together is asked of their places first, which are left by themselves.
-NOT_EXTRACTED = ("id", "place")
+# What is asked of ids in all rows together is asked of their order keys first, which are left by themselves.
+NOT_EXTRACTED = ("id", "order_key")
 
 
 class Extract(NamedTuple):
-    """Files of all chunks: their rows without id, place, text and tokens; those in the sample; the places in order.
+    """Files of all chunks: rows without id, order key, text and tokens; those in the sample; the order keys, sorted.
 
-    There are no places where ids are numbers of rows.
+    There are no order keys where ids are numbers of rows.
     """
 
     rows: list[Path]
     sample: list[Path]
-    places: list[Path]
+    order_keys: list[Path]
 
 
 def check(workspace: Workspace, index: int, folder: Path) -> tuple[Record, Files]:
     """Measure a chunk, and leave its rows. Raises `ContractError` for a file that cannot be read to its end."""
-    extract, sample, places = folder / "extract.parquet", folder / "sample.parquet", folder / "places"
+    extract, sample, order_keys = folder / "extract.parquet", folder / "sample.parquet", folder / "order_keys"
     record: Record = {"measured": []}
     samples, read, columns = [], [], extracted_columns(workspace.config)
     with workspace.database() as connection:
@@ -55,7 +62,7 @@ def check(workspace: Workspace, index: int, folder: Path) -> tuple[Record, Files
             query = f"SELECT {columns} FROM ({workspace.chunk_sql(index)})"
             some = f"SELECT * EXCLUDE ({', '.join(NOT_EXTRACTED)}) FROM ({query})"
             connection.execute(f"COPY ({some}) TO {literal(str(extract))} (FORMAT parquet, COMPRESSION zstd)")
-            of_rows = connection.sql(f"SELECT place FROM ({query})").to_arrow_table()
+            of_rows = connection.sql(f"SELECT order_key FROM ({query})").to_arrow_table()
     pq.write_table(pa.concat_tables(samples), sample, compression="zstd")
     if len(read) == len(samples):
         of_rows = pa.concat_tables(read)
@@ -65,8 +72,8 @@ def check(workspace: Workspace, index: int, folder: Path) -> tuple[Record, Files
             record[CRC] = leave_rows(workspace, index, of_rows, folder)
     files = {_extract_name(index): extract, _sample_name(index): sample}
     if workspace.config.id:  # else an id is a number of a row, and none is there twice
-        write_positions(of_rows.column("place").drop_null().to_numpy(), places)
-        files[_positions_name(index)] = places
+        write_order_keys(of_rows.column("order_key").drop_null().to_numpy(), order_keys)
+        files[_order_keys_name(index)] = order_keys
     return record | hashes_of(files), files
 
 
@@ -77,7 +84,7 @@ def fetch_extract(staging: StagingArea, records: Sequence[Record]) -> Extract:
         named = [(unit_name("check", index), record, name_of(index)) for index, record in enumerate(records)]
         return [fetch_file(staging, *of_unit) for of_unit in named if of_unit[-1] in of_unit[1][HASHES]]
 
-    return Extract(fetched(_extract_name), fetched(_sample_name), fetched(_positions_name))
+    return Extract(fetched(_extract_name), fetched(_sample_name), fetched(_order_keys_name))
 
 
 def open_extract(connection: duckdb.DuckDBPyConnection, extract: Extract) -> None:
@@ -87,16 +94,16 @@ def open_extract(connection: duckdb.DuckDBPyConnection, extract: Extract) -> Non
 
 
 def find_repeats(connection: duckdb.DuckDBPyConnection, workspace: Workspace, paths: Sequence[Path]) -> Repeats:
-    """The ids that several rows have, where a column has the ids; `paths` are those of the rows' places.
+    """The ids that several rows have, where a column has the ids; `paths` are those of the rows' order keys.
 
     Chunks in which that may be are read once more.
     """
-    repeated = repeated_positions(paths, bytes_of_chunk(workspace.config) // PLACE.itemsize)
-    connection.register("repeated", pa.table({"place": repeated}))
+    repeated = repeated_order_keys(paths, bytes_of_chunk(workspace.config) // ORDER_KEY.itemsize)
+    connection.register("repeated", pa.table({"order_key": repeated}))
     connection.execute("CREATE TEMP TABLE suspected (id VARCHAR)")
     for index in [index for index, path in enumerate(paths) if len(repeated) and has_any(path, repeated)]:
-        rows = f"SELECT id, {place_sql(workspace.config)} AS place FROM ({workspace.chunk_sql(index)})"
-        connection.execute(f"INSERT INTO suspected SELECT id FROM ({rows}) WHERE place IN (FROM repeated)")
+        rows = f"SELECT id, {order_key_sql(workspace.config)} AS order_key FROM ({workspace.chunk_sql(index)})"
+        connection.execute(f"INSERT INTO suspected SELECT id FROM ({rows}) WHERE order_key IN (FROM repeated)")
     return count_repeats(connection, "suspected")
 
 
@@ -113,5 +120,5 @@ def _sample_name(index: int) -> str:
     return f"check-{index:06d}-sample.parquet"
 
 
-def _positions_name(index: int) -> str:
-    return f"check-{index:06d}.places"
+def _order_keys_name(index: int) -> str:
+    return f"check-{index:06d}.order_keys"

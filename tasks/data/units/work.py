@@ -1,7 +1,7 @@
 """All kinds of units, and how one is done.
 
-Invariant: a unit is a function of the place and its number. What it leaves is kept in the area in one way, whoever does
-it, and only then is it done.
+Invariant: a unit is a function of the workspace and its number. What it leaves is kept in the staging area in one
+way, whoever does it, and only then is it done.
 """
 
 import tempfile

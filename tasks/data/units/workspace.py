@@ -151,7 +151,7 @@ def plan_record(table: SourceTable, chunks: list[Chunk]) -> Record:
 
 @dataclass(frozen=True)
 class Address:
-    """From what any process opens the place of a preparation whose results are in the store.
+    """From what any process opens the workspace of a preparation whose results are in the store.
 
     `config` is a `DataConfig` as JSON, `host` the name of the machine that will remove what is left in scratch.
     """
@@ -169,13 +169,13 @@ class Address:
         return folder_needed_again(self.scratch, self.staging)
 
 
-# Until its end a process has the folders of the places that it opened.
+# Until its end a process has the folders of the workspaces that it opened.
 _entered = contextlib.ExitStack()
 
 
 @lru_cache(maxsize=2)
 def open_workspace(address: Address, is_read: bool) -> Workspace:
-    """The place of a preparation. `is_read`: whether files that are not Parquet have been made that.
+    """The workspace of a preparation. `is_read`: whether files that are not Parquet have been made that.
 
     Raises `ContractError` if the source is not what it was when the preparation began.
     """
@@ -196,7 +196,7 @@ def open_workspace(address: Address, is_read: bool) -> Workspace:
 
 
 def leave_places() -> None:
-    """Remove the folders of the places that this process has opened, and forget these."""
+    """Remove the folders of the workspaces that this process has opened, and forget these."""
     open_workspace.cache_clear()
     _entered.close()
 

@@ -80,14 +80,14 @@ def test_what_a_rollback_left_out_is_taken_by_no_step_whatever_rollbacks_follow(
 
 
 @given(ROLLBACKS, st.integers(0, 80), st.integers(0, 80))
-def test_stretches_of_one_stride_are_the_steps_and_have_no_gap_within(rollbacks: Rollbacks, a: int, b: int) -> None:
+def test_step_ranges_of_one_stride_are_the_steps_and_have_no_gap_within(rollbacks: Rollbacks, a: int, b: int) -> None:
     records = rolled_back(rollbacks)
     steps = range(min(a, b), max(a, b))
-    stretches = same_stride(steps, records)
-    assert [step for stretch in stretches for step in stretch] == list(steps)
-    for stretch in stretches:
-        firsts = [first_position(step, BATCH_SIZE, records) for step in stretch]
-        assert firsts == [firsts[0] + BATCH_SIZE * index for index in range(len(stretch))]
+    step_ranges = same_stride(steps, records)
+    assert [step for step_range in step_ranges for step in step_range] == list(steps)
+    for step_range in step_ranges:
+        firsts = [first_position(step, BATCH_SIZE, records) for step in step_range]
+        assert firsts == [firsts[0] + BATCH_SIZE * index for index in range(len(step_range))]
 
 
 def test_without_rollbacks_a_step_takes_the_samples_from_step_times_batch_size_on() -> None:

@@ -34,13 +34,13 @@ CONFIG = text_config("unused", row_group_rows=8, shard_rows=24, numeric=["a", "b
 SCHEMA = pa.schema([pa.field("split", pa.int32()), *part_schema(CONFIG, VOCABULARY_SIZE)])
 
 
-def rows_of(sizes: list[int], same_place: bool = False) -> list[dict[str, Any]]:
+def rows_of(sizes: list[int], same_order_key: bool = False) -> list[dict[str, Any]]:
     """Rows of three splits as a unit assigns them; row i has i % 4 + 1 tokens."""
     splits = [split for split, size in enumerate(sizes) for _ in range(size)]
     return [
         {"split": split, "id": str(i), "label": i % 2, "tokens": [i] * (i % 4 + 1)}
         | {"numeric0": i / 2, "numeric1": float(-i), "missing0": 0.0, "missing1": i % 2.0, "categorical0": i % 3}
-        | {"place": 7 if same_place else low_md5(f"order:0:{i}")}
+        | {"order_key": 7 if same_order_key else low_md5(f"order:0:{i}")}
         for i, split in enumerate(splits)
     ]
 
@@ -111,7 +111,7 @@ def test_shards_hold_every_row_once_in_the_order_of_their_places_wherever_the_ro
             | {"tokens": np.array(row["tokens"], np.int32).tobytes(), "length": len(row["tokens"])}
             | {"numeric": [row["numeric0"], row["numeric1"]], "missing": [row["missing0"], row["missing1"]]}
             | {"categorical": [row["categorical0"]]}
-            for row in sorted(rows, key=lambda row: (row["place"], row["id"]))
+            for row in sorted(rows, key=lambda row: (row["order_key"], row["id"]))
             if row["split"] == split
         ]
         tables, groups = [], []
@@ -168,7 +168,7 @@ def test_a_unit_that_is_done_is_not_done_again(tmp_path: Path, monkeypatch: pyte
 
 def test_where_two_places_are_the_same_the_id_decides(tmp_path: Path) -> None:
     sizes = [40, 1, 1]
-    store, splits, _ = write_shards(tmp_path, rows_of(sizes, same_place=True), sizes, 9, [4, 0, 0])
+    store, splits, _ = write_shards(tmp_path, rows_of(sizes, same_order_key=True), sizes, 9, [4, 0, 0])
     keys = [dataset_key("digest", shard.name) for shard in splits["train"].shards]
     ids = [id_ for key in keys for id_ in pq.read_table(store.fetch(key)).column("id").to_pylist()]
     assert ids == sorted(map(str, range(40)))

@@ -20,7 +20,7 @@ def address(tmp_path: Path) -> Address:
     """A preparation that nobody has begun."""
     config = text_config(write_parquet(tmp_path / "a.parquet", text_columns(20)))
     store = LocalStore(tmp_path / "store")
-    return Address(config.model_dump_json(), store.address, None, "area", tmp_path / "scratch")
+    return Address(config.model_dump_json(), store.address, None, "staging", tmp_path / "scratch")
 
 
 def test_a_process_loads_neither_prefect_nor_great_expectations() -> None:

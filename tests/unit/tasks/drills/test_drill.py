@@ -232,7 +232,7 @@ def test_world_sizes_that_cannot_be_are_refused(text: str, message: str) -> None
         choose_world_sizes(text, ranks=2, microbatches=4)
 
 
-def test_kills_are_aimed_at_distinct_stretches_and_follow_from_the_seed() -> None:
+def test_kills_are_aimed_at_distinct_intervals_and_follow_from_the_seed() -> None:
     for seed in range(50):
         aims = aim_kills(1000, 5, seed)
         assert [(aim - 1) // 170 for aim in aims] == [0, 1, 2, 3, 4]

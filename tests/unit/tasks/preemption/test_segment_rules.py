@@ -59,7 +59,7 @@ def test_a_mistake_that_a_rank_found_is_not_tried_again() -> None:
         require_progress(CONFIG, record, state(20, [record]))
 
 
-def test_a_last_checkpoint_that_was_refused_is_an_error_with_its_reason() -> None:
+def test_a_last_checkpoint_that_was_rejected_is_an_error_with_its_reason() -> None:
     record = segment("completed", last_step=100)
     with pytest.raises(SegmentFailedError, match="tensor bias is not finite"):
         require_progress(CONFIG, record, state(80, [record]))

@@ -199,7 +199,7 @@ def test_a_rejected_checkpoint_is_recorded_and_a_later_better_one_is_promoted(ga
     assert gated.state.rejected == [] and gated.steps_in_the_store == [10, 30]
 
 
-def test_who_is_on_call_is_told_once_of_each_checkpoint_that_is_refused(
+def test_who_is_on_call_is_told_once_of_each_checkpoint_that_is_rejected(
     gated: Gated, told: Callable[[], list[Event]]
 ) -> None:
     path = gated.save(20)
@@ -211,7 +211,7 @@ def test_who_is_on_call_is_told_once_of_each_checkpoint_that_is_refused(
     assert "does not pass the quality gate and is not promoted: macro-F1 0.0200" in event.payload["message"]
 
 
-def test_of_those_refused_in_a_row_the_newest_keeps_its_files(gated: Gated) -> None:
+def test_of_those_rejected_in_a_row_the_newest_keeps_its_files(gated: Gated) -> None:
     for step in (5, 10, 15, 20):
         assert gated.promote(gated.save(step, validated_step=5)) is None
         assert gated.steps_in_the_store == [step]
@@ -222,7 +222,7 @@ def test_of_those_refused_in_a_row_the_newest_keeps_its_files(gated: Gated) -> N
     assert gated.steps_in_the_store == [20]
 
 
-def test_a_last_checkpoint_that_is_refused_is_one_error_that_says_what_to_do(gated: Gated) -> None:
+def test_a_last_checkpoint_that_is_rejected_is_one_error_that_says_what_to_do(gated: Gated) -> None:
     gated.promote(gated.save(STEPS, validated_step=20))
     gated.end()
     assert describe_state(gated.state) == "rejected"
@@ -295,7 +295,7 @@ def test_a_segment_that_was_lost_leaves_the_newest_checkpoint_that_passes(gated:
     assert gated.state.rejected == []
 
 
-def test_only_who_holds_the_lease_refuses_and_only_forward(gated: Gated) -> None:
+def test_only_who_holds_the_lease_rejects_and_only_forward(gated: Gated) -> None:
     gated.promote(gated.save(20))
     known = gated.state.rejected[0]
     with pytest.raises(ConflictError, match="moves forward"):
@@ -306,13 +306,13 @@ def test_only_who_holds_the_lease_refuses_and_only_forward(gated: Gated) -> None
     assert gated.state.rejected == [known]
 
 
-def test_a_refusal_is_read_as_it_was_written(gated: Gated) -> None:
+def test_a_rejection_is_read_as_it_was_written(gated: Gated) -> None:
     gated.promote(gated.save(20))
     again = RunState.model_validate_json(gated.state.model_dump_json())
     assert again == gated.state and isinstance(again.rejected[0], RejectedRecord)
 
 
-def test_a_refusal_and_a_promotion_after_it_that_are_cut_off_anywhere_are_made_up_for(tmp_path: Path) -> None:
+def test_a_rejection_and_a_promotion_after_it_that_are_cut_off_anywhere_are_made_up_for(tmp_path: Path) -> None:
     for at in itertools.count(1):
         gated = Gated(tmp_path / str(at))
         gated.promote(gated.save(20))

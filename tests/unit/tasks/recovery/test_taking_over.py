@@ -94,7 +94,7 @@ def test_what_another_watcher_has_promoted_and_deleted_since_is_not_called_damag
     assert run_paths.manifest.load_head().state.quarantined == []
 
 
-def test_who_comes_late_promotes_and_refuses_nothing_that_its_successor_watches(run_paths: RunPaths) -> None:
+def test_who_comes_late_promotes_and_rejects_nothing_that_its_successor_watches(run_paths: RunPaths) -> None:
     hand_over(run_paths)
     late = promoted_at(33)
     figures = ValidationFigures(metric="auc", value=0.5, step=33, best_value=0.5, best_step=33)

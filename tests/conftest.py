@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+from tests.helpers.cpu_times import CpuTimes
 from tests.helpers.prefect_server import running_prefect_server, starting_prefect_server, wait_until_healthy
 
 # Who asks for one of these fixtures needs what the marker says; a store that is a parameter brings its marker itself.
@@ -66,7 +67,8 @@ class RunningTests:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """In the process that prints what happens; a worker of xdist's is ended by that one."""
+    """Signals are for the process that prints what happens; a worker of xdist's is ended by that one."""
+    config.pluginmanager.register(CpuTimes())
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(RunningTests())
 

@@ -112,7 +112,7 @@ gpu: setup
 scaling: setup
 	$(BIN)/python -m tests.benchmarks.bench_scaling
 
-# Every fault of the catalogue; the table and what the runs left go to the folder OUT. `make campaign ONLY=bucket` does
+# Every fault of the campaign; the table and what the runs left go to the folder OUT. `make campaign ONLY=bucket` does
 # those with this in their name.
 OUT ?= campaign
 campaign: setup

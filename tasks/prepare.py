@@ -21,7 +21,7 @@ from tasks.data.contract.result import find_contract_result, render_markdown
 from tasks.data.expectations.origin import find_reference
 from tasks.data.identity.begun_source import require_same_source
 from tasks.data.pipeline import prepare_dataset
-from tasks.data.remarks.said import remarks_on
+from tasks.data.remarks.remarks import remarks_on
 from tasks.prefect_bridge.server import show
 from tasks.prepare_unit import PrefectUnits
 from tasks.recovery.settle import require_no_living_holder_here

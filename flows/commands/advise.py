@@ -41,46 +41,54 @@ EXPLAINED = (
 )
 
 
+FailuresPerDay = Annotated[
+    float | None, typer.Option(metavar="N", help="Expected crashes per day. Default: measured from this run.")
+]
+StallSeconds = Annotated[
+    float | None,
+    typer.Option(metavar="N", help="Seconds for which a save stops training. Default: measured from this run."),
+]
+DurableSeconds = Annotated[
+    float | None,
+    typer.Option(
+        metavar="N", help="Seconds from there until the save is in the store. Default: measured from this run."
+    ),
+]
+RestartSeconds = Annotated[
+    float | None,
+    typer.Option(metavar="N", help="Seconds from a start to its first training step. Default: measured from this run."),
+]
+PricePerGbMonth = Annotated[
+    float | None, typer.Option(metavar="DOLLARS", help="Price of 10^9 bytes kept for a month. Default: 0.023.")
+]
+PricePer1000Puts = Annotated[
+    float | None,
+    typer.Option(metavar="DOLLARS", help="Price of 1,000 put requests. Default: 0.005 in a bucket, 0 in a folder."),
+]
+PricePerGpuHour = Annotated[
+    float | None, typer.Option(metavar="DOLLARS", help="Price of an hour of one GPU. Default: 2.")
+]
+FailuresPerGpuHour = Annotated[
+    float | None,
+    typer.Option(
+        metavar="N",
+        help="Expected crashes per GPU and hour, for other numbers of GPUs and while the run had no crash. "
+        "Default: 2.0e-5.",
+    ),
+]
+
+
 def advise(
     run: RunArgument,
     assignments: Assignments = None,
-    failures_per_day: Annotated[
-        float | None, typer.Option(metavar="N", help="Expected crashes per day. Default: measured from this run.")
-    ] = None,
-    stall_seconds: Annotated[
-        float | None,
-        typer.Option(metavar="N", help="Seconds for which a save stops training. Default: measured from this run."),
-    ] = None,
-    durable_seconds: Annotated[
-        float | None,
-        typer.Option(
-            metavar="N", help="Seconds from there until the save is in the store. Default: measured from this run."
-        ),
-    ] = None,
-    restart_seconds: Annotated[
-        float | None,
-        typer.Option(
-            metavar="N", help="Seconds from a start to its first training step. Default: measured from this run."
-        ),
-    ] = None,
-    price_per_gb_month: Annotated[
-        float | None, typer.Option(metavar="DOLLARS", help="Price of 10^9 bytes kept for a month. Default: 0.023.")
-    ] = None,
-    price_per_1000_puts: Annotated[
-        float | None,
-        typer.Option(metavar="DOLLARS", help="Price of 1,000 put requests. Default: 0.005 in a bucket, 0 in a folder."),
-    ] = None,
-    price_per_gpu_hour: Annotated[
-        float | None, typer.Option(metavar="DOLLARS", help="Price of an hour of one GPU. Default: 2.")
-    ] = None,
-    failures_per_gpu_hour: Annotated[
-        float | None,
-        typer.Option(
-            metavar="N",
-            help="Expected crashes per GPU and hour, for other numbers of GPUs and while the run had no crash. "
-            "Default: 2.0e-5.",
-        ),
-    ] = None,
+    failures_per_day: FailuresPerDay = None,
+    stall_seconds: StallSeconds = None,
+    durable_seconds: DurableSeconds = None,
+    restart_seconds: RestartSeconds = None,
+    price_per_gb_month: PricePerGbMonth = None,
+    price_per_1000_puts: PricePer1000Puts = None,
+    price_per_gpu_hour: PricePerGpuHour = None,
+    failures_per_gpu_hour: FailuresPerGpuHour = None,
     as_json: AsJson = False,
 ) -> None:
     """Recommend how often to save, from what was measured.

@@ -45,7 +45,7 @@ from tasks.data.listing import describe_source, list_source
 from tasks.data.progress import OnContract, OnProgress, RunPart, ignore_contract, run_plainly
 from tasks.data.readers.check import check_columns
 from tasks.data.readers.conversion import require_one_kind_of_times, require_readable
-from tasks.data.remarks.said import measure_remarks
+from tasks.data.remarks.remarks import measure_remarks
 from tasks.data.sources.columns import SourceTable, inspect_files
 from tasks.data.sources.formats import PARQUET, format_of
 from tasks.data.split import Assignment, assign_samples, describe_target, with_class_counts

@@ -123,9 +123,10 @@ def _interruptions(plan: DrillPlan, run: TrainedRun, hits: Sequence[Kill]) -> li
         remarks.append(f"{len(hits)} of {len(plan.aims)} kills took effect: the run ended before the others were due.")
     from_scratch = sum(segment.first_step == 0 for segment in run.segments[1:])
     if from_scratch:
+        times = "once" if from_scratch == 1 else f"{from_scratch:,} times"
         remarks.append(
-            f"It started again at step 0 {count_of(from_scratch, 'time')}, because there was no checkpoint yet. With a "
-            "lower checkpoint.every_steps more is tested."
+            f"It started again from step 0 {times}, because there was no checkpoint yet. With a lower "
+            "checkpoint.every_steps more is tested."
         )
     return remarks
 

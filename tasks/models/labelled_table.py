@@ -31,7 +31,7 @@ from tasks.data.pipeline import Preparation
 from tasks.data.progress import run_plainly
 from tasks.data.rare_classes import Counts, treated_sql
 from tasks.data.readers.check import check_columns
-from tasks.data.remarks.said import find_rare_labels
+from tasks.data.remarks.remarks import find_rare_labels
 from tasks.data.sources.columns import inspect_files
 from tasks.data.sources.formats import PARQUET, format_of
 from tasks.data.sources.messages import broken_contract

@@ -11,7 +11,7 @@ from tasks.config.changes import read_stored
 from tasks.configuration.run import DataConfig
 from tasks.console.announce import warn
 from tasks.data.contract.result import CONTRACT_FILE, find_contract_result
-from tasks.data.remarks.said import remarks_on
+from tasks.data.remarks.remarks import remarks_on
 
 
 def remarks_of(store: Store, state: RunState, dataset: DatasetManifest) -> list[str]:

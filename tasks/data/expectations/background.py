@@ -20,7 +20,7 @@ from tasks.data.expectations.drift import Described, describe_data, describe_dat
 from tasks.data.expectations.measures import Measures, measure_data
 from tasks.data.expectations.user_suite import read_suite
 from tasks.data.expectations.verdict import Result, give_verdict, load_validation, validate_drift
-from tasks.data.remarks.said import SHARED_TEXTS
+from tasks.data.remarks.remarks import SHARED_TEXTS
 from tasks.data.split import Assignment
 
 OWN_SUITE = "own_suite"

@@ -15,18 +15,26 @@ FEWEST_ROWS_MEASURED = 100
 
 def default_suite(config: DataConfig) -> list[Expectation]:
     """The expectations for the columns that a configuration names."""
-    what = "text" if config.text else "list of tokens"
-    suite = [
-        _at_most(
-            f"missing_share.{name}",
-            config.max_missing_fraction,
-            "critical",
-            f"missing values in column {name!r}",
-            "Raise data.max_missing_fraction, or take the column out of the configuration.",
-        )
-        for name in (*config.numeric, *config.categorical)
+    return [
+        *(_missing_share(name, config) for name in (*config.numeric, *config.categorical)),
+        *_training_rows(config),
+        *(_categories(name) for name in config.categorical),
+        *(expectation for split in MEASURED_SPLITS for expectation in _measured_split(split, config)),
     ]
-    suite += [
+
+
+def _missing_share(name: str, config: DataConfig) -> Expectation:
+    return _at_most(
+        f"missing_share.{name}",
+        config.max_missing_fraction,
+        "critical",
+        f"missing values in column {name!r}",
+        "Raise data.max_missing_fraction, or take the column out of the configuration.",
+    )
+
+
+def _training_rows(config: DataConfig) -> list[Expectation]:
+    return [
         _at_least(
             "rows_per_class",
             10,
@@ -49,34 +57,36 @@ def default_suite(config: DataConfig) -> list[Expectation]:
             f"Check that data.{'text' if config.text else 'tokens'} names the column that is to be classified.",
         ),
     ]
-    suite += [
+
+
+def _categories(name: str) -> Expectation:
+    return _at_most(
+        f"categories.{name}",
+        MAX_CATEGORIES - 1,
+        "warning",
+        f"distinct values of column {name!r}, of which the {MAX_CATEGORIES:,} most frequent are told apart",
+        "Take the column out if it is an id, or group its values.",
+    )
+
+
+def _measured_split(split: str, config: DataConfig) -> list[Expectation]:
+    what = "text" if config.text else "list of tokens"
+    return [
+        _at_least(
+            f"rows.{split}",
+            FEWEST_ROWS_MEASURED,
+            "info",
+            f"rows of the {split} split",
+            "With fewer rows its metrics are uncertain by several per cent.",
+        ),
         _at_most(
-            f"categories.{name}",
-            MAX_CATEGORIES - 1,
-            "warning",
-            f"distinct values of column {name!r}, of which the {MAX_CATEGORIES:,} most frequent are told apart",
-            "Take the column out if it is an id, or group its values.",
-        )
-        for name in config.categorical
+            f"repeated_texts.{split}",
+            WARN_SHARE,
+            "info",  # the remarks on the data report it
+            f"{split} rows whose {what} a row of the training split has",
+            "Remove the repeated rows, or keep them in one split.",
+        ),
     ]
-    for split in MEASURED_SPLITS:
-        suite += [
-            _at_least(
-                f"rows.{split}",
-                FEWEST_ROWS_MEASURED,
-                "info",
-                f"rows of the {split} split",
-                "With fewer rows its metrics are uncertain by several per cent.",
-            ),
-            _at_most(
-                f"repeated_texts.{split}",
-                WARN_SHARE,
-                "info",  # what is said of it stands with the remarks on the data
-                f"{split} rows whose {what} a row of the training split has",
-                "Remove the repeated rows, or keep them in one split.",
-            ),
-        ]
-    return suite
 
 
 def _at_most(column: str, bound: float, severity: str, description: str, notes: str) -> Expectation:

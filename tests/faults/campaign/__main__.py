@@ -1,4 +1,4 @@
-"""`make campaign`: every fault of the catalogue, two at a time, and a table of how they ended.
+"""`make campaign`: every fault of `faults.py`, two at a time, and a table of how they ended.
 
     python -m tests.faults.campaign --out FOLDER [--only WORDS ...] [--seed N] [--jobs N]
 
@@ -16,7 +16,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from queue import SimpleQueue
 
-from tests.faults.campaign.catalogue import Catalogue
+from tests.faults.campaign.faults import Faults
 from tests.faults.campaign.results import Attempt, Result, sum_up, write_results
 from tests.faults.campaign.site import Site
 from tests.helpers.prefect_server import running_prefect_server
@@ -34,9 +34,9 @@ def main() -> int:
     with running_prefect_server(prefect) as environment, ExitStack() as resources:
         # Each job has a site with a store of its own: what a power cut takes at one is not missed at another.
         sites = [Site(options.out / f"site-{number}", environment) for number in range(1, options.jobs + 1)]
-        catalogues = [Catalogue(site, random.Random(seed), resources, _say) for site in sites]
-        names = [entry.name for entry in catalogues[0].entries() if _is_wanted(entry.name, options.only)]
-        for result in _try_all(names, catalogues):
+        all_faults = [Faults(site, random.Random(seed), resources, _say) for site in sites]
+        names = [fault.name for fault in all_faults[0].list_all() if _is_wanted(fault.name, options.only)]
+        for result in _try_all(names, all_faults):
             results.append(result)
             results.sort(key=lambda result: names.index(result.fault))
             write_results(results, options.out)
@@ -46,20 +46,20 @@ def main() -> int:
     return int(not results or any(result.is_bad for result in results))
 
 
-def _try_all(names: Sequence[str], catalogues: Sequence[Catalogue]) -> Iterator[Result]:
-    """Try the entries of these names, as many at a time as there are catalogues; yield what became of each."""
-    free: SimpleQueue[Catalogue] = SimpleQueue()
-    for catalogue in catalogues:
-        free.put(catalogue)
+def _try_all(names: Sequence[str], all_faults: Sequence[Faults]) -> Iterator[Result]:
+    """Cause the faults of these names, one at a time at each site; yield the result of each."""
+    free: SimpleQueue[Faults] = SimpleQueue()
+    for faults in all_faults:
+        free.put(faults)
 
     def try_where_free(name: str) -> Result:
-        catalogue = free.get()
+        faults = free.get()
         try:
-            return _try(catalogue, name)
+            return _try(faults, name)
         finally:
-            free.put(catalogue)
+            free.put(faults)
 
-    pool = ThreadPoolExecutor(len(catalogues))
+    pool = ThreadPoolExecutor(len(all_faults))
     try:
         for tried in as_completed([pool.submit(try_where_free, name) for name in names]):
             yield tried.result()
@@ -67,11 +67,11 @@ def _try_all(names: Sequence[str], catalogues: Sequence[Catalogue]) -> Iterator[
         pool.shutdown(cancel_futures=True)  # after Ctrl-C nothing else is begun
 
 
-def _try(catalogue: Catalogue, name: str) -> Result:
+def _try(faults: Faults, name: str) -> Result:
     _say(name)
     began = time.monotonic()
     try:
-        attempt = catalogue.attempt(name)
+        attempt = faults.attempt(name)
     except Exception as error:  # noqa: BLE001 - a campaign of hours goes on, and says so in its table
         attempt = Attempt(1, 0, "bad", f"{type(error).__name__}: {error}")
     result = Result(name, attempt.points, attempt.fired, attempt.verdict, time.monotonic() - began, attempt.note)

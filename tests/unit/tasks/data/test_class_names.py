@@ -12,7 +12,7 @@ from storage.objects.local_store import LocalStore
 from tasks.configuration.run import DataConfig
 from tasks.data.contract.result import find_contract_result
 from tasks.data.pipeline import prepare_dataset
-from tasks.data.remarks.said import remarks_on
+from tasks.data.remarks.remarks import remarks_on
 from tasks.models.description import describe_labels
 from tasks.models.labelled_table import SPLIT, prepare_table
 from tests.helpers.parquet import read_rows, read_split, text_columns, text_config, write_parquet, write_table

@@ -16,7 +16,7 @@ from tasks.configuration.run import DataConfig
 from tasks.data.contract.result import find_contract_result
 from tasks.data.pipeline import prepare_dataset
 from tasks.data.rare_classes import find_rare, treat_counts
-from tasks.data.remarks.said import remarks_on
+from tasks.data.remarks.remarks import remarks_on
 from tasks.models.labelled_table import SPLIT, prepare_table
 from tests.helpers.parquet import read_rows, read_split, text_columns, text_config, token_columns, write_parquet
 

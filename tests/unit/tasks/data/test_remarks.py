@@ -16,7 +16,7 @@ from tasks.configuration.split import SplitConfig
 from tasks.data.contract.result import find_contract_result
 from tasks.data.pipeline import prepare_dataset
 from tasks.data.remarks.alike_labels import describe_alike, find_alike
-from tasks.data.remarks.said import SHARED_TEXTS, remarks_on
+from tasks.data.remarks.remarks import SHARED_TEXTS, remarks_on
 from tasks.data.remarks.shared_texts import describe_shared_texts
 from tasks.reporting.written import make_report
 from tests.helpers.parquet import (

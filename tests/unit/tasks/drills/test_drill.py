@@ -183,7 +183,7 @@ def test_kills_that_found_the_run_over_are_not_counted() -> None:
 def test_a_run_that_began_again_at_step_0_is_said_to_have() -> None:
     segments = segments_of([("lost", "killed", 40, 40), ("completed", "", STEPS, 0)])
     remarks = drill_verdict(PLAN, compared(**with_state(segments=segments)), HITS[:1]).remarks
-    assert "It started again at step 0 1 time, because there was no checkpoint yet" in remarks[-1]
+    assert "It started again from step 0 once, because there was no checkpoint yet." in remarks[-1]
 
 
 def test_the_page_shows_both_curves_the_interruptions_and_every_figure() -> None:

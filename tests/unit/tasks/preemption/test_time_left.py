@@ -1,12 +1,9 @@
-"""Whether a save fits into the time that a notice leaves, from what the run has measured; and `[notices]`."""
+"""Whether a save fits into the time that a notice leaves, from what the run has measured."""
 
 import pytest
 
 from storage.runs.run_state import RunState, SaveFigures
-from tasks.config.load import configure
-from tasks.config.template import render_configuration, start_configuration
 from tasks.configuration.notices import NoticesConfig
-from tasks.configuration.run import RunConfig
 from tasks.preemption.time_left import warn_of_short_notice
 from tests.helpers.finished_runs import measured_run, state_of
 
@@ -57,16 +54,3 @@ def test_a_cancel_in_prefect_counts_where_a_worker_started_the_process(monkeypat
     assert warned(NoticesConfig(), saving_for(29.4)) == []
     (said,) = warned(NoticesConfig(), saving_for(29.6))
     assert "Prefect kills a flow run 30 s after its cancel" in said and "`holdfast stop RUN`" in said
-
-
-def test_nobody_is_asked_by_default_and_a_wrong_name_is_refused_with_the_right_ones() -> None:
-    values = {"run": "run", "data": {"text": "t", "label": "l", "kind": "binary"}}
-    assert configure(RunConfig, values, "file").notices == NoticesConfig(clouds=[], file=None)
-    with pytest.raises(ValueError, match=r"notices.clouds.0: must be 'aws', 'gcp' or 'azure' \(found 'amazon'\)"):
-        configure(RunConfig, values | {"notices": {"clouds": ["amazon"]}}, "file")
-
-
-def test_the_printed_configuration_says_why_nobody_is_asked_by_default() -> None:
-    printed = render_configuration(start_configuration([]), full=True)
-    assert "\n[notices]\n" in printed and "\n# clouds = []\n" in printed
-    assert "Default: none, since on a machine that is not in the cloud" in printed.replace("\n# ", " ")

@@ -1,6 +1,6 @@
-"""Everything that a campaign does, by name: each entry is tried by itself and gives one line of the table.
+"""Faults of a campaign, by name: each is caused by itself and gives one line of the table.
 
-Invariant: nothing is started before an entry that needs it is tried.
+Invariant: a server or cluster is started when the first fault that needs it is caused.
 """
 
 import random
@@ -31,15 +31,15 @@ NUM_FLIPS, NUM_CUTS = 1000, 100
 
 
 @dataclass(frozen=True)
-class Entry:
+class Fault:
     """One line of the table, and what has to be done for it."""
 
     name: str
     attempt: Callable[[], Attempt]
 
 
-class Catalogue:
-    """The entries for a site. `resources` ends what they start; `say` is told what is being done."""
+class Faults:
+    """All faults for a site. `resources` ends what they start; `say` is called with what is being done."""
 
     def __init__(
         self, site: Site, generator: random.Random, resources: ExitStack, say: Callable[[str], None] = lambda _: None
@@ -49,49 +49,49 @@ class Catalogue:
         self._resources = resources
         self._say = say
 
-    def entries(self) -> Iterator[Entry]:
-        """All of them; those that find most come first: each moment of a kill, the network, rivals, the rest."""
+    def list_all(self) -> Iterator[Fault]:
+        """All faults; those that find most come first: each moment of a kill, the network, rivals, the rest."""
         site, generator = self._site, self._generator
-        yield Entry("power cut at every operation: beginning", self._kill_beginnings)
+        yield Fault("power cut at every operation: beginning", self._kill_beginnings)
         for phase in PHASES:
-            yield Entry(f"power cut at every operation: {phase}", partial(self._kill_in, phase))
-        yield Entry(
+            yield Fault(f"power cut at every operation: {phase}", partial(self._kill_in, phase))
+        yield Fault(
             "NaN in a step, and power cut at every operation of the rollback", partial(poison.die_in_rollback, site)
         )
         for failure, when in ((Failure.STRUCK_BEFORE, "before"), (Failure.STRUCK_AFTER, "after")):
-            yield Entry(f"SIGKILL of all {when} every request", partial(self._die_at_requests, failure))
+            yield Fault(f"SIGKILL of all {when} every request", partial(self._die_at_requests, failure))
         for fault in network.NETWORK_FAULTS:
-            yield Entry(fault.name, partial(self._meet_network, fault))
-        yield Entry("the bucket vanishes for a minute", lambda: network.vanish(site, self._bucket))
+            yield Fault(fault.name, partial(self._meet_network, fault))
+        yield Fault("the bucket vanishes for a minute", lambda: network.vanish(site, self._bucket))
         for name, attempt in rivals.RIVALRIES.items():
-            yield Entry(name, partial(attempt, site))
+            yield Fault(name, partial(attempt, site))
         for disturbance in disturbances.DISTURBANCES:
-            yield Entry(disturbance.name, partial(disturbances.meet, site, disturbance))
+            yield Fault(disturbance.name, partial(disturbances.meet, site, disturbance))
         for which, death in bad_sectors.DEATHS.items():
             name = f"a checkpoint can never be read again: {which}"
-            yield Entry(name, partial(bad_sectors.go_on_without, site, death))
-        yield Entry("cluster: all that happens to Slurm jobs", lambda: clusters.everything_happens(site, self._slurm))
-        yield Entry(
+            yield Fault(name, partial(bad_sectors.go_on_without, site, death))
+        yield Fault("cluster: all that happens to Slurm jobs", lambda: clusters.everything_happens(site, self._slurm))
+        yield Fault(
             "cluster: the command dies while its Slurm job runs",
             lambda: clusters.command_dies_and_its_job_goes_on(site, self._slurm),
         )
-        yield Entry(
+        yield Fault(
             "cluster: the command stands still, and comes back to its Slurm job",
             lambda: clusters.command_stands_still_and_comes_back(site, self._slurm),
         )
-        yield Entry(
+        yield Fault(
             "cluster: all that happens to three hosts and their links",
             lambda: hosts.everything_happens(site, self._hosts),
         )
-        yield Entry("power cut at every operation of a prune", self._kill_prunes)
-        yield Entry("a bit flips", partial(damage.flip_bits, site, generator, NUM_FLIPS))
-        yield Entry("a file is cut short", partial(damage.cut_short, site, generator, NUM_CUTS))
+        yield Fault("power cut at every operation of a prune", self._kill_prunes)
+        yield Fault("a bit flips", partial(damage.flip_bits, site, generator, NUM_FLIPS))
+        yield Fault("a file is cut short", partial(damage.cut_short, site, generator, NUM_CUTS))
 
     def attempt(self, name: str) -> Attempt:
-        """Do what the entry of this name is; the first one prepares the site."""
+        """Cause the fault of this name; the first one prepares the site."""
         if not self._site.reference:
             self._site.prepare()
-        return next(entry for entry in self.entries() if entry.name == name).attempt()
+        return next(fault for fault in self.list_all() if fault.name == name).attempt()
 
     @cached_property
     def _points(self) -> tuple[list[Point], list[Point]]:
@@ -103,7 +103,7 @@ class Catalogue:
 
     @cached_property
     def _slurm(self) -> SlurmCluster:
-        """Of this catalogue alone: a job that takes the nodes of another one's would be a fault too many."""
+        """Cluster of this site alone: a job that takes the nodes of another one's would be a fault too many."""
         reason = find_reason_to_skip()
         if reason is not None:
             raise RuntimeError(reason)

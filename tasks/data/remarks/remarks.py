@@ -1,4 +1,4 @@
-"""All remarks on a data set, as they are said when it is prepared and stand with the contract's result.
+"""All remarks on a data set: logged when it is prepared, and kept with the contract's result.
 
 Invariant: they follow from the data alone, as all files of a data set.
 """
@@ -42,22 +42,26 @@ def find_rare_labels(contract: dict[str, Any] | None) -> Counts:
 def remarks_on(dataset: DatasetManifest, contract: dict[str, Any] | None, config: DataConfig) -> list[str]:
     """A sentence each; `contract` is the contract's result, None where none was kept."""
     found = contract or {}
-    said = [*describe_shared_texts(found.get(SHARED_TEXTS, {}), config), *describe_alike(found.get(ALIKE_LABELS, []))]
-    said += [*_lacking_classes(dataset, config), *describe_unmet(found)]
-    return [*describe_rare(find_rare_labels(contract), config), *said]
+    return [
+        *describe_rare(find_rare_labels(contract), config),
+        *describe_shared_texts(found.get(SHARED_TEXTS, {}), config),
+        *describe_alike(found.get(ALIKE_LABELS, [])),
+        *_lacking_classes(dataset, config),
+        *describe_unmet(found),
+    ]
 
 
 def _lacking_classes(dataset: DatasetManifest, config: DataConfig) -> list[str]:
     offered = f" {OFFERED}" if config.kind == "multiclass" and config.rare_classes == "error" else ""
-    said = []
+    remarks = []
     for name, split in dataset.splits.items():
         counts = zip(dataset.target.classes, split.class_counts or [], strict=False)
         lacking = [label for label, count in counts if count == 0]
         if lacking and split.num_rows:
             shown = ", ".join(map(repr, lacking[:NUM_CLASSES_SHOWN]))
             more = f" and {len(lacking) - NUM_CLASSES_SHOWN:,} more" if len(lacking) > NUM_CLASSES_SHOWN else ""
-            said.append(
+            remarks.append(
                 f"The {name} split has no row of {len(lacking):,} of {len(dataset.target.classes):,} classes: "
                 f"{shown}{more}. How well these are recognised is not measured there.{offered}"
             )
-    return said
+    return remarks

@@ -1,4 +1,4 @@
-"""What goes on beside a block goes on whatever fails in it, and says so."""
+"""A background thread goes on after any error until its block is left, and logs the error."""
 
 import threading
 from pathlib import Path
@@ -10,10 +10,10 @@ from storage.runs import manifest as manifests
 from storage.runs.manifest import Manifest
 from storage.runs.segments import find_heartbeat, write_heartbeat
 from storage.segment_notes import StopRecord, write_stop
-from tasks import background as companion
+from tasks import background
 from tasks.background import BackgroundThread
 from tasks.preemption.signals import StopRequest
-from tasks.prefect_bridge import stop_requests as stop_requests
+from tasks.prefect_bridge import stop_requests
 from tasks.prefect_bridge.stop_requests import StopRequests
 from tasks.run_paths import RunPaths
 from tasks.supervision import heartbeat as heartbeats
@@ -25,7 +25,7 @@ from tests.helpers.runs import lease_run, make_run
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(companion, "BEGIN_AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(background, "BEGIN_AGAIN_SECONDS", 0.01)
     monkeypatch.setattr(heartbeats, "HEARTBEAT_SECONDS", 0.01)
     monkeypatch.setattr(stop_requests, "LOOK_SECONDS", 0.01)
     monkeypatch.setattr(stop_requests, "LOOK_AROUND_SECONDS", 0.01)
@@ -41,12 +41,12 @@ class Failing(BackgroundThread):
         raise KeyError("unforeseen")
 
 
-def test_what_fails_begins_again_until_the_block_is_left_and_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_what_fails_begins_again_until_the_block_is_left_and_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     with Failing() as failing:
         assert wait_until(lambda: failing.num_begun >= 5)
     ended_at = failing.num_begun
-    told = [record.getMessage() for record in caplog.records]
-    assert len(told) == 1 and "(failing) failed" in told[0] and "KeyError: 'unforeseen'" in told[0]
+    logged = [record.getMessage() for record in caplog.records]
+    assert len(logged) == 1 and "(failing) failed" in logged[0] and "KeyError: 'unforeseen'" in logged[0]
     assert failing.num_begun == ended_at and not any(one.name == "failing" for one in threading.enumerate())
 
 

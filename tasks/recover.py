@@ -112,6 +112,6 @@ def _announce_changes(state: RunState, config: RunConfig) -> None:
             )
         if field == "train.steps" and state.promoted is not None:
             announce(
-                "The learning rate falls over the new number of steps from here on: the model will not be the one that "
+                "The learning rate follows the new number of steps from here on: the model will not be the one that "
                 "a run planned for so many steps from the start would give."
             )

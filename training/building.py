@@ -25,7 +25,7 @@ from training.models.classifier import Classifier
 from training.models.compilation import compile_model
 from training.models.objective import Objective
 from training.models.precision import Precision
-from training.optim.checkpoint_budget import require_budget
+from training.optim.checkpoint_budget import least_checkpoint_bytes, require_budget
 from training.spec import SegmentSpec
 from training.stopping import StopFlag
 from training.trainer import Trainer
@@ -47,8 +47,8 @@ def build_segment(
 ) -> Segment:
     """All that training needs but its batches, at step 0. Raises `ConfigurationError`."""
     model = make_model(spec, dataset, precision, reporter.noted if world.is_first else print)
-    require_budget(spec.checkpoint, sum(parameter.numel() for parameter in model.parameters()))
     trainer = Trainer(model, make_objective(spec, dataset, precision), spec.train, precision, world, spec.rollbacks)
+    require_budget(spec.checkpoint, least_checkpoint_bytes(model, trainer.optimization))
     return Segment(
         spec=spec,
         world=world,

@@ -4,9 +4,17 @@ Invariant: nothing here names a machine. `ranks` and `threads` say how the work 
 """
 
 import math
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    JsonValue,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
 
 from storage.runs.retention import RetentionPolicy
 
@@ -50,6 +58,16 @@ class ModelConfig(ConfigModel):
                 f"heads must divide width: {self.describe('width', 'heads')}. Set heads to a divisor of width"
             )
         return self
+
+
+# Fields of training that mean something with some choices alone: the field of the choice, and which.
+ONLY_WITH: dict[str, tuple[str, tuple[str, ...]]] = {
+    "adam_beta1": ("optimizer", ("adamw",)),
+    "adam_beta2": ("optimizer", ("adamw",)),
+    "momentum": ("optimizer", ("sgd",)),
+    "nesterov": ("optimizer", ("sgd",)),
+    "final_learning_rate_fraction": ("schedule", ("cosine", "linear")),
+}
 
 
 class TrainConfig(ConfigModel):
@@ -103,14 +121,32 @@ class TrainConfig(ConfigModel):
         False, description="Let ranks share GPUs where there are fewer, through Gloo: slow, meant for a drill."
     )
     seed: int = Field(0, ge=0, lt=2**63, description="Seed of the order of samples and of every random number.")
+    optimizer: Literal["adamw", "sgd"] = Field(
+        "adamw",
+        description="What changes the weights by their gradient. sgd, with momentum, keeps half of what adamw keeps of "
+        "each weight, and needs another learning_rate, often a hundred times larger.",
+    )
     learning_rate: float = Field(1e-3, gt=0, description="Highest learning rate, reached after the warm-up.")
     warmup_fraction: float = Field(0.05, ge=0, le=1, description="Share of the steps with a rising learning rate.")
-    final_learning_rate_fraction: float = Field(
-        0.05, ge=0, le=1, description="Learning rate at the last step, as a share of the highest one."
+    schedule: Literal["cosine", "linear", "constant"] = Field(
+        "cosine", description="How the learning rate falls after the warm-up; with constant it does not."
     )
-    weight_decay: float = Field(0.01, ge=0, description="AdamW's decoupled decay of matrices; not of biases and norms.")
+    final_learning_rate_fraction: float = Field(
+        0.05,
+        ge=0,
+        le=1,
+        description="Learning rate at the last step, as a share of the highest one; not with schedule = constant.",
+    )
+    weight_decay: float = Field(
+        0.01,
+        ge=0,
+        description="Decay of matrices; not of biases and norms. adamw: decoupled, a share of the learning rate. sgd: "
+        "added to the gradient, times the weight.",
+    )
     adam_beta1: float = Field(0.9, ge=0, lt=1, description="AdamW's decay of the gradient's running mean.")
     adam_beta2: float = Field(0.98, ge=0, lt=1, description="AdamW's decay of the squared gradient's running mean.")
+    momentum: float = Field(0.9, ge=0, lt=1, description="sgd's decay of the gradients' running sum. 0: no momentum.")
+    nesterov: bool = Field(False, description="Whether sgd's step has the momentum of after the step: Nesterov's.")
     clip_norm: float = Field(1.0, gt=0, description="Largest norm of the whole gradient.")
     label_smoothing: float = Field(0.0, ge=0, lt=1, description="Share of the target spread over all classes.")
     class_weighting: float = Field(
@@ -148,6 +184,15 @@ class TrainConfig(ConfigModel):
         "where neither steps nor epochs is set, else 0.",
     )
 
+    @model_serializer(mode="wrap")
+    def _without_what_means_nothing(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """So that what is read again is refused for what somebody set, and not for a default."""
+        return {name: value for name, value in handler(self).items() if self._means_something(name)}
+
+    def _means_something(self, name: str) -> bool:
+        choice, values = ONLY_WITH.get(name, ("", ()))
+        return not choice or getattr(self, choice) in values
+
     @property
     def num_steps(self) -> int:
         """The steps of a run that was begun: in its manifest, and in what its ranks are told, they are never open."""
@@ -159,6 +204,23 @@ class TrainConfig(ConfigModel):
         if self.steps is not None and self.epochs is not None:
             raise ValueError(
                 f"give steps or epochs, not both: {self.describe('steps', 'epochs')}. Take one of them out"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _nothing_without_a_meaning(self) -> "TrainConfig":
+        for name in sorted(self.model_fields_set):
+            if not self._means_something(name):
+                choice, values = ONLY_WITH[name]
+                wanted = " or ".join(map(repr, values))
+                raise ValueError(
+                    f"{name} goes with {choice} = {wanted} alone: {self.describe(choice, name)}. Take {name} out, or "
+                    f"set {choice} to {wanted}"
+                )
+        if self.nesterov and not self.momentum:
+            raise ValueError(
+                f"nesterov needs momentum: {self.describe('nesterov', 'momentum')}. Set momentum above 0, or take "
+                "nesterov out"
             )
         return self
 

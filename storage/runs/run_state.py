@@ -51,7 +51,7 @@ class Lease(Record):
     first_step: int
     taken_at: float = Field(description="Unix time, for people; nothing is decided by it.")
     planned_steps: int = Field(
-        description="Steps of the whole run when the segment began: the learning rate falls over so many."
+        description="Steps of the whole run when the segment began: the learning rate follows it."
     )
     work: Literal["train", "evaluate"] = Field("train", description="What the ranks of the lease do.")
     scratch: str | None = Field(

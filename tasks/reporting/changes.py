@@ -10,7 +10,7 @@ from storage.runs.run_records import ChangeRecord
 
 MAX_TOLD = 5
 _CONSEQUENCES = {
-    "train.steps": "The learning rate falls over the number of steps, so the model is not the one that a run with this "
+    "train.steps": "The learning rate follows the number of steps, so the model is not the one that a run with this "
     "number from its start would give.",
     "train.ranks": "With train.sum = 'fast' the number of ranks decides how sums are rounded, so the last bits of the "
     "weights are not those of an uninterrupted run.",

@@ -7,6 +7,8 @@ from torch import Tensor
 from training.gradients import fixed_point
 from training.gradients.fixed_point import NUM_TALLIES, FixedPoint
 from training.optim.adamw import AdamW
+from training.optim.kernels import Group
+from training.optim.sgd import SGD
 
 # Ties to even, values that are no normal numbers, the ends of the range, and what is outside of it.
 SPECIAL = [0.0, -0.0, 1e-40, -1e-44, 2.0**-42, 3 * 2.0**-42, -(2.0**-42), -5 * 2.0**-42, 2.0**16, -(2.0**16), 2.0**17]
@@ -45,21 +47,32 @@ def add_twice(values: Tensor, loss_scale: float) -> tuple[Tensor, list[int], flo
     return total.cpu(), tallies.tolist(), float(largest)
 
 
-def test_weights_and_moments_are_those_of_torchs_fused_optimizer(gpu: torch.device) -> None:
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd", "nesterov"])
+def test_weights_and_state_are_those_of_torchs_fused_optimizer(optimizer: str, gpu: torch.device) -> None:
     torch.manual_seed(0)
     shapes = [(300, 64), (64,), (7,), (64, 128)]
     ours = [torch.nn.Parameter(torch.randn(shape, device=gpu)) for shape in shapes]
     theirs = [torch.nn.Parameter(parameter.detach().clone()) for parameter in ours]
-    optimizer = AdamW([(ours, 0.01)], (0.9, 0.98))
-    optimizer.learning_rate = 1e-3
-    expected = torch.optim.AdamW(theirs, lr=1e-3, betas=(0.9, 0.98), eps=1e-8, weight_decay=0.01, fused=True)
-    for _ in range(3):
+    groups = [Group(params=ours, weight_decay=0.01)]
+    found: torch.optim.Optimizer
+    expected: torch.optim.Optimizer
+    if optimizer == "adamw":
+        found = AdamW(groups, (0.9, 0.98))
+        expected = torch.optim.AdamW(theirs, betas=(0.9, 0.98), eps=1e-8, weight_decay=0.01, fused=True)
+    else:
+        is_nesterov = optimizer == "nesterov"
+        found = SGD(groups, 0.9, is_nesterov)
+        expected = torch.optim.SGD(theirs, momentum=0.9, nesterov=is_nesterov, weight_decay=0.01, fused=True)
+    for step in range(3):
+        for group in (*found.param_groups, *expected.param_groups):
+            group["lr"] = 1e-3 / (step + 1)
         for a, b in zip(ours, theirs, strict=True):
             a.grad = torch.randn_like(a)
             b.grad = a.grad.clone()
-        optimizer.step()
+        found.step()
         expected.step()
     for a, b in zip(ours, theirs, strict=True):
         assert torch.equal(a, b)
-        for kind, value in optimizer.state[a].items():
+        assert found.state[a].keys() == expected.state[b].keys()
+        for kind, value in found.state[a].items():
             assert torch.equal(value, expected.state[b][kind]), kind

@@ -32,8 +32,24 @@ VARIANTS: dict[str, tuple[str, list[int], dict[str, Any]]] = {
         [1, 3],
         {"precision": "fp16", "activation_checkpointing": True, "steps": 8},
     ),
-    "two threads": ("binary", [1, 2], {"threads": 2, "microbatches": 3, "steps": 8}),
-    "microbatches of one group": ("binary", [1, 3], {"padding_efficiency": 0, "steps": 8}),
+    "two threads, SGD with momentum, a linear schedule": (
+        "binary",
+        [1, 2, 3],
+        {
+            "threads": 2,
+            "microbatches": 3,
+            "steps": 8,
+            "optimizer": "sgd",
+            "nesterov": True,
+            "learning_rate": 0.1,
+            "schedule": "linear",
+        },
+    ),
+    "microbatches of one group, a constant learning rate": (
+        "binary",
+        [1, 3],
+        {"padding_efficiency": 0, "steps": 8, "schedule": "constant"},
+    ),
 }
 
 

@@ -10,8 +10,8 @@ import hashlib
 import io
 import json
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -33,7 +33,6 @@ from storage.checkpoints.tensor_files import find_entries
 from storage.checkpoints.tensor_layout import TensorKind
 from storage.errors import (
     CorruptObjectError,
-    IncompatibleRunError,
     ObjectMissingError,
     StoreError,
     StoreUnavailableError,
@@ -41,8 +40,15 @@ from storage.errors import (
 from storage.objects.readable import drop_from_cache, reading
 from storage.objects.store import Store
 from training.checkpointing.exchange import first_trouble
-from training.checkpointing.signature import require_same_signature, signature_of_file, signature_of_model
+from training.checkpointing.signature import (
+    require_same_optimizer,
+    require_same_signature,
+    signature_of_file,
+    signature_of_model,
+    signature_of_optimizer,
+)
 from training.checkpointing.state_tensors import share_of, view_tensors
+from training.optim.optimization import Optimization
 from training.rank_status import Collective
 from training.spec import ResumePoint
 from training.trainer import Trainer
@@ -105,18 +111,16 @@ class Restorer:
             for file in share_of(share.all_files, replace(self._world, rank=rank))
         }
         weights = WeightsLoader(self._trainer.model, share.found)
+        state = OptimizerLoader(self._trainer.optimization, share.found)
         for file in share.all_files:
             data = self._pass_round(share.files.pop(file.name, None), file, owners[file.name])
             if file.name in share.found.index.model_files:
                 weights.take_over(file.name, data)
                 continue
-            weights.require_fit()  # before the moments, whose names would say it less well
-            with _misfits_explained(share.found.path):
-                entries = find_entries(_header_of(data), len(data), file.name)
-                self._trainer.optimization.load_tensors(view_tensors(data, entries))
+            weights.require_fit()  # before the optimizer's state, whose names would say it less well
+            state.take_over(file.name, data)
         weights.require_fit()
-        with _misfits_explained(share.found.path):
-            self._trainer.optimization.require_complete()
+        state.require_fit()
         self._trainer.optimization.load_state_dict(share.state["optimization"])
 
     def _read_share(self, point: ResumePoint) -> RankFiles:
@@ -135,23 +139,6 @@ class Restorer:
             with self._world.rank_status.waiting_for_ranks(Collective.RESTORED):
                 dist.broadcast(data, src=owner)
         return data
-
-
-@contextmanager
-def _misfits_explained(path: str) -> Iterator[None]:
-    """Raise `IncompatibleRunError` where the optimizer cannot take what a checkpoint has.
-
-    Not for what is passed round: that a rank died meanwhile is a `RuntimeError` too, and no reason to give the run up.
-    """
-    try:
-        yield
-    except torch.OutOfMemoryError:
-        raise
-    except (RuntimeError, KeyError) as error:
-        raise IncompatibleRunError(
-            f"The checkpoint {path} does not fit the configured optimizer: {error}. "
-            "Restore the configuration as it was when the run began, or start a new run."
-        ) from error
 
 
 def read_patiently(read: Callable[[], _Result]) -> _Result:
@@ -201,6 +188,31 @@ class WeightsLoader:
     def require_fit(self) -> None:
         """Raise `IncompatibleRunError` unless what was given are the model's tensors, all of them and no others."""
         require_same_signature(self._path, self._given, signature_of_model(self._live))
+
+
+class OptimizerLoader:
+    """Gives a checkpoint's tensors to the configured optimizer, file by file, and remembers what it was given."""
+
+    def __init__(self, optimization: Optimization, found: FoundCheckpoint) -> None:
+        self._optimization = optimization
+        self._expected = signature_of_optimizer(optimization.expected)
+        self._found = found
+        self._given: dict[str, TensorKind] = {}
+
+    def take_over(self, name: str, data: Tensor) -> None:
+        """Take what fits from a file's bytes; what does not is told by `require_fit`, all of it at once."""
+        entries = find_entries(_header_of(data), len(data), name)
+        given = signature_of_file(entries)
+        self._given |= given
+        tensors = view_tensors(data, entries).items()
+        self._optimization.load_tensors({n: tensor for n, tensor in tensors if self._expected.get(n) == given[n]})
+
+    def require_fit(self) -> None:
+        """Raise `IncompatibleRunError` unless it was the state of this optimizer, all of it and nothing else."""
+        train = self._found.index.configuration.get("train")
+        of = train.get("optimizer") if isinstance(train, dict) else None
+        configured = self._optimization.name
+        require_same_optimizer(self._found.path, of, self._given, configured, self._expected)
 
 
 def read_checked(store: Store, folder: str, file: StoredFile) -> Tensor:

@@ -1,16 +1,17 @@
-"""A model's signature: name, type and shape of each of its tensors; and how that of a checkpoint differs from it.
+"""The signature of a model or an optimizer: name, type and shape of each tensor; and how that of a checkpoint differs.
 
 Invariant: nothing is converted or left out to make a checkpoint fit: what is not the same tensor for tensor is refused.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from torch import Tensor
 
 from storage.checkpoints.tensor_files import TensorEntry
 from storage.checkpoints.tensor_layout import TensorKind
 from storage.errors import IncompatibleRunError
-from training.checkpointing.state_tensors import kind_of
+from training.checkpointing.state_tensors import DTYPES, kind_of
+from training.optim.optimizer import StateTensor
 
 Signature = Mapping[str, TensorKind]
 MAX_DIFFERENCES_SHOWN = 10
@@ -21,16 +22,21 @@ def signature_of_model(tensors: Mapping[str, Tensor]) -> Signature:
     return {name: kind_of(tensor) for name, tensor in tensors.items()}
 
 
+def signature_of_optimizer(tensors: Mapping[str, StateTensor]) -> Signature:
+    """The signature of what an optimizer will keep."""
+    return {name: TensorKind(DTYPES[tensor.dtype], tensor.shape) for name, tensor in tensors.items()}
+
+
 def signature_of_file(entries: Iterable[TensorEntry]) -> Signature:
     """The signature of what a safetensors file holds."""
     return {entry.name: TensorKind(entry.dtype, entry.shape) for entry in entries}
 
 
-def describe_differences(before: Signature, now: Signature) -> list[str]:
-    """For every tensor that is not the same, what the checkpoint has and what the model has; in the order of names."""
+def describe_differences(before: Signature, now: Signature, what: str = "model") -> list[str]:
+    """For every tensor that is not the same, what the checkpoint has and what is configured; in the order of names."""
     names = sorted(before.keys() | now.keys())
     return [
-        f"{name}: {_describe(before.get(name))} in the checkpoint, {_describe(now.get(name))} in the model"
+        f"{name}: {_describe(before.get(name))} in the checkpoint, {_describe(now.get(name))} in the {what}"
         for name in names
         if before.get(name) != now.get(name)
     ]
@@ -41,15 +47,38 @@ def require_same_signature(path: str, before: Signature, now: Signature) -> None
     differences = describe_differences(before, now)
     if not differences:
         return
+    lines = [
+        f"The checkpoint {path} does not fit the configured model:",
+        *_shorten(differences, len(before.keys() | now.keys())),
+        "Continue with the version of Holdfast and the [model] configuration that the run was started with, or start a "
+        "new run.",
+    ]
+    raise IncompatibleRunError("\n".join(lines))
+
+
+def require_same_optimizer(path: str, of: str | None, before: Signature, configured: str, now: Signature) -> None:
+    """Raise `IncompatibleRunError` if the checkpoint in `path` has the state of another optimizer.
+
+    `of` and `configured` are their names; that of the checkpoint is None where nobody wrote it. No tensor at all is the
+    state before the first change of the weights, which an fp16 overflow can put off.
+    """
+    differences = describe_differences(before, now, "optimizer") if before else []
+    if not differences and of in (None, configured):
+        return
+    names = f"train.optimizer is {configured!r}" + ("" if of is None else f", and the run was trained with {of!r}")
+    lines = [
+        f"The checkpoint {path} does not fit the configured optimizer: {names}.",
+        *_shorten(differences, len(before.keys() | now.keys())),
+        "Restore [train] as it was when the run began, or start a new run.",
+    ]
+    raise IncompatibleRunError("\n".join(lines))
+
+
+def _shorten(differences: Sequence[str], num_tensors: int) -> list[str]:
+    """One line each, of the first ones."""
     shown = [f"  {difference}" for difference in differences[:MAX_DIFFERENCES_SHOWN]]
     num_more = len(differences) - len(shown)
-    shown += [f"  and {num_more:,} more of {len(before.keys() | now.keys()):,} tensors"] if num_more else []
-    raise IncompatibleRunError(
-        f"The checkpoint {path} does not fit the configured model:\n"
-        + "\n".join(shown)
-        + "\nContinue with the version of Holdfast and the [model] configuration that the run was "
-        "started with, or start a new run."
-    )
+    return shown + ([f"  and {num_more:,} more of {num_tensors:,} tensors"] if num_more else [])
 
 
 def _describe(kind: TensorKind | None) -> str:

@@ -10,10 +10,10 @@ sure that nobody reads them any more.
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
+from torch.optim import Optimizer
 
 from storage.checkpoints.tensor_layout import TensorFile
 from training.checkpointing.state_tensors import HostFile, StateTensors, share_of
-from training.optim.adamw import AdamW
 from training.world import World
 
 NUM_COPIERS = 2
@@ -22,7 +22,7 @@ NUM_COPIERS = 2
 class Snapshot:
     """Host buffers for the files that this rank writes."""
 
-    def __init__(self, world: World, device: torch.device, optimizer: AdamW) -> None:
+    def __init__(self, world: World, device: torch.device, optimizer: Optimizer) -> None:
         self._world = world
         self._device = device
         self._files: list[TensorFile] = []
@@ -31,7 +31,7 @@ class Snapshot:
         self._stream = torch.cuda.Stream(device) if self._on_gpu else None  # type: ignore[no-untyped-call]
         self._copied: torch.cuda.Event | None = None
         if self._on_gpu:
-            optimizer.before_step = self._hold_back_changes
+            optimizer.register_step_pre_hook(self._hold_back_changes)
 
     @property
     def is_prepared(self) -> bool:
@@ -73,6 +73,6 @@ class Snapshot:
         with ThreadPoolExecutor(NUM_COPIERS) as copiers:
             list(copiers.map(lambda file: file.filled_from(state), self.own))
 
-    def _hold_back_changes(self) -> None:
+    def _hold_back_changes(self, *_: object) -> None:
         if self._copied is not None:
             torch.cuda.current_stream().wait_event(self._copied)

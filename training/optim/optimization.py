@@ -1,4 +1,4 @@
-"""AdamW, its learning rate as a pure function of the step, and mixed precision.
+"""The optimizer as training uses it, its learning rate as a pure function of the step, and mixed precision.
 
 Invariant: the schedule has no state; the optimizer's state is kept under the parameters' names, not under positions
 that a change of the model would shift.
@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from storage.runs.rollbacks.positions import learning_rate_factor
 from storage.runs.run_state import Divergence, RollbackRecord
 from training.configuration import TrainConfig
-from training.optim.adamw import STATE_KINDS, AdamW
 from training.optim.divergence import DivergedError
+from training.optim.optimizer import expected_state, make_optimizer, state_of
 
 # So small only after 51 steps more that overflowed than were answered by a rise: torch doubles the scale again after
 # 2,000 steps without an overflow.
@@ -28,14 +28,16 @@ def learning_rate(config: TrainConfig, step: int, rollbacks: Sequence[RollbackRe
 
 
 def scheduled_rate(config: TrainConfig, step: int) -> float:
-    """A linear rise, then half a cosine down to the final fraction."""
+    """A linear rise; then half a cosine or a line down to the final fraction, or level to the end."""
     warmup_steps = round(config.warmup_fraction * config.num_steps)
     if step < warmup_steps:
         return config.learning_rate * (step + 1) / warmup_steps
-    progress = (step - warmup_steps) / max(1, config.num_steps - warmup_steps)
-    cosine = (1 + math.cos(math.pi * min(1.0, progress))) / 2
+    if config.schedule == "constant":
+        return config.learning_rate
+    progress = min(1.0, (step - warmup_steps) / max(1, config.num_steps - warmup_steps))
+    left = 1 - progress if config.schedule == "linear" else (1 + math.cos(math.pi * progress)) / 2
     final = config.final_learning_rate_fraction
-    return config.learning_rate * (final + (1 - final) * cosine)
+    return config.learning_rate * (final + (1 - final) * left)
 
 
 class Optimization:
@@ -51,10 +53,9 @@ class Optimization:
         self._config = config
         self._rollbacks = rollbacks
         self._parameters = dict(model.named_parameters())
-        matrices = [p for p in self._parameters.values() if p.ndim >= 2]
-        vectors = [p for p in self._parameters.values() if p.ndim < 2]
-        betas = (config.adam_beta1, config.adam_beta2)
-        self.optimizer = AdamW([(matrices, config.weight_decay), (vectors, 0.0)], betas)
+        self.optimizer = make_optimizer(self._parameters.items(), config)
+        # What it keeps once the weights were changed, by the names of `tensors`.
+        self.expected = expected_state(self._parameters, config)
         self.scaler = torch.amp.GradScaler(device.type, enabled=config.precision == "fp16")
         # What gradients are multiplied by until `step` divides them again: a power of two, 1 unless in fp16.
         self.loss_scale = self._read_loss_scale()
@@ -68,13 +69,14 @@ class Optimization:
 
         Returns the norm that the gradient had before it was clipped: [], on the device, the same on every rank.
         """
-        optimizer: Any = self.optimizer  # the scaler asks for its groups and its step alone
-        self.scaler.unscale_(optimizer)
+        self.scaler.unscale_(self.optimizer)
         norm: Tensor = nn.utils.clip_grad_norm_(self._parameters.values(), self._config.clip_norm)
-        self.optimizer.learning_rate = learning_rate(self._config, step, self._rollbacks)
-        self.scaler.step(optimizer)
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate(self._config, step, self._rollbacks)
+        self.scaler.step(self.optimizer)
         self.scaler.update()
-        self.optimizer.zero_grad()
+        for parameter in self._parameters.values():
+            parameter.grad = None
         self.loss_scale = self._read_loss_scale()
         return norm
 
@@ -91,42 +93,30 @@ class Optimization:
             Divergence(kind="loss_scale", step=step, value=self.loss_scale),
         )
 
+    @property
+    def name(self) -> str:
+        """The optimizer's, as configured."""
+        return self._config.optimizer
+
     def tensors(self) -> dict[str, Tensor]:
-        """The optimizer's state as `<kind>.<parameter>`: first and second moments and their step counts."""
-        state = self.optimizer.state
-        return {
-            f"{kind}.{name}": tensor
-            for name, parameter in self._parameters.items()
-            for kind, tensor in state.get(parameter, {}).items()
-        }
+        """The optimizer's state, whatever it keeps, as `<kind>.<parameter>`."""
+        return state_of(self.optimizer, self._parameters)
 
     def load_tensors(self, tensors: dict[str, Tensor]) -> None:
-        """Take over some of the state from `tensors()`. Raises `KeyError` for an unknown parameter.
+        """Take over some of the state from `tensors()`. Raises `KeyError` for what the optimizer does not keep.
 
         On a CPU the tensors themselves, which belong to the optimizer from here on; on a GPU copies, which begin where
         its kernels are fastest.
         """
         for name, tensor in tensors.items():
+            device = self.expected[name].device
             kind, _, of = name.partition(".")
-            parameter = self._parameters[of]
-            self.optimizer.state[parameter][kind] = tensor.to(parameter.device, copy=parameter.is_cuda)
-
-    def require_complete(self) -> None:
-        """Raise `KeyError` if only a part of the state was loaded.
-
-        None at all is the state before the first change of the weights, which an fp16 overflow can put off.
-        """
-        if not self.has_state:
-            return
-        for name, parameter in self._parameters.items():
-            for kind in STATE_KINDS:
-                if parameter.requires_grad and kind not in self.optimizer.state[parameter]:
-                    raise KeyError(f"{kind}.{name}")
+            self.optimizer.state[self._parameters[of]][kind] = tensor.to(device, copy=device.type == "cuda")
 
     @property
     def has_state(self) -> bool:
-        """Whether the weights were changed before."""
-        return bool(self.optimizer.state)
+        """Whether all that the optimizer will keep is there. Before the weights were first changed it keeps nothing."""
+        return bool(self.optimizer.state) or not self.expected
 
     def state_dict(self) -> dict[str, Any]:
         """What is not a tensor, JSON-able: the gradient scaler."""

@@ -16,6 +16,7 @@ from training.determinism import pin_numerics
 from training.gradients import fixed_point
 from training.gradients.fixed_point import NUM_TALLIES, FixedPoint
 from training.optim.adamw import AdamW
+from training.optim.kernels import Group
 
 NUM_VALUES = {"cuda": 150_000_000, "cpu": 1_000_000}
 REPETITIONS = 10
@@ -37,7 +38,8 @@ def main() -> None:
         found["of the same by torch's operators"] = _time_sum(total, gradient, device)
     parameter = nn.Parameter(torch.zeros_like(gradient))
     parameter.grad = gradient
-    found["of AdamW"] = _milliseconds(AdamW([([parameter], 0.01)], (0.9, 0.98)).step, device)
+    optimizer = AdamW([Group(params=[parameter], weight_decay=0.01)], (0.9, 0.98))
+    found["of AdamW"] = _milliseconds(optimizer.step, device)
     print(json.dumps(found))
 
 

@@ -1,15 +1,40 @@
-"""What checkpoints may take is no less than those that always stay."""
+"""What checkpoints may take is no less than those that always stay; how large one is follows from the optimizer."""
+
+from typing import Any
 
 import pytest
+import torch
+from torch import nn
 
 from storage.errors import ConfigurationError
-from training.configuration import CheckpointConfig
-from training.optim.checkpoint_budget import require_budget
+from training.configuration import CheckpointConfig, TrainConfig
+from training.optim.checkpoint_budget import least_checkpoint_bytes, require_budget
+from training.optim.optimization import Optimization
 
 
 @pytest.mark.parametrize(("keep_best", "least"), [(1, 36_000), (0, 24_000)])
 def test_a_budget_below_the_checkpoints_that_always_stay_is_refused(keep_best: int, least: int) -> None:
-    require_budget(CheckpointConfig(keep_best=keep_best, keep_bytes=least), 1000)
-    require_budget(CheckpointConfig(keep_best=keep_best), 1000)
+    require_budget(CheckpointConfig(keep_best=keep_best, keep_bytes=least), 12_000)
+    require_budget(CheckpointConfig(keep_best=keep_best), 12_000)
     with pytest.raises(ConfigurationError, match=f"expected at least {least:,}: .* of 12,000 bytes each"):
-        require_budget(CheckpointConfig(keep_best=keep_best, keep_bytes=least - 1), 1000)
+        require_budget(CheckpointConfig(keep_best=keep_best, keep_bytes=least - 1), 12_000)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "num_bytes"),
+    [
+        ({}, 3 * 4 * 8 + 2 * 4),  # two moments, and a count for weight and for bias
+        ({"optimizer": "sgd"}, 2 * 4 * 8),
+        ({"optimizer": "sgd", "momentum": 0}, 4 * 8),
+    ],
+)
+def test_a_checkpoint_takes_at_least_the_weights_and_what_their_optimizer_keeps(
+    optimizer: dict[str, Any], num_bytes: int
+) -> None:
+    model = nn.Linear(3, 2)
+    optimization = Optimization(model, TrainConfig(steps=10, **optimizer), torch.device("cpu"))
+    assert least_checkpoint_bytes(model, optimization) == num_bytes
+    optimization.backward(model(torch.ones(1, 3)).sum())
+    optimization.step(0)
+    tensors = [*model.state_dict().values(), *optimization.tensors().values()]
+    assert sum(tensor.nbytes for tensor in tensors) == num_bytes

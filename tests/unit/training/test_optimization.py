@@ -1,7 +1,13 @@
-"""The optimizer's state goes out and comes back under the names of the parameters; overflow without end is noticed."""
+"""Each optimizer has the bits of torch's own, each schedule is a function of the step; overflow without end is noticed.
+
+How the state of an optimizer goes out and comes back: `test_optimizer_state.py`.
+"""
+
+from typing import Any
 
 import pytest
 import torch
+from pydantic import ValidationError
 from torch import nn
 
 from storage.runs.run_state import Divergence
@@ -11,52 +17,11 @@ from training.optim.optimization import Optimization, learning_rate
 CPU = torch.device("cpu")
 
 
-def take_steps(optimization: Optimization, model: nn.Module, count: int) -> None:
-    for step in range(count):
-        optimization.backward(model(torch.ones(2, 3)).sum())
-        optimization.step(step)
-
-
-def test_moments_come_back_to_the_bit() -> None:
-    torch.manual_seed(0)
-    model, config = nn.Linear(3, 2), TrainConfig(steps=10)
-    optimization = Optimization(model, config, CPU)
-    take_steps(optimization, model, 3)
-    other_model = nn.Linear(3, 2)
-    other_model.load_state_dict(model.state_dict())
-    restored = Optimization(other_model, config, CPU)
-    restored.load_tensors({name: tensor.clone() for name, tensor in optimization.tensors().items()})
-    take_steps(optimization, model, 2)
-    take_steps(restored, other_model, 2)
-    assert torch.equal(model.weight, other_model.weight)
-    assert set(optimization.tensors()) >= {"exp_avg.weight", "exp_avg_sq.bias", "step.weight"}
-
-
 def test_a_step_gives_the_norm_that_the_whole_gradient_had_before_it_was_clipped() -> None:
     model = nn.Linear(3, 2)
     optimization = Optimization(model, TrainConfig(steps=10, clip_norm=0.001), CPU)
     optimization.backward(model(torch.ones(2, 3)).sum())
     assert optimization.step(0).item() == pytest.approx((8 * 2.0**2) ** 0.5)  # six weights and two biases, 2 each
-
-
-def test_a_state_from_before_the_first_change_of_the_weights_is_no_error() -> None:
-    model, config = nn.Linear(3, 2), TrainConfig(steps=10, precision="fp16")
-    saved = Optimization(model, config, CPU).tensors()
-    assert saved == {}
-    restored = Optimization(model, config, CPU)
-    restored.load_tensors(saved)
-    assert restored.tensors() == {}
-
-
-def test_a_state_without_some_parameter_is_an_error() -> None:
-    model, config = nn.Linear(3, 2), TrainConfig(steps=10)
-    optimization = Optimization(model, config, CPU)
-    take_steps(optimization, model, 1)
-    incomplete = {name: tensor for name, tensor in optimization.tensors().items() if "bias" not in name}
-    restored = Optimization(model, config, CPU)
-    restored.load_tensors(incomplete)
-    with pytest.raises(KeyError, match=r"step\.bias"):
-        restored.require_complete()
 
 
 def test_in_fp16_steps_that_all_overflow_are_noticed_and_one_is_not() -> None:
@@ -75,23 +40,34 @@ def test_in_fp16_steps_that_all_overflow_are_noticed_and_one_is_not() -> None:
     assert error.evidence == Divergence(kind="loss_scale", step=52, value=optimization.loss_scale)
 
 
+OF_TORCH: dict[str, tuple[type[torch.optim.Optimizer], dict[str, Any], dict[str, Any]]] = {
+    "adamw": (torch.optim.AdamW, {}, {"betas": (0.9, 0.98)}),
+    "sgd": (torch.optim.SGD, {}, {"momentum": 0.9}),
+    "nesterov": (torch.optim.SGD, {"nesterov": True, "momentum": 0.8}, {"nesterov": True, "momentum": 0.8}),
+    "without momentum": (torch.optim.SGD, {"momentum": 0.0}, {}),
+}
+
+
 @pytest.mark.parametrize("clip_norm", [1e-3, 1e9])
-def test_weights_and_moments_have_the_bits_that_torchs_own_class_gives_them(clip_norm: float) -> None:
+@pytest.mark.parametrize("optimizer", OF_TORCH)
+def test_weights_and_state_have_the_bits_that_torchs_own_class_gives_them(optimizer: str, clip_norm: float) -> None:
+    of_torch, settings, options = OF_TORCH[optimizer]
     torch.manual_seed(0)
     model, reference = nn.Linear(30, 20), nn.Linear(30, 20)
     reference.load_state_dict(model.state_dict())
-    config = TrainConfig(steps=10, clip_norm=clip_norm)
+    name = "adamw" if of_torch is torch.optim.AdamW else "sgd"
+    config = TrainConfig.model_validate({"steps": 10, "optimizer": name, "clip_norm": clip_norm, **settings})
     optimization = Optimization(model, config, CPU)
     groups = [
         {"params": [reference.weight], "weight_decay": config.weight_decay},
         {"params": [reference.bias], "weight_decay": 0.0},
     ]
-    torchs = torch.optim.AdamW(groups, betas=(config.adam_beta1, config.adam_beta2))
+    torchs = of_torch(groups, **options)
     for step in range(6):
         data = torch.randn(5, 30)
         optimization.backward(model(data).square().sum())
         reference(data).square().sum().backward()
-        if step == 3:  # a parameter without a gradient stays as it is
+        if step in (0, 3):  # a parameter without a gradient stays as it is
             model.bias.grad = reference.bias.grad = None
         optimization.step(step)
         nn.utils.clip_grad_norm_(reference.parameters(), clip_norm)
@@ -100,6 +76,54 @@ def test_weights_and_moments_have_the_bits_that_torchs_own_class_gives_them(clip
         torchs.step()
         torchs.zero_grad()
     assert torch.equal(model.weight, reference.weight) and torch.equal(model.bias, reference.bias)
-    for name, parameter in reference.named_parameters():
-        for kind, tensor in torchs.state[parameter].items():
-            assert torch.equal(optimization.tensors()[f"{kind}.{name}"], tensor)
+    expected = {
+        f"{kind}.{name}": tensor
+        for name, parameter in reference.named_parameters()
+        for kind, tensor in torchs.state[parameter].items()
+    }
+    found = optimization.tensors()
+    assert found.keys() == expected.keys() == optimization.expected.keys()
+    assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
+
+
+@pytest.mark.parametrize(
+    ("schedule", "expected"),
+    [
+        ("cosine", [0.5, 1.0, 1.0, 0.86819, 0.55, 0.23180]),
+        ("linear", [0.5, 1.0, 1.0, 0.775, 0.55, 0.325]),
+        ("constant", [0.5, 1.0, 1.0, 1.0, 1.0, 1.0]),
+    ],
+)
+def test_after_the_warm_up_the_learning_rate_falls_as_the_schedule_says(schedule: str, expected: list[float]) -> None:
+    settings = {"steps": 6, "warmup_fraction": 1 / 3, "learning_rate": 1.0, "schedule": schedule}
+    final = {} if schedule == "constant" else {"final_learning_rate_fraction": 0.1}
+    config = TrainConfig.model_validate(settings | final)
+    assert [learning_rate(config, step) for step in range(6)] == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"optimizer": "sgd", "adam_beta2": 0.98},
+            r"adam_beta2 goes with optimizer = 'adamw' alone: optimizer is 'sgd' and adam_beta2 is 0\.98\. Take "
+            r"adam_beta2 out, or set optimizer to 'adamw'",
+        ),
+        ({"momentum": 0.5}, r"momentum goes with optimizer = 'sgd' alone: optimizer is 'adamw' \(the default\)"),
+        ({"schedule": "constant", "final_learning_rate_fraction": 0.1}, r"set schedule to 'cosine' or 'linear'"),
+        ({"optimizer": "sgd", "nesterov": True, "momentum": 0}, r"nesterov needs momentum: .* Set momentum above 0"),
+    ],
+)
+def test_a_field_of_another_choice_is_refused_in_one_sentence(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message) as caught:
+        TrainConfig.model_validate(settings)
+    assert caught.value.error_count() == 1
+
+
+@pytest.mark.parametrize("settings", [{}, {"optimizer": "sgd", "momentum": 0.5}, {"schedule": "constant"}])
+def test_what_means_nothing_is_not_kept_so_what_was_kept_is_read_again(settings: dict[str, Any]) -> None:
+    config = TrainConfig.model_validate(settings)
+    kept = config.model_dump(mode="json")
+    assert ("adam_beta1" in kept, "momentum" in kept) == (config.optimizer == "adamw", config.optimizer == "sgd")
+    assert ("final_learning_rate_fraction" in kept) == (config.schedule != "constant")
+    assert TrainConfig.model_validate(kept) == config == TrainConfig.model_validate_json(config.model_dump_json())

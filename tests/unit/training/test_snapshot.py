@@ -21,6 +21,7 @@ from training.checkpointing.host_memory import HostMemory
 from training.checkpointing.snapshot import Snapshot
 from training.checkpointing.state_tensors import HostFile, StateTensors
 from training.optim.adamw import AdamW
+from training.optim.kernels import Group
 from training.trainer import Trainer
 from training.world import World
 
@@ -91,8 +92,7 @@ def state_of(model: nn.Module) -> StateTensors:
 
 
 def snapshot_of(model: nn.Module, device: torch.device) -> tuple[Snapshot, AdamW]:
-    optimizer = AdamW([(list(model.parameters()), 0.0)], betas=(0.9, 0.999))
-    optimizer.learning_rate = 0.5
+    optimizer = AdamW([Group(params=list(model.parameters()), weight_decay=0.0)], betas=(0.9, 0.999))
     return Snapshot(WORLD, device, optimizer), optimizer
 
 

@@ -157,7 +157,7 @@ def test_the_report_promises_nothing_that_a_change_has_weakened() -> None:
     torch = ChangeRecord(step=500, what="torch", before="2.12.0", now="2.13.0")
     assert PROMISE in " ".join(run_verdict(changed_state()).remarks)
     for change, words in (
-        (steps, "train.steps was 1000 up to step 500 and 1200 from there on. The learning rate falls over the number"),
+        (steps, "train.steps was 1000 up to step 500 and 1200 from there on. The learning rate follows the number"),
         (ranks, "train.ranks was 2 up to step 500 and 3 from there on. With train.sum = 'fast'"),
         (torch, "torch was 2.12.0 up to step 500 and 2.13.0 from there on. The last bits of the weights may not be"),
     ):

@@ -1,0 +1,93 @@
+"""Which optimizer is configured, and what it keeps of each parameter.
+
+Invariant: what an optimizer keeps is asked of the optimizer itself, so another one is one function more, in
+`OPTIMIZERS`; its name and its fields are in `TrainConfig`.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from training.configuration import TrainConfig
+from training.optim.adamw import AdamW
+from training.optim.kernels import Group
+from training.optim.sgd import SGD
+
+# Of the dimensions of a stand-in for a parameter; none of them 1, as what is kept for a whole dimension has.
+STAND_IN_SIZES = (2, 3, 5, 7, 11, 13)
+
+
+def make_optimizer(named_parameters: Iterable[tuple[str, nn.Parameter]], config: TrainConfig) -> Optimizer:
+    """The configured optimizer of those parameters that are trained. Matrices have weight decay, vectors have none."""
+    trained = [parameter for _, parameter in named_parameters if parameter.requires_grad]
+    matrices = Group(params=[p for p in trained if p.ndim >= 2], weight_decay=config.weight_decay)
+    vectors = Group(params=[p for p in trained if p.ndim < 2], weight_decay=0.0)
+    return OPTIMIZERS[config.optimizer]([matrices, vectors], config)
+
+
+def _make_adamw(groups: list[Group], config: TrainConfig) -> Optimizer:
+    return AdamW(groups, (config.adam_beta1, config.adam_beta2))
+
+
+def _make_sgd(groups: list[Group], config: TrainConfig) -> Optimizer:
+    return SGD(groups, config.momentum, config.nesterov)
+
+
+OPTIMIZERS: dict[str, Callable[[list[Group], TrainConfig], Optimizer]] = {"adamw": _make_adamw, "sgd": _make_sgd}
+
+
+@dataclass(frozen=True)
+class StateTensor:
+    """Type, shape and place of one tensor that an optimizer keeps."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    device: torch.device
+
+    @property
+    def num_bytes(self) -> int:
+        return self.dtype.itemsize * torch.Size(self.shape).numel()
+
+
+def state_of(optimizer: Optimizer, parameters: Mapping[str, nn.Parameter]) -> dict[str, Tensor]:
+    """What an optimizer keeps of `parameters` as `<kind>.<parameter>`. Raises `TypeError` for what is not a tensor."""
+    state = {
+        f"{kind}.{name}": value
+        for name, parameter in parameters.items()
+        for kind, value in optimizer.state.get(parameter, {}).items()
+    }
+    for name, value in state.items():
+        if not isinstance(value, Tensor):
+            raise TypeError(
+                f"{type(optimizer).__name__} keeps {name} as {type(value).__name__}, expected a tensor: checkpoints "
+                "hold nothing else of an optimizer."
+            )
+    return state
+
+
+def expected_state(parameters: Mapping[str, nn.Parameter], config: TrainConfig) -> dict[str, StateTensor]:
+    """What the configured optimizer will keep after its first step, by the names of `state_of`.
+
+    Asked of one that makes a step with small stand-ins, each of whose dimensions has a size of its own: by it a
+    dimension of the parameter is found again in what is kept.
+    """
+    stand_ins = {name: _make_stand_in(parameter) for name, parameter in parameters.items()}
+    optimizer = make_optimizer(stand_ins.items(), config)
+    optimizer.step()
+    expected = {}
+    for name, parameter in parameters.items():
+        for full_name, tensor in state_of(optimizer, {name: stand_ins[name]}).items():
+            sizes = dict(zip(stand_ins[name].shape, parameter.shape, strict=True))
+            shape = tuple(sizes.get(size, size) for size in tensor.shape)
+            expected[full_name] = StateTensor(tensor.dtype, shape, tensor.device)
+    return expected
+
+
+def _make_stand_in(parameter: nn.Parameter) -> nn.Parameter:
+    shape = STAND_IN_SIZES[: parameter.ndim]
+    stand_in = nn.Parameter(parameter.new_zeros(shape), requires_grad=parameter.requires_grad)
+    stand_in.grad = torch.zeros_like(stand_in) if parameter.requires_grad else None
+    return stand_in

@@ -1,6 +1,6 @@
 """Operations on a store, or a cluster, that does not answer for a while: made again for as long as configured.
 
-Each request to a store is made again in one place, by the store itself, for seconds. This is the one place where a
+Each request to a store is made again by the store itself, for seconds. This is the only module where a
 whole operation is (settling a segment, an evaluation, a report), for minutes. Invariant: whatever is given to it may be
 made twice, also when the first time took place and only its answer was lost.
 """

@@ -4,7 +4,7 @@ Each step is a Prefect task with a name that reads well, and its final state is 
 where that is `Trouble`, though the chain goes on, cancelled where somebody asked for its end, and skipped where another
 process has the run.
 Invariant: nothing that a step tells Prefect waits for Prefect's server. The engine of a task hands its states to a
-thread as events; a tag would make it ask the server for a place under a concurrency limit, so a step has none, whatever
+thread as events; a tag would make it ask the server for a slot under a concurrency limit, so a step has none, whatever
 tags its flow run has.
 """
 

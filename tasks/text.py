@@ -43,7 +43,7 @@ def how_far(step: int, state: RunState) -> str:
 
 
 def plain(text: object) -> str:
-    """Text from outside with its control characters made visible: they have no place in HTML, SVG or a terminal."""
+    """Text from outside with its control characters made visible: they are not valid in HTML, SVG or a terminal."""
     characters = (" " if c in "\n\r\t" else c for c in str(text))
     return "".join("\N{REPLACEMENT CHARACTER}" if unicodedata.category(c) in ("Cc", "Cs") else c for c in characters)
 

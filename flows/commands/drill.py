@@ -42,7 +42,7 @@ with lazy_imports():
     import tasks.drills.records as records
     import tasks.drills.started_run as started_run
     import tasks.drills.words as drill_words
-    import tasks.run_paths as run_places
+    import tasks.run_paths as run_folders
     import tasks.supervision.following as following
     import tasks.supervision.gpus as gpus
     import tasks.text as words
@@ -131,7 +131,7 @@ class Drill:
         if self.config.train.steps is None:  # kills are aimed before the rows are counted
             self.assignments = [*self.assignments, f"train.steps={STEPS}"]
             self.config = settings.load_configuration(configuration, self.assignments)
-        self.run_paths = run_places.open_run_paths(self.config)
+        self.run_paths = run_folders.open_run_paths(self.config)
         seed = secrets.randbelow(2**32) if seed is None else seed
         self.plan: planning.DrillPlan = planning.plan_drill(self.config, self.run_paths.store, kills, world_sizes, seed)
         can_share = self.config.train.device != "cpu" and max(self.plan.world_sizes) > 1
@@ -142,7 +142,7 @@ class Drill:
         plan = self.plan
         for name in (plan.straight, plan.interrupted):
             # A name that is too long is better refused now than after an hour.
-            run_paths = run_places.open_run_paths(self._configure(name))
+            run_paths = run_folders.open_run_paths(self._configure(name))
             # What a drill of the same name left here, whose runs were removed since, would pass for news of this one.
             shutil.rmtree(run_paths.scratch, ignore_errors=True)
         aims = ", ".join(f"{step:,}" for step in plan.aims)
@@ -158,7 +158,7 @@ class Drill:
 
     def _prepare(self) -> None:
         addresses.check_writable(self.run_paths.store)
-        run_places.require_scratch(self.run_paths)
+        run_folders.require_scratch(self.run_paths)
         with displays.PreparationDisplay() as display:
             pipeline.prepare_dataset(self.config.data, self.run_paths.store, self.run_paths.data_scratch, display.show)
 
@@ -185,7 +185,7 @@ class Drill:
     def _start(self, run: str, world_size: int, aim: int | None) -> comparing.Kill | None:
         """Run the command to its end, or kill it at the first sign that it has trained step `aim` or a later one."""
         config = self._configure(run, world_size)
-        run_paths = run_places.open_run_paths(config)
+        run_paths = run_folders.open_run_paths(config)
         follower = following.RunFollower(run_paths)
         with (
             started_run.StartedRun(self.configuration, self._assign(run, world_size)) as process,

@@ -54,8 +54,8 @@ def predict(
         Path | None,
         typer.Option(
             metavar="ROWS",
-            help="Leave out rows that cannot be predicted, and write this Parquet file with their places and the "
-            "reasons. Default: the first of them ends the command, and no result is written.",
+            help="Leave out rows that cannot be predicted, and write this Parquet file with the file, "
+            "row and reason of each. Default: the first of them ends the command, and no result is written.",
         ),
     ] = None,
     as_json: AsJson = False,

@@ -23,7 +23,7 @@ with lazy_imports():
     import tasks.reporting.rollbacks as rollbacks
     import tasks.reporting.status as run_status
     import tasks.reporting.written as written
-    import tasks.run_paths as run_places
+    import tasks.run_paths as run_paths
     import tasks.text as words
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def run(configuration: ConfigurationArgument, assignments: Assignments = None, a
 
 def _describe_result(config: RunConfig) -> dict[str, Any]:
     """The run's status, and where its report is, JSON-able."""
-    store = run_places.open_run_paths(config).store
+    store = run_paths.open_run_paths(config).store
     return run_status.read_status(store, config.run) | {"report": written.report_address(store, config.run)}
 
 

@@ -200,7 +200,7 @@ def verify_checkpoint(store: Store, path: str, digest: str | None = None) -> Fou
 def validate_for_promotion(
     found: FoundCheckpoint, store: Store, batch_size: int, rollbacks: Sequence[RollbackRecord] = ()
 ) -> None:
-    """Check what hashes cannot: finite values; place, step, cursor and ledger in agreement.
+    """Check what hashes cannot: finite values; path, step, cursor and ledger in agreement.
 
     Raises `CorruptObjectError`, and what `reading` raises. The hashes are checked by `verify_checkpoint` before.
     """

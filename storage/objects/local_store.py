@@ -68,7 +68,7 @@ class LocalStore:
         with self._explained(key):
             temporary = self._write_temporary(data)
             try:
-                self._place(key, temporary.replace)
+                self._give_key(key, temporary.replace)
             except BaseException:
                 temporary.unlink(missing_ok=True)
                 raise
@@ -170,13 +170,13 @@ class LocalStore:
 
     def _link(self, temporary: Path, key: str) -> None:
         try:
-            self._place(key, lambda target: os.link(temporary, target))
+            self._give_key(key, lambda target: os.link(temporary, target))
         except FileExistsError as error:
             with contextlib.suppress(FileNotFoundError):  # deleted since
                 self._sync_folders_of(key)  # who is told that it exists relies on it, and its writer may have died
             raise ObjectExistsError(f"{self.address}/{key} exists already and objects are never changed.") from error
 
-    def _place(self, key: str, put: Callable[[Path], object]) -> None:
+    def _give_key(self, key: str, put: Callable[[Path], object]) -> None:
         """Give an object its key, durably. Whoever deletes a folder's last object removes it, also under our hands."""
         for attempt in range(PLACE_ATTEMPTS):
             try:

@@ -19,7 +19,9 @@ START_TICKS_FIELD = 22  # of /proc/PID/stat, counted from 1: proc_pid_stat(5)
 
 def this_process() -> Holder:
     """The calling process as a holder."""
-    return Holder(host=socket.gethostname(), place=_place(), pid=os.getpid(), start_ticks=_start_ticks(os.getpid()))
+    return Holder(
+        host=socket.gethostname(), pid_scope=_pid_scope(), pid=os.getpid(), start_ticks=_start_ticks(os.getpid())
+    )
 
 
 def process_age_seconds() -> float:
@@ -57,7 +59,7 @@ def find_stopped(holder: Holder) -> list[int]:
 
 def is_visible(holder: Holder) -> bool:
     """Whether the holder's process, and those that it started, would be seen from here if they live."""
-    return holder.place == _place()
+    return holder.pid_scope == _pid_scope()
 
 
 def _is_stopped(process: psutil.Process) -> bool:
@@ -67,8 +69,8 @@ def _is_stopped(process: psutil.Process) -> bool:
         return False
 
 
-def _place() -> str:
-    """Boot and PID namespace: process numbers mean the same in the same place, and nothing elsewhere."""
+def _pid_scope() -> str:
+    """Boot and PID namespace: process numbers are unique within one such pair, and mean nothing in another."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
 

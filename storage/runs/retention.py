@@ -5,7 +5,7 @@ What claims a checkpoint, in the order in which a byte budget takes it away last
     1. protected     the resume point, its fallback (the next older one), the best one where there is to be one, and
                      what is being read: stay in any case
     2. rollback      the newest one that is old enough to go back to should the very next step diverge; behind it the
-                     oldest of the younger ones, which takes its place once it is old enough
+                     oldest of the younger ones, which replaces it once it is old enough
     3. best          the best N by the headline metric, better ones first; of equal ones the older; never one whose
                      metric is not a finite number
     4. newest        the newest K, newer ones first
@@ -50,9 +50,9 @@ class RetentionDecision:
 
 @dataclass(frozen=True)
 class _Claim:
-    """Why a checkpoint is to stay, and its place in the order: what kind of claim, and the place within the kind."""
+    """Why a checkpoint is kept, and the priority of that: the kind of claim, and the rank within the kind."""
 
-    place: tuple[int, int]
+    priority: tuple[int, int]
     words: str
 
 
@@ -92,7 +92,7 @@ def kept_of(decisions: Sequence[RetentionDecision]) -> list[CheckpointRecord]:
 
 def best_first(records: Sequence[CheckpointRecord]) -> list[CheckpointRecord]:
     """Those with a finite metric, the best one first."""
-    # Of equal ones the older: so a new checkpoint never takes the place of one that is just as good.
+    # Of equal ones the older: so a new checkpoint never replaces one that is just as good.
     validated = [(-r.metric, _age(r), r) for r in records if not isinstance(r.metric, str | None)]
     return [record for _metric, _age, record in sorted(validated, key=lambda entry: entry[:2])]
 
@@ -157,7 +157,7 @@ def _fit(
     newest_first: Sequence[CheckpointRecord], claims: dict[str, list[_Claim]], max_bytes: int | None
 ) -> frozenset[str]:
     """Folders of what stays within the budget: the protected ones, and the longest beginning of the order that fits."""
-    strongest = {path: min(claim.place for claim in found) for path, found in claims.items()}
+    strongest = {path: min(claim.priority for claim in found) for path, found in claims.items()}
     ordered = sorted((record for record in newest_first if record.path in claims), key=lambda r: strongest[r.path])
     sums = accumulate(record.num_bytes for record in ordered)
     return frozenset(

@@ -26,7 +26,7 @@ class Holder(Record):
     """The process that supervises a segment or an evaluation."""
 
     host: str = Field(description="For people; nothing is decided by it.")
-    place: str = Field(description="Boot id and PID namespace: where the process number means something.")
+    pid_scope: str = Field(description="Boot id and PID namespace, within which the process number is unique.")
     pid: int
     start_ticks: int = Field(description="Start of the process, in clock ticks since boot.")
 

@@ -238,18 +238,18 @@ def _moved_forward(
     if state.promoted is not None:
         _require_later(checkpoint, state.promoted)
     kept = kept_of(retain([checkpoint, *state.kept], policy, find_being_read(state)))
-    rejected = [record for record in state.rejected if _place(record.checkpoint) > _place(checkpoint)]
+    rejected = [record for record in state.rejected if _order(record.checkpoint) > _order(checkpoint)]
     changes = [*state.changes, *changes]
     return state.model_copy(update={"promoted": checkpoint, "kept": kept, "rejected": rejected, "changes": changes})
 
 
 def _require_later(checkpoint: CheckpointRecord, earlier: CheckpointRecord) -> None:
-    if _place(checkpoint) <= _place(earlier):
+    if _order(checkpoint) <= _order(earlier):
         raise ConflictError(
             f"Promotion moves forward: step {checkpoint.step} of fence {checkpoint.fence} is not after step "
             f"{earlier.step} of fence {earlier.fence}."
         )
 
 
-def _place(checkpoint: CheckpointRecord) -> tuple[int, int]:
+def _order(checkpoint: CheckpointRecord) -> tuple[int, int]:
     return checkpoint.step, checkpoint.fence

@@ -33,7 +33,7 @@ HOPELESS_RESTARTS = 20.0
 
 
 class AdviceOptions(ConfigModel):
-    """What a user may put in place of what the run measured, and prices."""
+    """What a user may give instead of what the run measured, and prices."""
 
     failures_per_day: float | None = Field(
         None, gt=0, le=1440, description="Expected crashes per day. Default: measured from this run."

@@ -32,9 +32,9 @@ COMPARE = """
 """
 # The hash of the ids that the data set has for the rows that a microbatch names, against the one that was recorded.
 COMPARE_IDS = """
-    WITH entries AS (SELECT number, unnest(rows) AS row, generate_subscripts(rows, 1) AS place FROM found),
+    WITH entries AS (SELECT number, unnest(rows) AS row, generate_subscripts(rows, 1) AS position FROM found),
          hashes AS (
-            SELECT number, unhex(md5(string_agg(id, chr(31) ORDER BY place))) AS ids_md5
+            SELECT number, unhex(md5(string_agg(id, chr(31) ORDER BY position))) AS ids_md5
             FROM entries JOIN ids USING (row) GROUP BY number
          )
     SELECT step, microbatch FROM found LEFT JOIN hashes USING (number)

@@ -49,13 +49,15 @@ class Expectation:
         batches = lengths.reshape(len(steps), self.batch_size)
         cuts = [self._cut.cut(batch, self._num_microbatches) for batch in batches]
         sizes = np.array([len(microbatch) for cut in cuts for microbatch in cut])
-        places = np.concatenate([microbatch + i * self.batch_size for i, cut in enumerate(cuts) for microbatch in cut])
+        positions = np.concatenate(
+            [microbatch + i * self.batch_size for i, cut in enumerate(cuts) for microbatch in cut]
+        )
         num_microbatches = [len(cut) for cut in cuts]
         offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
         columns = [
             pa.array(np.repeat(np.arange(steps.start, steps.stop), num_microbatches)),
             pa.array(np.concatenate([np.arange(count, dtype=np.int32) for count in num_microbatches])),
-            pa.ListArray.from_arrays(offsets, pa.array(rows[places]), type=MICROBATCHES_SCHEMA.field("rows").type),
+            pa.ListArray.from_arrays(offsets, pa.array(rows[positions]), type=MICROBATCHES_SCHEMA.field("rows").type),
         ]
         return pa.Table.from_arrays(columns, schema=MICROBATCHES_SCHEMA)
 

@@ -57,9 +57,9 @@ class AuditedSamples:
 
     def _read_shard(self, shard: int, rows: NDArray[np.int64]) -> Iterator[pa.RecordBatch]:
         """These rows of a shard, a row group at a time."""
-        groups, places = np.divmod(rows - self._starts[shard], self._group_rows)
+        groups, offsets = np.divmod(rows - self._starts[shard], self._group_rows)
         begins = np.flatnonzero(np.diff(groups, prepend=-1))
-        chunks = zip(np.split(rows, begins)[1:], np.split(places, begins)[1:], strict=True)
+        chunks = zip(np.split(rows, begins)[1:], np.split(offsets, begins)[1:], strict=True)
         for (own, at), batch in zip(chunks, self._shards[shard].read(groups[begins].tolist()), strict=True):
             yield pa.record_batch([pa.array(own), *batch.take(pa.array(at)).columns], schema=SAMPLES_SCHEMA)
 

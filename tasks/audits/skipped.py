@@ -63,7 +63,7 @@ def _problems(record: RollbackRecord, state: RunState, number: int, batch_size: 
 
 def _problems_of_request(record: RollbackRecord, segment: SegmentRecord | None, name: str) -> list[str]:
     if segment is None:
-        return [f"{name} has no place: the manifest knows no such segment, after which somebody may have asked for it."]
+        return [f"{name} names a segment that the manifest does not have."]
     if not record.resume_step <= record.diverged_step <= segment.last_step:
         return [f"{name} leaves step {record.diverged_step:,} behind; that segment came to {segment.last_step:,}."]
     return []

@@ -135,7 +135,7 @@ def _describe_order(deviation: Deviation, facts: Facts) -> Violation:
         str(microbatch) for microbatch in sorted({microbatch for _, microbatch, _ in deviation.displaced})
     )
     rows = [row for row, *_ in deviation.displaced]
-    text = f"in microbatch {microbatches} the order is another one: {listed(map(facts.name, rows))} changed places."
+    text = f"in microbatch {microbatches} the order is another one: {listed(map(facts.name, rows))} changed positions."
     return _violation("within_microbatch", deviation, rows, text, facts)
 
 
@@ -162,15 +162,15 @@ def _count(microbatches: Microbatches) -> Counter[int]:
 
 
 def _find_displaced(found: Microbatches, due: Microbatches) -> list[tuple[int, int, int]]:
-    """Samples that stand in another microbatch, or at another place in their microbatch, than they should."""
-    places = [
-        sorted((row, microbatch, place) for microbatch, rows in microbatches for place, row in enumerate(rows))
+    """Samples that stand in another microbatch, or at another position in their microbatch, than they should."""
+    positions = [
+        sorted((row, microbatch, position) for microbatch, rows in microbatches for position, row in enumerate(rows))
         for microbatches in (found, due)
     ]
     return [
         (row, microbatch, due[1])
-        for (row, microbatch, place), due in zip(*places, strict=True)
-        if (microbatch, place) != due[1:]
+        for (row, microbatch, position), due in zip(*positions, strict=True)
+        if (microbatch, position) != due[1:]
     ]
 
 

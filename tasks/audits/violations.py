@@ -1,4 +1,4 @@
-"""What an audit found wrong: one violation for each place, in words for a person and in fields for a program.
+"""What an audit found wrong: one violation for each location, in words for a person and in fields for a program.
 
 Invariant: a violation names its steps; samples are named by their row in the training split and by their id.
 """

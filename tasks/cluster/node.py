@@ -23,7 +23,7 @@ from storage.runs.segments import OutcomeRecord, find_outcome, write_outcome
 from tasks.cluster.idle_nodes import may_wait_idle, wait_idle
 from tasks.cluster.node_identity import NodeIdentity, read_identity
 from tasks.cluster.orders import FirstNode, JobOrder, NodeEnd, elect_first_node, load_order, write_node_end
-from tasks.cluster.own_folders import require_own_place, why_not_own
+from tasks.cluster.own_folders import require_own_folder, why_not_own
 from tasks.cluster.processes import POLL_SECONDS
 from tasks.cluster.ranks import Ranks, Rendezvous
 from tasks.cluster.relay import Relay
@@ -40,7 +40,7 @@ class Node:
 
     def __init__(self, store: Store, order: JobOrder, identity: NodeIdentity, requests: Requests) -> None:
         spec = order.segment
-        require_own_place(Path(spec.scratch), spec.run, spec.fence)
+        require_own_folder(Path(spec.scratch), spec.run, spec.fence)
         folder = Path(spec.scratch) / identity.node
         self._store, self._order, self._identity, self._requests = store, order, identity, requests
         self._spec = spec.model_copy(update={"scratch": str(folder)})

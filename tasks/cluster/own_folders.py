@@ -1,7 +1,7 @@
 """Which folders and jobs that a file in the store names are ours, so that they may be removed or ended.
 
 Whoever may write to a store can name any folder and any job there. Invariant: a folder is ours if it has a name that
-`running.launch` gives, at its place below a scratch folder, and is reached through no link below that.
+`running.launch` gives, at its path below a scratch folder, and is reached through no link below that.
 """
 
 import re
@@ -22,7 +22,7 @@ def why_not_own(folder: Path, scratch: Path) -> str | None:
     return None
 
 
-def require_own_place(folder: Path, run: str, fence: int) -> None:
+def require_own_folder(folder: Path, run: str, fence: int) -> None:
     """Raise `ValueError` unless this is where ranks of the segment work: SCRATCH/runs/RUN/FENCE, through no link."""
     named = FOLDER_NAME.fullmatch(folder.name)
     is_placed = folder.is_absolute() and ".." not in folder.parts and folder.parts[-3:-1] == (RUNS, run)

@@ -1,4 +1,4 @@
-"""Specification of the ranks' work: the one place where it is built from a run's configuration and state.
+"""Specification of the ranks' work: the only module that builds it from a run's configuration and state.
 
 Invariant: what two launches of one run have in common stands here; only what differs between them is an argument.
 """

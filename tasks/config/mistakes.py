@@ -55,9 +55,9 @@ def _suggest_key(model: Any, location: Sequence[Any]) -> str:
 
 def _find_elsewhere(model: Any, name: str, cutoff: float) -> list[str]:
     """Where in the whole configuration there is a key of this name, or one like it."""
-    places = _keys_of(model)
-    similar = difflib.get_close_matches(name, {key for _, key in places}, n=1, cutoff=cutoff)
-    return [f"{path}{key}" for path, key in places if key in similar]
+    keys = _keys_of(model)
+    similar = difflib.get_close_matches(name, {key for _, key in keys}, n=1, cutoff=cutoff)
+    return [f"{path}{key}" for path, key in keys if key in similar]
 
 
 def _keys_of(model: Any, path: str = "") -> list[tuple[str, str]]:

@@ -117,9 +117,9 @@ def _draw_words(generator: np.random.Generator, shares_of_good: Floats, rows: In
     """A token for each entry of `rows`, by a look-up in tables that hold each id as often as it is likely."""
     common, telling = _token_tables()
     tokens = common[generator.integers(0, len(common), len(rows), dtype=np.uint32)]
-    places = np.flatnonzero(generator.random(len(rows), dtype=np.float32) < TELLING_SHARE)
-    is_good = generator.random(len(places)) < shares_of_good[rows[places]]
-    tokens[places] = telling[is_good.astype(np.int64), generator.integers(0, NUM_TELLING, len(places))]
+    positions = np.flatnonzero(generator.random(len(rows), dtype=np.float32) < TELLING_SHARE)
+    is_good = generator.random(len(positions)) < shares_of_good[rows[positions]]
+    tokens[positions] = telling[is_good.astype(np.int64), generator.integers(0, NUM_TELLING, len(positions))]
     return tokens
 
 

@@ -19,5 +19,5 @@ def order_labels(labels: Collection[str]) -> list[str]:
 
 
 def _parts(label: str) -> list[str | Decimal]:
-    """Text and number in turn, beginning with a text, which may be empty: so parts of one place can be compared."""
+    """Text and number in turn, beginning with a text, which may be empty: parts at one position compare."""
     return [Decimal(part) if index % 2 else part for index, part in enumerate(NUMBER.split(label))]

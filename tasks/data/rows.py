@@ -1,4 +1,4 @@
-"""A sample as training will see it: what SQL makes of a row, and the places of categories in their vocabularies.
+"""A sample as training will see it: what SQL makes of a row, and the indices of categories in their vocabularies.
 
 Invariant: what becomes of a row depends on the row, the classes, the statistics and the vocabularies alone.
 """
@@ -73,7 +73,7 @@ def prepared_sql(config: DataConfig, classes: list[str], numeric: list[NumericCo
 def index_categories(
     categories: Sequence[CategoricalColumn], column_of: Callable[[str], pa.Array | pa.ChunkedArray]
 ) -> dict[str, pa.Array | pa.ChunkedArray]:
-    """The columns `categorical0`...: for each value of `c0`... its place in the vocabulary.
+    """The columns `categorical0`...: for each value of `c0`... its index in the vocabulary.
 
     Arrow looks them up, one column after the other: a join of DuckDB for each column takes memory for all at once.
     """

@@ -85,16 +85,16 @@ def gather(values: NDArray[Any], starts: NDArray[np.int64], lengths: NDArray[np.
     """The chunks of `values` that begin at `starts`, one after the other."""
     ends = np.cumsum(lengths)
     found = np.empty(ends[-1] if len(ends) else 0, dtype=values.dtype)
-    row = place = 0
+    row = position = 0
     while row < len(ends):
         # At least one row, however long it is.
-        stop = max(row + 1, int(np.searchsorted(ends, place + GATHERED_VALUES, side="right")))
+        stop = max(row + 1, int(np.searchsorted(ends, position + GATHERED_VALUES, side="right")))
         length = lengths[row:stop]
         end = int(ends[stop - 1])
-        places = np.repeat(starts[row:stop] - (np.cumsum(length) - length), length)
-        places += np.arange(end - place)
-        np.take(values, places, out=found[place:end], mode="clip")  # "raise" would make a copy first
-        row, place = stop, end
+        positions = np.repeat(starts[row:stop] - (np.cumsum(length) - length), length)
+        positions += np.arange(end - position)
+        np.take(values, positions, out=found[position:end], mode="clip")  # "raise" would make a copy first
+        row, position = stop, end
     return found
 
 

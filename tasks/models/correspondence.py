@@ -1,4 +1,4 @@
-"""Which weights of a model belong where in a model of other data: by what they stand for, not by their place.
+"""Which weights of a model belong where in a model of other data: by what they stand for, not by their index.
 
 Pure. A token's vector goes to the same token, a class's row to the same class, a column's weights to the column of the
 same name. Invariant: what has no counterpart is not named, and stays as it was made.
@@ -31,7 +31,7 @@ class Described:
 
 @dataclass(frozen=True)
 class Copy:
-    """`source` to `target`, both names of tensors: whole, or places `from_` along `axis` to places `to`."""
+    """`source` to `target`, both names of tensors: whole, or indices `from_` along `axis` to indices `to`."""
 
     source: str
     target: str
@@ -70,8 +70,8 @@ def correspond(origin: Described, new: Described, names: Sequence[str]) -> Corre
     return Correspondence(copies, _describe(origin, new, len(tokens), len(classes)))
 
 
-def _rows(name: str, places: Mapping[int, int]) -> Copy:
-    return Copy(name, name, 0, tuple(places), tuple(places.values()))
+def _rows(name: str, indices: Mapping[int, int]) -> Copy:
+    return Copy(name, name, 0, tuple(indices), tuple(indices.values()))
 
 
 def _require_same_sizes(origin: Described, new: Described) -> None:
@@ -100,11 +100,11 @@ def _require_same_sizes(origin: Described, new: Described) -> None:
 def _tokens(origin: Described, new: Described) -> dict[int, int]:
     if origin.tokens is None or new.tokens is None:
         return _first(origin.sizes["vocabulary_size"], new.sizes["vocabulary_size"])
-    return {place: new.tokens[token] for token, place in sorted(origin.tokens.items()) if token in new.tokens}
+    return {index: new.tokens[token] for token, index in sorted(origin.tokens.items()) if token in new.tokens}
 
 
 def _first(count: int, other: int) -> dict[int, int]:
-    return {place: place for place in range(min(count, other))}
+    return {index: index for index in range(min(count, other))}
 
 
 def _outputs(described: Described) -> list[str]:
@@ -113,46 +113,46 @@ def _outputs(described: Described) -> list[str]:
 
 
 def _matches(origin: Sequence[str], new: Sequence[str], first: int = 0) -> dict[int, int]:
-    places = {name: place for place, name in enumerate(new)}
-    return {first + place: first + places[name] for place, name in enumerate(origin) if name in places}
+    indices = {name: index for index, name in enumerate(new)}
+    return {first + index: first + indices[name] for index, name in enumerate(origin) if name in indices}
 
 
 def _categories(origin: Described, new: Described) -> list[Copy]:
     """The vectors of each categorical column of the same name: for a missing value, an unseen one, and categories."""
     first = new.inputs["first_vocabulary_index"]
-    own = {column["name"]: (place, column["vocabulary"]) for place, column in enumerate(new.inputs["categorical"])}
+    own = {column["name"]: (number, column["vocabulary"]) for number, column in enumerate(new.inputs["categorical"])}
     copies = []
-    for place, column in enumerate(origin.inputs["categorical"]):
+    for number, column in enumerate(origin.inputs["categorical"]):
         if column["name"] in own:
             target, vocabulary = own[column["name"]]
             rows = _first(first, first) | _matches(column["vocabulary"], vocabulary, first)
-            names = (f"metadata.embeddings.{place}.weight", f"metadata.embeddings.{target}.weight")
+            names = (f"metadata.embeddings.{number}.weight", f"metadata.embeddings.{target}.weight")
             copies.append(Copy(*names, 0, tuple(rows), tuple(rows.values())))
     return copies
 
 
 def _columns(origin: Described, new: Described) -> dict[int, int]:
-    """Places in the input of `hidden`: the text's vector, then numeric values, is-missing flags, and categories."""
-    own = _places(new)
+    """Columns of the input of `hidden`: the text's vector, then numeric values, is-missing flags, and categories."""
+    own = _ranges(new)
     return {
-        place: own[name][index]
-        for name, places in _places(origin).items()
+        column: own[name][index]
+        for name, columns in _ranges(origin).items()
         if name in own
-        for index, place in enumerate(places)
+        for index, column in enumerate(columns)
     }
 
 
-def _places(described: Described) -> dict[tuple[str, str], range]:
+def _ranges(described: Described) -> dict[tuple[str, str], range]:
     width, num_numeric = described.sizes["width"], len(described.inputs["numeric"])
-    places = {("text", ""): range(width)}
+    columns = {("text", ""): range(width)}
     for index, column in enumerate(described.inputs["numeric"]):
         value = width + index
-        places["value", column["name"]] = range(value, value + 1)
-        places["missing", column["name"]] = range(value + num_numeric, value + num_numeric + 1)
+        columns["value", column["name"]] = range(value, value + 1)
+        columns["missing", column["name"]] = range(value + num_numeric, value + num_numeric + 1)
     begin, size = width + 2 * num_numeric, described.sizes["metadata_width"]
     for index, column in enumerate(described.inputs["categorical"]):
-        places["category", column["name"]] = range(begin + index * size, begin + (index + 1) * size)
-    return places
+        columns["category", column["name"]] = range(begin + index * size, begin + (index + 1) * size)
+    return columns
 
 
 def _describe(origin: Described, new: Described, num_tokens: int, num_classes: int) -> list[str]:

@@ -16,7 +16,7 @@ from training.models.classifier import architecture_of
 
 
 def describe_inputs(config: DataConfig, dataset: DatasetManifest) -> dict[str, Any]:
-    """`preprocessing.json`: from a row's columns to tokens, numbers and places of categories."""
+    """`preprocessing.json`: from a row's columns to tokens, numbers and indices of categories."""
     return {
         "format": MODEL_FORMAT,
         "id": config.id,

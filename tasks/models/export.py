@@ -72,7 +72,7 @@ def export_run(store: Store, run: str, choice: str, out: Path, with_onnx: bool, 
     Raises `ConfigurationError`, `RunMissingError`, `CorruptObjectError` for a damaged checkpoint or data set, and
     `StoreError`: what was there before is then still there.
     """
-    _require_place(out, overwrite)
+    _require_folder(out, overwrite)
     if with_onnx:
         require_libraries()
     with holding(Manifest(store, run), lambda state: choose_checkpoint(state, choice)) as (state, record):
@@ -90,7 +90,7 @@ def is_export(folder: Path) -> bool:
     return isinstance(stated, dict) and stated.get("kind") == KIND
 
 
-def _require_place(out: Path, overwrite: bool) -> None:
+def _require_folder(out: Path, overwrite: bool) -> None:
     if not os.path.lexists(out):
         return
     if not out.is_symlink() and is_export(out):

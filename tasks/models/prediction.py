@@ -53,7 +53,7 @@ class Prediction:
         `ConfigurationError`, and `StoreError`.
         """
         table = open_table(self.source, self.model.inputs, self.id_column)
-        self._require_places(table)
+        self._require_paths(table)
         tags = _tag_schema(table, self.model.classes)
         counts = Counts(0, 0)
 
@@ -75,8 +75,8 @@ class Prediction:
             write_file(self.result.absolute(), lambda result: write_file(out, lambda bad: fill(result, bad)))
         return counts
 
-    def _require_places(self, table: Table) -> None:
-        """Raise `ConfigurationError` where what is written would take the place of what is read, now or next time."""
+    def _require_paths(self, table: Table) -> None:
+        """Raise `ConfigurationError` where what is written would replace what is read, now or next time."""
         written = {"RESULT": self.result} | ({} if self.bad_rows is None else {"ROWS of --skip-bad": self.bad_rows})
         if len({path.absolute() for path in written.values()}) < len(written):
             raise ConfigurationError(f"RESULT and ROWS of --skip-bad are the same file, {self.result}. Give another.")
@@ -119,8 +119,8 @@ class Prediction:
 
 
 def _refusal(batch: Batch, row: int | None, wrong: Wrong) -> Exception:
-    place = "" if row is None else f" {batch.place_of(row)}"
-    problem = f"Column {wrong.column!r} has what the model does not take{place}"
+    where = "" if row is None else f" {batch.describe_row(row)}"
+    problem = f"Column {wrong.column!r} has what the model does not take{where}"
     return bad_data(problem, wrong.expected, wrong.found, ADVICE if row is None else OPTIONS)
 
 
@@ -129,9 +129,9 @@ class _BadRows:
 
     def __init__(self, path: Path | None, id_field: pa.Field | None) -> None:
         ids = [] if id_field is None else [id_field.with_name("id")]
-        places = [pa.field("file", pa.string()), pa.field("row", pa.int64()), pa.field("line", pa.int64())]
+        location = [pa.field("file", pa.string()), pa.field("row", pa.int64()), pa.field("line", pa.int64())]
         reasons = [pa.field(name, pa.string()) for name in Wrong._fields]
-        self._schema = pa.schema([*places, *ids, *reasons])
+        self._schema = pa.schema([*location, *ids, *reasons])
         self._writer = None if path is None else pq.ParquetWriter(path, self._schema)
         self.count = 0
 
@@ -154,8 +154,8 @@ class _BadRows:
         }
         if batch.ids is not None:
             values["id"] = batch.ids.take(pa.array(rows))
-        for place, name in enumerate(Wrong._fields):
-            values[name] = [reason[place] for reason in reasons.values()]
+        for index, name in enumerate(Wrong._fields):
+            values[name] = [reason[index] for reason in reasons.values()]
         self._writer.write_table(pa.table(values, schema=self._schema))
         self.count += len(rows)
 
@@ -195,5 +195,5 @@ def _schema(tags: pa.Schema, classes: list[str]) -> pa.Schema:
 
 def _table(predicted: Predicted[pa.Table], schema: pa.Schema) -> pa.Table:
     tags = pa.concat_tables(predicted.tags)
-    columns = [predicted.probabilities[:, place] for place in range(predicted.probabilities.shape[1])]
+    columns = [predicted.probabilities[:, index] for index in range(predicted.probabilities.shape[1])]
     return pa.table([*tags.columns, pa.array(predicted.labels), *map(pa.array, columns)], schema=schema)

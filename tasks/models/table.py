@@ -1,4 +1,4 @@
-"""The rows of a user's table for an exported model, batch by batch, in whatever format and place `prepare` reads.
+"""Rows of a user's table for an exported model, batch by batch, in any format that `prepare` reads.
 
 Invariant: the readers are those of the preparation, so a value means what it meant in training. Memory holds one batch,
 and each row of each file comes once, in the order of the files' names.
@@ -56,7 +56,7 @@ class Batch:
     def __len__(self) -> int:
         return len(next(iter(self.columns.values())))
 
-    def place_of(self, row: int) -> str:
+    def describe_row(self, row: int) -> str:
         """Where a row of the batch is, for a message."""
         if self.lines is not None:
             return f"in line {self.lines[row]:,} of {self.file}"
@@ -147,21 +147,21 @@ def _checked(
     return found[0]
 
 
-def _require_columns(inputs: Inputs, id_column: str | None, schema: pa.Schema, place: str, is_typed: bool) -> None:
+def _require_columns(inputs: Inputs, id_column: str | None, schema: pa.Schema, source: str, is_typed: bool) -> None:
     """Raise `ContractError` unless each column is there once, with a fitting type, and that of the ids at most once."""
     if id_column is not None and schema.names.count(id_column) > 1:
         raise bad_data(
-            f"{place} has more than one column {id_column!r}", "one column of this name, for the ids", "several"
+            f"{source} has more than one column {id_column!r}", "one column of this name, for the ids", "several"
         )
     for name, role in _roles(inputs):
         if schema.names.count(name) != 1:
-            problem = f"{place} has {'more than one' if name in schema.names else 'no'} column {name!r}"
+            problem = f"{source} has {'more than one' if name in schema.names else 'no'} column {name!r}"
             shown = f"the columns {', '.join(map(repr, schema.names[:12]))}"
             raise bad_data(problem, f"one column of this name, for {role}", shown)
         kind = schema.field(name).type
         if is_typed and family_of(kind) not in (*FITTING[role], NOTHING):
             expected = f"{' or '.join(FITTING[role])}, for {role}"
-            raise bad_data(f"{place} has a column {name!r} of the wrong type", expected, str(kind))
+            raise bad_data(f"{source} has a column {name!r} of the wrong type", expected, str(kind))
 
 
 def _roles(inputs: Inputs) -> list[tuple[str, str]]:
@@ -264,7 +264,7 @@ def _parsed(
     names: list[str],
     parsers: list[tuple[str, Callable[[Any], Any]]],
     id_column: str | None,
-    place: str,
+    source: str,
     first: int,
 ) -> Batch:
     columns: dict[str, list[Any]] = {name: [] for name in names}
@@ -278,7 +278,7 @@ def _parsed(
                 wrong.setdefault(row, Wrong(name, expected, repr(value)[:60]))
     ids = None if id_column is None else pa.array(columns[id_column], pa.string())
     inputs = {name: values for name, values in columns.items() if name != id_column}
-    return Batch(place, first, inputs, ids, [line for line, _ in rows], wrong)
+    return Batch(source, first, inputs, ids, [line for line, _ in rows], wrong)
 
 
 def _first_keys(file: SourceFile) -> list[str]:

@@ -16,7 +16,7 @@ from training.configuration import TrainConfig
 
 
 def find_changes(store: Store, state: RunState, index: CheckpointIndex, train: TrainConfig) -> list[ChangeRecord]:
-    """The changes between the resume point and the checkpoint with this index, which is about to take its place."""
+    """The changes between the resume point and the checkpoint with this index, which is about to replace it."""
     point = state.promoted
     if point is None or point.fence == index.fence:
         return []

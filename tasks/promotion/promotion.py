@@ -55,7 +55,7 @@ from tasks.run_paths import RunPaths
 from tasks.verification.quarantine import take_out_of_use
 from tasks.verification.verdicts import VerdictMaker
 
-# `promote_checkpoint`, or what does it as a step that Prefect shows: configuration, places, path, digest.
+# `promote_checkpoint`, or what does it as a step that Prefect shows: configuration, run paths, path, digest.
 Promote = Callable[[RunConfig, RunPaths, str, str | None], CheckpointRecord | None]
 
 

@@ -105,8 +105,8 @@ def _plan(store: Store, newest: int, damaged: list[str], sound: Generation) -> R
     deleted = [record for record in older if not any(True for _ in store.list_keys(f"{record.path}/"))]
     named = {record.path for record in state.kept} | {record.path for record in state.quarantined}
     named |= {entry.checkpoint.path for entry in state.rejected}
-    place = (state.promoted.step, state.promoted.fence) if state.promoted else (0, 0)
-    later = [one for one in list_checkpoint_paths(store, state.run) if one[0] not in named and one[1:] > place]
+    position = (state.promoted.step, state.promoted.fence) if state.promoted else (0, 0)
+    later = [one for one in list_checkpoint_paths(store, state.run) if one[0] not in named and one[1:] > position]
     complete = [one for one in later if _is_complete(store, one[0])]
     fence = state.lease.fence if state.lease else None
     return Recovery(

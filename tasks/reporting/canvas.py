@@ -110,16 +110,16 @@ def add_grid(axes: Axes, axis: Literal["x", "y", "both"]) -> None:
 
 
 def _settle_layout(figure: Figure) -> None:
-    """Let the layout engine place the axes once, and round what it found.
+    """Let the layout engine position the axes once, and round what it found.
 
     Its solver's last bits depend on memory addresses, and the SVG's ids are hashes over unrounded coordinates.
     """
     engine = figure.get_layout_engine()
     assert engine is not None  # the figure was made with one
     engine.execute(figure)
-    places = [(axes, axes.get_position(original=True).bounds) for axes in figure.axes]
+    positions = [(axes, axes.get_position(original=True).bounds) for axes in figure.axes]
     figure.set_layout_engine("none")
-    for axes, (left, bottom, width, height) in places:
+    for axes, (left, bottom, width, height) in positions:
         axes.set_position((round(left, 4), round(bottom, 4), round(width, 4), round(height, 4)))
 
 

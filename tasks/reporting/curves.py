@@ -112,7 +112,7 @@ def draw_validation(history: Mapping[str, Any]) -> Chart | None:
 
 
 def place_labels(interruptions: Sequence[SegmentRecord], last_step: float) -> list[Label]:
-    """A free place over the chart for the label of each interruption; none at all if there is not room for all."""
+    """A free position over the chart for the label of each interruption; none at all if there is not room for all."""
     lane_ends = [float("-inf")] * MAX_LANES
     labels = []
     for segment in sorted(interruptions, key=lambda segment: segment.last_step):

@@ -99,7 +99,7 @@ class Stragglers:
 
 def _window(before: RankStatus, now: RankStatus) -> _Window:
     spent: Mapping[Phase, float] = {
-        place: seconds - before.spent.get(place, 0.0) for place, seconds in now.spent.items()
+        phase: seconds - before.spent.get(phase, 0.0) for phase, seconds in now.spent.items()
     }
     return _Window(
         rank_status=now,

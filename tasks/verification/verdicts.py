@@ -1,4 +1,4 @@
-"""The one place that says what a checkpoint is that could not be read as it was written.
+"""Verdicts on checkpoints that could not be read as they were written: damaged, or unreadable.
 
     damaged      its bytes differ from their hash in two reads, `retry.reread_seconds` apart, not from memory
     unreadable   missing, or its disk cannot read it (EIO, ESTALE), for `retry.store_seconds`, while another object of

@@ -27,4 +27,4 @@ def holder_of(pid: int) -> Holder:
 
 def process_elsewhere() -> Holder:
     """One that cannot be seen from here."""
-    return this_process().model_copy(update={"host": "another-host", "place": "another boot"})
+    return this_process().model_copy(update={"host": "another-host", "pid_scope": "another boot"})

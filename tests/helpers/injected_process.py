@@ -129,7 +129,7 @@ def _move_to_host(name: str) -> None:
     from tests.helpers.imported_later import after_import
 
     def move(holders: Any) -> None:
-        holders._place = lambda: f"{name} pid:[1]"
+        holders._pid_scope = lambda: f"{name} pid:[1]"
         holders.socket.gethostname = lambda: name
 
     after_import("storage.runs.holders", move)

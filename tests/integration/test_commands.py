@@ -391,7 +391,7 @@ def change_holder(store: LocalStore, **changes: object) -> Lease:
 def test_stop_says_when_nobody_can_be_asked(configuration: Path, store: LocalStore) -> None:
     change_holder(store, start_ticks=0)  # another process had this number
     rejected = [call_narrow("stop", f"{store.address}/runs/{run}") for run in ("second", "first")]
-    lease = change_holder(store, host="gone", place="elsewhere")
+    lease = change_holder(store, host="gone", pid_scope="elsewhere")
     write_heartbeat(store, "first", lease.fence, Heartbeat(beat=9, step=33, written_at=time.time() - 3 * 3600))
     rejected.append(call_narrow("stop", f"{store.address}/runs/first"))
     said = ("Run 'second' is not in training", "is gone. `holdfast run` goes on with it", "No heartbeat from process")

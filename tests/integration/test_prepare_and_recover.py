@@ -165,7 +165,7 @@ def test_a_holder_on_another_machine_is_waited_for_once(
     monkeypatch.setattr(settle, "SILENCE_SECONDS", 0.2)
     monkeypatch.setattr(settle, "WATCH_SECONDS", 0.01)
     recover_work(config, dataset)
-    fence = take_lease_for(config, Holder(host="another-host", place="another place", pid=1, start_ticks=1))
+    fence = take_lease_for(config, Holder(host="another-host", pid_scope="another boot", pid=1, start_ticks=1))
     prepare_work(config)
     assert recover_work(config, dataset)[0].segments[-1].fence == fence
     assert caplog.text.count("held by a process on another-host") == 1

@@ -1,4 +1,4 @@
-"""Requests to S3 for one store or source, and the one place where they are made again.
+"""Requests to S3 for one store or source, and the only module that makes them again.
 
 Every request that may be repeated goes through `request`: bounded, jittered, logged as attempt i of n; boto3's own
 retries are off. A put that may happen only once goes through `put_once`. Invariant: whether such a put was ours is

@@ -1,7 +1,7 @@
-"""One version of an object as a file that is open for reading, at any place; where it is wanted, with read-ahead.
+"""One version of an object as a file that is open for reading, at any position; where it is wanted, with read-ahead.
 
 Invariant: all bytes come from the version that was found, whatever is put under the key meanwhile. What is fetched and
-not read is bounded: of a file read here and there by 64 KiB for each place and a sixteenth of what was read in one go,
+not read is bounded: of a file read here and there by 64 KiB for each position and a sixteenth of one contiguous read,
 of a file read exactly, or to its end, by nothing.
 """
 

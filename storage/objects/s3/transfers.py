@@ -78,10 +78,10 @@ def read_object(s3: S3Connection, key: str) -> bytes:
         return found
     large = bytearray(found.num_bytes)
 
-    def place(start: int, data: bytes) -> None:
+    def write_at(start: int, data: bytes) -> None:
         large[start : start + len(data)] = data
 
-    _read_chunks(s3, key, found, place)
+    _read_chunks(s3, key, found, write_at)
     return bytes(large)
 
 
@@ -126,7 +126,7 @@ def fill_range(s3: S3Connection, key: str, found: StoredObject, start: int, buff
 def download_ranges(
     s3: S3Connection, key: str, found: StoredObject, ranges: Iterable[tuple[int, int]], file: BinaryIO
 ) -> None:
-    """Read parts of the version of an object that was found, each to the place in the file that it has in the object.
+    """Read parts of the version of an object that was found, each to its position in the file.
 
     A range is its first byte and the one after its last; one of a few MiB takes one request.
     """
@@ -135,9 +135,9 @@ def download_ranges(
     )
 
 
-def _read_chunks(s3: S3Connection, key: str, found: StoredObject, place: Callable[[int, bytes], None]) -> None:
+def _read_chunks(s3: S3Connection, key: str, found: StoredObject, write_at: Callable[[int, bytes], None]) -> None:
     def read(start: int) -> None:
-        place(start, read_range(s3, key, found, start, min(start + CHUNK_BYTES, found.num_bytes)))
+        write_at(start, read_range(s3, key, found, start, min(start + CHUNK_BYTES, found.num_bytes)))
 
     _in_parallel(read, range(0, found.num_bytes, CHUNK_BYTES))
 

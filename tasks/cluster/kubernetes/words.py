@@ -7,7 +7,7 @@ from kubernetes.client import V1ContainerStatus, V1Pod, V1PodCondition
 
 # https://kubernetes.io/docs/concepts/workloads/pods/disruptions/#pod-disruption-conditions
 DISRUPTIONS = {
-    "PreemptionByScheduler": "a pod of higher priority needed the place",
+    "PreemptionByScheduler": "a pod of higher priority needed the node",
     "DeletionByTaintManager": "its node does not answer, or was marked not to have it",
     "EvictionByEvictionAPI": "somebody asked for it, as when a node is drained",
     "DeletionByPodGC": "its node is gone",

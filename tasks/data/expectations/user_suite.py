@@ -78,7 +78,7 @@ def is_of_measures(expectation: Expectation, config: DataConfig) -> bool:
 
 
 def with_own(suite: Sequence[Expectation], own: Sequence[Expectation]) -> list[Expectation]:
-    """A suite of measures with the user's expectations, which take the place of those of the same type and column."""
+    """A suite of measures with the user's expectations, which replace those of the same type and column."""
     replaced = {(expectation["type"], *columns_of(expectation)) for expectation in own}
     kept = [expectation for expectation in suite if (expectation["type"], *columns_of(expectation)) not in replaced]
     return [*kept, *own]

@@ -2,7 +2,7 @@
 
 So a machine that has never seen the source tells by one listing which files are as they were, and reads none of them.
 Invariant: it decides only whether a file is hashed again. Losing it costs time, and another source of the same data set
-takes its place.
+replaces it.
 """
 
 import json

@@ -54,7 +54,7 @@ class BucketFile(SourceFile):
         return open_stream(self.s3, self.key, self.found)
 
     def bring(self, columns: set[str], path: Path, rows: range | None = None) -> SourceFile:
-        """A file of the same size with the bytes of these columns in their places, and holes elsewhere."""
+        """A file of the same size with the bytes of these columns at their offsets, and holes elsewhere."""
         with self.open() as opened:
             footer = pq.read_metadata(opened)
         with path.open("xb") as file:

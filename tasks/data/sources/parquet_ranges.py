@@ -1,7 +1,7 @@
 """Which bytes of a Parquet file are needed for some of its columns.
 
 Invariant: only what the footer states to be a chunk of another column is left out: footer, page indexes, bloom filters
-and whatever else a writer put between the chunks is all there. Who reads these columns finds every byte in its place.
+and whatever else a writer put between the chunks is all there. Who reads these columns finds every byte at its offset.
 """
 
 from collections.abc import Iterable, Iterator
@@ -22,7 +22,7 @@ def needed_ranges(footer: pq.FileMetaData, columns: set[str], num_bytes: int, ro
     """
     chunks = list(_chunks(footer, rows))
     if any(chunk.file_path for _, chunk, _ in chunks):
-        return list(_cut([(0, num_bytes)]))  # its places are those in another file
+        return list(_cut([(0, num_bytes)]))  # its offsets are those in another file
     needed = [_range_of(chunk) for names, chunk, is_in in chunks if is_in and (names & columns or not names)]
     unread = _merged(_range_of(chunk) for names, chunk, is_in in chunks if not is_in or (names and not names & columns))
     holes = [(start, end) for start, end in unread if end - start >= SMALLEST_HOLE_BYTES]

@@ -16,7 +16,7 @@ from tasks.data.units.records import unit_name
 from tasks.data.units.sharding import write_shards
 from tasks.data.units.staging import Record
 from tasks.data.units.texts import choose_texts
-from tasks.data.units.workspace import Address, Workspace, leave_places, open_workspace
+from tasks.data.units.workspace import Address, Workspace, close_workspaces, open_workspace
 
 Value = TypeVar("Value")
 Unit = Callable[[Workspace, int, Path], tuple[Record, dict[str, Path]]]
@@ -60,7 +60,7 @@ class OneByOne:
         try:
             return prepare()
         finally:
-            leave_places()
+            close_workspaces()
 
     def run(self, address: Address, stage: str, indices: Sequence[int], on_done: Callable[[], None]) -> None:
         for index in indices:

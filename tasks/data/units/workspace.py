@@ -195,7 +195,7 @@ def open_workspace(address: Address, is_read: bool) -> Workspace:
     return replace(workspace, table=table, chunks=tuple(chunks_from(plan["chunks"])), idle=SimpleQueue())
 
 
-def leave_places() -> None:
+def close_workspaces() -> None:
     """Remove the folders of the workspaces that this process has opened, and forget these."""
     open_workspace.cache_clear()
     _entered.close()

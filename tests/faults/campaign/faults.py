@@ -112,8 +112,8 @@ class Faults:
         return self._resources.enter_context(running_slurm(folder))
 
     @cached_property
-    def _hosts(self) -> hosts.Place:
-        return self._resources.enter_context(hosts.running_place(self._site))
+    def _hosts(self) -> hosts.HostCluster:
+        return self._resources.enter_context(hosts.running_cluster(self._site))
 
     @cached_property
     def _requests(self) -> list[tuple[str, str]]:

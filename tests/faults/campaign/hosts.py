@@ -56,8 +56,8 @@ class HostFault:
     """
 
     name: str
-    happen: Callable[["Place", str], None]
-    mend: Callable[["Place", str], None] = lambda place, host: place.hosts.mend(host)
+    happen: Callable[["HostCluster", str], None]
+    mend: Callable[["HostCluster", str], None] = lambda cluster, host: cluster.hosts.mend(host)
     rank: int = 1
     steps: int = 1
     cause: str | None = "{host}"
@@ -66,7 +66,7 @@ class HostFault:
 
 
 @dataclass(frozen=True)
-class Place:
+class HostCluster:
     """Hosts, the cluster whose nodes they are, and the address of the store that all of them reach."""
 
     hosts: Hosts
@@ -74,53 +74,53 @@ class Place:
     endpoint: str
 
 
-def lose_power(place: Place, host: str) -> None:
+def lose_power(cluster: HostCluster, host: str) -> None:
     """No process is left, and nobody is told."""
-    place.hosts.cut(host)
-    place.slurm.kill_node(host)
+    cluster.hosts.cut(host)
+    cluster.slurm.kill_node(host)
 
 
-def get_power_back(place: Place, host: str) -> None:
-    place.hosts.mend(host)
-    place.slurm.start_node(host)
+def get_power_back(cluster: HostCluster, host: str) -> None:
+    cluster.hosts.mend(host)
+    cluster.slurm.start_node(host)
 
 
-def stand_still(place: Place, host: str) -> None:
+def stand_still(cluster: HostCluster, host: str) -> None:
     """A machine that is frozen, its processes with it, to come back when all others have gone on."""
-    place.hosts.cut(host)
-    place.hosts.stop(host)
+    cluster.hosts.cut(host)
+    cluster.hosts.stop(host)
 
 
-def come_back(place: Place, host: str) -> None:
-    place.hosts.go_on(host)
-    place.hosts.mend(host)
+def come_back(cluster: HostCluster, host: str) -> None:
+    cluster.hosts.go_on(host)
+    cluster.hosts.mend(host)
 
 
-def cut_from_store(place: Place, host: str) -> None:
-    place.hosts.cut_from(host, place.hosts.store_address)
+def cut_from_store(cluster: HostCluster, host: str) -> None:
+    cluster.hosts.cut_from(host, cluster.hosts.store_address)
 
 
-def cut_from_hosts(place: Place, host: str) -> None:
+def cut_from_hosts(cluster: HostCluster, host: str) -> None:
     """Slurm and the store hear of it as before; what it has to say to other ranks is lost."""
     for name in {*NAMES} - {host}:
-        place.hosts.cut_from(host, place.hosts.address_of(name))
+        cluster.hosts.cut_from(host, cluster.hosts.address_of(name))
 
 
 HOST_FAULTS = (
     HostFault("loses its power", lose_power, get_power_back),
-    HostFault("is cut off", lambda place, host: place.hosts.cut(host)),
-    HostFault("is not heard any more", lambda place, host: place.hosts.cut(host, Way.FROM_HOST)),
-    HostFault("hears nothing any more", lambda place, host: place.hosts.cut(host, Way.TO_HOST)),
-    HostFault("has a slow link", lambda place, host: place.hosts.slow(host, SLOW_KILOBITS), steps=4, cause=None),
+    HostFault("is cut off", lambda cluster, host: cluster.hosts.cut(host)),
+    HostFault("is not heard any more", lambda cluster, host: cluster.hosts.cut(host, Way.FROM_HOST)),
+    HostFault("hears nothing any more", lambda cluster, host: cluster.hosts.cut(host, Way.TO_HOST)),
+    HostFault("has a slow link", lambda cluster, host: cluster.hosts.slow(host, SLOW_KILOBITS), steps=4, cause=None),
     HostFault("is cut off from the store alone", cut_from_store, steps=4, cause=None, symptom="attempt 1 of"),
     HostFault("is cut off from the other hosts alone", cut_from_hosts, cause="The network between", until_noticed=True),
-    HostFault("that has rank 0 is cut off", lambda place, host: place.hosts.cut(host), rank=0),
+    HostFault("that has rank 0 is cut off", lambda cluster, host: cluster.hosts.cut(host), rank=0),
     HostFault("stands still, and comes back as a zombie", stand_still, come_back),
 )
 
 
 @contextmanager
-def running_place(site: Site) -> Iterator[Place]:
+def running_cluster(site: Site) -> Iterator[HostCluster]:
     """All of it, on this machine, as long as the block lasts. Raises `RuntimeError` where there can be none."""
     reason = hosts_helper.find_reason_to_skip() or slurm_cluster.find_reason_to_skip()
     if reason is not None:
@@ -133,12 +133,12 @@ def running_place(site: Site) -> Iterator[Place]:
         running_proxy(server, hosts.store_address) as proxy,
         running_slurm(folder, hosts=hosts) as slurm,
     ):
-        yield Place(hosts, slurm, proxy.endpoint)
+        yield HostCluster(hosts, slurm, proxy.endpoint)
 
 
-def everything_happens(site: Site, place: Place) -> Attempt:
+def everything_happens(site: Site, cluster: HostCluster) -> Attempt:
     """One after the other to the hosts of one run."""
-    run = _HostRun(site, place)
+    run = _HostRun(site, cluster)
     try:
         for number in range(len(HOST_FAULTS)):
             run.meet(number)
@@ -155,7 +155,7 @@ def everything_happens(site: Site, place: Place) -> Attempt:
 
 @dataclass
 class _Met:
-    """A fault that took place. Seconds from the fault on: `noticed`, until the lost segment had its cause in the log.
+    """A fault that was caused. Seconds from the fault on: `noticed`, until the lost segment had its cause in the log.
 
     `stepped`: until the run had taken the steps that the fault lasts. `gone`, from the host's return on: until nothing
     ran there any more of what was cut off.
@@ -186,18 +186,18 @@ class _Met:
 class _HostRun:
     """A run whose rank 0 stands still where each fault happens, and again when the run has gone on from it."""
 
-    def __init__(self, site: Site, place: Place) -> None:
-        self._place = place
+    def __init__(self, site: Site, cluster: HostCluster) -> None:
+        self._cluster = cluster
         self.met: list[_Met] = []
         self._log, self._folder = site.folder / "hosts.log", site.new_folder("hosts")
         profile = site.folder / "hosts.aws"
         profile.write_text(f"[default]\nread_timeout = {STORE_SECONDS}\nconnect_timeout = {STORE_SECONDS}\n")
         output = f'["--output={site.folder}/{JOB_OUTPUT}"]'
-        self.runner = new_bucket_run(site, place.endpoint, **SETTINGS, cluster__sbatch=output)
+        self.runner = new_bucket_run(site, cluster.endpoint, **SETTINGS, cluster__sbatch=output)
         self.runner.environment = {
             **self.runner.environment,
             "AWS_CONFIG_FILE": str(profile),
-            "SLURM_CONF": place.slurm.environment["SLURM_CONF"],
+            "SLURM_CONF": cluster.slurm.environment["SLURM_CONF"],
         }
         plan = FaultPlan()
         for number, fault in enumerate(HOST_FAULTS):
@@ -209,11 +209,11 @@ class _HostRun:
 
     def meet(self, number: int) -> None:
         """Let a fault happen, and mend it when the run has gone on from it. Rank 0 stands still before and after."""
-        fault, place, ends = HOST_FAULTS[number], self._place, self._count_ends()
+        fault, cluster, ends = HOST_FAULTS[number], self._cluster, self._count_ends()
         rank = self._wait_for_still_rank(2 * number)
         host = self._find_host(fault.rank, job_of(rank))
-        cut_off, said = place.slurm.find_job_processes(host), self._count_symptoms(fault, host)
-        fault.happen(place, host)
+        cut_off, said = cluster.slurm.find_job_processes(host), self._count_symptoms(fault, host)
+        fault.happen(cluster, host)
         met = _Met(fault, host, cut_off, time.monotonic())
         os.kill(rank, signal.SIGCONT)
         if fault.cause is not None:
@@ -232,7 +232,7 @@ class _HostRun:
         self.met.append(met)
 
     def _mend(self, met: _Met) -> None:
-        met.fault.mend(self._place, met.host)
+        met.fault.mend(self._cluster, met.host)
         met.returned = time.monotonic()
 
     def said(self) -> str:
@@ -247,9 +247,9 @@ class _HostRun:
 
     def find_left_behind(self) -> str | None:
         """What runs on the hosts though the run is complete, in words."""
-        self._place.slurm.wait_until_idle()
+        self._cluster.slurm.wait_until_idle()
         self._look()
-        left = {name: found for name in NAMES if (found := self._place.slurm.find_job_processes(name))}
+        left = {name: found for name in NAMES if (found := self._cluster.slurm.find_job_processes(name))}
         return f"processes are left: {left}" if left else None
 
     def _count_ends(self) -> int:
@@ -275,7 +275,7 @@ class _HostRun:
     def _find_host(self, rank: int, job: int) -> str:
         """Where this rank of a job is; of an earlier job there may be one, too, on a host that is not free yet."""
         for name in NAMES:
-            for process in self._place.slurm.find_job_processes(name):
+            for process in self._cluster.slurm.find_job_processes(name):
                 with suppress(psutil.NoSuchProcess):
                     if process.environ().get("RANK") == str(rank) and job_of(process.pid) == job:
                         return name

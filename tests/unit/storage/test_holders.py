@@ -25,9 +25,9 @@ def test_a_later_process_with_the_same_number_is_another_one() -> None:
 
 def test_nothing_is_said_of_a_process_in_another_container_or_on_another_machine() -> None:
     me = this_process()
-    boot = me.place.partition(" ")[0]
-    assert is_alive(me.model_copy(update={"place": f"{boot} pid:[1]"})) is None
-    assert is_alive(me.model_copy(update={"place": "another boot", "host": me.host})) is None
+    boot = me.pid_scope.partition(" ")[0]
+    assert is_alive(me.model_copy(update={"pid_scope": f"{boot} pid:[1]"})) is None
+    assert is_alive(me.model_copy(update={"pid_scope": "another boot", "host": me.host})) is None
 
 
 def test_a_process_that_is_stopped_lives_and_is_found_with_those_of_its_children_that_are_stopped_too() -> None:

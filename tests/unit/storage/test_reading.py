@@ -112,7 +112,7 @@ def test_the_note_of_a_reader_that_is_gone_counts_no_more_and_is_removed(manifes
 def test_a_reader_on_another_machine_is_believed_for_a_while(
     manifest: Manifest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    elsewhere = this_process().model_copy(update={"place": "another boot", "pid": os.getpid() + 1})
+    elsewhere = this_process().model_copy(update={"pid_scope": "another boot", "pid": os.getpid() + 1})
     monkeypatch.setattr(reading, "this_process", lambda: elsewhere)
     with holding(manifest, of_step(20)) as (_, record):
         assert find_held(manifest.store, "run") == {record.path}

@@ -25,7 +25,7 @@ def state_of(kept: list[CheckpointRecord], **changes: Any) -> RunState:
 
 
 def lease_from(first_step: int, fence: int) -> Lease:
-    holder = Holder(host="host", place="place", pid=1, start_ticks=1)
+    holder = Holder(host="host", pid_scope="boot", pid=1, start_ticks=1)
     return Lease(fence=fence, holder=holder, world_size=1, planned_steps=1000, first_step=first_step, taken_at=1.0)
 
 

@@ -9,7 +9,7 @@ from storage.objects.local_store import LocalStore
 from storage.runs.run_state import JobRecord
 from tasks.cluster.kubernetes.jobset import jobset_name
 from tasks.cluster.launchers import release_job
-from tasks.cluster.own_folders import require_own_place, why_not_own
+from tasks.cluster.own_folders import require_own_folder, why_not_own
 from tasks.cluster.slurm.submission import job_name
 
 
@@ -19,18 +19,18 @@ from tasks.cluster.slurm.submission import job_name
 )
 def test_a_node_works_only_where_a_segment_of_its_run_has_its_folder(folder: str) -> None:
     with pytest.raises(ValueError, match="is to be SCRATCH/runs/run/00000003"):
-        require_own_place(Path(folder), "run", 3)
+        require_own_folder(Path(folder), "run", 3)
 
 
 def test_a_node_works_in_its_own_folder_unless_that_is_behind_a_link(tmp_path: Path) -> None:
     folder = tmp_path / "runs" / "run" / "00000003"
-    require_own_place(folder, "run", 3)
-    require_own_place(folder.with_name("evaluation-00000003"), "run", 3)
+    require_own_folder(folder, "run", 3)
+    require_own_folder(folder.with_name("evaluation-00000003"), "run", 3)
     (tmp_path / "home" / "00000003").mkdir(parents=True)
     folder.parent.parent.mkdir()
     folder.parent.symlink_to(tmp_path / "home")
     with pytest.raises(ValueError, match="through the link"):
-        require_own_place(folder, "run", 3)
+        require_own_folder(folder, "run", 3)
 
 
 def test_a_scratch_that_is_itself_behind_a_link_is_the_users_choice(tmp_path: Path) -> None:

@@ -162,7 +162,7 @@ def test_a_run_that_nothing_carries_on_names_the_way_out() -> None:
 
 
 def test_a_run_whose_lease_is_held_is_reported_as_training() -> None:
-    holder = Holder(host="h", place="here", pid=1, start_ticks=1)
+    holder = Holder(host="h", pid_scope="here", pid=1, start_ticks=1)
     lease = Lease(fence=9, holder=holder, world_size=2, planned_steps=1000, first_step=400, taken_at=BEGAN_AT)
     verdict = run_verdict(state_of("r", 1200, segments_of([("lost", "", 440, 40)]), lease=lease))
     assert verdict.standing == "running"

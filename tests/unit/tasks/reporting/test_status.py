@@ -117,7 +117,7 @@ def test_a_run_that_is_past_what_was_quarantined_is_told_of_no_setback(
 
 def hold_elsewhere(store: LocalStore, silent_seconds: float) -> None:
     """Another machine holds the run, and gave its last sign of life so long ago."""
-    holder = this_process().model_copy(update={"place": "another boot", "host": "gpu-7", "pid": 4711})
+    holder = this_process().model_copy(update={"pid_scope": "another boot", "host": "gpu-7", "pid": 4711})
     lease = make_run(store).commit("segment began", take_lease(holder, 2)).state.lease
     assert lease is not None
     write_heartbeat(store, "run", lease.fence, Heartbeat(beat=3, step=5, written_at=time.time() - silent_seconds))

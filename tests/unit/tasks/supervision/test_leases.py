@@ -160,7 +160,7 @@ def test_an_orphan_that_was_killed_is_not_waited_for_where_its_parent_leaves_it_
 
 def test_processes_on_this_machine_are_not_those_of_a_holder_on_another_one(run_paths: RunPaths) -> None:
     lease = hold(run_paths)
-    elsewhere = lease.model_copy(update={"holder": lease.holder.model_copy(update={"place": "another boot"})})
+    elsewhere = lease.model_copy(update={"holder": lease.holder.model_copy(update={"pid_scope": "another boot"})})
     command = [
         sys.executable,
         "-c",

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from storage.errors import CorruptObjectError, IncompatibleRunError, ObjectExistsError, ObjectMissingError
 from storage.objects.digests import is_sealed, require_format, seal, sha256_of_bytes
 from storage.objects.store import Store
+from storage.target_kinds import KindName
 
 DATASET_FORMAT = 1
 # In the footer of a shard, in its key-value metadata: SHA-256 of the bytes of each row group, as hex digits, in order.
@@ -86,7 +87,7 @@ class CategoricalColumn(_Record):
 class Target(_Record):
     """What is predicted. `classes[i]` is the label with index i; counts are over the training split."""
 
-    kind: Literal["multiclass", "binary"]
+    kind: KindName
     column: str
     classes: list[str]
     class_counts: list[int]

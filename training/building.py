@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from storage.datasets import DatasetManifest
 from storage.objects.store import Store
+from storage.target_kinds import headline_metric
 from training.agreement import Agreement
 from training.batches.microbatches import microbatch_cut
 from training.batches.seeds import seed_initial_weights
@@ -19,7 +20,7 @@ from training.data.waiting import StoreWait, wait_of
 from training.determinism import pin_attention
 from training.loop import Segment
 from training.metrics.reporter import Reporter
-from training.metrics.training_state import TrainingState, headline_metric
+from training.metrics.training_state import TrainingState
 from training.metrics.validation import Validator
 from training.models.classifier import Classifier
 from training.models.compilation import compile_model
@@ -28,6 +29,7 @@ from training.models.precision import Precision
 from training.optim.checkpoint_budget import least_checkpoint_bytes, require_budget
 from training.spec import SegmentSpec
 from training.stopping import StopFlag
+from training.targets.registry import kind_of
 from training.trainer import Trainer
 from training.world import World
 
@@ -61,7 +63,7 @@ def build_segment(
         restorer=Restorer(store, world, trainer),
         agreement=Agreement(world, flag),
         reporter=reporter,
-        headline=headline_metric(dataset.target),
+        headline=headline_metric(dataset.target.kind),
     )
 
 
@@ -88,7 +90,7 @@ def make_validator(
         waiting=world.rank_status.waiting_for_samples,
     )
     cut = microbatch_cut(spec.model, spec.train)
-    return Validator(reader, cut, dataset.target, make_objective(spec, dataset, precision), precision, config, world)
+    return Validator(reader, cut, kind_of(dataset.target), precision, config, world)
 
 
 def make_objective(spec: SegmentSpec, dataset: DatasetManifest, precision: Precision) -> Objective:

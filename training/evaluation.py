@@ -19,7 +19,7 @@ from storage.objects.addresses import open_store
 from storage.objects.store import Store
 from storage.runs.metric_values import metric_value
 from training.agreement import Agreement
-from training.building import make_model, make_objective, make_validator
+from training.building import make_model, make_validator
 from training.checkpointing.restoring import load_weights
 from training.data.waiting import load_dataset_patiently, wait_of
 from training.metrics.calibration import Predictions, calibrate, most_rows
@@ -29,6 +29,7 @@ from training.models.precision import choose_precision
 from training.process_group import join_process_group
 from training.spec import ResumePoint, SegmentSpec
 from training.stopping import StopFlag, StopReason
+from training.targets.registry import kind_of
 from training.world import World
 
 EVALUATION_FORMAT = 1
@@ -88,6 +89,7 @@ class _Evaluation:
         self._data = open_store(self._other) if self._other else self._store
         wait = wait_of(spec, flag, self._reporter.noted)
         self._dataset = load_dataset_patiently(spec, self._data, wait)
+        self._kind = kind_of(self._dataset.target)
         self._model = make_model(
             spec, self._dataset, self._precision, self._reporter.noted if world.is_first else print
         )
@@ -106,15 +108,15 @@ class _Evaluation:
             predictions = self._predict(model, data, dataset, split)
             is_calibrated, fitted_on = split == "test" and not self._other, None
             if is_calibrated and dataset.splits["validation"].num_rows:
-                fitted_on = self._predict(model, data, dataset, "validation", most_rows(dataset.target))
+                fitted_on = self._predict(model, data, dataset, "validation", most_rows(self._kind))
         if not self._world.is_first:
             return {}
         calibration = (
-            about | calibrate(fitted_on, predictions, dataset.target, dataset.splits["validation"].num_rows)
+            about | calibrate(fitted_on, predictions, self._kind, dataset.splits["validation"].num_rows)
             if is_calibrated
             else None
         )
-        return {"evaluation": self._score(predictions, dataset, about, split), "calibration": calibration}
+        return {"evaluation": self._score(predictions, about, split), "calibration": calibration}
 
     def _predict(
         self, model: nn.Module, data: Store, dataset: DatasetManifest, split: str, max_samples: int | None = None
@@ -131,18 +133,15 @@ class _Evaluation:
         self._reporter.alive()
         return self._agreement.decide().stop is StopReason.NONE
 
-    def _score(
-        self, predictions: Predictions, dataset: DatasetManifest, about: dict[str, Any], split: str
-    ) -> dict[str, Any]:
-        objective = make_objective(self._spec, dataset, self._precision).cpu()
-        metrics = score(*predictions, dataset.target, objective)
+    def _score(self, predictions: Predictions, about: dict[str, Any], split: str) -> dict[str, Any]:
+        metrics = score(*predictions, self._kind)
         return {
             **about,
             "format": EVALUATION_FORMAT,
             "split": split,
             "num_samples": len(predictions[1]),
             "metrics": {name: metric_value(number) for name, number in metrics.items()},
-            **describe(*predictions, dataset.target),
+            **describe(*predictions, self._kind),
         }
 
 

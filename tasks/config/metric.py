@@ -5,6 +5,7 @@ Invariant: a function of the configuration and of the data set's manifest, so ev
 
 from storage.datasets import DatasetManifest
 from storage.errors import ConfigurationError
+from storage.target_kinds import headline_metric
 from tasks.configuration.run import RunConfig
 
 
@@ -14,7 +15,8 @@ def require_defined_metric(config: RunConfig, dataset: DatasetManifest) -> None:
     Macro-F1, by which a multiclass run is judged, is always defined.
     """
     target, validation = dataset.target, dataset.splits["validation"]
-    if target.kind != "binary" or validation.class_counts is None or 0 not in validation.class_counts:
+    is_judged_by_auc = headline_metric(target.kind) == "auc"
+    if not is_judged_by_auc or validation.class_counts is None or 0 not in validation.class_counts:
         return
     deciding = _find_deciding(config)
     if not deciding:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from storage.objects.addresses import MAX_RUN_NAME_CHARACTERS, RUN_NAME_PATTERN
+from storage.target_kinds import KindName
 from tasks.configuration.cluster import ClusterConfig
 from tasks.configuration.notices import NoticesConfig
 from tasks.configuration.split import SplitConfig
@@ -50,7 +51,7 @@ class DataConfig(ConfigModel):
         None, description="Column with lists of 0 and 1; tokens whose value here is 0 are dropped."
     )
     label: str = Field(description="Column with the target: text, whole number or boolean.")
-    kind: Literal["multiclass", "binary"] = Field(description="What is predicted.")
+    kind: KindName = Field(description="What is predicted.")
     classes: list[str] | None = Field(
         None,
         description="All labels, in the order of the model's outputs; booleans are 1 and 0 if these are the labels. "

@@ -108,8 +108,8 @@ def _first(count: int, other: int) -> dict[int, int]:
 
 
 def _outputs(described: Described) -> list[str]:
-    """What each output stands for: a class; the one output of a binary target for both of them."""
-    return [" or ".join(described.classes)] if described.labels["kind"] == "binary" else described.classes
+    """What each output stands for: a class; a single output for all of them."""
+    return [" or ".join(described.classes)] if described.sizes["num_outputs"] == 1 else described.classes
 
 
 def _matches(origin: Sequence[str], new: Sequence[str], first: int = 0) -> dict[int, int]:

@@ -134,7 +134,7 @@ def _fill(folder: Path, source: Source, with_onnx: bool) -> None:
     for name in CODE_FILES:
         _write_text(folder / name, standalone_code(name))
     if with_onnx:
-        write_onnx(folder, labels["kind"] == "binary")
+        write_onnx(folder, dataset.target)
     _write_text(folder / CARD_FILE, render_card(inputs, labels, metrics, calibration, provenance, _hash_all(folder)))
     _write_json(folder / FILES_FILE, {"format": MODEL_FORMAT, "kind": KIND, "sha256": _hash_all(folder)})
 

@@ -5,13 +5,14 @@ Invariant: made of the manifest alone, and of what its checkpoints showed in val
 
 from storage.runs.retention import find_best
 from storage.runs.run_state import RunState
+from storage.target_kinds import headline_metric
 from tasks.text import metric_name, score
 
 
 def headline_name(state: RunState) -> str:
     """The metric by which the run is judged, as the configuration in its manifest has it."""
     data = state.config.get("data")
-    return "auc" if isinstance(data, dict) and data.get("kind") == "binary" else "macro_f1"
+    return headline_metric(data.get("kind") if isinstance(data, dict) else None)
 
 
 def describe_best(state: RunState) -> str | None:

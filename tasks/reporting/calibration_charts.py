@@ -74,6 +74,6 @@ def _draw_bins(axes: Axes, bins: Sequence[Mapping[str, Any]], colour: str, mark:
 
 
 def _what(calibration: Mapping[str, Any]) -> str:
-    """Whose probability is claimed."""
-    is_binary = calibration["kind"] == "binary"
-    return f"“{shortened(calibration['classes'][1], 24)}”" if is_binary else "the predicted class"
+    """Whose probability is claimed: where a threshold decides, that of the class which it decides on."""
+    has_threshold = calibration["thresholds"] is not None
+    return f"“{shortened(calibration['classes'][1], 24)}”" if has_threshold else "the predicted class"

@@ -13,6 +13,7 @@ from storage.datasets import SPLITS, DatasetManifest
 from storage.runs.metric_values import describe_not_finite, find_not_finite
 from storage.runs.retention import find_best
 from storage.runs.run_state import RunState
+from storage.target_kinds import METRICS
 from tasks.config.by_rows import describe_by_rows
 from tasks.console.tables import Table
 from tasks.reporting.best import describe_best, describe_overfitting
@@ -87,6 +88,7 @@ def render_report(
         progress=_progress(state),
         wide=len(dataset.target.classes) > MAX_CLASSES_BESIDE_A_TABLE,
         kind=dataset.target.kind,
+        has_roc="auc" in METRICS[dataset.target.kind],
         target=plain(dataset.target.column),
         training=draw_training(history, state.segments),
         validation=draw_validation(history),
@@ -243,11 +245,11 @@ def _way_on(state: RunState) -> str:
 def _tiles(state: RunState, evaluation: Mapping[str, Any] | None, dataset: DatasetManifest) -> list[Tile]:
     tested = state.headline
     metrics = dict(evaluation["metrics"] if evaluation else tested.metrics if tested else {})
-    names = ["auc", "macro_f1", "loss"] if dataset.target.kind == "binary" else ["macro_f1", "accuracy", "loss"]
     step = evaluation["step"] if evaluation else tested.step if tested else None
     best = find_best(state)
     which = "best, at step" if best is not None and best.step == step and best != state.promoted else "at step"
     note = f"{which} {step:,}" if metrics and step is not None else "not evaluated yet"
+    names = [*METRICS[dataset.target.kind][:2], "loss"]
     tiles = [Tile(f"Test {metric_name(name)}", score(metrics.get(name)), note) for name in names]
     interruptions = interruptions_of(state.segments)
     lost = state.steps_lost

@@ -23,7 +23,7 @@ from training.world import World
 
 _CONTEXT = multiprocessing.get_context("forkserver")
 # DDP and activation checkpointing load torch's compiler in every rank, a second of computing each time.
-_CONTEXT.set_forkserver_preload(["tests.helpers.processes", "training.metrics.scores", "torch._dynamo"])
+_CONTEXT.set_forkserver_preload(["tests.helpers.processes", "training.targets.classification", "torch._dynamo"])
 LONGEST_SECONDS = 600
 SECONDS_TO_FOLLOW = 10
 

@@ -1,5 +1,6 @@
 """A model of tokens and metadata with random weights, as an export would load: for what needs no trained one."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ ROW: dict[str, Any] = {"ids": [1, 2, 3], "mask": [1, 1, 0], "n": 4, "c": "a"}
 INPUTS = Inputs(DESCRIBED, Path())
 
 
-def make_model() -> Model:
+def make_model(kind: str = "multiclass", classes: Sequence[str] = ("x", "y", "z")) -> Model:
     torch.manual_seed(0)
     network = PaddedNetwork(SIZES)
-    return Model(network, INPUTS, {"classes": ["x", "y", "z"], "kind": "multiclass"}, torch.device("cpu"))
+    return Model(network, INPUTS, {"classes": list(classes), "kind": kind}, torch.device("cpu"))

@@ -32,7 +32,7 @@ from training.export.onnx_file import write_onnx
 from training.export.standalone.holdfast_inputs import Encoded, join
 from training.export.standalone.holdfast_model import ModelFolderError, load_model, padded, verify
 from training.metrics.scores import score
-from training.models.objective import Objective
+from training.targets.registry import kind_of
 
 ROOT = Path(__file__).parents[2]
 # What torch needs of others to be imported, as its own wheel says. NumPy is not among them.
@@ -83,14 +83,13 @@ def test_predictions_have_the_metrics_of_the_evaluation(exported: Exported, tmp_
     probabilities = np.stack([table.column(f"probability_{name}").to_numpy() for name in classes], axis=1)
     assert probabilities.sum(axis=1) == pytest.approx(1)
     assert table.column("predicted").to_pylist() == [classes[place] for place in probabilities.argmax(axis=1)]
-    is_binary = exported.dataset.target.kind == "binary"
     logits = torch.from_numpy(np.log(probabilities))
-    logits = logits[:, 1:] - logits[:, :1] if is_binary else logits
+    logits = logits[:, 1:] - logits[:, :1] if len(classes) == 2 else logits
     labels = torch.tensor([classes.index(label) for label in exported.labels])
     target = exported.dataset.target
     expected = Manifest(exported.store, exported.run).load_head().state.metrics
     assert expected is not None
-    assert score(logits, labels, target, Objective(target, 0.0, 0.0, 1)) == pytest.approx(expected, abs=1e-5)
+    assert score(logits, labels, kind_of(target)) == pytest.approx(expected, abs=1e-5)
 
 
 def test_calibrated_probabilities_are_those_of_the_temperature_that_was_fitted(
@@ -142,7 +141,7 @@ def test_the_onnx_file_gives_the_same_answers_for_any_number_of_rows_of_any_leng
 def test_the_onnx_file_of_a_binary_model_gives_the_same_answers(quality: Exported, tmp_path: Path) -> None:
     folder = tmp_path / "copy"
     shutil.copytree(quality.folder, folder)
-    write_onnx(folder, is_binary=True)
+    write_onnx(folder, quality.dataset.target)
     require_same_answers_of_onnx(quality, folder)
 
 

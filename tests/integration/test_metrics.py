@@ -7,9 +7,11 @@ import pytest
 import torch
 
 from storage.datasets import Target
-from training.metrics import classification
 from training.metrics.scores import describe, score
-from training.models.objective import Objective
+from training.targets import classification
+from training.targets.binary import Binary
+from training.targets.multiclass import Multiclass
+from training.targets.registry import kind_of
 
 CLASSES = {"multiclass": ["a", "b", "c"], "binary": ["no", "yes"]}
 
@@ -17,14 +19,13 @@ CLASSES = {"multiclass": ["a", "b", "c"], "binary": ["no", "yes"]}
 @pytest.mark.parametrize("kind", ["multiclass", "binary"])
 def test_one_prediction_that_is_no_number_leaves_no_metric_and_no_table(kind: str) -> None:
     classes = CLASSES[kind]
-    target = Target(kind=kind, column="label", classes=classes, class_counts=[4] * len(classes))
-    objective = Objective(target, 0.0, 0.0, 4)
+    target = kind_of(Target(kind=kind, column="label", classes=classes, class_counts=[4] * len(classes)))
     logits, labels = torch.randn(8, 1 if kind == "binary" else 3), torch.arange(8) % len(classes)
-    sound = score(logits, labels, target, objective)
+    sound = score(logits, labels, target)
     assert all(math.isfinite(value) for value in sound.values())
     assert describe(logits, labels, target)["confusion"]
     logits[3] = math.nan
-    broken = score(logits, labels, target, objective)
+    broken = score(logits, labels, target)
     assert broken.keys() == sound.keys() and all(math.isnan(value) for value in broken.values())
     assert describe(logits, labels, target) == {"confusion": [], "per_class": [], "roc": None}
 
@@ -34,10 +35,9 @@ def test_counting_is_the_same_and_no_slower_where_torch_is_told_to_be_determinis
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     classes = [str(number) for number in range(77)] if kind == "multiclass" else ["no", "yes"]
-    target = Target(kind=kind, column="label", classes=classes, class_counts=[4] * len(classes))
-    objective = Objective(target, 0.0, 0.0, 4)
+    target = kind_of(Target(kind=kind, column="label", classes=classes, class_counts=[4] * len(classes)))
     logits, labels = torch.randn(500, 1 if kind == "binary" else 77), torch.arange(500) % len(classes)
-    plain = score(logits, labels, target, objective), describe(logits, labels, target)
+    plain = score(logits, labels, target), describe(logits, labels, target)
     counted: list[bool] = []
     for name in ("multiclass_f1_score", "multiclass_confusion_matrix"):
         count = getattr(classification, name)
@@ -50,7 +50,7 @@ def test_counting_is_the_same_and_no_slower_where_torch_is_told_to_be_determinis
     mode = torch.get_deterministic_debug_mode()
     torch.set_deterministic_debug_mode("error")
     try:
-        assert (score(logits, labels, target, objective), describe(logits, labels, target)) == plain
+        assert (score(logits, labels, target), describe(logits, labels, target)) == plain
         assert torch.get_deterministic_debug_mode() == 2
     finally:
         torch.set_deterministic_debug_mode(mode)
@@ -58,18 +58,18 @@ def test_counting_is_the_same_and_no_slower_where_torch_is_told_to_be_determinis
 
 
 def test_the_auc_of_samples_of_one_class_is_left_out_and_so_is_their_roc_curve() -> None:
-    target = Target(kind="binary", column="label", classes=CLASSES["binary"], class_counts=[4, 4])
-    objective, logits = Objective(target, 0.0, 0.0, 4), torch.randn(8, 1)
+    target = Binary(CLASSES["binary"])
+    logits = torch.randn(8, 1)
     for label in (0, 1):
         labels = torch.full((8,), label)
-        assert score(logits, labels, target, objective).keys() == {"loss", "accuracy", "macro_f1"}
+        assert score(logits, labels, target).keys() == {"loss", "accuracy", "macro_f1"}
         assert describe(logits, labels, target)["roc"] is None
-    assert "auc" in score(logits, torch.arange(8) % 2, target, objective)
+    assert "auc" in score(logits, torch.arange(8) % 2, target)
 
 
 def test_a_class_without_samples_has_no_scores_and_macro_f1_is_the_mean_of_those_that_there_are() -> None:
     classes = ["a", "b", "absent", "predicted only", "never predicted"]
-    target = Target(kind="multiclass", column="label", classes=classes, class_counts=[1] * 5)
+    target = Multiclass(classes)
     labels, predicted = torch.tensor([0, 0, 1, 1, 4]), torch.tensor([0, 3, 1, 1, 0])
     logits = torch.nn.functional.one_hot(predicted, 5) * 5.0
     per_class = describe(logits, labels, target)["per_class"]
@@ -78,5 +78,5 @@ def test_a_class_without_samples_has_no_scores_and_macro_f1_is_the_mean_of_those
     assert found["predicted only"] == [0.0, None, 0.0, 0]
     assert found["never predicted"] == [None, 0.0, 0.0, 1]
     defined = [entry["f1"] for entry in per_class if entry["f1"] is not None]
-    macro_f1 = score(logits, labels, target, Objective(target, 0.0, 0.0, 4))["macro_f1"]
+    macro_f1 = score(logits, labels, target)["macro_f1"]
     assert len(defined) == 4 and math.isclose(sum(defined) / 4, macro_f1, rel_tol=1e-6)

@@ -15,9 +15,12 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from storage.datasets import Target
 from storage.errors import ConfigurationError
 from training.export.standalone.holdfast_model import load_network
 from training.export.standalone.holdfast_network import PaddedNetwork
+from training.targets.kind import TargetKind
+from training.targets.registry import kind_of
 
 ONNX_FILE = "model.onnx"
 LIBRARIES = ("onnx", "onnxscript")
@@ -30,16 +33,14 @@ EXAMPLE_SAMPLES, EXAMPLE_TOKENS = 3, 5
 class _Probabilities(nn.Module):
     """The network with what follows it."""
 
-    def __init__(self, network: PaddedNetwork, is_binary: bool) -> None:
+    def __init__(self, network: PaddedNetwork, kind: TargetKind) -> None:
         super().__init__()
         self.network = network
-        self.is_binary = is_binary
+        self.kind = kind
 
     def forward(self, tokens: Tensor, lengths: Tensor, numeric: Tensor, categorical: Tensor) -> tuple[Tensor, Tensor]:
         logits = self.network(tokens, lengths, numeric, categorical)
-        if self.is_binary:
-            return logits, torch.cat([(-logits).sigmoid(), logits.sigmoid()], dim=1)
-        return logits, logits.softmax(dim=1)
+        return logits, self.kind.probabilities(logits)
 
 
 def require_libraries() -> None:
@@ -52,8 +53,8 @@ def require_libraries() -> None:
         )
 
 
-def write_onnx(folder: Path, is_binary: bool) -> None:
-    """Write `model.onnx` into the folder, from the weights that are there.
+def write_onnx(folder: Path, target: Target) -> None:
+    """Write `model.onnx` into the folder, from the weights that are there, which predict `target`.
 
     Inputs `tokens` [B, T] int32, `lengths` [B] int64, `numeric` [B, 2K] float32 and `categorical` [B, C] int64, with no
     columns where there are none; outputs `logits` and `probabilities` [B, classes].
@@ -72,7 +73,7 @@ def write_onnx(folder: Path, is_binary: bool) -> None:
     num_bytes = sum(tensor.nbytes for tensor in network.state_dict().values())
     with _in_silence():
         program = torch.onnx.export(
-            _Probabilities(network, is_binary).eval(),
+            _Probabilities(network, kind_of(target)).eval(),
             kwargs=example,
             input_names=list(example),
             output_names=["logits", "probabilities"],

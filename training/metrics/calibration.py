@@ -3,14 +3,15 @@
 Fitted on the validation split, and measured on the test split, which it was not fitted to. Where there is nothing to
 fit, `temperature` is None and `reason` says why; else the fields are:
 
-    temperature, is_bounded     probabilities are softmax(logits / temperature), or sigmoid for a binary target
+    temperature, is_bounded     probabilities are softmax(logits / temperature), or sigmoid where there is one logit
     fitted_on                   split, num_samples, num_rows: the first rows of the split, at most `most_rows`
     loss                        mean cross entropy on these, before and after
     measured_on                 split, num_samples
     calibration_error           expected calibration error on these, before and after
     bins                        the diagram behind it, before and after: from, to, num_samples, claimed, came_true
-    thresholds                  None unless binary; of calibrated probabilities, on the rows it was fitted on: `listed`,
-                                and `best`, the one with the highest F1, with its scores on the test split as `measured`
+    thresholds                  None where the kind of target has none; of calibrated probabilities, on the rows it was
+                                fitted on: `listed`, and `best`, the one with the highest F1, with its scores on the
+                                test split as `measured`
 
 Invariant: a function of the two splits' predictions alone, so the same on any number of ranks and after a kill.
 """
@@ -20,10 +21,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from storage.datasets import Target
 from training.metrics.reliability import calibration_error, claims, fill_bins
-from training.metrics.temperature import fit_temperature, mean_loss, two_or_more
-from training.metrics.thresholds import find_best, list_thresholds, score_at
+from training.metrics.temperature import fit_temperature, mean_loss
+from training.targets.kind import TargetKind
 
 CALIBRATION_FORMAT = 1
 # More would move the temperature by less than anybody sees, and cost another pass over a large split.
@@ -32,12 +32,14 @@ MOST_LOGITS = 1 << 24
 Predictions = tuple[Tensor, Tensor]
 
 
-def most_rows(target: Target) -> int:
+def most_rows(kind: TargetKind) -> int:
     """How many rows of the validation split are predicted for it."""
-    return max(1, min(MOST_ROWS, MOST_LOGITS // len(target.classes)))
+    return max(1, min(MOST_ROWS, MOST_LOGITS // len(kind.classes)))
 
 
-def calibrate(fitted_on: Predictions | None, measured_on: Predictions, target: Target, num_rows: int) -> dict[str, Any]:
+def calibrate(
+    fitted_on: Predictions | None, measured_on: Predictions, kind: TargetKind, num_rows: int
+) -> dict[str, Any]:
     """`fitted_on` are logits [N, outputs] and labels [N] of the validation split's first rows, of `num_rows` in all.
 
     None if it has no row. `measured_on` are those of the test split.
@@ -45,26 +47,21 @@ def calibrate(fitted_on: Predictions | None, measured_on: Predictions, target: T
     reason = _find_reason(fitted_on, measured_on)
     if fitted_on is None or reason is not None:
         return {"format": CALIBRATION_FORMAT, "temperature": None, "reason": reason}
-    logits, labels = two_or_more(fitted_on[0]), fitted_on[1]
-    temperature = fit_temperature(logits, labels)
-    is_binary = target.kind == "binary"
-    claimed = {
-        "before": claims(*measured_on, 1.0, is_binary),
-        "after": claims(*measured_on, temperature.value, is_binary),
-    }
-    bins = {when: fill_bins(*found) for when, found in claimed.items()}
-    probabilities = claims(*fitted_on, temperature.value, is_binary)[0]
+    options, right = kind.decisions(*fitted_on)
+    temperature = fit_temperature(options, right)
+    before, after = (claims(*measured_on, divided_by, kind) for divided_by in (1.0, temperature.value))
+    bins = {"before": fill_bins(*before), "after": fill_bins(*after)}
     return {
         "format": CALIBRATION_FORMAT,
         "temperature": temperature.value,
         "is_bounded": temperature.is_bounded,
         "reason": None,
-        "fitted_on": {"split": "validation", "num_samples": len(labels), "num_rows": num_rows},
-        "loss": {"before": mean_loss(logits, labels, 1.0), "after": mean_loss(logits, labels, temperature.value)},
+        "fitted_on": {"split": "validation", "num_samples": len(fitted_on[1]), "num_rows": num_rows},
+        "loss": {"before": mean_loss(options, right, 1.0), "after": mean_loss(options, right, temperature.value)},
         "measured_on": {"split": "test", "num_samples": len(measured_on[1])},
         "calibration_error": {when: calibration_error(found) for when, found in bins.items()},
         "bins": bins,
-        "thresholds": _choose_thresholds(probabilities, labels, *claimed["after"]) if is_binary else None,
+        "thresholds": kind.thresholds(claims(*fitted_on, temperature.value, kind), after),
     }
 
 
@@ -79,12 +76,3 @@ def _find_reason(fitted_on: Predictions | None, measured_on: Predictions) -> str
     if bool((fitted_on[1] == fitted_on[1][0]).all()):
         return "all rows of the validation split that were looked at have one class"
     return None
-
-
-def _choose_thresholds(probabilities: Tensor, labels: Tensor, measured: Tensor, came_true: Tensor) -> dict[str, Any]:
-    """Chosen on the first two, and the best one measured on the others too; all [N] or [M]."""
-    best = find_best(probabilities, labels)
-    return {
-        "listed": list_thresholds(probabilities, labels),
-        "best": score_at(probabilities, labels, best) | {"measured": score_at(measured, came_true.long(), best)},
-    }

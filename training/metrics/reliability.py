@@ -1,7 +1,7 @@
 """Whether what the model calls 80 % comes true in 80 % of the cases: bins of probabilities, and their mean error.
 
 Invariant: every sample is in one bin, and the expected calibration error (Guo et al. 2017, section 2) follows from the
-bins alone. Of a binary target the probability is that of its second class, of any other that of the predicted one.
+bins alone. Whose probability is claimed is the business of the kind of target.
 """
 
 from typing import Any
@@ -9,19 +9,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from training.metrics.temperature import two_or_more
+from training.targets.kind import Claims, TargetKind
 
 NUM_BINS = 15
 # In float64 a whole test split would take several times the memory that its logits have.
 ROWS_AT_A_TIME = 1 << 16
 
 
-def claims(logits: Tensor, labels: Tensor, temperature: float, is_binary: bool) -> tuple[Tensor, Tensor]:
-    """The probability that is claimed of each sample, and whether it came true, [N] each; `logits` [N, outputs]."""
+def claims(logits: Tensor, labels: Tensor, temperature: float, kind: TargetKind) -> Claims:
+    """What is claimed at this temperature, and whether it came true; `logits` [N, outputs], `labels` [N]."""
     parts = [slice(start, start + ROWS_AT_A_TIME) for start in range(0, len(labels), ROWS_AT_A_TIME)]
-    found = [_claims(logits[part], labels[part], temperature, is_binary) for part in parts]
+    found = [_claims(logits[part], labels[part], temperature, kind) for part in parts]
     claimed, came_true = zip(*found, strict=True)
-    return torch.cat(claimed), torch.cat(came_true)
+    return Claims(torch.cat(claimed), torch.cat(came_true))
 
 
 def fill_bins(claimed: Tensor, came_true: Tensor) -> list[dict[str, Any]]:
@@ -50,9 +50,6 @@ def calibration_error(bins: list[dict[str, Any]]) -> float:
     return float(sum(one["num_samples"] * abs(one["claimed"] - one["came_true"]) for one in bins) / num_samples)
 
 
-def _claims(logits: Tensor, labels: Tensor, temperature: float, is_binary: bool) -> tuple[Tensor, Tensor]:
-    probabilities = torch.softmax(two_or_more(logits) / temperature, dim=1)
-    if is_binary:
-        return probabilities[:, 1], labels == 1
-    claimed, predicted = probabilities.max(dim=1)
-    return claimed, labels == predicted
+def _claims(logits: Tensor, labels: Tensor, temperature: float, kind: TargetKind) -> Claims:
+    options, right = kind.decisions(logits, labels)
+    return kind.claims(torch.softmax(options / temperature, dim=1), right)

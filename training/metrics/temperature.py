@@ -23,17 +23,11 @@ class Temperature(NamedTuple):
     is_bounded: bool
 
 
-def two_or_more(logits: Tensor) -> Tensor:
-    """Logits of all classes [N, classes] in float64; those of a binary target [N, 1] are of its second class."""
-    logits = logits.double()
-    return torch.cat([torch.zeros_like(logits), logits], dim=1) if logits.shape[1] == 1 else logits
-
-
 def fit_temperature(logits: Tensor, labels: Tensor) -> Temperature:
-    """The temperature with the smallest mean cross entropy; `logits` [N, classes] as `two_or_more` gives them.
+    """The temperature with the smallest mean cross entropy, of decisions as `TargetKind.decisions` gives them.
 
-    They must be finite, and N at least 1. The loss is convex in 1 / temperature, so it is smallest where its slope
-    is zero.
+    Logits [N, options] must be finite, and N at least 1. The loss is convex in 1 / temperature, so it is smallest where
+    its slope is zero.
     """
     right = logits.gather(1, labels[:, None])[:, 0].mean().item()
 
@@ -49,5 +43,5 @@ def fit_temperature(logits: Tensor, labels: Tensor) -> Temperature:
 
 
 def mean_loss(logits: Tensor, labels: Tensor, temperature: float) -> float:
-    """Mean cross entropy of [N, classes] logits divided by the temperature."""
+    """Mean cross entropy of [N, options] logits divided by the temperature."""
     return float(torch.nn.functional.cross_entropy(logits / temperature, labels).item())

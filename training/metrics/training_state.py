@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from storage.checkpoints.history import newest_part_of
-from storage.datasets import Target
 from storage.errors import IncompatibleRunError
 from storage.objects.history import HistoryPart, SealedPart, seal_history
 from storage.runs.metric_values import NotFinite, find_not_finite, metric_value
@@ -18,11 +17,6 @@ from training.metrics.curve import LossCurve
 STATE_FORMAT = 1
 # Points of the loss curve, norms of gradients and validations that a checkpoint has in itself; up to 60 bytes each.
 MAX_RECENT = 1_000
-
-
-def headline_metric(target: Target) -> str:
-    """The one number a run is judged by; higher is better."""
-    return "auc" if target.kind == "binary" else "macro_f1"
 
 
 @dataclass

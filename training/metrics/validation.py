@@ -10,16 +10,16 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from storage.datasets import Target
 from training.batches.assembled import assemble_shares, share_batch
 from training.batches.microbatches import MicrobatchCut
 from training.batches.tensors import Microbatch, to_microbatches
 from training.configuration import ValidationConfig
 from training.data.order import RowOrder
 from training.data.reading import SampleReader
-from training.models.objective import Objective
+from training.metrics.scores import score
 from training.models.precision import Precision
 from training.rank_status import Collective
+from training.targets.kind import TargetKind
 from training.world import World
 
 # Samples are sorted by length within windows of so many forward passes: little padding, bounded memory.
@@ -33,8 +33,7 @@ class Validator:
         self,
         reader: SampleReader,
         cut: MicrobatchCut,
-        target: Target,
-        objective: Objective,
+        kind: TargetKind,
         precision: Precision,
         config: ValidationConfig,
         world: World,
@@ -43,8 +42,7 @@ class Validator:
         self._reader = reader
         self._order = RowOrder(reader.num_rows, reader.group_rows, self.num_samples)
         self._cut = cut
-        self._target = target
-        self._objective = objective
+        self._kind = kind
         self._precision = precision
         self._batch_size = config.batch_size
         self._world = world
@@ -55,11 +53,7 @@ class Validator:
         `goes_on` is asked before each window of the split, by all ranks, and has the same answer on all.
         """
         predictions = self.predict(model, goes_on)
-        if predictions is None:
-            return None
-        from training.metrics.scores import score  # loads torchmetrics, which only a process that validates needs
-
-        return score(*predictions, self._target, self._objective)
+        return None if predictions is None else score(*predictions, self._kind)
 
     def predict(self, model: nn.Module, goes_on: Callable[[], bool]) -> tuple[Tensor, Tensor] | None:
         """Logits [N, outputs] and labels [N] on the CPU, in one fixed order; None as in `validate`."""
@@ -78,8 +72,7 @@ class Validator:
 
     @torch.no_grad()
     def _predict_own_rows(self, model: nn.Module, goes_on: Callable[[], bool]) -> Tensor | None:
-        outputs = 1 if self._target.kind == "binary" else len(self._target.classes)
-        rows = torch.zeros(self.num_samples, outputs + 1)
+        rows = torch.zeros(self.num_samples, self._kind.num_outputs + 1)
         for microbatches in self._windows():
             if not goes_on():
                 return None

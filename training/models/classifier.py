@@ -13,10 +13,11 @@ from training.batches.tensors import Microbatch
 from training.configuration import ModelConfig
 from training.data.samples import padded_length
 from training.export.standalone.holdfast_network import Architecture, Network, mask_of, mean_over_real_tokens
+from training.targets.registry import kind_of
 
 
 class Classifier(Network):
-    """From a microbatch to logits [B, num_outputs]; one output for a binary target, one per class otherwise."""
+    """From a microbatch to logits [B, num_outputs], as many as the kind of target has."""
 
     def __init__(self, config: ModelConfig, dataset: DatasetManifest, activation_checkpointing: bool) -> None:
         super().__init__(architecture_of(config, dataset), activation_checkpointing)
@@ -58,10 +59,5 @@ def architecture_of(config: ModelConfig, dataset: DatasetManifest) -> Architectu
         num_positions=padded_length(dataset.max_tokens),
         num_numeric=len(dataset.numeric),
         category_counts=tuple(len(column.vocabulary) + FIRST_VOCABULARY_INDEX for column in dataset.categorical),
-        num_outputs=num_outputs(dataset),
+        num_outputs=kind_of(dataset.target).num_outputs,
     )
-
-
-def num_outputs(dataset: DatasetManifest) -> int:
-    """One logit for a binary target, else one per class."""
-    return 1 if dataset.target.kind == "binary" else len(dataset.target.classes)

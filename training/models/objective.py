@@ -1,4 +1,4 @@
-"""The loss: cross entropy with weights for rare classes, normalised by constants of the run.
+"""The loss: that of the kind of target with weights for rare classes, normalised by constants of the run.
 
 Invariant: a sample's share of the loss depends on the sample alone. Dividing by the batch size, and not by what a
 microbatch or a rank happens to hold, is what makes the sum over microbatches the same however they are assigned.
@@ -6,9 +6,9 @@ microbatch or a rank happens to hold, is what makes the sum over microbatches th
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from storage.datasets import Target
+from training.targets.registry import kind_of
 
 
 class Objective(nn.Module):
@@ -18,23 +18,15 @@ class Objective(nn.Module):
 
     def __init__(self, target: Target, class_weighting: float, label_smoothing: float, batch_size: int) -> None:
         super().__init__()
-        self.is_binary = target.kind == "binary"
+        self.kind = kind_of(target)
         self.label_smoothing = label_smoothing
         self.batch_size = batch_size
         self.register_buffer("class_weights", class_weights(target.class_counts, class_weighting), persistent=False)
 
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
         """`logits` [B, outputs], `labels` [B]; a scalar."""
-        losses = self.sample_losses(logits, labels, self.label_smoothing)
-        return (losses * self.class_weights[labels]).sum() / self.batch_size
-
-    def sample_losses(self, logits: Tensor, labels: Tensor, label_smoothing: float = 0.0) -> Tensor:
-        """Unweighted cross entropy of each sample in fp32, [B]."""
-        logits = logits.float()
-        if self.is_binary:
-            targets = labels.float() * (1 - label_smoothing) + label_smoothing / 2
-            return functional.binary_cross_entropy_with_logits(logits[:, 0], targets, reduction="none")
-        return functional.cross_entropy(logits, labels, reduction="none", label_smoothing=label_smoothing)
+        losses = self.kind.sample_losses(logits, labels, self.label_smoothing)
+        return (losses * self.kind.sample_weights(labels, self.class_weights)).sum() / self.batch_size
 
 
 def class_weights(class_counts: list[int], exponent: float) -> Tensor:

@@ -31,7 +31,7 @@ from training.trainer import Trainer
 from training.world import World
 
 _CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["tests.benchmarks.scaling.ranks", "training.metrics.scores", "torch._dynamo"])
+_CONTEXT.set_forkserver_preload(["tests.benchmarks.scaling.ranks", "training.targets.classification", "torch._dynamo"])
 _LIBC = ctypes.CDLL(None, use_errno=True)
 CLONE_NEWNET = 0x40000000  # sched.h
 LONGEST_SECONDS = 900.0

@@ -9,14 +9,15 @@ import torch
 from torch import Tensor
 from torchmetrics.functional.classification import binary_calibration_error, multiclass_calibration_error
 
-from storage.datasets import Target
 from training.metrics.calibration import MOST_ROWS, calibrate, most_rows
 from training.metrics.reliability import NUM_BINS, calibration_error, claims, fill_bins
-from training.metrics.temperature import HIGHEST, LOWEST, Temperature, fit_temperature, mean_loss, two_or_more
-from training.metrics.thresholds import find_best, list_thresholds, score_at
+from training.metrics.temperature import HIGHEST, LOWEST, Temperature, fit_temperature, mean_loss
+from training.targets.binary import Binary
+from training.targets.kind import TargetKind
+from training.targets.multiclass import Multiclass
+from training.targets.thresholds import find_best, list_thresholds, score_at
 
-BINARY = Target(kind="binary", column="label", classes=["no", "yes"], class_counts=[4, 4])
-THREE = Target(kind="multiclass", column="label", classes=["a", "b", "c"], class_counts=[4, 4, 4])
+BINARY, THREE = Binary(["no", "yes"]), Multiclass(["a", "b", "c"])
 
 
 def drawn(num_rows: int, num_classes: int, divided_by: float, seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -43,8 +44,8 @@ def test_the_loss_is_smallest_at_the_temperature() -> None:
 
 def test_two_logits_of_which_three_in_four_are_right_have_the_temperature_that_is_computed_by_hand() -> None:
     """sigmoid(2 / T) = 3 / 4 where T = 2 / ln 3."""
-    logits, labels = two_or_more(torch.tensor([[2.0]] * 4)), torch.tensor([1, 1, 1, 0])
-    assert fit_temperature(logits, labels).value == pytest.approx(2 / math.log(3), abs=1e-9)
+    decisions = BINARY.decisions(torch.tensor([[2.0]] * 4), torch.tensor([1, 1, 1, 0]))
+    assert fit_temperature(*decisions).value == pytest.approx(2 / math.log(3), abs=1e-9)
 
 
 def test_a_model_that_is_never_wrong_and_one_that_knows_less_than_nothing_have_a_bounded_temperature() -> None:
@@ -56,11 +57,11 @@ def test_a_model_that_is_never_wrong_and_one_that_knows_less_than_nothing_have_a
 
 def test_the_calibration_error_is_that_of_torchmetrics() -> None:
     logits, labels = drawn(3_000, 3, 2.5)
-    error = calibration_error(fill_bins(*claims(logits, labels, 1.0, is_binary=False)))
+    error = calibration_error(fill_bins(*claims(logits, labels, 1.0, THREE)))
     expected = multiclass_calibration_error(torch.softmax(logits, dim=1), labels, 3, n_bins=NUM_BINS)
     assert error == pytest.approx(float(expected), abs=1e-6)
     single, truth = logits[:, :1], (labels == 0).long()
-    error = calibration_error(fill_bins(*claims(single, truth, 1.0, is_binary=True)))
+    error = calibration_error(fill_bins(*claims(single, truth, 1.0, BINARY)))
     expected = binary_calibration_error(torch.sigmoid(single[:, 0]), truth, n_bins=NUM_BINS)
     assert error == pytest.approx(float(expected), abs=1e-6)
 
@@ -112,26 +113,26 @@ def test_the_best_of_many_drawn_ones_is_the_best_of_all() -> None:
     assert best["f1"] >= max(one["f1"] for one in list_thresholds(probabilities, labels))
 
 
-@pytest.mark.parametrize(("target", "outputs"), [(BINARY, 1), (THREE, 3)], ids=["binary", "multiclass"])
-def test_a_calibration_lowers_the_loss_and_the_error_and_can_be_written_down(target: Target, outputs: int) -> None:
+@pytest.mark.parametrize("kind", [BINARY, THREE], ids=["binary", "multiclass"])
+def test_a_calibration_lowers_the_loss_and_the_error_and_can_be_written_down(kind: TargetKind) -> None:
     def predictions(seed: int) -> tuple[Tensor, Tensor]:
-        logits, labels = drawn(4_000, max(outputs, 2), 3.0, seed)
-        return (logits[:, 1:] - logits[:, :1] if outputs == 1 else logits).float(), labels
+        logits, labels = drawn(4_000, len(kind.classes), 3.0, seed)
+        return (logits[:, 1:] - logits[:, :1] if kind.num_outputs == 1 else logits).float(), labels
 
-    found = calibrate(predictions(1), predictions(2), target, num_rows=9_000)
+    found = calibrate(predictions(1), predictions(2), kind, num_rows=9_000)
     assert json.loads(json.dumps(found, allow_nan=False)) == found
     assert found["temperature"] == pytest.approx(3, rel=0.1)
     assert found["loss"]["after"] < found["loss"]["before"]
     assert found["calibration_error"]["after"] < found["calibration_error"]["before"] / 3
     assert found["fitted_on"] == {"split": "validation", "num_samples": 4_000, "num_rows": 9_000}
-    assert (found["thresholds"] is None) == (target.kind == "multiclass")
+    assert (found["thresholds"] is None) == (kind is THREE)
 
 
 def test_it_does_not_depend_on_how_a_large_split_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     logits, labels = drawn(1_000, 3, 2.0)
-    whole = claims(logits, labels, 2.0, is_binary=False)
+    whole = claims(logits, labels, 2.0, THREE)
     monkeypatch.setattr("training.metrics.reliability.ROWS_AT_A_TIME", 7)
-    assert all(map(torch.equal, whole, claims(logits, labels, 2.0, is_binary=False)))
+    assert all(map(torch.equal, whole, claims(logits, labels, 2.0, THREE)))
 
 
 def no_number(logits: Tensor) -> Tensor:
@@ -165,5 +166,5 @@ def test_an_output_that_is_not_finite_is_not_calibrated() -> None:
 
 def test_the_rows_that_are_looked_at_are_bounded_and_fewer_for_many_classes() -> None:
     assert most_rows(THREE) == MOST_ROWS
-    many = THREE.model_copy(update={"classes": [str(number) for number in range(10_000)]})
+    many = Multiclass([str(number) for number in range(10_000)])
     assert most_rows(many) == 1677

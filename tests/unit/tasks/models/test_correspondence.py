@@ -30,7 +30,8 @@ def described(
         "categorical": [{"name": name, "vocabulary": vocabulary} for name, vocabulary in categorical],
         "first_vocabulary_index": 2,
     }
-    return Described(inputs, {"kind": kind, "classes": list(classes)}, SIZES | sizes, tokens)
+    outputs = {"num_outputs": 1 if kind == "binary" else len(classes)}
+    return Described(inputs, {"kind": kind, "classes": list(classes)}, SIZES | outputs | sizes, tokens)
 
 
 def copies(origin: Described, new: Described) -> dict[str, Copy]:

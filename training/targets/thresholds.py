@@ -12,6 +12,15 @@ from torch import Tensor
 LISTED = [number / 100 for number in range(1, 100)]
 
 
+def choose_threshold(probabilities: Tensor, positive: Tensor, measured: Tensor, are_positive: Tensor) -> dict[str, Any]:
+    """Chosen on the first two, [N], and the best one measured on the others too, [M]; whether positive is bool."""
+    labels, best = positive.long(), find_best(probabilities, positive.long())
+    return {
+        "listed": list_thresholds(probabilities, labels),
+        "best": score_at(probabilities, labels, best) | {"measured": score_at(measured, are_positive.long(), best)},
+    }
+
+
 def score_at(probabilities: Tensor, labels: Tensor, threshold: float) -> dict[str, Any]:
     """Precision, recall and F1 of [N] probabilities in float64. Precision is None where no sample is positive."""
     positive = probabilities >= threshold

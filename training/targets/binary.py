@@ -1,0 +1,65 @@
+"""One class of two: a single logit, that of the second class, which is predicted where it is above 0."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from storage.target_kinds import METRICS
+from training.targets.class_scores import area_under_roc, roc_curve, score_classes, tabulate_classes
+from training.targets.kind import Claims
+from training.targets.thresholds import choose_threshold
+
+
+class Binary:
+    """Binary cross entropy; judged by the area under the ROC curve, which no threshold decides."""
+
+    metrics = METRICS["binary"]
+    num_outputs = 1
+
+    def __init__(self, classes: Sequence[str]) -> None:
+        self.classes = classes
+
+    def sample_losses(self, logits: Tensor, labels: Tensor, label_smoothing: float = 0.0) -> Tensor:
+        targets = labels.float() * (1 - label_smoothing) + label_smoothing / 2
+        return functional.binary_cross_entropy_with_logits(logits.float()[:, 0], targets, reduction="none")
+
+    def sample_weights(self, labels: Tensor, class_weights: Tensor) -> Tensor:
+        return class_weights[labels]
+
+    def predict(self, logits: Tensor) -> Tensor:
+        return (logits[:, 0] > 0).long()
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        return torch.cat([(-logits).sigmoid(), logits.sigmoid()], dim=1)
+
+    def scores(self, logits: Tensor, labels: Tensor) -> dict[str, float]:
+        """Without the AUC of labels of one class, which is not defined."""
+        found = score_classes(self.predict(logits), labels, len(self.classes))
+        return found | {"auc": area_under_roc(_positive(logits), labels)} if _has_both_classes(labels) else found
+
+    def tables(self, logits: Tensor, labels: Tensor) -> dict[str, Any]:
+        roc = roc_curve(_positive(logits), labels) if _has_both_classes(labels) else None
+        return tabulate_classes(self.predict(logits), labels, self.classes) | {"roc": roc}
+
+    def decisions(self, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        logits = logits.double()
+        return torch.cat([torch.zeros_like(logits), logits], dim=1), labels
+
+    def claims(self, probabilities: Tensor, right: Tensor) -> Claims:
+        """The probability of the second class, whether it is predicted or not."""
+        return Claims(probabilities[:, 1], right == 1)
+
+    def thresholds(self, fitted: Claims, measured: Claims) -> dict[str, Any]:
+        return choose_threshold(*fitted, *measured)
+
+
+def _positive(logits: Tensor) -> Tensor:
+    """Probability of the second class, [N] in float64."""
+    return logits[:, 0].double().sigmoid()
+
+
+def _has_both_classes(labels: Tensor) -> bool:
+    return len(labels) > 0 and bool((labels != labels[0]).any())

@@ -1,0 +1,96 @@
+"""Predicted classes against labels, one each a sample: metrics by torchmetrics, where they are defined.
+
+It has 0 for what is not.
+
+Invariant: torchmetrics is loaded when something is scored for the first time, not with this module: a restart need not
+wait for it. All tensors are on the CPU.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+MAX_ROC_POINTS = 512
+
+
+def score_classes(predicted: Tensor, labels: Tensor, num_classes: int) -> dict[str, float]:
+    """Accuracy, and macro-F1: the mean of the F1 of all classes that occur or were predicted. Both tensors are [N]."""
+    functions = _torchmetrics()
+    with _counting():
+        accuracy = functions.multiclass_accuracy(predicted, labels, num_classes, average="micro")
+        macro_f1 = functions.multiclass_f1_score(predicted, labels, num_classes, average="macro")
+    return {"accuracy": float(accuracy), "macro_f1": float(macro_f1)}
+
+
+def tabulate_classes(predicted: Tensor, labels: Tensor, classes: Sequence[str]) -> dict[str, Any]:
+    """Confusion matrix and scores of each class.
+
+    None is what is not defined: the recall of a class without samples, the precision of one that is never predicted,
+    F1 where both hold. So macro-F1, by torchmetrics, is the mean of the F1 that are defined.
+    """
+    functions, num_classes = _torchmetrics(), len(classes)
+    with _counting():
+        confusion = functions.multiclass_confusion_matrix(predicted, labels, num_classes)
+        per_class = {
+            "precision": functions.multiclass_precision(predicted, labels, num_classes, average="none"),
+            "recall": functions.multiclass_recall(predicted, labels, num_classes, average="none"),
+            "f1": functions.multiclass_f1_score(predicted, labels, num_classes, average="none"),
+            "support": torch.bincount(labels, minlength=num_classes),
+        }
+    columns = {name: values.tolist() for name, values in per_class.items()}
+    _take_out_undefined(columns, num_predicted=confusion.sum(dim=0).tolist())
+    return {
+        "confusion": confusion.tolist(),
+        "per_class": [
+            {"class": label, **{name: values[index] for name, values in columns.items()}}
+            for index, label in enumerate(classes)
+        ],
+    }
+
+
+def area_under_roc(probabilities: Tensor, labels: Tensor) -> float:
+    """The AUC of [N] probabilities in float64; `labels` must have both 0 and 1."""
+    return float(_torchmetrics().binary_auroc(probabilities, labels))
+
+
+def roc_curve(probabilities: Tensor, labels: Tensor) -> dict[str, list[float]]:
+    """The curve behind it, by at most `MAX_ROC_POINTS` points."""
+    false_positive, true_positive, _ = _torchmetrics().binary_roc(probabilities, labels)
+    points = torch.linspace(0, len(false_positive) - 1, min(MAX_ROC_POINTS, len(false_positive))).long()
+    return {
+        "false_positive_rate": false_positive[points].tolist(),
+        "true_positive_rate": true_positive[points].tolist(),
+    }
+
+
+def _torchmetrics() -> ModuleType:
+    from training.targets import classification  # loads torchmetrics, which only a process that scores needs
+
+    return classification
+
+
+@contextmanager
+def _counting() -> Iterator[None]:
+    """A context in which torchmetrics counts with `bincount`, which on a CPU gives the same numbers each time.
+
+    Where torch is told to be deterministic, torchmetrics compares each sample with each pair of classes instead, all at
+    once, in memory.
+    """
+    mode = torch.get_deterministic_debug_mode()
+    torch.set_deterministic_debug_mode("default")
+    try:
+        yield
+    finally:
+        torch.set_deterministic_debug_mode(mode)
+
+
+def _take_out_undefined(columns: dict[str, list[Any]], num_predicted: list[int]) -> None:
+    """Scores per class that divide zero by zero become None."""
+    for index, (support, predicted) in enumerate(zip(columns["support"], num_predicted, strict=True)):
+        undefined = {"precision": not predicted, "recall": not support, "f1": not predicted and not support}
+        for name in (name for name, is_undefined in undefined.items() if is_undefined):
+            columns[name][index] = None

@@ -33,26 +33,26 @@ def main() -> None:
     preempted_from = config.train.num_steps // 3
     empty_store(config.store)
     if not Path(config.data.source).exists():
-        _say(f"1. A corpus of {ROWS:,} rows: text with metadata, eleven classes from 41 % to 0.3 %.")
+        _print(f"1. A corpus of {ROWS:,} rows: text with metadata, eleven classes from 41 % to 0.3 %.")
         if _command("corpus", config.data.source, "--job", "policy", "--rows", str(ROWS)).wait():
             sys.exit(1)
-    _say(f"2. Training begins. It will be preempted when a checkpoint of step {preempted_from} or later is safe.")
+    _print(f"2. Training begins. It will be preempted when a checkpoint of step {preempted_from} or later is safe.")
     training = _command("run", str(CONFIGURATION))
     while training.poll() is None and _promoted_step(manifest) < preempted_from:
         time.sleep(POLL_SECONDS)  # the manifest is all that the demo knows of the run, as of any other
     training.send_signal(signal.SIGTERM)
     if training.wait() != 128 + signal.SIGTERM:
-        _say("The run ended before it could be preempted; what it said stands above.")
+        _print("The run ended before it could be preempted; its output is above.")
         sys.exit(1)
-    _say("3. Preempted. The same command goes on where it was, on one rank instead of two: the model will be the same.")
+    _print("3. Preempted. The same command goes on from there, on one rank instead of two: the model will be the same.")
     if _command("run", str(CONFIGURATION), "--set", "train.ranks=1").wait():
         sys.exit(1)
-    _say("4. Every checkpoint that was kept, hashed again; which samples the model saw; and where the run stands.")
+    _print("4. Every checkpoint that was kept, hashed again; which samples the model saw; and where the run stands.")
     for command in ("verify", "audit", "status"):
         if _command(command, str(CONFIGURATION)).wait():
             sys.exit(1)
-    _say(f"Open this page: {report_address(open_store(config.store), config.run)}")
-    _say(
+    _print(f"Open this page: {report_address(open_store(config.store), config.run)}")
+    _print(
         "Next, your own data: `.venv/bin/holdfast config > run.toml`, set data.source (files or a folder: Parquet, "
         "CSV, JSON Lines), data.text, data.label and data.kind, then `.venv/bin/holdfast run run.toml`."
     )
@@ -93,7 +93,7 @@ def _command(*arguments: str) -> "subprocess.Popen[bytes]":
     return subprocess.Popen([sys.executable, "-m", "flows.cli", *arguments], env=environment_of_installation())
 
 
-def _say(text: str) -> None:
+def _print(text: str) -> None:
     console.print(f"\n{text}", style="cyan", soft_wrap=True)
 
 

@@ -19,7 +19,7 @@ from storage.runs.addresses import find_target
 from storage.runs.manifest import find_runs
 from tasks.configuration.run import RunConfig
 from tasks.console.announce import announce
-from tasks.prefect_bridge.server import tell_all
+from tasks.prefect_bridge.server import send_all
 from tasks.reporting.status import describe_state
 from tasks.step import SKIPPED
 from tasks.text import how_far
@@ -69,7 +69,7 @@ def ending_in_one_sentence(flow_function: Callable[Parameters, State[None]]) -> 
             state = flow_function(*arguments, **named)
         except HoldfastError as error:
             state = describe_failure(error)
-        tell_all(why=state.message or "")
+        send_all(why=state.message or "")
         return state
 
     return ending

@@ -146,7 +146,7 @@ def drill(
     """
     assigned = [*assignments, *([] if steps is None else [f"train.steps={steps}"])]
     sizes = ",".join(map(str, world_sizes)) or None
-    result = Drill(Path(configuration), assigned, kills, sizes, seed, say=announce).run()
+    result = Drill(Path(configuration), assigned, kills, sizes, seed, report=announce).run()
     show(f"drill-{Path(result['page']).stem}", summarise_drill(result))
     return describe_drill(result)
 

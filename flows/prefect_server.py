@@ -68,7 +68,7 @@ class LocalServer:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self._port = int(probe.getsockname()[1])
-        self._said = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the server
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the server
         self._stopping = threading.Event()
         self._keeper = threading.Thread(target=self._keep_alive, name="local server", daemon=True)
         self._process = self._launch()
@@ -80,7 +80,7 @@ class LocalServer:
             env={**os.environ, **database_settings(self._folder), **SERVER_SETTINGS},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
-            stderr=self._said,  # a file: a pipe that nobody empties would stop the server one day
+            stderr=self._stderr,  # a file: an unread pipe would block the server once it is full
             cwd=Path(sys.executable).parent,  # uvicorn imports from the current folder first
             start_new_session=True,
             preexec_fn=follow_parent,
@@ -109,11 +109,11 @@ class LocalServer:
         what = f"did not answer within {START_SECONDS:.0f} s"
         if exit_code is not None:
             what = f"ended with exit code {exit_code} before it answered"
-        raise HoldfastError(f"The local Prefect server did not start: it {what}. What it said:\n{self._last_words()}")
+        raise HoldfastError(f"The local Prefect server did not start: it {what}. Its output:\n{self._last_words()}")
 
     def _last_words(self) -> str:
-        self._said.seek(max(0, self._said.seek(0, os.SEEK_END) - LAST_WORDS_BYTES))
-        return self._said.read().decode(errors="replace").strip() or "nothing"
+        self._stderr.seek(max(0, self._stderr.seek(0, os.SEEK_END) - LAST_WORDS_BYTES))
+        return self._stderr.read().decode(errors="replace").strip() or "nothing"
 
     def _keep_alive(self) -> None:
         """The kernel ends a server with the thread that launched it: this one lives as long as the process."""
@@ -121,14 +121,14 @@ class LocalServer:
         while not self._stopping.wait(KEEP_SECONDS) and num_restarts < MAX_RESTARTS:
             if (exit_code := self._process.poll()) is not None:
                 num_restarts += 1
-                self._tell_end(exit_code, is_last=num_restarts == MAX_RESTARTS)
+                self._print_end(exit_code, is_last=num_restarts == MAX_RESTARTS)
                 self._process = self._launch()
 
-    def _tell_end(self, exit_code: int, is_last: bool) -> None:
-        said = self._last_words().splitlines()[-1]
+    def _print_end(self, exit_code: int, is_last: bool) -> None:
+        last_line = self._last_words().splitlines()[-1]
         console.print(
             f"The local Prefect server ended by itself with exit code {exit_code}. Training does not depend on it. "
-            f"It is started again{', for the last time' if is_last else ''}. The last that it said: {said}",
+            f"It is started again{', for the last time' if is_last else ''}. Its last line: {last_line}",
             soft_wrap=True,
         )
 

@@ -31,8 +31,8 @@ from tasks.console.announce import warn
 from tasks.evaluate import evaluate_run
 from tasks.prefect_bridge.final_errors import never_retry
 from tasks.prefect_bridge.returned import call_through_prefect, current_call
-from tasks.prefect_bridge.run_end import tell_complete, telling_of_errors
-from tasks.prefect_bridge.server import tell_all
+from tasks.prefect_bridge.run_end import report_complete, reporting_errors
+from tasks.prefect_bridge.server import send_all
 from tasks.prepare import prepare_data
 from tasks.recover import recover
 from tasks.recovery.progress_check import require_progress
@@ -56,23 +56,23 @@ def train(config: RunConfig, max_segments: int | None = None) -> State[None]:
     with returned.noting_errors():
         try:
             rest = sending_the_rest(config.tracking, lambda: open_run_paths(config).store, config.run, warn)
-            with telling_of_errors(config), rest:
+            with reporting_errors(config), rest:
                 state = _train(config, max_segments)
-            tell_all()
+            send_all()
             returned.note(state)
             return Completed()
         except RunHandedOverError as handed_over:
             raise Abort(str(handed_over)) from None  # Prefect's engine leaves the state to whoever goes on
         except RunStoppedError as stopped:
-            tell_all(why=str(stopped))
+            send_all(why=str(stopped))
             returned.note_error(stopped)
             return Cancelled(message=str(stopped))
         except RunBusyError as busy:
-            tell_all(why=str(busy))
+            send_all(why=str(busy))
             returned.note_error(busy)
             return Completed(name=SKIPPED, message=str(busy))
         except HoldfastError as error:
-            tell_all(why=str(error))
+            send_all(why=str(error))
             if not isinstance(error, SegmentFailedError):
                 never_retry()  # what a person has to put right is not put right by trying again
             raise
@@ -90,7 +90,7 @@ def _train(config: RunConfig, max_segments: int | None) -> RunState:
         if state.is_trained:
             metrics = evaluate_run(config)
             if audit_ledger(config):
-                tell_complete(config, state, metrics)
+                report_complete(config, state, metrics)
     except RunBusyError:
         raise  # whoever trains the run writes its page
     except (RunDivergedError, QualityGateError, LedgerViolationError):

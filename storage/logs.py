@@ -39,11 +39,11 @@ def write_log(
     size = file.stat().st_size
     begins_at = 0
     if most_bytes is not None and size > most_bytes:
-        begins_at = size - most_bytes + len(_tell_left_out(size))
+        begins_at = size - most_bytes + len(_left_out_line(size))
     with file.open("rb") as opened:
         opened.seek(begins_at)
         data = opened.read(size - begins_at)
-    store.write(_key(run, fence, node), (_tell_left_out(begins_at) if begins_at else b"") + data)
+    store.write(_key(run, fence, node), (_left_out_line(begins_at) if begins_at else b"") + data)
     return size
 
 
@@ -58,13 +58,13 @@ def read_logs(store: Store, run: str, fence: int) -> list[StoredLog]:
     return found
 
 
-def _tell_left_out(num_bytes: int) -> bytes:
+def _left_out_line(num_bytes: int) -> bytes:
     return f"The first {num_bytes} bytes of this log are left out.\n".encode()
 
 
 def _parse(node: str | None, stored: bytes) -> StoredLog:
-    told = _LEFT_OUT.match(stored)
-    return StoredLog(node, 0, stored) if told is None else StoredLog(node, int(told[1]), stored[told.end() :])
+    header = _LEFT_OUT.match(stored)
+    return StoredLog(node, 0, stored) if header is None else StoredLog(node, int(header[1]), stored[header.end() :])
 
 
 def _key(run: str, fence: int, node: str | None) -> str:

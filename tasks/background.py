@@ -14,7 +14,7 @@ from typing import Self
 
 # Less than the silence after which a process is taken for dead.
 BEGIN_AGAIN_SECONDS = 5.0
-TELL_AGAIN_SECONDS = 600.0
+LOG_AGAIN_SECONDS = 600.0
 
 _logger = logging.getLogger("holdfast")
 
@@ -27,7 +27,7 @@ class BackgroundThread(ABC):
 
     def __init__(self, name: str) -> None:
         self._is_over = threading.Event()
-        self._told_at: dict[str, float] = {}
+        self._logged_at: dict[str, float] = {}
         context = copy_context()  # by which Prefect knows the flow run
         self._thread = threading.Thread(target=lambda: context.run(self._work), name=name, daemon=True)
 
@@ -46,16 +46,16 @@ class BackgroundThread(ABC):
             try:
                 self._accompany()
                 return
-            except Exception as error:  # noqa: BLE001 - a thread that ends is missed by nobody until it is too late
-                self._tell(error)
+            except Exception as error:  # noqa: BLE001 - if the thread ended, that would be noticed too late
+                self._log(error)
             if self._is_over.wait(BEGIN_AGAIN_SECONDS):
                 return
 
-    def _tell(self, error: Exception) -> None:
-        """Say it at once, and what is the same again only now and then."""
+    def _log(self, error: Exception) -> None:
+        """Log an error at once, and the same one again after `LOG_AGAIN_SECONDS`."""
         words, now = f"{type(error).__name__}: {error}", time.monotonic()
-        if now - self._told_at.get(words, -TELL_AGAIN_SECONDS) >= TELL_AGAIN_SECONDS:
-            self._told_at[words] = now
+        if now - self._logged_at.get(words, -LOG_AGAIN_SECONDS) >= LOG_AGAIN_SECONDS:
+            self._logged_at[words] = now
             _logger.warning(
                 "What goes on beside the ranks (%s) failed, and is tried again every %.0f s; training goes on. %s",
                 self._thread.name,

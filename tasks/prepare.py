@@ -76,8 +76,8 @@ def _prepare(config: RunConfig, run_paths: RunPaths) -> DatasetManifest:
     for remark in remarks if head is None else []:
         warn(remark)
     if contract is not None and head is None:
-        said = "".join(f"\n- {escape_markdown(remark)}" for remark in remarks)
-        show(f"contract-{dataset.digest[:12]}", f"{render_markdown(dataset, contract)}{said}\n")
+        listed = "".join(f"\n- {escape_markdown(remark)}" for remark in remarks)
+        show(f"contract-{dataset.digest[:12]}", f"{render_markdown(dataset, contract)}{listed}\n")
     require_defined_metric(config, dataset)
     return dataset
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flows.commands.results import say
+from flows.commands.results import print_progress
 from flows.lazy_imports import lazy_imports
 from storage.errors import ConfigurationError
 
@@ -57,14 +57,14 @@ def read_configuration(path: Path, assignments: list[str]) -> RunConfig:
     Prints what it does: a person sees a line at once, and a mistake before any library is loaded that takes seconds. A
     run that was begun has its data set, and may need no source any more: of it only the configuration is compared.
     """
-    say(f"Reading the configuration {path}.")
+    print_progress(f"Reading the configuration {path}.")
     config = settings.load_configuration(path, assignments)
     head = manifests.Manifest(addresses.open_store(config.store), config.run).find_head()
     if head is not None:
         compatibility.require_compatible(head.state, compatibility.as_begun(config, head.state))
         return config
     files = listing.find_source(config.data)
-    say(f"Checking the columns of {config.data.source}.")
+    print_progress(f"Checking the columns of {config.data.source}.")
     check.check_columns(files, config.data)
     user_suite.read_suite(config.data)
     return config

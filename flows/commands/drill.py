@@ -107,7 +107,7 @@ def drill_run(
     """
     messages.show_messages()
     with ending_in_order():
-        return Drill(configuration, assignments, kills, world_sizes, seed, say=_say).run()
+        return Drill(configuration, assignments, kills, world_sizes, seed, report=_print_progress).run()
 
 
 class Drill:
@@ -120,10 +120,10 @@ class Drill:
         kills: int,
         world_sizes: str | None,
         seed: int | None,
-        say: Callable[[str], None],
+        report: Callable[[str], None],
     ) -> None:
-        """`say` gets a sentence about each thing that happens. Raises `HoldfastError` for what cannot be done."""
-        self._say = say
+        """`report` gets a sentence about each thing that happens. Raises `HoldfastError` for what cannot be done."""
+        self._report = report
         self.configuration = configuration
         is_here = settings.load_configuration(configuration, assignments).cluster.kind == "local"
         self.assignments = assignments if is_here else [*assignments, *ON_THIS_MACHINE]
@@ -146,14 +146,14 @@ class Drill:
             # What a drill of the same name left here, whose runs were removed since, would pass for news of this one.
             shutil.rmtree(run_paths.scratch, ignore_errors=True)
         aims = ", ".join(f"{step:,}" for step in plan.aims)
-        self._say(f"Drill {plan.number} of {plan.run}, seed {plan.seed}: kills are planned from step {aims} on.")
-        self._say("1. Preparing the data set that both runs use.")
+        self._report(f"Drill {plan.number} of {plan.run}, seed {plan.seed}: kills are planned from step {aims} on.")
+        self._report("1. Preparing the data set that both runs use.")
         self._prepare()
-        self._say(f"2. Training {plan.straight}, which nothing interrupts, on {_ranks(self.config.train.ranks)}.")
+        self._report(f"2. Training {plan.straight}, which nothing interrupts, on {_ranks(self.config.train.ranks)}.")
         self._train_straight()
-        self._say(f"3. Training {plan.interrupted}.")
+        self._report(f"3. Training {plan.interrupted}.")
         kills = self._train_interrupted()
-        self._say("4. Comparing the two: audits and ledgers, weights, losses, metrics.")
+        self._report("4. Comparing the two: audits and ledgers, weights, losses, metrics.")
         return self._conclude(kills)
 
     def _prepare(self) -> None:
@@ -165,7 +165,7 @@ class Drill:
     def _train_straight(self) -> None:
         began = time.monotonic()
         self._start(self.plan.straight, self.config.train.ranks, aim=None)
-        self._say(
+        self._report(
             f"   {words.count_of(self.config.train.num_steps, 'step')} in {words.duration(time.monotonic() - began)}."
         )
 
@@ -176,7 +176,7 @@ class Drill:
             world_size = self.plan.world_size(index)
             kill = self._start(self.plan.interrupted, world_size, aim)
             ending = "trained to the last step" if kill is None else f"killed at step {kill.step:,}"
-            self._say(f"   Start {index + 1} on {_ranks(world_size)}: {ending}.")
+            self._report(f"   Start {index + 1} on {_ranks(world_size)}: {ending}.")
             if kill is None:
                 break
             kills.append(kill)
@@ -291,5 +291,5 @@ def _ranks(number: int) -> str:
     return words.count_of(number, "rank")
 
 
-def _say(text: str) -> None:
+def _print_progress(text: str) -> None:
     console.print(text, style="cyan", soft_wrap=True)

@@ -76,7 +76,7 @@ def print_logs(store: Store, run: str, fence: int | None, rank: int | None) -> N
     printer = _Printer(store, _require_rank(_require_segment(state, fence), rank), run, rank)
     printer.print_new(is_last=True)
     if printer.is_silent:
-        _say("Nothing that its ranks printed is in the store.")
+        _print("Nothing that its ranks printed is in the store.")
 
 
 def follow_logs(store: Store, run: str, fence: int | None, rank: int | None) -> None:
@@ -93,7 +93,7 @@ class _Following:
     def __init__(self, store: Store, run: str, fence: int | None, rank: int | None) -> None:
         self._store, self._run, self._fence, self._rank = store, run, fence, rank
         self._printer: _Printer | None = None
-        self._told = ""
+        self._printed = ""
         self._worked_at = time.monotonic()
 
     def follow(self, state: RunState) -> None:
@@ -105,14 +105,14 @@ class _Following:
                 time.sleep(LOOK_SECONDS)  # the store tells nobody that something is new
                 state = manifests.Manifest(self._store, self._run).load_head().state
             except StoreUnavailableError as error:
-                self._tell(f"The store does not answer; it is asked again: {error}")
+                self._print_once(f"The store does not answer; it is asked again: {error}")
                 time.sleep(LOOK_SECONDS)  # as above
 
     def _print_new(self, state: RunState) -> None:
         """What was printed until `state` was read is in the store by now."""
         segment = _find_segment(state, self._fence)
         if segment is None:
-            self._tell(f"Run {self._run!r} has no segment yet; waiting for its first.")
+            self._print_once(f"Run {self._run!r} has no segment yet; waiting for its first.")
             return
         if self._printer is None or self._printer.fence < segment.fence:  # after an evaluation the newest is older
             if self._printer is not None:
@@ -123,17 +123,17 @@ class _Following:
         if self._is_over(state) or time.monotonic() - self._worked_at < IDLE_SECONDS:
             self._printer.print_new(is_last=self._is_over(state))
         else:
-            self._tell(f"Run {self._run!r} is not in training; waiting for its next segment.")
+            self._print_once(f"Run {self._run!r} is not in training; waiting for its next segment.")
 
     def _is_over(self, state: RunState) -> bool:
         if self._fence is not None:
             return state.lease is None or state.lease.fence != self._fence
         return state.is_complete and state.lease is None
 
-    def _tell(self, message: str) -> None:
-        if message != self._told:
-            _say(message)
-        self._told = message
+    def _print_once(self, message: str) -> None:
+        if message != self._printed:
+            _print(message)
+        self._printed = message
 
 
 class _Printer:
@@ -147,7 +147,7 @@ class _Printer:
         self._reader = rank_logs.LogReader(store, run, segment.fence, rank)
         self._node: str | None = None
         what = "Evaluation" if isinstance(segment, run_state.Lease) and segment.work == "evaluate" else "Segment"
-        _say(f"{what} {segment.fence} of run {run!r}, from step {segment.first_step:,}:")
+        _print(f"{what} {segment.fence} of run {run!r}, from step {segment.first_step:,}:")
 
     def print_new(self, is_last: bool) -> None:
         for new in self._reader.read(is_last):
@@ -190,5 +190,5 @@ def _require_rank(
     )
 
 
-def _say(message: str) -> None:
+def _print(message: str) -> None:
     console.print(message, style="cyan", soft_wrap=True)

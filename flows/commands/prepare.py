@@ -10,7 +10,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from flows.commands.arguments import AsJson, Assignments, ConfigurationArgument, read_configuration
-from flows.commands.results import CommandStopped, exit_code_of, print_result, say, this_command
+from flows.commands.results import CommandStopped, exit_code_of, print_progress, print_result, this_command
 from flows.lazy_imports import lazy_imports
 
 with lazy_imports():
@@ -33,7 +33,7 @@ def prepare(configuration: ConfigurationArgument, assignments: Assignments = Non
     After an interruption of any kind, start the same command again: of a large source what is prepared is kept.
     """
     config = read_configuration(configuration, assignments or [])
-    say("Starting Prefect.")
+    print_progress("Starting Prefect.")
     with prefect_server.configured_server() as server:
         prepare_in_flow = preparing.prepare_in_flow  # loads Prefect, which takes seconds: the server starts meanwhile
         if server is not None:

@@ -15,7 +15,7 @@ from rich.console import RenderableType
 from tasks.console.terminal import print_content
 
 
-def say(text: str) -> None:
+def print_progress(text: str) -> None:
     """Print a line on stderr, now."""
     print(text, file=sys.stderr, flush=True)
 

@@ -10,7 +10,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from flows.commands.arguments import AsJson, Assignments, ConfigurationArgument, read_configuration
-from flows.commands.results import CommandStopped, exit_code_of, print_result, say, this_command
+from flows.commands.results import CommandStopped, exit_code_of, print_progress, print_result, this_command
 from flows.lazy_imports import lazy_imports
 from storage.errors import RunStoppedError
 
@@ -38,7 +38,7 @@ def run(configuration: ConfigurationArgument, assignments: Assignments = None, a
     """
     scheduler.leave_on_scheduler_signals()
     config = read_configuration(configuration, assignments or [])
-    say("Starting Prefect.")
+    print_progress("Starting Prefect.")
     with prefect_server.configured_server() as server:
         train_with_retries = train.train_with_retries  # loads Prefect, which takes seconds: the server starts meanwhile
         if server is not None:

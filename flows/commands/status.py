@@ -161,13 +161,13 @@ def render_status(status: dict[str, Any]) -> RenderableType:
     if status["ended_early"]:
         lines.append(Text(f"ended early by {status['ended_early']}"))
     if work := run_status.describe_work(status):
-        lines.append(Text(_tell_work(status, work)))
-    if work and status["live"] and (told := run_status.describe_live(status["live"])):
-        lines.append(Text("; ".join(told)))
+        lines.append(Text(_describe_work(status, work)))
+    if work and status["live"] and (live := run_status.describe_live(status["live"])):
+        lines.append(Text("; ".join(live)))
     if status["time"]:
         useful, spent = status["time"]["goodput"], status["time"]["seconds"]
         lines.append(
-            Text(f"goodput {words.share(useful)}: of {words.duration(sum(spent.values()))}, {_tell_rest(spent)}")
+            Text(f"goodput {words.share(useful)}: of {words.duration(sum(spent.values()))}, {_describe_rest(spent)}")
         )
     if status["promoted"]:
         # On one line however narrow the terminal is, so that it can be copied.
@@ -203,11 +203,11 @@ def render_status(status: dict[str, Any]) -> RenderableType:
     )
 
 
-def _tell_work(status: dict[str, Any], work: str) -> str:
+def _describe_work(status: dict[str, Any], work: str) -> str:
     return f"{work}, as of {words.duration(status['holder']['silent_seconds'])} ago"
 
 
-def _tell_rest(spent: dict[str, float]) -> str:
+def _describe_rest(spent: dict[str, float]) -> str:
     """What most of the time beside training went into."""
     rest = sorted(
         ((seconds, goodput.PART_NAMES[name]) for name, seconds in spent.items() if name != "useful"), reverse=True

@@ -31,10 +31,10 @@ def reading(store: Store, key: str) -> Iterator[None]:
     except ObjectMissingError as error:
         raise ObjectUnreadableError(f"{key} is missing.") from error
     except (OSError, StoreError) as error:
-        said = error if isinstance(error, OSError) else error.__cause__
-        if not isinstance(said, OSError) or said.errno not in TRANSIENT_ERRNOS | OF_ONE_FILE:
+        cause = error if isinstance(error, OSError) else error.__cause__
+        if not isinstance(cause, OSError) or cause.errno not in TRANSIENT_ERRNOS | OF_ONE_FILE:
             raise
-        raise _explain(store, key, said) from error
+        raise _explain(store, key, cause) from error
 
 
 def drop_from_cache(store: Store, key: str) -> None:
@@ -52,14 +52,14 @@ def drop_from_cache(store: Store, key: str) -> None:
             os.close(descriptor)
 
 
-def _explain(store: Store, key: str, said: OSError) -> StoreUnavailableError:
-    words = said.strerror or str(said)
+def _explain(store: Store, key: str, cause: OSError) -> StoreUnavailableError:
+    words = cause.strerror or str(cause)
     if not isinstance(store, LocalStore):
         return StoreUnavailableError(
             f"The copy of {key} on this machine cannot be read: {words}. Check this machine's disk (the folder that "
             "TMPDIR, or scratch in the configuration, names)."
         )
-    if said.errno in OF_ONE_FILE:
-        is_missing = said.errno in (errno.ENOENT, errno.ENOTDIR)
+    if cause.errno in OF_ONE_FILE:
+        is_missing = cause.errno in (errno.ENOENT, errno.ENOTDIR)
         return ObjectUnreadableError(f"{key} is missing." if is_missing else f"{key} cannot be read: {words}.")
     return StoreUnavailableError(f"{store.address}/{key} cannot be read: {words}.")

@@ -127,9 +127,9 @@ def _add_legend(axes: Axes, entries: dict[str, Any]) -> None:
 
 
 def _in_words(advice: Advice) -> str:
-    told = [
+    parts = [
         f"{brief(one.forecast.interval_seconds)}: {percent(one.forecast.overhead)}, "
         f"{brief(one.forecast.mean_lost_seconds)} lost at a crash"
         for one in advice.intervals
     ]
-    return f"Overhead and training time that a crash costs on average, by interval. {'; '.join(told)}."
+    return f"Overhead and training time that a crash costs on average, by interval. {'; '.join(parts)}."

@@ -68,7 +68,7 @@ class Comparison:
                 if len(deviations) < MAX_NAMED:
                     found, due = self._content.microbatches_of(step)
                     deviations.append(compare_step(step, found, due, wrong_ids.get(step, []), self._expectation))
-            self._tell("samples", steps.stop / self._end_step)
+            self._report("samples", steps.stop / self._end_step)
         self.num_unnamed = len(self._deviating) - len(deviations)
         facts = self._find_facts(deviations)
         self.violations += [describe_step(deviation, facts) for deviation in deviations]
@@ -84,7 +84,7 @@ class Comparison:
             self.epochs += counts
             for count in counts:
                 self._check_epoch(count)
-            self._tell("epochs", end / num_epochs)
+            self._report("epochs", end / num_epochs)
 
     def _count_uses(self, epochs: range) -> list[EpochCount]:
         """How often rows were used in these epochs, a span of steps at a time."""
@@ -149,6 +149,6 @@ class Comparison:
     def _steps_of(self, first_epoch: int, end_epoch: int) -> range:
         return self._expectation.steps_of(first_epoch, end_epoch, self._end_step)
 
-    def _tell(self, phase: str, share: float) -> None:
+    def _report(self, phase: str, share: float) -> None:
         if self._on_progress is not None:
             self._on_progress(phase, share)

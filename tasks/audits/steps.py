@@ -97,30 +97,30 @@ def describe_step(deviation: Deviation, facts: Facts) -> Violation:
 
 def _describe_samples(deviation: Deviation, facts: Facts) -> Violation:
     """Samples that should not be there, and those that should."""
-    said = {use: _say_extra(deviation.step, use, facts) for use in deviation.extra}
-    said |= {use: _say_lacking(use, facts) for use in deviation.lacking}
-    uses = sorted(said, key=lambda use: SAMPLE_KINDS.index(said[use][0]))
-    text = _say_all([said[use][1] for use in uses])
+    words = {use: _describe_extra(deviation.step, use, facts) for use in deviation.extra}
+    words |= {use: _describe_lacking(use, facts) for use in deviation.lacking}
+    uses = sorted(words, key=lambda use: SAMPLE_KINDS.index(words[use][0]))
+    text = _join([words[use][1] for use in uses])
     rows, others = [row for row, _ in uses], facts.steps_of(uses[:MAX_NAMED])
-    return _violation(said[uses[0]][0], deviation, rows, text, facts, others)
+    return _violation(words[uses[0]][0], deviation, rows, text, facts, others)
 
 
-def _say_extra(step: int, use: Use, facts: Facts) -> tuple[str, str]:
+def _describe_extra(step: int, use: Use, facts: Facts) -> tuple[str, str]:
     row, epoch = use
     steps = facts.uses.get(use, [step])
     if row not in facts.ids:
         return "foreign", f"{facts.name(row)} was used here"
     if len(steps) > 1:
-        return "repeated", f"{facts.name(row)} was used {len(steps)} times in epoch {epoch}, at {_say_steps(steps)}"
+        return "repeated", f"{facts.name(row)} was used {len(steps)} times in epoch {epoch}, at {_list_steps(steps)}"
     where = f"is due at step {facts.lacking[use]:,}" if use in facts.lacking else "is not due here"
     return "moved", f"{facts.name(row)} was used here and {where}"
 
 
-def _say_lacking(use: Use, facts: Facts) -> tuple[str, str]:
+def _describe_lacking(use: Use, facts: Facts) -> tuple[str, str]:
     row, epoch = use
     if use not in facts.uses:
         return "skipped", f"{facts.name(row)} is due here and was not used in epoch {epoch}"
-    return "moved", f"{facts.name(row)} is due here and was used at {_say_steps(facts.uses[use])}"
+    return "moved", f"{facts.name(row)} is due here and was used at {_list_steps(facts.uses[use])}"
 
 
 def _describe_order(deviation: Deviation, facts: Facts) -> Violation:
@@ -130,7 +130,7 @@ def _describe_order(deviation: Deviation, facts: Facts) -> Violation:
         texts = [
             f"{facts.name(row)} is in microbatch {found} and is due in microbatch {due}" for row, found, due in between
         ]
-        return _violation("between_microbatches", deviation, [row for row, *_ in between], _say_all(texts), facts)
+        return _violation("between_microbatches", deviation, [row for row, *_ in between], _join(texts), facts)
     microbatches = listed(
         str(microbatch) for microbatch in sorted({microbatch for _, microbatch, _ in deviation.displaced})
     )
@@ -174,13 +174,13 @@ def _find_displaced(found: Microbatches, due: Microbatches) -> list[tuple[int, i
     ]
 
 
-def _say_all(texts: Sequence[str]) -> str:
+def _join(texts: Sequence[str]) -> str:
     """Some of these half-sentences, and how many more there are."""
     more = [f"and {len(texts) - MAX_LISTED:,} more samples like these"] if len(texts) > MAX_LISTED else []
     return "; ".join([*texts[:MAX_LISTED], *more]) + "."
 
 
-def _say_steps(steps: Sequence[int]) -> str:
+def _list_steps(steps: Sequence[int]) -> str:
     """'step 3 (2 times) and step 7'."""
     counts = Counter(steps)
     return listed(f"step {step:,}" + (f" ({times} times)" if times > 1 else "") for step, times in counts.items())

@@ -164,9 +164,11 @@ class Ranks:
         time.sleep(STACKS_SECONDS)  # they tell nobody when they are done
         with (folder / LOG_NAME).open("a") as log:
             for path in sorted(folder.glob("stacks-*.txt")):
-                said = path.read_text(errors="replace") or f"nothing was written within {STACKS_SECONDS:.0f} s\n"
+                stacks = path.read_text(errors="replace") or f"nothing was written within {STACKS_SECONDS:.0f} s\n"
                 rank = int(path.stem.rpartition("-")[2])
-                log.writelines(f"{prefix_of(rank)}{line}\n" for line in (f"stacks of rank {rank}:", *said.splitlines()))
+                log.writelines(
+                    f"{prefix_of(rank)}{line}\n" for line in (f"stacks of rank {rank}:", *stacks.splitlines())
+                )
 
     def kill(self) -> None:
         """SIGKILL for all of them, at once."""

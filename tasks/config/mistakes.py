@@ -25,10 +25,10 @@ def describe_mistake(model: Any, problem: Any) -> str:
     found = problem.get("input")
     is_shown = isinstance(found, str | int | float | bool) and not ADDRESS_WITH_USER.search(str(found))
     shown = f" (found {found!r})" if is_shown else ""
-    return f"{where}: {_say(problem)}{shown}"
+    return f"{where}: {_describe(problem)}{shown}"
 
 
-def _say(problem: Any) -> str:
+def _describe(problem: Any) -> str:
     """The library's message in the words of this program."""
     if problem["type"] == "missing":
         return "must be given"

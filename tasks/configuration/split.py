@@ -133,7 +133,7 @@ class SplitConfig(ConfigModel):
 
     @model_validator(mode="after")
     def _each_value_means_one_split(self) -> "SplitConfig":
-        said = [(value, split) for split in USUAL_SPLIT_NAMES for value in self.values_of(split) or []]
+        meanings = [(value, split) for split in USUAL_SPLIT_NAMES for value in self.values_of(split) or []]
         usual = {
             name: split
             for split in self.splits_of_source
@@ -141,7 +141,7 @@ class SplitConfig(ConfigModel):
             if not self.values_of(split)
         }
         meant: dict[str, str] = {}
-        for value, split in said:
+        for value, split in meanings:
             other = usual.get(value.strip().lower(), meant.setdefault(value, split))
             if other != split:
                 raise ValueError(

@@ -40,8 +40,8 @@ def list_source(config: DataConfig) -> Listed:
 
 def describe_source(files: Sequence[SourceFile], num_rows: int, left_out: Sequence[str]) -> str:
     """What is prepared, and what is beside it and is not: in one sentence, so that a person sees what is missing."""
-    said = f"The source has {count_of(len(files), 'file')} with {num_rows:,} rows"
-    return f"{said}; left out: {describe_left_out(left_out)}." if left_out else f"{said}; no file is left out."
+    summary = f"The source has {count_of(len(files), 'file')} with {num_rows:,} rows"
+    return f"{summary}; left out: {describe_left_out(left_out)}." if left_out else f"{summary}; no file is left out."
 
 
 def _list_split(index: int, source: str) -> Listed:

@@ -28,14 +28,14 @@ class StartedRun:
     def __init__(self, configuration: Path, assignments: Sequence[str]) -> None:
         settings = [part for assignment in assignments for part in ("--set", assignment)]
         self._command = [sys.executable, "-m", "flows.cli", "run", str(configuration), *settings]
-        self._said = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the process
+        self._file = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the process
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
         self._process = subprocess.Popen(
             self._command,
             stdin=subprocess.DEVNULL,
-            stdout=self._said,
+            stdout=self._file,
             stderr=subprocess.STDOUT,
             env=environment_of_installation(),
             start_new_session=True,  # Ctrl-C reaches the drill alone, which passes it on once
@@ -48,7 +48,7 @@ class StartedRun:
     ) -> None:
         if self.is_running(0):
             self._stop()
-        self._said.close()
+        self._file.close()
 
     def is_running(self, wait_seconds: float) -> bool:
         """Wait a moment for its end; whether it still runs."""
@@ -69,13 +69,13 @@ class StartedRun:
         exit_code = self._started().wait()
         if exit_code == 0:
             return
-        self._said.seek(0)
-        said = self._said.read().decode(errors="replace").strip()
-        message = re.search(r"^Error: (.*)", said, re.MULTILINE | re.DOTALL)
+        self._file.seek(0)
+        output = self._file.read().decode(errors="replace").strip()
+        message = re.search(r"^Error: (.*)", output, re.MULTILINE | re.DOTALL)
         if message is not None:
             raise (HoldfastError if exit_code == 2 else SegmentFailedError)(message[1])
         ending = f"signal {-exit_code}" if exit_code < 0 else f"exit code {exit_code}"
-        last_lines = "\n".join(said.splitlines()[-LINES_SHOWN:])
+        last_lines = "\n".join(output.splitlines()[-LINES_SHOWN:])
         raise SegmentFailedError(f"The run ended with {ending}. What it said last:\n{last_lines}")
 
     def _stop(self) -> None:

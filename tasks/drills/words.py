@@ -11,7 +11,7 @@ from storage.runs.metric_values import MetricValue
 from tasks.drills.comparison import Comparison, Kill, difference
 from tasks.drills.plan import DrillPlan
 from tasks.drills.records import TrainedRun
-from tasks.reporting.changes import tell_changes
+from tasks.reporting.changes import list_changes
 from tasks.text import NOTHING, count_of, listed, metric_name, plain, score
 
 DIGEST_CHARACTERS = 12
@@ -106,15 +106,15 @@ def _distances(comparison: Comparison) -> list[str]:
     if comparison.weights_equal:
         return []
     distance = comparison.distance
-    told = (
+    text = (
         f"The weights are {small(distance.relative_l2)} apart (relative L2 distance); the largest difference of one "
         f"number is {small(distance.largest_difference)}, in {plain(distance.largest_in or NOTHING)}. Validation "
         f"losses differ by at most {small(comparison.validation_loss_max_difference)}, test metrics by at most "
         f"{small(comparison.metrics_max_difference)}."
     )
     if comparison.exact:
-        return [told]
-    return [f"train.sum = 'fast' promises the same samples, not the same weights. {told}"]
+        return [text]
+    return [f"train.sum = 'fast' promises the same samples, not the same weights. {text}"]
 
 
 def _interruptions(plan: DrillPlan, run: TrainedRun, hits: Sequence[Kill]) -> list[str]:
@@ -139,7 +139,7 @@ def _straightness(run: TrainedRun) -> list[str]:
 def _changes(comparison: Comparison) -> list[str]:
     """What was changed while one of the two was under way: a difference may come from that and not from a kill."""
     runs = (comparison.straight, comparison.interrupted)
-    return [f"{run.state.run}: {told}" for run in runs for told in tell_changes(run.state.changes)]
+    return [f"{run.state.run}: {change}" for run in runs for change in list_changes(run.state.changes)]
 
 
 def _samples_finding(comparison: Comparison) -> Finding:

@@ -10,7 +10,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from storage.runs.metric_values import METRIC_WORDS
 from tasks.console.markdown import markdown_table
 from tasks.models.description import example_row
-from tasks.reporting.calibration_tables import tell_calibration, thresholds_table
+from tasks.reporting.calibration_tables import describe_calibration, thresholds_table
 from tasks.text import count_of, plain
 
 TEMPLATE = "models/model_card.md.jinja"
@@ -32,7 +32,7 @@ def render_card(
         metrics=_metric_rows(metrics),
         validated_at=metrics["validation"] and metrics["validation"]["step"],
         is_tested=metrics["test"] is not None,
-        calibrated=[_cell(sentence) for sentence in tell_calibration(calibration)],
+        calibrated=[_cell(sentence) for sentence in describe_calibration(calibration)],
         has_temperature=calibration is not None and calibration["temperature"] is not None,
         thresholds=markdown_table(table) if (table := thresholds_table(calibration)).rows else "",
         provenance=provenance,

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from tasks.console.markdown import markdown_table
 from tasks.console.tables import Cell, Kind, Table, show_table
-from tasks.reporting.calibration_tables import tell_calibration, thresholds_table
+from tasks.reporting.calibration_tables import describe_calibration, thresholds_table
 from tasks.reporting.tables import classes_table, describe_macro_f1
 from tasks.text import count_of, metric_name, plain, score
 
@@ -27,7 +27,7 @@ def sum_up(result: dict[str, Any]) -> str:
 
 def render_evaluation(result: dict[str, Any]) -> RenderableType:
     """The result for a person."""
-    told = [Text(line) for line in tell_calibration(result["calibration"])]
+    calibration = [Text(line) for line in describe_calibration(result["calibration"])]
     thresholds = thresholds_table(result["calibration"])
     return Group(
         Text(plain(result["checkpoint"]), no_wrap=True, overflow="ignore"),
@@ -36,7 +36,7 @@ def render_evaluation(result: dict[str, Any]) -> RenderableType:
         show_table(_metrics_table(result)),
         Text(),
         *_show_classes(result),
-        *([Text(), *told] if told else []),
+        *([Text(), *calibration] if calibration else []),
         *([Text(), show_table(thresholds)] if thresholds.rows else []),
     )
 
@@ -59,7 +59,7 @@ def describe_in_markdown(result: dict[str, Any]) -> str:
             if result["per_class"]
             else [WITHOUT_CLASSES]
         ),
-        *tell_calibration(result["calibration"]),
+        *describe_calibration(result["calibration"]),
         *([markdown_table(thresholds)] if thresholds.rows else []),
     ]
     return "\n\n".join(parts) + "\n"

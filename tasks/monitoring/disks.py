@@ -31,7 +31,7 @@ class DiskWatch:
         if isinstance(run_paths.store, LocalStore):
             self._folders = {"the store": run_paths.store.root, **self._folders}
         self._checkpoint_bytes = 0
-        self._told: set[int] = set()
+        self._reported: set[int] = set()
         self._next_look = 0.0
 
     def look(self, checkpoint_bytes: int | None = None) -> None:
@@ -53,9 +53,9 @@ class DiskWatch:
         usage, device = shutil.disk_usage(folder), folder.stat().st_dev
         lowest = max(LOWEST_FREE_SHARE * usage.total, CHECKPOINTS_THAT_MUST_FIT * self._checkpoint_bytes)
         # Some file systems, of a network or an object store, do not say how large they are.
-        if usage.total == 0 or usage.free >= lowest or device in self._told:
+        if usage.total == 0 or usage.free >= lowest or device in self._reported:
             return
-        self._told.add(device)
+        self._reported.add(device)
         message = f"{self._describe(name, folder, usage.free, usage.total)} {self._advise(name)}"
         alert(LOW_DISK, self._address, message, run=self._run, folder=str(folder), free_bytes=usage.free)
 

@@ -26,5 +26,5 @@ class NoticeFile:
                 line = file.readline(MAX_QUOTED_CHARACTERS + 1).strip()
         except FileNotFoundError:
             return None
-        said = f" and says: {shortened(line, MAX_QUOTED_CHARACTERS)}" if line else ""
-        return Notice(f"The notice file {self._path} is there{said}")
+        content = f" and contains: {shortened(line, MAX_QUOTED_CHARACTERS)}" if line else ""
+        return Notice(f"The notice file {self._path} is there{content}")

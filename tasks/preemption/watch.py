@@ -71,7 +71,7 @@ class _Watch:
         self._request = request
         self._warn = warn
         self._is_over = is_over
-        self._told: set[str] = set()
+        self._logged: set[str] = set()
 
     def follow(self) -> None:
         while not self._is_over.is_set() and not self._was_asked_to_stop():
@@ -82,7 +82,7 @@ class _Watch:
         try:
             notice = self._source.look()
         except (OSError, ValueError) as error:
-            self._tell_of_silence(error)
+            self._warn_of_silence(error)
             return False
         if notice is None or self._is_over.is_set():
             return False
@@ -90,13 +90,13 @@ class _Watch:
             self._request.make(RunStoppedError(describe_stop(notice)))  # first: seconds count
             self._warn(describe(notice, SAVING))
             return True
-        if notice.words not in self._told:
-            self._told.add(notice.words)
+        if notice.words not in self._logged:
+            self._logged.add(notice.words)
             self._warn(describe(notice, LATER if notice.ends_machine else GOING_ON))
         return False
 
-    def _tell_of_silence(self, error: Exception) -> None:
-        if SILENT in self._told or self._is_over.is_set():
+    def _warn_of_silence(self, error: Exception) -> None:
+        if SILENT in self._logged or self._is_over.is_set():
             return
-        self._told.add(SILENT)
+        self._logged.add(SILENT)
         self._warn(f"{self._source.name} cannot be read: {shortened(error, MAX_QUOTED_CHARACTERS)}. {SILENT}")

@@ -49,34 +49,34 @@ class LivePicture(BackgroundThread):
 
     def _accompany(self) -> None:
         while not self._is_over.wait(PROGRESS_SECONDS):
-            self._tell_progress()
+            self._send_progress()
             if self._has_got_on and time.monotonic() >= self._page_at:
                 self._has_got_on = False
                 self._page_at = time.monotonic() + PAGE_SECONDS
                 self._make_page()
 
-    def _tell_progress(self) -> None:
+    def _send_progress(self) -> None:
         report, total = self._report, self._config.train.num_steps
         if report is not None:
-            self._progress.tell(100 * report.step / total, _describe(report, self._config))
+            self._progress.update(100 * report.step / total, _describe(report, self._config))
 
     def _make_page(self) -> None:
         try:
             state = self._run_paths.manifest.load_head().state
             write_report(self._run_paths.store, state, load_dataset(self._run_paths.store, *_dataset_of(state)))
-            self._tell_page(state)
+            self._send_page(state)
         except HoldfastError as error:
             warn(f"The report could not be written; the next promotion, or the end of the flow, tries again: {error}")
 
-    def _tell_page(self, state: RunState) -> None:
+    def _send_page(self, state: RunState) -> None:
         from tasks.reporting.curves import draw_training, draw_validation  # loads Matplotlib, as the report does
 
         history = read_history(self._run_paths.store, state)
         address = report_address(self._run_paths.store, state.run)
-        self._summary.tell(summarise(state, self._config, address, history))
+        self._summary.update(summarise(state, self._config, address, history))
         for name, chart in (("loss", draw_training(history, state.segments)), ("metrics", draw_validation(history))):
             if chart is not None:
-                self._pictures[name].tell(chart.uri_on_paper, chart.alt)
+                self._pictures[name].update(chart.uri_on_paper, chart.alt)
 
 
 def _dataset_of(state: RunState) -> tuple[str, str | None]:

@@ -19,7 +19,7 @@ from tasks.run_paths import open_run_paths
 from tasks.text import how_far, score
 
 
-def tell_complete(config: RunConfig, state: RunState, metrics: Mapping[str, MetricValue]) -> None:
+def report_complete(config: RunConfig, state: RunState, metrics: Mapping[str, MetricValue]) -> None:
     """The run was trained to its end, tested, and its ledger proven; `state` is that of its end."""
     tested = ", ".join(f"{name} {score(value)}" for name, value in metrics.items())
     message = f"Run {config.run!r} is complete: {how_far(state.end_step, state)}. On the test split: {tested}."
@@ -27,7 +27,7 @@ def tell_complete(config: RunConfig, state: RunState, metrics: Mapping[str, Metr
 
 
 @contextmanager
-def telling_of_errors(config: RunConfig) -> Iterator[None]:
+def reporting_errors(config: RunConfig) -> Iterator[None]:
     """Tell of the error that ends the block, unless that ends nothing."""
     try:
         yield

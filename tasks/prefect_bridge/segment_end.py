@@ -10,7 +10,7 @@ from tasks.prefect_bridge.alerts import NO_PROGRESS, SEGMENT_LOST, alert
 TROUBLE = ("lost", "failed")
 
 
-def tell_segment_end(address: str, run: str, record: SegmentRecord, is_hung: bool) -> None:
+def report_segment_end(address: str, run: str, record: SegmentRecord, is_hung: bool) -> None:
     """Of the run at `address`. `is_hung`: its ranks made no step for too long and were killed."""
     words = describe_segment_end(record)
     if record.outcome not in TROUBLE:

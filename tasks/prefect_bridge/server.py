@@ -28,7 +28,7 @@ PATIENCE_SECONDS = 900.0
 MAX_KEPT = 100
 FLOW_ENDS = "holdfast.flow-ends"
 
-_untold: deque[ArtifactCreate] = deque(maxlen=MAX_KEPT)
+_unsent: deque[ArtifactCreate] = deque(maxlen=MAX_KEPT)
 # Prefect's settings as they were, and with a change. Prefect checks every one of its settings for each copy.
 _changed: tuple[Settings, Settings] | None = None
 
@@ -38,7 +38,7 @@ def show(name: str, markdown: str) -> None:
     flow, task = FlowRunContext.get(), TaskRunContext.get()
     if flow is None or flow.flow_run is None:
         return  # nobody would find it
-    _untold.append(
+    _unsent.append(
         ArtifactCreate(
             key=artifact_key(name),
             type="markdown",
@@ -47,7 +47,7 @@ def show(name: str, markdown: str) -> None:
             task_run_id=task.task_run.id if task is not None else None,
         )
     )
-    error = _tell()
+    error = _send()
     if error is not None:
         warn(f"Prefect's server does not answer; an artifact is sent when this flow ends: {error}")
 
@@ -60,7 +60,7 @@ class LiveArtifact:
         self._kind = kind
         self._id: UUID | None = None
 
-    def tell(self, data: str | float, description: str | None = None) -> None:
+    def update(self, data: str | float, description: str | None = None) -> None:
         """What it is now. Nothing is told to a server that does not answer; what comes next makes up for it."""
         flow = FlowRunContext.get()
         if flow is None or flow.flow_run is None or PREFECT_API_URL.value() is None:
@@ -84,7 +84,7 @@ def artifact_key(name: str) -> str:
     return key if key == name else f"{key}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 
-def tell_all(why: str = "", patience_seconds: float = PATIENCE_SECONDS) -> None:
+def send_all(why: str = "", patience_seconds: float = PATIENCE_SECONDS) -> None:
     """Wait until the server answers, at most so long, and tell it what is still untold.
 
     To be called as a flow ends: the engine then tells the server how it ended. `why` is said before the wait.
@@ -98,7 +98,7 @@ def tell_all(why: str = "", patience_seconds: float = PATIENCE_SECONDS) -> None:
             "this flow run ended. What was trained is safe in the store.".lstrip()
         )
     # One that has just started may answer, and yet refuse or time out for a while.
-    while not _answers() or _tell() is not None:
+    while not _answers() or _send() is not None:
         if time.monotonic() > deadline:
             warn("Prefect's server did not come back. What was trained is safe; the flow run may be shown wrongly.")
             return
@@ -107,17 +107,17 @@ def tell_all(why: str = "", patience_seconds: float = PATIENCE_SECONDS) -> None:
     emit_event(event=FLOW_ENDS, resource={"prefect.resource.id": "holdfast.flow-run"})
 
 
-def _tell() -> httpx.HTTPError | None:
+def _send() -> httpx.HTTPError | None:
     """Tell the server what is untold; why it cannot take it now, if so. What it will never take is given up."""
     with impatient_client() as client:
-        while _untold:
+        while _unsent:
             try:
-                client.create_artifact(_untold[0])
+                client.create_artifact(_unsent[0])
             except httpx.HTTPError as error:
                 if not (isinstance(error, httpx.HTTPStatusError) and error.response.is_client_error):
                     return error
                 warn(f"Prefect's server refused an artifact: {error}")
-            _untold.popleft()
+            _unsent.popleft()
     return None
 
 

@@ -25,7 +25,7 @@ def answer_divergence(config: RunConfig, run_paths: RunPaths) -> RunState:
         return state
     answers = [record for record in state.rollbacks if record.asked_by is None]  # what a person asked for is no attempt
     if len(answers) >= policy.max_rollbacks:
-        raise RunDivergedError(_tell_story(config, segment, answers))
+        raise RunDivergedError(_describe_divergences(config, segment, answers))
     change = roll_back(segment.fence, policy.rollback_steps, policy.learning_rate_factor, config.train.batch_size)
     state = run_paths.manifest.commit(f"rolled back, as step {segment.divergence.step} diverged", change).state
     record = state.rollbacks[-1]
@@ -36,7 +36,7 @@ def answer_divergence(config: RunConfig, run_paths: RunPaths) -> RunState:
     return state
 
 
-def _tell_story(config: RunConfig, segment: SegmentRecord, rollbacks: list[RollbackRecord]) -> str:
+def _describe_divergences(config: RunConfig, segment: SegmentRecord, rollbacks: list[RollbackRecord]) -> str:
     """The whole of it, for the person who has to decide now."""
     lines = [f"Run {config.run!r} diverged in segment {segment.fence}: {segment.cause}"]
     if rollbacks:

@@ -29,7 +29,7 @@ from tasks.configuration.run import RunConfig
 from tasks.console.announce import announce, warn
 from tasks.prefect_bridge.alerts import NO_PROGRESS, send
 from tasks.prefect_bridge.begun_again import wait_for_earlier_process
-from tasks.prefect_bridge.segment_end import tell_segment_end
+from tasks.prefect_bridge.segment_end import report_segment_end
 from tasks.prefect_bridge.stale_flow_runs import close_flow_runs
 from tasks.promotion.promotion import Promote, look_again, promote_checkpoint, promote_newest
 from tasks.recovery.roll_back import answer_divergence
@@ -144,7 +144,7 @@ def settle_segment(
     if ended is not None:  # by an earlier attempt, after which the store did not answer any more
         _put_away(run_paths, lease)
         return ended
-    said = _wait_for_ranks(config, run_paths, lease)
+    cluster_end = _wait_for_ranks(config, run_paths, lease)
     promote_newest(config, run_paths, fence, verdicts or VerdictMaker(config.retry), promote)
     outcome = find_outcome(run_paths.store, run, fence)
     state = run_paths.manifest.load_head().state
@@ -152,9 +152,9 @@ def settle_segment(
     seen = _last_seen(run_paths, state.lease or lease)
     last_step = max(seen.step, resume_step, outcome.last_step if outcome else 0)
     # Where it began may have moved back since it took the lease.
-    record = _describe_segment(state.lease or lease, outcome, last_step, resume_step, seen, said)
+    record = _describe_segment(state.lease or lease, outcome, last_step, resume_step, seen, cluster_end)
     run_paths.manifest.commit(f"segment {fence} ended: {record.outcome}", end_segment(record))
-    tell_segment_end(run_address(run_paths.store, run), run, record, is_hung=outcome is not None and outcome.is_hung)
+    report_segment_end(run_address(run_paths.store, run), run, record, is_hung=outcome is not None and outcome.is_hung)
     _put_away(run_paths, lease)
     return record
 
@@ -213,8 +213,8 @@ def _put_away(run_paths: RunPaths, lease: Lease) -> None:
 def _is_specified_for(run_paths: RunPaths, folder: Path, fence: int) -> bool:
     """Whether what ranks are told in this folder is of this segment: so it is where scratch was another one."""
     try:
-        told = json.loads((folder / SPECIFICATION_NAME).read_bytes())
-        return (told["store"], told["run"], told["fence"]) == (run_paths.store.address, run_paths.manifest.run, fence)
+        spec = json.loads((folder / SPECIFICATION_NAME).read_bytes())
+        return (spec["store"], spec["run"], spec["fence"]) == (run_paths.store.address, run_paths.manifest.run, fence)
     except (OSError, ValueError, KeyError, TypeError):
         return False
 
@@ -261,12 +261,12 @@ def _describe_segment(
     last_step: int,
     resume_step: int,
     seen: Heartbeat,
-    said: str | None,
+    cluster_end: str | None,
 ) -> SegmentRecord:
     return SegmentRecord(
         fence=lease.fence,
         outcome=outcome.outcome if outcome else "lost",
-        cause=_describe_cause(outcome, said),
+        cause=_describe_cause(outcome, cluster_end),
         first_step=lease.first_step,
         last_step=last_step,
         world_size=outcome.world_size if outcome else lease.world_size,
@@ -284,11 +284,11 @@ def _describe_segment(
     )
 
 
-def _describe_cause(outcome: OutcomeRecord | None, said: str | None) -> str:
+def _describe_cause(outcome: OutcomeRecord | None, cluster_end: str | None) -> str:
     """The ranks' words; of what they did not choose also those of the cluster or torchrun, which know why."""
     cause = outcome.cause if outcome else LOST
     is_theirs = outcome is not None and outcome.outcome in ("completed", "budget", "diverged")
-    return cause if said is None or is_theirs else f"{cause.removesuffix('.')}. {said}"
+    return cause if cluster_end is None or is_theirs else f"{cause.removesuffix('.')}. {cluster_end}"
 
 
 def _seconds_alive(seen: Heartbeat) -> float:

@@ -13,13 +13,13 @@ from tasks.text import NOTHING, count_of, plain, score
 LISTED_EVERY = 10
 
 
-def tell_calibration(calibration: Mapping[str, Any] | None) -> list[str]:
+def describe_calibration(calibration: Mapping[str, Any] | None) -> list[str]:
     """What it is and what follows; why there is none, if so. Nothing of one that was never made."""
     if calibration is None:
         return []
     if calibration["temperature"] is None:
         return [f"Not calibrated: {plain(calibration['reason'])}."]
-    return [_tell_temperature(calibration), _tell_errors(calibration), *_tell_best(calibration)]
+    return [_describe_temperature(calibration), _describe_errors(calibration), *_describe_best(calibration)]
 
 
 def thresholds_table(calibration: Mapping[str, Any] | None) -> Table:
@@ -47,19 +47,19 @@ def _list_scores(one: Mapping[str, Any], note: str) -> list[Cell]:
     ]
 
 
-def _tell_temperature(calibration: Mapping[str, Any]) -> str:
+def _describe_temperature(calibration: Mapping[str, Any]) -> str:
     fitted, loss = calibration["fitted_on"], calibration["loss"]
-    told = f"Temperature {calibration['temperature']:.4f}, fitted on {count_of(fitted['num_samples'], 'sample')}"
-    told += " of the validation split"
+    text = f"Temperature {calibration['temperature']:.4f}, fitted on {count_of(fitted['num_samples'], 'sample')}"
+    text += " of the validation split"
     if fitted["num_samples"] < fitted["num_rows"]:
-        told += f", the first of {fitted['num_rows']:,}"
-    told += f": loss there {score(loss['before'])} before, {score(loss['after'])} after."
+        text += f", the first of {fitted['num_rows']:,}"
+    text += f": loss there {score(loss['before'])} before, {score(loss['after'])} after."
     if calibration["is_bounded"]:
-        told += " That is the bound: one further out would fit better still, so do not rely on these probabilities."
-    return told
+        text += " That is the bound: one further out would fit better still, so do not rely on these probabilities."
+    return text
 
 
-def _tell_errors(calibration: Mapping[str, Any]) -> str:
+def _describe_errors(calibration: Mapping[str, Any]) -> str:
     errors, measured = calibration["calibration_error"], calibration["measured_on"]
     return (
         f"Expected calibration error on {count_of(measured['num_samples'], 'sample')} of the test split: "
@@ -67,7 +67,7 @@ def _tell_errors(calibration: Mapping[str, Any]) -> str:
     )
 
 
-def _tell_best(calibration: Mapping[str, Any]) -> list[str]:
+def _describe_best(calibration: Mapping[str, Any]) -> list[str]:
     if calibration["thresholds"] is None:
         return []
     best, positive = calibration["thresholds"]["best"], plain(calibration["classes"][1])

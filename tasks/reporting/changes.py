@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from storage.runs.run_records import ChangeRecord
 
-MAX_TOLD = 5
+MAX_CHANGES_LISTED = 5
 _CONSEQUENCES = {
     "train.steps": "The learning rate follows the number of steps, so the model is not the one that a run with this "
     "number from its start would give.",
@@ -24,8 +24,8 @@ def describe_change(record: ChangeRecord) -> str:
     return f"{changed} {_CONSEQUENCES.get(record.what, _OF_VERSIONS)}"
 
 
-def tell_changes(records: Sequence[ChangeRecord]) -> list[str]:
+def list_changes(records: Sequence[ChangeRecord]) -> list[str]:
     """A sentence or two for each of the first ones, and how many more there are."""
-    told = [describe_change(record) for record in records[:MAX_TOLD]]
-    more = len(records) - len(told)
-    return [*told, f"And {more:,} more: “holdfast status --json” lists all of them."] if more else told
+    listed = [describe_change(record) for record in records[:MAX_CHANGES_LISTED]]
+    more = len(records) - len(listed)
+    return [*listed, f"And {more:,} more: “holdfast status --json” lists all of them."] if more else listed

@@ -18,8 +18,8 @@ from tasks.config.by_rows import describe_by_rows
 from tasks.console.tables import Table
 from tasks.reporting.best import describe_best, describe_overfitting
 from tasks.reporting.calibration_charts import draw_reliability, draw_thresholds
-from tasks.reporting.calibration_tables import tell_calibration, thresholds_table
-from tasks.reporting.changes import tell_changes
+from tasks.reporting.calibration_tables import describe_calibration, thresholds_table
+from tasks.reporting.changes import list_changes
 from tasks.reporting.charts import draw_classes, draw_confusion, draw_phases, draw_roc, draw_time
 from tasks.reporting.curves import draw_training, draw_validation
 from tasks.reporting.goodput import sum_up_time
@@ -97,7 +97,7 @@ def render_report(
         roc=draw_roc(evaluation) if evaluation else None,
         reliability=draw_reliability(calibration),
         thresholds=draw_thresholds(calibration),
-        calibrated=tell_calibration(calibration),
+        calibrated=describe_calibration(calibration),
         time=draw_time(time) if time else None,
         time_line=draw_time_line(state),
         phases=draw_phases(state.segments),
@@ -191,7 +191,7 @@ def _rolled_back(state: RunState) -> list[str]:
 
 
 def _mishaps(state: RunState) -> list[str]:
-    return [*tell_changes(state.changes), *_rolled_back(state), *_rejected(state), *_not_finite(state), *_damage(state)]
+    return [*list_changes(state.changes), *_rolled_back(state), *_rejected(state), *_not_finite(state), *_damage(state)]
 
 
 def _rejected(state: RunState) -> list[str]:

@@ -88,9 +88,9 @@ class HangWatch:
         return f"{LOST_STEPS} times their longest step of late, and at least {LEAST_LOST_SECONDS:.0f} s"
 
     def _describe(self, limit: str) -> str:
-        said = f"{self.finding.words} " if self.finding is not None else ""
+        why = f"{self.finding.words} " if self.finding is not None else ""
         return (
-            f"{said}The ranks reported nothing for {limit} and were killed. Where each of them stood is at the end of "
+            f"{why}The ranks reported nothing for {limit} and were killed. Where each of them stood is at the end of "
             "the segment's log in the store."
         )
 

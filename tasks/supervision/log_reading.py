@@ -46,8 +46,8 @@ class LogReader:
             return ""
         self._read_to[log.node] = max(read_to, log.begins_at) + len(whole)
         missed = log.begins_at - read_to
-        told = f"({count_of(missed, 'byte')} of this log are not in the store.)\n" if missed > 0 else ""
-        return told + self._select(whole.decode(errors="replace"))
+        gap = f"({count_of(missed, 'byte')} of this log are not in the store.)\n" if missed > 0 else ""
+        return gap + self._select(whole.decode(errors="replace"))
 
     def _select(self, text: str) -> str:
         if self._prefix is None:

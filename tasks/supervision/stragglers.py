@@ -44,7 +44,7 @@ class Stragglers:
         self._before: dict[int, RankStatus] = {}
         self._look_at = 0.0
         self._least_transfer: float | None = None
-        self._said: set[int | None] = set()  # ranks, and None for the network
+        self._reported: set[int | None] = set()  # ranks, and None for the network
 
     def is_due(self) -> bool:
         """Whether it is time for another look."""
@@ -70,9 +70,9 @@ class Stragglers:
         typical = median_low(window.seconds_for_microbatch for window in windows)
         wait = median_low(window.share_waited for window in windows if window is not slowest)
         is_slow = slowest.seconds_for_microbatch > SLOWER * typical and wait > WORTH_A_WORD
-        if not is_slow or slowest.rank_status.rank in self._said:
+        if not is_slow or slowest.rank_status.rank in self._reported:
             return None
-        self._said.add(slowest.rank_status.rank)
+        self._reported.add(slowest.rank_status.rank)
         return (
             f"Rank {slowest.rank_status.rank} on {slowest.rank_status.host} is slower than the others: it computes a "
             f"microbatch in {slowest.seconds_for_microbatch:.3g} s, the rank in the middle in {typical:.3g} s. The "
@@ -86,9 +86,9 @@ class Stragglers:
         transfer = last.seconds_waited_for_step
         least = min(transfer, self._least_transfer or transfer)
         self._least_transfer = least
-        if transfer <= WORSE * least or last.share_waited <= WORTH_A_WORD or None in self._said:
+        if transfer <= WORSE * least or last.share_waited <= WORTH_A_WORD or None in self._reported:
             return None
-        self._said.add(None)
+        self._reported.add(None)
         hosts = sorted({window.rank_status.host for window in windows})
         between = f" between {listed(hosts)}" if len(hosts) > 1 else ""
         return (

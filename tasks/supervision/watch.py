@@ -20,13 +20,13 @@ from training.metrics.reporter import Report
 
 def supervise(job: Job, watch: HangWatch, request: StopRequest, on_report: Callable[[Report], None]) -> bool:
     """Follow launched ranks until the last one has ended; whether they hung and were killed."""
-    told, stragglers = None, Stragglers()
+    logged, stragglers = None, Stragglers()
     with _passing_on(request, job):
         while job.is_running(POLL_SECONDS):
             new = _hear(job, watch)
             wait = job.describe_wait()
             if wait is not None:
-                told = _tell(wait, told)
+                logged = _log_wait(wait, logged)
                 watch.cannot_hear()  # who waits in a queue does not hang
             if not new and _do_hang(job, watch):
                 job.write_stacks()
@@ -35,7 +35,7 @@ def supervise(job: Job, watch: HangWatch, request: StopRequest, on_report: Calla
             for report in new:
                 watch.heard(report)
                 on_report(report)
-            _tell_of_stragglers(job, stragglers)
+            _warn_of_stragglers(job, stragglers)
             _grow(job)
     for report in _hear(job, watch):  # the last ones, which they wrote while they left
         on_report(report)
@@ -60,7 +60,7 @@ def _do_hang(job: Job, watch: HangWatch) -> bool:
     return watch.is_hung()
 
 
-def _tell_of_stragglers(job: Job, stragglers: Stragglers) -> None:
+def _warn_of_stragglers(job: Job, stragglers: Stragglers) -> None:
     if not stragglers.is_due():
         return
     with suppress(StoreUnavailableError):
@@ -75,8 +75,8 @@ def _grow(job: Job) -> None:
         job.stop()
 
 
-def _tell(wait: str, told: str | None) -> str:
-    if wait != told:
+def _log_wait(wait: str, logged: str | None) -> str:
+    if wait != logged:
         announce(f"{wait}.")
     return wait
 

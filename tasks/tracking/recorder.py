@@ -28,7 +28,7 @@ from tasks.tracking.points import Snapshot, read_points
 from tasks.tracking.sending import Sender, Wanted
 from tasks.tracking.tensorboard_files import write_events
 from tasks.tracking.tracker import Tracker
-from tasks.tracking.trouble import Warn, has_recovered, tell_of_trouble
+from tasks.tracking.trouble import Warn, has_recovered, warn_of_trouble
 from training.metrics.reporter import Report
 
 MEASURE_SECONDS = 10.0
@@ -165,7 +165,7 @@ class Sending:
             self._thread.join(END_SECONDS)
         if self._thread.is_alive():
             why = f"The tracker at {self._address} has not taken all that there was within {END_SECONDS:.0f} s."
-            tell_of_trouble(self._address, why, self._warn)
+            warn_of_trouble(self._address, why, self._warn)
         self._sender.abandon()
 
     def _work(self) -> None:
@@ -176,7 +176,7 @@ class Sending:
                 has_recovered(self._address)
             except Exception as error:  # noqa: BLE001 - what a tracker's answer leads to ends no thread
                 self._is_in_trouble = True
-                tell_of_trouble(self._address, error, self._warn)
+                warn_of_trouble(self._address, error, self._warn)
 
     def _next(self) -> Snapshot | None:
         with self._changed:

@@ -27,7 +27,7 @@ from tasks.tracking.mlflow_server import MlflowServer
 from tasks.tracking.points import Snapshot
 from tasks.tracking.recorder import END_SECONDS, Keeper, wanted_of
 from tasks.tracking.sending import Sender
-from tasks.tracking.trouble import Warn, has_recovered, tell_of_trouble
+from tasks.tracking.trouble import Warn, has_recovered, warn_of_trouble
 
 # What ends a flow and leaves a run behind that got on.
 ENDS = (RunStoppedError, SegmentFailedError, RunDivergedError, QualityGateError, LedgerViolationError)
@@ -75,13 +75,13 @@ def _send(config: TrackingConfig, store: Store, snapshot: Snapshot, warn: Warn, 
             sender.send(wanted_of(store, snapshot, config.run_name, files))
             has_recovered(server.address)
         except HoldfastError as error:
-            tell_of_trouble(server.address, error, warn)
+            warn_of_trouble(server.address, error, warn)
 
     thread = threading.Thread(target=lambda: context.run(work), name="tracker", daemon=True)
     thread.start()
     _wait(thread, sender, PATIENCE * config.timeout_seconds, longest_seconds)
     if thread.is_alive():
-        tell_of_trouble(server.address, f"The tracker at {server.address} takes too long.", warn)
+        warn_of_trouble(server.address, f"The tracker at {server.address} takes too long.", warn)
     sender.abandon()
 
 

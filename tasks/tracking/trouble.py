@@ -14,14 +14,14 @@ CONSEQUENCE = (
 Warn = Callable[[str], None]
 
 _lock = Lock()
-_told: set[str] = set()
+_warned: set[str] = set()
 
 
-def tell_of_trouble(address: str, why: object, warn: Warn) -> None:
+def warn_of_trouble(address: str, why: object, warn: Warn) -> None:
     """Warn, unless this was done since the tracker at `address` last answered."""
     with _lock:
-        is_known = address in _told
-        _told.add(address)
+        is_known = address in _warned
+        _warned.add(address)
     if not is_known:
         warn(f"{why} {CONSEQUENCE}")
 
@@ -29,4 +29,4 @@ def tell_of_trouble(address: str, why: object, warn: Warn) -> None:
 def has_recovered(address: str) -> None:
     """It has taken all that there was: what comes now is to be told again."""
     with _lock:
-        _told.discard(address)
+        _warned.discard(address)

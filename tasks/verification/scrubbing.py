@@ -107,7 +107,7 @@ class Scrub:
         try:
             state = manifest.load_head().state
         except (CorruptManifestError, ObjectUnreadableError) as error:
-            self._tell(Rot("manifest", run, f"{run_address(self.store, run)}/manifest", [str(error)]))
+            self._report(Rot("manifest", run, f"{run_address(self.store, run)}/manifest", [str(error)]))
             self.runs.append(run)
             return
         self.reader.reread_seconds = reread_seconds(state)
@@ -135,7 +135,7 @@ class Scrub:
             setback = describe_setback(after) if after is not None else None
             address = f"{self.store.address}/{record.path}"
             rot = Rot("checkpoint", manifest.run, address, words, record.step, after is not None, setback)
-            self._tell(replace(rot, is_unreadable=is_unreadable))
+            self._report(replace(rot, is_unreadable=is_unreadable))
 
     def _look_at_ledger(self, run: str, record: CheckpointRecord) -> None:
         try:
@@ -144,7 +144,7 @@ class Scrub:
             return  # damaged, which was told, or deleted meanwhile
         broken = self.reader.find_broken_part(newest, self._parts)
         if broken is not None:
-            self._tell(Rot("ledger", run, f"{self.store.address}/{broken.key}", [broken.message]))
+            self._report(Rot("ledger", run, f"{self.store.address}/{broken.key}", [broken.message]))
 
     def _look_at_history(self, run: str, record: CheckpointRecord) -> None:
         try:
@@ -153,19 +153,19 @@ class Scrub:
             return  # damaged, which was told, or deleted meanwhile
         broken = self.reader.find_broken_history(newest, self._parts)
         if broken is not None:
-            self._tell(Rot("history", run, f"{self.store.address}/{broken.key}", [broken.message]))
+            self._report(Rot("history", run, f"{self.store.address}/{broken.key}", [broken.message]))
 
     def _look_at_segments(self, state: RunState) -> None:
         """Those that the manifest keeps in parts: a process that has read them before does not read them again."""
         broken = self.reader.find_broken_history(state.earlier_segments, self._parts)
         if broken is not None:
-            self._tell(Rot("manifest", state.run, f"{self.store.address}/{broken.key}", [broken.message]))
+            self._report(Rot("manifest", state.run, f"{self.store.address}/{broken.key}", [broken.message]))
 
     def _look_at_start(self, state: RunState) -> None:
         broken = self.reader.find_broken_start(state.start) if state.start is not None else []
         if broken and state.start is not None:
             words = [promise.message for promise in broken]
-            self._tell(Rot("start", state.run, f"{self.store.address}/{state.start.path}", words))
+            self._report(Rot("start", state.run, f"{self.store.address}/{state.start.path}", words))
 
     def _look_at_dataset(self, state: RunState) -> None:
         """Once, however many runs have it: the first of them stands for all."""
@@ -176,12 +176,12 @@ class Scrub:
         address = f"{self.store.address}/{dataset_key(state.dataset_digest).rstrip('/')}"
         broken = self._find_broken_shards(state)
         if broken:
-            self._tell(Rot("dataset", state.run, address, broken))
+            self._report(Rot("dataset", state.run, address, broken))
             return
         try:
             load_dataset(self.store, state.dataset_digest, state.dataset_sha256)
         except IncompatibleRunError as error:
-            self._tell(Rot("dataset", state.run, address, [str(error)], is_replaced=True))
+            self._report(Rot("dataset", state.run, address, [str(error)], is_replaced=True))
 
     def _find_broken_shards(self, state: RunState) -> list[str]:
         try:
@@ -192,7 +192,7 @@ class Scrub:
             return [f"{dataset_key(state.dataset_digest, MANIFEST_NAME)} is missing."]
         return [broken.message for broken in self.reader.find_broken_shards(dataset)]
 
-    def _tell(self, rot: Rot) -> None:
+    def _report(self, rot: Rot) -> None:
         self.rot.append(rot)
         alert(
             ROT, rot.resource, rot.message, run=rot.run, kind=rot.kind, step=rot.step, is_quarantined=rot.is_quarantined

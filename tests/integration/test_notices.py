@@ -74,7 +74,7 @@ def make_announcer(kind: str, services: MetadataServices, file: Path) -> Announc
         file.write_text("maintenance of rack 7\nwhat nobody needs to know\n")
 
     if kind == "file":
-        words = f"The notice file {file} is there and says: maintenance of rack 7"
+        words = f"The notice file {file} is there and contains: maintenance of rack 7"
         return Announcer(NoticesConfig(file=str(file)), write, file.mkdir, file.rmdir, words, None)
     announce = {
         "aws": services.interrupt_spot_instance,
@@ -236,9 +236,9 @@ def test_of_several_events_of_azure_the_next_one_is_told(services: MetadataServi
     [
         (b"", ""),
         (b"\nsecond\n", ""),
-        ("\u00e4 notice\r\n".encode(), " and says: \u00e4 notice"),
-        (b"\x1b[31mred\xff\n", " and says: \ufffd[31mred\ufffd"),
-        (b"x" * 10_000, " and says: " + "x" * (MAX_QUOTED_CHARACTERS - 1) + "\u2026"),
+        ("\u00e4 notice\r\n".encode(), " and contains: \u00e4 notice"),
+        (b"\x1b[31mred\xff\n", " and contains: \ufffd[31mred\ufffd"),
+        (b"x" * 10_000, " and contains: " + "x" * (MAX_QUOTED_CHARACTERS - 1) + "\u2026"),
     ],
 )
 def test_of_a_file_the_first_line_is_quoted_whatever_is_in_it(content: bytes, quoted: str, tmp_path: Path) -> None:

@@ -114,7 +114,8 @@ def test_the_ranks_save_and_leave_and_not_a_step_is_lost(told: Told) -> None:
 def test_it_is_told_who_announced_what_and_how_to_go_on(told: Told, request: pytest.FixtureRequest) -> None:
     kind = request.node.callspec.params["told"]
     words = {
-        "file": "notice is there and says: this node is drained at noon. The ranks finish their step, save and leave.",
+        "file": "notice is there and contains: this node is drained at noon. The ranks finish their step, save and "
+        "leave.",
         "aws": "AWS announces for this Spot instance: terminate at ",
         "SIGUSR1": "SIGUSR1 came, by which a scheduler announces the end of a job. The ranks finish",
     }[kind]

@@ -136,14 +136,14 @@ class KubernetesApi:
             raise ClusterUnavailableError(f"The Kubernetes server {host} does not answer: {error}") from error
 
     def _explain(self, what: str, error: ApiException) -> Exception:
-        said, host = _message_of(error), self._client.configuration.host
+        message, host = _message_of(error), self._client.configuration.host
         if error.status == UNAUTHORIZED:
             return ConfigurationError(
-                f"The Kubernetes server {host} does not know who this is ({said}). Log in anew, or correct "
+                f"The Kubernetes server {host} does not know who this is ({message}). Log in anew, or correct "
                 "cluster.kubernetes.context or the kubeconfig file."
             )
         if error.status == FORBIDDEN:
-            return ConfigurationError(f"Kubernetes does not permit this user to {what}: {said}.")
+            return ConfigurationError(f"Kubernetes does not permit this user to {what}: {message}.")
         if error.status == MISSING and _details_of(error).get("kind") == "namespaces":
             return ConfigurationError(
                 f"The Kubernetes server {host} has no namespace {self._namespace!r}. Create it, or correct "
@@ -155,8 +155,8 @@ class KubernetesApi:
                 "https://jobset.sigs.k8s.io, or choose another context with cluster.kubernetes.context."
             )
         if error.status in (BAD_REQUEST, CONFLICT, INVALID):
-            return ConfigurationError(f"Kubernetes refused to {what}: {said}")
-        return ClusterUnavailableError(f"The Kubernetes server {host} cannot {what} now: {error.status}, {said}")
+            return ConfigurationError(f"Kubernetes refused to {what}: {message}")
+        return ClusterUnavailableError(f"The Kubernetes server {host} cannot {what} now: {error.status}, {message}")
 
 
 def _read_credentials(context: str | None) -> client.Configuration:
@@ -171,10 +171,11 @@ def _read_credentials(context: str | None) -> client.Configuration:
             file = os.environ.get(KUBECONFIG)
             config.load_kube_config(config_file=file, context=context, client_configuration=found)
     except (config.ConfigException, YAMLError, OSError) as error:
-        said = " ".join(str(error).split())  # a broken file is told of in several lines
+        message = " ".join(str(error).split())  # the message about a broken file has several lines
         raise ConfigurationError(
-            f"cluster.kind = 'kubernetes', but there are no usable credentials for a cluster: {said}. Set KUBECONFIG "
-            "to a kubeconfig file, and cluster.kubernetes.context to one of its contexts where it has several."
+            f"cluster.kind = 'kubernetes', but there are no usable credentials for a cluster: {message}. Set "
+            "KUBECONFIG to a kubeconfig file, and cluster.kubernetes.context to one of its contexts where it has "
+            "several."
         ) from error
     return found
 

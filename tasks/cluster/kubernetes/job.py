@@ -157,11 +157,11 @@ class KubernetesJob:
         if not self._pods:
             return f"JobSet {self._name} has no pods yet"
         waits = {pod.metadata.name: describe_pod_wait(pod) for pod in self._pods}
-        waiting = {pod: said for pod, said in waits.items() if said is not None}
+        waiting = {pod: why for pod, why in waits.items() if why is not None}
         if not waiting:
             return None
-        pod, said = min(waiting.items())
-        return f"{len(waiting)} of {len(self._pods)} pods of JobSet {self._name} wait, {pod}: {said}"
+        pod, why = min(waiting.items())
+        return f"{len(waiting)} of {len(self._pods)} pods of JobSet {self._name} wait, {pod}: {why}"
 
     def describe_growth(self) -> str | None:
         return None  # a JobSet has all its pods, or none

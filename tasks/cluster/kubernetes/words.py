@@ -50,8 +50,8 @@ def describe_pod_end(pod: V1Pod) -> str | None:
     if pod.status.phase == "Failed" and pod.status.reason is not None:
         return f"{where} failed, {_join(pod.status.reason, pod.status.message)}"
     for status in pod.status.container_statuses or []:
-        if (said := _describe_exit(status)) is not None:
-            return f"{where} {said}"
+        if (end := _describe_exit(status)) is not None:
+            return f"{where} {end}"
     return None
 
 

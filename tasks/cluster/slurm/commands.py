@@ -127,23 +127,23 @@ def list_names(nodes: str) -> list[str]:
 
 def send(signal_name: str, job: int) -> None:
     """A signal to all tasks of a job's steps. A job that is over, or waits, is left as it is."""
-    _tell(["scancel", f"--signal={signal_name}", str(job)])
+    _scancel([f"--signal={signal_name}", str(job)])
 
 
 def cancel(job: int) -> None:
     """SIGTERM, and after Slurm's KillWait SIGKILL; a job that waits is over at once."""
-    _tell(["scancel", str(job)])
+    _scancel([str(job)])
 
 
 def give_back(job: int) -> None:
     """End a job in which nobody has anything to save: `srun` is killed, which would wait for nodes that are lost."""
-    _tell(["scancel", "--signal=KILL", "--batch", str(job)])
+    _scancel(["--signal=KILL", "--batch", str(job)])
     cancel(job)
 
 
-def _tell(command: list[str]) -> None:
+def _scancel(arguments: list[str]) -> None:
     try:
-        _call(command)
+        _call(["scancel", *arguments])
     except ConfigurationError as error:
         if UNKNOWN_JOB not in str(error):
             raise
@@ -163,9 +163,9 @@ def _call(command: list[str], script: str | None = None) -> str:
         ) from error
     except subprocess.TimeoutExpired as error:
         raise ClusterUnavailableError(f"Slurm did not answer {command[0]} within {COMMAND_SECONDS:.0f} s.") from error
-    said = done.stderr.strip()
+    stderr = done.stderr.strip()
     if done.returncode == 0:
         return done.stdout
-    if any(words in said for words in NO_ANSWER):
-        raise ClusterUnavailableError(f"Slurm's controller does not answer {command[0]}: {said}")
-    raise ConfigurationError(f"Slurm refused {' '.join(command)}: {said}")
+    if any(words in stderr for words in NO_ANSWER):
+        raise ClusterUnavailableError(f"Slurm's controller does not answer {command[0]}: {stderr}")
+    raise ConfigurationError(f"Slurm refused {' '.join(command)}: {stderr}")

@@ -256,9 +256,9 @@ class SlurmJob:
         """Whether they are done with the segment; a store that does not answer is asked the next time."""
         with suppress(StoreError):
             self._nodes.look(held)
-            if self._nodes.must_be_told(is_wanted=self._end_deadline is not None):
+            if self._nodes.must_be_killed(is_wanted=self._end_deadline is not None):
                 send("USR1", self.number)
-                self._nodes.were_told()
+                self._nodes.note_killed()
             if self._nodes.have_left:
                 give_back(self.number)
             self._is_done = self._nodes.are_idle or self._nodes.have_left

@@ -25,7 +25,7 @@ class SegmentNodes:
         self._held, self._listed = "", frozenset[str]()
         self._ends: dict[str, NodeEnd] = {}
         self._bad_since: float | None = None
-        self._told_at: float | None = None
+        self._killed_at: float | None = None
 
     def look(self, held: str) -> None:
         """Take in what they wrote, and which nodes the job holds, as Slurm writes several. Raises `StoreError`.
@@ -40,7 +40,7 @@ class SegmentNodes:
             self._bad_since = time.monotonic()
         if self._bad_since is not None and not self._missing:
             self._write_lost(self._find_gone())
-        elif self._has_waited(self._told_at, ANSWERING_SECONDS):
+        elif self._has_waited(self._killed_at, ANSWERING_SECONDS):
             self._write_lost(self._missing)
 
     def find_idle_nodes(self, held: str) -> list[str]:
@@ -48,15 +48,15 @@ class SegmentNodes:
         self.look(held)
         return [name for name in self._names("idle") if name in self._listed]
 
-    def must_be_told(self, is_wanted: bool) -> bool:
+    def must_be_killed(self, is_wanted: bool) -> bool:
         """Whether their ranks are to be killed: it `is_wanted`, or some nodes are done and others do not notice."""
-        if self._told_at is not None or not self._missing:
+        if self._killed_at is not None or not self._missing:
             return False
         return is_wanted or bool(self._find_gone()) or self._has_waited(self._bad_since, FOLLOWING_SECONDS)
 
-    def were_told(self) -> None:
+    def note_killed(self) -> None:
         """All nodes were told to end their ranks just now."""
-        self._told_at = self._told_at or time.monotonic()
+        self._killed_at = self._killed_at or time.monotonic()
 
     @property
     def are_idle(self) -> bool:

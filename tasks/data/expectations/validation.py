@@ -55,8 +55,8 @@ def require_valid(suite: Sequence[Mapping[str, Any]], path: str) -> None:
 def problem_of(result: Any) -> str | None:
     """Why an expectation could not be evaluated; None where it was."""
     # Of one metric, or of several by their names.
-    told = result.exception_info or {}
-    for found in (told, *told.values()):
+    info = result.exception_info or {}
+    for found in (info, *info.values()):
         if isinstance(found, dict) and found.get("raised_exception"):
             return str(found.get("exception_message"))
     return None

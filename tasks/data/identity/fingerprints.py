@@ -105,13 +105,13 @@ class _Progress:
     def note(self, num_bytes: int) -> None:
         with self.lock:
             self.num_bytes_done += num_bytes
-            self._tell(min(1.0, self.num_bytes_done / self.num_bytes_total))  # a file may have grown
+            self._report(min(1.0, self.num_bytes_done / self.num_bytes_total))  # a file may have grown
 
     def finish(self) -> None:
         """All is hashed, also where a file has become shorter."""
-        self._tell(1.0)
+        self._report(1.0)
 
-    def _tell(self, share: float) -> None:
+    def _report(self, share: float) -> None:
         if self.on_progress is not None:
             self.on_progress("fingerprint", share)
 

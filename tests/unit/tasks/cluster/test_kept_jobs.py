@@ -76,16 +76,16 @@ def job(clock: Clock, tmp_path: Path) -> Job:
 
 def test_while_all_nodes_work_nothing_is_to_be_done(job: Job) -> None:
     nodes = job.look()
-    assert (nodes.must_be_told(is_wanted=False), nodes.are_idle, nodes.have_left) == (False, False, False)
+    assert (nodes.must_be_killed(is_wanted=False), nodes.are_idle, nodes.have_left) == (False, False, False)
 
 
 def test_when_one_node_rests_the_others_have_a_while_to_notice_and_are_then_told(job: Job, clock: Clock) -> None:
     job.end(n2="idle")
-    assert not job.look().must_be_told(is_wanted=False)
+    assert not job.look().must_be_killed(is_wanted=False)
     clock.now += FOLLOWING_SECONDS
-    assert job.look().must_be_told(is_wanted=False)
-    job.nodes.were_told()
-    assert not job.look().must_be_told(is_wanted=False)
+    assert job.look().must_be_killed(is_wanted=False)
+    job.nodes.note_killed()
+    assert not job.look().must_be_killed(is_wanted=False)
     job.end(n1="idle", n3="idle")
     assert job.look().are_idle and job.nodes.describe_lost() is None
 
@@ -94,7 +94,7 @@ def test_a_node_that_slurm_has_given_up_is_lost_and_the_others_are_told_at_once(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job.held = "n1 n3"
-    assert job.look().must_be_told(is_wanted=False)
+    assert job.look().must_be_killed(is_wanted=False)
     job.end(n1="idle", n3="idle")
     assert job.look().are_idle
     assert job.ends() == {"n1": "idle", "n2": "lost", "n3": "idle"}
@@ -122,8 +122,8 @@ def test_of_a_job_that_was_given_back_and_whose_answer_was_lost_it_is_said_which
 def test_a_node_that_does_not_answer_is_lost_before_slurm_gives_it_up(
     job: Job, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert job.look().must_be_told(is_wanted=True)  # the ranks hang
-    job.nodes.were_told()
+    assert job.look().must_be_killed(is_wanted=True)  # the ranks hang
+    job.nodes.note_killed()
     job.end(n1="idle", n2="idle")
     assert not job.look().are_idle
     clock.now += ANSWERING_SECONDS
@@ -134,8 +134,8 @@ def test_a_node_that_does_not_answer_is_lost_before_slurm_gives_it_up(
 
 def test_a_job_of_which_no_node_answers_is_given_back(job: Job, clock: Clock) -> None:
     job.held = "n2 n3"  # the node of the batch script is gone, and what ran on the others with it
-    assert job.look().must_be_told(is_wanted=False)
-    job.nodes.were_told()
+    assert job.look().must_be_killed(is_wanted=False)
+    job.nodes.note_killed()
     clock.now += ANSWERING_SECONDS
     assert job.look().have_left and not job.nodes.are_idle
     assert set(job.ends().values()) == {"lost"}
@@ -156,7 +156,7 @@ def test_a_job_whose_nodes_have_left_but_for_a_lost_one_does_not_end_by_itself(j
 
 def test_of_a_job_that_served_a_segment_before_only_its_own_nodes_count(clock: Clock, tmp_path: Path) -> None:
     job = Job(tmp_path, nodes=["n1", "n3"])
-    assert not job.look().must_be_told(is_wanted=False)
+    assert not job.look().must_be_killed(is_wanted=False)
     job.end(n1="left", n3="left")
     assert job.look().have_left
 

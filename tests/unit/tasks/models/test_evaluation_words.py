@@ -84,7 +84,7 @@ def test_the_deployment_leaves_the_result_as_an_artifact_and_says_it_in_one_sent
     monkeypatch.setattr(flows.deployments, "evaluate_checkpoint", answer)
     monkeypatch.setattr(flows.deployments, "show", left.__setitem__)
     waited: list[str] = []
-    monkeypatch.setattr(flows.deployed, "tell_all", lambda why: waited.append(why))
+    monkeypatch.setattr(flows.deployed, "send_all", lambda why: waited.append(why))
     state = evaluate.fn(address, "1200", assignments=("train.device=cpu",))
     assert waited == [state.message]  # a server that is away is to hear of it
     assert state.is_completed() and state.message == sum_up(result_of())

@@ -22,7 +22,7 @@ from storage.errors import (
 from storage.runs.run_state import RunState
 from tasks.configuration.run import DataConfig, RunConfig
 from tasks.prefect_bridge.alerts import RUN_ENDED
-from tasks.prefect_bridge.run_end import tell_complete, telling_of_errors
+from tasks.prefect_bridge.run_end import report_complete, reporting_errors
 
 Told = Callable[[], list[Event]]
 CONFIG = RunConfig(run="run", store="/mnt/store", data=DataConfig(text="t", label="l", kind="binary"))
@@ -41,7 +41,7 @@ def in_attempt(number: int) -> Any:
 
 
 def fail_in_attempt(number: int, error: BaseException) -> None:
-    with in_attempt(number), pytest.raises(type(error)), telling_of_errors(CONFIG):
+    with in_attempt(number), pytest.raises(type(error)), reporting_errors(CONFIG):
         raise error
 
 
@@ -76,7 +76,7 @@ def test_a_run_that_another_process_trains_or_that_was_stopped_has_not_ended(err
 
 def test_an_address_that_is_the_mistake_is_no_second_error(told: Told) -> None:
     elsewhere = CONFIG.model_copy(update={"store": "gs://bucket"})
-    with pytest.raises(ConfigurationError), telling_of_errors(elsewhere):
+    with pytest.raises(ConfigurationError), reporting_errors(elsewhere):
         raise ConfigurationError("store = 'gs://bucket': expected s3://bucket/prefix")
     (event,) = told()
     assert event.resource.id == "holdfast.run"
@@ -86,7 +86,7 @@ def test_a_complete_run_is_told_with_its_metrics_and_adds_nothing_to_the_log(
     told: Told, caplog: pytest.LogCaptureFixture
 ) -> None:
     state = RunState(run="run", created_at=0, config={}, dataset_digest="d", dataset_sha256="s" * 64, steps_total=1000)
-    tell_complete(CONFIG, state, {"auc": 0.91234, "loss": "nan"})
+    report_complete(CONFIG, state, {"auc": 0.91234, "loss": "nan"})
     (event,) = told()
     assert event.payload["outcome"] == "completed"
     assert (

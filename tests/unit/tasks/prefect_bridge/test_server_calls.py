@@ -15,7 +15,7 @@ from prefect.context import FlowRunContext
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from tasks.prefect_bridge import server
-from tasks.prefect_bridge.server import artifact_key, show, tell_all
+from tasks.prefect_bridge.server import artifact_key, send_all, show
 from tests.helpers.prefect_server import find_free_port
 
 
@@ -32,7 +32,7 @@ def test_a_name_that_is_a_key_already_stays_as_it_is() -> None:
 
 def test_a_server_that_does_not_come_back_is_said_and_no_error(caplog: pytest.LogCaptureFixture) -> None:
     with temporary_settings({PREFECT_API_URL: f"http://127.0.0.1:{find_free_port()}/api"}):
-        tell_all("The last word.", patience_seconds=0.1)
+        send_all("The last word.", patience_seconds=0.1)
     first, last = (record.message for record in caplog.records if record.name == "holdfast")
     assert first.startswith("The last word. Prefect's server does not answer.")
     assert "did not come back" in last
@@ -50,9 +50,9 @@ def test_an_artifact_that_the_server_cannot_take_now_is_kept_and_no_error(
         try:
             with in_a_flow, temporary_settings({PREFECT_API_URL: f"http://127.0.0.1:{port}/api"}):
                 show("report-demo", "# demo")
-            assert [artifact.key for artifact in server._untold] == ["report-demo"]
+            assert [artifact.key for artifact in server._unsent] == ["report-demo"]
         finally:
-            server._untold.clear()
+            server._unsent.clear()
     assert f"an artifact is sent when this flow ends: {'timed out' if hangs else ''}" in caplog.text
 
 
@@ -66,13 +66,13 @@ def test_what_a_server_cannot_take_at_first_is_told_before_the_flow_ends(
     with answering(answers, taken) as address, in_a_flow, temporary_settings({PREFECT_API_URL: address}):
         try:
             show("report-first", "# first")
-            assert [artifact.key for artifact in server._untold] == ["report-first"]
+            assert [artifact.key for artifact in server._unsent] == ["report-first"]
             show("report-second", "# second")
-            assert [artifact.key for artifact in server._untold] == ["report-second"]
-            tell_all(patience_seconds=30)
-            assert not server._untold
+            assert [artifact.key for artifact in server._unsent] == ["report-second"]
+            send_all(patience_seconds=30)
+            assert not server._unsent
         finally:
-            server._untold.clear()
+            server._unsent.clear()
     assert taken == ["report-second"]
     assert answers == []
     assert "refused an artifact" in caplog.text

@@ -13,7 +13,7 @@ from storage.runs.transitions import reconfigure
 from tasks.configuration.run import DataConfig, RunConfig
 from tasks.promotion.promotion import promote_checkpoint
 from tasks.recovery.settle import settle_segment
-from tasks.reporting.changes import MAX_TOLD, tell_changes
+from tasks.reporting.changes import MAX_CHANGES_LISTED, list_changes
 from tasks.reporting.run_page import run_verdict
 from tasks.reporting.status import read_status
 from tasks.run_paths import RunPaths
@@ -167,8 +167,8 @@ def test_the_report_promises_nothing_that_a_change_has_weakened() -> None:
 
 def test_of_many_changes_the_first_are_told_and_the_others_counted() -> None:
     changes = [ChangeRecord(step=step, what="train.ranks", before="1", now="2") for step in range(1, 9)]
-    told = tell_changes(changes)
-    assert len(told) == MAX_TOLD + 1 and told[-1].startswith("And 3 more: “holdfast status --json”")
+    told = list_changes(changes)
+    assert len(told) == MAX_CHANGES_LISTED + 1 and told[-1].startswith("And 3 more: “holdfast status --json”")
 
 
 def test_the_status_names_the_changes_for_a_person_and_for_a_program(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ def store(tmp_path: Path) -> LocalStore:
 
 @pytest.fixture(autouse=True)
 def nothing_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trouble, "_told", set())
+    monkeypatch.setattr(trouble, "_warned", set())
 
 
 def config_of(address: str, seconds: float = 0.5) -> TrackingConfig:

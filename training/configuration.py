@@ -140,8 +140,8 @@ class TrainConfig(ConfigModel):
     weight_decay: float = Field(
         0.01,
         ge=0,
-        description="Decay of matrices; not of biases and norms. adamw: decoupled, a share of the learning rate. sgd: "
-        "added to the gradient, times the weight.",
+        description="Decay of matrices; not of biases and norms. adamw: decoupled from the gradient. sgd: added to the "
+        "gradient, times the weight.",
     )
     adam_beta1: float = Field(0.9, ge=0, lt=1, description="AdamW's decay of the gradient's running mean.")
     adam_beta2: float = Field(0.98, ge=0, lt=1, description="AdamW's decay of the squared gradient's running mean.")

@@ -6,11 +6,12 @@ over afterwards.
 
 from collections.abc import Callable
 
+from torch import nn
+
 from storage.datasets import DatasetManifest
 from storage.objects.store import Store
 from storage.target_kinds import headline_metric
 from training.agreement import Agreement
-from training.batches.microbatches import microbatch_cut
 from training.batches.seeds import seed_initial_weights
 from training.checkpointing.restoring import Restorer
 from training.checkpointing.saves import Checkpointer
@@ -22,10 +23,10 @@ from training.loop import Segment
 from training.metrics.reporter import Reporter
 from training.metrics.training_state import TrainingState
 from training.metrics.validation import Validator
-from training.models.classifier import Classifier
 from training.models.compilation import compile_model
 from training.models.objective import Objective
 from training.models.precision import Precision
+from training.models.source import microbatch_cut, source_of
 from training.optim.checkpoint_budget import least_checkpoint_bytes, require_budget
 from training.spec import SegmentSpec
 from training.stopping import StopFlag
@@ -48,9 +49,8 @@ def build_segment(
     state: TrainingState,
 ) -> Segment:
     """All that training needs but its batches, at step 0. Raises `ConfigurationError`."""
-    model = make_model(spec, dataset, precision, reporter.noted if world.is_first else print)
-    trainer = Trainer(model, make_objective(spec, dataset, precision), spec.train, precision, world, spec.rollbacks)
-    require_budget(spec.checkpoint, least_checkpoint_bytes(model, trainer.optimization))
+    trainer = make_trainer(spec, dataset, precision, world, reporter.noted if world.is_first else print)
+    require_budget(spec.checkpoint, least_checkpoint_bytes(trainer.model, trainer.optimization))
     return Segment(
         spec=spec,
         world=world,
@@ -65,6 +65,18 @@ def build_segment(
         reporter=reporter,
         headline=headline_metric(dataset.target.kind),
     )
+
+
+def make_trainer(
+    spec: SegmentSpec,
+    dataset: DatasetManifest,
+    precision: Precision,
+    world: World,
+    note: Callable[[str], object] = print,
+) -> Trainer:
+    """The trainer of the configured model; `note` and errors as in `make_model`."""
+    model, objective = make_model(spec, dataset, precision, note), make_objective(spec, dataset, precision)
+    return Trainer(source_of(spec.model), model, objective, spec.train, precision, world, spec.rollbacks)
 
 
 def make_validator(
@@ -103,14 +115,17 @@ def make_objective(spec: SegmentSpec, dataset: DatasetManifest, precision: Preci
 
 def make_model(
     spec: SegmentSpec, dataset: DatasetManifest, precision: Precision, note: Callable[[str], object] = print
-) -> Classifier:
+) -> nn.Module:
     """The configured model with its first weights, on the device; `note` is for what people should know of it.
 
     Raises `ConfigurationError` for sizes that the device does not compute.
     """
-    pin_attention(spec.model, precision.device.type)
+    source = source_of(spec.model)
+    source.require_device(precision.device.type)
+    pin_attention(precision.device.type)
     seed_initial_weights(spec.train.seed)
-    model = Classifier(spec.model, dataset, spec.train.activation_checkpointing).to(precision.device)
+    model = source.build(dataset, kind_of(dataset.target).num_outputs).to(precision.device)
+    source.set_activation_checkpointing(model, spec.train.activation_checkpointing)
     if spec.train.compile:
-        compile_model(model, dataset, spec.train, precision, spec.scratch_folder / "compiled", note)
+        compile_model(source, model, dataset, spec.train, precision, spec.scratch_folder / "compiled", note)
     return model

@@ -10,9 +10,6 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from storage.errors import ConfigurationError
-from training.configuration import ModelConfig
-
 # Variables by which CUDA's libraries, or torch, would choose other algorithms on one node than on the next.
 CHOOSES_ALGORITHMS = re.compile(
     r"TORCH_ALLOW_TF32_CUBLAS_OVERRIDE|TORCH_BLAS_PREFER_\w+|CUBLASLT_\w+|CUBLAS_EMULATE\w*"
@@ -28,8 +25,6 @@ PINNED = {
     "NVIDIA_TF32_OVERRIDE": "0",  # 1 would force TF32, whatever torch is told
     "TORCHINDUCTOR_DETERMINISTIC": "1",  # or the compiler times alternatives and takes what was quicker that day
 }
-# Sizes of attention heads for which torch has fused kernels on a GPU, in each of our precisions.
-HEAD_SIZE_MULTIPLE = 8
 
 
 def numerics_environment(inherited: Mapping[str, str], threads: int | None = None) -> dict[str, str]:
@@ -64,24 +59,15 @@ def pin_numerics(threads: int | None = None) -> None:
     torch.backends.cuda.enable_cudnn_sdp(False)
 
 
-def pin_attention(sizes: ModelConfig, device_type: str) -> None:
-    """Allow fused attention alone on a GPU. Raises `ConfigurationError` for a head size that it does not take.
+def pin_attention(device_type: str) -> None:
+    """Allow fused attention alone on a GPU.
 
     Without it torch would keep a number for each pair of tokens of each head and sample, and say nothing.
     """
     import torch
 
-    if device_type != "cuda":
-        return
-    head_size = sizes.width // sizes.heads
-    if head_size % HEAD_SIZE_MULTIPLE:
-        raise ConfigurationError(
-            f"The size of an attention head, width / heads, must be a multiple of {HEAD_SIZE_MULTIPLE} on a GPU: it is "
-            f"{head_size} ({sizes.describe('width', 'heads')}). torch has no fused attention for other sizes. For a "
-            "new run set another model.heads or model.width; a run that was begun goes on on a CPU, with --set "
-            "train.device=cpu"
-        )
-    torch.backends.cuda.enable_math_sdp(False)
+    if device_type == "cuda":
+        torch.backends.cuda.enable_math_sdp(False)
 
 
 def pin_compiler(folder: Path) -> None:

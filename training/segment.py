@@ -20,6 +20,7 @@ from training.metrics.reporter import Reporter
 from training.metrics.training_state import TrainingState
 from training.models.first_weights import take_first_weights
 from training.models.precision import choose_precision
+from training.models.source import microbatch_cut
 from training.outcome import Ending, describe_end
 from training.process_group import join_process_group
 from training.spec import ResumePoint, SegmentSpec
@@ -40,7 +41,8 @@ def run_segment(spec: SegmentSpec, world: World, flag: StopFlag) -> Segment:
         join_process_group(spec.train, precision, world)
         wait = wait_of(spec, flag, reporter.noted)
         dataset = load_dataset_patiently(spec, store, wait)
-        source = open_source(spec, world, store, dataset, precision.device.type == "cuda", ahead, wait)
+        cut, pin = microbatch_cut(spec.model, spec.train), precision.device.type == "cuda"
+        source = open_source(spec, world, store, dataset, cut, pin, ahead, wait)
         segment = build_segment(spec, world, flag, store, dataset, precision, reporter, state)
         if spec.resume is not None:
             _restore(segment, spec.resume)

@@ -20,15 +20,17 @@ from training.models.buffers import Buffers
 from training.models.objective import Objective
 from training.models.out_of_memory import explain
 from training.models.precision import Precision
+from training.models.source import ModelSource
 from training.optim.optimization import Optimization
 from training.world import World
 
 
 class Trainer:
-    """A model with its optimizer, and what it consumed."""
+    """A model, which `source` has built, with its optimizer, and what it consumed."""
 
     def __init__(
         self,
+        source: ModelSource,
         model: nn.Module,
         objective: Objective,
         config: TrainConfig,
@@ -41,6 +43,7 @@ class Trainer:
         self.optimization = Optimization(model, config, precision.device, rollbacks)
         self.consumption = Consumption(world)
         self.num_parameters = sum(parameter.numel() for parameter in model.parameters())
+        self._source = source
         self._config = config
         self._objective = objective
         self._precision = precision
@@ -70,7 +73,7 @@ class Trainer:
                 loss = self._loss(microbatch.to(self.device))
                 self.optimization.backward(loss * self._sum.loss_factor)
         except torch.OutOfMemoryError as error:
-            explain(error, self.model, microbatch, self._precision, self._config)
+            explain(error, self._source, self.model, microbatch, self._precision, self._config)
         return loss.detach()
 
     def _loss(self, microbatch: Microbatch) -> Tensor:

@@ -14,8 +14,8 @@ from storage.runs.ledger import LEDGER_SCHEMA
 from storage.runs.rollbacks.positions import end_position, first_position, same_stride, skipped_ranges, standing
 from storage.runs.run_state import RollbackRecord
 from tasks.configuration.run import RunConfig
-from training.batches.microbatches import microbatch_cut
 from training.data.order import SampleOrder
+from training.models.source import microbatch_cut
 
 MICROBATCHES_SCHEMA = pa.schema([LEDGER_SCHEMA.field(name) for name in ("step", "microbatch", "rows")])
 

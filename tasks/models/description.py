@@ -4,7 +4,6 @@ Invariant: a function of the data set's manifest and the configuration alone; wh
 and `holdfast_model.py` read.
 """
 
-from dataclasses import asdict
 from typing import Any
 
 from storage.datasets import FIRST_VOCABULARY_INDEX, MISSING_INDEX, UNSEEN_INDEX, DatasetManifest
@@ -12,7 +11,8 @@ from tasks.configuration.run import DataConfig
 from tasks.data.tokenizer import TOKENIZER_FILE
 from training.configuration import ModelConfig
 from training.export.standalone.holdfast_model import MODEL_FORMAT
-from training.models.classifier import architecture_of
+from training.models.source import source_of
+from training.targets.registry import kind_of
 
 
 def describe_inputs(config: DataConfig, dataset: DatasetManifest) -> dict[str, Any]:
@@ -43,7 +43,8 @@ def describe_labels(dataset: DatasetManifest) -> dict[str, Any]:
 
 def describe_model(config: ModelConfig, dataset: DatasetManifest, weights: list[str]) -> dict[str, Any]:
     """`model.json`: the sizes of the network, and the files with its weights."""
-    return {"format": MODEL_FORMAT, "architecture": asdict(architecture_of(config, dataset)), "weights": weights}
+    architecture = source_of(config).describe(dataset, kind_of(dataset.target).num_outputs)
+    return {"format": MODEL_FORMAT, "architecture": architecture, "weights": weights}
 
 
 def example_row(inputs: dict[str, Any]) -> dict[str, Any]:

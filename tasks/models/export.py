@@ -9,7 +9,6 @@ import os
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -32,7 +31,7 @@ from tasks.models.card import render_card
 from tasks.models.choice import choose_checkpoint
 from tasks.models.description import describe_inputs, describe_labels, describe_model
 from tasks.models.provenance import describe_metrics, describe_provenance
-from training.export.onnx_file import require_libraries, write_onnx
+from training.export.onnx_file import require_libraries
 from training.export.standalone.holdfast_inputs import PREPROCESSING_FILE
 from training.export.standalone.holdfast_model import (
     CALIBRATION_FILE,
@@ -41,11 +40,10 @@ from training.export.standalone.holdfast_model import (
     MODEL_FILE,
     MODEL_FORMAT,
 )
+from training.models.source import source_of
 
 KIND = "holdfast model"
 _Read = TypeVar("_Read")
-CODE_PACKAGE = "training.export.standalone"
-CODE_FILES = ("holdfast_network.py", "holdfast_texts.py", "holdfast_inputs.py", "holdfast_model.py")
 METRICS_FILE, PROVENANCE_FILE, CONFIGURATION_FILE, CARD_FILE = (
     "metrics.json",
     "provenance.json",
@@ -131,18 +129,13 @@ def _fill(folder: Path, source: Source, with_onnx: bool) -> None:
     if calibration is not None:
         _write_json(folder / CALIBRATION_FILE, calibration)
     _write_text(folder / CONFIGURATION_FILE, render_configuration(source.config, full=False))
-    for name in CODE_FILES:
-        _write_text(folder / name, standalone_code(name))
+    model = source_of(source.config.model)
+    for name, code in model.export_files().items():
+        _write_text(folder / name, code)
     if with_onnx:
-        write_onnx(folder, dataset.target)
+        model.write_onnx(folder, dataset.target)
     _write_text(folder / CARD_FILE, render_card(inputs, labels, metrics, calibration, provenance, _hash_all(folder)))
     _write_json(folder / FILES_FILE, {"format": MODEL_FORMAT, "kind": KIND, "sha256": _hash_all(folder)})
-
-
-def standalone_code(name: str) -> str:
-    """The source of a module of `training/export/standalone` as an export has it: beside the others, in no package."""
-    source = files(CODE_PACKAGE).joinpath(name).read_text(encoding="utf-8")
-    return source.replace(f"from {CODE_PACKAGE}.", "from ")
 
 
 def _copy_weights(store: Store, found: FoundCheckpoint, folder: Path) -> None:

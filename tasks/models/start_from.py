@@ -22,12 +22,13 @@ from storage.runs.run_records import StartRecord
 from tasks.configuration.run import RunConfig
 from tasks.console.announce import announce
 from tasks.data.units.staging import put_again
-from tasks.models.correspondence import Correspondence, Described, correspond
 from tasks.models.description import describe_inputs, describe_labels, describe_model
 from tasks.models.export import PROVENANCE_FILE, export_run, is_export
 from tasks.run_paths import RunPaths
 from training.export.standalone.holdfast_inputs import PREPROCESSING_FILE
 from training.export.standalone.holdfast_model import LABELS_FILE, MODEL_FILE, ModelFolderError, verify
+from training.models.correspondence import Correspondence, Described
+from training.models.source import source_of
 
 START_FORMAT = 1
 
@@ -44,7 +45,8 @@ def bring_first_weights(config: RunConfig, dataset: DatasetManifest, run_paths: 
         folder = _open(origin, config.train.start_checkpoint, Path(name) / "origin")
         weights: list[str] = _read(folder, MODEL_FILE)["weights"]
         names = [name for file in weights for name in _tensor_names(folder / file)]
-        found = correspond(_describe_folder(folder), _describe_run(config, dataset, run_paths.store), names)
+        new = _describe_run(config, dataset, run_paths.store)
+        found = source_of(config.model).correspond(_describe_folder(folder), new, names)
         provenance = _read(folder, PROVENANCE_FILE)
         announce(f"Starts from {origin}, step {provenance['step']:,}: takes over {', '.join(found.words)}.")
         return _put(folder, weights, found, run_paths, origin, provenance)

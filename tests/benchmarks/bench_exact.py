@@ -26,13 +26,13 @@ from tests.benchmarks.timing import wait_for
 from tests.helpers.processes import RankProcesses
 from tests.helpers.specifications import spec_of
 from training.batches.blocks import Blocks
-from training.batches.microbatches import microbatch_cut
 from training.batches.source import BatchSource
-from training.building import make_model, make_objective
+from training.building import make_trainer
 from training.configuration import ModelConfig, TrainConfig
 from training.data.order import SampleOrder
 from training.data.reading import SampleReader
 from training.models.precision import Precision, choose_precision
+from training.models.source import microbatch_cut
 from training.process_group import join_process_group
 from training.spec import SegmentSpec
 from training.trainer import Trainer
@@ -161,9 +161,7 @@ def _wait_for_all(precision: Precision) -> None:
 def _make_trainer(spec: SegmentSpec, dataset: DatasetManifest, world: World, mode: str) -> Trainer:
     config = spec.train.model_copy(update={"sum": mode})
     precision = choose_precision(config, world)
-    return Trainer(
-        make_model(spec, dataset, precision), make_objective(spec, dataset, precision), config, precision, world
-    )
+    return make_trainer(spec.model_copy(update={"train": config}), dataset, precision, world)
 
 
 def _cells(measured: dict[str, Any], size: int) -> list[str]:

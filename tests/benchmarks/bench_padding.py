@@ -25,13 +25,13 @@ from tasks.data.pipeline import prepare_dataset
 from tests.benchmarks.timing import seconds_of
 from tests.helpers.specifications import spec_of
 from training.batches.blocks import Blocks
-from training.batches.microbatches import microbatch_cut
 from training.batches.source import Batch, BatchSource
-from training.building import make_model, make_objective
+from training.building import make_trainer
 from training.configuration import ModelConfig, TrainConfig
 from training.data.order import SampleOrder
 from training.data.reading import SampleReader
 from training.models.precision import choose_precision
+from training.models.source import microbatch_cut
 from training.trainer import Trainer
 from training.world import World
 
@@ -152,9 +152,7 @@ def _measure_time(job: Job, batch_size: int, microbatches: int, pairs: int) -> l
 
 def _make_trainer(job: Job, train: TrainConfig) -> Trainer:
     spec = spec_of(job.store.address, job.dataset, job.store.root, SMALL, train)
-    precision = choose_precision(train, ALONE)
-    model = make_model(spec, job.dataset, precision)
-    return Trainer(model, make_objective(spec, job.dataset, precision), train, precision, ALONE)
+    return make_trainer(spec, job.dataset, choose_precision(train, ALONE), ALONE)
 
 
 if __name__ == "__main__":

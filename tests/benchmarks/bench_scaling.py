@@ -27,8 +27,8 @@ from tests.benchmarks.scaling.model import BYTES_OF_VALUE, Link, Work
 from tests.benchmarks.scaling.ranks import Steps, measure_link, time_steps
 from tests.helpers.datasets import publish_small_dataset
 from tests.helpers.hosts import Hosts, find_reason_to_skip, running_hosts
+from tests.helpers.small_models import make_encoder
 from training.configuration import CheckpointConfig, ModelConfig, TrainConfig, ValidationConfig
-from training.models.classifier import Classifier
 from training.rank_status import Phase, read_rank_statuses
 from training.spec import SegmentSpec
 
@@ -141,7 +141,7 @@ def _describe_work(dataset: DatasetManifest, steps: Mapping[int, Steps], microba
     With few ranks, what one takes beyond its microbatches is what it takes for the exchange, the same for any number of
     them.
     """
-    num_values = sum(parameter.numel() for parameter in Classifier(MODEL, dataset, False).parameters())
+    num_values = sum(parameter.numel() for parameter in make_encoder(MODEL, dataset).parameters())
     of_microbatch = steps[1].cpu_seconds / MICROBATCHES
     beyond = [
         of.cpu_seconds - MICROBATCHES / number * of_microbatch

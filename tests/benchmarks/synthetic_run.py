@@ -37,9 +37,9 @@ from tasks.data.shard import ShardFile, whole_row_groups
 from tests.helpers.parquet import text_config
 from tests.helpers.runs import record_of
 from training.batches.consumption import Consumption
-from training.batches.microbatches import microbatch_cut
 from training.batches.tensors import Microbatch
 from training.data.order import SampleOrder
+from training.models.source import microbatch_cut
 from training.world import World
 
 RUN = "synthetic"

@@ -8,7 +8,7 @@ import torch
 
 from training.determinism import pin_compiler
 from training.export.standalone.holdfast_network import Architecture, EncoderBlock
-from training.models.compilation import compiling_blocks
+from training.models.encoder.network import compiling_blocks
 
 WIDTH = 64
 # Flat microbatches [N], and some that are padded to one length [B, T]: from one token on, and on both sides of where

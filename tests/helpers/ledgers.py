@@ -27,9 +27,9 @@ from tasks.configuration.run import RunConfig
 from tests.helpers.datasets import GROUP_ROWS
 from tests.helpers.parquet import text_config
 from tests.helpers.runs import record_of
-from training.batches.microbatches import microbatch_cut
 from training.data.order import RowOrder, SampleOrder
 from training.data.reading import SampleReader
+from training.models.source import microbatch_cut
 
 STEPS, BATCH_SIZE, MICROBATCHES, SEED = 40, 24, 5, 11
 # Of each segment: the steps of its promoted checkpoints, the last step it came to, its outcome, its ranks.

@@ -1,4 +1,4 @@
-"""A model of tokens and metadata with random weights, as an export would load: for what needs no trained one."""
+"""Models with random weights: as training has them for a data set, and as an export would load them."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -6,9 +6,14 @@ from typing import Any
 
 import torch
 
+from storage.datasets import DatasetManifest
+from training.configuration import ModelConfig
 from training.export.standalone.holdfast_inputs import Inputs
 from training.export.standalone.holdfast_model import Model
 from training.export.standalone.holdfast_network import Architecture, PaddedNetwork
+from training.models.encoder.network import Classifier
+from training.models.encoder.source import EncoderSource
+from training.targets.registry import kind_of
 
 SIZES = Architecture(
     width=16, layers=2, heads=2, feedforward=32, dropout=0.1, metadata_width=4, vocabulary_size=50, num_positions=16,
@@ -28,3 +33,12 @@ def make_model(kind: str = "multiclass", classes: Sequence[str] = ("x", "y", "z"
     torch.manual_seed(0)
     network = PaddedNetwork(SIZES)
     return Model(network, INPUTS, {"classes": list(classes), "kind": kind}, torch.device("cpu"))
+
+
+def make_encoder(config: ModelConfig, dataset: DatasetManifest, checkpointing: bool = False) -> Classifier:
+    """Our own encoder for a data set, with weights drawn from torch's generator."""
+    source = EncoderSource(config)
+    model = source.build(dataset, kind_of(dataset.target).num_outputs)
+    assert isinstance(model, Classifier)
+    source.set_activation_checkpointing(model, checkpointing)
+    return model

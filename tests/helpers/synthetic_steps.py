@@ -7,13 +7,13 @@ import pyarrow as pa
 
 from storage.datasets import DatasetManifest, Target, token_type
 from tests.helpers.specifications import spec_of
+from training import building
 from training.batches.assembled import assemble_shares, share_batch
-from training.batches.microbatches import microbatch_cut
 from training.batches.tensors import Microbatch, to_microbatches
-from training.building import make_model, make_objective
 from training.configuration import ModelConfig, TrainConfig
 from training.data.samples import samples_of
 from training.models.precision import Precision
+from training.models.source import microbatch_cut
 from training.trainer import Trainer
 from training.world import World
 
@@ -44,8 +44,7 @@ def make_trainer(
 ) -> Trainer:
     """The trainer of the only rank; with plain DDP the rank must have joined its process group."""
     spec = spec_of(str(folder), dataset, folder, model, train)
-    objective = make_objective(spec, dataset, precision)
-    return Trainer(make_model(spec, dataset, precision), objective, train, precision, ALONE)
+    return building.make_trainer(spec, dataset, precision, ALONE)
 
 
 def make_microbatches(model: ModelConfig, train: TrainConfig, dataset: DatasetManifest, pin: bool) -> list[Microbatch]:

@@ -16,7 +16,7 @@ from tests.helpers.processes import train_segment
 from tests.helpers.training import SMALL_MODEL, read_log, read_state, train_forked
 from training.batches.tensors import Microbatch
 from training.data.order import SampleOrder
-from training.models.classifier import Classifier
+from training.models.encoder.network import Classifier
 from training.segment import run_segment
 from training.spec import SegmentSpec
 from training.stopping import StopFlag, StopReason

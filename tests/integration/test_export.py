@@ -23,15 +23,14 @@ from storage.checkpoints.results import find_calibration
 from storage.objects.addresses import open_store
 from storage.objects.local_store import LocalStore
 from storage.runs.manifest import Manifest
-from tasks.models.export import CODE_FILES, standalone_code
 from tests.helpers.commands import call_here
 from tests.helpers.exported_runs import Exported, export_policy, export_quality
 from tests.helpers.parquet import read_split
 from tests.helpers.s3_server import BUCKET, make_bucket, use_s3
-from training.export.onnx_file import write_onnx
 from training.export.standalone.holdfast_inputs import Encoded, join
 from training.export.standalone.holdfast_model import ModelFolderError, load_model, padded, verify
 from training.metrics.scores import score
+from training.models.encoder.exported import CODE_FILES, standalone_code, write_encoder
 from training.targets.registry import kind_of
 
 ROOT = Path(__file__).parents[2]
@@ -141,7 +140,7 @@ def test_the_onnx_file_gives_the_same_answers_for_any_number_of_rows_of_any_leng
 def test_the_onnx_file_of_a_binary_model_gives_the_same_answers(quality: Exported, tmp_path: Path) -> None:
     folder = tmp_path / "copy"
     shutil.copytree(quality.folder, folder)
-    write_onnx(folder, quality.dataset.target)
+    write_encoder(folder, quality.dataset.target)
     require_same_answers_of_onnx(quality, folder)
 
 

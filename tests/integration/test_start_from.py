@@ -22,8 +22,8 @@ from tasks.recover import recover
 from tasks.run_paths import open_run_paths
 from tasks.verification.scrubbing import scrub_store
 from tests.helpers.exported_runs import Exported, export_policy
+from tests.helpers.small_models import make_encoder
 from tests.helpers.trained_runs import train_run
-from training.models.classifier import Classifier
 from training.models.first_weights import take_first_weights
 from training.spec import StartPoint
 
@@ -47,7 +47,7 @@ def begun(config: RunConfig, dataset: DatasetManifest) -> RunState:
 
 
 def first_weights(config: RunConfig, dataset: DatasetManifest, state: RunState) -> dict[str, torch.Tensor]:
-    model = Classifier(config.model, dataset, activation_checkpointing=False)
+    model = make_encoder(config.model, dataset)
     assert state.start is not None
     store = open_run_paths(config).store
     take_first_weights(model, store, StartPoint(path=state.start.path, digest=state.start.digest))

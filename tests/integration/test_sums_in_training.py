@@ -19,10 +19,10 @@ from tests.helpers.elastic_runs import STEPS, Runs, require_the_same, tensors_of
 from tests.helpers.processes import train_segment
 from tests.helpers.training import read_log, read_state, train_forked
 from training.batches.tensors import Microbatch
-from training.configuration import ModelConfig
+from training.export.standalone.holdfast_network import Architecture
 from training.gradients import exact_sum, fixed_point
 from training.models import objective
-from training.models.classifier import Classifier
+from training.models.encoder.network import Classifier
 from training.spec import SegmentSpec
 from training.trainer import Trainer
 from training.world import World
@@ -228,8 +228,8 @@ def train_with_idle_parameters(spec: SegmentSpec, world: World) -> Any:
     """One matrix is frozen, one vector (a zero: decay leaves it) never used, one by every third microbatch."""
     plain_init, plain_forward = Classifier.__init__, Classifier.forward
 
-    def init(model: Classifier, *arguments: Any) -> None:
-        plain_init(model, *arguments)
+    def init(model: Classifier, sizes: Architecture) -> None:
+        plain_init(model, sizes)
         model.token_embedding.requires_grad_(False)
         model.unused = nn.Parameter(torch.zeros(3))
         model.seldom = nn.Parameter(torch.zeros(model.head.out_features))
@@ -258,10 +258,10 @@ def test_a_model_whose_buffers_change_in_training_is_refused_by_name_before_the_
 def train_with_batch_normalisation(spec: SegmentSpec, world: World) -> Any:
     plain_init = Classifier.__init__
 
-    def init(model: Classifier, config: ModelConfig, *arguments: Any) -> None:
-        plain_init(model, config, *arguments)
-        model.token_norm = norm = nn.BatchNorm1d(config.width)
-        model.token_embedding.register_forward_hook(lambda _, __, out: norm(out.view(-1, config.width)).view(out.shape))
+    def init(model: Classifier, sizes: Architecture) -> None:
+        plain_init(model, sizes)
+        model.token_norm = norm = nn.BatchNorm1d(sizes.width)
+        model.token_embedding.register_forward_hook(lambda _, __, out: norm(out.view(-1, sizes.width)).view(out.shape))
 
     Classifier.__init__ = init  # type: ignore[method-assign, assignment]
     return train_segment(spec, world)

@@ -45,6 +45,8 @@ FEWEST_MODULES = 3
 # Imports the commands by the names of their files, and nothing else: `unit/flows/test_command_files.py`.
 FINDS_COMMANDS = Path("flows/cli.py")
 COMMANDS = Path("flows/commands")
+ENCODER = Path("training/models/encoder")
+NETWORK = Path("training/export/standalone/holdfast_network.py")
 # Directly in `tasks/` lies the pipeline, one Prefect task in each file, and these, which all of them share.
 SHARED_BY_TASKS = {"background", "retrying", "run_paths", "step", "text"}
 
@@ -107,6 +109,15 @@ def test_a_circle_of_rooms_would_be_noticed() -> None:
     assert circle is not None
     assert set(circle) == {"runs", "checkpoints", "layout.py"}
     assert Path("storage/objects/keys.py") in imports_between_modules()[Path("storage/objects/local_store.py")]
+
+
+def test_our_own_encoder_is_asked_through_the_one_seam_for_models() -> None:
+    """Another model is a file beside it: nothing else would have to learn of it."""
+    importing = {(module, imported) for module, found in imports_between_modules().items() for imported in found}
+    inside = {module for module, imported in importing if imported.parent == ENCODER and module.parent != ENCODER}
+    assert inside == {ENCODER.parent / "source.py"}
+    network = {module for module, imported in importing if imported == NETWORK and module.parent != NETWORK.parent}
+    assert network and {module.parent for module in network} == {ENCODER}
 
 
 def test_rooms_are_at_most_three_folders_deep_and_files_400_lines_long() -> None:

@@ -15,11 +15,13 @@ import sys
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from io import BufferedReader
 
 from storage.errors import HoldfastError
 from storage.objects.local_store import LocalStore
 from training.batches.blocks import open_blocks
+from training.batches.microbatches import MicrobatchCut
 from training.data.waiting import StoreWait, load_dataset_patiently
 from training.spec import SegmentSpec
 from training.stopping import follow_parent
@@ -44,10 +46,10 @@ class AssemblingAhead:
         self._num_started = 0
         self._start()
 
-    def begin(self, spec: SegmentSpec, world: World) -> None:
-        """Say whose blocks it assembles."""
+    def begin(self, spec: SegmentSpec, world: World, cut: MicrobatchCut) -> None:
+        """Say whose blocks it assembles, and how their batches are cut."""
         numbers = [world.rank, world.size, world.local_rank, world.local_size]
-        self._work = {"spec": spec.model_dump(mode="json"), "world": numbers}
+        self._work = {"spec": spec.model_dump(mode="json"), "world": numbers, "cut": asdict(cut)}
         self._tell_work()
 
     def assemble(self, step: int) -> None:
@@ -89,12 +91,13 @@ def main() -> None:
     assert isinstance(steps, BufferedReader)
     work = json.loads(steps.readline())
     spec, world = SegmentSpec.model_validate(work["spec"]), World(*work["world"])
+    cut = MicrobatchCut(**work["cut"])
     store = spec.open_store()
     dataset = load_dataset_patiently(spec, store, StoreWait(spec.store_seconds))
     # From a bucket windows are fetched ahead in a thread. From a folder they are here as soon as they are decoded, and
     # this process is ahead already.
     looks_ahead = not isinstance(store, LocalStore)
-    blocks = open_blocks(spec, world, store, dataset, looks_ahead, assembles_for_all=True)
+    blocks = open_blocks(spec, world, store, dataset, cut, looks_ahead, assembles_for_all=True)
     gc.freeze()  # what has been loaded so far is never garbage, and is not looked through again and again
     while lines := steps.read1(MESSAGE_BYTES).split():
         newest = int(lines[-1])  # of those before, ranks have need no more

@@ -18,7 +18,7 @@ from storage.objects.store import Store
 from storage.runs.rollbacks.positions import first_position, standing
 from storage.runs.run_state import RollbackRecord
 from training.batches.assembled import ASSEMBLED_FIELDS, Assembled, assemble_shares, share_batch
-from training.batches.microbatches import MicrobatchCut, microbatch_cut
+from training.batches.microbatches import MicrobatchCut
 from training.data.order import Order, SampleOrder, Window
 from training.data.reading import SampleReader
 from training.data.shared_arrays import ArrayChunks, Arrays, SharedArrays
@@ -149,6 +149,7 @@ def open_blocks(
     world: World,
     store: Store,
     dataset: DatasetManifest,
+    cut: MicrobatchCut,
     looks_ahead: bool = False,
     assembles_for_all: bool = False,
     wait: StoreWait | None = None,
@@ -166,5 +167,4 @@ def open_blocks(
         waiting=world.rank_status.waiting_for_samples,
     )
     order = SampleOrder(reader.num_rows, reader.group_rows, config.seed)
-    cut = microbatch_cut(spec.model, config)
     return Blocks(reader, order, cut, config.batch_size, config.microbatches, world, spec.rollbacks)

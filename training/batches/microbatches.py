@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from training.batches.groups import Group, group_samples
-from training.configuration import ModelConfig, TrainConfig
 from training.data.samples import PADDING_MULTIPLE, padded_length
 
 # The first step of the search for a budget is this part of the mean cost of a microbatch.
@@ -25,8 +24,8 @@ class MicrobatchCut:
     """Cuts batches so that the costliest microbatch costs as little as possible.
 
     A padded token costs `dense_length` for the layers that look at it alone, and one more for each token that attention
-    looks at; see `microbatch_cut`. How samples are padded depends on `padding_efficiency`, which microbatch they are in
-    does not.
+    looks at; a model's source knows that length. How samples are padded depends on `padding_efficiency`, which
+    microbatch they are in does not.
     """
 
     dense_length: int
@@ -57,15 +56,6 @@ class MicrobatchCut:
         """Cost of a microbatch of these groups."""
         # Not through the names of a group's fields: each rank asks for all microbatches of a batch.
         return sum([num_samples * length * (self.dense_length + length) for num_samples, length in groups])
-
-
-def microbatch_cut(model: ModelConfig, train: TrainConfig) -> MicrobatchCut:
-    """The cut for a model.
-
-    Per token and layer a transformer multiplies 4 width² + 2 width feedforward times in its dense layers and
-    2 width length times in attention: the two are equal at a length of 2 width + feedforward.
-    """
-    return MicrobatchCut(2 * model.width + model.feedforward, train.padding_efficiency)
 
 
 def _cut_costs(costs: list[int], num_microbatches: int) -> list[int]:

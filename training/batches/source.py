@@ -12,6 +12,7 @@ from storage.datasets import DatasetManifest
 from storage.objects.store import Store
 from training.batches.ahead import AssemblingAhead
 from training.batches.blocks import Block, Blocks, open_blocks
+from training.batches.microbatches import MicrobatchCut
 from training.batches.tensors import Microbatch, to_microbatches
 from training.data.waiting import StoreWait
 from training.spec import SegmentSpec
@@ -78,6 +79,7 @@ def open_source(
     world: World,
     store: Store,
     dataset: DatasetManifest,
+    cut: MicrobatchCut,
     pin: bool,
     ahead: AssemblingAhead | None,
     wait: StoreWait | None = None,
@@ -87,6 +89,6 @@ def open_source(
     A store that does not answer is waited for by this rank, as `wait` says.
     """
     if ahead is not None:
-        ahead.begin(spec, world)
+        ahead.begin(spec, world, cut)
         ahead.assemble(spec.resume.step if spec.resume else 0)
-    return BatchSource(open_blocks(spec, world, store, dataset, wait=wait), pin, ahead)
+    return BatchSource(open_blocks(spec, world, store, dataset, cut, wait=wait), pin, ahead)

@@ -1,1 +1,1 @@
-"""The classifier, its loss, its number formats and its compilation."""
+"""Models and where they come from: what is asked of one, our own encoder, loss, number formats and compilation."""

@@ -4,6 +4,7 @@ Invariant: what is said to be saved was counted for this model and this microbat
 is said to be one for a new run.
 """
 
+from collections.abc import Callable
 from typing import NoReturn
 
 import torch
@@ -13,6 +14,7 @@ from training.batches.tensors import Microbatch
 from training.configuration import TrainConfig
 from training.models.activation_bytes import count_kept_bytes
 from training.models.precision import Precision
+from training.models.source import ModelSource
 
 RECOMPUTE = "activation_checkpointing"
 MEBIBYTE = 1 << 20
@@ -28,14 +30,29 @@ class MicrobatchOutOfMemoryError(torch.OutOfMemoryError):
 
 
 def explain(
-    error: torch.OutOfMemoryError, model: nn.Module, microbatch: Microbatch, precision: Precision, config: TrainConfig
+    error: torch.OutOfMemoryError,
+    source: ModelSource,
+    model: nn.Module,
+    microbatch: Microbatch,
+    precision: Precision,
+    config: TrainConfig,
 ) -> NoReturn:
-    """Raise the error again, as a `MicrobatchOutOfMemoryError`."""
+    """Raise the error again, as a `MicrobatchOutOfMemoryError`; `source` has built the model."""
+
+    def count(recomputing: bool) -> str:
+        source.set_activation_checkpointing(model, recomputing)
+        try:
+            return f"about {_size(count_kept_bytes(model, microbatch, precision))}"
+        except Exception:  # noqa: BLE001 - that memory ran out is the error, not what counting it met
+            return "an amount that could not be counted here"
+        finally:
+            source.set_activation_checkpointing(model, config.activation_checkpointing)
+
     helps = not config.activation_checkpointing and not config.compile
     sentences = [
         f"out of memory on {precision.device} in a microbatch of {len(microbatch.rows):,} samples with "
         f"{microbatch.tokens.numel():,} tokens: {_first_sentence(error)}",
-        _tell_recomputing(model, microbatch, precision, config),
+        _tell_recomputing(config, count),
         _tell_sharing(config),
         f"For a new run: more microbatches (train.microbatches = {2 * config.microbatches} halves what a microbatch "
         "keeps), a smaller train.batch_size, train.precision = 'bf16', or shorter texts (data.max_tokens).",
@@ -43,15 +60,15 @@ def explain(
     raise MicrobatchOutOfMemoryError(" ".join(filter(None, sentences)), helps) from error
 
 
-def _tell_recomputing(model: nn.Module, microbatch: Microbatch, precision: Precision, config: TrainConfig) -> str:
+def _tell_recomputing(config: TrainConfig, count: Callable[[bool], str]) -> str:
+    """`count` says what the model keeps, with blocks recomputed or not."""
     if config.compile:
         return ""
-    kept = _count(model, microbatch, precision, config.activation_checkpointing)
+    kept = count(config.activation_checkpointing)
     if config.activation_checkpointing:
         return f"The model keeps {kept} between forward and backward of it, blocks being recomputed already."
-    saved_to = _count(model, microbatch, precision, recomputing=True)
     return (
-        f"The model keeps {kept} between forward and backward of it; with train.{RECOMPUTE} = true {saved_to}. That "
+        f"The model keeps {kept} between forward and backward of it; with train.{RECOMPUTE} = true {count(True)}. That "
         "changes no bit of the model, costs one more forward pass in a step, and may be set for this run: by you, or "
         "with segment.out_of_memory = 'adapt' by the run itself."
     )
@@ -61,17 +78,6 @@ def _tell_sharing(config: TrainConfig) -> str:
     if not config.share_gpus:
         return ""
     return "Ranks share this GPU, and each has its own weights and microbatch: fewer train.ranks need less."
-
-
-def _count(model: nn.Module, microbatch: Microbatch, precision: Precision, recomputing: bool) -> str:
-    before: bool = model.activation_checkpointing  # type: ignore[assignment]
-    model.activation_checkpointing = recomputing  # type: ignore[assignment]
-    try:
-        return f"about {_size(count_kept_bytes(model, microbatch, precision))}"
-    except Exception:  # noqa: BLE001 - that memory ran out is the error, not what counting it met
-        return "an amount that could not be counted here"
-    finally:
-        model.activation_checkpointing = before  # type: ignore[assignment]
 
 
 def _first_sentence(error: torch.OutOfMemoryError) -> str:

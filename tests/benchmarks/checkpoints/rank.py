@@ -40,10 +40,9 @@ from tests.benchmarks.checkpoints.reading import let_go_of, read_all, read_and_f
 from tests.benchmarks.other_processes import another_process, compute, write_again_and_again
 from tests.helpers.runs import find_complete_checkpoints
 from training.batches.blocks import Blocks
-from training.batches.microbatches import microbatch_cut
 from training.batches.source import BatchSource
 from training.batches.tensors import Microbatch
-from training.building import make_model, make_objective
+from training.building import make_trainer
 from training.checkpointing.restoring import Restorer
 from training.checkpointing.saves import Checkpointer
 from training.checkpointing.state_tensors import StateTensors
@@ -55,6 +54,7 @@ from training.metrics.curve import LossCurve
 from training.metrics.reporter import Reporter
 from training.metrics.training_state import TrainingState
 from training.models.precision import choose_precision
+from training.models.source import microbatch_cut
 from training.process_group import join_process_group
 from training.spec import ResumePoint, SegmentSpec
 from training.trainer import Trainer
@@ -258,9 +258,7 @@ class Bench:
 
     def _make_trainer(self) -> Trainer:
         dataset: DatasetManifest = self._dataset
-        model = make_model(self._spec, dataset, self._precision)
-        objective = make_objective(self._spec, dataset, self._precision)
-        return Trainer(model, objective, self._spec.train, self._precision, self._world)
+        return make_trainer(self._spec, dataset, self._precision, self._world)
 
     def _require_equal(self, restored: Trainer) -> None:
         live = self._trainer.model.state_dict()

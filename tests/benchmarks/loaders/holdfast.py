@@ -22,6 +22,7 @@ from tests.benchmarks.loaders.checked_by import HASHES, NOTHING, PAGES, Assembli
 from tests.benchmarks.loaders.measuring import Padded, Rank, measure
 from tests.helpers.specifications import spec_of
 from training.batches.source import open_source
+from training.models.source import microbatch_cut
 from training.spec import ResumePoint
 from training.world import World
 
@@ -55,7 +56,8 @@ class Loader:
         cache = str(scratch / "cache")
         spec = spec_of(options.store, dataset, scratch, config.model, train, cache=cache, resume=resume)
         world = World(rank.number, rank.size, rank.number, rank.size)
-        source = open_source(spec, world, store, dataset, pin=False, ahead=self._ahead)
+        cut = microbatch_cut(spec.model, spec.train)
+        source = open_source(spec, world, store, dataset, cut, pin=False, ahead=self._ahead)
         gc.freeze()  # as a segment does
         for batch in source.batches(options.first_step, end_step):
             yield [Padded(microbatch.tokens.numpy(), microbatch.lengths.numpy()) for microbatch in batch.microbatches]

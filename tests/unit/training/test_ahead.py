@@ -18,6 +18,7 @@ from tests.helpers.datasets import publish_small_dataset
 from tests.helpers.training import make_spec
 from training.batches.ahead import MOST_STARTS, AssemblingAhead
 from training.batches.source import BatchSource, open_source
+from training.models.source import microbatch_cut
 from training.spec import SegmentSpec
 from training.world import World
 
@@ -53,7 +54,8 @@ def ahead() -> Iterator[AssemblingAhead]:
 
 def open_for(spec: SegmentSpec, ahead: AssemblingAhead | None) -> BatchSource:
     store = spec.open_store()
-    return open_source(spec, RANK, store, load_dataset(store, spec.dataset_digest), pin=False, ahead=ahead)
+    dataset, cut = load_dataset(store, spec.dataset_digest), microbatch_cut(spec.model, spec.train)
+    return open_source(spec, RANK, store, dataset, cut, pin=False, ahead=ahead)
 
 
 def wait_until(is_so: Callable[[], bool]) -> None:

@@ -14,8 +14,8 @@ from storage.errors import CorruptObjectError
 from storage.objects.local_store import LocalStore
 from storage.runs.ledger import ID_SEPARATOR
 from tests.helpers.datasets import publish_small_dataset
+from tests.helpers.small_models import make_encoder
 from training.batches.blocks import Blocks
-from training.batches.microbatches import microbatch_cut
 from training.batches.source import BatchSource
 from training.batches.tensors import Microbatch
 from training.configuration import ModelConfig, TrainConfig
@@ -23,7 +23,7 @@ from training.data.byte_strings import Bytes, ByteStrings
 from training.data.order import RowOrder, SampleOrder
 from training.data.reading import SampleReader
 from training.data.samples import PADDING_MULTIPLE, Samples
-from training.models.classifier import Classifier
+from training.models.source import microbatch_cut
 from training.world import World
 
 BATCH_SIZE = 24
@@ -175,7 +175,7 @@ def test_steps_one_after_the_other_give_what_each_gives_alone(store: LocalStore,
 
 def test_padding_does_not_reach_the_logits(store: LocalStore, dataset: DatasetManifest) -> None:
     torch.manual_seed(0)
-    model = Classifier(MODEL, dataset, False).eval()
+    model = make_encoder(MODEL, dataset).eval()
     microbatch = make_source(store, dataset, World(0, 1, 0, 1), IN_ONE_GROUP).batch(0).microbatches[0]
     wider = torch.nn.functional.pad(microbatch.tokens, (0, PADDING_MULTIPLE))
     wider[:, -PADDING_MULTIPLE:] = 7  # whatever stands there
@@ -188,7 +188,7 @@ def test_padding_does_not_reach_the_logits(store: LocalStore, dataset: DatasetMa
 def test_a_text_without_any_token_gives_finite_logits(
     store: LocalStore, dataset: DatasetManifest, train: TrainConfig
 ) -> None:
-    model = Classifier(MODEL, dataset, False)
+    model = make_encoder(MODEL, dataset)
     microbatch = make_source(store, dataset, World(0, 1, 0, 1), train).batch(0).microbatches[0]
     logits = model(replace(microbatch, lengths=torch.zeros_like(microbatch.lengths)))
     logits.sum().backward()

@@ -15,13 +15,13 @@ from storage.runs.run_state import RollbackRecord
 from tests.helpers.datasets import publish_small_dataset
 from tests.helpers.rollbacks import rollback_to
 from training.batches.blocks import Blocks
-from training.batches.microbatches import microbatch_cut
 from training.batches.source import BatchSource
 from training.batches.tensors import Microbatch
 from training.configuration import ModelConfig, TrainConfig
 from training.data.order import SampleOrder
 from training.data.reading import SampleReader
 from training.data.shared_arrays import KEPT_SETS
+from training.models.source import microbatch_cut
 from training.world import World
 
 ROWS = 700

@@ -17,12 +17,12 @@ from training.batches.assembled import assemble_samples
 from training.batches.blocks import Blocks
 from training.batches.consumption import Consumption, md5_of_ids
 from training.batches.groups import Group
-from training.batches.microbatches import microbatch_cut
 from training.batches.source import BatchSource
 from training.batches.tensors import Microbatch, to_microbatches
 from training.configuration import ModelConfig, TrainConfig
 from training.data.order import RowOrder, SampleOrder
 from training.data.reading import SampleReader
+from training.models.source import microbatch_cut
 from training.world import World
 
 ALONE = World(0, 1, 0, 1)

@@ -19,12 +19,13 @@ from storage.datasets import DatasetManifest
 from tasks.config.load import load_configuration
 from tasks.corpora import policy, quality
 from tests.helpers.microbatches import microbatch_with
+from tests.helpers.small_models import make_encoder
 from training.batches.groups import FEW_SAMPLES, Group, group_samples
-from training.batches.microbatches import microbatch_cut
 from training.batches.tensors import Microbatch
 from training.configuration import ModelConfig
 from training.data.samples import Samples
-from training.models.classifier import Classifier
+from training.models.encoder.network import Classifier
+from training.models.source import microbatch_cut
 
 CONFIGS = Path(__file__).parents[3] / "deployments/configs"
 MODEL = ModelConfig(width=16, layers=2, heads=2, feedforward=32, dropout=0.0)
@@ -184,7 +185,7 @@ def test_a_microbatch_in_groups_has_the_gradient_of_the_same_microbatch_in_one(
 ) -> None:
     """In double precision: what is left is rounding."""
     torch.manual_seed(0)
-    model = Classifier(MODEL, dataset, checkpointing).double()
+    model = make_encoder(MODEL, dataset, checkpointing).double()
     expected = gradients_of(model, microbatch_with(samples, 0.0))
     for efficiency, least_groups in ((0.01, 1), (0.97, 3), (1.0, 4)):
         microbatch = microbatch_with(samples, efficiency)
@@ -196,7 +197,7 @@ def test_a_microbatch_in_groups_has_the_gradient_of_the_same_microbatch_in_one(
 
 
 def test_the_same_microbatch_in_groups_draws_the_same_dropout_again(dataset: DatasetManifest, samples: Samples) -> None:
-    model = Classifier(MODEL.model_copy(update={"dropout": 0.3}), dataset, False)
+    model = make_encoder(MODEL.model_copy(update={"dropout": 0.3}), dataset)
     microbatch, logits = microbatch_with(samples, 0.97), []
     for seed in (1, 1, 2):
         torch.manual_seed(seed)
@@ -206,7 +207,7 @@ def test_the_same_microbatch_in_groups_draws_the_same_dropout_again(dataset: Dat
 
 
 def test_what_stands_in_the_padding_of_a_group_reaches_no_logit(dataset: DatasetManifest, samples: Samples) -> None:
-    model = Classifier(MODEL, dataset, False).eval()
+    model = make_encoder(MODEL, dataset).eval()
     microbatch = microbatch_with(samples, 0.5)
     lengths = torch.split(microbatch.lengths, [group.num_samples for group in microbatch.groups])
     is_real = torch.cat([

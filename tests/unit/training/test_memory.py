@@ -7,12 +7,14 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from storage.datasets import DatasetManifest
 from tests.helpers.microbatches import microbatch_with
+from tests.helpers.small_models import make_encoder
 from training.batches.tensors import Microbatch
 from training.configuration import ModelConfig, TrainConfig
 from training.data.samples import Samples
 from training.models import out_of_memory as exhausted
 from training.models.activation_bytes import count_kept_bytes
-from training.models.classifier import Classifier
+from training.models.encoder.network import Classifier
+from training.models.encoder.source import EncoderSource
 from training.models.out_of_memory import MicrobatchOutOfMemoryError
 from training.models.precision import AUTOCAST_TYPES, Precision
 
@@ -25,7 +27,7 @@ def precision_of(name: str) -> Precision:
 
 def make_model(dataset: DatasetManifest, checkpointing: bool) -> Classifier:
     torch.manual_seed(0)
-    return Classifier(MODEL, dataset, checkpointing)
+    return make_encoder(MODEL, dataset, checkpointing)
 
 
 @pytest.mark.parametrize("checkpointing", [False, True])
@@ -78,7 +80,7 @@ def test_that_memory_ran_out_is_told_also_where_what_is_kept_cannot_be_counted(
     with pytest.raises(
         MicrobatchOutOfMemoryError, match=r"Tried to allocate 2\.00 GiB\. The model keeps an amount"
     ) as raised:
-        exhausted.explain(error, model, microbatch, precision_of("fp32"), TrainConfig())
+        exhausted.explain(error, EncoderSource(MODEL), model, microbatch, precision_of("fp32"), TrainConfig())
     assert raised.value.recomputing_helps and not model.activation_checkpointing
 
 

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from training.batches.groups import Group
-from training.batches.microbatches import MicrobatchCut, microbatch_cut
+from training.batches.microbatches import MicrobatchCut
 from training.configuration import ModelConfig, TrainConfig
 from training.data.samples import padded_length
+from training.models.source import microbatch_cut
 from training.rank_shares import assign
 
 CUT = MicrobatchCut(dense_length=768)

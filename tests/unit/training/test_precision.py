@@ -12,6 +12,7 @@ from training.configuration import ModelConfig, TrainConfig
 from training.determinism import pin_attention
 from training.export.prediction import open_model
 from training.models.precision import choose_precision
+from training.models.source import source_of
 from training.world import World
 
 
@@ -49,10 +50,15 @@ def test_algorithms_are_pinned_and_new_memory_is_not_filled(begin: Callable[[Pat
 
 
 def test_sizes_of_attention_heads_without_a_fused_kernel_are_refused_on_a_gpu() -> None:
-    odd = ModelConfig(width=100, heads=4)
+    odd = source_of(ModelConfig(width=100, heads=4))
     with pytest.raises(ConfigurationError, match=r"multiple of 8 on a GPU: it is 25 \(width is 100 and heads is 4"):
-        pin_attention(odd, "cuda")
-    pin_attention(odd, "cpu")
+        odd.require_device("cuda")
+    odd.require_device("cpu")
+    source_of(ModelConfig()).require_device("cuda")
+
+
+def test_only_fused_attention_is_allowed_on_a_gpu() -> None:
+    pin_attention("cpu")
     assert torch.backends.cuda.math_sdp_enabled()  # type: ignore[no-untyped-call]
-    pin_attention(ModelConfig(), "cuda")
+    pin_attention("cuda")
     assert not torch.backends.cuda.math_sdp_enabled()  # type: ignore[no-untyped-call]

@@ -25,7 +25,6 @@ from tasks import retrying
 from tasks import roll_back as by_hand
 from tasks.config.changes import as_begun
 from tasks.configuration.run import RunConfig
-from tasks.models.correspondence import Correspondence
 from tasks.models.start_from import _put
 from tasks.promotion.promotion import promote_checkpoint
 from tasks.recover import recover
@@ -40,6 +39,7 @@ from tests.helpers.cut_off_stores import StoreLosingAnswers
 from tests.helpers.datasets import publish_small_dataset
 from tests.helpers.holders import dead_process
 from tests.helpers.runs import BATCH_SIZE, make_checkpoint, record_of
+from training.models.correspondence import Correspondence
 
 Act = Callable[[RunConfig, RunPaths], object]
 OF_ONE_MOMENT = {"created_at", "taken_at", "started_at", "quarantined_at", "rolled_back_at", "promoted_at", "store"}

@@ -1,26 +1,32 @@
-"""The classifier as training uses it: the network of `training/export/standalone`, given a microbatch.
+"""The encoder as training uses it: the network of `training/export/standalone`, given a microbatch; its compilation.
 
 Invariant: a sample's logits do not depend on the microbatch it was padded in, up to rounding. Attention sees the groups
 of a microbatch one after the other, all other layers see the microbatch as a whole: so groups cost no second pass over
 the weights.
 """
 
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from storage.datasets import FIRST_VOCABULARY_INDEX, DatasetManifest
 from training.batches.tensors import Microbatch
 from training.configuration import ModelConfig
 from training.data.samples import padded_length
-from training.export.standalone.holdfast_network import Architecture, Network, mask_of, mean_over_real_tokens
-from training.targets.registry import kind_of
+from training.export.standalone.holdfast_network import (
+    Architecture,
+    EncoderBlock,
+    Network,
+    mask_of,
+    mean_over_real_tokens,
+)
+from training.models.compiled_part import CompiledPart, end_compiling, noting_once
 
 
 class Classifier(Network):
-    """From a microbatch to logits [B, num_outputs], as many as the kind of target has."""
-
-    def __init__(self, config: ModelConfig, dataset: DatasetManifest, activation_checkpointing: bool) -> None:
-        super().__init__(architecture_of(config, dataset), activation_checkpointing)
+    """From a microbatch to logits [B, num_outputs]."""
 
     def forward(self, microbatch: Microbatch) -> Tensor:
         pooled = self._pool_flat(microbatch) if microbatch.is_flat else self.pool(microbatch.tokens, microbatch.lengths)
@@ -46,7 +52,7 @@ class Classifier(Network):
         return torch.cat(pooled)
 
 
-def architecture_of(config: ModelConfig, dataset: DatasetManifest) -> Architecture:
+def architecture_of(config: ModelConfig, dataset: DatasetManifest, num_outputs: int) -> Architecture:
     """All sizes of the network: those that are configured, and those that follow from the data set."""
     return Architecture(
         width=config.width,
@@ -59,5 +65,21 @@ def architecture_of(config: ModelConfig, dataset: DatasetManifest) -> Architectu
         num_positions=padded_length(dataset.max_tokens),
         num_numeric=len(dataset.numeric),
         category_counts=tuple(len(column.vocabulary) + FIRST_VOCABULARY_INDEX for column in dataset.categorical),
-        num_outputs=kind_of(dataset.target).num_outputs,
+        num_outputs=num_outputs,
     )
+
+
+@contextmanager
+def compiling_blocks(blocks: Iterable[nn.Module], note: Callable[[str], object]) -> Iterator[None]:
+    """Compile the parts of blocks that look at tokens alone, by what is computed within, and nothing afterwards.
+
+    What lies between, attention over any number of groups, is one kernel for each group and has little to gain.
+    """
+    compiled, noting = [], noting_once(note)
+    for block in blocks:
+        assert isinstance(block, EncoderBlock)
+        before, after = (CompiledPart(part, noting) for part in (block.before_mixing, block.after_mixing))
+        block.before_mixing, block.after_mixing = before, after  # type: ignore[method-assign, assignment]
+        compiled += [before, after]
+    yield
+    end_compiling(compiled)

@@ -1,54 +1,16 @@
-"""Which weights of a model belong where in a model of other data: by what they stand for, not by their index.
+"""Which weights of an encoder belong where in one of other data: by what they stand for, not by their index.
 
 Pure. A token's vector goes to the same token, a class's row to the same class, a column's weights to the column of the
 same name. Invariant: what has no counterpart is not named, and stays as it was made.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
 
 from storage.errors import ConfigurationError
+from training.models.correspondence import Copy, Correspondence, Described
 
 # Sizes in which two models must agree before a weight of one means anything in the other.
 SIZES = ("width", "layers", "heads", "feedforward")
-
-
-@dataclass(frozen=True)
-class Described:
-    """A model as an export describes it: preprocessing.json, labels.json, the sizes in model.json, and the tokens."""
-
-    inputs: Mapping[str, Any]
-    labels: Mapping[str, Any]
-    sizes: Mapping[str, Any]
-    tokens: Mapping[str, int] | None  # None: its input are token ids
-
-    @property
-    def classes(self) -> list[str]:
-        names: list[str] = self.labels["classes"]
-        return names
-
-
-@dataclass(frozen=True)
-class Copy:
-    """`source` to `target`, both names of tensors: whole, or indices `from_` along `axis` to indices `to`."""
-
-    source: str
-    target: str
-    axis: int | None = None
-    from_: tuple[int, ...] = ()
-    to: tuple[int, ...] = ()
-
-    def as_json(self) -> dict[str, Any]:
-        return {"source": self.source, "target": self.target, "axis": self.axis, "from": self.from_, "to": self.to}
-
-
-@dataclass(frozen=True)
-class Correspondence:
-    """All that is copied, and in words what has no counterpart."""
-
-    copies: list[Copy]
-    words: list[str]
 
 
 def correspond(origin: Described, new: Described, names: Sequence[str]) -> Correspondence:

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from storage.errors import ConfigurationError
-from tasks.models.correspondence import Copy, Described, correspond
+from training.models.correspondence import Copy, Described
+from training.models.encoder.correspondence import correspond
 
 SIZES = {
     "width": 8, "layers": 1, "heads": 2, "feedforward": 16, "metadata_width": 2, "num_positions": 16,

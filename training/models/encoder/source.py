@@ -1,0 +1,88 @@
+"""Our own encoder as a source of models.
+
+Invariant: a function of the configuration alone. What needs torch is imported where it is asked for: most processes
+that make a source ask for its layout and nothing else.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from storage.datasets import DatasetManifest, Target
+from storage.errors import ConfigurationError
+from training.configuration import ModelConfig
+from training.models.correspondence import Correspondence, Described
+from training.models.encoder.correspondence import correspond
+
+if TYPE_CHECKING:
+    from torch import nn
+
+# Sizes of attention heads for which torch has fused kernels on a GPU, in each of our precisions.
+HEAD_SIZE_MULTIPLE = 8
+
+
+class EncoderSource:
+    """The encoder with these sizes."""
+
+    layout: Literal["flat", "padded"] = "flat"
+
+    def __init__(self, config: ModelConfig) -> None:
+        self._config = config
+
+    @property
+    def attention_length(self) -> int:
+        """Per token and layer it multiplies 4 width² + 2 width feedforward times in its dense layers.
+
+        And 2 width length times in attention: the two are equal at a length of 2 width + feedforward.
+        """
+        return 2 * self._config.width + self._config.feedforward
+
+    def require_device(self, device_type: str) -> None:
+        """Raises `ConfigurationError` for a head size that fused attention does not take on a GPU."""
+        head_size = self._config.width // self._config.heads
+        if device_type == "cuda" and head_size % HEAD_SIZE_MULTIPLE:
+            raise ConfigurationError(
+                f"The size of an attention head, width / heads, must be a multiple of {HEAD_SIZE_MULTIPLE} on a GPU: "
+                f"it is {head_size} ({self._config.describe('width', 'heads')}). torch has no fused attention for "
+                "other sizes. For a new run set another model.heads or model.width; a run that was begun goes on on a "
+                "CPU, with --set train.device=cpu"
+            )
+
+    def build(self, dataset: DatasetManifest, num_outputs: int) -> "nn.Module":
+        from training.models.encoder.network import Classifier, architecture_of
+
+        return Classifier(architecture_of(self._config, dataset, num_outputs))
+
+    def set_activation_checkpointing(self, model: "nn.Module", is_on: bool) -> None:
+        """Blocks are recomputed one by one."""
+        from training.models.encoder.network import Classifier
+
+        assert isinstance(model, Classifier)
+        model.activation_checkpointing = is_on
+
+    def compiling(self, model: "nn.Module", note: Callable[[str], object]) -> AbstractContextManager[None]:
+        from training.models.encoder.network import Classifier, compiling_blocks
+
+        assert isinstance(model, Classifier)
+        return compiling_blocks(model.blocks, note)
+
+    def describe(self, dataset: DatasetManifest, num_outputs: int) -> dict[str, Any]:
+        from training.models.encoder.network import architecture_of
+
+        return asdict(architecture_of(self._config, dataset, num_outputs))
+
+    def correspond(self, origin: Described, new: Described, names: Sequence[str]) -> Correspondence:
+        return correspond(origin, new, names)
+
+    def export_files(self) -> dict[str, str]:
+        """The network, its inputs and its loading, in files that need torch and safetensors alone."""
+        from training.models.encoder.exported import CODE_FILES, standalone_code
+
+        return {name: standalone_code(name) for name in CODE_FILES}
+
+    def write_onnx(self, folder: Path, target: Target) -> None:
+        from training.models.encoder.exported import write_encoder
+
+        write_encoder(folder, target)

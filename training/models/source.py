@@ -1,0 +1,78 @@
+"""Where a model comes from: all that training, audits and exports ask of one, whoever wrote it.
+
+Invariant: nothing outside this room names a model or its sizes, and to ask how microbatches are cut loads no torch: the
+process that assembles them does not compute, and neither does an audit.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from storage.datasets import DatasetManifest, Target
+from training.batches.microbatches import MicrobatchCut
+from training.configuration import ModelConfig, TrainConfig
+from training.models.correspondence import Correspondence, Described
+from training.models.encoder.source import EncoderSource
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+class ModelSource(Protocol):
+    """A model as its configuration describes it. Two of the same configuration are the same."""
+
+    @property
+    def layout(self) -> Literal["flat", "padded"]:
+        """flat: the model takes microbatches of several groups, whose tokens stand one after the other, [N].
+
+        padded: only those of one group, [B, T].
+        """
+
+    @property
+    def attention_length(self) -> int:
+        """Length of a sample, in tokens, at which attention costs as much as what looks at each token alone."""
+
+    def require_device(self, device_type: str) -> None:
+        """Raise `ConfigurationError` if such a device does not compute the model by kernels that we take."""
+
+    def build(self, dataset: DatasetManifest, num_outputs: int) -> "nn.Module":
+        """The model on the CPU, its first weights drawn from torch's generator.
+
+        Its forward pass takes a `Microbatch` on the device that the model is on, and gives logits [B, num_outputs].
+        """
+
+    def set_activation_checkpointing(self, model: "nn.Module", is_on: bool) -> None:
+        """Whether `model`, built here, recomputes in the backward pass what it would keep. Changes no bit of it."""
+
+    def compiling(self, model: "nn.Module", note: Callable[[str], object]) -> AbstractContextManager[None]:
+        """Compile what `model` computes within, for any number of tokens, and nothing afterwards.
+
+        `note` is called once if an input is computed without compiled code.
+        """
+
+    def describe(self, dataset: DatasetManifest, num_outputs: int) -> dict[str, Any]:
+        """All sizes of the model, as an export states them; JSON-able."""
+
+    def correspond(self, origin: Described, new: Described, names: Sequence[str]) -> Correspondence:
+        """Which weights of a model with tensors of these `names` are the first ones of a new one.
+
+        Raises `ConfigurationError` where sizes do not agree.
+        """
+
+    def export_files(self) -> dict[str, str]:
+        """The code that loads an exported model, by the names of the files."""
+
+    def write_onnx(self, folder: Path, target: Target) -> None:
+        """Write `model.onnx` into an exported folder, from the weights that are there, which predict `target`."""
+
+
+def source_of(config: ModelConfig) -> ModelSource:
+    """The source of the configured model."""
+    return EncoderSource(config)
+
+
+def microbatch_cut(config: ModelConfig, train: TrainConfig) -> MicrobatchCut:
+    """How batches are cut for the configured model; one group for each microbatch where it takes no flat ones."""
+    source = source_of(config)
+    return MicrobatchCut(source.attention_length, train.padding_efficiency if source.layout == "flat" else 0.0)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from storage.runs.metric_values import MetricValue
+from storage.target_kinds import telling_order
 from tasks.drills.comparison import Comparison, Kill, difference
 from tasks.drills.plan import DrillPlan
 from tasks.drills.records import TrainedRun
@@ -16,7 +17,6 @@ from tasks.text import NOTHING, count_of, listed, metric_name, plain, score
 
 DIGEST_CHARACTERS = 12
 ONE_NOT_FINITE = "not a finite number in one of them"
-HEADLINE_METRICS = ("auc", "macro_f1", "accuracy")
 
 Result = Literal["same", "apart", "different"]
 
@@ -48,7 +48,7 @@ def list_findings(comparison: Comparison) -> list[Finding]:
         _samples_finding(comparison),
         _weights_finding(comparison),
         _validation_finding(comparison),
-        *(_metric_finding(comparison, name) for name in sorted(names, key=_rank_of_metric)),
+        *(_metric_finding(comparison, name) for name in sorted(names, key=telling_order)),
     ]
 
 
@@ -192,11 +192,6 @@ def _apart(ours: MetricValue | None, theirs: MetricValue | None) -> str:
         return "missing"
     apart = difference(ours, theirs)
     return ONE_NOT_FINITE if apart is None else f"{small(abs(apart))} apart"
-
-
-def _rank_of_metric(name: str) -> tuple[int, str]:
-    """What a run is judged by comes first."""
-    return (HEADLINE_METRICS.index(name) if name in HEADLINE_METRICS else len(HEADLINE_METRICS), name)
 
 
 def _result(comparison: Comparison, equal: bool) -> Result:

@@ -18,6 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from storage.runs.run_state import SegmentRecord
+from storage.target_kinds import telling_order
 from tasks.reporting.canvas import (
     BLUE,
     GREEN,
@@ -97,8 +98,7 @@ def draw_validation(history: Mapping[str, Any]) -> Chart | None:
     entries = [entry for entry in history.get("validation", []) if set(entry["metrics"]) - {"loss"}]
     if not entries:
         return None
-    names = [name for name in ("auc", "macro_f1", "accuracy") if name in entries[-1]["metrics"]]
-    names += sorted(set(entries[-1]["metrics"]) - {"loss", *names})
+    names = sorted(set(entries[-1]["metrics"]) - {"loss"}, key=telling_order)
     found = {name: [(e["step"], float(e["metrics"][name])) for e in entries if name in e["metrics"]] for name in names}
     finite = {name: [point for point in curve if math.isfinite(point[1])] for name, curve in found.items()}
     curves = {name: curve for name, curve in finite.items() if curve}

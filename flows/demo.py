@@ -61,7 +61,7 @@ def main() -> None:
 def empty_store(address: str) -> None:
     """An empty store in a folder, with the marker that lets the next demonstration delete what will be in it.
 
-    Raises `ConfigurationError` if the folder has files and no marker: somebody else may need them.
+    Raises `ConfigurationError` if the folder has files and no marker: they may be needed.
     """
     if not isinstance(open_store(address), LocalStore):
         raise ConfigurationError(
@@ -73,7 +73,7 @@ def empty_store(address: str) -> None:
     if found and marker not in found:
         raise ConfigurationError(
             f"The store {folder} has files that `make demo` did not make: {found[0].name} has no {MARKER} beside it. "
-            f"Nothing was deleted. If nobody needs them, delete the folder; else set store in {CONFIGURATION} to a "
+            f"Nothing was deleted. If they are not needed, delete the folder; else set store in {CONFIGURATION} to a "
             "folder that does not exist."
         )
     for path in found:

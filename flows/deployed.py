@@ -1,7 +1,7 @@
 """What the flows behind the deployments have in common.
 
-Invariant: the composition is `flows.train` alone; what is deployed only says which configuration it gets and how far it
-goes. In the UI's list each flow run says in one sentence how it ended.
+Invariant: the composition is `flows.train` alone; what is deployed only sets which configuration it gets and how far it
+goes. In the UI's list each flow run has one sentence on how it ended.
 """
 
 import functools
@@ -31,9 +31,9 @@ TAG = "holdfast"
 
 
 def train_deployed(config: RunConfig, max_segments: int | None) -> State[None]:
-    """Train; the final state of the flow run, which says where the trained run stands.
+    """Train; the final state of the flow run, with where the trained run stands.
 
-    It is skipped where another process trains the run, and cancelled where somebody asked for its end.
+    It is skipped where another process trains the run, and cancelled where its end was requested.
     """
     try:
         with tags(TAG):
@@ -58,9 +58,9 @@ def describe_failure(error: HoldfastError) -> State[None]:
 
 
 def ending_in_one_sentence(flow_function: Callable[Parameters, State[None]]) -> Callable[Parameters, State[None]]:
-    """The function of a flow other than `train`, which ends as it says or, by a `HoldfastError`, with its message.
+    """The function of a flow other than `train`, which ends with its result or, by a `HoldfastError`, with its message.
 
-    It ends once the server can be told of it: that may be away just now.
+    It ends once the server has its end: that may be away just now.
     """
 
     @functools.wraps(flow_function)

@@ -33,7 +33,7 @@ from tasks.scrub import sum_up as sum_up_scrub
 from tasks.text import listed
 
 with lazy_imports():
-    import tasks.models.export as exporting  # and torch, for which whoever runs another deployment would wait too
+    import tasks.models.export as exporting  # and torch, for which every other deployment would wait too
 
 
 @flow(name="audit", flow_run_name="{address}", persist_result=False, retries=0)
@@ -106,7 +106,7 @@ def export(
 def scrub(address: str, megabytes_per_second: Annotated[float, Field(gt=0)] | None = None) -> State[None]:
     """Reads every byte that is kept of one run, or of all runs of a store, and fails if some of them have rotted.
 
-    For each damaged thing it sends an event `holdfast.rot`. A damaged checkpoint of a run that nobody trains is
+    For each damaged thing it sends an event `holdfast.rot`. A damaged checkpoint of a run that is not in training is
     quarantined. Runs may be in training meanwhile.
 
     Args:

@@ -63,7 +63,7 @@ class _LazyLoader(Loader):
         return _LazyModule(spec.name)
 
     def exec_module(self, module: ModuleType) -> None:
-        # As if it had been loaded without delay, for whoever looks: inspect, pickle, tracebacks.
+        # As if it had been loaded without delay, for inspect, pickle and tracebacks.
         module.__loader__ = self._loader
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader

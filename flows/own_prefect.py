@@ -20,7 +20,7 @@ from storage.objects.private_folder import make_private_folder
 DATABASE = "prefect.db"
 IN_USE = "in-use"  # locked for as long as the command lives
 PREFIX = "command-"
-# By each of these a user says which database the server is to have.
+# By each of these a user configures which database the server has.
 DATABASE_SETTINGS = ("PREFECT_API_DATABASE_CONNECTION_URL", "PREFECT_SERVER_DATABASE_CONNECTION_URL")
 LOOPBACK = ("127.0.0.1", "localhost")
 PROXY_SETTINGS = ("NO_PROXY", "no_proxy")
@@ -64,7 +64,7 @@ def give_up_empty_database(folder: Path) -> None:
 def give_home(folder: Path) -> None:
     """Have Prefect in this process, and in its children, use `folder` where the user has no home that can be written.
 
-    Prefect asks for the home of the user even where it is told of another one.
+    Prefect asks for the home of the user even where another one is configured.
     """
     try:
         Path.home()
@@ -92,8 +92,8 @@ def ask_loopback_directly() -> None:
 
 
 def database_settings(folder: Path) -> dict[str, str]:
-    """The environment of a server that is to have a database of its own, unless the user says which one it has."""
-    # What Prefect remembers to have put into a database: in the user's home it would be said of the user's own one.
+    """The environment of a server that is to have a database of its own, unless the user configures one."""
+    # What Prefect remembers to have put into a database: in the user's home it would mean the user's own one.
     memory = {"PREFECT_MEMO_STORE_PATH": str(folder.parent / f"memo-{version('prefect')}.toml")}
     if any(os.environ.get(name) for name in DATABASE_SETTINGS) or _is_database_in_profiles():
         return memory
@@ -112,7 +112,7 @@ def _is_database_in_profiles() -> bool:
 
 @contextmanager
 def _lasting_folder() -> Iterator[Path]:
-    """This user's own, on a disk of this machine; where somebody else has made it, one for the block."""
+    """This user's own, on a disk of this machine; where another user has made it, one for the block."""
     lasting = Path(tempfile.gettempdir()) / f"holdfast-prefect-{os.getuid()}"
     try:
         make_private_folder(lasting, "TMPDIR")
@@ -131,7 +131,7 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def _remove_left_behind(lasting: Path) -> None:
-    """Folders of commands that were killed: nobody holds their lock."""
+    """Folders of commands that were killed: their lock is free."""
     for folder in lasting.glob(f"{PREFIX}*"):
         with suppress(OSError), (folder / IN_USE).open("a") as in_use:
             fcntl.flock(in_use, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -91,7 +91,7 @@ class LocalServer:
         return f"http://127.0.0.1:{self._port}/api"
 
     def wait(self) -> None:
-        """Wait until the server answers. Raises `HoldfastError` with what it said if it does not."""
+        """Wait until the server answers. Raises `HoldfastError` with its output if it does not."""
         deadline = time.monotonic() + START_SECONDS
         with httpx.Client(trust_env=False) as client:
             while time.monotonic() < deadline and self._process.poll() is None:
@@ -102,7 +102,7 @@ class LocalServer:
                         return
                 except httpx.TransportError:
                     pass  # not listening yet
-                time.sleep(POLL_SECONDS)  # it tells nobody when it begins to listen
+                time.sleep(POLL_SECONDS)  # it does not signal that it listens
         exit_code = self._process.poll()
         self.stop()
         give_up_empty_database(self._folder)

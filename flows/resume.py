@@ -45,7 +45,7 @@ def resume(
 
     Without a time budget it trains to the end; with one it trains a single segment. A run that is complete ends at once
     unless more steps, or more patience, are asked for. What is given here holds for the flow runs of a schedule too,
-    until somebody writes another value into the configuration's file. Ranks and segment_seconds do not: there the file
+    until another value is written into the configuration's file. Ranks and segment_seconds do not: there the file
     decides.
 
     Args:
@@ -65,7 +65,7 @@ def resume(
             that goes on with a larger one; unchanged if left empty.
         save_every_seconds: Seconds of training between two checkpoints, as `holdfast advise` recommends; unchanged if
             left empty.
-        dry_run: Only say what would be done, and do nothing.
+        dry_run: Only report what would be done, and do nothing.
     """
     lasting = {
         "train.steps": steps,

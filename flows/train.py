@@ -49,7 +49,7 @@ from tasks.tracking.run_end import sending_the_rest
 def train(config: RunConfig, max_segments: int | None = None) -> State[None]:
     """Train a run to its end, or for `max_segments` segments that end in good order; the manifest says where it stands.
 
-    Started again, in whatever way, it goes on from the promoted checkpoint. The flow run is cancelled where somebody
+    Started again, in whatever way, it goes on from the promoted checkpoint. The flow run is cancelled where a user
     asked for its end, and skipped where another process trains the run.
     """
     returned = current_call()
@@ -62,7 +62,7 @@ def train(config: RunConfig, max_segments: int | None = None) -> State[None]:
             returned.note(state)
             return Completed()
         except RunHandedOverError as handed_over:
-            raise Abort(str(handed_over)) from None  # Prefect's engine leaves the state to whoever goes on
+            raise Abort(str(handed_over)) from None  # Prefect's engine leaves the state to the process that goes on
         except RunStoppedError as stopped:
             send_all(why=str(stopped))
             returned.note_error(stopped)
@@ -92,9 +92,9 @@ def _train(config: RunConfig, max_segments: int | None) -> RunState:
             if audit_ledger(config):
                 report_complete(config, state, metrics)
     except RunBusyError:
-        raise  # whoever trains the run writes its page
+        raise  # the process that trains the run writes its page
     except (RunDivergedError, QualityGateError, LedgerViolationError):
-        publish_report(config, dataset)  # nothing goes on by itself from here: the page has to say so
+        publish_report(config, dataset)  # nothing goes on by itself from here: the page has to show that
         raise
     except BaseException:
         leave_report(config, dataset)

@@ -49,7 +49,7 @@ def call(command: str, arguments: Sequence[object], settings: Mapping[str, objec
     found = _read(text)
     if found is None:
         raise HoldfastError(
-            f"`holdfast {command}` {_describe_end(exit_code)} without a result. What it printed on stderr says why.",
+            f"`holdfast {command}` {_describe_end(exit_code)} without a result. Its stderr has the reason.",
             "", exit_code,
         )  # fmt: skip
     if "error" in found:

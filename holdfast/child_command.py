@@ -2,7 +2,7 @@
 
 import os
 
-import holdfast.own_packages  # noqa: F401 - before all others: it says which packages the next lines import
+import holdfast.own_packages  # noqa: F401 - before all others: it decides which packages the next lines import
 from flows.cli import main
 from holdfast.child import PARENT
 from training.stopping import follow_parent

@@ -1,6 +1,6 @@
 """The flows behind the deployments, as `deployments/prefect.yaml` names them."""
 
-import holdfast.own_packages  # noqa: F401 - before all others: it says which packages the next lines import
+import holdfast.own_packages  # noqa: F401 - before all others: it decides which packages the next lines import
 from flows.deployments import audit, drill, evaluate, export, report, scrub
 from flows.prepare import prepare
 from flows.resume import resume

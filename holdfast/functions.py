@@ -98,7 +98,7 @@ def export(
         checkpoint: "best" by the validation, "newest", or the step of a checkpoint that the run keeps.
         onnx: Write model.onnx too; needs holdfast[export].
         overwrite: Replace `out` if it is an earlier export.
-        settings: Fields in place of the file's that say which run it is, for instance {"run": "other"}.
+        settings: Fields in place of the file's that name the run, for instance {"run": "other"}.
     """
     options = [*_option("--checkpoint", checkpoint), *_flag("--no-onnx", not onnx), *_flag("--overwrite", overwrite)]
     return cast("Export", call("export", [run, out, *options], settings))
@@ -140,7 +140,7 @@ def audit(run: Path, settings: Settings = None) -> Audit:
 
 
 def stop(run: Path, wait: bool = True, settings: Settings = None) -> StopRequest:
-    """Ask whoever trains a run to save and end, and wait for it unless `wait` is false; what came of it."""
+    """Ask the process that trains a run to save and end, and wait for it unless `wait` is false; what came of it."""
     return cast("StopRequest", call("stop", [run, *_flag("--no-wait", not wait)], settings))
 
 

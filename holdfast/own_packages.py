@@ -1,8 +1,8 @@
 """The packages `flows`, `storage`, `tasks` and `training` of this installation, for a process that is Holdfast's own.
 
 A user's own folders may have these names, and Prefect imports a deployment's entrypoint with the working directory
-first on the path. Invariant: whoever has imported this module has the four names bound to this installation from then
-on, whatever comes first on the path. `import holdfast` alone does not import it: a user's process keeps its names.
+first on the path. Invariant: a process that has imported this module has the four names bound to this installation from
+then on, whatever comes first on the path. `import holdfast` alone does not import it: a user's process keeps its names.
 """
 
 import sys

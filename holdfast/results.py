@@ -145,7 +145,7 @@ class Prediction(TypedDict):
 
 
 class VerifiedCheckpoint(TypedDict):
-    """A checkpoint that was hashed; `reason` says what is wrong with one that is not valid."""
+    """A checkpoint that was hashed; `reason` is what is wrong with one that is not valid."""
 
     step: int
     path: str
@@ -167,7 +167,7 @@ class Verification(TypedDict):
 class Audit(TypedDict):
     """Which samples trained a run: `ok` if each was used once per epoch, in the order that the seed gives.
 
-    `violations` says what was not so, and `skipped` which samples rollbacks left out.
+    `violations` lists what was wrong, and `skipped` which samples rollbacks left out.
     """
 
     run: str

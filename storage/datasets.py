@@ -2,7 +2,7 @@
 
 Invariant: `datasets/<digest>/dataset.json` exists only when every file it names is in the store, durable, with the
 SHA-256 it states. A folder without it is an interrupted preparation and is never read. The first one that is put stays,
-and so do its files: they are named by their content, so that nobody who prepares the same replaces one.
+and so do its files: they are named by their content, so that another preparation of the same data replaces none.
 """
 
 import json

@@ -28,9 +28,9 @@ class StoreError(HoldfastError):
 
 
 class StoreUnavailableError(StoreError):
-    """The store does not answer just now: the same operation may succeed later, without anybody's help."""
+    """The store does not answer: the same operation may succeed later, without any action."""
 
-    was_waited_for = False  # whoever raises it again after `retry.store_seconds` says so: nobody waits twice
+    was_waited_for = False  # set where it is raised again after `retry.store_seconds`: no caller waits twice
 
 
 class ObjectUnreadableError(StoreUnavailableError):
@@ -38,11 +38,11 @@ class ObjectUnreadableError(StoreUnavailableError):
 
 
 class ClusterUnavailableError(HoldfastError):
-    """The cluster's controller does not answer just now; what it was told may have reached it."""
+    """The cluster's controller does not answer; the request may have reached it."""
 
 
 class CorruptManifestError(StoreError):
-    """The manifest's head is not what was written, in several reads. It says nothing about what the head names."""
+    """The manifest's head is not what was written, in several reads. What the head names may be intact."""
 
 
 class ObjectMissingError(StoreError):
@@ -58,7 +58,7 @@ class CorruptObjectError(HoldfastError):
 
 
 class CheckpointUnusableError(HoldfastError):
-    """A checkpoint that was looked at as long as it takes to say so, and the verdict: damaged, or unreadable."""
+    """A checkpoint that was read for as long as a verdict takes: damaged, or unreadable."""
 
     def __init__(self, message: str, verdict: Literal["damaged", "unreadable"]) -> None:
         super().__init__(message)
@@ -66,7 +66,7 @@ class CheckpointUnusableError(HoldfastError):
 
 
 class BestNotReadError(HoldfastError):
-    """A checkpoint is not promoted yet: that would delete the best model's, of which one look, just now, says `error`.
+    """A checkpoint is not promoted yet: that would delete the best model's, which was unreadable just now: `error`.
 
     The checkpoint itself was read whole at the same time: that one's store can be read.
     """
@@ -103,11 +103,11 @@ class IncompatibleRunError(HoldfastError):
 
 
 class RunStoppedError(HoldfastError):
-    """Somebody, or a notice that the machine goes away, asked for the end of training; what was made is saved."""
+    """A user, or a notice that the machine goes away, asked for the end of training; what was made is saved."""
 
 
 class RunHandedOverError(RunStoppedError):
-    """Prefect begins the same flow run again, in another process: that one goes on with the run and tells its state."""
+    """Prefect begins the same flow run again, in another process: that one goes on with the run and sets its state."""
 
 
 class SegmentFailedError(HoldfastError):
@@ -115,7 +115,7 @@ class SegmentFailedError(HoldfastError):
 
 
 class RunDivergedError(HoldfastError):
-    """Training diverged, and the rollbacks that are allowed did not help. The message tells each of them."""
+    """Training diverged, and the rollbacks that are allowed did not help. The message lists each of them."""
 
 
 class LedgerViolationError(HoldfastError):

@@ -16,12 +16,12 @@ ADVICE = "Restore the file from a backup of the store, or begin a new run under 
 
 
 def start_path(run: str, digest: str) -> str:
-    """Key of the folder, which has the name of what is in it: nobody changes what another one has named."""
+    """Key of the folder, which is named by its content: what another run names is never changed."""
     return f"{RUNS_FOLDER}/{run}/start/{digest[:16]}"
 
 
 def read_start(store: Store, path: str, digest: str) -> dict[str, Any]:
-    """What start.json says: `files`, by name their SHA-256, and `copies`. Raises `CorruptObjectError`."""
+    """Content of start.json: `files`, by name their SHA-256, and `copies`. Raises `CorruptObjectError`."""
     data = store.read(f"{path}/{START_NAME}")
     require_hash(store, f"{path}/{START_NAME}", sha256_of_bytes(data), digest)
     start: dict[str, Any] = json.loads(data)

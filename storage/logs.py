@@ -1,7 +1,7 @@
 """What the ranks of a segment print, in the store: `ranks.log` of this machine's, `logs/NODE.log` of a cluster's nodes.
 
-Invariant: a log is replaced in one piece, and says how many bytes it leaves out at its beginning. So whoever has read a
-part of it knows, in whatever is there later, where the rest begins.
+Invariant: a log is replaced in one piece, and records how many bytes it leaves out at its beginning. So a reader that
+has read a part of it knows, in whatever is there later, where the rest begins.
 """
 
 import re

@@ -1,6 +1,6 @@
 """Notes in a segment's folder that decide nothing about the run: who asks for its end, and which flow runs began it.
 
-Invariant: a request to stop is heard, whatever a later version wrote into it: that it is there says it. Of flow runs a
+Invariant: a request to stop is obeyed whatever a later version wrote into it: its key is the request. Of flow runs a
 note that is missing or cannot be read is as none.
 """
 
@@ -26,7 +26,7 @@ class FlowRunsRecord(_Note):
 
 
 class StopRecord(_Note):
-    """Somebody asks a segment to save and end: put once, read by whoever watches its ranks."""
+    """Request that a segment saves and ends: put once, read by the supervisor of its ranks."""
 
     asked_by: str = Field(description="Who, and on which machine, for people.")
     asked_at: float = Field(description="Unix time by the asker's clock, for people.")
@@ -34,7 +34,7 @@ class StopRecord(_Note):
 
 
 def write_stop(store: Store, run: str, fence: int, record: StopRecord) -> bool:
-    """Ask the segment to end, unless somebody did before; whether it was this one."""
+    """Ask the segment to end, unless that was asked before; whether this request is the one."""
     try:
         store.write_if_absent(f"{segment_path(run, fence)}/stop.json", canonical_json(record.model_dump(mode="json")))
     except ObjectExistsError:
@@ -43,7 +43,7 @@ def write_stop(store: Store, run: str, fence: int, record: StopRecord) -> bool:
 
 
 def find_stop(store: Store, run: str, fence: int) -> StopRecord | None:
-    """The request to end, or None if nobody asked."""
+    """The request to end, or None."""
     try:
         return StopRecord.model_validate_json(store.read(f"{segment_path(run, fence)}/stop.json"))
     except ObjectMissingError:
@@ -53,7 +53,7 @@ def find_stop(store: Store, run: str, fence: int) -> StopRecord | None:
 
 
 def write_flow_runs(store: Store, run: str, fence: int, record: FlowRunsRecord) -> None:
-    """Remember who began the segment, for whoever finds it."""
+    """Record which flow runs began the segment, for processes that find it."""
     store.write(f"{segment_path(run, fence)}/flow-runs.json", canonical_json(record.model_dump(mode="json")))
 
 

@@ -1,7 +1,7 @@
 """The final evaluation: the promoted checkpoint and the best one on the test split, by the same ranks that train.
 
 Invariant: the metrics in the manifest belong to the checkpoint that is promoted when they are written, and to the best
-one that is kept then; and whoever evaluates holds the run's lease, so nobody does it at the same time.
+one that is kept then; and the process that evaluates holds the run's lease, so no other does it at the same time.
 """
 
 from functools import partial

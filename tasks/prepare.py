@@ -50,7 +50,7 @@ def _prepare(config: RunConfig, run_paths: RunPaths) -> DatasetManifest:
     config = begun
     if head is not None:
         if head.state.lease is not None:
-            # Whether one on another machine lives takes a minute to tell: `recover` does, once.
+            # Whether one on another machine lives takes a minute to find out: `recover` does, once.
             require_no_living_holder_here(run_paths, head.state.lease)
         require_compatible(head.state, config)
     contracts: list[dict[str, Any] | None] = []
@@ -83,7 +83,7 @@ def _prepare(config: RunConfig, run_paths: RunPaths) -> DatasetManifest:
 
 
 def _announce_id(named: str | None, column: str | None, is_new: bool) -> None:
-    """Say what identifies a row where the configuration does not."""
+    """Log what identifies a row where the configuration does not."""
     if named is None and column:
         announce(f"data.id is not set: the run keeps the column {column!r}, with which it was begun.")
     elif named is None and is_new:

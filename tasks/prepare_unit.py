@@ -33,7 +33,7 @@ Value = TypeVar("Value")
 # What a pool and Dask raise when a process that was at work is no more.
 KILLED = ("BrokenProcessPool", "KilledWorker")
 CONNECT_SECONDS = 15
-# The flow around this one tells that it is alive, in the same process. Prefect waits for what beats, up to a second.
+# The flow around this one sends heartbeats, in the same process. Prefect waits for what beats, up to a second.
 NO_HEARTBEATS = {PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}
 MOST_TOGETHER = 8  # units in a task: a few seconds, after which a person sees how far it is
 # A flow is handed to each process of a pool with all that it refers to: so this is not one of its parameters.

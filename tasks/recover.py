@@ -41,7 +41,7 @@ def _take_up(config: RunConfig, dataset: DatasetManifest, run_paths: RunPaths) -
             announce(f"{describe_by_rows(by_rows)}. The run keeps these settings; what its file sets goes before.")
         return state, _describe_begin(config)
     config = as_begun(config, head.state)
-    # Somebody else may have begun it, or gone on with it, since the data were prepared.
+    # Another process may have begun it, or gone on with it, since the data were prepared.
     require_compatible(head.state, config)
     _require_same_dataset(head.state, dataset)
     load_dataset(

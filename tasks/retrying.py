@@ -22,7 +22,7 @@ _Result = TypeVar("_Result")
 
 
 class Retry:
-    """Waits for a store or a cluster for `retry.store_seconds`, unless `is_asked_to_stop` says there is no time."""
+    """Waits for a store or a cluster for `retry.store_seconds`, unless `is_asked_to_stop` returns true."""
 
     def __init__(self, retry: RetryConfig, is_asked_to_stop: Callable[[], bool] = lambda: False) -> None:
         self._seconds = retry.store_seconds
@@ -52,7 +52,7 @@ class Retry:
         raise AssertionError("counted without end")
 
     def pause(self, seconds: float) -> None:
-        """Wait, but not for longer than until somebody asks to stop."""
+        """Wait, but not for longer than until a request to stop."""
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0 and not self._is_asked_to_stop():
-            time.sleep(min(left, POLL_SECONDS))  # a request to stop is only looked at, and wakes nobody
+            time.sleep(min(left, POLL_SECONDS))  # a request to stop is only polled, and wakes no thread

@@ -60,7 +60,7 @@ def require_scratch(run_paths: RunPaths) -> None:
 
 
 def scratch_error(scratch: Path, error: OSError) -> StoreError:
-    """What a person is told when `scratch` cannot be written."""
+    """Message for a person when `scratch` cannot be written."""
     return StoreError(
         f"Cannot write working files in {scratch}: {error.strerror}. "
         "Check that the folder is writable and has space left, or set scratch to another one."

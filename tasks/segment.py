@@ -56,7 +56,7 @@ from training.metrics.reporter import CheckpointReport, Report
 
 @step("segment")
 def train_segment(config: RunConfig) -> tuple[SegmentRecord, str]:
-    """Train until the run is complete, the time budget is spent or somebody asks to stop; how it ended."""
+    """Train until the run is complete, the time budget is spent or a stop is requested; how it ended."""
     record = run_to_end_or_notice(config.notices, warn, lambda request: _Segment(config, request).run())
     return record, describe_segment_end(record)
 
@@ -71,7 +71,7 @@ class _Segment:
         self._retry = Retry(config.retry, lambda: request.is_made)
         self._verdicts = VerdictMaker(config.retry, lambda: request.is_made)
         self._differed: dict[str, CheckpointReport] = {}
-        self._validation: ValidationFigures | None = None  # the last one that was told
+        self._validation: ValidationFigures | None = None  # the last one that was shown
 
     def run(self) -> SegmentRecord:
         config, run_paths = self._config, self._run_paths
@@ -137,7 +137,7 @@ class _Segment:
             self._retry.call(f"Recording how segment {lease.fence} ended", write)
 
     def _take_up(self, found: CheckpointReport, fence: int, job: Job) -> CheckpointRecord | None:
-        """Promote what the ranks have completed; the new resume point. Whoever supervises waits for nothing here.
+        """Promote what the ranks have completed; the new resume point. The supervisor waits for nothing here.
 
         What differed from its hash is looked at a second time when a later one is complete, or the segment ends.
         """
@@ -152,7 +152,7 @@ class _Segment:
             return self._verdicts.look(found.path, read)
         except FencedError:
             raise
-        except ConflictError:  # somebody else promoted it
+        except ConflictError:  # another process promoted it
             require_own_watch(self._run_paths, job, fence)
         except CheckpointUnusableError as unusable:
             require_own_watch(self._run_paths, job, fence)
@@ -162,7 +162,7 @@ class _Segment:
         except (CorruptObjectError, StoreError) as error:
             if isinstance(error, CorruptObjectError):
                 self._differed[found.path] = found
-            if isinstance(error, ObjectUnreadableError):  # promoted and deleted by whoever watches the ranks by now?
+            if isinstance(error, ObjectUnreadableError):  # promoted and deleted by another supervisor by now?
                 require_own_watch(self._run_paths, job, fence)
             warn(
                 f"The checkpoint of step {found.step} could not be promoted. Training goes on; the next checkpoint, "
@@ -188,7 +188,7 @@ class _Segment:
 
 
 def _warn_of_setback(state: RunState) -> None:
-    """Warn why training starts at an earlier step than was reached, whoever quarantined the later checkpoints."""
+    """Warn why training starts at an earlier step than was reached, also if another process quarantined checkpoints."""
     setback = describe_setback(state)
     if setback is not None:
         warn(" ".join([*describe_quarantined(state), setback]))

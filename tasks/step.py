@@ -1,9 +1,9 @@
 """What makes a function a step of the chain that a person reads in the Prefect UI.
 
 Each step is a Prefect task with a name that reads well, and its final state is one sentence about what came of it: red
-where that is `Trouble`, though the chain goes on, cancelled where somebody asked for its end, and skipped where another
+where that is `Trouble`, though the chain goes on, cancelled where its end was requested, and skipped where another
 process has the run.
-Invariant: nothing that a step tells Prefect waits for Prefect's server. The engine of a task hands its states to a
+Invariant: nothing that a step reports to Prefect waits for Prefect's server. The engine of a task hands its states to a
 thread as events; a tag would make it ask the server for a slot under a concurrency limit, so a step has none, whatever
 tags its flow run has.
 """
@@ -38,7 +38,7 @@ def step(
     """A decorator: the function returns its value and one sentence for a person; the step returns the value alone.
 
     `run_name` is a format string over the function's parameters. Nothing is cached or persisted: what a step did stands
-    in the store, and the run's manifest alone says where the run goes on.
+    in the store, and the run's manifest alone decides where the run goes on.
     """
 
     def decorate(work: Callable[Parameters, tuple[Value, str]]) -> Callable[Parameters, Value]:

@@ -1,4 +1,4 @@
-"""How the report says things: outcomes, durations, sizes, dates, and text that came from outside.
+"""Text of reports and messages: outcomes, durations, sizes, dates, and text that came from outside.
 
 Invariant: pure. Dates are UTC and come from the records, so the same state always reads the same.
 """

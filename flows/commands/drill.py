@@ -254,7 +254,7 @@ class Drill:
 
     def _assign(self, run: str, world_size: int) -> list[str]:
         shared = ["train.share_gpus=true"] if 0 < self.num_gpus < world_size and run == self.plan.interrupted else []
-        # A drill's runs are nobody's experiments.
+        # A drill's runs are no experiments to track.
         return [*self.assignments, "tracking={}", f"run={run}", f"train.ranks={world_size}", *shared]
 
     def _command(self) -> str:

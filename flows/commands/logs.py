@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 
 LOOK_SECONDS = 2.0
-# Between two segments, and before the evaluation, nobody has the lease for a moment. After that nobody prints: the log
-# is read once more when the next segment begins, and not all the time, since it may be long.
+# Between two segments, and before the evaluation, the lease is free for a moment. After that nothing is printed: the
+# log is read once more when the next segment begins, and not all the time, since it may be long.
 IDLE_SECONDS = 10.0
 
 
@@ -102,7 +102,7 @@ class _Following:
                 self._print_new(state)
                 if self._is_over(state):
                     return
-                time.sleep(LOOK_SECONDS)  # the store tells nobody that something is new
+                time.sleep(LOOK_SECONDS)  # the store does not signal changes
                 state = manifests.Manifest(self._store, self._run).load_head().state
             except StoreUnavailableError as error:
                 self._print_once(f"The store does not answer; it is asked again: {error}")

@@ -1,4 +1,4 @@
-"""`holdfast prune`: the checkpoints that a run's policy drops, and what nobody can use, deleted now and by hand.
+"""`holdfast prune`: the checkpoints that a run's policy drops, and what no run can use, deleted now and by hand.
 
 Invariant: what goes is first no longer named by the manifest, then deleted. So a prune can be cut off anywhere, and the
 next prune, promotion or segment finishes it; and it may run beside a segment, whose checkpoints it never touches
@@ -48,7 +48,9 @@ NEVER_PROMOTED = "never promoted, or dropped earlier"
 def prune(
     run: RunArgument,
     assignments: Assignments = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be deleted, and change nothing.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Report what would be deleted, and change nothing.")
+    ] = False,
     quarantined: Annotated[
         bool,
         typer.Option("--quarantined", help="Also delete the files of checkpoints that earlier segments quarantined."),
@@ -188,7 +190,7 @@ def _describe_decision(store: Store, decision: RetentionDecision) -> dict[str, A
 
 
 def _describe_folder(store: Store, path: str, reason: str) -> dict[str, Any]:
-    """A folder that no record describes: how large it is, its index says, if there is one."""
+    """A folder that no record describes: its size is in its index, if there is one."""
     num_bytes = None
     try:
         num_bytes = checkpoints.load_checkpoint(store, path).index.num_bytes

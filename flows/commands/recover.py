@@ -51,7 +51,7 @@ def recover_damaged_head(store: Store, run: str, is_agreed: bool) -> None:
     print(damaged_head.describe_recovery(plan))
     require_agreement(f"Go on from generation {plan.sound.generation}?", is_agreed)
     head = damaged_head.recover(store, run, plan)
-    print(f"Generation {head.generation} says where the run stands. `holdfast run` goes on from there.")
+    print(f"Generation {head.generation} records where the run stands. `holdfast run` goes on from there.")
 
 
 def begin_anew_at_step_0(store: Store, run: str, is_agreed: bool) -> None:
@@ -68,6 +68,6 @@ def require_agreement(question: str, is_agreed: bool) -> None:
     if is_agreed:
         return
     if not sys.stdin.isatty():
-        raise ConfigurationError("Nothing was changed: nobody is there to ask. Give --yes to agree.")
+        raise ConfigurationError("Nothing was changed: there is no terminal to ask at. Give --yes to agree.")
     if not typer.confirm(question):
         raise ConfigurationError("Nothing was changed.")

@@ -74,10 +74,10 @@ def _render_result(found: dict[str, Any], state: RunState) -> str:
     if state.rollbacks:
         skipped = f"{words.count_of(rollbacks.count_skipped(state.rollbacks), 'sample')} left out"
         times = words.count_of(len(state.rollbacks), "time")
-        lines.append(f"rolled back {times}, {skipped}: `holdfast status` tells why")
+        lines.append(f"rolled back {times}, {skipped}: `holdfast status` shows why")
     if state.changes:
         times = words.count_of(len(state.changes), "time")
-        lines.append(f"changed  {times} while under way: `holdfast status` says what follows")
+        lines.append(f"changed  {times} while under way: `holdfast status` shows what follows")
     if state.headline is not None:
         lines.append(f"test     of the model of step {state.headline.step:,}, which `holdfast export` takes:")
         for name, value in state.headline.metrics.items():

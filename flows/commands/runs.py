@@ -58,7 +58,7 @@ def runs(
 
 
 def list_runs(store: Store) -> dict[str, Any]:
-    """Every run of a store and where it stands, JSON-able; `error` says why one could not be read.
+    """Every run of a store and where it stands, JSON-able; `error` is why one could not be read.
 
     Raises `RunMissingError` if there is none.
     """
@@ -120,7 +120,7 @@ def _find_newest_metric(state: RunState) -> dict[str, Any] | None:
 def _list_run(run: dict[str, Any]) -> list[tables.Cell]:
     if run["error"] is not None:
         return [tables.Cell(run["run"]), tables.Cell("unreadable", key="lost"), *[tables.Cell("")] * 5]
-    # The step of the ranks counts for a person who looks; what a resume goes on from is said by `status`.
+    # The step of the ranks counts for a person who looks; `status` shows what a resume goes on from.
     step = run["step"] if run["live_step"] is None else run["live_step"]
     return [
         tables.Cell(run["run"]),

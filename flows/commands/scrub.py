@@ -82,7 +82,7 @@ def scrub_with_display(
 
 
 def render_scrub(result: dict[str, Any]) -> RenderableType:
-    """The result for a person. What to do about damage was said when it was found."""
+    """The result for a person. What to do about damage was logged when it was found."""
     mark = Text("SOUND", "bold green") if result["ok"] else Text("ROTTEN", "bold red")
     table = _list_findings(result)
     verdict = Text.assemble(mark, f"  {scrub_words.sum_up(result)}")

@@ -68,7 +68,7 @@ def status(
         float, typer.Option(min=0.1, metavar="SECONDS", help="How often --watch looks.", show_default=True)
     ] = 5.0,
 ) -> None:
-    """Say where a run stands, or list the runs of a store."""
+    """Show where a run stands, or list the runs of a store."""
     if watch:
         if as_json:
             raise ConfigurationError("--watch is for people to look at, and --json for programs: give one of them.")
@@ -103,7 +103,7 @@ def _watch(store: Store, run: str, every_seconds: float, show: Show) -> None:
         show(status, trouble)
         if status["state"] == "completed":
             return
-        time.sleep(every_seconds)  # the store tells nobody that something has changed
+        time.sleep(every_seconds)  # the store does not signal changes
         try:
             status, trouble = run_status.read_status(store, run), None
         except StoreUnavailableError as error:

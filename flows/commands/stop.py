@@ -1,6 +1,6 @@
-"""`holdfast stop`: a request in the store that whoever watches a run's ranks finds.
+"""`holdfast stop`: a request in the store that the supervisor of a run's ranks finds.
 
-Invariant: it asks the segment that holds the lease now, and no later one; and it says that a segment has ended only
+Invariant: it asks the segment that holds the lease now, and no later one; and it reports that a segment has ended only
 when the manifest does.
 """
 
@@ -43,7 +43,7 @@ def stop(
     wait: Annotated[bool, typer.Option(help="Wait until it has saved and ended.")] = True,
     as_json: AsJson = False,
 ) -> None:
-    """Ask whoever trains a run to save and end.
+    """Ask the process that trains a run to save and end.
 
     From any machine that reaches the store, and nothing is lost. A schedule begins the run again at its next time:
     pause it first where that is not wanted.
@@ -55,7 +55,7 @@ def stop(
 def stop_run(store: Store, run: str, wait: bool) -> dict[str, Any]:
     """Ask, and wait for the end; what came of it, JSON-able.
 
-    Raises `ConfigurationError` if nobody trains the run, `RunMissingError`.
+    Raises `ConfigurationError` if the run is not in training, `RunMissingError`.
     """
     manifest = manifests.Manifest(store, run)
     lease = _require_lease(manifest)
@@ -68,7 +68,7 @@ def stop_run(store: Store, run: str, wait: bool) -> dict[str, Any]:
     with console.status(f"Asked {who} to save and end. Waiting for it; Ctrl-C stops the waiting alone"):
         while _holds(manifest, lease):
             _require_life(manifest, lease)
-            time.sleep(POLL_SECONDS)  # the manifest tells the end to nobody who does not read it
+            time.sleep(POLL_SECONDS)  # the end is seen only by reading the manifest
     message = _describe_end(manifest, lease, time.monotonic() - began)
     return {"run": run, "asked": who, "ended": True, "message": message}
 

@@ -33,7 +33,7 @@ ADVICE = "`holdfast run` quarantines damaged checkpoints by itself and goes on f
 
 
 def verify(run: RunArgument, assignments: Assignments = None, as_json: AsJson = False) -> None:
-    """Hash every checkpoint that is kept and say which are valid. Exit code 1 if one is not."""
+    """Hash every checkpoint that is kept and report which are valid. Exit code 1 if one is not."""
     found = verify_run(*find_run(run, assignments or []))
     print_result(found, as_json, render_verification)
     if not found["valid"]:

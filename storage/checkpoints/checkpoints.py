@@ -2,7 +2,7 @@
 
 Invariant: a checkpoint exists when its `index.json` exists, and it is valid when every file has the size and SHA-256
 that the index states, and the index the SHA-256 that the manifest states. A folder without an index is a save under
-way, or one that a kill cut off; nobody reads it.
+way, or one that a kill cut off; it is never read.
 """
 
 import hashlib
@@ -58,7 +58,8 @@ class CheckpointIndex(Record):
     dataset_digest: str
     versions: dict[str, str] = Field(description="Libraries and device that made it.")
     configuration: dict[str, object] = Field(
-        {}, description="Of model and training, for whoever finds it. The model's signature is in its files' headers."
+        {},
+        description="Of model and training, for a person who finds it. The model's signature is in its files' headers.",
     )
     ledger: LedgerPart | None = Field(None, description="Newest part of the ledger of all steps up to this one.")
     files: dict[str, CheckpointFile]
@@ -162,7 +163,7 @@ def load_checkpoint(store: Store, path: str, digest: str | None = None) -> Found
 def list_complete_checkpoints(store: Store, run: str, fence: int) -> list[tuple[int, str]]:
     """Step and folder of each complete checkpoint that the segment with this fence wrote, newest first.
 
-    Nothing of them is read: what is in them is for whoever validates them.
+    Nothing of them is read: their content is for the validation.
     """
     suffix = f"-f{fence:08d}/{INDEX_NAME}"
     keys = [k for k in store.list_keys(f"{RUNS_FOLDER}/{run}/checkpoints/") if k.endswith(suffix)]
@@ -176,7 +177,7 @@ def verify_checkpoint(store: Store, path: str, digest: str | None = None) -> Fou
     """Hash every byte of a checkpoint, as its device has it now, and not from memory.
 
     Raises `CorruptObjectError` naming the file that is not as it was written, and what `reading` raises for one that
-    cannot be read. What follows from either is for `tasks.verification.verdicts` to say.
+    cannot be read. What follows from either is decided in `tasks.verification.verdicts`.
     """
     drop_from_cache(store, f"{path}/{INDEX_NAME}")
     found = load_checkpoint(store, path, digest)

@@ -1,8 +1,8 @@
-"""Who reads a checkpoint right now, beside the segment that trains: a note in the store that whoever deletes looks at.
+"""Notes of processes that read a checkpoint beside the segment that trains; checked before one is deleted.
 
-Invariant: the note is written before the manifest is asked whether the checkpoint is kept, and whoever deletes has
-committed that it is not kept before asking for notes. So either the reader sees that it is gone and chooses again, or
-its files stay until it was read.
+Invariant: the note is written before the manifest is asked whether the checkpoint is kept, and a process that deletes
+has committed that it is not kept before asking for notes. So either the reader sees that it is gone and chooses again,
+or its files stay until it was read.
 """
 
 import time
@@ -60,7 +60,7 @@ def holding(
 
 
 def find_held(store: Store, run: str) -> frozenset[str]:
-    """Folders of the checkpoints that somebody reads. Notes of readers that are gone are deleted."""
+    """Folders of the checkpoints that are being read. Notes of readers that are gone are deleted."""
     held = set()
     for key in list(store.list_keys(_prefix(run))):
         try:

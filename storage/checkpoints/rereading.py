@@ -1,6 +1,6 @@
 """Reading again what is kept, from where it is durable, and comparing it with what was promised when it was written.
 
-A promise is a size and a hash that somebody vouches for: the manifest for the index of a checkpoint and for the
+A promise is a size and a hash that another record vouches for: the manifest for the index of a checkpoint and for the
 start.json of a run, these for the files beside them, the index also for the newest part of the ledger, `state.json` for
 the newest part of the history, each part for the one before, a data set's manifest for its shards.
 Invariant: an object is called broken only after it was read twice, some time apart: what is wrong once and right the
@@ -43,7 +43,7 @@ class Promise:
 class BrokenPromise:
     """An object that is not what it must be: expected and found, in words.
 
-    One that `is_unreadable` is missing, or its disk cannot read it just now: nobody knows what its bytes are.
+    One that `is_unreadable` is missing, or its disk cannot read it just now: its bytes are unknown.
     """
 
     key: str
@@ -82,7 +82,7 @@ class Rereader:
         self._began = time.monotonic()
 
     def find_broken(self, promise: Promise) -> BrokenPromise | None:
-        """Read the object and say what is wrong with it, or None. Raises `StoreError` if the store cannot be read."""
+        """Read the object; what is wrong with it, or None. Raises `StoreError` if the store cannot be read."""
         return next(iter(self._find_all([promise])), None)
 
     def find_broken_files(self, record: CheckpointRecord) -> list[BrokenPromise]:
@@ -115,7 +115,7 @@ class Rereader:
         """Follow a ledger's chain down to the first part that is not what it must be; None if all are.
 
         Parts whose keys are in `known` were followed before; the others are added. What lies before a broken part is
-        not looked at, since nothing else says what it must be.
+        not looked at, since nothing else records what it must be.
         """
         return self._find_broken_link(newest, known, self._part_before, "a part of a ledger")
 

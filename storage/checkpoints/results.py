@@ -1,6 +1,6 @@
 """What was found of a checkpoint after training, in a file of its own: its evaluation, its calibration and its audit.
 
-Invariant: a file that is not as it was written counts as none, and what it said is found out again.
+Invariant: a file that is not as it was written counts as none, and its result is computed again.
 """
 
 import json

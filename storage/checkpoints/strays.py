@@ -1,8 +1,8 @@
-"""Checkpoint folders that nobody can use: saves cut off, steps that were never promoted, deletions cut off.
+"""Checkpoint folders that no run can use: saves cut off, steps that were never promoted, deletions cut off.
 
 Invariant: judged by one generation of the manifest alone. A folder is a stray when the manifest does not name it and
-its checkpoint cannot be promoted any more, which stays so in every later generation: so anybody may delete strays, at
-any time, and whoever deletes next finishes what another began.
+its checkpoint cannot be promoted any more, which stays so in every later generation: so any process may delete strays,
+at any time, and the next one that deletes finishes what another began.
 """
 
 from storage.checkpoints.checkpoints import delete_checkpoint, list_checkpoint_paths
@@ -13,7 +13,7 @@ from storage.runs.run_state import RunState
 
 
 def find_strays(store: Store, head: Generation) -> list[str]:
-    """The folders of all strays that nobody reads, in the order of their steps."""
+    """Folders of all strays that are not being read, in the order of their steps."""
     state = head.state
     named = {record.path for record in state.kept} | {r.path for r in state.quarantined if not r.is_discarded}
     named |= {record.checkpoint.path for record in state.rejected if not record.is_discarded}

@@ -86,7 +86,7 @@ def find_entries(file: BinaryIO, size: int, path: str) -> list[TensorEntry]:
     for entry in entries:
         expected = math.prod(entry.shape) * ITEM_BYTES[entry.dtype]
         if entry.end - entry.start != expected or not 0 <= entry.start <= entry.end <= size:
-            raise CorruptObjectError(f"{path}: tensor {entry.name!r} does not stand where the header says.")
+            raise CorruptObjectError(f"{path}: tensor {entry.name!r} is not at the offset in the header.")
     return sorted(entries, key=lambda entry: entry.name)
 
 

@@ -37,7 +37,7 @@ def sha256_of_file(path: Path) -> str:
 def sha256_of_stream(
     file: io.RawIOBase | io.BufferedReader, note: Callable[[int], object] = lambda num_bytes: None
 ) -> str:
-    """SHA-256 of what is left to read of an open file. `note` is told the bytes of each chunk."""
+    """SHA-256 of what is left to read of an open file. `note` is called with the bytes of each chunk."""
     digest, chunk = hashlib.sha256(), memoryview(bytearray(CHUNK_BYTES))
     while count := file.readinto(chunk):
         digest.update(chunk[:count])
@@ -68,7 +68,7 @@ def require_format(data: bytes, supported: int, what: str) -> None:
     try:
         stated = json.loads(data)["format"]
     except (ValueError, KeyError, TypeError):
-        return  # damaged, which the caller finds out and says
+        return  # damaged, which the caller finds out and reports
     if isinstance(stated, int) and stated != supported:
         raise IncompatibleRunError(
             f"{what} has format {stated}, this version of Holdfast reads format {supported}. "

@@ -15,7 +15,8 @@ import numpy as np
 
 # The largest block that devices and file systems in use ask for; a memory page, too.
 BLOCK_BYTES = 4096
-# What says that it is not to be had, that larger blocks are asked for, or that a device cannot get at the memory.
+# Errors that mean that it is not supported, that larger blocks are asked for, or that a device cannot get at the
+# memory.
 REFUSALS = (errno.EINVAL, errno.EOPNOTSUPP, errno.EFAULT)
 
 

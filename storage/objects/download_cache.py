@@ -3,8 +3,8 @@
 A store in a bucket has to put what it fetches whole somewhere, and all ranks of a machine read the same checkpoint: one
 of them downloads, the others wait for it. The folder is bounded: beside what others keep on its disk, copies take at
 most half of what is free, and the ones used longest ago leave first. A copy used within the last ten minutes stays in
-any case: somebody may have its path and not have opened it yet. Invariant: a name stands for one content and for a
-whole file, also after a power cut; everything here may be deleted at any time.
+any case: another process may have its path and not have opened it yet. Invariant: a name stands for one content and for
+a whole file, also after a power cut; everything here may be deleted at any time.
 """
 
 import fcntl
@@ -42,10 +42,10 @@ class DownloadCache:
         path = self.folder / name
         try:
             with self._lock(REMOVAL_LOCK, fcntl.LOCK_SH):
-                os.utime(path)  # from now on nobody removes it
+                os.utime(path)  # from now on no process removes it
                 return path if path.stat().st_size == num_bytes else None
         except OSError:
-            return None  # whatever is wrong with the folder is told when a copy is to be kept in it
+            return None  # whatever is wrong with the folder is raised when a copy is to be kept in it
 
     def get(self, name: str, num_bytes: int, download: Callable[[BinaryIO], None], anew: bool = False) -> Path:
         """The copy with this name, downloaded if there is none, or in any case if `anew`. Raises `StoreError`."""
@@ -101,7 +101,7 @@ class DownloadCache:
                 total -= size
 
     def _remove_unless_used(self, path: Path) -> bool:
-        """Remove a copy unless somebody asked for it since the copies were listed; whether it is gone."""
+        """Remove a copy unless it was asked for since the copies were listed; whether it is gone."""
         with self._lock(REMOVAL_LOCK, fcntl.LOCK_EX):
             try:
                 if path.stat().st_mtime > time.time() - IN_USE_SECONDS:

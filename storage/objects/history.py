@@ -32,7 +32,7 @@ class HistoryPart(BaseModel):
 
 
 class HistoryContent(BaseModel):
-    """What a part holds: lists of entries, each list oldest first, under the names that whoever wrote it gave them."""
+    """What a part holds: lists of entries, each list oldest first, under the names that their writer gave them."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

@@ -27,7 +27,7 @@ TEMPORARY_FOLDER = RESERVED_FOLDER
 SWEEP_AGE_SECONDS = 24 * 3600
 PLACE_ATTEMPTS = 20
 CHUNK_BYTES = 8 << 20
-# What a network file system says while its server or the network is away; EIO also what a disk says of a bad block.
+# Errors of a network file system while its server or the network is away; EIO also that of a bad block of a disk.
 TRANSIENT_ERRNOS = {
     errno.EAGAIN,
     errno.ECONNABORTED,
@@ -173,11 +173,11 @@ class LocalStore:
             self._give_key(key, lambda target: os.link(temporary, target))
         except FileExistsError as error:
             with contextlib.suppress(FileNotFoundError):  # deleted since
-                self._sync_folders_of(key)  # who is told that it exists relies on it, and its writer may have died
+                self._sync_folders_of(key)  # the caller relies on it from now on, and its writer may have died
             raise ObjectExistsError(f"{self.address}/{key} exists already and objects are never changed.") from error
 
     def _give_key(self, key: str, put: Callable[[Path], object]) -> None:
-        """Give an object its key, durably. Whoever deletes a folder's last object removes it, also under our hands."""
+        """Give an object its key, durably. Deleting a folder's last object removes the folder, also concurrently."""
         for attempt in range(PLACE_ATTEMPTS):
             try:
                 target = self._path(key)
@@ -223,7 +223,7 @@ class LocalStore:
 
 
 class _Explained:
-    """Turns an `OSError` of the file system into a `StoreError` that says where it happened and what to do."""
+    """Turns an `OSError` of the file system into a `StoreError` with the path and what to do."""
 
     def __init__(self, address: str, key: str) -> None:
         self.address = address

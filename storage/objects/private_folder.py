@@ -1,7 +1,7 @@
 """A folder of one user's own below a folder that all users may write, such as /tmp.
 
-Invariant: what is used is a folder, no link, that belongs to this user and that nobody else can read or write: else
-somebody who was there first could read what is written, or choose what is read.
+Invariant: what is used is a folder, no link, that belongs to this user and that no other user can read or write: else
+another user who made it first could read what is written, or choose what is read.
 """
 
 import os

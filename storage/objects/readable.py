@@ -1,9 +1,9 @@
 """What it means that an object that must be there cannot be read.
 
-Invariant: never that it is damaged. A network file system, a failed path to a disk or a proxy says for a second of what
-is sound that it is missing or cannot be read (ENOENT, EIO, ESTALE, 404): that is `ObjectUnreadableError`, for who waits
-and looks again. Of what is in a bucket there are only copies on this machine: what is wrong with these is its disk's
-matter, not the object's.
+Invariant: never that it is damaged. A network file system, a failed path to a disk or a proxy reports for a second of
+what is sound that it is missing or cannot be read (ENOENT, EIO, ESTALE, 404): that is `ObjectUnreadableError`, for who
+waits and looks again. Of what is in a bucket there are only copies on this machine: what is wrong with these is its
+disk's matter, not the object's.
 """
 
 import errno
@@ -15,13 +15,13 @@ from storage.errors import ObjectMissingError, ObjectUnreadableError, StoreError
 from storage.objects.local_store import TRANSIENT_ERRNOS, LocalStore
 from storage.objects.store import Store
 
-# What is said of one file, and not of the way to all of them.
+# Errors of one file, and not of the path to all of them.
 OF_ONE_FILE = {errno.EIO, errno.ESTALE, errno.ENOENT, errno.ENOTDIR}
 
 
 @contextmanager
 def reading(store: Store, key: str) -> Iterator[None]:
-    """Read the object `key` in this block; whoever names it vouches that it is there.
+    """Read the object `key` in this block; the caller vouches that it is there.
 
     Raises `ObjectUnreadableError` where it is missing or its disk cannot read it, `StoreUnavailableError` where the
     store is away.
@@ -44,7 +44,7 @@ def drop_from_cache(store: Store, key: str) -> None:
     """
     if not isinstance(store, LocalStore):
         return
-    with suppress(OSError):  # who reads it next says it
+    with suppress(OSError):  # the next read raises it
         descriptor = os.open(store.path_of(key), os.O_RDONLY)
         try:
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)

@@ -32,12 +32,12 @@ class Store(Protocol):
         """Put an object; raises `ObjectExistsError` if there is one. Of racing writers exactly one succeeds."""
 
     def put_file(self, source: Path, key: str) -> None:
-        """Put a finished local file that nobody writes any more. Raises `ObjectExistsError`."""
+        """Put a finished local file, which is not written any more. Raises `ObjectExistsError`."""
 
     def fetch(self, key: str, is_checked: bool = False) -> Path:
         """A local path with the object's content, to be read only. Raises `ObjectMissingError`.
 
-        Who compares what they read with a known hash says `is_checked`: then a copy of before will do.
+        `is_checked`: the caller compares the bytes with a known hash, so an earlier copy will do.
         """
 
     def open(self, key: str) -> io.RawIOBase:
@@ -52,7 +52,7 @@ class Store(Protocol):
         """The object's bytes as the durable storage has them now, in order, a few MiB at a time.
 
         Copies on this machine are not asked, so it is for who looks for rot; who reads to work uses `fetch`. Raises
-        `ObjectMissingError`, and `CorruptObjectError` where a server says that the bytes are not what was put.
+        `ObjectMissingError`, and `CorruptObjectError` where a server reports that the bytes are not what was put.
         """
 
     def list_keys(self, prefix: str) -> Iterator[str]:
@@ -66,7 +66,7 @@ class Store(Protocol):
 
 
 def put_file_anew(store: Store, source: Path, key: str) -> None:
-    """Put a file of which a save or attempt that was cut off may have left one: nobody can have read that."""
+    """Put a file of which a save or attempt that was cut off may have left one: no reader can have used that."""
     try:
         store.put_file(source, key)
     except ObjectExistsError:

@@ -1,4 +1,4 @@
-"""What a run's own segments say about saving, crashing and starting again: counted and averaged, nothing assumed.
+"""Figures of saving, crashing and starting again from a run's own segments: counted and averaged, nothing assumed.
 
 Invariant: a pure function of the manifest's state; what was never measured is None.
 """

@@ -1,8 +1,8 @@
 """Which process holds a lease, and whether it still lives.
 
 Invariant: a process is called dead only from where it could be seen: on the same machine since the same boot, and in
-the same PID namespace (two containers on one machine do not see each other). Its start in clock ticks since boot tells
-it from a later process with the same number, and does not move when the clock is set.
+the same PID namespace (two containers on one machine do not see each other). Its start in clock ticks since boot
+distinguishes it from a later process with the same number, and does not move when the clock is set.
 """
 
 import os
@@ -25,7 +25,7 @@ def this_process() -> Holder:
 
 
 def process_age_seconds() -> float:
-    """How long ago the calling process began, on a clock that nobody sets."""
+    """How long ago the calling process began, on a clock that is never set."""
     began = _start_ticks(os.getpid()) / os.sysconf("SC_CLK_TCK")
     return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - began)
 

@@ -48,7 +48,7 @@ class LedgerPart(Record):
 
 
 class LedgerHeader(Record):
-    """What a part says about itself, in the metadata of its Parquet file."""
+    """Metadata in a part's Parquet file."""
 
     format: int = LEDGER_FORMAT
     run: str
@@ -116,7 +116,7 @@ def fetch_ledger_part(store: Store, part: LedgerPart) -> Path:
 
 
 def read_ledger_header(path: Path) -> LedgerHeader:
-    """What a part says about itself.
+    """Metadata of a part.
 
     Raises `CorruptObjectError` if it cannot be read, `IncompatibleRunError` if a later version wrote it.
     """

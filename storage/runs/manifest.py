@@ -148,7 +148,7 @@ class Manifest:
             try:
                 return self._read(key, read)
             except CorruptManifestError:
-                time.sleep(seconds)  # nobody tells when a wrong answer is over
+                time.sleep(seconds)  # nothing signals when wrong answers end
                 read = self._read_past_caches
         return self._read(key, read)
 
@@ -213,7 +213,7 @@ def find_runs(store: Store) -> list[str]:
 def require_fence(state: RunState, fence: int) -> None:
     """Raise `FencedError` unless the lease with this fence is the current one."""
     if state.lease is None or state.lease.fence != fence:
-        holder = "nobody" if state.lease is None else f"fence {state.lease.fence} on {state.lease.holder.host}"
+        holder = "no process" if state.lease is None else f"fence {state.lease.fence} on {state.lease.holder.host}"
         raise FencedError(
             f"The lease of run {state.run!r} with fence {fence} has ended; the lease is now held by {holder}. "
             "This segment can no longer promote a checkpoint: another process, which had not heard of this one for a "

@@ -57,13 +57,13 @@ class _Claim:
 
 
 def find_being_read(state: RunState) -> frozenset[str]:
-    """Folders of the checkpoints that somebody may be reading and that no retention may take from under him.
+    """Folders of the checkpoints that may be being read, which no retention may delete.
 
     This is the checkpoint that the running segment began with: its ranks restore from it. Who reads another one leaves
-    a note, and whoever deletes files looks at these: `storage.checkpoints.reading`. Others need no entry here.
-    An evaluation and a report read the resume point, and whoever hashes the resume point before a resume goes on to its
-    fallback: both stay in any case, and a checkpoint is the one or the other until two more were promoted. `verify`
-    reads everything, holds nothing back, and leaves out what was dropped while it read.
+    a note, and these are checked before files are deleted: `storage.checkpoints.reading`. Others need no entry here.
+    An evaluation and a report read the resume point, and a process that hashes the resume point before a resume goes on
+    to its fallback: both stay in any case, and a checkpoint is the one or the other until two more were promoted.
+    `verify` reads everything, holds nothing back, and leaves out what was dropped while it read.
     """
     lease = state.lease
     if lease is None:

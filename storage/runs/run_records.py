@@ -1,4 +1,4 @@
-"""What a run's manifest says about a run as a whole: how it began, what was changed, what was found at its end.
+"""Records of a run as a whole in its manifest: how it began, what was changed, what was found at its end.
 
 Invariant: as in `run_state.py`, which has the rest.
 """
@@ -64,9 +64,9 @@ class TestedRecord(Record):
 
 
 class QuarantineRecord(Record):
-    """A checkpoint that was found damaged, or that nobody can read, and why. Its files stay until they are discarded.
+    """A checkpoint that was found damaged or unreadable, and why. Its files stay until they are discarded.
 
-    Whoever takes the run up looks at it again, for as long as it `stands`: one that is sound is used again.
+    The process that takes the run up looks at it again, for as long as it `stands`: one that is sound is used again.
     """
 
     step: int

@@ -1,4 +1,4 @@
-"""What a run's manifest says at one generation: the whole truth about the run, in one small JSON document.
+"""State of a run in one generation of its manifest: the whole truth about the run, in one small JSON document.
 
 Invariant: the resume point is `promoted`, and it is the newest entry of `kept`. Everything else explains how it came.
 """
@@ -166,7 +166,7 @@ class RollbackRecord(Record):
     the diverged one took. What holds when there are several stands in `runs/rollbacks/positions.py`.
     """
 
-    fence: int = Field(description="Of the segment that diverged, or of the last one when somebody asked.")
+    fence: int = Field(description="Of the segment that diverged, or of the last one when a user asked.")
     diverged_step: int = Field(description="The step that showed it, counted from 1; or the last one left behind.")
     resume_step: int = Field(description="Steps that stay; the first one after them takes the samples at the end.")
     first_position: int
@@ -206,7 +206,7 @@ class SegmentRecord(Record):
     planned_steps: int = Field(description="As in its lease.")
     is_abandoned: bool = Field(
         False,
-        description="Nobody asked it to stop: its supervisor or its launcher was killed, and the ranks saved and left.",
+        description="No stop was requested: its supervisor or its launcher was killed, and the ranks saved and left.",
     )
     patience: int | None = Field(
         None,

@@ -1,6 +1,6 @@
 """What a segment leaves in the store besides checkpoints: its heartbeat, and its outcome record.
 
-Invariant: the outcome record is put once, by whichever rank speaks first. No record means that nobody lived to write
+Invariant: the outcome record is put once, by the first rank to report. No record means that no process lived to write
 one: the segment is `lost`.
 """
 
@@ -68,7 +68,7 @@ def write_outcome(store: Store, run: str, fence: int, record: OutcomeRecord) -> 
 
 
 def find_outcome(store: Store, run: str, fence: int) -> OutcomeRecord | None:
-    """The segment's outcome, or None if nobody has written one. One that cannot be read says nothing either."""
+    """The segment's outcome, or None if none was written, or it cannot be read."""
     try:
         return OutcomeRecord.model_validate_json(store.read(f"{segment_path(run, fence)}/outcome.json"))
     except (ObjectMissingError, ValidationError):

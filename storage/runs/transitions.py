@@ -64,7 +64,7 @@ def take_over(lease: Lease, holder: Holder) -> Change:
     """Hold a lease whose ranks go on working, in place of a process that has died.
 
     Who holds it already, since the answer to an earlier call was lost, goes on holding it. Raises `RunBusyError` if
-    somebody else was quicker, `FencedError` if it has ended.
+    another process was quicker, `FencedError` if it has ended.
     """
 
     def change(state: RunState, _generation: int) -> RunState:
@@ -139,7 +139,7 @@ def reject(record: RejectedRecord, holder: Holder | None = None) -> Change:
 def promote_rejected(path: str, policy: RetentionPolicy, changes: Sequence[ChangeRecord] = ()) -> Change:
     """Make the rejected checkpoint that the last segment left the resume point: the gate is another one now.
 
-    `changes` are those since the resume point before. Needs no lease, and nobody may hold it: raises `RunBusyError`, or
+    `changes` are those since the resume point before. Needs no lease, and it must be free: raises `RunBusyError`, or
     `ConflictError` if it is not that checkpoint.
     """
 
@@ -161,7 +161,7 @@ def promote_rejected(path: str, policy: RetentionPolicy, changes: Sequence[Chang
 def prune(dropped: Collection[str], discarded: Collection[str]) -> Change:
     """Keep the checkpoints in the folders `dropped` no longer, nor the files of the quarantined ones in `discarded`.
 
-    Needs no lease: what it may drop is nobody's. Raises `ConflictError` if meanwhile one of them became the resume
+    Needs no lease: what it may drop is not in use. Raises `ConflictError` if meanwhile one of them became the resume
     point, its fallback, or what a segment began with.
     """
 

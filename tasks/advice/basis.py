@@ -1,6 +1,6 @@
 """What an advice rests on: each figure given by the user, or measured by the run, or assumed, and which of these it is.
 
-Invariant: nothing is assumed in silence; every figure has a `Source` that says where it comes from.
+Invariant: nothing is assumed in silence; every figure has a `Source`: where it comes from.
 """
 
 from collections.abc import Iterator

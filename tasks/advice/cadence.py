@@ -4,7 +4,7 @@ The model. Training goes on for `interval - stall` seconds, stands still for the
 save is written; `durable_seconds` after the stall the save counts. Interruptions come without memory (Poisson), also
 while the run starts again. A crash takes the work since the last save that counts; a notice leaves time for a save of
 its own and takes none. From one restart to the next nothing is remembered, so means over that cycle are long-run shares
-(renewal-reward). Where nothing is written in the background and nobody gives notice, this is Daly's complete model.
+(renewal-reward). Where nothing is written in the background and no notice is given, this is Daly's complete model.
 
 Invariant: pure arithmetic. A simulation, and the formulas of Young and Daly, agree:
 `unit/tasks/advice/test_cadence.py`.

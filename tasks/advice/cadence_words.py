@@ -1,4 +1,4 @@
-"""How an advice says rates, short times, shares and prices, on the page and in the terminal alike.
+"""Format of rates, short times, shares and prices, on the advice's page and in the terminal alike.
 
 Invariant: pure, and never more digits than the figures are worth.
 """

@@ -61,7 +61,7 @@ class ScaleFigures:
 
 @dataclass(frozen=True)
 class Advice:
-    """Everything that is said. All intervals are seconds from save to save."""
+    """The whole advice. All intervals are seconds from save to save."""
 
     run: str
     options: AdviceOptions

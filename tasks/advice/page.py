@@ -1,4 +1,4 @@
-"""The advice's page: how often to save, why, and what that rests on, for whoever decides it.
+"""The advice's page: how often to save, why, and what that rests on.
 
 Invariant: a pure function of the advice, and self-contained like every page of Holdfast.
 """

@@ -1,4 +1,4 @@
-"""What an advice says: the recommendation in sentences, and everything that it takes for granted.
+"""Words of an advice: the recommendation in sentences, and everything that it takes for granted.
 
 Invariant: pure, and the same on the page and in the terminal. Every assumption behind a figure is a sentence here.
 """
@@ -16,7 +16,7 @@ from training.configuration import LONGEST_EVERY_SECONDS
 
 @dataclass(frozen=True)
 class AdviceVerdict:
-    """The recommendation in a word, in a sentence, what more there is to say, and the settings that follow it."""
+    """The recommendation in a word, in a sentence, further remarks, and the settings that follow it."""
 
     standing: Literal["complete", "running"]
     badge: str

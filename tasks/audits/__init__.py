@@ -1,4 +1,4 @@
-"""Whether the ledger says what it must: the chain of parts, their segments, the order, how often each sample was used.
+"""Whether the ledger is right: the chain of parts, their segments, the order, how often each sample was used.
 
 `verdict.py` is the way in.
 """

@@ -1,7 +1,7 @@
 """The parts of a ledger that count: an unbroken chain, unchanged, each step in one part, of the segment that the
-manifest says it is of.
+manifest records.
 
-Invariant: looks at what parts say about themselves and never at the samples in them; steps that no sound part covers
+Invariant: reads the metadata of parts and never the samples in them; steps that no sound part covers
 are named as a violation and in `Chain.unsound`, so that nothing is left out silently.
 """
 
@@ -87,7 +87,7 @@ def _walk(store: Store, head: LedgerPart | None, chain: Chain) -> int:
 
 
 def _report_broken(chain: Chain, part: LedgerPart, error: CorruptObjectError | ObjectUnreadableError) -> None:
-    """A part that is not what it was: what it said, and what only it vouches for, cannot be looked at."""
+    """A part that was changed: its samples, and parts that only it vouches for, cannot be audited."""
     kind = "part_missing" if isinstance(error, ObjectUnreadableError) else "part_changed"
     message = f"The ledger's part of {name_steps(part.first_step, part.end_step)} cannot be used: {error}"
     if part.first_step > 0:
@@ -142,7 +142,7 @@ def _check_fence(chain: Chain, link: ChainPart, counted: CountedSteps) -> None:
 
 
 def _is_sound(chain: Chain, link: ChainPart, state: RunState) -> bool:
-    """Whether the part is what its name says, of this run and data set, and a table that can be read."""
+    """Whether the part is what its name states, of this run and data set, and a table that can be read."""
     part, header = link.part, link.header
     steps = range(part.first_step, part.end_step)
     wrong = [

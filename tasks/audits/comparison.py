@@ -74,7 +74,7 @@ class Comparison:
         self.violations += [describe_step(deviation, facts) for deviation in deviations]
 
     def _count_epochs(self) -> None:
-        """Count how often each sample was used, whatever the order says."""
+        """Count how often each sample was used, whatever its order."""
         num_rows = self._expectation.num_rows
         num_epochs = -(-self._expectation.end_position(self._end_step) // num_rows)
         at_once = max(1, SPAN_SAMPLES // num_rows)
@@ -119,7 +119,7 @@ class Comparison:
         self.violations.append(Violation(kind, (), message, tuple((row, ids.get(row)) for row in rows)))
 
     def _find_facts(self, deviations: list[Deviation]) -> Facts:
-        """What the rest of the ledger says about the samples of these steps."""
+        """What the rest of the ledger records about the samples of these steps."""
         uses = [use for deviation in deviations for use in [*deviation.extra, *deviation.lacking]]
         epochs = [epoch for _, epoch in uses]
         steps = self._steps_of(min(epochs), max(epochs) + 1) if epochs else range(0)

@@ -1,4 +1,4 @@
-"""What a ledger must say: the microbatches of each step, by the same pure functions that training asks.
+"""What a ledger must record: the microbatches of each step, by the same pure functions that training uses.
 
 Invariant: knows the number of rows, the run's configuration and its rollbacks, and nothing of what was consumed.
 """

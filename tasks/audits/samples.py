@@ -1,4 +1,4 @@
-"""What the data set says of its training samples: lengths and ids, without reading a token.
+"""Training samples of a data set, for an audit: lengths and ids, without reading a token.
 
 Invariant: memory holds the samples that were asked for, and a row group for each shard that is being read.
 """

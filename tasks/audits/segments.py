@@ -1,4 +1,4 @@
-"""Which steps of each segment count and which are void, as the manifest tells it.
+"""Which steps of each segment count and which are void, by the manifest.
 
 Invariant: a step counts for one segment, the last one that trained it. What a segment trained after the point from
 which a later one, or the next one to come, goes on is void: it was rolled back.
@@ -80,7 +80,7 @@ class CountedSteps:
 
 
 def part_of_key(key: str) -> LedgerPart | None:
-    """What the name of a part says; for parts that nothing vouches for."""
+    """Segment and steps in the name of a part; for parts that nothing vouches for."""
     match = PART_NAME.search(key)
     if match is None:
         return None

@@ -1,4 +1,4 @@
-"""What the manifest says was left out on purpose, and whether it had a reason to.
+"""Samples that rollbacks in the manifest left out, and whether each had a reason to.
 
 Invariant: a range counts as skipped only if a segment diverged at its end or a person asked for it, and only as far as
 the arithmetic of rollbacks makes it; whether its samples were really left out is seen from the ledger, step by step.

@@ -1,7 +1,7 @@
 """One step whose samples are not the ones that are due: what happened to them, in words.
 
-Invariant: says only what the ledger and the pure functions show: which samples stand where others are due, and at which
-other steps of the epoch they were used.
+Invariant: reports only what the ledger and the pure functions show: which samples stand where others are due, and at
+which other steps of the epoch they were used.
 """
 
 from collections import Counter

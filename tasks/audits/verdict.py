@@ -1,4 +1,4 @@
-"""Whether a run's ledger says what it must: every sample once per epoch, in the order of the pure functions.
+"""Whether a run's ledger is right: every sample once per epoch, in the order of the pure functions.
 
 Invariant: reads only. Every step up to the promoted checkpoint is either looked at, sample by sample, or named in a
 violation; a run passes only if there is none.
@@ -37,7 +37,7 @@ from tasks.data.progress import OnProgress
 def audit_run(store: Store, run: str, on_progress: OnProgress | None = None) -> dict[str, Any]:
     """The audit of everything up to the promoted checkpoint, JSON-able. Raises `RunMissingError`, `StoreError`.
 
-    `on_progress` is told a phase (samples, epochs) and the share of it that is done.
+    `on_progress` is called with a phase (samples, epochs) and the share of it that is done.
     """
     state, index, problem = _load_promoted(store, run)
     if index is None or problem is not None:

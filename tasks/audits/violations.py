@@ -11,7 +11,7 @@ MAX_NAMED = 20
 
 @dataclass(frozen=True)
 class Violation:
-    """`steps` and `samples` hold at most `MAX_NAMED`; the message says where there are more."""
+    """`steps` and `samples` hold at most `MAX_NAMED`; the message gives the number where there are more."""
 
     kind: str
     steps: tuple[int, ...]

@@ -1,7 +1,7 @@
 """A node whose segment was lost: it stays in its job, and waits there for the run's next segment.
 
 A job that ends gives its nodes back, and the next one waits in the queue for as many. Invariant: the run's manifest
-alone says what is next. A node works for no fence but the one of a lease that names this node and its job.
+alone decides what is next. A node works for no fence but the one of a lease that names this node and its job.
 """
 
 import os
@@ -23,7 +23,7 @@ LOOK_SECONDS = 2.0
 
 
 def may_wait_idle(store: Store, order: JobOrder, requests: Requests) -> bool:
-    """Whether the segment did not end as ranks end one, and nobody asked this node to leave. Raises `StoreError`."""
+    """Whether the segment did not end as ranks end one, and this node was not asked to leave. Raises `StoreError`."""
     if not order.keep_seconds or requests.is_stop:
         return False
     outcome = find_outcome(store, order.segment.run, order.segment.fence)
@@ -35,8 +35,8 @@ def wait_idle(
 ) -> tuple[JobOrder, NodeIdentity] | None:
     """Wait for the next segment of this job: its order, and this node's identity in it. None: the node is to leave.
 
-    It is also to leave when somebody asks it to, or when nobody needs it within the order's `keep_seconds`. Raises
-    `StoreError` if it cannot say that it waits.
+    It is also to leave when it is asked to, or when it is not needed within the order's `keep_seconds`. Raises
+    `StoreError` if it cannot record that it waits.
     """
     run, fence = order.segment.run, order.segment.fence
     end = NodeEnd(job=identity.job, node=identity.node, how="idle")
@@ -44,7 +44,7 @@ def wait_idle(
     print(f"Segment {fence} is over. Waiting up to {order.keep_seconds:g} s for the next one.", flush=True)
     deadline = time.monotonic() + order.keep_seconds
     while time.monotonic() < deadline and not requests.is_stop:
-        time.sleep(LOOK_SECONDS)  # the store calls nobody
+        time.sleep(LOOK_SECONDS)  # the store sends no signal
         try:
             state = Manifest(store, run).load_head().state
             lease = state.lease
@@ -65,7 +65,7 @@ def wait_idle(
 
 
 def _end_own_job() -> None:
-    """Nobody else may do it: a job whose batch script was on a node that is lost ends only when it is cancelled."""
+    """No other does it: a job whose batch script was on a node that is lost ends only when it is cancelled."""
     with suppress(ConfigurationError, ClusterUnavailableError):  # no commands of Slurm are here, or it does not answer
         cancel(int(os.environ["SLURM_JOB_ID"]))
 

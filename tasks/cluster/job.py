@@ -1,4 +1,4 @@
-"""The ranks of one lease as whoever supervises them sees them, wherever they run.
+"""The ranks of one lease as their supervisor sees them, wherever they run.
 
 Invariant: of every implementation holds what `tests/integration/test_launchers.py` asks: leaving the block ends the
 ranks, what they reported comes whole and in order, and launching what runs already launches nothing.
@@ -42,13 +42,13 @@ class Job(Protocol):
         """Let each rank that runs write into its log where all of its threads stand; returns when they had time to."""
 
     def kill(self) -> None:
-        """End all of them, as fast as the cluster does; nobody waits for a save."""
+        """End all of them, as fast as the cluster does, without waiting for a save."""
 
     def leave(self) -> None:
         """Do not end ranks elsewhere when the block is left: another process watches them now."""
 
     def describe_end(self) -> str | None:
-        """What the cluster says of how the job ended; None where it says nothing."""
+        """How the job ended by the cluster's account; None where it has none."""
 
     def read_log(self) -> str:
         """What the ranks printed, the newest of it if it is long."""

@@ -1,7 +1,7 @@
 """Which ranks of this machine were killed, by the last words of their launcher.
 
-A rank that is killed says nothing, and those that waited for it say that a connection broke. Invariant: only what
-torchrun has seen is told, in its own log; where it was killed too, nothing is.
+A rank that is killed reports nothing, and those that waited for it report a broken connection. Invariant: only what
+torchrun has seen is reported, from its own log; where it was killed too, nothing is.
 """
 
 import re
@@ -22,7 +22,7 @@ BY_WHOM = {
 
 
 def describe_killed_ranks(log: Path) -> str | None:
-    """Each rank that a signal ended, in a sentence; None if torchrun's log tells of none, or there is no log."""
+    """Each rank that a signal ended, in a sentence; None if torchrun's log has none, or there is no log."""
     if not log.is_file():
         return None
     with log.open("rb") as file:

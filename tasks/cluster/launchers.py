@@ -96,7 +96,7 @@ def is_under_way(record: JobRecord, store: Store, run: str, lease: Lease) -> boo
 def end_job(record: JobRecord, store: Store, run: str, lease: Lease, grace_seconds: float) -> str | None:
     """See to it that a lease's job does not run any more: it is asked to save and leave, and killed if it does not.
 
-    What the cluster says of how it ended, None if it has forgotten it. Raises `ClusterUnavailableError`, and
+    How it ended by the cluster's account, None if the cluster has forgotten it. Raises `ClusterUnavailableError`, and
     `ConfigurationError` elsewhere.
     """
     job = _job(record, store, run, lease.fence, grace_seconds)
@@ -130,7 +130,7 @@ def _slurm_job(
 def _require_own_name(record: JobRecord, store: Store, run: str) -> None:
     """Raise `ConfigurationError` for a job that `name_job` never named for this run, on behalf of whatever segment.
 
-    Whoever may write to the store could name any job of this user there, to have it ended.
+    Any user who may write to the store could name any job of this user there, to have it ended.
     """
     name = jobset_name if record.kind == "kubernetes" else job_name
     numbered = re.fullmatch(r".*-(\d{8,})-[0-9a-f]{8}", record.name)

@@ -1,7 +1,7 @@
 """Entry point on each node of a job: `python -m tasks.cluster.node STORE RUN FENCE`, started by the cluster.
 
 Invariant: a fence is worked on by one incarnation of one job. A job that the cluster queued again, or a node that comes
-back after somebody else took the run up, finds that in the store and leaves: its checkpoints could not be promoted.
+back after another process took the run up, finds that in the store and leaves: its checkpoints could not be promoted.
 """
 
 import argparse
@@ -114,7 +114,7 @@ class Node:
 
     @contextmanager
     def _talking_to_the_store(self) -> Iterator[None]:
-        """In a thread: a store that does not answer keeps nobody from stopping the ranks meanwhile."""
+        """In a thread: a store that does not answer does not delay stopping the ranks."""
         is_over = threading.Event()
 
         def talk() -> None:
@@ -145,7 +145,7 @@ class Node:
         )
 
     def _has_lost_the_lease(self) -> bool:
-        """Asked now and then: whoever took the run up elsewhere has told the store, and may not reach this node."""
+        """Asked now and then: a process that took the run up elsewhere notes it in the store alone."""
         if time.monotonic() < self._look_at_lease:
             return False
         self._look_at_lease = time.monotonic() + LEASE_SECONDS
@@ -160,11 +160,11 @@ class Node:
         for _ in range(LAST_PUTS):
             if self._relay.pass_on(at_once=True):
                 return
-            time.sleep(SECONDS_BETWEEN_LAST_PUTS)  # the store did not answer; nobody tells when it does again
+            time.sleep(SECONDS_BETWEEN_LAST_PUTS)  # the store did not answer; nothing signals that it does again
 
 
 def write_failure(store: Store, order: JobOrder, cause: str, is_final: bool = False) -> None:
-    """Why no rank could begin, unless somebody said so before."""
+    """Why no rank could begin, unless a reason was recorded before."""
     spec = order.segment
     step = spec.resume.step if spec.resume is not None else 0
     record = OutcomeRecord(

@@ -1,4 +1,4 @@
-"""Which node of which job this is, as the cluster tells what it starts there.
+"""Which node of which job this is, from the environment that the cluster sets.
 
 Invariant: no two nodes of a job have one name, and a job that is started a second time is another incarnation.
 """

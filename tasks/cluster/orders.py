@@ -1,4 +1,4 @@
-"""What the nodes of a job are told, and what they leave for whoever supervises them: all of it in the store.
+"""Orders to the nodes of a job, and what they leave for their supervisor: all of it in the store.
 
 Invariant: nodes and supervisor share nothing but the store. What is rewritten is one small object each, so a job of
 days leaves as many objects as one of minutes.
@@ -34,7 +34,7 @@ class JobOrder(ConfigModel):
 
 
 class FirstNode(BaseModel):
-    """The node that came first, at which the others meet. `incarnation` tells a job from itself, queued again."""
+    """The node that came first, at which the others meet. `incarnation` changes when a job is queued again."""
 
     incarnation: str
     node: str
@@ -104,7 +104,7 @@ def write_reports(store: Store, run: str, fence: int, live: LiveReports) -> None
 
 
 def find_reports(store: Store, run: str, fence: int) -> LiveReports | None:
-    """None before there are any; what cannot be read says nothing either."""
+    """None before there are any; also where they cannot be read."""
     try:
         return LiveReports.model_validate_json(store.read(_key(run, fence, "reports.json")))
     except (ObjectMissingError, ValidationError):

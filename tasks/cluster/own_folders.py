@@ -1,6 +1,6 @@
 """Which folders and jobs that a file in the store names are ours, so that they may be removed or ended.
 
-Whoever may write to a store can name any folder and any job there. Invariant: a folder is ours if it has a name that
+A user who may write to a store can name any folder and any job there. Invariant: a folder is ours if it has a name that
 `running.launch` gives, at its path below a scratch folder, and is reached through no link below that.
 """
 

@@ -1,6 +1,6 @@
 """Processes on this machine: found by what they work on, waited for, killed with all that they started.
 
-Invariant: a zombie counts as ended, and a process that works on a specification is found whoever launched it.
+Invariant: a zombie counts as ended, and a process that works on a specification is found whichever process launched it.
 """
 
 import os
@@ -31,7 +31,7 @@ def kill_tree(pid: int) -> None:
 def find_orphans(specification: Path) -> list[psutil.Process]:
     """The processes that work on this specification, zombies too: ranks, and what launched them.
 
-    Not whoever else names the file: a person may look at it.
+    Not other processes with the file's name among their arguments: a person may look at it.
     """
     return [p for p in psutil.process_iter(["cmdline"]) if _works_on(specification, p.info["cmdline"] or [])]
 

@@ -41,7 +41,7 @@ from training.stopping import GRACE_VARIABLE, SUPERVISOR_VARIABLE, follow_parent
 from training.world import RENDEZVOUS_VARIABLE
 
 SPECIFICATION_NAME = "segment.json"
-# What torchrun would say to the only rank.
+# What torchrun would set for a single rank.
 ALONE = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
 # How long Arrow's allocator keeps the pages of what is freed: longer than from one row group of a bucket, or one block
 # of microbatches, to the next. What a user has set stands.
@@ -74,9 +74,9 @@ class Rendezvous:
 
 
 class Ranks:
-    """A `Job` on this machine: it works on a specification, with as many ranks as its `train` says.
+    """A `Job` on this machine: it works on a specification, with as many ranks as its `train` sets.
 
-    Several ranks run under torchrun. One alone is launched without: it has nobody to meet, and torchrun would spend
+    Several ranks run under torchrun. One alone is launched without: it needs no rendezvous, and torchrun would spend
     seconds on loading torch only to start it. With a `rendezvous` they are the ranks of one node among several.
     """
 
@@ -87,7 +87,7 @@ class Ranks:
         specification = spec.scratch_folder / SPECIFICATION_NAME
         is_alone = spec.train.ranks == 1 and rendezvous is None
         # Where torchrun and its ranks meet on one machine: files, since on a port, which would be open on all
-        # interfaces, torchrun unpickles whatever anybody puts there.
+        # interfaces, torchrun unpickles whatever is put there.
         self._rendezvous_folder = spec.scratch_folder / f"{RENDEZVOUS_FOLDER}-{uuid.uuid4().hex}"
         how = _how_on_one_machine(self._rendezvous_folder) if rendezvous is None else _how_among_nodes(rendezvous)
         self._command = [sys.executable, *_arguments(spec.train.ranks, is_alone, how), str(specification)]
@@ -161,7 +161,7 @@ class Ranks:
             with suppress(psutil.NoSuchProcess):
                 if TORCHRUN not in process.cmdline():  # which would end the ranks
                     process.send_signal(signal.SIGQUIT)
-        time.sleep(STACKS_SECONDS)  # they tell nobody when they are done
+        time.sleep(STACKS_SECONDS)  # they do not signal that they are done
         with (folder / LOG_NAME).open("a") as log:
             for path in sorted(folder.glob("stacks-*.txt")):
                 stacks = path.read_text(errors="replace") or f"nothing was written within {STACKS_SECONDS:.0f} s\n"

@@ -1,7 +1,7 @@
 """What a node passes on to the store while its ranks work: their reports and what they print.
 
 Invariant: a store that does not answer costs a report its punctuality, never the training: it is put again the next
-time. Of plain progress the newest report is enough; what is said once is kept until many more came after it.
+time. Of plain progress the newest report is enough; a report that comes once is kept until many more came after it.
 """
 
 import time

@@ -1,4 +1,4 @@
-"""What the nodes of a job passed on through the store, for whoever supervises them.
+"""What the nodes of a job passed on through the store, for the supervisor.
 
 Invariant: each report is read once, in the order of its number.
 """

@@ -1,4 +1,4 @@
-"""How the nodes of a job find each other without anybody who knows them: through the store.
+"""Rendezvous of a job's nodes through the store, without a coordinator.
 
 Invariant: the first node to come writes down where it is, once for each segment; the others go there. Which address
 and interface they take is found by connecting, so a node with several networks needs no name service.
@@ -56,7 +56,7 @@ def _reach(first: FirstNode, patience_seconds: float) -> tuple[str, str]:
                 f"(cluster.join_seconds) at port {first.port} of {' or '.join(first.addresses)}. If they are not the "
                 "addresses by which nodes reach each other, set cluster.interface."
             )
-        time.sleep(RETRY_SECONDS)  # its torchrun needs seconds to begin to listen, and tells nobody when it does
+        time.sleep(RETRY_SECONDS)  # its torchrun needs seconds to begin to listen, and does not signal that it does
 
 
 def _own_addresses(interface: str | None) -> list[str]:

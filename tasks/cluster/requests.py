@@ -8,9 +8,9 @@ from types import FrameType
 
 
 class Requests:
-    """To stop (SIGTERM): before the time limit, for another job, or because somebody said so.
+    """To stop (SIGTERM): before the time limit, for another job, or because a user asked for it.
 
-    To kill its ranks and wait for the next segment (SIGUSR1). To tell where its ranks stand (SIGQUIT).
+    To kill its ranks and wait for the next segment (SIGUSR1). To write the stacks of its ranks (SIGQUIT).
     """
 
     def __init__(self) -> None:

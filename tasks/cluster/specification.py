@@ -46,5 +46,5 @@ def make_specification(
 
 
 def resume_point(record: CheckpointRecord) -> ResumePoint:
-    """Checkpoint of a manifest's record, as ranks are told of it."""
+    """Checkpoint of a manifest's record, as it stands in the ranks' specification."""
     return ResumePoint(path=record.path, digest=record.digest, step=record.step)

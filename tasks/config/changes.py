@@ -29,7 +29,7 @@ CHANGEABLE = (
     "train.steps",
     "train.epochs",
     "train.patience",
-    "train.device",  # as another kind of GPU: the checkpoint names it, and a change is said
+    "train.device",  # as another kind of GPU: the checkpoint names it, and a change is reported
     "train.ranks",
     "train.share_gpus",
     RECOMPUTING,
@@ -42,10 +42,10 @@ CHANGEABLE = (
     "tracking",
     "retry",
 )
-# What a new run has where its configuration says nothing, and what is kept from then on: by section and field.
+# What a new run has where its configuration sets nothing, and what is kept from then on: by section and field.
 NEW_RUN: dict[str, dict[str, Any]] = {
     "data": {"id": None, "class_names": None},
-    # Where steps are given; else `by_rows.py` has said what they are.
+    # Where steps are given; else `by_rows.py` has set them.
     "train": {"steps": None, "patience": None},
     "validation": {"every_steps": None},
 }
@@ -63,7 +63,7 @@ def as_begun(config: RunConfig, state: RunState | None) -> RunConfig:
         found = getattr(config, section)
         left_open = {name: begun[section].get(name) for name in fields if getattr(found, name) is None}
         sections[section] = found.model_copy(update=left_open)
-    if sections["train"].patience == 0:  # said in words of the file; the manifest has none
+    if sections["train"].patience == 0:  # in words of the file; the manifest has none
         sections["train"] = sections["train"].model_copy(update={"patience": None})
     return keep_adapted(keep_overrides(config.model_copy(update=sections), state), state)
 

@@ -1,4 +1,4 @@
-"""What is said about a file that is not TOML: the line, and what is usually meant by it.
+"""Message about a file that is not TOML: the line, and what is usually meant by it.
 
 Invariant: a hint is given only where the line shows what it is about; the parser's own message always stands before it.
 """

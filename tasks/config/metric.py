@@ -1,4 +1,4 @@
-"""Whether validation can tell a better model from a worse one: looked at before anything is trained.
+"""Whether validation can distinguish a better model from a worse one: looked at before anything is trained.
 
 Invariant: a function of the configuration and of the data set's manifest, so every start of a run has the same answer.
 """

@@ -1,4 +1,4 @@
-"""What a person is told about a field of a configuration that is wrong.
+"""Messages about a field of a configuration that is wrong.
 
 Invariant: one line for each mistake: which key, what is expected there, what was found.
 """
@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 # As difflib measures how alike two words are: 1 is the same.
 SURELY_MEANT = 0.8
-# May have a password in it, which is shown to nobody.
+# May have a password in it, which is never shown.
 ADDRESS_WITH_USER = re.compile(r"://[^/]*@")
 
 
@@ -38,7 +38,7 @@ def _describe(problem: Any) -> str:
     for theirs, ours in (("Input should be", "must be"), ("String should", "must")):
         if message.startswith(theirs):
             wanted = message.removeprefix(theirs)
-            # Where it is no list, what follows the comma says how the library tried to read the value.
+            # Where it is no list, what follows the comma is how the library tried to read the value.
             return ours + (wanted if problem["type"] == "literal_error" else wanted.partition(", ")[0])
     return message
 

@@ -1,7 +1,7 @@
 """`segment.out_of_memory = "adapt"`: a run that recomputes its blocks since a device had too little memory for them.
 
 Invariant: only what changes no bit of the model is changed, and it stands in the manifest's configuration before ranks
-are started with it. From then on it stays, whatever the file says: else each start would run out of memory once.
+are started with it. From then on it stays, whatever the file sets: else each start would run out of memory once.
 """
 
 from storage.runs.run_state import RunState

@@ -24,7 +24,7 @@ def keep_overrides(config: RunConfig, state: RunState | None) -> RunConfig:
 
 
 def with_overrides(config: RunConfig) -> RunConfig:
-    """As `keep_overrides`, for the run as it stands; says what is not as in the file."""
+    """As `keep_overrides`, for the run as it stands; logs what is not as in the file."""
     run_paths = open_run_paths(config)
     head = Retry(config.retry).call("Reading the run's manifest", run_paths.manifest.find_head)
     kept = keep_overrides(config, head.state if head else None)
@@ -45,7 +45,7 @@ def describe_overrides(overrides: Mapping[str, OverrideValue]) -> str:
 
 
 def _in_force(config: RunConfig, state: RunState | None) -> dict[str, OverrideValue]:
-    """By dotted field what the file says nothing newer of."""
+    """Values by dotted field that the file does not set anew."""
     overrides = state.overrides if state is not None else {}
     return {field: entry for field, entry in overrides.items() if _configured(config, field) == entry.instead_of}
 

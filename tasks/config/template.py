@@ -17,7 +17,7 @@ from tasks.configuration.run import RunConfig
 from training.configuration import ConfigModel
 
 WIDTH = 100
-# To start from: what nobody else can know, and what most people change.
+# To start from: what only the user knows, and what most people change.
 START = {
     "run": "my-run",
     "store": "holdfast-store",

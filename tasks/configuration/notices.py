@@ -1,7 +1,7 @@
 """Whose notices a segment looks for, beside the signals that always count.
 
-Invariant: nobody is asked who is not named here. 169.254.169.254 is a cloud's metadata service only within that cloud;
-elsewhere it may be another machine's address, or one that firewalls report who asks.
+Invariant: no service is asked that is not named here. 169.254.169.254 is a cloud's metadata service only within that
+cloud; elsewhere it may be another machine's address, or one that firewalls report who asks.
 """
 
 from typing import Literal
@@ -22,7 +22,7 @@ class NoticesConfig(ConfigModel):
     clouds: list[Cloud] = Field(
         [],
         description="Clouds whose metadata service is asked on the machine where the command runs: aws, gcp, azure. "
-        "Default: none, since on a machine that is not in the cloud the service's address may be anybody's.",
+        "Default: none, since on a machine that is not in the cloud another machine may have the service's address.",
     )
     file: str | None = Field(
         None,

@@ -1,6 +1,7 @@
 """The configuration of a run: one TOML file, every field with a default where one is sensible.
 
-Invariant: a `RunConfig` that was built is consistent in itself; what it says about files is checked when they are read.
+Invariant: a `RunConfig` that was built is consistent in itself; what it states about files is checked when they are
+read.
 """
 
 from collections import Counter
@@ -32,8 +33,8 @@ class DataConfig(ConfigModel):
     source: str = Field(
         "",
         description="A file, a folder of files, or a glob, on this machine or in a bucket: s3://bucket/prefix/, "
-        "s3://bucket/data/**/*.parquet; boto3's environment and profile say which server and credentials. All files "
-        "have one format, which their names say: Parquet (.parquet), CSV (.csv), TSV (.tsv), JSON Lines (.jsonl, "
+        "s3://bucket/data/**/*.parquet; server and credentials are those of boto3's environment and profile. All files "
+        "have one format, which their names end with: Parquet (.parquet), CSV (.csv), TSV (.tsv), JSON Lines (.jsonl, "
         ".ndjson), these also compressed (.gz), or Arrow IPC and Feather (.arrow, .feather). CSV and TSV have a "
         "header, are UTF-8, and an empty field, quoted or not, is a missing value. In JSON Lines null, NaN in a "
         "metadata column and an absent key are missing values. Each file that is not Parquet is read by one process, "
@@ -67,7 +68,7 @@ class DataConfig(ConfigModel):
     rare_classes: Literal["error", "drop", "other"] = Field(
         "error",
         description="What becomes of classes of which a split has no row, for kind = multiclass. error: data whose "
-        "training split lacks a class are refused; where another split does, a warning says so. drop: their rows are "
+        "training split lacks a class are refused; where another split does, there is a warning. drop: their rows are "
         "left out, and their number is reported. other: they become one class called other. Labels count as rows are "
         "assigned to the splits, so which classes these are follows from data.split too.",
     )
@@ -218,7 +219,7 @@ class SegmentConfig(ConfigModel):
         "0.0.0.0",
         min_length=1,
         description="Address that it listens on. The default is all of this machine's, since Prometheus mostly runs on "
-        "another one; anybody who reaches the port can read the figures. 127.0.0.1: from this machine alone.",
+        "another one; any user who reaches the port can read the figures. 127.0.0.1: from this machine alone.",
     )
 
 

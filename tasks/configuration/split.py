@@ -1,4 +1,4 @@
-"""How samples are assigned to splits, as a person says it.
+"""How samples are assigned to splits, as a person configures it.
 
 Invariant: a `SplitConfig` that was built is consistent in itself.
 """
@@ -9,7 +9,7 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, mod
 
 from training.configuration import ConfigModel
 
-# What a column that names splits usually says, in any case of letters. "eval" is not here: to some it is the
+# Usual values of a column that names splits, in any case of letters. "eval" is not here: to some it is the
 # validation, to others the test.
 USUAL_SPLIT_NAMES = {
     "train": ("train", "training"),
@@ -26,7 +26,7 @@ class SplitConfig(ConfigModel):
         description="id: by the hash of the id. text: by the hash of the text, or of the tokens that count, so that "
         "equal texts are in one split. column: by the hash of a column's value, so that all rows of one "
         "value stay together (shard_id). time: the newest rows are test, those before them validation (created_at). "
-        "given: a column says of each row which split it belongs to; the fractions are not used then.",
+        "given: a column names the split of each row; the fractions are not used then.",
     )
     column: str | None = Field(None, description="The column for by = column, by = time and by = given.")
     validation_source: str | None = Field(
@@ -61,7 +61,7 @@ class SplitConfig(ConfigModel):
     )
 
     def values_of(self, split: str) -> list[str] | None:
-        """The values of the column that were said to mean a split; None for its usual names."""
+        """The values of the column that mean a split; None for its usual names."""
         values: list[str] | None = getattr(self, f"{split}_values")
         return values
 

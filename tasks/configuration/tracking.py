@@ -12,12 +12,14 @@ from training.configuration import ConfigModel
 
 
 class TrackingConfig(ConfigModel):
-    """Experiment tracking: an MLflow server that is told a run's figures, and files with them beside the run.
+    """Experiment tracking: an MLflow server that gets a run's figures, and files with them beside the run.
 
     A server that does not answer never stops nor slows training; what it missed is sent later.
     """
 
-    kind: Literal["none", "mlflow"] = Field("none", description="mlflow: an MLflow server is told, over HTTP.")
+    kind: Literal["none", "mlflow"] = Field(
+        "none", description="mlflow: figures are sent to an MLflow server, over HTTP."
+    )
     uri: str | None = Field(
         None,
         description="Address of the MLflow server, such as http://mlflow:5000. Default: what the environment variable "

@@ -7,7 +7,7 @@ import logging
 
 
 class Trouble(str):
-    """A sentence about something that went wrong, which is handled without anybody's help."""
+    """A sentence about something that went wrong, which is handled without a user's action."""
 
     __slots__ = ()
 

@@ -1,6 +1,6 @@
-"""Who is told how a segment gets on: the terminal, the flow run's page, and whoever else wants to know.
+"""Listeners to the progress of a segment: the terminal, the flow run's page, and others.
 
-Invariant: being told takes no time to speak of; what takes long is done in a thread of the listener's own.
+Invariant: a listener returns at once; what takes long is done in a thread of its own.
 """
 
 from typing import Protocol
@@ -10,7 +10,7 @@ from training.metrics.reporter import Report
 
 
 class Audience(Protocol):
-    """Told by the process that supervises the ranks, in its thread."""
+    """Called by the process that supervises the ranks, in its thread."""
 
     def show(self, report: Report) -> None:
         """Take over one report of the ranks."""

@@ -16,7 +16,7 @@ def show_messages() -> None:
     """From now on."""
     # Its modules set levels of their own, and Prefect's handler prints whatever reaches the root.
     logging.getLogger("great_expectations").propagate = False
-    # Of a Prefect server that hangs it tells with a traceback; Prefect connects again by itself.
+    # It logs a Prefect server that hangs with a traceback; Prefect connects again by itself.
     logging.getLogger("websockets").setLevel(logging.CRITICAL)
     handler: logging.Handler = logging.StreamHandler()
     if console.is_terminal:

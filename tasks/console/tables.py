@@ -1,7 +1,7 @@
 """One table for a page and for a terminal: rows of plain text, which a macro of the templates or rich lays out.
 
 Invariant: a cell is text, or a share in [0, 1] that a page draws as a bar as well; there is no markup in it, and none
-is read into it. Where rows are left out in a terminal, it says how many, and how all of them are seen.
+is read into it. Where rows are left out in a terminal, a line gives their number, and how all of them are shown.
 """
 
 from dataclasses import dataclass

@@ -44,9 +44,9 @@ def generate_corpus(
 ) -> list[Path]:
     """Write a corpus into the new or empty folder `out` and return its files, in row order.
 
-    `on_rows` is told, after each block, how many rows were added. The bytes depend on the arguments and on the versions
-    of NumPy and pyarrow alone. Raises `ConfigurationError` before anything is written when an argument is wrong or the
-    folder is in use, `StoreError` when writing fails.
+    `on_rows` is called after each block with the number of rows that were added. The bytes depend on the arguments and
+    on the versions of NumPy and pyarrow alone. Raises `ConfigurationError` before anything is written when an argument
+    is wrong or the folder is in use, `StoreError` when writing fails.
     """
     _check_arguments(job, num_rows)
     _prepare_folder(out)
@@ -118,7 +118,7 @@ def _write_file(
 def _write_tables(
     path: Path, row_group_rows: int, tables: Iterator[pa.Table], on_rows: Callable[[int], None] | None
 ) -> None:
-    """Everything that decides about the bytes is said here, not left to the library's defaults."""
+    """Everything that decides about the bytes is set here, not left to the library's defaults."""
     first = next(tables)
     with pq.ParquetWriter(
         path, first.schema, version="2.6", compression="zstd", compression_level=1, data_page_version="1.0"

@@ -26,8 +26,8 @@ from tasks.corpora.words import LANGUAGES, load_lexicon
 
 MISSING_SHARE = 0.08
 MEDIAN_WORDS, SIGMA_WORDS, WORD_BOUNDS = 24, 0.6, (4, 300)
-# What keeps a model from 1.0: labels that the text does not bear out, texts that say next to nothing, and texts that
-# speak of a second class as much as of their own.
+# What keeps a model from 1.0: labels that the text does not bear out, texts with hardly a word of their class, and
+# texts that speak of a second class as much as of their own.
 MISLABELLED_SHARE, VAGUE_SHARE, MIXED_SHARE = 0.025, 0.05, 0.12
 
 
@@ -92,7 +92,7 @@ SCHEMA = pa.schema(
 
 
 def draw_block(seed: int, block_index: int, num_rows: int) -> pa.Table:
-    """Rows [block_index * num_rows, (block_index + 1) * num_rows) of the corpus, as `SCHEMA` says."""
+    """Rows [block_index * num_rows, (block_index + 1) * num_rows) of the corpus, with the columns of `SCHEMA`."""
     generator = block_generator(seed, block_index)
     labels = exact_shares(generator, [entry.share for entry in CLASSES], num_rows)
     classes = _classes_of_contents(generator, labels)
@@ -126,7 +126,7 @@ def _draw_texts(generator: np.random.Generator, classes: Integers, languages: In
     telling_rates = generator.uniform(0.1, 0.5, num_rows)
     telling_rates[generator.random(num_rows) < VAGUE_SHARE] = 0.02
     second_rates = np.where(generator.random(num_rows) < MIXED_SHARE, 0.5, 0.05)
-    # The second class is the next or the next but one, so some pairs of classes are harder to tell apart than others.
+    # The second class is the next or the next but one, so some pairs of classes are harder to distinguish than others.
     seconds = (classes + generator.integers(1, 3, num_rows)) % len(CLASSES)
 
     rows = np.repeat(np.arange(num_rows), lengths)

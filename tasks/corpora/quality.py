@@ -63,7 +63,7 @@ SCHEMA = pa.schema(
 
 
 def draw_block(seed: int, block_index: int, num_rows: int) -> pa.Table:
-    """Rows [block_index * num_rows, (block_index + 1) * num_rows) of the corpus, as `SCHEMA` says."""
+    """Rows [block_index * num_rows, (block_index + 1) * num_rows) of the corpus, with the columns of `SCHEMA`."""
     generator = block_generator(seed, block_index)
     labels = exact_shares(generator, (1 - POSITIVE_SHARE, POSITIVE_SHARE), num_rows)
     qualities = np.where(generator.random(num_rows) < MISLABELLED_SHARE, 1 - labels, labels)

@@ -1,4 +1,4 @@
-"""A DuckDB of one's own, for as long as a block: bounded in memory, spilling into a folder, asking nobody outside.
+"""A DuckDB of one's own, for as long as a block: bounded in memory, spilling into a folder, without network access.
 
 Invariant: nothing is downloaded, and nothing is written but in the folder for what does not fit into memory.
 """
@@ -57,7 +57,7 @@ def explained_errors(memory_limit: str, folder: Path) -> Iterator[None]:
 
 
 def first_line(error: Exception) -> str:
-    """What DuckDB says of an error, without the advice that follows."""
+    """DuckDB's message, without the advice that follows."""
     return str(error).partition("\n")[0]
 
 

@@ -1,4 +1,4 @@
-"""Running out of memory or disk while data are prepared, and a source that changes, as errors that say what to do.
+"""Running out of memory or disk while data are prepared, and a source that changes, as errors with what to do.
 
 Invariant: before anything else is blamed it is asked whether the files are as they were listed: what a change leads to
 may look like anything.
@@ -21,7 +21,7 @@ from tasks.run_paths import scratch_error
 
 @contextlib.contextmanager
 def blamed_on_changes(files: list[SourceFile]) -> Iterator[None]:
-    """A block whose failure is, where the source changed meanwhile, a `ContractError` that says so."""
+    """A block whose failure is, where the source changed meanwhile, a `ContractError` with that reason."""
     try:
         yield
     except Exception as error:
@@ -34,7 +34,7 @@ def blamed_on_changes(files: list[SourceFile]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def explained_failures(config: DataConfig, scratch: Path) -> Iterator[None]:
-    """Turn running out of memory or disk into errors that say what to do."""
+    """Turn running out of memory or disk into errors with what to do."""
     try:
         yield
     except duckdb.OutOfMemoryException as error:

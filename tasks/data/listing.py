@@ -52,7 +52,7 @@ def _list_split(index: int, source: str) -> Listed:
 
 
 def _require_one_format(files: list[SourceFile]) -> None:
-    """Each source has one format: so the first file of each tells."""
+    """Each source has one format: so the first file of each decides."""
     first = files[0]
     other = next((file for file in files if format_of(file.name) != format_of(first.name)), None)
     if other is not None:

@@ -83,12 +83,12 @@ def prepare_dataset(
 ) -> DatasetManifest:
     """The published data set for this configuration and these files: the one that is there, or a new one.
 
-    `on_progress` is told a phase (fingerprint, read, check, learn, tokenise or assign, shard) and the share of it that
-    is done; `run_part` runs the parts, one after the other, and `engine` the units of a part where there is much to do:
-    this process by default. `cache` is where processes elsewhere keep copies of what is in a bucket. Drift is that from
-    `reference`, and `on_contract` is told all that was found of the data's contract. Raises `ConfigurationError` or
-    `ContractError` for what the user can put right, `StoreError` for a full disk or store, or a bucket that cannot be
-    read.
+    `on_progress` is called with a phase (fingerprint, read, check, learn, tokenise or assign, shard) and the share of
+    it that is done; `run_part` runs the parts, one after the other, and `engine` the units of a part where there is
+    much to do: this process by default. `cache` is where processes elsewhere keep copies of what is in a bucket. Drift
+    is that from `reference`, and `on_contract` is called with the result of the data's contract. Raises
+    `ConfigurationError` or `ContractError` for what the user can put right, `StoreError` for a full disk or store, or a
+    bucket that cannot be read.
     """
     listed_at, validation = time.time(), Validation(config, reference)
     files, left_out = list_source(config)
@@ -222,7 +222,7 @@ class Preparation:
         return table, f"{table.num_rows_total:,} rows in {count_of(len(files), 'file')}."
 
     def cut(self, table: SourceTable) -> None:
-        """Take the rows in chunks, which units do one by one, and say which files they are of."""
+        """Take the rows in chunks, which units do one by one, and log which files they are of."""
         announce(describe_source(table.files, table.num_rows_total, self.left_out))
         chunks, num_bytes = cut(table, self.config)
         self.bytes_per_row = num_bytes / table.num_rows_total

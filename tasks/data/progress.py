@@ -1,6 +1,6 @@
-"""How those who take long tell how far they are, and how the parts of what they do are run.
+"""Progress of a preparation, and how its parts are run.
 
-How far: a phase, and the share of it that is done, from 0 to 1.
+Progress is a phase, and the share of it that is done, from 0 to 1.
 """
 
 from collections.abc import Callable
@@ -18,9 +18,9 @@ class RunPart(Protocol):
 
 
 def run_plainly(name: str, work: Callable[[], tuple[Value, str]]) -> Value:
-    """Just that."""
+    """Run a part without a step of Prefect's around it."""
     return work()[0]
 
 
 def ignore_contract(contract: dict[str, Any] | None) -> None:
-    """For who does not show what was found of the data's contract."""
+    """Where the result of the data's contract is not shown."""

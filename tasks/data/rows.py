@@ -56,7 +56,7 @@ def extracted_columns(config: DataConfig) -> str:
 def prepared_sql(config: DataConfig, classes: list[str], numeric: list[NumericColumn], has_body: bool = True) -> str:
     """SQL of every sample, in no particular order: as training will see it, but that raw text is still text, that
     tokens which the mask hides are still there, and that categories are still the values `c0`..., which
-    `index_categories` takes. Each number of the metadata has a column of its own, as `METADATA` says. Without
+    `index_categories` takes. Each number of the metadata has a column of its own, listed in `METADATA`. Without
     `has_body` there are neither text, tokens nor categories, and for the id and the order key there is `number`, which
     `assigned` must have."""
     listed = ", ".join(literal(name) for name in classes)

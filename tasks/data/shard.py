@@ -52,7 +52,7 @@ class ShardFile:
 
     def __init__(self, path: Path, row_group_rows: int) -> None:
         self._file = _HashedFile(path)
-        # Checksums of pages: for whoever reads some columns alone, as an audit does.
+        # Checksums of pages: for readers of some columns alone, such as an audit.
         self._writer = pq.ParquetWriter(
             self._file,
             SHARD_SCHEMA,
@@ -89,7 +89,7 @@ class ShardFile:
         self.num_tokens += pc.sum(rows.column("length")).as_py()
 
     def record(self, name: str) -> ShardRecord:
-        """What `dataset.json` says of it, once it is written."""
+        """Its entry in `dataset.json`, once it is written."""
         hashes = {"sha256": self._file.sha256, "footer_sha256": self._footer_sha256}
         return ShardRecord(name=name, num_rows=self.num_rows, num_bytes=self._file.num_bytes, **hashes)
 

@@ -65,7 +65,7 @@ def assign_samples(connection: duckdb.DuckDBPyConnection, table: SourceTable, co
 
 
 def _count_labels(connection: duckdb.DuckDBPyConnection, config: DataConfig) -> Counts:
-    """The rows of each label in each split; those of all labels that may occur, where the configuration says which."""
+    """The rows of each label in each split; those of all labels that may occur, where the configuration lists them."""
     query = f"SELECT split, label, count(*) FROM assigned GROUP BY ALL LIMIT {len(SPLITS) * MOST_CLASSES + 1}"
     found = connection.execute(query).fetchall()
     labels = {str(label) for _, label, _ in found}
@@ -112,7 +112,7 @@ def split_sql(config: DataConfig) -> str | None:
 
 
 def _own_first(rule: str, config: DataConfig) -> str:
-    """A row of a source that a split has for itself is in this split, whatever the rule for the others says of it."""
+    """A row of a source that a split has for itself is in this split, whatever the rule for the others gives."""
     return f"coalesce(own_split, {rule})" if config.split.has_own_sources else rule
 
 
@@ -200,7 +200,7 @@ def _require_few_classes(num_classes: int, config: DataConfig) -> None:
 
 
 def _require_one_kind(labels: set[str], config: DataConfig) -> None:
-    """A binary target whose labels nobody listed may have either kind."""
+    """A binary target whose labels are not configured may have either kind."""
     is_open = config.kind == "binary" and label_domain(config) is None
     if is_open and labels & set(NUMBERS) and labels & set(WORDS):
         raise broken_contract(

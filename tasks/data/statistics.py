@@ -63,7 +63,7 @@ def _numeric_column(
         mean, deviation, median = 0.0, 1.0, 0.0
     if not (math.isfinite(mean) and math.isfinite(deviation)):
         raise _too_large(name)
-    # A constant column tells nothing: dividing by 1 makes it 0 everywhere.
+    # A constant column has no information: dividing by 1 makes it 0 everywhere.
     return NumericColumn(
         name=name, mean=mean, standard_deviation=deviation or 1.0, median=median, missing_share=1 - count / num_rows
     )

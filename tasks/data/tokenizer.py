@@ -20,7 +20,7 @@ TOKENIZER_FILE = "tokenizer.json"
 PADDING = "[PAD]"
 PADDING_INDEX = 0
 
-# Said aloud, because the library otherwise warns, and stops using its threads, once the process has forked.
+# Set explicitly, because the library otherwise warns, and stops using its threads, once the process has forked.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
 
 
@@ -47,7 +47,7 @@ def load_tokenizer(path: Path) -> Tokenizer:
 
 def encode_texts(tokenizer: Tokenizer, texts: list[str]) -> pa.ListArray:
     """Token ids as lists of int32, one for each text."""
-    tokenizer.encode_special_tokens = True  # a text that says [PAD] means these five characters
+    tokenizer.encode_special_tokens = True  # a text with [PAD] means these five characters
     ids = [encoding.ids for encoding in tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
     lengths = np.fromiter(map(len, ids), dtype=np.int32, count=len(ids))
     offsets = np.concatenate([np.zeros(1, np.int32), np.cumsum(lengths, dtype=np.int32)])

@@ -1,7 +1,7 @@
 """The drill's picture: both runs' losses on top of each other, with the interruptions and the ranks of each segment.
 
-Invariant: what is drawn is what the records say. The lower part shows the difference itself, so that two curves that
-look the same and are not can be told from two that are.
+Invariant: what is drawn is what the records have. The lower part shows the difference itself, so that two curves that
+look the same and are not can be distinguished from two that are.
 """
 
 from collections.abc import Mapping, Sequence

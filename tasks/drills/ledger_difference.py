@@ -22,7 +22,7 @@ DIFFERENCE_SQL = """
 
 @dataclass(frozen=True)
 class LedgerDifference:
-    """Steps whose samples are not the same; `problem` says why the ledgers could not be compared, if so."""
+    """Steps whose samples are not the same; `problem` is why the ledgers could not be compared, if so."""
 
     num_steps: int = 0
     first_step: int | None = None
@@ -30,7 +30,7 @@ class LedgerDifference:
 
     @property
     def is_none(self) -> bool:
-        """Whether both ledgers were read and say the same."""
+        """Whether both ledgers were read and are the same."""
         return self.num_steps == 0 and self.problem is None
 
 

@@ -1,4 +1,4 @@
-"""The drill's page: the comparison of two runs for whoever has to believe it.
+"""The drill's page: the comparison of two runs.
 
 Invariant: a pure function of the records, and self-contained like every page of Holdfast. What the report of each of
 the two runs draws, its segments and settings, is not drawn again.

@@ -62,7 +62,7 @@ def plan_drill(config: RunConfig, store: Store, kills: int, world_sizes: str | N
 
 
 def take_number(store: Store, run: str) -> int:
-    """The first number that no drill of this run has; from now on this one has it, whoever else asks meanwhile."""
+    """The first number that no drill of this run has; from now on this one has it, whichever process asks meanwhile."""
     number = 1
     while any(Manifest(store, name).find_head() for name in _names(run, number)) or not _take(store, run, number):
         number += 1

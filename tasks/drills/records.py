@@ -54,7 +54,7 @@ class TrainedRun:
 
 
 def read_trained_run(store: Store, run: str, audit: Mapping[str, Any]) -> TrainedRun:
-    """`audit` is what `audit_run` says. Raises `CorruptObjectError` if its checkpoint is not as it was written."""
+    """`audit` is the result of `audit_run`. Raises `CorruptObjectError` if its checkpoint is not as it was written."""
     state = Manifest(store, run).load_head().state
     assert state.promoted is not None, "the command that trained it ended well"
     found = load_checkpoint(store, state.promoted.path, state.promoted.digest)

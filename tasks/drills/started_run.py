@@ -65,7 +65,7 @@ class StartedRun:
         self._started().wait()
 
     def require_success(self) -> None:
-        """Raise what the command said unless it ended well: `SegmentFailedError` where trying again may help."""
+        """Raise the command's error unless it ended well: `SegmentFailedError` where trying again may help."""
         exit_code = self._started().wait()
         if exit_code == 0:
             return
@@ -76,7 +76,7 @@ class StartedRun:
             raise (HoldfastError if exit_code == 2 else SegmentFailedError)(message[1])
         ending = f"signal {-exit_code}" if exit_code < 0 else f"exit code {exit_code}"
         last_lines = "\n".join(output.splitlines()[-LINES_SHOWN:])
-        raise SegmentFailedError(f"The run ended with {ending}. What it said last:\n{last_lines}")
+        raise SegmentFailedError(f"The run ended with {ending}. Its last lines:\n{last_lines}")
 
     def _stop(self) -> None:
         process = self._started()
@@ -84,7 +84,7 @@ class StartedRun:
         try:
             process.send_signal(signal.SIGTERM)
             process.wait()
-        except BaseException:  # asked a second time: whoever is left gets no more time
+        except BaseException:  # asked a second time: processes that are left get no more time
             self.kill()
             raise
 

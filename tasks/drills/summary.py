@@ -1,6 +1,6 @@
 """A drill in Markdown, for the page of its flow run in Prefect.
 
-Invariant: it says what the drill's own page says, in less.
+Invariant: it has what the drill's own page has, in less.
 """
 
 from typing import Any

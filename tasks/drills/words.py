@@ -1,4 +1,4 @@
-"""What a drill says about its comparison: one line for each thing compared, and the verdict in sentences.
+"""Words of a drill about its comparison: one line for each thing compared, and the verdict in sentences.
 
 Invariant: pure, and the same on the page and in the terminal. It claims no more than was compared.
 """
@@ -34,7 +34,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class DrillVerdict:
-    """The verdict in a word, in a sentence, and what more there is to say."""
+    """The verdict in a word, in a sentence, and further remarks."""
 
     badge: str
     headline: str
@@ -96,7 +96,7 @@ def _headline(comparison: Comparison, hits: Sequence[Kill]) -> str:
 
 def _audits(comparison: Comparison) -> list[str]:
     return [
-        f"“holdfast audit {run.address}” says what is wrong with its samples."
+        f"“holdfast audit {run.address}” lists what is wrong with its samples."
         for run in (comparison.straight, comparison.interrupted)
         if not run.audit["ok"]
     ]

@@ -1,7 +1,7 @@
 """Whether the file systems that a segment writes to are about to be full.
 
-Invariant: a look never stops nor fails a segment, and each file system is told of once in a segment. What ranks have on
-other machines is not seen from here.
+Invariant: a look never stops nor fails a segment, and each file system is reported once in a segment. What ranks have
+on other machines is not seen from here.
 """
 
 import shutil
@@ -35,7 +35,7 @@ class DiskWatch:
         self._next_look = 0.0
 
     def look(self, checkpoint_bytes: int | None = None) -> None:
-        """Alert of each file system with little space that was not told of yet. A checkpoint takes so many bytes."""
+        """Alert of each file system with little space that was not reported yet. A checkpoint takes so many bytes."""
         self._next_look = time.monotonic() + SECONDS_BETWEEN_LOOKS
         self._checkpoint_bytes = checkpoint_bytes or self._checkpoint_bytes
         for name, folder in self._folders.items():
@@ -52,7 +52,7 @@ class DiskWatch:
         folder = next(path for path in (folder, *folder.parents) if path.exists())
         usage, device = shutil.disk_usage(folder), folder.stat().st_dev
         lowest = max(LOWEST_FREE_SHARE * usage.total, CHECKPOINTS_THAT_MUST_FIT * self._checkpoint_bytes)
-        # Some file systems, of a network or an object store, do not say how large they are.
+        # Some file systems, of a network or an object store, do not report how large they are.
         if usage.total == 0 or usage.free >= lowest or device in self._reported:
             return
         self._reported.add(device)
@@ -68,7 +68,7 @@ class DiskWatch:
         )
 
     def _advise(self, name: str) -> str:
-        advice = "Delete there what nobody needs, or make the file system larger."
+        advice = "Delete there what is not needed, or make the file system larger."
         if name != "the store":
             return f"{advice} Or set `scratch` to another folder: it may change between segments."
         return f"{advice} What the run no longer keeps goes with `holdfast prune {self._address}`."

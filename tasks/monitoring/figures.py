@@ -1,8 +1,8 @@
 """The figures of a segment, as Prometheus reads them.
 
-Invariant: they are what the supervisor was told anyway, by the ranks' reports and the manifest; nothing is asked of
-anybody for their sake. A figure that is not known yet is left out. Names follow Prometheus' conventions, and each has
-the labels `run` and `store`.
+Invariant: they are what the supervisor has anyway, from the ranks' reports and the manifest; nothing is asked of
+any process for their sake. A figure that is not known yet is left out. Names follow Prometheus' conventions, and each
+has the labels `run` and `store`.
 """
 
 import time
@@ -26,7 +26,7 @@ PHASES = ("start", "restore", "train", "validate", "save")
 
 
 class SegmentFigures(Collector):
-    """Of one segment, from the state with which it began. Read by threads of a server while it is told of reports."""
+    """Of one segment, from the state with which it began. Read by threads of a server while reports come in."""
 
     def __init__(self, store_address: str, state: RunState, num_steps: int) -> None:
         self._labels = (state.run, store_address)

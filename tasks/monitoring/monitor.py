@@ -1,6 +1,6 @@
-"""All that is watched of one segment, told by whoever supervises it.
+"""All that is watched of one segment, reported by its supervisor.
 
-Invariant: whoever supervises says what it has heard, and waits for nobody here.
+Invariant: the supervisor passes on what was reported to it, and waits for nothing here.
 """
 
 from collections.abc import Iterator

@@ -1,6 +1,6 @@
 """Notices of AWS, from the instance metadata service (IMDSv2) of a Spot instance.
 
-Invariant: only an interruption ends the machine; a rebalance recommendation says that one has become more likely.
+Invariant: only an interruption ends the machine; a rebalance recommendation means that one has become more likely.
 https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html says of the former that it
 comes two minutes before the instance is stopped or terminated, and that hibernation begins at once.
 """

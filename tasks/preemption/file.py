@@ -1,4 +1,4 @@
-"""A file as a notice: whoever can write one may announce the end of a machine.
+"""A file as a notice: any process that can write one may announce the end of a machine.
 
 Invariant: the file is only read; while it is there the notice stands, also for a segment that begins later.
 """

@@ -1,6 +1,6 @@
 """A cloud's metadata service: an HTTP server that only the machine itself reaches.
 
-Invariant: it is asked directly, through no proxy and following no redirect, and nobody waits long for it: within its
+Invariant: it is asked directly, through no proxy and following no redirect, and no thread waits long for it: within its
 cloud it answers in milliseconds.
 """
 

@@ -12,7 +12,7 @@ from typing import Protocol
 class Notice:
     """`words` are a sentence without its full stop: who announces what. They stay the same from look to look.
 
-    `seconds_left` is None where nobody says how long. One that does not end the machine is told and not obeyed.
+    `seconds_left` is None where it is unknown. One that does not end the machine is logged and not obeyed.
     """
 
     words: str

@@ -1,7 +1,7 @@
-"""SIGUSR1 and SIGUSR2: what Slurm and other schedulers are told to send before they end a job.
+"""SIGUSR1 and SIGUSR2: what Slurm and other schedulers are configured to send before they end a job.
 
 Invariant: for as long as the block lasts neither ends this process, and its handler sets a flag and does nothing else:
-an exception that is raised by one is lost where it meets a destructor. Unlike SIGTERM they belong to nobody else;
+an exception that is raised by one is lost where it meets a destructor. Unlike SIGTERM they have no other handler;
 Prefect has no handler for them.
 """
 

@@ -1,7 +1,7 @@
 """Work that must not be broken off in the middle, and requests to stop that come meanwhile.
 
 Invariant: the work runs in a thread of its own, so the exception that a signal raises in the main thread never breaks a
-commit. The work is told that somebody asked; when it has ended, the exception goes on to whoever would have got it. No
+commit. The work sees the request; when it has ended, the exception goes on to the caller that would have got it. No
 signal handler is replaced: Prefect acknowledges a cancel only while its own handler for SIGTERM is installed, and
 records a cancelled flow run as crashed otherwise. SIGUSR1 and SIGUSR2, which have no such owner, are in
 `scheduler.py`.
@@ -17,7 +17,7 @@ _Result = TypeVar("_Result")
 
 
 class StopRequest:
-    """Whether somebody asked to stop since the work began. Only ever added to, so no lock is needed."""
+    """Whether a stop was requested since the work began. Only ever added to, so no lock is needed."""
 
     def __init__(self) -> None:
         self.exceptions: list[BaseException] = []
@@ -39,8 +39,8 @@ class StopRequest:
 def run_to_end(work: Callable[[StopRequest], _Result]) -> _Result:
     """What `work` returns. It is never interrupted, and should end soon once its `StopRequest` is made.
 
-    If one was made its exception is raised afterwards, also when the work failed: whoever asked to stop does not want
-    another attempt.
+    If one was made its exception is raised afterwards, also when the work failed: a user who asked to stop does not
+    want another attempt.
     """
     done = _Work(work)
     while not done.is_over:
@@ -62,7 +62,7 @@ def run_to_end(work: Callable[[StopRequest], _Result]) -> _Result:
 class _Work(Generic[_Result]):
     """`work`, done once however many threads run it, with the context variables by which Prefect knows its flow run.
 
-    Nobody joins the thread: interrupted by an exception, `Thread.join` takes a thread for ended (Python 3.11).
+    The thread is not joined: interrupted by an exception, `Thread.join` takes a thread for ended (Python 3.11).
     """
 
     def __init__(self, work: Callable[[StopRequest], _Result]) -> None:
@@ -81,7 +81,7 @@ class _Work(Generic[_Result]):
         self.has_begun = True
         try:
             self.results.append(self._context.run(self._work, self.request))
-        except BaseException as error:  # noqa: BLE001 - raised again by whoever waits
+        except BaseException as error:  # noqa: BLE001 - raised again by the thread that waits
             self.error = error
         self.is_over = True
         self._end.release()

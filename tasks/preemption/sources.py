@@ -18,6 +18,6 @@ CLOUDS: dict[Cloud, Callable[[NoticesConfig], NoticeSource]] = {
 
 
 def open_sources(config: NoticesConfig) -> list[NoticeSource]:
-    """One of each kind that is named. Nobody is asked yet."""
+    """One of each kind that is named. None is asked yet."""
     sources: list[NoticeSource] = [CLOUDS[cloud](config) for cloud in dict.fromkeys(config.clouds)]
     return sources if config.file is None else [*sources, NoticeFile(Path(config.file))]

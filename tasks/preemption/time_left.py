@@ -1,6 +1,6 @@
 """Whether a save fits into the time that a notice, or a cancel in Prefect, leaves.
 
-Invariant: said from what the run has measured and what the clouds document; before the first save nothing is said.
+Invariant: judged by what the run has measured and what the clouds document; before the first save there is no warning.
 """
 
 import os
@@ -19,7 +19,7 @@ OF_A_WORKER = "PREFECT__FLOW_RUN_ID"
 
 
 def warn_of_short_notice(config: NoticesConfig, warn: Callable[[str], None], state: RunState) -> None:
-    """Say so if the ranks would need longer for the step under way and a save than the shortest notice leaves."""
+    """Warn if the ranks would need longer for the step under way and a save than the shortest notice leaves."""
     needed = _save_seconds(state), read_figures(state).step_seconds or 0.0
     short = [words for seconds, words in _times_left(config) if seconds < sum(needed)]
     if short:
@@ -33,7 +33,7 @@ def _save_seconds(state: RunState) -> float:
 
 
 def _times_left(config: NoticesConfig) -> list[tuple[float, str]]:
-    """The seconds that each way to be told of the end leaves, if anybody says how many, and who says so."""
+    """The seconds that each way to learn of the end leaves, where a source documents how many, and the source."""
     times = [
         (source.least_seconds, f"{source.name} announces at least {source.least_seconds:.0f} s ahead")
         for source in open_sources(config)
@@ -46,7 +46,7 @@ def _times_left(config: NoticesConfig) -> list[tuple[float, str]]:
 
 def _describe(short: list[str], save_seconds: float, step_seconds: float) -> str:
     return (
-        "A save may not be complete in time when this process is told to end: this run needed "
+        "A save may not be complete in time when this process is asked to end: this run needed "
         f"{duration(save_seconds)} from the beginning of a save until it was durable, and {duration(step_seconds)} for "
         f"a step; {listed(short)}. The steps since the last checkpoint are then trained again. Save more often, so "
         "that they are fewer (checkpoint.every_seconds), or use a faster store. `holdfast stop RUN` leaves as long as "

@@ -20,7 +20,7 @@ from tasks.preemption.words import ENDED, GOING_ON, SAVING, describe, describe_s
 from tasks.text import shortened
 
 LOOK_SECONDS = 2.0
-# What is announced further ahead is told, and obeyed when it comes near: Azure may announce days ahead.
+# What is announced further ahead is logged, and obeyed when it comes near: Azure may announce days ahead.
 NEAR_SECONDS = 300.0
 LATER = f"Training goes on until {NEAR_SECONDS / 60:.0f} minutes are left."
 SILENT = (
@@ -33,7 +33,7 @@ _Result = TypeVar("_Result")
 
 
 def run_to_end_or_notice(config: NoticesConfig, warn: Warn, work: Callable[[StopRequest], _Result]) -> _Result:
-    """As `run_to_end`; a notice asks to stop, too, and is a `RunStoppedError` then. What comes is told by `warn`."""
+    """As `run_to_end`; a notice asks to stop, too, and is a `RunStoppedError` then. What comes is logged by `warn`."""
     signals = SchedulerSignals()
 
     def watched(request: StopRequest) -> _Result:
@@ -43,7 +43,7 @@ def run_to_end_or_notice(config: NoticesConfig, warn: Warn, work: Callable[[Stop
     with signals.heard():
         result = run_to_end(watched)
     late = signals.look()
-    if late is not None:  # it came when nobody looked any more
+    if late is not None:  # it came after the last look
         warn(describe(late, ENDED))
         raise RunStoppedError(describe_stop(late))
     return result
@@ -78,7 +78,7 @@ class _Watch:
             self._is_over.wait(LOOK_SECONDS)
 
     def _was_asked_to_stop(self) -> bool:
-        """Look once, and do what follows. What a look brings when the work has ended is nobody's concern any more."""
+        """Look once, and do what follows. What a look brings when the work has ended does not matter any more."""
         try:
             notice = self._source.look()
         except (OSError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""What a person is told of a notice.
+"""Messages about a notice.
 
 Invariant: who announced what comes first, then what is left, then what follows.
 """
@@ -12,7 +12,7 @@ GOING_ON = "Training goes on."
 
 
 def describe(notice: Notice, follows: str) -> str:
-    """What is said at once."""
+    """The message at once."""
     left = "" if notice.seconds_left is None else f" About {duration(notice.seconds_left)} are left."
     return f"{notice.words}.{left} {follows}"
 

@@ -1,4 +1,4 @@
-"""What somebody should be told of who is not looking: an event on Prefect's server, beside the warning for who is.
+"""Alerts for people who are not looking: an event on Prefect's server, beside the warning in the log.
 
 A Prefect automation turns such an event into a message, a page or a flow run. Invariant: an alert never stops nor slows
 who raises it. The event is handed to Prefect's own thread, which tries the server by itself; without a server the
@@ -26,7 +26,7 @@ EVENTS = (
     AUDIT_VIOLATION, FALLBACK, GATE_REJECTED, LOW_DISK, NO_PROGRESS, PASSED_OVER, ROLLBACK, ROT, RUN_ENDED, SAVE_FAILED,
     SEGMENT_LOST,
 )  # fmt: skip
-# A server refuses an event of more than 1.5 MB, and nobody reads that much.
+# A server refuses an event of more than 1.5 MB, and no person reads that much.
 MAX_MESSAGE_CHARACTERS = 20_000
 
 Payload = str | int | float | bool | None
@@ -42,9 +42,9 @@ def alert(name: str, resource: str, message: str, **payload: Payload) -> None:
 
 
 def send(name: str, resource: str, message: str, **payload: Payload) -> None:
-    """The event alone, of what is said on the terminal and in the flow run's final state anyway."""
+    """The event alone, of what is shown on the terminal and in the flow run's final state anyway."""
     if PREFECT_API_URL.value() is None:
-        return  # Prefect would start a server of its own to tell it, and nobody would look there
+        return  # Prefect would start a server of its own for it, which no person looks at
     emit_event(
         event=name,
         resource={"prefect.resource.id": f"holdfast.{resource}", "prefect.resource.name": resource},

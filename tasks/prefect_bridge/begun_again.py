@@ -1,8 +1,8 @@
 """A flow run that Prefect begins again while the process that began it still works for it.
 
 So it is after *Retry* of one that is called crashed though it trains, after an automation or a person set it to
-`Scheduled`, and after SIGTERM where Prefect is told to reschedule then. Invariant: the later process takes nothing
-from the earlier one. It asks it to save and leave, and waits; what the flow run's state is, it tells alone.
+`Scheduled`, and after SIGTERM where Prefect is configured to reschedule then. Invariant: the later process takes
+nothing from the earlier one. It asks it to save and leave, and waits; it alone sets the flow run's state.
 """
 
 import time
@@ -34,7 +34,7 @@ def wait_for_earlier_process(run_paths: RunPaths, lease: Lease, grace_seconds: f
     )
     deadline = time.monotonic() + grace_seconds + MARGIN_SECONDS
     while _holds(run_paths, lease) and is_alive(lease.holder) is not False and time.monotonic() < deadline:
-        time.sleep(POLL_SECONDS)  # the manifest tells the end to nobody who does not read it
+        time.sleep(POLL_SECONDS)  # the end is seen only by reading the manifest
 
 
 def _holds(run_paths: RunPaths, lease: Lease) -> bool:

@@ -1,7 +1,7 @@
 """The flow runs of this process and of others before it, as Prefect's server knows them.
 
-Invariant: a server that does not answer knows nothing, and nobody waits for it; a flow run is called crashed only by
-whoever found that its process is gone, and running by its own process.
+Invariant: a server that does not answer knows nothing, and is not waited for; a flow run is called crashed only by
+a process that found its process gone, and running by its own process.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -22,14 +22,14 @@ from tasks.prefect_bridge.server import impatient_client
 CANCELS = ("Cancelling", "Cancelled")
 UNDER_WAY = (StateType.PENDING, StateType.RUNNING, StateType.CANCELLING)
 TO_BEGIN = (StateType.SCHEDULED, StateType.PENDING)
-# Not CANCELLED: that is what somebody wants.
+# Not CANCELLED: a user asked for that.
 OVER = (StateType.CRASHED, StateType.COMPLETED, StateType.FAILED)
 
 
 def find_line() -> list[FlowRun]:
     """The flow run of this process, and those within which it runs, as the server knows them now, the outermost last.
 
-    None where there is none or nobody answers.
+    None where there is none or no server answers.
     """
     context = FlowRunContext.get()
     if context is None or context.flow_run is None or PREFECT_API_URL.value() is None:
@@ -42,7 +42,7 @@ def find_line() -> list[FlowRun]:
 
 
 def is_cancelled(line: Sequence[FlowRun]) -> bool:
-    """Whether somebody cancels one of these flow runs."""
+    """Whether one of these flow runs is being cancelled."""
     return any(flow_run.state is not None and flow_run.state.name in CANCELS for flow_run in line)
 
 
@@ -58,7 +58,7 @@ def is_called_over(line: Sequence[FlowRun]) -> bool:
 
 
 def call_running(line: Sequence[FlowRun], message: str) -> None:
-    """Say of those that are shown as ended that they run. For the process that works for them alone."""
+    """Set those that are shown as ended to running. For the process that works for them alone."""
     with suppress(httpx.HTTPError, PrefectException), impatient_client() as client:
         for flow_run in line:
             if is_called_over([flow_run]):
@@ -66,15 +66,15 @@ def call_running(line: Sequence[FlowRun], message: str) -> None:
 
 
 def call_suspended(line: Sequence[FlowRun]) -> None:
-    """Say again that the outermost of these is suspended, if it is shown as that, and that those within it are too.
+    """Set the outermost of these to suspended again, if it is shown as that, and those within it too.
 
-    For their process alone, as the last that it says: what comes before a sign of life does not count as its end.
+    For their process alone, as the last call that it makes: what comes before a sign of life does not count as its end.
     Raises `httpx.HTTPError` and `PrefectException`.
     """
     with impatient_client() as client:
         state = client.read_flow_run(line[-1].id).state
         if state is None or not state.is_paused():
-            return  # somebody resumed it meanwhile, or ended it
+            return  # it was resumed meanwhile, or ended
         for flow_run in line[:-1]:
             found = client.read_flow_run(flow_run.id).state
             if found is not None and found.type in UNDER_WAY:
@@ -85,7 +85,7 @@ def call_suspended(line: Sequence[FlowRun]) -> None:
 
 
 def call_crashed(ids: Collection[str], message: str) -> None:
-    """Say of flow runs whose process is gone, and of their steps, that they crashed; if they are shown as under way."""
+    """Set flow runs whose process is gone, and their steps, to crashed; if they are shown as under way."""
     own = {flow_run.id for flow_run in find_line()}  # Prefect may have begun the same flow run again, in this process
     gone = [UUID(id) for id in ids if UUID(id) not in own]
     if not gone or PREFECT_API_URL.value() is None:
@@ -94,7 +94,7 @@ def call_crashed(ids: Collection[str], message: str) -> None:
         with impatient_client() as client:
             _close(client, gone, Crashed(message=message))
     except (httpx.HTTPError, PrefectException):
-        return  # it is shown wrongly until Prefect's automation says it
+        return  # it is shown wrongly until Prefect's automation corrects it
 
 
 def _close(client: SyncPrefectClient, gone: list[UUID], crashed: State) -> None:

@@ -1,8 +1,8 @@
-"""What a step or a flow of ours came to, kept in memory for whoever called it.
+"""Result of a step or a flow of ours, kept in memory for its caller.
 
 Prefect gives the value of a state back, and a state that comes from its server has none: for instance when the server
 had heard of the end before, because the client asked again after an answer that came too late. Invariant: what Prefect
-returns decides nothing. The function says here how it ended, and its caller reads it here.
+returns decides nothing. The function records here how it ended, and its caller reads it here.
 """
 
 from collections.abc import Callable, Iterator
@@ -60,7 +60,7 @@ class Returned(Generic[Value]):
 def call_through_prefect(call: Callable[[], object]) -> Returned[Any]:
     """How the function behind `call`, a flow or a task of ours, ended. Raises what kept Prefect from calling it.
 
-    What Prefect fails to tell its server afterwards does not change how it ended.
+    What Prefect fails to send to its server afterwards does not change how it ended.
     """
     returned: Returned[Any] = Returned()
     token = _awaited.set(returned)
@@ -70,12 +70,12 @@ def call_through_prefect(call: Callable[[], object]) -> Returned[Any]:
         if not returned.is_known:
             raise
         if returned.has_value:
-            warn(f"Prefect's server was not told how this ended: {error}")
+            warn(f"Prefect's server did not get how this ended: {error}")
     finally:
         _awaited.reset(token)
     return returned
 
 
 def current_call() -> Returned[Any]:
-    """Where the function that Prefect has just called says how it ended; asked for before it calls anything itself."""
+    """Where the function that Prefect has just called records its end; asked for before it calls anything itself."""
     return _awaited.get(None) or Returned()

@@ -1,7 +1,7 @@
-"""Telling whoever is on call that a run ended: it is complete, or an error ended it that a person has to look at.
+"""Alert that a run ended: it is complete, or an error ended it that a person has to look at.
 
-Invariant: an error that Prefect answers by another attempt is not told, nor is a run that another process trains or
-that somebody stopped. The words are on the terminal and in the flow run's final state anyway, so none goes to the log.
+Invariant: an error that Prefect answers by another attempt raises none, nor does a run that another process trains or
+that a user stopped. The words are on the terminal and in the flow run's final state anyway, so none goes to the log.
 """
 
 from collections.abc import Iterator, Mapping
@@ -28,7 +28,7 @@ def report_complete(config: RunConfig, state: RunState, metrics: Mapping[str, Me
 
 @contextmanager
 def reporting_errors(config: RunConfig) -> Iterator[None]:
-    """Tell of the error that ends the block, unless that ends nothing."""
+    """Send an alert for the error that ends the block, unless another attempt follows."""
     try:
         yield
     except (RunBusyError, RunStoppedError):

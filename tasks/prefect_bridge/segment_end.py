@@ -1,6 +1,7 @@
-"""How a segment ended, in words: for the log and the step that Prefect shows, and for whoever is on call.
+"""How a segment ended, in words: for the log, the step that Prefect shows, and alerts.
 
-Invariant: one line for each segment, from whoever settles it. One that was lost, failed or hung is an alert as well.
+Invariant: one line for each segment, from the process that settles it. One that was lost, failed or hung is an alert as
+well.
 """
 
 from storage.runs.run_state import SegmentRecord
@@ -36,7 +37,7 @@ def describe_segment_end(record: SegmentRecord) -> str:
         of = f" of {record.planned_steps:,}"
         return f"Stopped early at step {record.last_step:,}{of}: {record.cause}."
     if record.outcome == "diverged":
-        return f"Segment ended: diverged at step {record.last_step:,}."  # the rest is said with the rollback
+        return f"Segment ended: diverged at step {record.last_step:,}."  # the rollback reports the rest
     cause = f" ({record.cause})" if record.cause else ""
     resume_step = record.last_step - record.steps_lost
     words = f"Segment ended: {record.outcome}{cause}. The run goes on from step {resume_step:,}{lost}."

@@ -1,6 +1,6 @@
-"""What Prefect's server is told by calls, which wait for its answer where events do not.
+"""Calls to Prefect's server, which wait for its answer where events do not.
 
-Invariant: a server that is away is no error. A call gives up after seconds, and what it was to tell is kept and told
+Invariant: a server that is away is no error. A call gives up after seconds, and what it was to send is kept and sent
 before the flow ends; so is what Prefect's own client for events still holds.
 """
 
@@ -37,7 +37,7 @@ def show(name: str, markdown: str) -> None:
     """Put an artifact beside the step that is running; later, if the server does not answer just now."""
     flow, task = FlowRunContext.get(), TaskRunContext.get()
     if flow is None or flow.flow_run is None:
-        return  # nobody would find it
+        return  # it could not be found
     _unsent.append(
         ArtifactCreate(
             key=artifact_key(name),
@@ -61,7 +61,7 @@ class LiveArtifact:
         self._id: UUID | None = None
 
     def update(self, data: str | float, description: str | None = None) -> None:
-        """What it is now. Nothing is told to a server that does not answer; what comes next makes up for it."""
+        """Replace its content. Nothing is sent to a server that does not answer; the next update makes up for it."""
         flow = FlowRunContext.get()
         if flow is None or flow.flow_run is None or PREFECT_API_URL.value() is None:
             return
@@ -85,9 +85,9 @@ def artifact_key(name: str) -> str:
 
 
 def send_all(why: str = "", patience_seconds: float = PATIENCE_SECONDS) -> None:
-    """Wait until the server answers, at most so long, and tell it what is still untold.
+    """Wait until the server answers, at most so long, and send what is still unsent.
 
-    To be called as a flow ends: the engine then tells the server how it ended. `why` is said before the wait.
+    To be called as a flow ends: the engine then sends how it ended. `why` is logged before the wait.
     """
     if PREFECT_API_URL.value() is None:
         return
@@ -102,13 +102,13 @@ def send_all(why: str = "", patience_seconds: float = PATIENCE_SECONDS) -> None:
         if time.monotonic() > deadline:
             warn("Prefect's server did not come back. What was trained is safe; the flow run may be shown wrongly.")
             return
-        time.sleep(POLL_SECONDS)  # nobody tells when a server is back: it is asked
+        time.sleep(POLL_SECONDS)  # nothing signals that a server is back: it is asked
     # Prefect's client for events connects again when it has one to send, and first sends those it still holds.
     emit_event(event=FLOW_ENDS, resource={"prefect.resource.id": "holdfast.flow-run"})
 
 
 def _send() -> httpx.HTTPError | None:
-    """Tell the server what is untold; why it cannot take it now, if so. What it will never take is given up."""
+    """Send what is unsent; why the server cannot take it now, if so. What it will never take is given up."""
     with impatient_client() as client:
         while _unsent:
             try:

@@ -1,7 +1,7 @@
 """What Prefect shows of a process that was killed: its flow runs and their steps, running for ever.
 
-Invariant: whoever takes the lease writes down in which flow runs; whoever finds its holder dead says so of these. None
-of it decides anything about the run.
+Invariant: the process that takes the lease records in which flow runs; the one that finds its holder dead sets their
+state. None of it decides anything about the run.
 """
 
 from contextlib import suppress
@@ -23,7 +23,7 @@ def remember_flow_runs(run_paths: RunPaths, fence: int) -> None:
 
 
 def close_flow_runs(run_paths: RunPaths, lease: Lease) -> None:
-    """Say that the flow runs crashed in which a lease was taken whose holder is dead."""
+    """Set flow runs to crashed in which a lease was taken whose holder is dead."""
     if lease.holder == this_process():
         return  # an earlier attempt of this very flow run
     with suppress(StoreError):

@@ -80,7 +80,7 @@ class StopRequests(BackgroundThread):
         return self._ask_prefect(lease is not None and lease.holder == this_process())
 
     def _ask_prefect(self, holds_lease: bool) -> RunStoppedError | None:
-        """What is wanted of the flow run; put right, if nobody took the run, what it is called while it goes on."""
+        """What is wanted of the flow run; correct its shown state while it goes on, unless a process took the run."""
         line = find_line()
         if is_cancelled(line):
             return RunStoppedError("The flow run was cancelled in Prefect.")

@@ -1,9 +1,10 @@
-"""A flow run that somebody suspends in Prefect while a step works.
+"""A flow run that a user suspends in Prefect while a step works.
 
 Prefect's engine then raises `Pause` where the next step begins or ends, which may be within another step, between two
-writes that belong together. Invariant: a step is not broken off. It is told, ends by itself, and has a state that says
-so; only then the flow run is left, to be begun again by *Resume*. That it is suspended is the last that is heard of its
-process: a sign of life that Prefect sent after a person's *Pause* would let it pass for one that fell silent.
+writes that belong together. Invariant: a step is not broken off. It sees the request, ends by itself, and has a state
+that records this; only then the flow run is left, to be begun again by *Resume*. That it is suspended is the last that
+is heard of its process: a sign of life that Prefect sent after a person's *Pause* would let it pass for one that fell
+silent.
 """
 
 import atexit
@@ -59,4 +60,4 @@ def _show_again(line: Sequence[FlowRun]) -> None:
             return
         except (httpx.HTTPError, PrefectException):
             if left:
-                time.sleep(PAUSE_SECONDS)  # a server tells nobody when it answers again
+                time.sleep(PAUSE_SECONDS)  # a server does not signal that it answers again

@@ -1,6 +1,6 @@
 """What a promotion finds changed since the resume point before it, of all that the bits of the weights depend on.
 
-Invariant: found out from what both checkpoints and their segments say about themselves, and committed together with the
+Invariant: found out from the records of both checkpoints and their segments, and committed together with the
 promotion: no process that dies in between takes the knowledge with it. A change that was taken back before a checkpoint
 was made with it leaves no trace, as it left none in the model.
 """
@@ -46,4 +46,4 @@ def _read_versions(store: Store, point: CheckpointRecord) -> Mapping[str, str]:
     try:
         return load_checkpoint(store, point.path, point.digest).index.versions
     except (CorruptObjectError, ObjectUnreadableError):
-        return {}  # it was sound when the segment began with it; a scrub, or whoever goes back to it, will tell
+        return {}  # it was sound when the segment began with it; a scrub, or a rollback to it, will find out

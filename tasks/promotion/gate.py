@@ -61,7 +61,7 @@ def find_rejection(figures: ValidationFigures | None, step: int, train: TrainCon
 
 
 def describe_end(run: str, record: RejectedRecord, rejection: str) -> str:
-    """What a person is told when the last checkpoint of a run does not pass."""
+    """Message for a person when the last checkpoint of a run does not pass."""
     return (
         f"Training of run {run!r} ended at step {record.checkpoint.step:,}, but its model did not pass the quality "
         f"gate: {rejection}. The checkpoint is kept, {record.checkpoint.path}. To accept it, change checkpoint.gate "

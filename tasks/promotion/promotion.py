@@ -82,7 +82,7 @@ def promote_checkpoint(
 
 @dataclass(frozen=True)
 class ValidCheckpoint:
-    """A checkpoint of which every byte and every value was looked at, and what the gate says of it."""
+    """A checkpoint of which every byte and every value was looked at, and the gate's verdict."""
 
     record: CheckpointRecord
     figures: ValidationFigures | None
@@ -106,7 +106,7 @@ def validate(
 def _promote_best_before(config: RunConfig, run_paths: RunPaths, later: ValidCheckpoint, holder: Holder | None) -> None:
     """Promote the best model's checkpoint, if `later` is a later one and would overtake it: none can then follow.
 
-    It is not promoted yet where the store did not answer, or where nobody supervised the ranks any more. Raises
+    It is not promoted yet where the store did not answer, or where the ranks were not supervised any more. Raises
     `BestNotReadError`.
     """
     step = later.figures.best_step if later.figures is not None else None
@@ -125,7 +125,7 @@ def _promote_best_before(config: RunConfig, run_paths: RunPaths, later: ValidChe
 
 
 def _look_at_history(store: Store, state: Mapping[str, Any]) -> None:
-    """Say if the newest part of the loss curve is damaged: no step needs it, so none is trained again for it."""
+    """Warn if the newest part of the loss curve is damaged: no step needs it, so none is trained again for it."""
     history = newest_part_of(state)
     try:
         if history is not None:
@@ -158,7 +158,7 @@ def _reject(
 
 
 def look_again(config: RunConfig, run_paths: RunPaths) -> RunState:
-    """Use again the newest sound checkpoint of those quarantined or passed over. Nobody may hold the lease.
+    """Use again the newest sound checkpoint of those quarantined or passed over. The lease must be free.
 
     One look: what cannot be read now is looked at by the next start.
     """
@@ -215,8 +215,8 @@ def promote_newest(
 ) -> CheckpointRecord | None:
     """Promote the newest complete checkpoint of the segment `fence` that is valid and passes the gate, newest first.
 
-    Those of which `verdicts` says so are quarantined or passed over. One that was rejected is looked at again only if
-    another gate lets it pass.
+    Those are quarantined or passed over for which `verdicts` decides that. One that was rejected is looked at again
+    only if another gate lets it pass.
     """
     promoted = run_paths.manifest.load_head().state.promoted
     for step, path in list_complete_checkpoints(run_paths.store, run_paths.manifest.run, fence):

@@ -23,7 +23,8 @@ from tasks.verification.verdicts import VerdictMaker
 def gate_again(config: RunConfig, run_paths: RunPaths, state: RunState) -> RunState:
     """Promote the rejected checkpoint that the last segment left, if it passes now; where the run stands then.
 
-    Raises `QualityGateError` if it is the last one and does not pass, `RunBusyError` if somebody took the run up.
+    Raises `QualityGateError` if it is the last one and does not pass, `RunBusyError` if another process took the run
+    up.
     """
     point = state.rejected_point
     if point is None:

@@ -1,7 +1,7 @@
 """Going on from the newest sound entry of a manifest whose newest ones are damaged.
 
 The entry is put anew, behind the damaged ones, which stay where they are. Invariant: no number is used twice. So a
-fence that a damaged entry may have granted is nobody's any more, and who holds it can promote nothing.
+fence that a damaged entry may have granted is void, and its holder can promote nothing.
 """
 
 import time
@@ -29,7 +29,7 @@ class Recovery:
     damaged: list[str]
     sound: Generation
     deleted: list[CheckpointRecord]  # what `sound` names, and an entry after it had deleted
-    unnamed: list[tuple[str, int, int]]  # complete checkpoints that can be promoted by nobody then: path, step, fence
+    unnamed: list[tuple[str, int, int]]  # complete checkpoints that cannot be promoted then: path, step, fence
     waiting: list[int]  # steps of those that are promoted again when the run goes on
 
     @property
@@ -65,7 +65,7 @@ def plan_recovery(store: Store, run: str) -> Recovery | None:
 
 
 def recover(store: Store, run: str, plan: Recovery) -> Generation:
-    """Do it. Raises `ConflictError` if somebody went on with the run since it was planned."""
+    """Do it. Raises `ConflictError` if a process went on with the run since it was planned."""
     numbers = [_number_of(address) for address in plan.damaged]
     event = f"gone on from generation {plan.sound.generation}, as {listed(map(str, numbers))} cannot be read"
     return Manifest(store, run).commit_after(plan.number, event, plan.state)

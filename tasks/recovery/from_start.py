@@ -14,7 +14,7 @@ REASON = "A person had the run begin anew at step 0, by `holdfast recover --from
 
 
 def describe_loss(manifest: Manifest) -> str:
-    """What would be lost. Raises `RunMissingError`, `RunBusyError` while somebody holds the run."""
+    """What would be lost. Raises `RunMissingError`, `RunBusyError` while a process holds the run."""
     state = manifest.load_head().state
     if state.lease is not None:
         raise RunBusyError(

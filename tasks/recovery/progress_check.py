@@ -1,4 +1,4 @@
-"""Whether a run may simply go on after a segment, or somebody has to know first.
+"""Whether a run may simply go on after a segment, or a person has to know first.
 
 Invariant: decided from how the segment ended and where the run stands; so every process decides alike.
 """

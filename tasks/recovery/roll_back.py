@@ -1,6 +1,6 @@
 """What a run does when training diverged: it goes back and leaves out what led there, so often and no more.
 
-Invariant: decided by the manifest alone, while nobody holds the lease, so whichever process comes next answers the
+Invariant: decided by the manifest alone, while the lease is free, so whichever process comes next answers the
 divergence in the same way, and answers it once.
 """
 

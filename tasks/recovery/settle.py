@@ -56,7 +56,7 @@ def recover_run(
 ) -> RunState:
     """Settle what the last segment left; if that was the last one, make sure that the final checkpoint is valid.
 
-    A segment that diverged is answered by a rollback, or as `answer` says, and one whose ranks go on in a cluster's
+    A segment that diverged is answered by a rollback, or as `answer` decides, and one whose ranks go on in a cluster's
     job is taken over. What was quarantined or passed over is looked at again. Raises `RunBusyError`, `RunDivergedError`
     if no rollback is left, `NoCheckpointError` if none of the run's checkpoints can be used.
     """
@@ -118,7 +118,7 @@ def require_no_living_holder_here(run_paths: RunPaths, lease: Lease) -> None:
 def _busy(run_paths: RunPaths, lease: Lease) -> RunBusyError:
     stopped = describe_stopped(run_paths.store, run_paths.manifest.run, lease)
     if stopped is not None:
-        # An event too: nobody may be looking at this process.
+        # An event too: this process may not be looked at.
         send(NO_PROGRESS, run_address(run_paths.store, run_paths.manifest.run), stopped, run=run_paths.manifest.run)
         return RunBusyError(stopped)
     doing = "trained" if lease.work == "train" else "evaluated"
@@ -171,7 +171,8 @@ def settle_evaluation(config: RunConfig, run_paths: RunPaths, lease: Lease) -> N
 def _wait_for_ranks(config: RunConfig, run_paths: RunPaths, lease: Lease) -> str | None:
     """Those whose launcher was killed may be saving right now. On another machine there is nothing to wait for.
 
-    A cluster's job is ended wherever this runs. Returns what the cluster, or torchrun here, says of how they ended.
+    A cluster's job is ended wherever this runs. Returns how they ended by the account of the cluster, or of torchrun
+    here.
     """
     if lease.job is not None:
         return _end_job(config, run_paths, lease, lease.job)
@@ -206,12 +207,12 @@ def _put_away(run_paths: RunPaths, lease: Lease) -> None:
     elif os.path.lexists(folder):
         warn(
             f"The run's manifest names the folder {folder} for what segment {lease.fence} left on this machine. It is "
-            f"left as it is: {reason}. If scratch was another one then, and nobody needs it, remove it."
+            f"left as it is: {reason}. If scratch was another one then, and it is not needed, remove it."
         )
 
 
 def _is_specified_for(run_paths: RunPaths, folder: Path, fence: int) -> bool:
-    """Whether what ranks are told in this folder is of this segment: so it is where scratch was another one."""
+    """Whether the specification in this folder is of this segment: so it is where scratch was another one."""
     try:
         spec = json.loads((folder / SPECIFICATION_NAME).read_bytes())
         return (spec["store"], spec["run"], spec["fence"]) == (run_paths.store.address, run_paths.manifest.run, fence)
@@ -227,9 +228,9 @@ def _put_folder_away(run_paths: RunPaths, folder: Path, fence: int) -> None:
 
 
 def _put_away_forgotten(run_paths: RunPaths) -> None:
-    """Put away the folders here of segments that were settled by whoever died then, or on another machine.
+    """Put away the folders here of segments that were settled by a process that died then, or on another machine.
 
-    Not what somebody works on or wrote to within the hour, nor what a run of the same name in another store has here.
+    Not what is in use or was written to within the hour, nor what a run of the same name in another store has here.
     """
     for folder in sorted(run_paths.scratch.glob("*")):
         of_segment = FOLDER_NAME.fullmatch(folder.name)
@@ -243,7 +244,7 @@ def _is_forgotten(run_paths: RunPaths, folder: Path) -> bool:
     try:
         written_at = max(path.stat().st_mtime for path in (folder, *folder.iterdir()))
     except FileNotFoundError:
-        return False  # somebody writes there, or puts it away right now
+        return False  # it is written to, or put away, right now
     if time.time() - written_at < FORGOTTEN_SECONDS or find_orphans(specification):
         return False
     try:
@@ -292,13 +293,13 @@ def _describe_cause(outcome: OutcomeRecord | None, cluster_end: str | None) -> s
 
 
 def _seconds_alive(seen: Heartbeat) -> float:
-    """As long as somebody heard of it; where no report says more, until the next beat was due."""
+    """As long as there were signs of life; where no report is later, until the next beat was due."""
     num_beats = seen.beat - 1 if seen.phases else seen.beat
     return max(num_beats * HEARTBEAT_SECONDS, sum(seen.phases.values()))
 
 
 def _last_seen(run_paths: RunPaths, lease: Lease) -> Heartbeat:
-    """What somebody heard of last: by the heartbeat, or by the ranks' own reports if this is their machine."""
+    """The last sign of life: by the heartbeat, or by the ranks' own reports if this is their machine."""
     seen = find_heartbeat(run_paths.store, run_paths.manifest.run, lease.fence) or Heartbeat(
         beat=0, step=0, written_at=0
     )

@@ -1,4 +1,4 @@
-"""Going on with ranks that work in a cluster's job though whoever watched them is gone.
+"""Going on with ranks that work in a cluster's job though their supervisor is gone.
 
 Invariant: a job that trains is never doubled, and not ended either, unless it has to begin anew with what changed.
 """
@@ -35,7 +35,7 @@ def goes_on_as_it_is(config: RunConfig, run_paths: RunPaths, lease: Lease) -> bo
         if not is_under_way(lease.job, run_paths.store, config.run, lease):
             return False
     except ConfigurationError:
-        return False  # no commands of the cluster are here; whoever settles the segment says what follows
+        return False  # no commands of the cluster are here; the process that settles the segment decides what follows
     changes = describe_changes(read_stored(run_paths.manifest.load_head().state.config), config.model_dump(mode="json"))
     if changes:
         announce(
@@ -48,7 +48,7 @@ def goes_on_as_it_is(config: RunConfig, run_paths: RunPaths, lease: Lease) -> bo
 
 
 def take_over_watch(run_paths: RunPaths, lease: Lease) -> RunState:
-    """Hold a lease whose ranks go on in place of whoever held it. May be repeated where its answer was lost."""
+    """Hold a lease whose ranks go on in place of its earlier holder. May be repeated where its answer was lost."""
     _taken_over.add(_name(run_paths, lease))
     event = f"segment {lease.fence} is watched by another process"
     return run_paths.manifest.commit(event, take_over(lease, this_process())).state
@@ -83,5 +83,5 @@ def require_own_watch(run_paths: RunPaths, job: Job, fence: int) -> None:
 
 
 def was_taken_up(state: RunState, found: CheckpointReport) -> bool:
-    """Whether what ranks report was handled when the run stood so: they told whoever watched them before, too."""
+    """Whether what ranks report was handled when the run stood so: their earlier supervisor had the reports, too."""
     return state.promoted is not None and found.step <= state.promoted.step

@@ -1,4 +1,4 @@
-"""How the best model of a run and the last one are told, where they are not the same.
+"""Words about the best model of a run and the last one, where they are not the same.
 
 Invariant: made of the manifest alone, and of what its checkpoints showed in validation.
 """

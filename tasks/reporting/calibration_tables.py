@@ -1,6 +1,6 @@
-"""The tables of a calibration, and what it says in sentences.
+"""The tables of a calibration, and their meaning in sentences.
 
-Invariant: pure; a page and a terminal say the same.
+Invariant: pure; the same on a page and in a terminal.
 """
 
 from collections.abc import Mapping

@@ -1,7 +1,8 @@
 """The canvas of the report's pictures: one palette, one style, from a matplotlib figure to a self-contained SVG.
 
 Invariant: the same drawing gives the same bytes: no date, no random ids, no dependence on the user's matplotlib style.
-Text is never taken for mathematics: a class may be called "$x_". Colours are Okabe and Ito's, told apart by everyone.
+Text is never taken for mathematics: a class may be called "$x_". Colours are Okabe and Ito's, which everyone can
+distinguish.
 """
 
 import base64

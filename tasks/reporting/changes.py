@@ -1,7 +1,7 @@
-"""How a change that weakens the promise of one model is told: in the status, in the report and by the drill.
+"""Words about changes that weaken the promise of one model: in the status, in the report and by the drill.
 
 Invariant: pure. A change of the plan makes another model, one of ranks, libraries or device perhaps other last bits;
-no more and no less is said.
+no more and no less.
 """
 
 from collections.abc import Sequence

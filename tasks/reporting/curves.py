@@ -1,7 +1,7 @@
 """The report's curves over the steps of a run: training loss with its segments and interruptions, and validation.
 
-Invariant: what is drawn is what the records say. Where there is no room for all labels of interruptions there are none,
-and the legend counts them.
+Invariant: what is drawn is what the records have. Where there is no room for all labels of interruptions there are
+none, and the legend counts them.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""What the page of a run says of its data though no rule is broken: what the preparation said.
+"""Remarks on a run's data though no rule is broken, as its preparation logged them.
 
 Invariant: the page is made without it too, where that cannot be read.
 """

@@ -35,7 +35,7 @@ class TimeSpent:
     validate: float
     save: float
     unknown: float
-    between: float  # nobody trained: no machine, or processes that were being started
+    between: float  # no training: no machine, or processes that were being started
 
     @property
     def total(self) -> float:

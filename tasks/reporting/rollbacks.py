@@ -1,4 +1,4 @@
-"""How rollbacks are told: in messages, in the status, in the report and by the audit.
+"""Words about rollbacks: in messages, in the status, in the report and by the audit.
 
 Invariant: pure. Steps are counted from 1 where they are called by their number, as in the loss curve; "step n" of a
 checkpoint is the state after so many steps.
@@ -11,7 +11,7 @@ from storage.runs.run_state import RollbackRecord
 
 
 def describe_rollback(record: RollbackRecord) -> str:
-    """What was done about one divergence, or for somebody who asked."""
+    """What was done about one divergence, or on a user's request."""
     led = f"led to step {record.diverged_step:,}" if record.asked_by is None else "it had come to since then"
     text = (
         f"back to step {record.resume_step:,}, and on from there without the {record.num_skipped:,} samples that {led} "

@@ -60,7 +60,7 @@ MAX_CLASSES_BESIDE_A_TABLE = 16
 
 @dataclass(frozen=True)
 class Verdict:
-    """How the run stands, in one sentence, and what more there is to say."""
+    """How the run stands, in one sentence, and further remarks."""
 
     standing: Literal["complete", "running", "stopped"]
     badge: str
@@ -119,7 +119,7 @@ def _by_rows(state: RunState) -> list[str]:
 
 
 def run_verdict(state: RunState) -> Verdict:
-    """The verdict on a run: complete, running (somebody holds its lease), or stopped on the way."""
+    """The verdict on a run: complete, running (a process holds its lease), or stopped on the way."""
     step, interruptions = _step(state), interruptions_of(state.segments)
     done = f"{step:,} of {count_of(state.steps_total, 'step')}"
     cost, again = _cost(state), " that was done again" if _lost(state) else ""

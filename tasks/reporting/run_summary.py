@@ -20,7 +20,7 @@ WIDE = ("Segment", "Meaning", "Ranks")
 
 
 def summarise(state: RunState, config: RunConfig, address: str, history: Mapping[str, Any] | None = None) -> str:
-    """`address` is the report's; `history` the curves up to the resume point, of which the newest values are told."""
+    """`address` is the report's; `history` the curves up to the resume point, of which the newest values are shown."""
     parts = [
         f"# {state.run}",
         markdown_table(

@@ -71,7 +71,7 @@ def describe_status(store: Store, head: Generation) -> dict[str, Any]:
 
 
 def describe_state(state: RunState) -> str:
-    """One word for a run that nobody trains: completed, trained (not yet tested), rejected, or how it ended last.
+    """One word for a run that is not in training: completed, trained (not yet tested), rejected, or how it ended last.
 
     For one whose lease is held: running, or lost where it is seen that the holder is dead.
     """
@@ -158,7 +158,7 @@ def describe_live(live: dict[str, Any]) -> list[str]:
 
 
 def describe_work(status: dict[str, Any]) -> str | None:
-    """What is being done on the run right now: 'in training: step 1,240'; None if nobody is known to do anything."""
+    """What is being done on the run right now: 'in training: step 1,240'; None if nothing is known to be done."""
     if status["state"] != "running":
         return None
     if status["live_step"] is None:

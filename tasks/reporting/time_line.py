@@ -72,7 +72,7 @@ def cut(segment: SegmentRecord, kept_steps: int, waiting_share: float) -> list[S
     phases, trained = segment.phases, segment.phases.get("train", 0.0)
     steps = segment.last_step - segment.first_step
     waited = trained * (segment.throughput.input_wait_fraction if segment.throughput else waiting_share)
-    # Of one that was lost, and of which nobody saw a report, only the whole is known.
+    # Of one that was lost, and of which no report was seen, only the whole is known.
     again = (trained - waited) * (1 - min(1.0, kept_steps / steps)) if steps > 0 else 0.0
     lengths = {
         "start": phases.get("start", 0.0),

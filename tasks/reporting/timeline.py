@@ -1,6 +1,6 @@
 """What several pictures draw along the steps of a run: its segments as a strip, its interruptions, points of a curve.
 
-Invariant: what is drawn is what the records say. Thinning keeps every spike: the lowest and highest point of a bucket.
+Invariant: what is drawn is what the records have. Thinning keeps every spike: the lowest and highest point of a bucket.
 """
 
 from collections.abc import Mapping, Sequence

@@ -30,7 +30,7 @@ class RunFollower:
         try:
             reports = self._reports.read() if self._reports is not None else []
         except FileNotFoundError:
-            return []  # the segment ended just now, and whoever supervises it put its folder away
+            return []  # the segment ended just now, and its supervisor put its folder away
         if self.first_step is None:
             self.first_step = next((report.step for report in reports if report.phase == "train"), None)
         return reports

@@ -11,7 +11,7 @@ QUESTION = "import torch; print(torch.cuda.device_count())"
 
 
 def count_gpus() -> int:
-    """0 where there is none, or where torch cannot be asked: the ranks will say what is wrong with it."""
+    """0 where there is none, or where torch cannot be asked: the ranks will report what is wrong with it."""
     # -P: else Python would import from the current folder first, where a file of the user's may be called as a library.
     answer = subprocess.run([sys.executable, "-P", "-c", QUESTION], capture_output=True, text=True)
     last_line = answer.stdout.strip().rpartition("\n")[2]

@@ -1,7 +1,7 @@
 """Ranks that do not get on: one waits for an answer that never comes, and all others wait for it.
 
-Invariant: ranks are taken to hang only when they made no step for so long, as far as they and whoever runs beside them
-tell. Who ends them speaks for them: none of them can any more.
+Invariant: ranks are taken to hang only when they made no step for so long, as far as their reports and those of
+processes beside them show. The process that ends them reports for them: none of them can any more.
 """
 
 import time
@@ -17,7 +17,7 @@ from training.rank_status import RankStatus
 LOST_STEPS = 20
 LEAST_LOST_SECONDS = 60.0
 SILENT_SECONDS = 3 * STATUSES_SECONDS
-# Whoever did not look for so long stood still itself, and knows nothing of the ranks.
+# A process that did not look for so long stood still itself, and knows nothing of the ranks.
 UNWATCHED_SECONDS = 10.0
 
 
@@ -43,7 +43,7 @@ class HangWatch:
         self._heard = time.monotonic()
 
     def cannot_hear(self) -> None:
-        """Nobody can report: they wait in a queue, or the store does not tell."""
+        """No reports can come: the ranks wait in a queue, or the store does not answer."""
         self._heard = time.monotonic()
         self._diagnosis.forget_silence()
 
@@ -62,7 +62,7 @@ class HangWatch:
         self.finding = self._diagnosis.explain(max(SILENT_SECONDS, self._patience / 2), self._patience)
 
     def is_hung(self) -> bool:
-        """Whether they made no step for too long; `cause` says what is to be said of ranks that are killed for it."""
+        """Whether they made no step for too long; `cause` is recorded for ranks that are killed for it."""
         now = time.monotonic()
         if now - self._asked > UNWATCHED_SECONDS:
             self._heard += now - self._asked
@@ -95,7 +95,7 @@ class HangWatch:
         )
 
     def describe_end(self, world_size: int) -> OutcomeRecord:
-        """The outcome of a segment that was ended for it, in place of the ranks' own words."""
+        """The outcome of a segment that was ended for it, in place of the ranks' own."""
         return OutcomeRecord(
             outcome="failed",
             cause=self.cause,

@@ -1,4 +1,4 @@
-"""Where all ranks are, as far as they were heard of, and what that says about ranks that do not get on.
+"""Where all ranks are, by their last reports, and what follows for ranks that make no progress.
 
 Invariant: a rank's silence is measured by this process's clock, from one look to the next; and whoever waits for the
 others is not to blame.
@@ -47,7 +47,7 @@ class HangDiagnosis:
         self._heard: dict[int, _Heard] = {}
 
     def look(self, rank_statuses: Iterable[RankStatus]) -> bool:
-        """Take in what ranks say of themselves; whether one of them has got on by a step since the last look."""
+        """Take in the statuses of ranks; whether one of them has got on by a step since the last look."""
         now, got_on = time.monotonic(), False
         for rank_status in rank_statuses:
             before = self._heard.get(rank_status.rank)
@@ -57,7 +57,7 @@ class HangDiagnosis:
         return got_on
 
     def forget_silence(self) -> None:
-        """Nobody could be heard for a while: all begin anew."""
+        """No report could come for a while: all begin anew."""
         now = time.monotonic()
         self._heard = {rank: _Heard(heard.rank_status, now) for rank, heard in self._heard.items()}
 

@@ -1,7 +1,7 @@
 """What ranks are launched with: the run's lease, and a specification of their work in a folder of their own.
 
-Invariant: whoever launches ranks holds the lease, and the lease says where their folder is, so whoever finds it later
-finds them too.
+Invariant: a process that launches ranks holds the lease, and the lease names their folder, so a process that finds it
+later finds them too.
 """
 
 from pathlib import Path
@@ -26,7 +26,7 @@ Work = Literal["train", "evaluate"]
 
 
 def hold_lease(config: RunConfig, run_paths: RunPaths, work: Work) -> Generation:
-    """Take the run's lease for this process. Raises `RunBusyError` if somebody else was quicker.
+    """Take the run's lease for this process. Raises `RunBusyError` if another process was quicker.
 
     One that this process has already was granted to an earlier call whose answer was lost: before ranks are launched,
     `recover` has settled whatever else there was.
@@ -52,7 +52,7 @@ def find_folder(run_paths: RunPaths, lease: Lease) -> Path:
 
 
 def specify_segment(config: RunConfig, run_paths: RunPaths, state: RunState) -> SegmentSpec:
-    """What the ranks of the lease are told: the configuration, and the promoted checkpoint to start from."""
+    """Specification for the ranks of the lease: the configuration, and the promoted checkpoint to start from."""
     lease = state.lease
     assert lease is not None
     config = as_begun(config, state)

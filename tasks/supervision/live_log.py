@@ -1,6 +1,6 @@
 """The log of ranks on this machine, in the store while they work; nodes of a cluster pass theirs on by themselves.
 
-Invariant: it goes there in a thread of its own, which nobody waits for while ranks train; a store that fails costs a
+Invariant: it goes there in a thread of its own, which is not waited for while ranks train; a store that fails costs a
 log its punctuality. When the block is left the newest part of the log is in the store, or a warning was given.
 """
 
@@ -27,7 +27,7 @@ class LiveLog(BackgroundThread):
     def _accompany(self) -> None:
         is_over = False
         while not is_over:
-            is_over = self._is_over.wait(LOG_SECONDS)  # and once more at last: ranks say why they end
+            is_over = self._is_over.wait(LOG_SECONDS)  # and once more at last: ranks print why they end
             try:
                 self._pass_on()
             except (StoreError, OSError) as error:

@@ -1,6 +1,6 @@
-"""What came into a segment's log in the store since somebody last looked.
+"""What came into a segment's log in the store since the last look.
 
-Invariant: of what is there when somebody looks, every byte is given once, and in order; what came and went between two
+Invariant: of what is there at a look, every byte is given once, and in order; what came and went between two
 looks is counted. Lines are whole, but for one that never ends.
 """
 

@@ -1,8 +1,8 @@
 """A process that holds a run's lease on this machine and stands still: SIGSTOP, Ctrl-Z or a debugger stopped it.
 
-It lives, so nobody may take the run from it, and by itself it never goes on. Invariant: this is only told. It is told
-once the heartbeat is as old as the one of a process that is given up elsewhere: who is stopped for a moment is left
-alone.
+It lives, so no process may take the run from it, and by itself it never goes on. Invariant: this is only reported,
+once the heartbeat is as old as the one of a process that is given up elsewhere: one that is stopped for a moment is
+left alone.
 """
 
 import time

@@ -1,6 +1,6 @@
 """What makes ranks wait for each other though all of them get on: a slow one among them, or the network.
 
-Invariant: judged over a minute and by the ranks' own clocks; each thing is said once in a segment.
+Invariant: judged over a minute and by the ranks' own clocks; each is reported once in a segment.
 """
 
 import time
@@ -51,7 +51,7 @@ class Stragglers:
         return time.monotonic() >= self._look_at
 
     def look(self, rank_statuses: Sequence[RankStatus]) -> list[str]:
-        """What is to be said of how the ranks got on since the last look."""
+        """Warnings about ranks that were slow since the last look."""
         self._look_at = time.monotonic() + WINDOW_SECONDS
         before, self._before = self._before, {rank_status.rank: rank_status for rank_status in rank_statuses}
         windows = [

@@ -1,6 +1,6 @@
 """Watching the ranks while they work, whatever it is that they do.
 
-Invariant: what they report is passed on in order; they are asked to leave when somebody asks to stop, and killed when
+Invariant: what they report is passed on in order; they are asked to leave when a stop is requested, and killed when
 they hang.
 """
 
@@ -43,7 +43,7 @@ def supervise(job: Job, watch: HangWatch, request: StopRequest, on_report: Calla
 
 
 def _hear(job: Job, watch: HangWatch) -> list[Report]:
-    """New reports. Of ranks elsewhere they come through the store: while that does not answer, nobody seems to hang."""
+    """New reports. Of ranks elsewhere they come through the store: while that does not answer, no rank hangs."""
     try:
         return job.read_reports()
     except StoreUnavailableError:
@@ -83,7 +83,7 @@ def _log_wait(wait: str, logged: str | None) -> str:
 
 @contextmanager
 def _passing_on(request: StopRequest, job: Job) -> Iterator[None]:
-    """Ask the ranks to leave as soon as somebody asks to stop, whatever the block is at: a promotion takes a while."""
+    """Ask the ranks to leave as soon as a stop is requested, whatever the block is at: a promotion takes a while."""
     is_over = threading.Event()
 
     def watch() -> None:

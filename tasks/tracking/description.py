@@ -96,7 +96,7 @@ def describe_model(store: Store, state: RunState) -> bytes | None:
         index = load_checkpoint(store, record.path, record.digest).index
         described["files"] = {name: file.sha256 for name, file in sorted(index.files.items())}
     except (CorruptObjectError, ObjectUnreadableError):
-        pass  # `holdfast verify` and a scrub say so; the hashes above are the manifest's
+        pass  # `holdfast verify` and a scrub report that; the hashes above are the manifest's
     described |= {"run": state.run, "dataset_digest": state.dataset_digest, "test_metrics": tested.metrics}
     return _as_file(described)
 

@@ -79,4 +79,4 @@ def read_gpus(text: str) -> Iterator[tuple[str, float]]:
             try:
                 yield f"system/gpu_{index}_{name}", float(value)
             except ValueError:
-                continue  # "[N/A]": this GPU does not tell
+                continue  # "[N/A]": this GPU does not report it

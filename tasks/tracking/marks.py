@@ -2,7 +2,7 @@
 
 A curve in a checkpoint has no times, and must have none: it is the same however often the run was interrupted. The
 times that a tracker shows follow from these marks. Invariant: a mark is in the store before anything with its time is
-sent anywhere, so whoever sends a step again, after a kill, gives it the same time to the millisecond.
+sent anywhere, so a process that sends a step again, after a kill, gives it the same time to the millisecond.
 """
 
 from bisect import bisect_left

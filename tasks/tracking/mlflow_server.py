@@ -120,7 +120,7 @@ class MlflowServer:
 
     def _create_experiment(self) -> str:
         answer = self._ask("POST", "/experiments/create", allowed=ALREADY_THERE, json={"name": self._experiment})
-        if not answer:  # somebody else was quicker
+        if not answer:  # another process was quicker
             answer = self._ask("GET", "/experiments/get-by-name", params={"experiment_name": self._experiment})
             answer = answer["experiment"]
         return str(answer["experiment_id"])
@@ -159,7 +159,7 @@ class MlflowServer:
                     response.status_code, headers=response.headers, content=b"".join(chunks), request=response.request
                 )
         except (httpx.HTTPError, OSError, ValueError) as error:
-            # What is wrong with a header is told with the header, which has the password.
+            # An error about a header quotes the header, which has the password.
             reason = type(error).__name__ if isinstance(error, httpx.LocalProtocolError) else str(error)
             reason = reason or type(error).__name__
             raise TrackerError(f"The MLflow server {self.address} does not answer: {reason}.") from error

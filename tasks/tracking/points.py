@@ -1,6 +1,6 @@
-"""What a run has to tell, step by step: taken from its promoted checkpoint, its marks and its test results.
+"""Points of a run, step by step: taken from its promoted checkpoint, its marks and its test results.
 
-Invariant: only what is durable is told. A point is the same whoever reads it and whenever, as long as the run does not
+Invariant: only what is durable is sent. A point is the same for every reader at any time, as long as the run does not
 go back behind its step.
 """
 
@@ -80,12 +80,12 @@ def _read_entries(store: Store, state: RunState, after_step: int) -> list[Mappin
             if _first_step(content.entries) <= after_step:
                 break
     except (CorruptObjectError, ObjectUnreadableError):
-        pass  # the report says so, and a scrub
+        pass  # the report shows it, and a scrub
     return parts
 
 
 def _first_step(entries: Mapping[str, Any]) -> float:
-    """From which on a part has all there is; of a part without a validation nobody knows."""
+    """From which on a part has all there is; of a part without a validation that is unknown."""
     if not entries["loss"] or not entries["validation"]:
         return float("inf")
     return float(max(entries["loss"][0][0], entries["validation"][0]["step"]))

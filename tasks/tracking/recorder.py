@@ -1,6 +1,6 @@
 """Tracking beside a segment: two threads of the supervising process, one for what is kept, one for what is sent.
 
-Invariant: whoever supervises the ranks waits for neither of them while they train, and at the segment's end only for
+Invariant: the supervisor of the ranks waits for neither of them while they train, and at the segment's end only for
 seconds, and not at all for a server that did not answer before. What was measured is in the store before it is sent.
 """
 
@@ -51,7 +51,7 @@ class Recorder(BackgroundThread):
         has_machine: bool,
         then: Callable[[Snapshot], None],
     ) -> None:
-        """`has_machine`: ranks run on this machine. `then` is told of each snapshot that is in the store."""
+        """`has_machine`: ranks run on this machine. `then` is called with each snapshot that is in the store."""
         super().__init__("tracking")
         self._keeper = Keeper(config, store, run)
         self._is_last = False
@@ -76,7 +76,7 @@ class Recorder(BackgroundThread):
         super().__exit__(kind, error, trace)
 
     def _accompany(self) -> None:
-        self._record()  # what came about while nobody looked
+        self._record()  # what came about since the last look
         while not self._is_last:
             try:
                 event = self._events.get(timeout=MEASURE_SECONDS)
@@ -203,7 +203,7 @@ def wanted_of(store: Store, snapshot: Snapshot, name: str | None, files: Mapping
 
 
 class Silent:
-    """An `Audience` that nobody asked for."""
+    """An `Audience` that does nothing."""
 
     def show(self, report: Report) -> None:
         """Nothing."""

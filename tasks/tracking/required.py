@@ -1,4 +1,4 @@
-"""What tracking needs before a run begins. Nobody is asked over the network: a server that is away is no mistake.
+"""What tracking needs before a run begins. Nothing is asked over the network: a server that is away is no mistake.
 
 Invariant: raises before anything was done, or not at all.
 """
@@ -25,7 +25,7 @@ def require_tracking(config: TrackingConfig) -> None:
 
 
 def _require_token() -> None:
-    """The token itself is shown to nobody."""
+    """The token itself is never shown."""
     token = os.environ.get(TOKEN_VARIABLE, "")
     if not (token.isascii() and token.isprintable()):
         raise ConfigurationError(

@@ -1,8 +1,8 @@
 """What is sent to a tracker, in which order, and what follows when something else is there already.
 
 Invariant: the tracker has one live run for a run of ours, and in it each step once, with the value that the run's own
-checkpoints have; whoever is killed at any moment leaves what the next one makes right. Points are sent in the order of
-their steps, so the last step that the tracker has of each metric says where to go on. What two processes send, or one
+checkpoints have; a process that is killed at any moment leaves what the next one corrects. Points are sent in the order
+of their steps, so the last step that the tracker has of each metric is where to go on. What two processes send, or one
 that never heard of an answer, the tracker keeps once: the same in metric, step, value and time. A run that went back
 behind steps that were sent is replaced: a new one is filled, then the old one is marked and deleted.
 """
@@ -89,7 +89,7 @@ class Sender:
             self._call(self._tracker.put_file, live.run, name, data)
 
     def _look_up(self, wanted: Wanted) -> _Live:
-        """The newest version; of two that were made at once the same one for whoever looks."""
+        """The newest version; of two that were made at once the same one for every reader."""
         found = self._call(self._tracker.find_runs, wanted.identity)
         if not found:
             return _Live(self._create(wanted, version=1), [])

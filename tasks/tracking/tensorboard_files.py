@@ -1,8 +1,8 @@
 """Event files for TensorBoard beside a run: one for each part of the curves, never changed once it is there.
 
-A file's name says after how many rollbacks it was written, and up to which step: so what is there says what is missing,
-and who writes a part again writes the same bytes. Invariant: after a rollback the next file begins with TensorBoard's
-own record for that, by which it forgets the steps that were left out.
+A file's name says after how many rollbacks it was written, and up to which step: so what is there determines what is
+missing, and a part that is written again has the same bytes. Invariant: after a rollback the next file begins with
+TensorBoard's own record for that, by which it forgets the steps that were left out.
 """
 
 import io

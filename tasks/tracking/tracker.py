@@ -1,6 +1,6 @@
-"""What is asked of an experiment tracker, whoever makes it.
+"""Protocol of an experiment tracker.
 
-Invariant: every call ends within a bounded time, with an answer or with `TrackerError`. After an error nobody knows
+Invariant: every call ends within a bounded time, with an answer or with `TrackerError`. After an error it is unknown
 whether what was asked took place.
 """
 
@@ -14,7 +14,7 @@ from tasks.tracking.points import Point
 
 
 class TrackerError(HoldfastError):
-    """The tracker does not answer, or refuses; said in words that name it."""
+    """The tracker does not answer, or refuses; the message names it."""
 
 
 @dataclass(frozen=True)

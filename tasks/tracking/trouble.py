@@ -1,4 +1,4 @@
-"""That a tracker does not take what it is sent, told once by a process until the tracker answers again.
+"""Warning that a tracker does not take what it is sent: once in a process until the tracker answers again.
 
 Invariant: the same trouble, segment after segment and at the end of the flow, is one warning.
 """
@@ -27,6 +27,6 @@ def warn_of_trouble(address: str, why: object, warn: Warn) -> None:
 
 
 def has_recovered(address: str) -> None:
-    """It has taken all that there was: what comes now is to be told again."""
+    """It has taken all that there was: the next trouble is logged again."""
     with _lock:
         _warned.discard(address)

@@ -14,7 +14,7 @@ from tasks.verification.verdicts import VerdictMaker
 def take_out_of_use(
     run_paths: RunPaths, step: int, path: str, unusable: CheckpointUnusableError, fence: int | None
 ) -> RunState:
-    """Take a checkpoint out of use after a verdict, with its reason, and say where the run goes on instead."""
+    """Take a checkpoint out of use after a verdict, with its reason, and log where the run goes on instead."""
     verdict, reason = unusable.verdict, str(unusable)
     did = "quarantined" if verdict == "damaged" else "passed over"
     state = run_paths.manifest.commit(f"{did} step {step}", quarantine(step, path, reason, fence, verdict)).state

@@ -4,8 +4,9 @@ That is the checkpoints that are kept, ledger and history that they vouch for, t
 the data sets. Invariant: what
 training deletes meanwhile is no rot: a checkpoint is called damaged only if the manifest, read again afterwards, still
 keeps it.
-A damaged checkpoint of a run that nobody trains is quarantined, so that the next resume loses no time over it; all else
-is told and left as it is, also one that cannot be read: the next start of the run looks at it for longer than a scrub.
+A damaged checkpoint of a run that is not in training is quarantined, so that the next resume loses no time over it; all
+else is reported and left as it is, also one that cannot be read: the next start of the run looks at it for longer than
+a scrub.
 """
 
 from collections.abc import Callable
@@ -41,7 +42,7 @@ from tasks.reporting.quarantined import describe_setback
 # What becomes of damage, and what a person can do about it.
 ADVICE = {
     "manifest": "`holdfast recover` with the run's address goes on from the entry before it, if you agree.",
-    "checkpoint": "A process holds the run's lease, one that trains it or one that was killed (`holdfast status` says "
+    "checkpoint": "A process holds the run's lease, one that trains it or one that was killed (`holdfast status` shows "
     "which), so nothing was quarantined: the next start of the run goes by the newest valid checkpoint.",
     "unreadable": "Nothing was quarantined: the next start of the run looks at it again, and waits for it, before it "
     "goes by an older one.",
@@ -141,7 +142,7 @@ class Scrub:
         try:
             newest = find_newest_part(self.store, record)
         except (CorruptObjectError, ObjectUnreadableError):
-            return  # damaged, which was told, or deleted meanwhile
+            return  # damaged, which was reported, or deleted meanwhile
         broken = self.reader.find_broken_part(newest, self._parts)
         if broken is not None:
             self._report(Rot("ledger", run, f"{self.store.address}/{broken.key}", [broken.message]))
@@ -150,7 +151,7 @@ class Scrub:
         try:
             newest = find_newest_history(self.store, record)
         except (CorruptObjectError, ObjectUnreadableError):
-            return  # damaged, which was told, or deleted meanwhile
+            return  # damaged, which was reported, or deleted meanwhile
         broken = self.reader.find_broken_history(newest, self._parts)
         if broken is not None:
             self._report(Rot("history", run, f"{self.store.address}/{broken.key}", [broken.message]))
@@ -205,7 +206,7 @@ def scrub_store(
     on_bytes: Callable[[int], None] | None = None,
     max_bytes_per_second: float | None = None,
 ) -> dict[str, Any]:
-    """Look at one run, or at all of a store; what was read and what is damaged, JSON-able. Damage was told by then.
+    """Look at one run, or at all of a store; what was read and what is damaged, JSON-able. Damage was reported by then.
 
     Of all runs, those of another version's format are left out and named. Raises `StoreError` if the store cannot be
     read, `ConfigurationError` if it has no runs; and for one run `RunMissingError` or `IncompatibleRunError`.
@@ -241,7 +242,7 @@ def expect_bytes(store: Store, run: str | None) -> int:
             state = Manifest(store, name).load_head().state
             dataset = None if state.dataset_digest in digests else find_dataset(store, state.dataset_digest)
         except (CorruptManifestError, CorruptObjectError, ObjectUnreadableError, IncompatibleRunError, RunMissingError):
-            continue  # told by the scrub itself
+            continue  # reported by the scrub itself
         digests.add(state.dataset_digest)
         num_bytes += sum(record.num_bytes for record in state.kept)
         num_bytes += sum(promise.num_bytes or 0 for promise in promises_of_dataset(dataset)) if dataset else 0
@@ -255,7 +256,7 @@ def reread_seconds(state: RunState) -> float:
 
 
 def _quarantine(manifest: Manifest, record: CheckpointRecord, reason: str) -> RunState | None:
-    """Take a damaged checkpoint out of use; None if somebody took the run up meanwhile, who looks by himself."""
+    """Take a damaged checkpoint out of use; None if a process took the run up meanwhile, which looks by itself."""
     change = quarantine(record.step, record.path, reason, fence=None)
     try:
         return manifest.commit(f"quarantined step {record.step}", change).state

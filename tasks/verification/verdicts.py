@@ -5,7 +5,7 @@
                  the same store can be read
     unavailable  all else: no verdict, but the `StoreUnavailableError` with which the flow run ends; the next one looks
 
-Invariant: only what this process saw itself counts. What a rank says, one bad second and a misread manifest take no
+Invariant: only what this process saw itself counts. What a rank reports, one bad second and a misread manifest take no
 checkpoint out of use.
 """
 
@@ -39,7 +39,7 @@ class _AwayError(Exception):
 
 
 class VerdictMaker:
-    """Looks at checkpoints for as long as a verdict takes, unless `is_asked_to_stop` says there is no time."""
+    """Looks at checkpoints for as long as a verdict takes, unless `is_asked_to_stop` returns true."""
 
     def __init__(self, retry: RetryConfig, is_asked_to_stop: Callable[[], bool] = lambda: False) -> None:
         self._retry = Retry(retry, is_asked_to_stop)
@@ -66,7 +66,7 @@ class VerdictMaker:
                 raise CheckpointUnusableError(str(error), "unreadable") from error
 
     def look(self, path: str, read: Callable[[], _Result]) -> _Result:
-        """As `check`, but one look that waits for nothing: what it raises is a verdict only if it says so."""
+        """As `check`, but one look that waits for nothing: what it raises is a verdict only if that is its type."""
         is_second = self.is_due(path)
         try:
             result = read()
@@ -99,7 +99,7 @@ class VerdictMaker:
         except ObjectUnreadableError:
             raise
         except StoreUnavailableError as error:
-            # `read` may promote, too: what became of that is for whoever asked to find out, from the manifest.
+            # `read` may promote, too: what became of that is for the caller to find out, from the manifest.
             raise _AwayError(error) from error
 
     def is_due(self, path: str) -> bool:
@@ -114,7 +114,7 @@ class VerdictMaker:
         self._retry.pause(left)
         if not self.is_due(path):
             raise StoreUnavailableError(
-                f"{error} It was to be read a second time, but somebody asked to stop before. Nothing was changed; the "
+                f"{error} It was to be read a second time, but a stop was requested before. Nothing was changed; the "
                 "next start looks again."
             ) from error
 

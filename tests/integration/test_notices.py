@@ -71,7 +71,9 @@ def make_announcer(kind: str, services: MetadataServices, file: Path) -> Announc
         services.garbled = is_garbled
 
     def write() -> None:
-        file.write_text("maintenance of rack 7\nwhat nobody needs to know\n")
+        written = file.with_name("notice being written")
+        written.write_text("maintenance of rack 7\na second line, which is not shown\n")
+        written.replace(file)  # a look between creation and writing would find an empty file
 
     if kind == "file":
         words = f"The notice file {file} is there and contains: maintenance of rack 7"

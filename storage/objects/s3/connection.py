@@ -52,7 +52,7 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True)
 class StoredObject:
-    """What the server says of a version of an object; `put_id`, where it is known, says which put it is from."""
+    """What the server reports of a version of an object; `put_id`, where it is known, names the put that it is from."""
 
     num_bytes: int
     etag: str
@@ -80,7 +80,7 @@ class S3Connection:
         return {"ContentMD5": base64.b64encode(hashlib.md5(data, usedforsecurity=False).digest()).decode()}
 
     def request(self, name: str, key: str, send: Callable[[], _Result]) -> _Result:
-        """`send`, made again while that may help. Raises `ObjectMissingError`, or `StoreError` that says what to do."""
+        """`send`, made again while that may help. Raises `ObjectMissingError`, or `StoreError` with what to do."""
         attempt = 1
         while True:
             try:
@@ -92,7 +92,7 @@ class S3Connection:
             attempt += 1
 
     def find(self, key: str) -> StoredObject | None:
-        """What the server says of an object, or None if there is none."""
+        """What the server reports of an object, or None if there is none."""
         target = self.target(key)
 
         def head() -> StoredObject | None:
@@ -107,7 +107,7 @@ class S3Connection:
         return self.request("HeadObject", key, head)
 
     def _find_by_get(self, target: dict[str, str]) -> StoredObject | None:
-        """As `find`, by a request whose answer has a body: only there the server says that it is the object."""
+        """As `find`, by a request whose answer has a body: only there the server names the object as missing."""
         try:
             answer = self.client.get_object(**target)
         except S3_FAILURES as error:
@@ -118,7 +118,7 @@ class S3Connection:
         return _describe(answer)
 
     def pages(self, operation: str, prefix: str, markers: dict[str, str], **more: Any) -> Iterator[dict[str, Any]]:
-        """The pages of a listing. `markers` says which arguments go on from which fields of the page before."""
+        """The pages of a listing. `markers` maps arguments to the fields of the page before from which they go on."""
         send, name = getattr(self.client, operation), operation.title().replace("_", "")
         arguments: dict[str, Any] = {"Bucket": self.address.bucket, "Prefix": self.address.full_prefix(prefix), **more}
         while True:
@@ -154,12 +154,12 @@ class S3Connection:
             raise self._existing(key)
 
     def pause(self, what: str, attempt: int, error: Exception) -> None:
-        """Say that an attempt failed, and wait before the next one, each time about twice as long."""
+        """Log that an attempt failed, and wait before the next one, each time about twice as long."""
         seconds = BACKOFF.draw_seconds(attempt)
         _logger.warning(
             "%s: attempt %d of %d failed (%s), again in %.1f s.", what, attempt, self.attempts, brief(error), seconds
         )
-        time.sleep(seconds)  # a server that has too much to do tells nobody when that is over
+        time.sleep(seconds)  # a server that is overloaded does not signal when that is over
 
     def _is_settled(self, key: str, put_id: str) -> bool:
         """Whether the put with this id took place. Raises `ObjectExistsError` if another one did."""
@@ -193,7 +193,7 @@ def connect(address: S3Address) -> S3Connection:
         )
         attempts = session.get_config_variable("max_attempts") or DEFAULT_ATTEMPTS
         make_client = partial(Session(botocore_session=session).client, "s3")
-        # Unless it is told so, boto3 signs addresses in a way that AWS has given up.
+        # By default boto3 signs addresses in a way that AWS has given up.
         signer = make_client(config=config.merge(Config(signature_version="s3v4")))
         client, parts = make_client(config=config), Parts(signer, session.get_config_variable("ca_bundle"))
     except CREDENTIAL_ERRORS as error:
@@ -219,7 +219,7 @@ def new_put_id() -> str:
 
 
 def raise_explained(error: Exception, connection: S3Connection, key: str) -> NoReturn:
-    """Raise what a person is told in place of S3's own error."""
+    """Raise the error with a message for a person instead of S3's own error."""
     endpoint = connection.client.meta.endpoint_url
     explained: HoldfastError = explain(error, connection.address, key, without_secrets(endpoint))
     # What a provider of credentials printed when it failed stands in its error: no traceback may carry that on.

@@ -1,4 +1,4 @@
-"""What S3's failures mean: whether to ask again, and what to tell a person.
+"""Meaning of S3's failures: whether to ask again, and the message for a person.
 
 Invariant: no message has more of a failure in it than its code, its class and the key: what servers and credential
 providers write into their own texts is theirs to know.
@@ -62,7 +62,7 @@ ADVICE = {
     "QuotaExceeded": _FULL,
     "InsufficientCapacity": _FULL,
     "XMinioStorageFull": _FULL,
-    "NoSuchUpload": "Somebody aborted the upload while it was under way. Run again.",
+    "NoSuchUpload": "The upload was aborted while it was under way. Run again.",
     "MissingContentLength": CHECKSUM_ADVICE,
     "NotImplemented": CHECKSUM_ADVICE,
     "XAmzContentSHA256Mismatch": CHECKSUM_ADVICE,
@@ -85,12 +85,12 @@ def says_existing(error: Exception) -> bool:
 
 
 def says_missing(error: Exception) -> bool:
-    """Whether the server itself says that there is no object: a proxy in its place answers 404 without S3's name."""
+    """Whether the server itself reports that there is no object: a proxy in its place answers 404 without S3's name."""
     return isinstance(error, ClientError) and code_of(error) == "NoSuchKey"
 
 
 def is_without_name(error: Exception) -> bool:
-    """Whether it is a 404 that does not say what is missing: of a proxy, or the answer to a HEAD, which has no body."""
+    """Whether it is a 404 without the missing name: of a proxy, or the answer to a HEAD, which has no body."""
     return isinstance(error, ClientError) and status_of(error) == 404 and code_of(error) in NAMELESS_CODES
 
 
@@ -118,8 +118,8 @@ def explain(error: Exception, address: S3Address, key: str, endpoint: str) -> Ho
     if isinstance(error, botocore_errors.FlexibleChecksumError):
         return CorruptObjectError(f"{address}/{key} does not have the checksum that the server states for it.")
     if isinstance(error, NETWORK_ERRORS):
-        # What a library says of a connection that could not be made does not tell a server that is down from a wrong
-        # address: whoever uses the store for the first time takes it for a mistake, whoever has used it does not.
+        # The library's error for a connection that could not be made does not distinguish a server that is down from a
+        # wrong address: on the first use of the store it is taken for a mistake, later it is not.
         return (StoreUnavailableError if is_transient(error) else StoreError)(
             f"Cannot reach {where} ({brief(error)}). "
             "Check AWS_ENDPOINT_URL_S3, the network and that the server runs, then run again."

@@ -1,8 +1,8 @@
 """Parts of objects, for a loader that reads thousands of them: urllib3 asks for them at addresses that boto3 signs.
 
-boto3 makes and signs each request anew. The signature of an address says nothing of a part, so all parts of an object
-share it for some minutes. Invariant: what is filled in are the bytes that were asked for, of the version that was asked
-for. Any other answer is left to boto3, which asks again and says what is wrong.
+boto3 makes and signs each request anew. The signature of an address does not depend on the part, so all parts of an
+object share it for some minutes. Invariant: what is filled in are the bytes that were asked for, of the version that
+was asked for. Any other answer is left to boto3, which asks again and raises the error.
 """
 
 import io
@@ -52,7 +52,7 @@ class Parts:
             retries=False,
             ca_certs=get_cert_path(ca_bundle or os.environ.get("REQUESTS_CA_BUNDLE") or True),
         )
-        # What a proxy is to be told, boto3 knows.
+        # boto3 knows which headers a proxy needs.
         self._of_use_from = math.inf if get_environ_proxies(signer.meta.endpoint_url) else 0.0
         self._address = lru_cache(maxsize=NUM_ADDRESSES)(self._sign)
 
@@ -105,7 +105,7 @@ class _Socket(socket.socket):
         except TimeoutError:
             if self._awaited == 1:
                 raise
-        # On a slow link less has come. Of one that hangs, the time-out tells now.
+        # On a slow link less has come. One that hangs raises its time-out now.
         self._most_awaited = 1
         self._await_bytes(1)
         return super().recv_into(buffer, nbytes, flags)

@@ -39,7 +39,7 @@ class S3Store:
 
     A data set's shard is downloaded once per machine and asked after once per store. Anything else is downloaded once
     by each opened store and asked after each time: who opens a store to verify a checkpoint reads the server's bytes,
-    not those that an earlier process has left on the disk. Who compares with a known hash says so and may get those.
+    not those that an earlier process has left on the disk. A caller that compares with a known hash may get those.
     What is opened is no copy, and of a shard the version that was there when it was first opened.
     """
 

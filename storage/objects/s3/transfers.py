@@ -232,7 +232,7 @@ class _MultipartUpload:
         )
 
     def _abort(self, upload: dict[str, str]) -> None:
-        """Let the server drop the parts. What made the upload fail is the error to tell, not that this failed, too."""
+        """Let the server drop the parts. The error to raise is why the upload failed, not that this failed, too."""
         try:
             self.s3.client.abort_multipart_upload(**upload)
         except S3_FAILURES as error:

@@ -24,7 +24,7 @@ def standing(rollbacks: Sequence[RollbackRecord]) -> list[RollbackRecord]:
 
 
 def find_governing(step: int, rollbacks: Sequence[RollbackRecord]) -> RollbackRecord | None:
-    """The rollback that says what the step (counted from 0) takes and how fast it learns; None if none does."""
+    """The rollback that decides which samples and learning rate the step (counted from 0) has; None if none does."""
     return next((record for record in reversed(standing(rollbacks)) if record.resume_step <= step), None)
 
 

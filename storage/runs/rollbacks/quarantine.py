@@ -22,8 +22,8 @@ def quarantine(
 
     One that turns out to be sound is used again: `take_back`.
 
-    Only who holds the lease `fence` may do so, or anybody (None) while nobody holds one: what looks missing to a
-    process that comes late may have been deleted by the run's new holder. If it was the resume point that a segment
+    Only the holder of the lease `fence` may do so, or any process (None) while no lease is held: what looks missing to
+    a process that comes late may have been deleted by the run's new holder. If it was the resume point that a segment
     was about to start from, the segment begins at the new one.
 
     Metrics of a later step than the new resume point are dropped: that step has to be reached again.
@@ -62,7 +62,7 @@ def quarantine(
 def take_back(checkpoint: CheckpointRecord, changes: Sequence[ChangeRecord] = ()) -> Change:
     """Use a checkpoint again that was quarantined or passed over and is sound: it is the resume point.
 
-    `changes` are those since the resume point before. Nobody may hold the lease: raises `RunBusyError`, or
+    `changes` are those since the resume point before. The lease must be free: raises `RunBusyError`, or
     `ConflictError` if it does not stand aside any more.
     """
 
@@ -89,7 +89,7 @@ def take_back(checkpoint: CheckpointRecord, changes: Sequence[ChangeRecord] = ()
 def begin_anew(reason: str) -> Change:
     """Have the run begin at step 0 because a person asked for it: what is kept and what stands aside is given up.
 
-    All files stay until `holdfast prune --quarantined`. Raises `RunBusyError` while somebody holds the lease.
+    All files stay until `holdfast prune --quarantined`. Raises `RunBusyError` while the lease is held.
     """
 
     def change(state: RunState, _generation: int) -> RunState:
@@ -153,7 +153,7 @@ def find_standing(state: RunState) -> list[QuarantineRecord]:
 
 
 def has_lost_all(state: RunState) -> bool:
-    """Whether the run had checkpoints, none is left to go on from, and neither a rollback nor a person said so."""
+    """Whether the run had checkpoints, none is left to go on from, and neither a rollback nor a person decided so."""
     return state.promoted is None and any(
         record.digest is not None and _stands(record, state) for record in state.quarantined
     )

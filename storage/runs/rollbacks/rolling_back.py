@@ -1,6 +1,6 @@
 """The two ways in which a run goes back: pure functions from one generation's state to the next, as `transitions.py`.
 
-Invariant: only while nobody holds the lease, each reason is answered once, and what is left out never comes back: the
+Invariant: only while the lease is free, each reason is answered once, and what is left out never comes back: the
 range of a rollback has in it all that the rollbacks which it replaces had left out.
 """
 
@@ -21,7 +21,7 @@ def roll_back(fence: int, num_steps: int, factor: float, batch_size: int) -> Cha
     From there steps are trained again, to the same values, up to the step where other samples begin: so the model does
     not depend on which checkpoints there are. `factor` multiplies the learning rate that was in force.
 
-    Anybody may do so while nobody holds the lease, once: raises `RunBusyError`, or `ConflictError`.
+    Any process may do so while the lease is free, once: raises `RunBusyError`, or `ConflictError`.
     """
 
     def change(state: RunState, _generation: int) -> RunState:
@@ -47,12 +47,12 @@ def roll_back(fence: int, num_steps: int, factor: float, batch_size: int) -> Cha
 
 
 def roll_back_by_hand(step: int, asked_by: str, factor: float, batch_size: int) -> Change:
-    """Go back to the kept checkpoint of `step` for whoever asked, and leave out what was taken since then.
+    """Go back to the kept checkpoint of `step` on request, and leave out what was taken since then.
 
     Up to the resume point, or up to the step that diverged if that was not answered yet: then this is the answer.
     `factor` multiplies the learning rate that was in force. A request that was answered changes nothing.
 
-    Raises `ConfigurationError` where there is nothing to go back to, `RunBusyError` while somebody holds the lease.
+    Raises `ConfigurationError` where there is nothing to go back to, `RunBusyError` while the lease is held.
     """
 
     def change(state: RunState, _generation: int) -> RunState:
@@ -96,7 +96,7 @@ def end_of_left_out(resume_step: int, last_step: int, batch_size: int, rollbacks
 
 
 def _find_last_fence(state: RunState) -> int:
-    """Of the last segment, also while it is the first one and nobody has settled it yet: then it is only planned."""
+    """Of the last segment, also while it is the first one and not settled yet: then it is only planned."""
     if state.segments:
         return state.segments[-1].fence
     assert state.promoted is not None  # there is a checkpoint to go back to

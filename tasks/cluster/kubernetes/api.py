@@ -1,6 +1,6 @@
 """A cluster's API server, as far as JobSets and their pods go, through the official client.
 
-Invariant: a server that does not answer says nothing about a job; only an answer ends one.
+Invariant: a server that does not answer is no evidence about a job; only an answer ends one.
 """
 
 import json
@@ -162,7 +162,7 @@ class KubernetesApi:
 def _read_credentials(context: str | None) -> client.Configuration:
     """From the kubeconfig file; without one, within a pod, from its service account."""
     found = client.Configuration()
-    found.retries = 0  # who calls tries again, and says so
+    found.retries = 0  # the caller tries again, and logs it
     try:
         if context is None and IN_CLUSTER in os.environ and not _has_kubeconfig():
             config.load_incluster_config(client_configuration=found)

@@ -1,6 +1,6 @@
-"""Why the pods of a job ended, heard while it happens: a pod that was evicted is soon gone, with what was said of it.
+"""Why the pods of a job ended, watched while it happens: a pod that was evicted is soon gone, with its status.
 
-Invariant: what is heard is only told; whether a job is over is asked for.
+Invariant: what is watched is only reported; whether a job is over is asked for.
 """
 
 import threading
@@ -47,4 +47,4 @@ class PodEnds:
             except ClusterUnavailableError:
                 self._is_over.wait(RETRY_SECONDS)  # it may be back then
             except ConfigurationError:
-                return  # whoever asks about the job says it
+                return  # asking about the job raises it

@@ -1,6 +1,6 @@
 """A segment as one JobSet of a Kubernetes cluster: each pod is `cluster/node.py`, all else goes through the store.
 
-Invariant: a JobSet's name is made of the lease it works for, so whoever holds that lease finds the JobSet that was
+Invariant: a JobSet's name is made of the lease it works for, so the holder of that lease finds the JobSet that was
 created for it, also where the answer was lost; only one of a name can be created; and one that a queue suspends after
 its pods have run is over for us: its fence is used.
 """
@@ -101,13 +101,13 @@ class KubernetesJob:
 
     def is_running(self, wait_seconds: float) -> bool:
         """As every job's. Raises `ClusterUnavailableError` if the pods do not end though they were killed."""
-        time.sleep(wait_seconds)  # what is heard of pods is told when they end, not waited for
+        time.sleep(wait_seconds)  # ends of pods are reported as they come, not waited for
         if time.monotonic() - self._asked_at >= ASK_SECONDS:
             with suppress(ClusterUnavailableError):
                 self._look(self._found_api)
         if self._is_over:
             return False
-        # Other nodes are not told of a pod that is taken away, and would wait for it; one of a lost node never ends.
+        # Other nodes do not learn of a pod that is taken away, and would wait for it; one of a lost node never ends.
         if self._has_finished or self._was_put_back or self._is_any_taken_away:
             self.stop()
         if self._stop_deadline is not None:
@@ -115,7 +115,7 @@ class KubernetesJob:
         return True
 
     def _see_to_its_end(self, late_seconds: float) -> None:
-        """A server that does not answer is told the next time."""
+        """A server that does not answer is asked again the next time."""
         with suppress(ClusterUnavailableError):
             if late_seconds >= 0:
                 self._kill()
@@ -134,7 +134,7 @@ class KubernetesJob:
             self._is_asked_to_leave = True
 
     def _kill(self) -> None:
-        """The JobSet first, so that nobody makes up for its pods."""
+        """The JobSet first, so that no controller replaces its pods."""
         if self._ends_before_kill is None:
             ends = self._read_ends()
             if not self._has_finished:
@@ -167,7 +167,7 @@ class KubernetesJob:
         return None  # a JobSet has all its pods, or none
 
     def stop(self) -> None:
-        """Kubernetes is told by whoever waits for the job: this may be another thread's request to stop."""
+        """The thread that waits for the job asks Kubernetes: this may be another thread's request to stop."""
         if self._stop_deadline is None:
             self._stop_deadline = time.monotonic() + self._grace_seconds
 
@@ -177,7 +177,7 @@ class KubernetesJob:
             for pod in self._pods:
                 if is_live(pod):
                     self._found_api.quit(pod)
-            time.sleep(STACKS_SECONDS + 2 * RELAY_SECONDS)  # nobody tells when the last node is done
+            time.sleep(STACKS_SECONDS + 2 * RELAY_SECONDS)  # nothing signals that the last node is done
 
     def kill(self) -> None:
         """End the ranks as `stop` does, without time to leave."""
@@ -211,7 +211,7 @@ class KubernetesJob:
         self._was_put_back |= self._has_begun and self._is_suspended
 
     def _read_ends(self) -> list[str]:
-        """What is said of pods, each once, in the order in which it was heard."""
+        """Statuses of pods, each once, in the order in which they came."""
         heard = self._ends.read() if self._ends is not None else []
         return list(dict.fromkeys([*heard, *filter(None, map(describe_pod_end, self._pods))]))
 

@@ -24,7 +24,7 @@ NAME_LABEL = "jobset.sigs.k8s.io/jobset-name"
 UID_LABEL = "batch.kubernetes.io/controller-uid"
 # A DNS label has 63 characters, and JobSet refuses a name that leaves too few of them for its pods' names.
 LONGEST_NAME = 63 - len(f"-{JOB}-0-9999-abcde")
-# After the ranks have ended: for what a node has to tell the store.
+# After the ranks have ended: for what a node still has to write to the store.
 LAST_WORDS_SECONDS = 10
 KEPT_SECONDS = 3600
 
@@ -48,7 +48,7 @@ def jobset_of(order: JobOrder, name: str) -> dict[str, Any]:
 
 
 def jobset_to_try(cluster: ClusterConfig, train: TrainConfig, grace_seconds: float) -> dict[str, Any]:
-    """What any JobSet of this configuration is like, for a server to say whether it would take it."""
+    """What any JobSet of this configuration is like, by which a server decides whether it would take it."""
     name, command = "h" * LONGEST_NAME, ["python", "-u", "-m", "tasks.cluster.node"]
     return _jobset(cluster, name, {}, _pod(cluster, train, grace_seconds, name, command, "/tmp"))
 
@@ -70,7 +70,7 @@ def _jobset(cluster: ClusterConfig, name: str, labels: Mapping[str, str], pod: d
         "spec": {
             "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True},
             "failurePolicy": {"maxRestarts": 0},
-            "ttlSecondsAfterFinished": KEPT_SECONDS,  # for whoever wants to look at its pods
+            "ttlSecondsAfterFinished": KEPT_SECONDS,  # so that its pods can be looked at
             "replicatedJobs": [{"name": JOB, "replicas": 1, "template": {"spec": job}}],
         },
     }
@@ -83,7 +83,7 @@ def _pod(
     return {
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": math.ceil(grace_seconds) + LAST_WORDS_SECONDS,
-        "enableServiceLinks": False,  # or variables for every service of the namespace, which nobody here reads
+        "enableServiceLinks": False,  # or variables for every service of the namespace, which are not read here
         "topologySpreadConstraints": [_one_on_each_host(name)],
         "containers": [_container(cluster, train, command, scratch)],
         "volumes": [
@@ -158,5 +158,5 @@ def _label_value(run: str) -> str:
 
 
 def _given(**values: Any) -> dict[str, Any]:
-    """Those that are not None: an API server takes no null for "not said" everywhere."""
+    """Those that are not None: an API server does not take null for "not set" everywhere."""
     return {name: value for name, value in values.items() if value is not None}

@@ -1,4 +1,4 @@
-"""What Kubernetes says of a pod, in one sentence: why it does not run yet, and why it ended.
+"""Status of a pod in one sentence: why it does not run yet, and why it ended.
 
 Invariant: a pod that waits, runs, or ended by itself in good order gives no reason for an end.
 """
@@ -9,7 +9,7 @@ from kubernetes.client import V1ContainerStatus, V1Pod, V1PodCondition
 DISRUPTIONS = {
     "PreemptionByScheduler": "a pod of higher priority needed the node",
     "DeletionByTaintManager": "its node does not answer, or was marked not to have it",
-    "EvictionByEvictionAPI": "somebody asked for it, as when a node is drained",
+    "EvictionByEvictionAPI": "a user asked for it, as when a node is drained",
     "DeletionByPodGC": "its node is gone",
     "TerminationByKubelet": "its node shut down, or had too little memory or disk",
 }

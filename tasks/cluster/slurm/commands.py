@@ -1,6 +1,6 @@
-"""Slurm's own commands, and what they say about a job.
+"""Slurm's own commands, and the state of a job that they report.
 
-Invariant: a controller that does not answer says nothing about a job; only an answer ends one.
+Invariant: a controller that does not answer is no evidence about a job; only an answer ends one.
 """
 
 import os
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from storage.errors import ClusterUnavailableError, ConfigurationError
 
 COMMAND_SECONDS = 30.0
-# Of these a client has to keep what it was told; all others are about the job in which this process may run itself.
+# These a client has to keep; all others are about the job in which this process may run itself.
 KEPT = ("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT")
 # squeue(1), JOB STATE CODES: in these a job waits, or has not left its nodes.
 WAITING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD")
@@ -33,7 +33,7 @@ NO_ANSWER = (
 
 @dataclass(frozen=True)
 class SlurmState:
-    """What the controller says of a job."""
+    """State of a job, as the controller reports it."""
 
     name: str
     reason: str = ""
@@ -50,7 +50,7 @@ class SlurmState:
 
     @property
     def is_ending(self) -> bool:
-        """Whether Slurm has told its nodes to end it, and waits for their answers."""
+        """Whether Slurm is ending it and waits for its nodes' answers."""
         return self.name == ENDING
 
     @property
@@ -71,7 +71,8 @@ def require_acceptable(options: Sequence[str]) -> None:
     try:
         _call(["sbatch", "--test-only", *options], script="#!/bin/sh\n")
     except ConfigurationError as error:
-        # A test says so too when there are enough nodes and some are down; a job that is submitted waits for them.
+        # A test fails in the same way when there are enough nodes and some are down; a job that is submitted waits for
+        # them.
         if NOT_AVAILABLE not in str(error) or not _call([*LIST_NODES, f"--states={OUT_OF_SERVICE}"]).strip():
             raise
 
@@ -136,7 +137,7 @@ def cancel(job: int) -> None:
 
 
 def give_back(job: int) -> None:
-    """End a job in which nobody has anything to save: `srun` is killed, which would wait for nodes that are lost."""
+    """End a job in which no rank has anything to save: `srun` is killed, which would wait for nodes that are lost."""
     _scancel(["--signal=KILL", "--batch", str(job)])
     cancel(job)
 

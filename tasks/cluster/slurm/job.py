@@ -1,6 +1,6 @@
 """A segment as one job of a Slurm cluster: each node's task is `cluster/node.py`, all else goes through the store.
 
-Invariant: a job's name is made of the lease it was submitted for, so whoever holds that lease finds the job, also where
+Invariant: a job's name is made of the lease it was submitted for, so the holder of that lease finds the job, also where
 the answer to `sbatch` was lost; and a job that Slurm queued again is over for us: its fence is used. A job whose
 segment was lost may serve the next one, with the nodes that are left: nothing waits in the queue then.
 """
@@ -40,7 +40,7 @@ SUBMITTING_SECONDS = 120.0
 # Beyond the time that the ranks have, for what Slurm itself does to end a job.
 ENDING_SECONDS = 60.0
 PREEMPTED = "Slurm gave the job's nodes to another job"
-REQUEUED = "Slurm queued the job again: a node failed, another job took its nodes, or somebody asked for it"
+REQUEUED = "Slurm queued the job again: a node failed, another job took its nodes, or a user asked for it"
 
 
 class SlurmJob:
@@ -119,7 +119,7 @@ class SlurmJob:
 
         One that is only not over since a node of it does not answer is given up: its fence is, so it changes nothing.
         """
-        time.sleep(wait_seconds)  # Slurm tells nobody when a job's state changes
+        time.sleep(wait_seconds)  # Slurm does not signal that a job's state changes
         if time.monotonic() - self._asked_at >= ASK_SECONDS:
             self._ask()
         if self._end_deadline is not None and self._stop_deadline is None and time.monotonic() >= self._end_deadline:
@@ -133,7 +133,7 @@ class SlurmJob:
         return self._state is None or self._state.is_over or self._is_done or self._is_given_up
 
     def _see_to_its_end(self, late_seconds: float) -> None:
-        """A controller that does not answer is told the next time."""
+        """A controller that does not answer is asked again the next time."""
         with suppress(ClusterUnavailableError):
             if late_seconds >= 0:
                 self._kill()
@@ -168,7 +168,7 @@ class SlurmJob:
         return f"Slurm job {self.number} waits in the queue{self._state.reason and f': {self._state.reason}'}"
 
     def describe_growth(self) -> str | None:
-        """Asked of Slurm every half minute, once the segment has run for as long as the configuration says."""
+        """Asked of Slurm every half minute, once the segment has run for as long as configured."""
         cluster = self._order.cluster if self._order is not None else None
         is_due = time.monotonic() >= self._grow_at
         if cluster is None or cluster.grow_seconds is None or not is_due or self._stop_deadline is not None:
@@ -190,7 +190,7 @@ class SlurmJob:
         return self._relayed.read_rank_statuses()
 
     def stop(self) -> None:
-        """Slurm is told by whoever waits for the job: this may be another thread's request to stop."""
+        """The thread that waits for the job asks Slurm: this may be another thread's request to stop."""
         if self._stop_deadline is None:
             self._stop_deadline = time.monotonic() + self._grace_seconds
 
@@ -198,7 +198,7 @@ class SlurmJob:
         """By SIGQUIT to what runs on the nodes, which puts them into the store."""
         with suppress(ClusterUnavailableError):
             send("QUIT", self.number)
-            time.sleep(STACKS_SECONDS + 2 * RELAY_SECONDS)  # nobody tells when the last node is done
+            time.sleep(STACKS_SECONDS + 2 * RELAY_SECONDS)  # nothing signals that the last node is done
 
     def kill(self) -> None:
         """End the ranks as `stop` does, without time to leave. In a job that may go on only the ranks are killed."""

@@ -1,6 +1,6 @@
 """The nodes of a job, as far as they work for one segment: which are lost, and which wait for the next one.
 
-Invariant: that a job is done with a segment stands in the store, so that whoever looks later sees the same.
+Invariant: that a job is done with a segment stands in the store, so that a later look sees the same.
 """
 
 import time
@@ -9,9 +9,9 @@ from storage.objects.store import Store
 from tasks.cluster.orders import NodeEnd, read_node_ends, write_node_end
 from tasks.cluster.slurm.commands import find_lost_nodes, list_names
 
-# Beyond the first node's bad end, for the others to come to theirs: their ranks lose a connection, and say so.
+# Beyond the first node's bad end, for the others to come to theirs: their ranks lose a connection, and report it.
 FOLLOWING_SECONDS = 10.0
-# After all were told to end their ranks, for what they pass on last.
+# After all were asked to kill their ranks, for what they relay last.
 ANSWERING_SECONDS = 20.0
 
 
@@ -55,7 +55,7 @@ class SegmentNodes:
         return is_wanted or bool(self._find_gone()) or self._has_waited(self._bad_since, FOLLOWING_SECONDS)
 
     def note_killed(self) -> None:
-        """All nodes were told to end their ranks just now."""
+        """Record that all nodes were just asked to kill their ranks."""
         self._killed_at = self._killed_at or time.monotonic()
 
     @property

@@ -40,7 +40,7 @@ def submission(cluster: ClusterConfig, train: TrainConfig, grace_seconds: float,
 
 
 def batch_script(spec: SegmentSpec, goes_on: bool) -> str:
-    """One task on each node; when one of them fails the others have nobody to go on with, unless the job `goes_on`."""
+    """One task on each node; when one of them fails the others cannot go on, unless the job `goes_on`."""
     environment = environment_of_installation()
     command = [sys.executable, "-u", "-m", "tasks.cluster.node", spec.store, spec.run, str(spec.fence)]
     command += ["--cache", spec.cache] if spec.cache is not None else []

@@ -70,7 +70,7 @@ def kept_tokens_sql(config: DataConfig) -> str:
 
 
 def too_long(config: DataConfig, found: str) -> ContractError:
-    """The error for rows of more than `max_tokens` tokens; `found` says how many, and which."""
+    """The error for rows of more than `max_tokens` tokens; `found` is how many, and which."""
     return broken_contract(
         f"Column {config.text or config.tokens!r} has rows that are too long.",
         f"at most data.max_tokens = {config.max_tokens} tokens in a row",
@@ -103,7 +103,7 @@ def _names_a_split(config: DataConfig, column: str) -> Rule:
         f"a value that means {', '.join(meant)}",
         f"split_key IS NOT NULL AND {given_split_sql(config)} IS NULL",
         "split_key",
-        "correct these values, or say what they mean in data.split.train_values, validation_values or test_values",
+        "correct these values, or set what they mean in data.split.train_values, validation_values or test_values",
     )
 
 

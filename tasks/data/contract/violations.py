@@ -27,7 +27,7 @@ def require_rules_kept(
     """Raise `ContractError` for the first rule that the data break; it names the others that they break too.
 
     `measured` is what was found in all row ranges of all files, in their order, and `repeats` which ids several rows
-    have, None where ids are numbers of rows. `advice` says what to do, by a rule's problem, in place of the rule's own.
+    have, None where ids are numbers of rows. `advice` is what to do, by a rule's problem, in place of the rule's own.
     """
     rules = row_rules(config)
     files = add_up(measured, rules)

@@ -1,6 +1,6 @@
 """An expectation and what was found, in words for a person.
 
-Invariant: of every expectation that Great Expectations has, also of one that nobody here has thought of.
+Invariant: of every expectation that Great Expectations has, also of one that is not known here.
 """
 
 from typing import Any
@@ -10,7 +10,7 @@ from tasks.data.expectations.measures import SHARES
 NUM_ROWS_SHOWN = 3
 MOST_CHARACTERS = 60
 PREFIX = "expect_"
-# Of the kwargs those that say what an expectation is about, or how it is evaluated.
+# Of the kwargs those that name what an expectation is about, or how it is evaluated.
 NOT_EXPECTED = ("column", "column_A", "column_B", "column_list", "batch_id")
 
 

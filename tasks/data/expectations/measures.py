@@ -18,7 +18,7 @@ from tasks.data.sql import only_row
 
 
 class Measure(NamedTuple):
-    """A number, and what was found in words; where these are empty the number says it."""
+    """A number, and what was found in words; where these are empty the number is shown."""
 
     value: float
     words: str = ""

@@ -1,4 +1,4 @@
-"""The source of a run that was begun: whether it still is what the run's data set was made of, where that can be told.
+"""Source of a run that was begun: whether it still is what its data set was made of, where that can be decided.
 
 Invariant: a run reads its data set and no source, so a source that is gone ends no run; one that was changed does.
 """

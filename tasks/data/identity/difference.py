@@ -1,6 +1,6 @@
 """How two prepared data sets differ: rows, columns, vocabularies, statistics, target, tokenizer.
 
-Pure, and for people: two data sets are told apart by their digests alone, here it is said what that means.
+Pure, and for people: two data sets differ if their digests do; this module describes how.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

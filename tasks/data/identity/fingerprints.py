@@ -48,7 +48,7 @@ def fingerprint_files(
     fingerprints = []
     with ThreadPoolExecutor(min(HASHING_THREADS, len(os.sched_getaffinity(0)))) as pool:
         try:
-            # What a thread says of its progress belongs to the flow run in which it was started.
+            # Progress that a thread reports belongs to the flow run in which it was started.
             contexts = [contextvars.copy_context() for _ in files]
             hashing = pool.map(lambda context, file: context.run(cache.fingerprint, file, progress), contexts, files)
             for fingerprint in hashing:
@@ -94,7 +94,7 @@ def describe_change(old: DatasetManifest, new_inputs: dict[str, Any]) -> list[st
 
 
 class _Progress:
-    """The share of all bytes that is hashed, told from several threads one after the other."""
+    """The share of all bytes that is hashed, reported from several threads one after the other."""
 
     def __init__(self, files: list[SourceFile], on_progress: OnProgress | None) -> None:
         self.num_bytes_total = max(1, sum(file.num_bytes for file in files))
@@ -145,7 +145,7 @@ class _FingerprintCache:
         return sha256
 
     def _find(self, file: SourceFile) -> str | None:
-        """What is known of a file that was not touched. This machine knows best: it sees more than a listing tells."""
+        """What is known of a file that was not touched. This machine knows best: it sees more than a listing has."""
         entry, listed_as = self.known.get(file.location), list(file.identity)
         if not isinstance(entry, list):
             entry, listed_as = self.identities.get(file.location, []), list(file.listed_as)

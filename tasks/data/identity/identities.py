@@ -1,6 +1,6 @@
 """What the files of a data set's source looked like when they were hashed, kept in the store beside all data sets.
 
-So a machine that has never seen the source tells by one listing which files are as they were, and reads none of them.
+So a machine that has never seen the source finds by one listing which files are unchanged, and reads none of them.
 Invariant: it decides only whether a file is hashed again. Losing it costs time, and another source of the same data set
 replaces it.
 """
@@ -14,7 +14,7 @@ from storage.objects.digests import is_sealed, seal
 from storage.objects.store import Store
 from tasks.data.sources.source_file import SETTLED_SECONDS, SourceFile
 
-# By the location of a file: what a listing says of it, and then its SHA-256.
+# By the location of a file: its entry in a listing, and then its SHA-256.
 Identities = dict[str, list[Any]]
 SEAL_FIELD = "seal"
 

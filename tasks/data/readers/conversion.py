@@ -1,7 +1,7 @@
 """Source files of other formats as Parquet files in a working folder: the columns that the configuration names.
 
 Invariant: row n of such a file is row n of the user's, and it is a file of this one preparation: nothing looks for it
-later. Every value was read before the first error about values is raised, so that it can say how many there are.
+later. Every value was read before the first error about values is raised, so that it can give their number.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -29,7 +29,7 @@ COMPRESSION = "zstd"
 
 
 def require_readable(files: list[SourceFile], config: DataConfig) -> None:
-    """Raise `ContractError` if Arrow files differ, or do not fit, in their columns: their schemas tell at once."""
+    """Raise `ContractError` if Arrow files differ, or do not fit, in their columns, by their schemas."""
     if format_of(files[0].name) == ARROW:
         require_fitting(files, read_each(read_arrow_schema, files), config)
 
@@ -39,7 +39,7 @@ def convert_file(
 ) -> str | None:
     """Write the file's rows as Parquet to `path`; the kind of its times to split by, if it has any that are text.
 
-    Raises `ContractError` for what cannot be read. `on_position` is told up to which byte the file is read.
+    Raises `ContractError` for what cannot be read. `on_position` is called with the byte up to which the file is read.
     """
     converted = replace(file, parquet=path)
     if format_of(file.name) == ARROW:

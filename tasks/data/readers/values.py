@@ -150,7 +150,7 @@ def _category(value: Any) -> str | None:
 
 
 class _Lists:
-    """Lists of whole numbers, those of a mask also of booleans; a null in a list is for the contract to tell."""
+    """Lists of whole numbers, those of a mask also of booleans; a null in a list is for the contract to report."""
 
     def __init__(self, is_typed: bool, is_mask: bool) -> None:
         self.is_typed = is_typed
@@ -178,7 +178,7 @@ class _Lists:
 class Times:
     """Times as microseconds since 1970, or whole numbers as they are: what the first value of a file is.
 
-    `kind` says which of these: of all files it must be one.
+    `kind` is one of these, the same for all files.
     """
 
     def __init__(self, is_typed: bool) -> None:

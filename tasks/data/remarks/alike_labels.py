@@ -1,6 +1,6 @@
 """Labels that differ by case, Unicode form or blanks alone: to the data they are classes of their own.
 
-Invariant: nothing is merged; a person is told.
+Invariant: nothing is merged; a remark names them.
 """
 
 import unicodedata

@@ -1,6 +1,6 @@
-"""Rows that are left out, or are of another class than their label says, because a split has no row of their label.
+"""Rows that are left out, or are of another class than their label's, because a split has no row of their label.
 
-Invariant: all such rows are counted, and said.
+Invariant: all such rows are counted, and reported.
 """
 
 from tasks.configuration.run import DataConfig

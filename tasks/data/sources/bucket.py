@@ -1,7 +1,7 @@
 """Source files in a bucket: which ones an address names, and how they are read.
 
 Invariant: an address names the same files, with the same names, as the path of a folder with the same files would; and
-all that is read of an object is of the version that was listed: each answer says which version it is from.
+all that is read of an object is of the version that was listed: each answer names the version that it is from.
 """
 
 import glob

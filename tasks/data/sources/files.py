@@ -62,7 +62,7 @@ def list_files(source: str, setting: str = SOURCE_SETTING) -> Listed:
 
 
 def describe_left_out(names: Sequence[str]) -> str:
-    """What a person is told of the names of what a source leaves out."""
+    """Words about the names of what a source leaves out."""
     shown = ", ".join(names[:NUM_NAMES_SHOWN])
     return shown if len(names) <= NUM_NAMES_SHOWN else f"{shown} and {len(names) - NUM_NAMES_SHOWN:,} more"
 

@@ -1,6 +1,6 @@
 """Which format a source file has.
 
-Invariant: the end of its name alone says it, and all files of a source have one format.
+Invariant: the end of its name alone decides it, and all files of a source have one format.
 """
 
 from collections.abc import Iterable

@@ -1,7 +1,8 @@
 """Which bytes of a Parquet file are needed for some of its columns.
 
 Invariant: only what the footer states to be a chunk of another column is left out: footer, page indexes, bloom filters
-and whatever else a writer put between the chunks is all there. Who reads these columns finds every byte at its offset.
+and whatever else a writer put between the chunks is all there. A reader of these columns finds every byte at its
+offset.
 """
 
 from collections.abc import Iterable, Iterator
@@ -52,7 +53,7 @@ def columns_of_leaves(footer: pq.FileMetaData) -> list[set[str]]:
 
 
 def _range_of(chunk: pq.ColumnChunkMetaData) -> Range:
-    # Some writers say 0 where there is no dictionary.
+    # Some writers set 0 where there is no dictionary.
     starts = [start for start in (chunk.dictionary_page_offset, chunk.data_page_offset) if start]
     return (min(starts), min(starts) + chunk.total_compressed_size) if starts else (0, 0)
 

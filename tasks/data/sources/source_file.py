@@ -1,6 +1,6 @@
 """A file of the user's, wherever it is: the one way by which preparation reads the source.
 
-Invariant: a name is relative to the source and says nothing of where it is, so the same files give the same data set
+Invariant: a name is relative to the source and does not depend on where it is, so the same files give the same data set
 from a folder and from a bucket. All that is read of a file is of the version that was listed, or that is noticed.
 """
 
@@ -56,12 +56,12 @@ class SourceFile(ABC):
     @property
     @abstractmethod
     def changed_at(self) -> float:
-        """As `touched_at`, by what `listed_as` can tell."""
+        """As `touched_at`, by `listed_as`."""
 
     @property
     @abstractmethod
     def touched_at(self) -> float:
-        """Unix time of the last change that `identity` can tell from the one before; 0 if it tells all."""
+        """Unix time of the last change that `identity` distinguishes from the one before; 0 if it distinguishes all."""
 
     @abstractmethod
     def open(self) -> pa.NativeFile:
@@ -134,7 +134,7 @@ def local_file(path: Path, name: str) -> LocalFile:
 
 
 def cannot_read(location: str, error: OSError) -> ConfigurationError:
-    """What a person is told of a file that the system does not let us read."""
+    """Error for a file that the system does not let us read."""
     return ConfigurationError(f"Cannot read the source file {location}: {error.strerror}.")
 
 

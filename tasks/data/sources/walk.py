@@ -72,7 +72,7 @@ class _Walk(NamedTuple):
 
 
 def cannot_look(setting: str, path: str, error: OSError) -> ConfigurationError:
-    """What a person is told of a path of a source that the system does not let us see."""
+    """Error for a path of a source that the system does not let us see."""
     return ConfigurationError(
         f"{setting}: cannot look at {path}: {error.strerror or error}. What is there belongs to the source, so nothing "
         "is left out instead: let this user read it, or name a folder, file or glob without it."
@@ -80,7 +80,7 @@ def cannot_look(setting: str, path: str, error: OSError) -> ConfigurationError:
 
 
 def describe_link_to_nothing(path: str) -> str | None:
-    """What is said of a link whose target is not there; None where the path is no link."""
+    """Message about a link whose target is not there; None where the path is no link."""
     try:
         target = os.readlink(path)  # noqa: PTH115
     except OSError:

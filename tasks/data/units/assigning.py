@@ -66,7 +66,7 @@ class AssignSettings:
 
 
 def bits_of_buckets(assignment: Assignment, config: DataConfig, bytes_per_row: float, bucket_bytes: int) -> list[int]:
-    """For each split how many bits of an order key say in which bucket it is, so that a bucket fits into memory."""
+    """For each split how many bits of an order key decide in which bucket it is, so that a bucket fits into memory."""
     largest = max(1.0, min(config.shard_rows / BUCKETS_IN_A_SHARD, bucket_bytes / max(1.0, bytes_per_row)))
     return [max(0, int(np.ceil(np.log2(max(1, num_rows) / largest)))) for num_rows in assignment.num_rows]
 

@@ -36,7 +36,7 @@ TABLE_NAME = "parts-of-buckets"
 class Buckets:
     """All buckets, numbered through all splits: what a unit must know to find the parts of its own.
 
-    `bits` says of each split by how many first bits of an order key its buckets differ. `rows` and `crcs` are of each
+    `bits` is, for each split, by how many first bits of an order key its buckets differ. `rows` and `crcs` are of each
     bucket: its rows in all chunks, and the CRC-32 of its entries in the file `TABLE_NAME`.
     """
 
@@ -71,7 +71,7 @@ def parts_name(index: int) -> str:
 
 
 def num_buckets(bits: Sequence[int]) -> int:
-    """How many buckets splits have whose order keys are told apart by so many first bits."""
+    """How many buckets splits have whose order keys differ in so many first bits."""
     return sum(1 << of_split for of_split in bits)
 
 
@@ -190,7 +190,7 @@ def _read_part(staging: StagingArea, chunk: int, entry: np.void, schema: pa.Sche
 
 
 def _read_range(staging: StagingArea, name: str, start: int, end: int) -> bytes:
-    """The bytes of a file that was kept; of one that is gone none, which its CRC-32 then tells."""
+    """The bytes of a file that was kept; of one that is gone none, which its CRC-32 then shows."""
     try:
         return staging.read_range(name, start, end)
     except (ObjectMissingError, FileNotFoundError):

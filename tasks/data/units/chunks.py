@@ -63,7 +63,7 @@ def cut(table: SourceTable, config: DataConfig) -> tuple[list[Chunk], int]:
     columns = {column for column, _ in named_columns(config)}
     sizes = [list(_group_sizes(footer, columns)) for footer in read_each(read_footer, table.files)]
     largest = bytes_of_chunk(config)
-    # Without row numbers nobody can tell DuckDB which rows are meant.
+    # Without row numbers the rows cannot be named to DuckDB.
     cut_file = partial(_row_ranges, largest=largest) if table.has_row_numbers else _whole
     row_ranges = [row_range for file_index, groups in enumerate(sizes) for row_range in cut_file(file_index, groups)]
     return list(_gather(row_ranges, largest)), sum(num_bytes for groups in sizes for _, num_bytes in groups)

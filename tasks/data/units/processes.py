@@ -23,7 +23,7 @@ class UnitProcesses:
     def __init__(self, num_processes: int) -> None:
         self._num_processes = num_processes
         self._takes_units = True
-        # Not forked: threads of this process may hold locks that nobody would release in a copy.
+        # Not forked: threads of this process may hold locks that would never be released in a copy.
         self._pool = ProcessPoolExecutor(num_processes, get_context("spawn"), initializer=_belong_to_parent)
 
     def __enter__(self) -> Self:
@@ -46,7 +46,7 @@ class UnitProcesses:
         self._pool.submit(do_unit_at, address, stage, index).result()
 
     def take_no_more(self) -> None:
-        """From now on `do` raises `RuntimeError`: what has failed does not wait for units that nobody needs."""
+        """From now on `do` raises `RuntimeError`: what has failed does not wait for units that are not needed."""
         self._takes_units = False
 
 

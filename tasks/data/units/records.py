@@ -1,6 +1,6 @@
 """The names of units, the records of all units of a stage, and the files that a record states the hashes of.
 
-Invariant: a unit is known by its stage and its number. What a file says is not used unless it is what was kept.
+Invariant: a unit is known by its stage and its number. A file's content is not used unless it is what was kept.
 """
 
 from collections.abc import Mapping
@@ -33,7 +33,7 @@ def read_records(staging: StagingArea, stage: str, num_units: int) -> list[Recor
 
 
 def hashes_of(files: Mapping[str, Path]) -> Record:
-    """What the record of a unit has, so that `fetch_file` can tell whether these files are what was kept."""
+    """What the record of a unit has, so that `fetch_file` can check whether these files are what was kept."""
     return {HASHES: {name: sha256_of_file(path) for name, path in files.items()}}
 
 

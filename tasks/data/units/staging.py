@@ -1,7 +1,7 @@
 """Where the results of units are kept until the data set is published: a record each, and the files beside it.
 
 Invariant: files first, then the record, which is sealed and has the hash of nothing that is not there: a unit with a
-record is done, whoever did it, on whatever machine. One that was killed left at most files that nothing names.
+record is done, by whichever process, on whatever machine. One that was killed left at most files that nothing names.
 """
 
 import json
@@ -123,7 +123,7 @@ def load_record(staging: StagingArea, name: str) -> Record:
 
 
 def begin_staging(staging: StoreStaging, now: float) -> None:
-    """Note when somebody last began or went on with a preparation, and remove what others kept and left long ago."""
+    """Note when a preparation was last begun or continued, and remove what others kept and left long ago."""
     for key in list(staging.store.list_keys(f"{STAGING_FOLDER}/")):
         _, other, name = key.split("/", 2)
         if name == f"{BEGUN}.json" and other != staging.key:

@@ -1,7 +1,7 @@
 """All kinds of units, and how one is done.
 
 Invariant: a unit is a function of the workspace and its number. What it leaves is kept in the staging area in one
-way, whoever does it, and only then is it done.
+way, in whichever process, and only then is it done.
 """
 
 import tempfile
@@ -30,7 +30,7 @@ class Engine(Protocol):
         """Call `prepare`, with those who do its units at hand as long as it takes."""
 
     def run(self, address: Address, stage: str, indices: Sequence[int], on_done: Callable[[], None]) -> None:
-        """Do units of one stage, in any order and anywhere, and tell of each that it is done.
+        """Do units of one stage, in any order and anywhere, and report each that is done.
 
         Raises what the first one that fails raises.
         """
@@ -39,7 +39,7 @@ class Engine(Protocol):
 def do_unit(workspace: Workspace, stage: str, index: int) -> None:
     """Do a unit and keep what it leaves, unless that is kept.
 
-    Dask asks again for all that a worker did that is gone, as long as somebody holds the units' futures.
+    Dask asks again for all that a worker did that is gone, as long as the units' futures are held.
     """
     if workspace.staging.find(unit_name(stage, index)) is not None:
         return

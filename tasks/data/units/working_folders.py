@@ -22,7 +22,7 @@ _UNDER_WAY, _NEEDED_AGAIN = "prepare-", "brought-"
 def working_folder(scratch: Path) -> Iterator[Path]:
     """A folder for files under way, removed at the end; those of killed processes are removed at the start.
 
-    A lock beside the folder tells the living from the dead: the kernel releases it when its process ends.
+    A lock beside the folder shows whether its process lives: the kernel releases it when its process ends.
     """
     try:
         scratch.mkdir(parents=True, exist_ok=True)
@@ -47,7 +47,7 @@ def folder_needed_again(scratch: Path, staging: str) -> Path:
 
 
 def remove_abandoned(scratch: Path) -> None:
-    """Remove the folders of processes that have ended, and those of preparations that nobody has gone on with."""
+    """Remove the folders of processes that have ended, and those of preparations that were not continued."""
     oldest = time.time() - ABANDONED_SECONDS
     for folder in scratch.glob(f"{_NEEDED_AGAIN}*/"):
         with contextlib.suppress(FileNotFoundError):

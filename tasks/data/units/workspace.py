@@ -44,8 +44,8 @@ class Workspace:
     `folder` is for files under way; `brought` for what was read from the source and is needed again on this machine,
     until the data set is published: rows from a bucket, and rows whose tokens are decoded. DuckDB takes as many
     threads as there are processors if `threads` is None. `idle` has the databases of a process that does many units.
-    `omits_rows` is not so on a machine where nobody would remove them. `on_progress` is told how far a long unit is,
-    in the process that shows it.
+    `omits_rows` is not so on a machine where they would not be removed. `on_progress` is called with the share of a
+    long unit that is done, in the process that shows it.
     """
 
     config: DataConfig

@@ -116,7 +116,7 @@ def test_writers_that_race_lose_nothing(store: LocalStore, manifest: Manifest) -
 def test_a_segment_whose_lease_is_over_can_promote_nothing(manifest: Manifest) -> None:
     zombie = lease_run(manifest)
     manifest.commit("ended", end_segment(ended(zombie)))
-    with pytest.raises(FencedError, match="held by nobody"):
+    with pytest.raises(FencedError, match="held by no process"):
         manifest.commit("promoted", promote(checkpoint(10, zombie), RetentionPolicy(newest=3)))
     successor = lease_run(manifest)
     with pytest.raises(FencedError, match=f"held by fence {successor}"):
@@ -134,7 +134,7 @@ def test_of_two_that_take_a_lease_over_one_wins_and_the_fence_stays(manifest: Ma
     with pytest.raises(RunBusyError, match=f"taken over by process {first.pid}"):
         manifest.commit("watched by another process", take_over(lease, second))
     manifest.commit("ended", end_segment(ended(lease.fence)))
-    with pytest.raises(FencedError, match="held by nobody"):
+    with pytest.raises(FencedError, match="held by no process"):
         manifest.commit("watched by another process", take_over(taken, second))
 
 

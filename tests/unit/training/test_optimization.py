@@ -3,7 +3,7 @@
 How the state of an optimizer goes out and comes back: `test_optimizer_state.py`.
 """
 
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -11,8 +11,9 @@ from pydantic import ValidationError
 from torch import nn
 
 from storage.runs.run_state import Divergence
-from training.configuration import TrainConfig
+from training.configuration import ONLY_WITH, TrainConfig
 from training.optim.optimization import Optimization, learning_rate
+from training.optim.optimizer import OPTIMIZERS
 
 CPU = torch.device("cpu")
 
@@ -118,6 +119,13 @@ def test_a_field_of_another_choice_is_refused_in_one_sentence(settings: dict[str
     with pytest.raises(ValidationError, match=message) as caught:
         TrainConfig.model_validate(settings)
     assert caught.value.error_count() == 1
+
+
+def test_each_optimizer_that_may_be_configured_can_be_made() -> None:
+    fields = TrainConfig.model_fields
+    assert set(get_args(fields["optimizer"].annotation)) == OPTIMIZERS.keys()
+    for name, (choice, values) in ONLY_WITH.items():
+        assert name in fields and set(values) < set(get_args(fields[choice].annotation))
 
 
 @pytest.mark.parametrize("settings", [{}, {"optimizer": "sgd", "momentum": 0.5}, {"schedule": "constant"}])

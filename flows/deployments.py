@@ -18,7 +18,7 @@ from flows.commands.export import render_export
 from flows.commands.report import report_run
 from flows.commands.scrub import scrub_with_display
 from flows.deployed import ending_in_one_sentence, find_named_run
-from flows.lazy_imports import lazy_imports
+from storage.lazy_imports import lazy_imports
 from storage.runs.addresses import find_target
 from tasks.audits.verdict import audit_run
 from tasks.audits.words import sum_up as sum_up_audit

@@ -30,15 +30,18 @@ from flows.own_prefect import (
     keep_empty_database,
     own_folder,
 )
-from storage.errors import ConfigurationError, HoldfastError
-from storage.objects.s3.address import without_secrets
+from storage.errors import HoldfastError
+from storage.lazy_imports import lazy_imports
 from tasks.console.terminal import console
 from training.stopping import follow_parent
+
+# It loads Prefect, which takes seconds: without a server of the user's one is started meanwhile.
+with lazy_imports():
+    import flows.configured_prefect as configured_prefect
 
 START_SECONDS = 120.0
 POLL_SECONDS = 0.1
 STOP_SECONDS = 10.0
-ANSWER_SECONDS = 15.0
 KEEP_SECONDS = 1.0
 MAX_RESTARTS = 5
 
@@ -168,33 +171,5 @@ def configured_server() -> Iterator[LocalServer | None]:
 
 def _is_configured() -> bool:
     """Whether the user has a server of his own. Raises `ConfigurationError` if it does not answer."""
-    if not (os.environ.get("PREFECT_API_URL") or find_profiles().is_file()):
-        return False
-    # Only now: Prefect takes seconds to import, and without a server of the user's one is started meanwhile.
-    from prefect.client.orchestration import get_client
-    from prefect.settings import PREFECT_API_URL
-
-    address: str | None = PREFECT_API_URL.value()  # of the environment, or of the active profile
-    if address is None:
-        return False
-    try:
-        with get_client(httpx_settings={"timeout": ANSWER_SECONDS}, sync_client=True) as client:
-            error = client.api_healthcheck()  # what a server answers is Prefect's matter
-    except (httpx.TransportError, httpx.InvalidURL) as failed:
-        error = failed
-    if isinstance(error, httpx.TransportError | httpx.InvalidURL):
-        raise ConfigurationError(
-            f"PREFECT_API_URL is {without_secrets(address)}, but no Prefect server answers there: {_describe(error)}. "
-            "Start it, correct the address, or unset it, in the environment or in Prefect's profile: then the run "
-            "starts a server of its own."
-        ) from None
-    return True
-
-
-def _describe(error: Exception) -> str:
-    """What went wrong, by the kind of the error alone: its text may quote the address."""
-    if isinstance(error, httpx.TimeoutException):
-        return "it did not answer in time"
-    if isinstance(error, httpx.ConnectError):
-        return "no connection could be made"
-    return "that is not an address" if isinstance(error, httpx.InvalidURL) else "the connection broke off"
+    is_named = bool(os.environ.get("PREFECT_API_URL")) or find_profiles().is_file()
+    return is_named and configured_prefect.does_answer()

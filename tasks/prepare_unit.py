@@ -131,7 +131,7 @@ def _name_of(stage: str, indices: Sequence[int]) -> str:
 
 def _on_dask(address: str) -> TaskRunner[Any]:
     try:
-        from distributed import Client
+        from distributed import Client  # here: an optional package, as the next
         from prefect_dask.task_runners import DaskTaskRunner
     except ImportError as error:
         raise ConfigurationError(

@@ -8,6 +8,7 @@ import time
 
 from storage.datasets import DatasetManifest, dataset_sha256, load_dataset
 from storage.errors import IncompatibleRunError
+from storage.lazy_imports import lazy_imports
 from storage.runs.run_records import ByRows, StartRecord
 from storage.runs.run_state import RunState
 from storage.runs.transitions import reconfigure
@@ -23,6 +24,10 @@ from tasks.retrying import Retry
 from tasks.run_paths import RunPaths, open_run_paths
 from tasks.step import step
 from tasks.text import how_far
+
+# It loads torch, which the process of a flow otherwise never does.
+with lazy_imports():
+    import tasks.models.start_from as start_from
 
 
 @step("recover")
@@ -84,10 +89,7 @@ def _first_state(config: RunConfig, dataset: DatasetManifest, run_paths: RunPath
 def _find_start(config: RunConfig, dataset: DatasetManifest, run_paths: RunPaths) -> StartRecord | None:
     if config.train.start_from is None:
         return None
-    # It loads torch, which the process of a flow otherwise never does.
-    from tasks.models.start_from import bring_first_weights
-
-    return bring_first_weights(config, dataset, run_paths)
+    return start_from.bring_first_weights(config, dataset, run_paths)
 
 
 def _describe_begin(config: RunConfig) -> str:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from flows.commands.results import print_progress
-from flows.lazy_imports import lazy_imports
 from storage.errors import ConfigurationError
+from storage.lazy_imports import lazy_imports
 
 with lazy_imports():
     import storage.objects.addresses as addresses

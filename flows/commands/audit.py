@@ -13,7 +13,7 @@ from rich.text import Text
 
 from flows.commands.arguments import AsJson, Assignments, RunArgument, find_run
 from flows.commands.results import print_result
-from flows.lazy_imports import lazy_imports
+from storage.lazy_imports import lazy_imports
 from tasks.console.terminal import console
 
 with lazy_imports():

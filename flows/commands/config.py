@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from flows.commands.arguments import Assignments
-from flows.lazy_imports import lazy_imports
+from storage.lazy_imports import lazy_imports
 
 with lazy_imports():
     import tasks.config.load as settings

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from flows.lazy_imports import lazy_imports
+from storage.lazy_imports import lazy_imports
 from tasks.console.terminal import console
 
 with lazy_imports():

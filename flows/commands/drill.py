@@ -21,8 +21,8 @@ from rich.text import Text
 from flows.commands.arguments import AsJson, Assignments, ConfigurationArgument, read_configuration
 from flows.commands.audit import audit_with_display
 from flows.commands.results import ending_in_order, print_result
-from flows.lazy_imports import lazy_imports
 from storage.errors import ConfigurationError
+from storage.lazy_imports import lazy_imports
 from tasks.console.terminal import console
 
 with lazy_imports():

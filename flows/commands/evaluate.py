@@ -14,8 +14,8 @@ import typer
 
 from flows.commands.arguments import AsJson, Assignments, CheckpointChoice, RunArgument, find_run
 from flows.commands.results import ending_in_order, print_result
-from flows.lazy_imports import lazy_imports
 from storage.errors import ConfigurationError
+from storage.lazy_imports import lazy_imports
 
 with lazy_imports():
     import tasks.config.paths as paths

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from flows.commands.arguments import AsJson, Assignments, CheckpointChoice, RunArgument, find_run
 from flows.commands.results import ending_in_order, print_result
-from flows.lazy_imports import lazy_imports
+from storage.lazy_imports import lazy_imports
 from tasks.console.terminal import console
 
 with lazy_imports():

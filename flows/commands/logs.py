@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from flows.commands.arguments import Assignments, RunArgument, find_run
-from flows.lazy_imports import lazy_imports
 from storage.errors import ConfigurationError, StoreUnavailableError
+from storage.lazy_imports import lazy_imports
 from tasks.console.terminal import console
 
 with lazy_imports():

@@ -15,7 +15,7 @@ import typer
 
 from flows.commands.arguments import AsJson
 from flows.commands.results import ending_in_order, print_result
-from flows.lazy_imports import lazy_imports
+from storage.lazy_imports import lazy_imports
 from tasks.console.terminal import console
 
 with lazy_imports():

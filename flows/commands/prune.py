@@ -16,8 +16,8 @@ from rich.text import Text
 
 from flows.commands.arguments import AsJson, Assignments, RunArgument, find_run
 from flows.commands.results import print_result
-from flows.lazy_imports import lazy_imports
 from storage.errors import CorruptObjectError, IncompatibleRunError, ObjectUnreadableError
+from storage.lazy_imports import lazy_imports
 
 with lazy_imports():
     import storage.checkpoints.checkpoints as checkpoints

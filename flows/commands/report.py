@@ -9,8 +9,8 @@ import typer
 
 from flows.commands.arguments import AsJson, Assignments, RunArgument, find_run
 from flows.commands.results import print_result
-from flows.lazy_imports import lazy_imports
 from storage.errors import ConfigurationError
+from storage.lazy_imports import lazy_imports
 
 with lazy_imports():
     import storage.datasets as datasets

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from flows.commands.arguments import AsJson, Assignments, ConfigurationArgument, read_configuration
 from flows.commands.results import CommandStopped, exit_code_of, print_progress, print_result, this_command
-from flows.lazy_imports import lazy_imports
 from storage.errors import RunStoppedError
+from storage.lazy_imports import lazy_imports
 
 with lazy_imports():
     import flows.prefect_server as prefect_server

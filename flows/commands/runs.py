@@ -15,8 +15,8 @@ from rich.text import Text
 
 from flows.commands.arguments import AsJson, Assignments, is_file
 from flows.commands.results import print_result
-from flows.lazy_imports import lazy_imports
 from storage.errors import HoldfastError, RunMissingError
+from storage.lazy_imports import lazy_imports
 
 with lazy_imports():
     import storage.objects.addresses as addresses

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from flows.commands.arguments import AsJson, Assignments, find_run, is_file
 from flows.commands.results import print_result
-from flows.lazy_imports import lazy_imports
+from storage.lazy_imports import lazy_imports
 from tasks.console.terminal import console
 
 with lazy_imports():

@@ -17,8 +17,8 @@ from rich.text import Text
 from flows.commands.arguments import AsJson, Assignments, find_run, is_file
 from flows.commands.results import print_result
 from flows.commands.runs import list_runs, render_runs
-from flows.lazy_imports import lazy_imports
 from storage.errors import ConfigurationError, StoreUnavailableError
+from storage.lazy_imports import lazy_imports
 from tasks.console.terminal import console, print_content
 
 with lazy_imports():

@@ -15,8 +15,8 @@ import typer
 
 from flows.commands.arguments import AsJson, Assignments, RunArgument, find_run
 from flows.commands.results import print_result
-from flows.lazy_imports import lazy_imports
 from storage.errors import ConfigurationError
+from storage.lazy_imports import lazy_imports
 from tasks.console.terminal import console
 
 with lazy_imports():

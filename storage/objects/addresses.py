@@ -8,10 +8,15 @@ import uuid
 from pathlib import Path
 
 from storage.errors import ConfigurationError, ObjectExistsError, StoreError
+from storage.lazy_imports import lazy_imports
 from storage.objects.local_store import LocalStore
 from storage.objects.s3.address import SCHEME as S3_SCHEME
 from storage.objects.s3.address import without_secrets
 from storage.objects.store import Store
+
+# boto3 takes longer to import than all of this package: commands on a folder do without it.
+with lazy_imports():
+    import storage.objects.s3.store as s3_store
 
 RUNS_FOLDER = "runs"
 # A run's name is a folder's name, in a file system and in a bucket.
@@ -31,10 +36,7 @@ def open_store(address: str, cache: Path | None = None) -> Store:
     if scheme is None:
         return LocalStore(path_of(address))
     if scheme == S3_SCHEME and address.startswith(f"{S3_SCHEME}://"):
-        # boto3 takes longer to import than all of this package: commands on a folder do without it.
-        from storage.objects.s3.store import open_s3_store
-
-        return open_s3_store(address, cache)
+        return s3_store.open_s3_store(address, cache)
     shown = without_secrets(address)
     raise ConfigurationError(
         f"store = {shown!r}: expected s3://bucket/prefix, or the path of a folder, for instance on a network file "

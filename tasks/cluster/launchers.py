@@ -81,7 +81,7 @@ def require_acceptable_job(cluster: ClusterConfig, train: TrainConfig, grace_sec
         require_acceptable(submission(cluster, train, grace_seconds, "holdfast-test"))
     elif cluster.kind == "kubernetes":
         try:
-            from tasks.cluster.kubernetes.job import require_acceptable_jobset
+            from tasks.cluster.kubernetes.job import require_acceptable_jobset  # here: its client is optional
         except ImportError as error:
             raise ConfigurationError(NO_CLIENT) from error
         require_acceptable_jobset(cluster, train, grace_seconds)

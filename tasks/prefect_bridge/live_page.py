@@ -8,6 +8,7 @@ import time
 
 from storage.datasets import load_dataset
 from storage.errors import HoldfastError
+from storage.lazy_imports import lazy_imports
 from storage.runs.run_state import CheckpointRecord, RunState
 from tasks.background import BackgroundThread
 from tasks.configuration.run import RunConfig
@@ -19,6 +20,10 @@ from tasks.reporting.written import read_history, report_address, write_report
 from tasks.run_paths import RunPaths
 from tasks.text import duration
 from training.metrics.reporter import Report
+
+# It loads Matplotlib, as the report does.
+with lazy_imports():
+    import tasks.reporting.curves as curves
 
 PROGRESS_SECONDS = 10.0
 # Drawing takes a second of a processor. There is a page before the first promotion, too.
@@ -69,12 +74,14 @@ class LivePicture(BackgroundThread):
             warn(f"The report could not be written; the next promotion, or the end of the flow, tries again: {error}")
 
     def _send_page(self, state: RunState) -> None:
-        from tasks.reporting.curves import draw_training, draw_validation  # loads Matplotlib, as the report does
-
         history = read_history(self._run_paths.store, state)
         address = report_address(self._run_paths.store, state.run)
         self._summary.update(summarise(state, self._config, address, history))
-        for name, chart in (("loss", draw_training(history, state.segments)), ("metrics", draw_validation(history))):
+        charts = {
+            "loss": curves.draw_training(history, state.segments),
+            "metrics": curves.draw_validation(history),
+        }
+        for name, chart in charts.items():
             if chart is not None:
                 self._pictures[name].update(chart.uri_on_paper, chart.alt)
 

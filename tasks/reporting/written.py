@@ -12,10 +12,16 @@ from storage.checkpoints.history import read_whole_history
 from storage.checkpoints.results import find_calibration, find_evaluation
 from storage.datasets import DatasetManifest
 from storage.errors import CorruptObjectError, ObjectUnreadableError
+from storage.lazy_imports import lazy_imports
 from storage.objects.addresses import RUNS_FOLDER
 from storage.objects.store import Store
 from storage.runs.run_state import RunState
 from tasks.console.announce import warn
+
+# Matplotlib takes more than a second to load: a run need not wait for that, nor for DuckDB, before it begins.
+with lazy_imports():
+    import tasks.reporting.data_remarks as data_remarks
+    import tasks.reporting.run_page as run_page
 
 NO_HISTORY: dict[str, Any] = {"loss": [], "validation": []}
 
@@ -32,15 +38,11 @@ def write_report(store: Store, state: RunState, dataset: DatasetManifest) -> Non
 
 def make_report(store: Store, state: RunState, dataset: DatasetManifest) -> str:
     """The page as HTML."""
-    # Matplotlib takes more than a second to load: a run need not wait for that, nor for DuckDB, before it begins.
-    from tasks.reporting.data_remarks import remarks_of
-    from tasks.reporting.run_page import render_report
-
     tested = state.headline
     record = next((kept for kept in state.kept if tested is not None and kept.path == tested.path), state.promoted)
     evaluation, calibration = find_evaluation(store, record), find_calibration(store, record)
-    remarks = remarks_of(store, state, dataset)
-    return render_report(state, read_history(store, state), evaluation, dataset, calibration, remarks)
+    remarks = data_remarks.remarks_of(store, state, dataset)
+    return run_page.render_report(state, read_history(store, state), evaluation, dataset, calibration, remarks)
 
 
 def read_history(store: Store, state: RunState) -> dict[str, Any]:

@@ -38,7 +38,7 @@ def load_validation() -> ModuleType:
     was_on = gc.isenabled()
     gc.disable()  # hardly anything of the modules that are loaded here is garbage, and to look for it takes time
     try:
-        from tasks.data.expectations import validation
+        from tasks.data.expectations import validation  # here: once in a process, with the collector off
     finally:
         if was_on:
             gc.enable()

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from storage.errors import ConfigurationError
+from storage.lazy_imports import lazy_imports
 from storage.objects.addresses import path_of
 from storage.objects.s3.address import SCHEME as S3_SCHEME
 from storage.objects.s3.address import SOURCE_SETTING, without_secrets
@@ -20,6 +21,10 @@ from tasks.data.sources.formats import A_SOURCE, SUFFIXES, is_in_source, is_left
 from tasks.data.sources.patterns import is_match, may_lead_to_match
 from tasks.data.sources.source_file import SourceFile, local_file
 from tasks.data.sources.walk import cannot_look, describe_link_to_nothing, walk
+
+# boto3 takes longer to import than a mistake in a file of this machine takes to be found.
+with lazy_imports():
+    import tasks.data.sources.bucket as bucket
 
 NUM_NAMES_SHOWN = 5
 
@@ -48,10 +53,7 @@ def list_files(source: str, setting: str = SOURCE_SETTING) -> Listed:
         raise ConfigurationError(f"{setting} is not set. Set it to a {A_SOURCE}.")
     files: Sequence[SourceFile]
     if source.startswith(f"{S3_SCHEME}://"):
-        # boto3 takes longer to import than a mistake in a file of this machine takes to be found.
-        from tasks.data.sources.bucket import find_in_bucket
-
-        files, left_out = find_in_bucket(source, setting)
+        files, left_out = bucket.find_in_bucket(source, setting)
     elif "://" in source:
         shown = without_secrets(source)
         raise ConfigurationError(f"{setting} must be a {A_SOURCE}, found {shown!r}. Copy the files to one of these.")

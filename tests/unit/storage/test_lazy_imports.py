@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.lazy_imports import lazy_imports
+from storage.lazy_imports import lazy_imports
 
 SLOW = """
 import time

@@ -1,9 +1,9 @@
 """Imports at the top of a file that take place on first use.
 
-A command's file imports there all that the command needs, which may take seconds to load; help, and a mistake in what
-was typed, need none of it. Invariant: a module is executed once, after its packages, by the thread that first asks it
-for something; others wait. Only modules can be imported so, `from tasks.pages import tables`: a name out of a module
-is something that is asked for.
+A command's file imports so all that the command needs, which may take seconds to load; help, and a mistake in what was
+typed, need none of it. Other modules import so what few of their callers need: boto3, Matplotlib, torch. Invariant: a
+module is executed once, after its packages, by the thread that first asks it for something; others wait. Only modules
+can be imported so, `from tasks.pages import tables`: a name out of a module is something that is asked for.
 """
 
 import sys

@@ -51,7 +51,7 @@ def audit(address: str) -> State[None]:
 @flow(name="report", flow_run_name="{address}", persist_result=False, retries=0)
 @ending_in_one_sentence
 def report(address: str) -> State[None]:
-    """Writes the page about a run as it stands, also while it trains; the message says where the page is.
+    """Writes the page about a run as it stands, also while it trains; the message has the page's address.
 
     Args:
         address: The run's address STORE/runs/NAME; a folder is relative to the deployment's one or absolute.

@@ -1,7 +1,7 @@
 """Every error that Holdfast raises about its own domain.
 
-A message says what was expected, what was found, where, and what to do now. The command line prints the message alone:
-a `HoldfastError` never reaches a user as a traceback.
+A message states what was expected, what was found, where, and what to do now. The command line prints the message
+alone: a `HoldfastError` never reaches a user as a traceback.
 """
 
 from typing import Literal

@@ -1,7 +1,7 @@
 """The kinds of target by name, and the names of the metrics by which each is judged.
 
 What a kind computes is in `training/targets/`; this is what configuration and reports must know of it, which load no
-torch. Invariant: every kind has metrics, the most telling one first, and the loss last.
+torch. Invariant: every kind has metrics, the most informative one first, and the loss last.
 """
 
 from typing import Any, Literal
@@ -21,5 +21,5 @@ def headline_metric(kind: Any) -> str:
 
 
 def telling_order(metric: str) -> tuple[int, str]:
-    """Key by which metrics are sorted: the most telling first, then all others by name."""
+    """Key by which metrics are sorted: the most informative first, then all others by name."""
     return (MOST_TELLING.index(metric) if metric in MOST_TELLING else len(MOST_TELLING), metric)

@@ -1,7 +1,7 @@
 """Work beside a block: signs of life, a look at the store now and then, pages that are drawn.
 
-Invariant: it begins with the block, goes on until the block is left, whatever fails in it, and has ended then; whoever
-is in the block never waits for it before that.
+Invariant: it begins with the block, goes on until the block is left, whatever fails in it, and has ended then; the
+block never waits for it before that.
 """
 
 import logging

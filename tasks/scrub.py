@@ -1,7 +1,7 @@
 """Task `scrub`: read again all that is kept of a run or of a store.
 
-Invariant: what is looked at and what becomes of damage is decided in the room `scrubs`; damage was told by then, and is
-no error here.
+Invariant: what is looked at and what becomes of damage is decided in `tasks.verification`; damage was reported by then,
+and is no error here.
 """
 
 from collections.abc import Callable

@@ -179,7 +179,7 @@ class Ranks:
             _logger.warning(HELD)
 
     def leave(self) -> None:
-        """Nobody else can watch them."""
+        """Nothing: no other process can watch them."""
 
     def describe_end(self) -> str | None:
         return None

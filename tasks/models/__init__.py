@@ -1,1 +1,1 @@
-"""A trained model for whoever uses it: the checkpoint, its evaluation, its export, what a new run takes of it."""
+"""A trained model for its users: the checkpoint, its evaluation, its export, what a new run takes of it."""

@@ -1,6 +1,6 @@
 """What an exported model takes and gives, as JSON: preprocessing, labels, sizes of the network.
 
-Invariant: a function of the data set's manifest and the configuration alone; what it says is what `holdfast_inputs.py`
+Invariant: a function of the data set's manifest and the configuration alone; its content is what `holdfast_inputs.py`
 and `holdfast_model.py` read.
 """
 

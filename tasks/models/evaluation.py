@@ -49,7 +49,7 @@ from training.spec import AdHocEvaluation, SegmentSpec
 RESULT_FILE = "result.json"
 LOG_LINES_SHOWN = 15
 DECIDE_NO_NUMBER = {"ranks", "share_gpus", "device"}
-# What ranks tell in words for people; anything else of theirs is a traceback in the log.
+# Messages of ranks for people; anything else of theirs is a traceback in the log.
 KINDS = {
     kind.__name__: kind
     for kind in (ConfigurationError, CorruptObjectError, IncompatibleRunError, ObjectUnreadableError, StoreError)
@@ -68,7 +68,7 @@ def evaluate_checkpoint(
     manifest = Manifest(store, run)
     state = manifest.load_head().state
     config = _configure(state, store, assignments)
-    choose_checkpoint(state, choice)  # a mistake is told before anything takes long
+    choose_checkpoint(state, choice)  # a mistake is raised before anything takes long
     run_paths = open_run_paths(config)
     require_scratch(run_paths)
     with working_folder(run_paths.data_scratch) as folder:
@@ -129,7 +129,7 @@ def _is_computed_as_in_the_run(config: RunConfig, state: RunState) -> bool:
 
 
 def _run_ranks(spec: SegmentSpec, grace_seconds: float) -> dict[str, Any]:
-    """What the ranks found. Raises what they said, or `SegmentFailedError` with the end of their log."""
+    """What the ranks found. Raises their error, or `SegmentFailedError` with the end of their log."""
     assert spec.ad_hoc is not None
     with Ranks(spec, grace_seconds) as ranks, console.status("evaluating"):
         while ranks.is_running(POLL_SECONDS):

@@ -1,6 +1,6 @@
-"""How the result of an evaluation is told, on a terminal and as an artifact in Prefect's UI.
+"""Words about the result of an evaluation, on a terminal and as an artifact in Prefect's UI.
 
-Invariant: pure; both say the same.
+Invariant: pure; both have the same.
 """
 
 from typing import Any

@@ -130,7 +130,7 @@ def _require_contract(preparation: Preparation, dataset: DatasetManifest, rare: 
 
 
 def _count_left(connection: duckdb.DuckDBPyConnection, rare: Counts, workspace: Workspace) -> int:
-    """The rows without those of classes that the run leaves out, which are said. Raises `ContractError` if none is."""
+    """The rows without those of classes that the run leaves out, logged. Raises `ContractError` if none is."""
     num_rows, rows = workspace.rows_of.num_rows_total, treated_sql("samples", list(rare), workspace.config)
     (num_left,) = only_row(connection, f"SELECT count(*) FROM {rows}")
     if num_left == 0:

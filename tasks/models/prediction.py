@@ -48,8 +48,8 @@ class Prediction:
         """Write predictions for all rows of the table at `source`.
 
         The result has the id, or the row's number in its file where there are none, and then the file too where they
-        are several; the label that is predicted, and the probability of each. `on_rows` is told after each window how
-        many rows are done, of how many where that is known. Raises `ContractError` for data that do not fit,
+        are several; the label that is predicted, and the probability of each. `on_rows` is called after each window
+        with how many rows are done, of how many where that is known. Raises `ContractError` for data that do not fit,
         `ConfigurationError`, and `StoreError`.
         """
         table = open_table(self.source, self.model.inputs, self.id_column)
@@ -169,7 +169,7 @@ def _would_be_read(path: Path, source: str) -> bool:
 
 
 def _tag_schema(table: Table, classes: list[str]) -> pa.Schema:
-    """What tells the rows of the result apart."""
+    """Columns that identify the rows of the result."""
     taken = {LABEL_COLUMN, *(PROBABILITY + name for name in classes)}
     if table.id_field is not None:
         return pa.schema([table.id_field.with_name("id") if table.id_field.name in taken else table.id_field])

@@ -1,6 +1,6 @@
 """Where an exported model comes from: run, checkpoint, data, ledger, software; and how good it was found to be.
 
-Invariant: whatever is said here was read from the store and hashed on the way, or stands in the run's manifest.
+Invariant: whatever stands here was read from the store and hashed on the way, or stands in the run's manifest.
 """
 
 import json

@@ -34,7 +34,7 @@ START_FORMAT = 1
 
 
 def bring_first_weights(config: RunConfig, dataset: DatasetManifest, run_paths: RunPaths) -> StartRecord:
-    """Copy the origin's weights into the run's folder; what the manifest is to say of them.
+    """Copy the origin's weights into the run's folder; the manifest's record of them.
 
     Raises `ConfigurationError` if there is no such origin or its sizes differ, `CorruptObjectError` if it is damaged.
     """

@@ -65,7 +65,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class Table:
-    """Files of one format. `id_field` is None where they have no ids, `num_rows` where nobody counted the rows."""
+    """Files of one format. `id_field` is None where they have no ids, `num_rows` where the rows were not counted."""
 
     files: list[SourceFile]
     inputs: Inputs
@@ -123,7 +123,7 @@ def bad_data(problem: str, expected: str, found: str, advice: str = ADVICE) -> C
 
 @contextmanager
 def _own_words() -> Iterator[None]:
-    """A block in which what the preparation's readers say ends as it must here."""
+    """A block in which the messages of the preparation's readers get the advice for a prediction."""
     try:
         yield
     except BrokenContractError as error:
@@ -252,7 +252,7 @@ def _parsers(inputs: Inputs, id_column: str | None, is_json: bool) -> list[tuple
         attention_mask=inputs.attention_mask,
         numeric=[column["name"] for column in inputs.numeric],
         categorical=[column["name"] for column in inputs.categorical],
-        label="",  # nobody asks for a column without a name
+        label="",  # no column without a name is asked for
         kind="multiclass",
     )
     found = {meaning.column: (meaning.expected, meaning.parse) for meaning in meanings_of(described, is_json)}

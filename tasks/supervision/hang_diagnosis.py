@@ -1,7 +1,7 @@
 """Where all ranks are, by their last reports, and what follows for ranks that make no progress.
 
-Invariant: a rank's silence is measured by this process's clock, from one look to the next; and whoever waits for the
-others is not to blame.
+Invariant: a rank's silence is measured by this process's clock, from one look to the next; and a process that waits for
+the others is not to blame.
 """
 
 import time

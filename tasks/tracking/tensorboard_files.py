@@ -1,6 +1,6 @@
 """Event files for TensorBoard beside a run: one for each part of the curves, never changed once it is there.
 
-A file's name says after how many rollbacks it was written, and up to which step: so what is there determines what is
+A file's name records after how many rollbacks it was written, and up to which step: so what is there determines what is
 missing, and a part that is written again has the same bytes. Invariant: after a rollback the next file begins with
 TensorBoard's own record for that, by which it forgets the steps that were left out.
 """

@@ -306,7 +306,7 @@ class SlurmCluster:
         return states == ["idle"] * len(self.nodes) and not self.call("squeue", "--noheader")
 
     def _describe(self) -> str:
-        return "Slurm says:\n" + self.call("sinfo", "--Node", "--long") + self.call("squeue")
+        return "Slurm reports:\n" + self.call("sinfo", "--Node", "--long") + self.call("squeue")
 
     def _fail(self, what: str) -> NoReturn:
         said = []

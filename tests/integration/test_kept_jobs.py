@@ -135,7 +135,7 @@ def test_when_a_node_dies_the_others_wait_in_the_job_and_are_enough_or_are_given
             follow_until_it_trains(launched)
             own_slurm.kill_node("n2")
             follow(launched)
-            assert launched.describe_end() == "Slurm says NodeDown: n2 (Not responding)"
+            assert launched.describe_end() == "Slurm reports NodeDown: n2 (Not responding)"
         assert own_slurm.read_job(launched.number)["JobState"] == "RUNNING"
         assert job.find_kept() == kept
         require_acceptable_job(job.order.cluster, job.order.segment.train, 30)  # it would wait for the node

@@ -70,8 +70,8 @@ def test_pods_that_are_evicted_save_and_the_end_says_who_asked_for_it(
         core.create_namespaced_pod_eviction(name, NAMESPACE, body)
         follow(launched)
         assert launched.describe_end() == (
-            f"Kubernetes says: pod {name} on n2 was taken away, EvictionByEvictionAPI: Eviction API: evicting (somebody"
-            " asked for it, as when a node is drained)"
+            f"Kubernetes reports: pod {name} on n2 was taken away, EvictionByEvictionAPI: Eviction API: evicting (a "
+            "user asked for it, as when a node is drained)"
         )
     assert job.outcome is not None and job.outcome.outcome == "preempted"
     assert job.newest_saved_step == job.outcome.last_step

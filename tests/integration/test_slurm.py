@@ -132,7 +132,7 @@ def test_a_node_that_dies_is_named(own_slurm: SlurmCluster, tmp_path: Path) -> N
         follow(launched, lambda: launched.read_reports() != [])
         own_slurm.kill_node("n2")
         follow(launched)
-        assert launched.describe_end() == "Slurm says NODE_FAIL, NodeDown: n2 (Not responding)"
+        assert launched.describe_end() == "Slurm reports NODE_FAIL, NodeDown: n2 (Not responding)"
 
 
 @pytest.mark.slow
@@ -193,7 +193,7 @@ def test_where_nothing_can_be_started_on_a_node_the_end_names_what_slurm_printed
     with job.launch() as launched:
         follow(launched)
         said = launched.describe_end() or ""
-    assert said.startswith("Slurm says FAILED, NonZeroExitCode; what it printed is in ")
+    assert said.startswith("Slurm reports FAILED, NonZeroExitCode; what it printed is in ")
     assert "/no/such/python" in Path(said.rpartition(" ")[2]).read_text()
 
 

@@ -189,12 +189,12 @@ class KubernetesJob:
     def describe_end(self) -> str | None:
         ends = self._read_ends() if self._ends_before_kill is None else self._ends_before_kill
         if ends:
-            return f"Kubernetes says: {'; '.join(ends)}"
+            return f"Kubernetes reports: {'; '.join(ends)}"
         if self._was_put_back:
             return f"JobSet {self._name} was suspended: its queue gave the nodes to another job"
         failed = _condition(self._last_jobset, "Failed")
         if failed is not None:
-            return f"Kubernetes says of JobSet {self._name}: {failed['reason']}, {failed['message']}"
+            return f"Kubernetes reports of JobSet {self._name}: {failed['reason']}, {failed['message']}"
         if self._jobset is None and not self._is_asked_to_leave:
             return f"JobSet {self._name} was deleted"
         return None

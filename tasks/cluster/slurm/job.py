@@ -236,8 +236,8 @@ class SlurmJob:
         if self._is_given_up:
             return f"Slurm could not end the job within {ENDING_SECONDS:.0f} s: a node of {state.nodes} does not answer"
         if state.name == "NODE_FAIL":
-            return f"Slurm says {state}: {', '.join(find_lost_nodes(state.nodes)) or 'the node is back'}"
-        return f"Slurm says {state}; what it printed is in {state.output}"
+            return f"Slurm reports {state}: {', '.join(find_lost_nodes(state.nodes)) or 'the node is back'}"
+        return f"Slurm reports {state}; what it printed is in {state.output}"
 
     def read_log(self) -> str:
         return self._relayed.read_log()

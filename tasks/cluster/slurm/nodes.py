@@ -75,7 +75,7 @@ class SegmentNodes:
         if not lost:
             return None
         reasons = find_lost_nodes(",".join(lost))
-        return f"Slurm says NodeDown: {', '.join(reasons)}" if reasons else f"No answer came from {', '.join(lost)}"
+        return f"Slurm reports NodeDown: {', '.join(reasons)}" if reasons else f"No answer came from {', '.join(lost)}"
 
     @property
     def _missing(self) -> list[str]:

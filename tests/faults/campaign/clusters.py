@@ -25,7 +25,7 @@ SETTINGS: dict[str, Any] = {"cluster__kind": "slurm", "cluster__nodes": 2, "trai
 TERM_BIT = 1 << (signal.SIGTERM - 1)
 OVER = ("CANCELLED", "COMPLETED", "FAILED", "NODE_FAIL", "PREEMPTED", "TIMEOUT")
 # Slurm's part in the cause of a segment that a job has lost.
-TOLD = ("Slurm gave", "Slurm queued the job again", "Slurm says NodeDown")
+TOLD = ("Slurm gave", "Slurm queued the job again", "Slurm reports NodeDown")
 COMMAND_SECONDS = 600
 
 Happening = Callable[[SlurmCluster, int, int], None]  # the cluster, the job, the process of rank 0

@@ -129,7 +129,7 @@ def test_it_is_told_as_asked_for_by_hand_and_the_audit_accepts_it(run: Trained) 
             "leaves out positions 160 to 240; what was taken since that step is",
         ),
         ({"diverged_step": 31}, "leaves step 31 behind; that segment came to 30"),
-        ({"fence": 99}, "the manifest knows no such segment"),
+        ({"fence": 99}, "names a segment that the manifest does not have"),
         ({"asked_by": None}, "has no reason: the manifest knows no divergence of that segment"),
     ],
 )

@@ -99,7 +99,7 @@ def test_a_node_that_slurm_has_given_up_is_lost_and_the_others_are_told_at_once(
     assert job.look().are_idle
     assert job.ends() == {"n1": "idle", "n2": "lost", "n3": "idle"}
     monkeypatch.setattr(nodes_module, "find_lost_nodes", lambda names: [f"{names} (Not responding)"])
-    assert job.nodes.describe_lost() == "Slurm says NodeDown: n2 (Not responding)"
+    assert job.nodes.describe_lost() == "Slurm reports NodeDown: n2 (Not responding)"
 
 
 def test_of_a_job_that_was_given_back_and_whose_answer_was_lost_it_is_said_which_node_was(
@@ -116,7 +116,7 @@ def test_of_a_job_that_was_given_back_and_whose_answer_was_lost_it_is_said_which
     job.end(n1="lost", n2="left", n3="left")
     slurm = SlurmJob(JOB, job.store, RUN, 2, grace_seconds=1)
     assert slurm.is_running(0) and not slurm.is_running(0)
-    assert slurm.describe_end() == "Slurm says NodeDown: n1 (Not responding)"
+    assert slurm.describe_end() == "Slurm reports NodeDown: n1 (Not responding)"
 
 
 def test_a_node_that_does_not_answer_is_lost_before_slurm_gives_it_up(

@@ -1,4 +1,4 @@
-"""What Kubernetes says of a pod becomes one sentence that names the pod, its node and the reason."""
+"""What Kubernetes reports of a pod becomes one sentence that names the pod, its node and the reason."""
 
 import json
 from typing import Any

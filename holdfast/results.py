@@ -25,7 +25,7 @@ class Status(TypedDict):
 
     `state` is completed, running, lost, silent, or how the run ended last; `step` is that of the resume point
     `promoted`, and `live_step` the one that the ranks of a run in training have reached. `metrics` are those of the
-    test split, of the model of `metrics_step`.
+    test split, of the model of `metrics_step`, and so are those of `slices`, by columns of metadata.
     """
 
     run: str
@@ -52,6 +52,7 @@ class Status(TypedDict):
     metrics: dict[str, float] | None
     metrics_step: int | None
     last_metrics: dict[str, float] | None
+    slices: list[dict[str, Any]]
     best: str | None
     overfitting: str | None
     generation: int
@@ -107,7 +108,7 @@ class Page(TypedDict):
 
 
 class Evaluation(TypedDict):
-    """A checkpoint's metrics on a split or on the table `source`, and the scores of each class."""
+    """A checkpoint's metrics on a split or on the table `source`, and the scores of each class and each slice."""
 
     run: str
     address: str
@@ -121,6 +122,7 @@ class Evaluation(TypedDict):
     classes: list[str]
     num_samples: int
     metrics: dict[str, float]
+    slices: list[dict[str, Any]]
     calibration: dict[str, Any] | None
 
 

@@ -26,6 +26,11 @@ BY_ROWS: dict[str, JsonValue] = {"by_rows": True}
 # A run whose steps are given is validated so often unless it says how often, but a long one not more rarely than this.
 VALIDATIONS_BY_DEFAULT = 5
 LONGEST_VALIDATION_STEPS = 10_000
+# A value of a column has a slice of its own where it has so many samples, and is one of the most frequent.
+SLICE_MIN_SAMPLES = 20
+SLICE_MAX_VALUES = 50
+# Fields of a validation that are recorded only where they are set.
+EXTRAS = {"slices"}
 
 
 class ConfigModel(BaseModel):
@@ -251,6 +256,16 @@ class ValidationConfig(ConfigModel):
     )
     batch_size: int = Field(256, ge=1, description="Samples of one forward pass, on average: fewer of long texts.")
     max_samples: int | None = Field(None, ge=1, description="Use only so many samples, the first ones. Default: all.")
+    slices: list[str] = Field(
+        [],
+        description="Columns of data.categorical: an evaluation gives the metrics of the samples of each value, too; "
+        f"values with fewer than {SLICE_MIN_SAMPLES} samples are taken together. A validation in training does not.",
+    )
+
+    @model_serializer(mode="wrap")
+    def _without_what_nobody_asked_for(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """So that they change nothing of a run that does not ask for them."""
+        return {name: value for name, value in handler(self).items() if name not in EXTRAS or value}
 
     def is_due(self, step: int, num_steps: int) -> bool:
         """Whether step `step`, counted from 1, of a run of `num_steps` is followed by a validation."""

@@ -5,7 +5,7 @@ for writes nothing into the store.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +22,11 @@ from training.agreement import Agreement
 from training.building import make_model, make_validator
 from training.checkpointing.restoring import load_weights
 from training.data.waiting import load_dataset_patiently, wait_of
-from training.metrics.calibration import Predictions, calibrate, most_rows
+from training.metrics.calibration import calibrate, most_rows
 from training.metrics.reporter import Reporter
 from training.metrics.scores import describe, score
+from training.metrics.slices import score_slices
+from training.metrics.validation import Predicted
 from training.models.precision import choose_precision
 from training.process_group import join_process_group
 from training.spec import ResumePoint, SegmentSpec
@@ -90,6 +92,8 @@ class _Evaluation:
         wait = wait_of(spec, flag, self._reporter.noted)
         self._dataset = load_dataset_patiently(spec, self._data, wait)
         self._kind = kind_of(self._dataset.target)
+        names = [column.name for column in self._dataset.categorical]
+        self._slices = [names.index(name) for name in spec.validation.slices]
         self._model = make_model(
             spec, self._dataset, self._precision, self._reporter.noted if world.is_first else print
         )
@@ -105,44 +109,58 @@ class _Evaluation:
         # Now, while the files are there: predictions may take longer than a reader of a checkpoint is waited for.
         about = _name(found, store, dataset) if self._world.is_first else {}
         with self._reporter.phase("evaluate"):
-            predictions = self._predict(model, data, dataset, split)
+            predicted = self._predict(model, data, dataset, split, columns=self._slices)
             is_calibrated, fitted_on = split == "test" and not self._other, None
             if is_calibrated and dataset.splits["validation"].num_rows:
                 fitted_on = self._predict(model, data, dataset, "validation", most_rows(self._kind))
         if not self._world.is_first:
             return {}
-        calibration = (
-            about | calibrate(fitted_on, predictions, self._kind, dataset.splits["validation"].num_rows)
-            if is_calibrated
-            else None
-        )
-        return {"evaluation": self._score(predictions, about, split), "calibration": calibration}
+        calibration = None
+        if is_calibrated:
+            fitted = None if fitted_on is None else fitted_on[:2]
+            calibration = about | calibrate(fitted, predicted[:2], self._kind, dataset.splits["validation"].num_rows)
+        return {"evaluation": self._score(predicted, about, split), "calibration": calibration}
 
     def _predict(
-        self, model: nn.Module, data: Store, dataset: DatasetManifest, split: str, max_samples: int | None = None
-    ) -> Predictions:
+        self,
+        model: nn.Module,
+        data: Store,
+        dataset: DatasetManifest,
+        split: str,
+        max_samples: int | None = None,
+        columns: Sequence[int] = (),
+    ) -> Predicted:
         config = self._spec.validation.model_copy(update={"max_samples": max_samples})
         wait = wait_of(self._spec, self._flag, self._reporter.noted)
         validator = make_validator(self._spec, self._world, data, dataset, self._precision, split, config, wait)
-        predictions = validator.predict(model, self._goes_on)
-        if predictions is None:
+        predicted = validator.predict(model, self._goes_on, columns)
+        if predicted is None:
             raise _StoppedError
-        return predictions
+        return predicted
 
     def _goes_on(self) -> bool:
         self._reporter.alive()
         return self._agreement.decide().stop is StopReason.NONE
 
-    def _score(self, predictions: Predictions, about: dict[str, Any], split: str) -> dict[str, Any]:
-        metrics = score(*predictions, self._kind)
+    def _score(self, predicted: Predicted, about: dict[str, Any], split: str) -> dict[str, Any]:
+        logits, labels, _ = predicted
+        metrics = score(logits, labels, self._kind)
         return {
             **about,
             "format": EVALUATION_FORMAT,
             "split": split,
-            "num_samples": len(predictions[1]),
+            "num_samples": len(labels),
             "metrics": {name: metric_value(number) for name, number in metrics.items()},
-            **describe(*predictions, self._kind),
+            **describe(logits, labels, self._kind),
+            **({"slices": self._score_slices(predicted)} if self._slices else {}),
         }
+
+    def _score_slices(self, predicted: Predicted) -> list[dict[str, Any]]:
+        logits, labels, categorical = predicted
+        return [
+            score_slices(logits, labels, codes, self._dataset.categorical[index], self._kind)
+            for index, codes in zip(self._slices, categorical.unbind(dim=1), strict=True)
+        ]
 
 
 def _name(found: FoundCheckpoint, store: Store, dataset: DatasetManifest) -> dict[str, Any]:

@@ -196,6 +196,7 @@ def render_status(status: dict[str, Any]) -> RenderableType:
     if status["metrics"]:
         shown = ", ".join(f"{name} {words.score(value)}" for name, value in status["metrics"].items())
         lines.append(Text(f"test, of the model of step {status['metrics_step']:,}: {shown}"))
+    lines += [Text(f"test, {found['description']}") for found in status["slices"]]
     lines += [Text(status[name]) for name in ("best", "overfitting") if status[name]]
     return Group(
         *lines,

@@ -278,6 +278,22 @@ class RunConfig(ConfigModel):
         return self.cluster.nodes * self.train.ranks
 
     @model_validator(mode="after")
+    def _slices_are_categorical_columns(self) -> "RunConfig":
+        known = self.data.categorical
+        for column in self.validation.slices:
+            if column not in known:
+                what = "is a numeric column" if column in self.data.numeric else "is not among data.categorical"
+                raise ValueError(
+                    f"validation.slices names columns of data.categorical, by whose values samples are put together: "
+                    f"{column!r} {what}. data.categorical = {known}. Take it out of validation.slices, or add it to "
+                    "data.categorical for a new run: the model then learns from it too"
+                )
+        twice = sorted(name for name, count in Counter(self.validation.slices).items() if count > 1)
+        if twice:
+            raise ValueError(f"validation.slices names a column twice: {', '.join(twice)}. Name each column once")
+        return self
+
+    @model_validator(mode="after")
     def _a_microbatch_for_each_rank(self) -> "RunConfig":
         microbatches = self.train.microbatches
         if self.num_ranks > microbatches:

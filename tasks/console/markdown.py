@@ -15,7 +15,7 @@ def markdown_table(table: Table, most: int | None = None, without: Collection[st
     shown = [index for index, (name, _) in enumerate(table.columns) if name not in without]
     rows = table.rows if most is None else table.rows[-most:]
     lines = [
-        _line(table.columns[index][0] for index in shown),
+        _line(escape_markdown(table.columns[index][0]) for index in shown),
         _line("---" for _ in shown),
         *(_line(escape_markdown(row[index].text) for index in shown) for row in rows),
     ]

@@ -91,7 +91,7 @@ def evaluate_checkpoint(
     about = {"run": run, "address": run_address(store, run), "checkpoint": f"{store.address}/{record.path}"}
     data = {"split": None, "source": source} if source is not None else {"split": split, "source": None}
     evaluation: dict[str, Any] = found["evaluation"]
-    return about | evaluation | data | {"calibration": found["calibration"]}
+    return about | {"slices": []} | evaluation | data | {"calibration": found["calibration"]}
 
 
 def _configure(state: RunState, store: Store, assignments: Sequence[str]) -> RunConfig:
@@ -122,10 +122,11 @@ def _of_table(spec: SegmentSpec, folder: Path, table: LabelledTable) -> SegmentS
 
 
 def _is_computed_as_in_the_run(config: RunConfig, state: RunState) -> bool:
-    """Whether nothing was set for this call that changes what comes out by more than last bits."""
+    """Whether nothing was set for this call that changes what comes out by more than last bits, or adds to it."""
     own = as_begun(RunConfig.model_validate(read_stored(state.config)), state)
     before, now = (one.train.model_dump(exclude=DECIDE_NO_NUMBER) for one in (own, config))
-    return bool(own.model == config.model and before == now)
+    is_same_evaluation = own.validation.slices == config.validation.slices
+    return bool(own.model == config.model and before == now and is_same_evaluation)
 
 
 def _run_ranks(spec: SegmentSpec, grace_seconds: float) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from rich.text import Text
 from tasks.console.markdown import markdown_table
 from tasks.console.tables import Cell, Kind, Table, show_table
 from tasks.reporting.calibration_tables import describe_calibration, thresholds_table
+from tasks.reporting.slices import EXPLANATION, slices_tables
 from tasks.reporting.tables import classes_table, describe_macro_f1
 from tasks.text import count_of, metric_name, plain, score
 
@@ -36,6 +37,7 @@ def render_evaluation(result: dict[str, Any]) -> RenderableType:
         show_table(_metrics_table(result)),
         Text(),
         *_show_classes(result),
+        *_show_slices(result),
         *([Text(), *calibration] if calibration else []),
         *([Text(), show_table(thresholds)] if thresholds.rows else []),
     )
@@ -45,6 +47,12 @@ def _show_classes(result: dict[str, Any]) -> list[RenderableType]:
     if not result["per_class"]:
         return [Text(WITHOUT_CLASSES)]
     return [show_table(classes_table(result)), Text(describe_macro_f1(result))]
+
+
+def _show_slices(result: dict[str, Any]) -> list[RenderableType]:
+    tables = slices_tables(result)
+    shown: list[RenderableType] = [part for table in tables for part in (Text(), show_table(table))]
+    return [*shown, Text(EXPLANATION)] if tables else []
 
 
 def describe_in_markdown(result: dict[str, Any]) -> str:
@@ -59,6 +67,8 @@ def describe_in_markdown(result: dict[str, Any]) -> str:
             if result["per_class"]
             else [WITHOUT_CLASSES]
         ),
+        *map(markdown_table, slices := slices_tables(result)),
+        *([EXPLANATION] if slices else []),
         *describe_calibration(result["calibration"]),
         *([markdown_table(thresholds)] if thresholds.rows else []),
     ]

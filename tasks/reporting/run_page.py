@@ -25,6 +25,7 @@ from tasks.reporting.curves import draw_training, draw_validation
 from tasks.reporting.goodput import sum_up_time
 from tasks.reporting.render import render_page
 from tasks.reporting.rollbacks import count_skipped, name_reasons
+from tasks.reporting.slices import EXPLANATION, slices_tables
 from tasks.reporting.tables import (
     checkpoints_table,
     classes_table,
@@ -108,6 +109,8 @@ def render_report(
         else "",
         tables=_tables(state, evaluation, dataset) | {"thresholds": thresholds_table(calibration)},
         macro_f1=describe_macro_f1(evaluation),
+        slices=slices_tables(evaluation),
+        about_slices=EXPLANATION,
         data_remarks=[plain(remark) for remark in data_remarks],
         configuration="\n".join([*listing(state.config), *_by_rows(state)]),
         versions=", ".join(f"{plain(name)} {plain(version)}" for name, version in sorted(dataset.versions.items())),

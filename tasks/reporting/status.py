@@ -6,17 +6,19 @@ Invariant: reads only; a status never changes a run, and needs neither the user'
 import time
 from typing import Any
 
+from storage.checkpoints.results import find_evaluation
 from storage.objects.addresses import run_address
 from storage.objects.store import Store
 from storage.runs.holders import is_alive
 from storage.runs.manifest import Generation, Manifest
 from storage.runs.run_state import CheckpointRecord, Lease, RunState, SegmentRecord, Throughput, ValidationFigures
 from storage.runs.segments import find_heartbeat
-from tasks.reporting.best import describe_best, describe_overfitting
+from tasks.reporting.best import describe_best, describe_overfitting, headline_name
 from tasks.reporting.changes import describe_change
 from tasks.reporting.goodput import sum_up_time
 from tasks.reporting.quarantined import describe_quarantined, describe_setback
 from tasks.reporting.rollbacks import describe_rollbacks
+from tasks.reporting.slices import describe_slices
 from tasks.supervision.standing_still import SILENCE_SECONDS, describe_stopped
 from tasks.text import duration, moment
 
@@ -63,6 +65,10 @@ def describe_status(store: Store, head: Generation) -> dict[str, Any]:
         "metrics": state.headline.metrics if state.headline else None,
         "metrics_step": state.headline.step if state.headline else None,
         "last_metrics": state.metrics,
+        "slices": [
+            {**found, "description": describe_slices(found, headline_name(state))}
+            for found in _find_slices(store, state)
+        ],
         "best": describe_best(state),
         "overfitting": describe_overfitting(state),
         "generation": head.generation,
@@ -177,6 +183,17 @@ def describe_holder(life: dict[str, Any]) -> str:
         f"machine's clock, at step {life['step']:,}. If the process is gone, `holdfast run` takes the run over: it "
         f"first waits up to {SILENCE_SECONDS:.0f} s for a new heartbeat."
     )
+
+
+def _find_slices(store: Store, state: RunState) -> list[dict[str, Any]]:
+    """Of the evaluation that `metrics` are of. It is read only if the run's configuration asks for slices."""
+    validation, tested = state.config.get("validation"), state.headline
+    if tested is None or not isinstance(validation, dict) or not validation.get("slices"):
+        return []
+    record = next((kept for kept in state.kept if kept.path == tested.path), None)
+    evaluation = find_evaluation(store, record) or {}
+    found: list[dict[str, Any]] = evaluation.get("slices", [])
+    return found
 
 
 def _describe_segment(record: SegmentRecord) -> dict[str, Any]:

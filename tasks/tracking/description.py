@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 from storage.checkpoints.checkpoints import load_checkpoint
+from storage.checkpoints.results import find_evaluation
 from storage.errors import CorruptObjectError, ObjectUnreadableError
 from storage.objects.addresses import run_address
 from storage.objects.digests import canonical_json, sha256_of_bytes
@@ -98,6 +99,8 @@ def describe_model(store: Store, state: RunState) -> bytes | None:
     except (CorruptObjectError, ObjectUnreadableError):
         pass  # `holdfast verify` and a scrub report that; the hashes above are the manifest's
     described |= {"run": state.run, "dataset_digest": state.dataset_digest, "test_metrics": tested.metrics}
+    if slices := (find_evaluation(store, record) or {}).get("slices"):
+        described["test_slices"] = slices
     return _as_file(described)
 
 

@@ -41,7 +41,7 @@ def store(tmp_path_factory: pytest.TempPathFactory, prefect_server: dict[str, st
     for name, columns in COLUMNS.items():
         write_parquet(folder / f"{name}.parquet", columns)
     configuration = write_tiny_configuration(folder, TEXT, folder / "store", folder / f"{TEXT}.parquet")
-    metadata = {"data__numeric": '["length"]', "data__categorical": '["region"]'}
+    metadata = {"data__numeric": '["length"]', "data__categorical": '["region"]', "validation__slices": '["region"]'}
     Runner(configuration, {"store": folder / "store", "run": TEXT, **metadata}, prefect_server).run()
     text = configuration.read_text().replace(f"{TEXT}.parquet", f"{TOKENS}.parquet").replace("multiclass", "binary")
     text = text.replace('text = "text"', 'tokens = "input_ids"\nattention_mask = "attention_mask"')
@@ -88,13 +88,15 @@ def test_on_the_test_split_the_newest_has_the_numbers_of_the_runs_own_evaluation
     store: LocalStore, run: str
 ) -> None:
     before = listing_of(store)
-    result = result_of(store, run, "--checkpoint", "newest")
+    ranks = {TEXT: 2, TOKENS: 1}[run]  # the other number than in the run
+    result = result_of(store, run, "--checkpoint", "newest", "--set", f"train.ranks={ranks}")
     promoted = state_of(store, run).promoted
     own, calibration = find_evaluation(store, promoted), find_calibration(store, promoted)
     assert own is not None and calibration is not None
     best = find_best(state_of(store, run))
     assert find_evaluation(store, best) is not None and find_calibration(store, best) is not None
-    assert {name: result[name] for name in own} == own
+    assert {name: result[name] for name in own} == own and ("slices" in own) == (run == TEXT)
+    assert [found["column"] for found in result["slices"]] == (["region"] if run == TEXT else [])
     assert result["calibration"] == calibration
     assert result["metrics"].keys() >= {"loss", "accuracy", "macro_f1"} | ({"auc"} if run == TOKENS else set())
     assert listing_of(store) == before
@@ -142,6 +144,8 @@ def test_another_table_of_the_test_splits_own_rows_has_the_test_splits_results(
     assert (result["source"], result["split"], result["calibration"]) == (str(source), None, None)
     assert result["metrics"] == pytest.approx(own["metrics"], abs=1e-6)
     assert (result["confusion"], result["num_samples"]) == (own["confusion"], own["num_samples"])
+    ((found,), (expected,)) = (one["slices"] for one in (result, own))
+    assert [slice_["num_samples"] for slice_ in found["slices"]] == [one["num_samples"] for one in expected["slices"]]
     assert listing_of(store) == before
 
 

@@ -4,7 +4,8 @@ Invariant: how the split is cut into forward passes depends on the split and the
 the same on any number of ranks.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -24,6 +25,14 @@ from training.world import World
 
 # Samples are sorted by length within windows of so many forward passes: little padding, bounded memory.
 WINDOW_PASSES = 16
+
+
+class Predicted(NamedTuple):
+    """All samples of a split in one fixed order, on the CPU."""
+
+    logits: Tensor  # [N, outputs] fp32
+    labels: Tensor  # [N] int64
+    categorical: Tensor  # [N, columns] int64: of the metadata columns that were asked for
 
 
 class Validator:
@@ -52,14 +61,14 @@ class Validator:
 
         `goes_on` is asked before each window of the split, by all ranks, and has the same answer on all.
         """
-        predictions = self.predict(model, goes_on)
-        return None if predictions is None else score(*predictions, self._kind)
+        predicted = self.predict(model, goes_on)
+        return None if predicted is None else score(predicted.logits, predicted.labels, self._kind)
 
-    def predict(self, model: nn.Module, goes_on: Callable[[], bool]) -> tuple[Tensor, Tensor] | None:
-        """Logits [N, outputs] and labels [N] on the CPU, in one fixed order; None as in `validate`."""
+    def predict(self, model: nn.Module, goes_on: Callable[[], bool], columns: Sequence[int] = ()) -> Predicted | None:
+        """What is predicted, beside it the categorical columns with these indices; None as in `validate`."""
         model.eval()
         try:
-            rows = self._predict_own_rows(model, goes_on)
+            rows = self._predict_own_rows(model, goes_on, columns)
         finally:
             model.train()
         if rows is None:
@@ -68,19 +77,23 @@ class Validator:
             # Each row was filled in by one rank and is zero on all others: the sum is exact.
             with self._world.rank_status.waiting_for_ranks(Collective.PREDICTIONS):
                 dist.all_reduce(rows)
-        return rows[:, :-1], rows[:, -1].long()
+        label = self._kind.num_outputs
+        return Predicted(rows[:, :label], rows[:, label].long(), rows[:, label + 1 :].long())
 
     @torch.no_grad()
-    def _predict_own_rows(self, model: nn.Module, goes_on: Callable[[], bool]) -> Tensor | None:
-        rows = torch.zeros(self.num_samples, self._kind.num_outputs + 1)
+    def _predict_own_rows(self, model: nn.Module, goes_on: Callable[[], bool], columns: Sequence[int]) -> Tensor | None:
+        label = self._kind.num_outputs
+        rows = torch.zeros(self.num_samples, label + 1 + len(columns))
         for microbatches in self._windows():
             if not goes_on():
                 return None
             for microbatch in microbatches:
                 with self._precision.autocast():
                     logits = model(microbatch.to(self._precision.device))
-                rows[microbatch.rows, :-1] = logits.float().cpu()
-                rows[microbatch.rows, -1] = microbatch.labels.float()
+                rows[microbatch.rows, :label] = logits.float().cpu()
+                rows[microbatch.rows, label] = microbatch.labels.float()
+                for place, column in enumerate(columns, label + 1):
+                    rows[microbatch.rows, place] = microbatch.categorical[:, column].float()
         return rows
 
     def _windows(self) -> Iterator[list[Microbatch]]:

@@ -12,6 +12,7 @@ from tasks.corpora.policy import CLASSES
 from tasks.corpora.policy import SCHEMA as POLICY_SCHEMA
 from tasks.corpora.quality import SCHEMA as QUALITY_SCHEMA
 from tasks.corpora.quality import VOCABULARY_SIZE
+from training.configuration import EXTRAS
 
 CONFIGS = Path(__file__).parents[4] / "deployments" / "configs"
 SHIPPED = sorted(CONFIGS.glob("*.toml"))
@@ -130,6 +131,13 @@ def test_a_split_that_is_given_is_written_without_fractions_and_read_again_as_it
     assert RunConfig.model_validate(written) == config == RunConfig.model_validate_json(config.model_dump_json())
 
 
+def test_what_a_validation_gives_beyond_the_usual_is_recorded_where_it_is_asked_for(small: Path) -> None:
+    assert not EXTRAS & load_configuration(small).model_dump(mode="json")["validation"].keys()
+    config = load_configuration(small, ['data.categorical=["country"]', 'validation.slices=["country"]'])
+    assert config.model_dump(mode="json")["validation"]["slices"] == ["country"]
+    assert RunConfig.model_validate_json(config.model_dump_json()) == config
+
+
 def test_set_leaves_the_file_as_it_is(small: Path) -> None:
     load_configuration(small, ["train.steps=500"])
     assert small.read_text() == SMALL
@@ -145,6 +153,12 @@ def test_a_configuration_cannot_be_changed_after_it_was_loaded(small: Path) -> N
     ("assignment", "message"),
     [
         ("train.stepz=5", "train.stepz: there is no such key; did you mean steps?"),
+        (
+            'validation.slices=["length"]',
+            "validation.slices names columns of data.categorical, by whose values samples are put together: 'length' "
+            "is a numeric column. data.categorical = []",
+        ),
+        ('validation.slices=["contry"]', "'contry' is not among data.categorical"),
         ("trian.steps=5", "trian: there is no such key; did you mean train?"),
         ("retry.colour=red", "retry.colour: there is no such key; the keys there are attempts, delay_seconds"),
         ("data.split.bye=id", "data.split.bye: there is no such key; did you mean by?"),

@@ -18,6 +18,7 @@ from tasks.data.sql import literal
 # Something to see: a text of spaces, controls and invisible characters is an empty one.
 VISIBLE = r"[^\s\p{Z}\p{C}]"
 LIST = "list all that may occur in data.classes"
+LIST_BOTH = 'list both in data.classes, the one to detect as the second: classes = ["no", "yes"]'
 SHORTEN = 'raise data.max_tokens, or set data.too_long = "truncate" to keep the first tokens of such a row'
 
 
@@ -129,8 +130,7 @@ def _label_rules(config: DataConfig) -> list[Rule]:
     domain = allowed_labels(config)
     if domain is not None:
         listed = ", ".join(literal(name) for name in domain)
-        setting = "name all that may occur in data.class_names" if config.class_names else LIST
-        remedy = f"correct these labels, or {setting}"
+        remedy = f"correct these labels, or {_how_to_list_labels(config)}"
         rules.append(
             Rule(
                 config.label,
@@ -142,6 +142,12 @@ def _label_rules(config: DataConfig) -> list[Rule]:
             )
         )
     return rules
+
+
+def _how_to_list_labels(config: DataConfig) -> str:
+    if config.class_names:
+        return "name all that may occur in data.class_names"
+    return LIST if config.kind == "multiclass" or config.classes else LIST_BOTH
 
 
 def _token_rules(config: DataConfig, column: str) -> list[Rule]:

@@ -117,4 +117,4 @@ def test_a_binary_label_may_be_a_boolean_a_number_or_text(
 def test_true_in_capitals_as_text_is_outside_the_domain(tmp_path: Path, connection: duckdb.DuckDBPyConnection) -> None:
     columns = token_columns(50) | {"label": ["True", "False"] * 25}
     source = write_parquet(tmp_path / "a.parquet", columns)
-    assert "list all that may occur in data.classes" in broken(connection, token_config(source))
+    assert "list both in data.classes, the one to detect as the second" in broken(connection, token_config(source))

@@ -3,6 +3,7 @@
 Invariant: what is started for the session is stopped with it.
 """
 
+import gc
 import os
 import signal
 import sys
@@ -68,6 +69,7 @@ class RunningTests:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Signals are for the process that prints what happens; a worker of xdist's is ended by that one."""
+    gc.disable()  # while tests are collected, next to nothing of what is imported becomes garbage
     config.pluginmanager.register(CpuTimes())
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(RunningTests())
@@ -83,6 +85,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(NEEDED_BY_FIXTURE[fixture])
         if "/tests/unit/" in item.path.as_posix() and {mark.name for mark in item.iter_markers()} & SERVER_MARKERS:
             raise pytest.UsageError(f"{item.nodeid} needs a server: it belongs into tests/integration.")
+
+
+def pytest_collection_finish() -> None:
+    """What was imported stays: the collector of garbage need not look at it after each few tests."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(optionalhook=True)

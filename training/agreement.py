@@ -36,7 +36,7 @@ class Agreement:
     def decide(self, save_is_due: bool = False, writing: Writing = Writing.DONE) -> BoundaryDecision:
         """A collective: every rank calls it at the same boundary and gets the same answer.
 
-        `writing` is what this rank says of the save under way.
+        `writing` is the state of the save under way on this rank.
         """
         reason = self._flag.reason()
         if reason is StopReason.BUDGET and not self._world.is_first:
@@ -63,7 +63,7 @@ def _take_greatest(words: torch.Tensor, world: World) -> None:
 
 
 def parent_of(rank: int) -> int:
-    """In the binomial tree whose root is rank 0: without the lowest bit that is set.
+    """Parent of a rank in the binomial tree whose root is rank 0: without the lowest bit that is set.
 
     Of 2^k ranks that follow each other on a machine, only the first one's parent is on another.
     """

@@ -1,6 +1,6 @@
 """What can be configured about the model and its training; the Prefect UI shows these fields as a form.
 
-Invariant: nothing here names a machine. `ranks` and `threads` say how the work is cut, not where it runs.
+Invariant: nothing here names a machine. `ranks` and `threads` set how the work is cut, not where it runs.
 """
 
 import math
@@ -20,10 +20,10 @@ from storage.runs.retention import RetentionPolicy
 
 # No more training than this may hang on one save, whatever a step takes.
 LONGEST_EVERY_SECONDS = 900.0
-# A new run fills its microbatches so well unless it says how well.
+# Default of a new run for how well it fills its microbatches.
 # What a field shows in the template where it is not set.
 BY_ROWS: dict[str, JsonValue] = {"by_rows": True}
-# A run whose steps are given is validated so often unless it says how often, but a long one not more rarely than this.
+# A run whose steps are given is validated so often unless it sets how often, but a long one not more rarely than this.
 VALIDATIONS_BY_DEFAULT = 5
 LONGEST_VALIDATION_STEPS = 10_000
 # A value of a column has a slice of its own where it has so many samples, and is one of the most frequent.
@@ -39,7 +39,7 @@ class ConfigModel(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", coerce_numbers_to_str=True, allow_inf_nan=False)
 
     def describe(self, *names: str) -> str:
-        """The values of these fields in words, and which of them nobody set: for a message about how they agree."""
+        """The values of these fields in words, and which of them are defaults: for a message about how they agree."""
         return " and ".join(
             f"{name} is {getattr(self, name)!r}" + ("" if name in self.model_fields_set else " (the default)")
             for name in names
@@ -191,7 +191,7 @@ class TrainConfig(ConfigModel):
 
     @model_serializer(mode="wrap")
     def _without_what_means_nothing(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """So that what is read again is refused for what somebody set, and not for a default."""
+        """Leave out what has no meaning, so that no default is refused when a configuration is read again."""
         return {name: value for name, value in handler(self).items() if self._means_something(name)}
 
     def _means_something(self, name: str) -> bool:
@@ -200,7 +200,7 @@ class TrainConfig(ConfigModel):
 
     @property
     def num_steps(self) -> int:
-        """The steps of a run that was begun: in its manifest, and in what its ranks are told, they are never open."""
+        """The steps of a run that was begun: in its manifest, and in what its ranks get, they are never open."""
         assert self.steps is not None, "resolved when a run begins"
         return self.steps
 
@@ -263,8 +263,8 @@ class ValidationConfig(ConfigModel):
     )
 
     @model_serializer(mode="wrap")
-    def _without_what_nobody_asked_for(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """So that they change nothing of a run that does not ask for them."""
+    def _without_unused_options(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out unused options, so that they change nothing of a run that does not ask for them."""
         return {name: value for name, value in handler(self).items() if name not in EXTRAS or value}
 
     def is_due(self, step: int, num_steps: int) -> bool:
@@ -332,7 +332,7 @@ class GateConfig(ConfigModel):
     @model_validator(mode="after")
     def _step_goes_with_a_limit(self) -> "GateConfig":
         if self.lowest_from_step is not None and self.lowest_metric is None:
-            raise ValueError("lowest_from_step says from when on lowest_metric is asked: give lowest_metric too")
+            raise ValueError("lowest_from_step is the first step where lowest_metric holds: give lowest_metric too")
         return self
 
 
@@ -380,7 +380,7 @@ class CheckpointConfig(ConfigModel):
 
     @property
     def num_always_kept(self) -> int:
-        """How many stay whatever `keep_bytes` says: the resume point, the one before it, and the best one."""
+        """Checkpoints that stay whatever `keep_bytes` is: the resume point, the one before it, and the best one."""
         return 3 if self.keep_best else 2
 
     def retention(self, divergence: DivergenceConfig) -> RetentionPolicy:

@@ -1,8 +1,8 @@
 """Numerical settings by which two processes of one configuration, on machines of one kind, compute the same bits.
 
 Invariant: they stand here alone, for training, evaluation, prediction, tests and benchmarks alike. Libraries read some
-when they are loaded: these are the environment of a process, `numerics_environment`, set by whoever launches it. The
-others are set by the process itself, which computes nothing with torch before. Nothing here loads torch for a launcher.
+when they are loaded: these are the environment of a process, `numerics_environment`, set by its launcher. The others
+are set by the process itself, which computes nothing with torch before. Nothing here loads torch for a launcher.
 """
 
 import os
@@ -22,7 +22,7 @@ PINNED = {
     "MKL_DYNAMIC": "FALSE",  # or MKL takes fewer threads on a busy machine, and the bits change
     # Which kernels cuBLAS may choose follows from the memory that it has; with this it has the same in every process.
     "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
-    "NVIDIA_TF32_OVERRIDE": "0",  # 1 would force TF32, whatever torch is told
+    "NVIDIA_TF32_OVERRIDE": "0",  # 1 would force TF32, whatever torch is set to
     "TORCHINDUCTOR_DETERMINISTIC": "1",  # or the compiler times alternatives and takes what was quicker that day
 }
 
@@ -36,7 +36,7 @@ def numerics_environment(inherited: Mapping[str, str], threads: int | None = Non
 
 def pin_numerics(threads: int | None = None) -> None:
     """Pin all that torch and its libraries may choose, before anything is computed; `threads` of the CPU, if given."""
-    import torch
+    import torch  # seconds, and launchers need only the environment above
 
     environment = numerics_environment(os.environ, threads)
     for name in os.environ.keys() - environment.keys():
@@ -62,9 +62,9 @@ def pin_numerics(threads: int | None = None) -> None:
 def pin_attention(device_type: str) -> None:
     """Allow fused attention alone on a GPU.
 
-    Without it torch would keep a number for each pair of tokens of each head and sample, and say nothing.
+    Without it torch would keep a number for each pair of tokens of each head and sample, without a warning.
     """
-    import torch
+    import torch  # as in `pin_numerics`
 
     if device_type == "cuda":
         torch.backends.cuda.enable_math_sdp(False)
@@ -75,9 +75,9 @@ def pin_compiler(folder: Path) -> None:
 
     Kernels of another run are not taken: the compiler's cache does not ask for which sizes they were tuned.
     """
-    import torch
-    from torch._inductor import config
+    import torch  # as in `pin_numerics`
+    from torch._inductor import config  # the compiler, two seconds
 
-    torch.use_deterministic_algorithms(True)  # tells the compiler too
+    torch.use_deterministic_algorithms(True)  # the compiler follows it too
     config.deterministic = True  # where it was loaded before its environment variable was set
     os.environ.update({"TORCHINDUCTOR_CACHE_DIR": str(folder), "TRITON_CACHE_DIR": str(folder / "triton")})

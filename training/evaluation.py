@@ -42,7 +42,7 @@ class _StoppedError(Exception):
 
 
 def evaluate(spec: SegmentSpec, world: World, flag: StopFlag) -> None:
-    """Score the checkpoint `spec.resume`, and put the result beside it in the store, or where `spec.asked` says.
+    """Score the checkpoint `spec.resume`, and write the result beside it in the store, or as `spec.ad_hoc` asks.
 
     The run's own test split comes with a calibration, for which the validation split is predicted too. So does that of
     `spec.best`, with the same model and data.
@@ -52,7 +52,7 @@ def evaluate(spec: SegmentSpec, world: World, flag: StopFlag) -> None:
     try:
         evaluation = _Evaluation(spec, world, flag)
         for point in filter(None, (spec.best, spec.resume)):
-            _tell(spec, world, point, evaluation.make(point))
+            _write_results(spec, world, point, evaluation.make(point))
     except _StoppedError:
         return
     except HoldfastError as error:
@@ -61,8 +61,8 @@ def evaluate(spec: SegmentSpec, world: World, flag: StopFlag) -> None:
         raise
 
 
-def _tell(spec: SegmentSpec, world: World, point: ResumePoint, found: Mapping[str, Any]) -> None:
-    """What was found of the checkpoint `point`, to whoever asked, or beside it in the store."""
+def _write_results(spec: SegmentSpec, world: World, point: ResumePoint, found: Mapping[str, Any]) -> None:
+    """Write what was found of the checkpoint `point`, for the command that asked, or beside it in the store."""
     if not world.is_first:
         return
     if spec.ad_hoc is not None:
@@ -75,7 +75,7 @@ def _tell(spec: SegmentSpec, world: World, point: ResumePoint, found: Mapping[st
 
 
 class _Evaluation:
-    """One rank's part in it, for one checkpoint after the other. Made by all ranks alike."""
+    """One rank's part in an evaluation, for one checkpoint after the other. Made by all ranks alike."""
 
     def __init__(self, spec: SegmentSpec, world: World, flag: StopFlag) -> None:
         self._spec = spec
@@ -164,7 +164,7 @@ class _Evaluation:
 
 
 def _name(found: FoundCheckpoint, store: Store, dataset: DatasetManifest) -> dict[str, Any]:
-    """Of which checkpoint a result is, and for which classes."""
+    """The checkpoint and the classes that a result is of, JSON-able."""
     return {
         "step": found.index.step,
         "checkpoint_digest": found.digest,
@@ -175,7 +175,7 @@ def _name(found: FoundCheckpoint, store: Store, dataset: DatasetManifest) -> dic
 
 
 def _leave(result_file: str, found: Mapping[str, Any]) -> None:
-    """Leave what was found for whoever launched the ranks, who reads it when they are gone: whole or not at all."""
+    """Write what was found, whole or not at all, for the process that launched the ranks and outlives them."""
     path = Path(result_file)
     beside = path.with_name(f"{path.name}.part")
     beside.write_text(json.dumps(found), encoding="utf-8")

@@ -49,7 +49,7 @@ class Segment:
     headline: str
     last_save: float = field(default_factory=time.monotonic)
     save_is_owed: bool = False
-    has_told_of_save: bool = False
+    has_reported_save: bool = False
     has_waited_for_save: bool = False
     has_noted_rounding: bool = False
 
@@ -80,7 +80,7 @@ def train(segment: Segment, batches: Iterator[Batch]) -> StopReason:
 
 
 def _is_at_end(segment: Segment) -> bool:
-    """By the step and the validations alone, so that a run ends at one step however it was interrupted."""
+    """Whether training is complete, by the step and the validations alone: at one step, however it was interrupted."""
     state, config = segment.state, segment.spec.train
     is_last = state.step == config.steps and state.validated_step == state.step
     return is_last or state.is_out_of_patience(config.patience)
@@ -154,7 +154,7 @@ def _make_way(segment: Segment) -> bool:
 
 
 def _finish_save(segment: Segment, longest_seconds: float | None = None) -> bool:
-    """Go on with the save under way, for as long as a save may take if nothing else is said; whether all are to stop.
+    """Go on with the save under way, for as long as a save may take if no limit is given; whether all are to stop.
 
     They go on for so long where they were to stop before; asked meanwhile, they stop at once.
     """
@@ -173,7 +173,7 @@ def _finish_save(segment: Segment, longest_seconds: float | None = None) -> bool
 
 
 def _note_rounding(segment: Segment) -> None:
-    """Say it once if many of the gradient's values were too small for the exact sum: they count as zero."""
+    """Report once if many of the gradient's values were too small for the exact sum: they count as zero."""
     state = segment.state
     num_values = state.step * segment.spec.train.microbatches * segment.trainer.num_parameters
     if state.curve.num_rounded_away > NOTED_SHARE * num_values and not segment.has_noted_rounding:
@@ -191,9 +191,9 @@ def _save_when_possible(segment: Segment) -> bool:
         return False
     segment.save_is_owed = not segment.checkpointer.is_idle
     if segment.save_is_owed:
-        _tell_of_long_save(segment)
+        _report_long_save(segment)
         return True
-    segment.last_save, segment.has_told_of_save, segment.has_waited_for_save = time.monotonic(), False, False
+    segment.last_save, segment.has_reported_save, segment.has_waited_for_save = time.monotonic(), False, False
     if segment.checkpointer.is_saved():
         return True
     with segment.reporter.phase("save"):
@@ -205,11 +205,11 @@ def _save_when_possible(segment: Segment) -> bool:
     return True
 
 
-def _tell_of_long_save(segment: Segment) -> None:
-    """Say once of a save if it does not come to an end: no other one begins before, and a kill costs ever more."""
+def _report_long_save(segment: Segment) -> None:
+    """Report once a save that does not come to an end: no other one begins before, and a kill costs ever more."""
     seconds = time.monotonic() - segment.last_save
-    if seconds > LONG_SAVE_SECONDS and not segment.has_told_of_save:
-        segment.has_told_of_save = True
+    if seconds > LONG_SAVE_SECONDS and not segment.has_reported_save:
+        segment.has_reported_save = True
         segment.reporter.save_failed(
             f"A save that began {seconds / 60:,.0f} minutes ago is still under way, and no other one begins before it "
             "ends. The store, or the way to it, may hang: look at it now. Training goes on."
@@ -219,7 +219,7 @@ def _tell_of_long_save(segment: Segment) -> None:
 def _save_and_leave(segment: Segment, is_stopped: bool) -> None:
     if segment.checkpointer.is_saved_for_good():
         return
-    # The save of the best model comes to its end first: a newer one would take its place.
+    # The save of the best model comes to its end first: a newer one would replace it.
     if segment.checkpointer.is_saving_best and (is_stopped or _finish_save(segment)):
         _finish_save(segment, LONGEST_STAY_SECONDS)
     with segment.reporter.phase("save"):

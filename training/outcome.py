@@ -1,7 +1,7 @@
 """The outcome record of a segment.
 
-Invariant: whoever can still speak writes an outcome: the first rank when training ends in good order, any rank that
-fails. Only a segment of which nobody lived to speak has none.
+Invariant: a process that still can writes an outcome: the first rank when training ends in good order, any rank that
+fails. Only a segment whose ranks were all killed has none.
 """
 
 import time
@@ -108,7 +108,7 @@ def describe_failure(error: Exception) -> str:
         return text
     return (
         "the connection to another rank broke: its process ended, its machine vanished, or the network between them "
-        f"failed. What another rank says of itself is in the log. ({text.partition('. This is')[0]})"
+        f"failed. What another rank reports of itself is in the log. ({text.partition('. This is')[0]})"
     )
 
 

@@ -1,4 +1,4 @@
-"""Which library carries what the ranks tell each other.
+"""The library that carries what the ranks send each other.
 
 Invariant: gradients on GPUs go through NCCL, all that is on the CPU through Gloo. Ranks of one machine open no port but
 on its loopback.
@@ -18,7 +18,7 @@ COLLECTIVE_TIMEOUT = timedelta(minutes=30)
 
 
 def join_process_group(config: TrainConfig, precision: Precision, world: World) -> None:
-    """Meet the other ranks. NCCL refuses two ranks on one GPU, Gloo does not. One rank alone has nobody to meet."""
+    """Meet the other ranks. NCCL refuses two ranks on one GPU, Gloo does not. One rank alone has no other to meet."""
     backend = "gloo"
     if precision.device.type == "cuda":
         backend = "cpu:gloo,cuda:gloo" if config.share_gpus else "cpu:gloo,cuda:nccl"

@@ -1,6 +1,6 @@
-"""The status of this rank, written down every few seconds for whoever watches all ranks.
+"""The status of this rank, written down every few seconds for the supervisor of all ranks.
 
-Invariant: training sets a name and adds a number up; a thread of its own writes, so a disk that hangs holds nobody up.
+Invariant: training sets a name and adds a number up; a thread of its own writes, so a disk that hangs delays no step.
 A process that stands still, or whose machine does, is known by its silence.
 """
 
@@ -46,7 +46,7 @@ class Collective(StrEnum):
 
 
 class RankStatus(BaseModel):
-    """One rank, as it was a moment ago."""
+    """Status of one rank, as it was a moment ago."""
 
     rank: int
     host: str
@@ -86,14 +86,14 @@ class StatusWriter:
 
     @contextmanager
     def waiting_for_ranks(self, collective: Collective) -> Iterator[None]:
-        """Around a collective in the midst of training."""
+        """Context of a collective in the midst of training."""
         self._collective = collective
         with self.at(Phase.OTHERS):
             yield
 
     @contextmanager
     def waiting_for_samples(self) -> Iterator[None]:
-        """Around a wait for samples that somebody else decodes; a thread that works ahead says nothing of the rank."""
+        """Context of a wait for samples that another process decodes; threads that work ahead do not count."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -107,7 +107,7 @@ class StatusWriter:
 
     def _write_again_and_again(self, file: Path, rank: int) -> None:
         while True:
-            with suppress(OSError):  # a full disk, or a folder that is put away: silence says what there is to say
+            with suppress(OSError):  # a full disk, or a folder that is put away: missing reports are the report
                 self._write(file, rank)
             time.sleep(STATUS_SECONDS)  # this is a clock's work
 

@@ -62,7 +62,7 @@ def run_segment(spec: SegmentSpec, world: World, flag: StopFlag) -> Segment:
 
 
 def _restore(segment: Segment, point: ResumePoint) -> None:
-    """Start from this checkpoint. Where it cannot be read the segment ends; what follows is not for ranks to say."""
+    """Start from this checkpoint. Where it cannot be read the segment ends; what follows is not for ranks to decide."""
     with segment.reporter.phase("restore"):
         share = read_patiently(lambda: segment.restorer.read(point))
         segment.restorer.take_over(share)

@@ -1,4 +1,4 @@
-"""What the ranks are told: one JSON file, written by the segment task, read by every rank.
+"""The specification of a segment for its ranks: one JSON file, written by the segment task, read by every rank.
 
 Invariant: all that a rank needs stands here or in the store; nothing is inherited from the flow's process.
 """
@@ -45,7 +45,7 @@ class StartPoint(ConfigModel):
 
 
 class SegmentSpec(ConfigModel):
-    """One segment, or one evaluation: of the promoted checkpoint, or as a person asked."""
+    """Specification of one segment, or of one evaluation: of the promoted checkpoint, or as a person asked."""
 
     work: Literal["train", "evaluate"]
     run: str
@@ -77,10 +77,10 @@ class SegmentSpec(ConfigModel):
 
     @property
     def samples_folder(self) -> Path:
-        """Where the ranks of this machine keep decoded samples for each other."""
+        """Folder in which the ranks of this machine keep decoded samples for each other."""
         return self.scratch_folder / "samples"
 
     @property
     def progress_file(self) -> Path:
-        """Where the first rank reports, for the process that launched it."""
+        """File in which the first rank reports, for the process that launched it."""
         return self.scratch_folder / "progress.jsonl"

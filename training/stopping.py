@@ -13,7 +13,7 @@ from enum import IntEnum
 from pathlib import Path
 from types import FrameType
 
-# Names the process that supervises the ranks to them; one that it launched itself has nobody in between.
+# Names the process that supervises the ranks to them; one that it launched itself has no process in between.
 SUPERVISOR_VARIABLE = "HOLDFAST_SUPERVISOR"
 # Torch's own: so many seconds torchrun gives its ranks to leave when it was asked to.
 GRACE_VARIABLE = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
@@ -55,7 +55,7 @@ class StopFlag:
     def reason(self) -> StopReason:
         """The strongest reason to stop at the next boundary."""
         if self._signal is not None:
-            # Judged when the signal is first seen: whoever passed a notice on may be killed while the ranks save.
+            # Judged when the signal is first seen: what passed a notice on may be killed while the ranks save.
             self._signal_reason = self._signal_reason or self._classify_signal()
             return self._signal_reason
         if self._deadline is not None and time.monotonic() >= self._deadline:
@@ -63,7 +63,7 @@ class StopFlag:
         return StopReason.NONE
 
     def _classify_signal(self) -> StopReason:
-        """Whoever passes a notice on lives. When one of them is killed, Linux sends the signal: see `follow_parent`."""
+        """A process that passes a notice on lives. When one is killed, Linux sends the signal: see `follow_parent`."""
         forebears = _find_forebears()
         is_abandoned = self._forebears is not None and (
             forebears != self._forebears or not _reach_supervisor(forebears)
@@ -75,7 +75,7 @@ class StopFlag:
 
 
 def stacks_file(folder: Path, rank: int) -> Path:
-    """Where a rank writes the stacks of its threads when it gets SIGQUIT, below the folder of its specification."""
+    """File for the stacks of a rank's threads, written when it gets SIGQUIT, below the folder of its specification."""
     return folder / f"stacks-{rank:04d}.txt"
 
 
@@ -107,7 +107,7 @@ def end_after_parent(seconds: float) -> None:
 
     def follow() -> None:
         while has_parent and os.getppid() == parent:
-            time.sleep(PARENT_SECONDS)  # pidfd_open(2) would tell, which the kernels of many a cluster do not have
+            time.sleep(PARENT_SECONDS)  # pidfd_open(2) would signal it, which the kernels of many a cluster do not have
         time.sleep(seconds)  # the rank's time to save and leave; if it does, the process ends and this with it
         text = f"What launched this rank was killed {seconds:g} s ago, and it has not left since: it ends.\n"
         os.write(2, text.encode())

@@ -51,7 +51,7 @@ class Trainer:
         self._sum = _make_sum(model, config, precision, world, self.optimization)
 
     def take_step(self, step: int, microbatches: list[Microbatch]) -> Tensor:
-        """From the state at `step` to the state at `step + 1`.
+        """Train from the state at `step` to the state at `step + 1`.
 
         Returns, on the device and in fp64, the loss of each microbatch of the step, zero for those of other ranks, and
         behind them the sum's two tallies and the norm of the gradient: [microbatches + 3].

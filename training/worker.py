@@ -18,7 +18,7 @@ from training.stopping import GRACE_VARIABLE, StopFlag, end_after_parent, follow
 
 
 def main() -> NoReturn:
-    """Do what the specification in the file says; never returns."""
+    """Do the work of the specification in the file; never returns."""
     flag = StopFlag()
     flag.listen()
     follow_parent()
@@ -26,11 +26,11 @@ def main() -> NoReturn:
     specification, rank = Path(sys.argv[1]), int(os.environ["RANK"])
     name_own_lines(rank)
     stacks = stacks_file(specification.parent, rank).open("w")
-    # From C, whatever Python is at: for whoever asks a rank that does not get on where it stands.
+    # From C, whatever Python is at: for the supervisor, which asks a rank without progress for its stacks.
     faulthandler.register(signal.SIGQUIT, stacks, all_threads=True)
     try:
         kept = _work(specification, flag)
-    except BaseException:  # noqa: BLE001 - whatever it was, the process says it and leaves
+    except BaseException:  # noqa: BLE001 - whatever it was, the process reports it and leaves
         traceback.print_exc()
         _leave(1)
     _leave(0, kept)
@@ -47,6 +47,7 @@ def _work(path: Path, flag: StopFlag) -> object:
     world.rank_status.begin(path.parent, world.rank)
     spec = SegmentSpec.model_validate_json(path.read_bytes())
     if spec.work == "evaluate":
+        # Only one of the two: each would load the libraries of the other's work.
         from training.evaluation import evaluate
 
         evaluate(spec, world, flag)

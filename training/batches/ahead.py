@@ -1,8 +1,8 @@
 """The process that assembles the next block while the ranks of its machine take their microbatches from this one.
 
 Threads of a rank would take turns with the one that trains, since one at a time runs Python. Invariant: what a run is
-does not depend on this process. It makes files that any rank makes by itself where they are not there yet and nobody
-makes them; what goes wrong here goes wrong again in a rank, which tells it. Were it stopped while it makes one, ranks
+does not depend on this process. It makes files that any rank makes by itself where they are not there yet and none is
+making them; what goes wrong here goes wrong again in a rank, which raises it. Were it stopped while it makes one, ranks
 would wait for it, until they count as hung. It ends with the rank that started it, however that ends.
 """
 
@@ -35,7 +35,7 @@ MOST_STARTS = 4
 class AssemblingAhead:
     """The process that works ahead, for the rank that starts it: the first one of its machine, from its main thread.
 
-    The libraries are loaded from the beginning on; what it is to work on is told later. When it has ended, as where the
+    The libraries are loaded from the beginning on; what it is to work on is sent later. When it has ended, as where the
     system took its memory, another one is started, a few times.
     """
 
@@ -47,17 +47,17 @@ class AssemblingAhead:
         self._start()
 
     def begin(self, spec: SegmentSpec, world: World, cut: MicrobatchCut) -> None:
-        """Say whose blocks it assembles, and how their batches are cut."""
+        """Send which blocks it assembles, and how their batches are cut."""
         numbers = [world.rank, world.size, world.local_rank, world.local_size]
         self._work = {"spec": spec.model_dump(mode="json"), "world": numbers, "cut": asdict(cut)}
-        self._tell_work()
+        self._send_work()
 
     def assemble(self, step: int) -> None:
         """Have the block that begins at `step` assembled soon. Returns at once."""
         if self._process.poll() is not None and self._num_started < MOST_STARTS:
             self._start()
-            self._tell_work()
-        self._tell(step)
+            self._send_work()
+        self._send(step)
 
     def close(self) -> None:
         """End it, whatever it is at; returns when it is gone."""
@@ -68,8 +68,8 @@ class AssemblingAhead:
         self._process = subprocess.Popen(self.command, stdin=subprocess.PIPE, bufsize=0)
         self._num_started += 1
 
-    def _tell_work(self) -> None:
-        self._tell(self._work)
+    def _send_work(self) -> None:
+        self._send(self._work)
         os.set_blocking(self._messages, False)
 
     @property
@@ -77,7 +77,7 @@ class AssemblingAhead:
         assert self._process.stdin is not None
         return self._process.stdin.fileno()
 
-    def _tell(self, message: object) -> None:
+    def _send(self, message: object) -> None:
         # It may be gone, or be stopped and have read nothing for long. Then ranks assemble blocks themselves.
         with suppress(BrokenPipeError, BlockingIOError):
             os.write(self._messages, json.dumps(message).encode() + b"\n")
@@ -101,7 +101,7 @@ def main() -> None:
     gc.freeze()  # what has been loaded so far is never garbage, and is not looked through again and again
     while lines := steps.read1(MESSAGE_BYTES).split():
         newest = int(lines[-1])  # of those before, ranks have need no more
-        # Of a store that cannot be reached, or a shard that is damaged, a rank tells when it comes to this block.
+        # Of a store that cannot be reached, or a shard that is damaged, a rank raises it when it comes to this block.
         with suppress(HoldfastError):
             if newest < spec.train.num_steps:
                 blocks.get(newest)
@@ -110,6 +110,6 @@ def main() -> None:
 if __name__ == "__main__":
     try:
         main()
-    except Exception:  # noqa: BLE001 - for whoever reads the log; the ranks go on
+    except Exception:  # noqa: BLE001 - for readers of the log; the ranks go on
         traceback.print_exc()
     os._exit(0)  # threads that read ahead are not waited for

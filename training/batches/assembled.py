@@ -44,7 +44,7 @@ class Assembled:
 
     @cached_property
     def bounds(self) -> tuple[list[int], list[int], list[int], list[int]]:
-        """Where groups, samples, tokens and bytes of ids of each microbatch begin, and those of the last one end."""
+        """Starts of groups, samples, tokens and bytes of ids of each microbatch, and the ends of the last."""
         groups = _ends(self.num_groups)
         samples, tokens = (_ends(sizes)[groups] for sizes in (self.group_sizes, self.group_sizes * self.group_lengths))
         return groups.tolist(), samples.tolist(), tokens.tolist(), _ends(self.id_bytes).tolist()
@@ -70,7 +70,7 @@ def share_batch(lengths: Integers, cut: MicrobatchCut, num_microbatches: int, nu
 
 
 def assemble_shares(samples: Samples, shares: Sequence[RankShare], batch_starts: Sequence[int]) -> Assembled:
-    """The microbatches of these shares, one after the other. The batch of each begins at that place of the samples."""
+    """The microbatches of these shares, one after the other. The batch of each begins at that index of the samples."""
     microbatches = [microbatch for share in shares for microbatch in share.microbatches]
     starts = np.repeat(np.array(batch_starts, dtype=np.int64), [sum(map(len, share.microbatches)) for share in shares])
     return assemble_samples(
@@ -102,7 +102,7 @@ def assemble_samples(samples: Samples, indices: Sequence[int], groups: Sequence[
 
 
 def _ends(sizes: Integers) -> Integers:
-    """Where each begins that follow one another, and where the last one ends."""
+    """Starts of parts that follow one another, and the end of the last one."""
     ends = np.zeros(len(sizes) + 1, dtype=np.int64)
     np.cumsum(sizes, out=ends[1:])
     return ends

@@ -154,7 +154,7 @@ def open_blocks(
     assembles_for_all: bool = False,
     wait: StoreWait | None = None,
 ) -> Blocks:
-    """The blocks of a segment's run; how windows of samples are read for them, `SampleReader` says."""
+    """The blocks of a segment's run; how windows of samples are read for them: `SampleReader`."""
     config = spec.train
     reader = SampleReader(
         store,

@@ -40,15 +40,15 @@ def group_samples(microbatches: Sequence[Lengths], efficiency: float) -> list[tu
     """The groups of each microbatch of a batch, given its samples' lengths in rising order.
 
     At least the share `efficiency` of the tokens of the whole batch, padding included, are real ones. That takes about
-    as few groups as it can: the group that saves most tokens is parted first, at the place where it saves most.
+    as few groups as it can: the group that saves most tokens is parted first, at the position where it saves most.
     """
     lengths = np.maximum(1, np.concatenate(microbatches))  # what has no token is one of padding
     microbatch_ends = list(accumulate(len(microbatch) for microbatch in microbatches))
     ends = _part(lengths, microbatch_ends, int(lengths.sum()) / efficiency)
     longest: list[int] = lengths[np.array(ends) - 1].tolist()
     groups = [Group(end - start, length) for (start, end), length in zip(pairwise([0, *ends]), longest, strict=True)]
-    places = [bisect(ends, end) for end in microbatch_ends]
-    return [tuple(groups[first:last]) for first, last in pairwise([0, *places])]
+    group_ends = [bisect(ends, end) for end in microbatch_ends]
+    return [tuple(groups[first:last]) for first, last in pairwise([0, *group_ends])]
 
 
 def _part(lengths: Lengths, microbatch_ends: list[int], most_tokens: float) -> list[int]:
@@ -69,24 +69,24 @@ def _part(lengths: Lengths, microbatch_ends: list[int], most_tokens: float) -> l
 
 def _part_leaves(lengths: Lengths, ends: list[int]) -> list[_Span]:
     """How each microbatch is best parted, of all at once; without those of one length."""
-    num_samples, last_places = len(lengths), np.array(ends) - 1
+    num_samples, last_indices = len(lengths), np.array(ends) - 1
     starts = np.array([0, *ends[:-1]])
-    places, sizes = np.arange(num_samples), last_places - starts + 1
-    saved = (places - np.repeat(starts - 1, sizes)) * (np.repeat(lengths[last_places], sizes) - lengths)
-    # One number for what is saved and for the place: of places that save as much the first has the largest.
-    best = np.maximum.reduceat(saved * num_samples + (num_samples - 1 - places), starts)
+    indices, sizes = np.arange(num_samples), last_indices - starts + 1
+    saved = (indices - np.repeat(starts - 1, sizes)) * (np.repeat(lengths[last_indices], sizes) - lengths)
+    # One number for what is saved and for the position: of positions that save as much the first has the largest.
+    best = np.maximum.reduceat(saved * num_samples + (num_samples - 1 - indices), starts)
     most, middles = best // num_samples, num_samples - best % num_samples
     found = zip((-most).tolist(), starts.tolist(), middles.tolist(), ends, strict=True)
     return [span for span in found if span[0] < 0]
 
 
 def _best_parting(lengths: list[int], start: int, end: int) -> _Span:
-    """How these samples of more than one length are best parted; of places that save as much, at the first."""
+    """How these samples of more than one length are best parted; of positions that save as much, at the first."""
     longest = lengths[end - 1]
     if end - start > FEW_SAMPLES:
         all_saved = np.arange(1, end - start) * (longest - np.array(lengths[start : end - 1]))
-        place = int(all_saved.argmax())
-        return -int(all_saved[place]), start, start + place + 1, end
+        position = int(all_saved.argmax())
+        return -int(all_saved[position]), start, start + position + 1, end
     saved = [count * (longest - length) for count, length in enumerate(lengths[start : end - 1], 1)]
     most = max(saved)
     return -most, start, start + saved.index(most) + 1, end

@@ -30,7 +30,7 @@ class Batch:
 class BatchSource:
     """Gives a rank its microbatches of each step, in page-locked memory if `pin`.
 
-    A process that assembles blocks `ahead` is told of each block that is begun, and has the next one ready by then. So
+    A process that assembles blocks `ahead` is sent each block that is begun, and has the next one ready by then. So
     no thread of this rank reads ahead, which would take turns with the one that trains.
     """
 
@@ -86,7 +86,7 @@ def open_source(
 ) -> BatchSource:
     """The batches of a segment. The first block is assembled `ahead` too, while this rank still prepares itself.
 
-    A store that does not answer is waited for by this rank, as `wait` says.
+    A store that does not answer is waited for by this rank, as `wait` allows.
     """
     if ahead is not None:
         ahead.begin(spec, world, cut)

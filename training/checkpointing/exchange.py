@@ -1,4 +1,4 @@
-"""What ranks tell each other about the files of a checkpoint: hashes, and what went wrong.
+"""What ranks exchange about the files of a checkpoint: hashes, and what went wrong.
 
 Invariant: collectives for the main thread, in which every rank takes part whatever happened to it before; words travel
 as CPU bytes, nothing is pickled.
@@ -28,12 +28,12 @@ def add_digests(own: list[bytes | None], world: World) -> list[bytes]:
 
 def first_trouble(world: World, trouble: str | None) -> str | None:
     """What went wrong on the first rank on which something did; None if all is well on all."""
-    said = torch.zeros(world.size, MAX_TROUBLE_BYTES, dtype=torch.uint8)
+    encoded = torch.zeros(world.size, MAX_TROUBLE_BYTES, dtype=torch.uint8)
     if trouble is not None:
         text = (trouble or "no reason given").encode()[:MAX_TROUBLE_BYTES]
-        said[world.rank, : len(text)] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
+        encoded[world.rank, : len(text)] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
     if world.size > 1:
         with world.rank_status.waiting_for_ranks(Collective.TROUBLE):
-            dist.all_reduce(said)
-    texts = [bytes(row.tolist()).rstrip(b"\0") for row in said]
+            dist.all_reduce(encoded)
+    texts = [bytes(row.tolist()).rstrip(b"\0") for row in encoded]
     return next((text.decode(errors="replace") for text in texts if text), None)

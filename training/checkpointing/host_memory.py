@@ -3,7 +3,7 @@
 PyTorch rounds page-locked memory up to a power of two, and a full file has a header beside its 256 MiB of tensors: it
 would take 512 MiB. So ordinary pages are registered with CUDA. They begin where a page does, which is what direct I/O
 asks for (`storage/objects/direct_io.py`). Invariant: what is registered is released before its pages go back to the
-system, which would give them, still registered, to somebody else.
+system, which would give them, still registered, to another caller.
 """
 
 import mmap

@@ -3,7 +3,7 @@
 Each rank reads a share of the files, every byte once, and hashes it on the way; then the files go round. So a restart
 takes no longer on more ranks. Invariant: nothing of a checkpoint is taken over before all ranks have found their shares
 to be what was written; if one has not, all read it again, a few times, and then the segment ends. Whether a checkpoint
-is damaged is not for ranks to say: each has one machine's memory, and one machine's way to the store.
+is damaged is not for ranks to decide: each has one machine's memory, and one machine's way to the store.
 """
 
 import hashlib
@@ -117,7 +117,7 @@ class Restorer:
             if file.name in share.found.index.model_files:
                 weights.take_over(file.name, data)
                 continue
-            weights.require_fit()  # before the optimizer's state, whose names would say it less well
+            weights.require_fit()  # before the optimizer's state, whose names would show it less well
             state.take_over(file.name, data)
         weights.require_fit()
         state.require_fit()
@@ -177,7 +177,7 @@ class WeightsLoader:
         self._given: dict[str, TensorKind] = {}
 
     def take_over(self, name: str, data: Tensor) -> None:
-        """Copy what fits from a file's bytes; what does not is told by `require_fit`, all of it at once."""
+        """Copy what fits from a file's bytes; what does not is raised by `require_fit`, all of it at once."""
         entries = find_entries(_header_of(data), len(data), name)
         self._given |= signature_of_file(entries)
         expected = signature_of_model(self._live)
@@ -200,7 +200,7 @@ class OptimizerLoader:
         self._given: dict[str, TensorKind] = {}
 
     def take_over(self, name: str, data: Tensor) -> None:
-        """Take what fits from a file's bytes; what does not is told by `require_fit`, all of it at once."""
+        """Take what fits from a file's bytes; what does not is raised by `require_fit`, all of it at once."""
         entries = find_entries(_header_of(data), len(data), name)
         given = signature_of_file(entries)
         self._given |= given
@@ -224,7 +224,7 @@ def read_checked(store: Store, folder: str, file: StoredFile) -> Tensor:
     """
     key = f"{folder}/{file.name}"
     data = torch.empty(file.num_bytes, dtype=torch.uint8)
-    with suppress(OSError, ObjectMissingError):  # what is wrong with a disk is told when it is so again
+    with suppress(OSError, ObjectMissingError):  # what is wrong with a disk is raised when it happens again
         if _read_into(data, store.fetch(key, is_checked=True)) == file.sha256:
             return data
     drop_from_cache(store, key)
@@ -252,7 +252,7 @@ def _read_into(data: Tensor, path: Path) -> str:
 
 
 def _header_of(data: Tensor) -> io.BytesIO:
-    """The bytes at the beginning of a file that say which tensors follow."""
+    """The bytes at the beginning of a file, with which tensors follow."""
     num_bytes = 8 + int.from_bytes(bytes(data[:8].tolist()), "little")
     return io.BytesIO(data[:num_bytes].cpu().numpy().tobytes())
 

@@ -44,12 +44,12 @@ from training.trainer import Trainer
 from training.world import World
 
 NEVER = threading.Event()
-# Of the best model's save while the next one waits for it, whatever `store_seconds` says.
+# Of the best model's save while the next one waits for it, whatever `store_seconds` is.
 FEWEST_FAILURES = 3
 
 
 class _Phase(Enum):
-    """Where a save beside training is; the same on all ranks."""
+    """State of a save beside training; the same on all ranks."""
 
     IDLE = auto()
     FILES = auto()
@@ -122,7 +122,7 @@ class Checkpointer:
 
     @property
     def writing(self) -> Writing:
-        """This rank's word on the save under way, for the ranks to agree on."""
+        """State of the save under way on this rank, for the ranks to agree on."""
         if self._phase is _Phase.DROPPED:
             return Writing.BUSY if self._writer.writing is Writing.BUSY else Writing.DONE
         return Writing.DONE if self.is_idle else self._writer.writing
@@ -247,7 +247,7 @@ class Checkpointer:
         self._phase = _Phase.IDLE
 
     def _drop(self) -> None:
-        """Report the save that failed on some rank, and have all threads stop. Nobody waits for them here."""
+        """Report the save that failed on some rank, and have all threads stop. They are not waited for here."""
         assert self._save is not None
         self._phase = _Phase.DROPPED
         if self._world.is_first and not self._save.num_failures:
@@ -274,7 +274,7 @@ class Checkpointer:
             self._begin_files(save.part)
 
     def _record(self, save: _Save, found: FoundCheckpoint, is_on_cadence: bool) -> None:
-        """The checkpoint exists: what its ledger has is not written again, and whoever promotes is told."""
+        """Report the new checkpoint, for promotion. What its ledger has is not written again."""
         self._ledger = found.index.ledger
         del self._tables[: save.num_tables]
         del self._parts[: save.num_parts]

@@ -33,7 +33,7 @@ def signature_of_file(entries: Iterable[TensorEntry]) -> Signature:
 
 
 def describe_differences(before: Signature, now: Signature, what: str = "model") -> list[str]:
-    """For every tensor that is not the same, what the checkpoint has and what is configured; in the order of names."""
+    """Differences by tensor, in the order of names: what the checkpoint has, and what is configured."""
     names = sorted(before.keys() | now.keys())
     return [
         f"{name}: {_describe(before.get(name))} in the checkpoint, {_describe(now.get(name))} in the {what}"
@@ -59,7 +59,7 @@ def require_same_signature(path: str, before: Signature, now: Signature) -> None
 def require_same_optimizer(path: str, of: str | None, before: Signature, configured: str, now: Signature) -> None:
     """Raise `IncompatibleRunError` if the checkpoint in `path` has the state of another optimizer.
 
-    `of` and `configured` are their names; that of the checkpoint is None where nobody wrote it. No tensor at all is the
+    `of` and `configured` are their names; that of the checkpoint is None where it has none. No tensor at all is the
     state before the first change of the weights, which an fp16 overflow can put off.
     """
     differences = describe_differences(before, now, "optimizer") if before else []

@@ -4,7 +4,7 @@ Invariant: what is written is the state at one step boundary. On a CPU the copy 
 training stands still, and one core alone does not move memory as fast as it goes. From a GPU it is made on a stream of
 its own while the next forward and backward pass run, and the optimizer's next change of the weights waits for it there;
 the CPU waits for nothing. Buffers are allocated once, page-locked where there is a GPU; who overwrites them has made
-sure that nobody reads them any more.
+sure that no thread reads them any more.
 """
 
 from concurrent.futures import ThreadPoolExecutor
@@ -59,7 +59,7 @@ class Snapshot:
             self._copied = self._stream.record_event()
 
     def wait(self) -> None:
-        """Until the copy is there. For the thread that writes it."""
+        """Wait until the copy is there. For the thread that writes it."""
         if self._copied is not None:
             # A new thread is on GPU 0: any call would take memory there for a context that this rank does not need.
             torch.cuda.set_device(self._device)

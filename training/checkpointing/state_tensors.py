@@ -72,9 +72,9 @@ class HostFile:
         self._views = view_tensors(self.data, layout.entries)
 
     def filled_from(self, state: StateTensors) -> "HostFile":
-        """This file, with the values of now.
+        """Fill this file with the present values, and return it.
 
-        From a GPU to page-locked memory nobody waits for the end of the copy. Other memory has the values on return.
+        From a GPU to page-locked memory no thread waits for the end of the copy. Other memory has the values on return.
         """
         tensors = state.tensors_of(self.layout)
         for name, view in self._views.items():
@@ -82,7 +82,7 @@ class HostFile:
         return self
 
     def release(self) -> None:
-        """For page-locked memory, before the last reference to it goes: nobody may copy to it any more."""
+        """Release page-locked memory, before the last reference to it goes; no copy to it may be under way any more."""
         self._memory.release()
 
 

@@ -23,7 +23,7 @@ CPU_PREFIX = "cpu "
 # cuBLAS comes in a package of its own, named with or without the version of CUDA.
 CUBLAS_PACKAGES = ("nvidia-cublas", "nvidia-cublas-cu12", "nvidia-cublas-cu13")
 COMPUTING_FEATURE = re.compile(r"avx|amx|fma|f16c|sve|asimd|bf16|i8mm")
-# What torch was built with, as `torch.__config__.show()` says it.
+# What torch was built with, as `torch.__config__.show()` has it.
 BUILT_WITH = {"mkl": r"Math Kernel Library Version (\S+)", "onednn": r"MKL-DNN (v\S+)"}
 
 
@@ -41,21 +41,21 @@ def read_versions(device: torch.device) -> dict[str, str]:
 
 @functools.cache
 def _read_libraries() -> dict[str, str]:
-    """Once: each one is found by a look through all that is installed."""
+    """Read once: each one is found by a look through all that is installed."""
     return {library: version(library) for library in LIBRARIES} | {"python": platform.python_version()}
 
 
 def require_gpu_of_before(config: TrainConfig, before: dict[str, str], device: torch.device) -> None:
-    """Raise `DeviceMissingError` where a run that was trained on a GPU would go on on a CPU and nobody asked for it.
+    """Raise `DeviceMissingError` where a run that was trained on a GPU would go on on a CPU without being asked to.
 
     A node whose driver is broken looks to torch like one that never had a GPU.
     """
     gpu = before.get("device", CPU_PREFIX)
     if device.type == "cpu" and config.device == "auto" and not gpu.startswith(CPU_PREFIX):
         raise DeviceMissingError(
-            f"The run was trained on a GPU ({gpu}), and torch finds none on this machine. See what `nvidia-smi` says "
-            "here, or let another machine go on. To go on on the CPU, far slower and with other last bits: "
-            "--set train.device=cpu"
+            f"The run was trained on a GPU ({gpu}), and torch finds none on this machine. See the output of "
+            "`nvidia-smi` here, or let another machine go on. To go on on the CPU, far slower and with other last "
+            "bits: --set train.device=cpu"
         )
 
 

@@ -2,7 +2,7 @@
 
 Hashing and writing let go of Python's lock, so one thread disturbs training as little as a process would and needs no
 shared memory (measured: `tests/benchmarks/bench_checkpoint.py`). Invariant: no collective is called here, and a thread
-that was told to give up writes nothing that a reader could take for a checkpoint: the index is another job.
+that was asked to give up writes nothing that a reader could take for a checkpoint: the index is another job.
 """
 
 import shutil
@@ -82,7 +82,7 @@ class CheckpointWriter:
         return Writing.FAILED if self._job.done() else Writing.BUSY
 
     def start(self, work: Callable[[threading.Event], Any]) -> None:
-        """Do `work` beside training; its argument tells whether to give up."""
+        """Do `work` beside training; its argument returns whether to give up."""
         self._given_up = threading.Event()
         self._job = self._thread.submit(work, self._given_up)
 
@@ -100,11 +100,11 @@ class CheckpointWriter:
         return self._job.exception() if self._job is not None and self._job.done() else None
 
     def cancel(self) -> None:
-        """Tell the last job to give up. It stays the last job: `writing` says when it has ended."""
+        """Have the last job give up. It stays the last job: `writing` shows when it has ended."""
         self._given_up.set()
 
     def give_up(self) -> None:
-        """Let go of the last job; nobody waits for it."""
+        """Let go of the last job; it is not waited for."""
         self.cancel()
         self._job = None
 

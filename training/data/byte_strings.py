@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 Bytes = NDArray[np.uint8]
 
 # Arrow's layout of a binary view (Arrow Columnar Format, "Variable-size Binary View Layout"): a string of up to so many
-# bytes stands in the view itself, of a longer one the number of its buffer and its place in that. The first bytes of a
+# bytes stands in the view itself, of a longer one the number of its buffer and its offset in that. The first bytes of a
 # longer one would stand there too; they are for comparisons, and none is made.
 INLINE_BYTES = 12
 _VIEW = np.dtype(
@@ -25,13 +25,13 @@ _VIEW = np.dtype(
         "itemsize": 16,
     }
 )
-# A place in a view is a number of 31 bits. A longer buffer is given as several, which overlap by as much as is left.
+# An offset in a view is a number of 31 bits. A longer buffer is given as several, which overlap by as much as is left.
 SPAN_BITS = 30
 
 
 @dataclass(frozen=True)
 class ByteStrings:
-    """N strings."""
+    """N byte strings, each in one of the buffers."""
 
     buffers: tuple[Bytes, ...]
     buffer_indices: NDArray[np.int64]  # [N]
@@ -41,9 +41,9 @@ class ByteStrings:
     def __len__(self) -> int:
         return len(self.sizes)
 
-    def at(self, places: slice | NDArray[np.int64]) -> "ByteStrings":
-        """The strings at these places, in this order."""
-        return ByteStrings(self.buffers, self.buffer_indices[places], self.starts[places], self.sizes[places])
+    def at(self, indices: slice | NDArray[np.int64]) -> "ByteStrings":
+        """The strings at these indices, in this order."""
+        return ByteStrings(self.buffers, self.buffer_indices[indices], self.starts[indices], self.sizes[indices])
 
     def gather(self, behind: NDArray[np.int64], filler: int) -> Bytes:
         """All strings one after the other, and behind each so many bytes that are `filler`.
@@ -80,7 +80,7 @@ class ByteStrings:
 
 
 def strings_in(buffer: Bytes, starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> ByteStrings:
-    """The strings that begin at these places of one buffer of any length."""
+    """The strings that begin at these offsets of one buffer of any length."""
     spans = range(0, max(1, len(buffer)), 1 << SPAN_BITS)
     buffers = tuple(buffer[start : start + (2 << SPAN_BITS) - 1] for start in spans)
     return ByteStrings(buffers, starts >> SPAN_BITS, starts & ((1 << SPAN_BITS) - 1), sizes)

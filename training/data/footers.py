@@ -31,7 +31,7 @@ HASH_DIGITS = 64
 
 @dataclass(frozen=True)
 class Footer:
-    """Of a shard: `hashes` has the SHA-256 of each row group's bytes, as hex digits."""
+    """Footer of a shard; `hashes` has the SHA-256 of each row group's bytes, as hex digits."""
 
     metadata: pq.FileMetaData
     hashes: Sequence[str]
@@ -58,7 +58,7 @@ class Footers:
                 return kept
         footer = self._fetch(key, shard)
         require_same(footer, shard.footer_sha256, f"The footer of {self._store.address}/{key}", self._store)
-        with suppress(OSError):  # what is wrong with the folder is told when a window is written to it
+        with suppress(OSError):  # what is wrong with the folder is raised when a window is written to it
             _keep(footer, path)
         return footer
 
@@ -81,7 +81,7 @@ def not_as_published(what: str, expected: str, found: str, store: Store) -> Corr
         f"{what} is not what was published with the data set: SHA-256 {expected[:16]}... expected, {found[:16]}... "
         "found. The file was replaced or damaged since then. No sample of these bytes was used. Restore the file from "
         f"a backup of the store. Run `holdfast scrub` with the store's address {store.address}: it reads all files, "
-        "and says which others are damaged and what to do without a backup. If it finds none, this machine's disk or "
+        "and lists which others are damaged and what to do without a backup. If it finds none, this machine's disk or "
         "its memory is damaged: use another machine."
     )
 
@@ -127,7 +127,7 @@ def _split_hashes(hashes: str, metadata: pq.FileMetaData) -> list[str]:
 
 
 def _keep(data: bytes, path: Path) -> None:
-    """Write a file that is whole or not there, whoever else writes it."""
+    """Write a file that is whole or not there, though others may write it too."""
     part = path.with_name(f".{path.name}-{uuid.uuid4().hex}")
     try:
         part.write_bytes(data)

@@ -1,6 +1,6 @@
 """Work that is begun before its result is needed.
 
-Invariant: results come in the order of the items, and no more of them wait than is said.
+Invariant: results come in the order of the items, and no more of them wait than is given.
 """
 
 from collections import deque

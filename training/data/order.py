@@ -36,13 +36,13 @@ class RowRange:
 
 
 class Order(Protocol):
-    """An order of a split's rows, in windows of whole row groups. `name` tells it from others of the same split."""
+    """An order of a split's rows, in windows of whole row groups. No other order of the split has its `name`."""
 
     @property
     def name(self) -> str: ...
 
     def row_ranges(self, cursor: int, count: int) -> Iterator[RowRange]:
-        """Where the samples [cursor, cursor + count) stand."""
+        """Row ranges of the samples [cursor, cursor + count)."""
 
     def window_rows(self, window: Window) -> NDArray[np.int64]:
         """The rows of a window, in the order."""
@@ -54,7 +54,7 @@ class Order(Protocol):
 class RowOrder:
     """The rows as they stand in the shards, once: for what is looked at and not trained on.
 
-    Who reads the first `num_read` of them alone says so: a window that has none of these follows no other.
+    A reader of the first `num_read` of them alone gives their number: a window that has none of these follows no other.
     """
 
     name = "stored"
@@ -65,7 +65,7 @@ class RowOrder:
         self._window_size = WINDOW_GROUPS * group_rows
 
     def row_ranges(self, cursor: int, count: int) -> Iterator[RowRange]:
-        """Where the samples [cursor, cursor + count) stand."""
+        """Row ranges of the samples [cursor, cursor + count)."""
         end = cursor + count
         while cursor < end:
             index, start = divmod(cursor, self._window_size)
@@ -103,7 +103,7 @@ class SampleOrder:
         return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
 
     def row_ranges(self, cursor: int, count: int) -> Iterator[RowRange]:
-        """Where the samples [cursor, cursor + count) stand; epochs follow each other without a gap."""
+        """Row ranges of the samples [cursor, cursor + count); epochs follow each other without a gap."""
         end = cursor + count
         while cursor < end:
             epoch, position = divmod(cursor, self.num_rows)
@@ -162,7 +162,7 @@ def _group_order(num_groups: int, seed: int, epoch: int) -> NDArray[np.int64]:
 
 @lru_cache(maxsize=4)
 def _group_positions(num_groups: int, seed: int, epoch: int) -> NDArray[np.int64]:
-    """The inverse: at which place of the epoch each row group stands."""
+    """The inverse: at which position of the epoch each row group stands."""
     return np.argsort(_group_order(num_groups, seed, epoch))
 
 

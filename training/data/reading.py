@@ -27,7 +27,7 @@ class SampleReader:
     With `looks_ahead` the window after the one that is read is decoded meanwhile, in a thread. As many windows stay in
     the folder as take `kept_bytes` in the shards, but at least the few that ranks need: what is read again is not
     decoded again. One that `reads_for_all` is alone in having need of windows, and keeps those it decodes in memory.
-    A store that does not answer is waited for as `wait` says; `waiting` is around each wait for another process.
+    A store that does not answer is waited for as `wait` allows; `waiting` is around each wait for another process.
     """
 
     def __init__(
@@ -86,6 +86,6 @@ class SampleReader:
         groups = np.unique(rows // self.group_rows)
         samples = join(list(self._row_groups.decode(groups.tolist())))
         # All groups but the last of the split are full.
-        first_places = np.arange(len(groups)) * self.group_rows
-        places = first_places[np.searchsorted(groups, rows // self.group_rows)] + rows % self.group_rows
-        return samples.at(places)
+        first_indices = np.arange(len(groups)) * self.group_rows
+        indices = first_indices[np.searchsorted(groups, rows // self.group_rows)] + rows % self.group_rows
+        return samples.at(indices)

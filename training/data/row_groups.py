@@ -35,8 +35,8 @@ READ_OPTIONS: dict[str, Any] = {"page_checksum_verification": False, "pre_buffer
 
 
 @dataclass(frozen=True)
-class _Place:
-    """Where a row group stands: its shard, its index in that, and its first row in the split."""
+class _Location:
+    """Location of a row group: its shard, its index in that, and its first row in the split."""
 
     shard: int
     index: int
@@ -62,16 +62,18 @@ class RowGroups:
 
     def decode(self, groups: Sequence[int]) -> Iterator[Samples]:
         """The samples of each of these, while threads read the next ones. Raises `CorruptObjectError`, `StoreError`."""
-        places = [self._place(group) for group in groups]
-        footers = self._load_footers({place.shard for place in places})
-        chunks = look_ahead(self._pool, lambda place: self._read(place, footers[place.shard]), places, NUM_STREAMS)
-        for place, chunk in zip(places, chunks, strict=True):
-            yield self._decode(place, footers[place.shard], chunk)
+        locations = [self._locate(group) for group in groups]
+        footers = self._load_footers({location.shard for location in locations})
+        chunks = look_ahead(
+            self._pool, lambda location: self._read(location, footers[location.shard]), locations, NUM_STREAMS
+        )
+        for location, chunk in zip(locations, chunks, strict=True):
+            yield self._decode(location, footers[location.shard], chunk)
 
-    def _place(self, group: int) -> _Place:
+    def _locate(self, group: int) -> _Location:
         first_row = group * self.group_rows
         shard = bisect_right(self._shard_starts, first_row) - 1
-        return _Place(shard, (first_row - self._shard_starts[shard]) // self.group_rows, first_row)
+        return _Location(shard, (first_row - self._shard_starts[shard]) // self.group_rows, first_row)
 
     def _load_footers(self, shards: set[int]) -> dict[int, Footer]:
         """The footers of these shards. They stay in memory until others are loaded: to parse one takes its time."""
@@ -85,22 +87,22 @@ class RowGroups:
         with self._explained(f"The footer of {self._address(shard)}"):
             return self._from_folder.load(self._key(shard), self._shards[shard])
 
-    def _read(self, place: _Place, footer: Footer) -> "_Chunk":
+    def _read(self, location: _Location, footer: Footer) -> "_Chunk":
         """A row group as it stands in its shard."""
-        with self._explained(self._name(place)):
-            start, end = range_of(footer.metadata.row_group(place.index))
-            with self._store.open(self._key(place.shard)) as file:
+        with self._explained(self._name(location)):
+            start, end = range_of(footer.metadata.row_group(location.index))
+            with self._store.open(self._key(location.shard)) as file:
                 data = read_exactly(file, start, end)
-            require_same(data, footer.hashes[place.index], self._name(place), self._store)
+            require_same(data, footer.hashes[location.index], self._name(location), self._store)
             return _Chunk(data, start)
 
-    def _decode(self, place: _Place, footer: Footer, chunk: "_Chunk") -> Samples:
-        with self._explained(self._name(place)):
+    def _decode(self, location: _Location, footer: Footer, chunk: "_Chunk") -> Samples:
+        with self._explained(self._name(location)):
             source = pa.PythonFile(chunk, mode="r")
             with pq.ParquetFile(source, metadata=footer.metadata, **READ_OPTIONS) as file:
-                table = file.read_row_group(place.index, COLUMNS, use_threads=False)
-            samples = samples_of(table, place.first_row, self._num_numeric, self._num_categorical, self._token_type)
-            if len(samples) != min(self.group_rows, self.num_rows - place.first_row):
+                table = file.read_row_group(location.index, COLUMNS, use_threads=False)
+            samples = samples_of(table, location.first_row, self._num_numeric, self._num_categorical, self._token_type)
+            if len(samples) != min(self.group_rows, self.num_rows - location.first_row):
                 raise ValueError(f"it has {len(samples)} rows")
             return samples
 
@@ -110,8 +112,8 @@ class RowGroups:
     def _address(self, shard: int) -> str:
         return f"{self._store.address}/{self._key(shard)}"
 
-    def _name(self, place: _Place) -> str:
-        return f"Row group {place.index} of {self._address(place.shard)}"
+    def _name(self, location: _Location) -> str:
+        return f"Row group {location.index} of {self._address(location.shard)}"
 
     @contextmanager
     def _explained(self, what: str) -> Iterator[None]:
@@ -127,14 +129,14 @@ class RowGroups:
     def _damaged(self, what: str, error: Exception) -> CorruptObjectError:
         return CorruptObjectError(
             f"{what} cannot be read: {error}. Run `holdfast scrub` with the store's address {self._store.address}: "
-            "it reads what the store has, and says whether the data set is damaged and what to do. If it is not, "
+            "it reads what the store has, and reports whether the data set is damaged and what to do. If it is not, "
             "this machine's disk or its memory is: use another machine, or set scratch, or TMPDIR, to a folder on "
             "another disk."
         )
 
 
 class _Chunk:
-    """A part of a file, for Arrow, which reads it at the places that it has in the file."""
+    """A part of a file, for Arrow, which reads it at the offsets that it has in the file."""
 
     def __init__(self, data: memoryview, start: int) -> None:
         self.closed = False
@@ -151,7 +153,7 @@ class _Chunk:
         return self._position
 
     def read(self, num_bytes: int) -> memoryview:
-        """Not copied."""
+        """The next bytes, not copied."""
         first = self._position - self._start
         if first < 0:
             raise ValueError("its columns do not follow each other")

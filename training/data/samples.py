@@ -1,6 +1,6 @@
 """Samples as arrays: what is read from shards, and what microbatches are made of.
 
-Invariant: all that is known of a sample stands at one place of arrays, and no sample is a Python object. Choosing,
+Invariant: all that is known of a sample stands at one index of arrays, and no sample is a Python object. Choosing,
 reordering and joining samples moves neither tokens nor ids.
 """
 
@@ -40,26 +40,26 @@ class Samples:
         """Numbers of tokens [N]."""
         return self.tokens.sizes // self.token_type.itemsize
 
-    def at(self, places: slice | NDArray[np.int64]) -> "Samples":
-        """The samples at these places, in this order."""
+    def at(self, indices: slice | NDArray[np.int64]) -> "Samples":
+        """The samples at these indices, in this order."""
         return Samples(
-            self.rows[places],
-            self.labels[places],
-            self.numeric[places],
-            self.categorical[places],
-            self.tokens.at(places),
-            self.ids.at(places),
+            self.rows[indices],
+            self.labels[indices],
+            self.numeric[indices],
+            self.categorical[indices],
+            self.tokens.at(indices),
+            self.ids.at(indices),
             self.token_type,
         )
 
     def padded_tokens(self, groups: NDArray[np.int64]) -> NDArray[Any]:
-        """Their tokens, group after group: of so many samples each, with zeros behind each up to so many tokens."""
+        """Tokens of `groups` [G, 2], sample counts and lengths, one after the other, padded with zeros."""
         counts, widths = groups.T
         padded = self.tokens.gather(np.repeat(widths, counts) * self.token_type.itemsize - self.tokens.sizes, 0)
         return padded.view(self.token_type)
 
     def separated_ids(self) -> Bytes:
-        """Their ids, each with the ledger's separator behind it."""
+        """Ids of the samples, UTF-8, each with the ledger's separator behind it."""
         return self.ids.gather(np.ones(len(self), dtype=np.int64), ord(ID_SEPARATOR))
 
 
@@ -79,7 +79,7 @@ def join(parts: Sequence[Samples]) -> Samples:
 
 
 def as_arrays(samples: Samples) -> dict[str, list[NDArray[Any]]]:
-    """All that they are, to be kept: of each array the chunks that, one after the other, are the whole."""
+    """Arrays of the samples, to be kept: of each the chunks that, one after the other, are the whole."""
     token_starts, id_starts = (_starts_in_all(strings) for strings in (samples.tokens, samples.ids))
     return {
         "rows": [samples.rows],

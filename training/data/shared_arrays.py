@@ -35,7 +35,7 @@ ALIGNMENT = 64
 class SharedArrays:
     """Sets of arrays that are read one after the other: the files of `folder` whose names begin with `name`.
 
-    The last `num_kept` that were got are there; older ones are removed. A wait for somebody else is within `waiting`.
+    The last `num_kept` that were got are there; older ones are removed. A wait for another process is within `waiting`.
     """
 
     def __init__(self, folder: Path, name: str, num_kept: int = KEPT_SETS, waiting: Waiting = nullcontext) -> None:
@@ -121,12 +121,12 @@ def _map(path: Path) -> Arrays | None:
 
 
 def _save(arrays: ArrayChunks, path: Path) -> None:
-    """Write a file of arrays: its index, led by the index's length, and what they hold, each at its place."""
-    index, places, end = {}, [], 0
+    """Write a file of arrays: its index, led by the index's length, and what they hold, each at its offset."""
+    index, offsets, end = {}, [], 0
     for name, chunks in arrays.items():
         shape = (sum(map(len, chunks)), *chunks[0].shape[1:])
         index[name] = (chunks[0].dtype.str, shape, end)
-        places.append(end)
+        offsets.append(end)
         end = _aligned(end + math.prod(shape) * chunks[0].itemsize)
     header = json.dumps(index).encode()
     start = _aligned(LENGTH_BYTES + len(header))
@@ -134,14 +134,14 @@ def _save(arrays: ArrayChunks, path: Path) -> None:
     # Not through a map: a disk without space would end the process by SIGBUS instead of an error.
     with part.open("xb") as file:
         file.write(len(header).to_bytes(LENGTH_BYTES, "little") + header)
-        for place, chunks in zip(places, arrays.values(), strict=True):
-            file.seek(start + place)
+        for offset, chunks in zip(offsets, arrays.values(), strict=True):
+            file.seek(start + offset)
             for chunk in chunks:
                 file.write(np.ascontiguousarray(chunk).data)
         file.truncate(start + end)
     part.rename(path)
 
 
-def _aligned(place: int) -> int:
-    """The first place from there on where an array may begin."""
-    return -(-place // ALIGNMENT) * ALIGNMENT
+def _aligned(offset: int) -> int:
+    """The first offset from there on where an array may begin."""
+    return -(-offset // ALIGNMENT) * ALIGNMENT

@@ -1,8 +1,8 @@
-"""What a store does not give just now is waited for, as whoever supervises the ranks waits for it too.
+"""What a store does not give just now is waited for, as the supervisor of the ranks waits for it too.
 
 That is samples, the data set that they are of, and the weights that a run begins with.
 
-Invariant: nobody waits on after a request to stop. What is read is the same however long it takes.
+Invariant: no wait goes on after a request to stop. What is read is the same however long it takes.
 """
 
 import itertools
@@ -36,28 +36,28 @@ def load_dataset_patiently(spec: SegmentSpec, store: Store, wait: "StoreWait") -
     return wait.read("The files of the data set", load)
 
 
-def wait_of(spec: SegmentSpec, flag: StopFlag, tell: Callable[[str], None]) -> "StoreWait":
-    """As long as the specification says, and not longer than until somebody asks to stop; people are told."""
-    return StoreWait(spec.store_seconds, lambda: flag.reason() > StopReason.BUDGET, tell)
+def wait_of(spec: SegmentSpec, flag: StopFlag, report: Callable[[str], None]) -> "StoreWait":
+    """The wait of this segment: as long as the specification allows, until a stop is requested, with `report`."""
+    return StoreWait(spec.store_seconds, lambda: flag.reason() > StopReason.BUDGET, report)
 
 
 class StoreWait:
-    """Waits for a store for `seconds`, unless `is_asked_to_stop` says there is no time. `tell` is for people."""
+    """Waits for a store for `seconds`, unless `is_asked_to_stop` returns true. `report` gets messages for people."""
 
     def __init__(
         self,
         seconds: float = 0.0,
         is_asked_to_stop: Callable[[], bool] = lambda: False,
-        tell: Callable[[str], None] = lambda _words: None,
+        report: Callable[[str], None] = lambda _message: None,
     ) -> None:
         self._seconds = seconds
         self._is_asked_to_stop = is_asked_to_stop
-        self._tell = tell
+        self._report = report
 
     def read(self, what: str, read: Callable[[], _Result]) -> _Result:
         """What `read` gives, made again while the store does not answer. Raises its last `StoreUnavailableError`."""
         began = time.monotonic()
-        has_told = False
+        has_reported = False
         for number in itertools.count(1):
             try:
                 found = read()
@@ -65,18 +65,18 @@ class StoreWait:
                 left = began + self._seconds - time.monotonic()
                 if left <= 0 or self._is_asked_to_stop():
                     raise
-                if not has_told:
-                    self._tell(f"{what} cannot be read just now: waiting up to {self._seconds:.0f} s. {error}")
-                    has_told = True
+                if not has_reported:
+                    self._report(f"{what} cannot be read just now: waiting up to {self._seconds:.0f} s. {error}")
+                    has_reported = True
                 _logger.warning("%s cannot be read just now, %.0f s are left. %s", what, left, error)
                 self._pause(min(left, BACKOFF.draw_seconds(number)))
             else:
-                if has_told:
-                    self._tell(f"{what} are read again, after {time.monotonic() - began:.0f} s.")
+                if has_reported:
+                    self._report(f"{what} are read again, after {time.monotonic() - began:.0f} s.")
                 return found
         raise AssertionError("counted without end")
 
     def _pause(self, seconds: float) -> None:
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0 and not self._is_asked_to_stop():
-            time.sleep(min(left, POLL_SECONDS))  # a request to stop is only looked at, and wakes nobody
+            time.sleep(min(left, POLL_SECONDS))  # a request to stop is only looked at, and wakes no thread

@@ -1,6 +1,6 @@
 """Windows of decoded samples: in files that all processes of a machine map, or in the memory of the only reader.
 
-Invariant: a window is the same samples wherever it is kept, and whoever decoded it.
+Invariant: a window is the same samples wherever it is kept, and whichever process decoded it.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from training.data.shared_arrays import SharedArrays
 
 
 class Windows(Protocol):
-    """By their names."""
+    """Windows of samples, by their names."""
 
     def get(self, name: str, decode: Callable[[], Samples]) -> Samples:
         """A window, which is decoded if it is not there. Raises what `decode` raises, and `StoreError`."""
@@ -40,7 +40,7 @@ class SharedWindows:
 
 
 class OwnWindows:
-    """One that no other process has decoded stays in memory: nobody else would read a file of it."""
+    """Windows of a process that reads for all: decoded ones stay in memory, since no other would read a file."""
 
     def __init__(self, files: SharedArrays, token_type: np.dtype[Any], thread: ThreadPoolExecutor | None) -> None:
         self._files = files

@@ -22,7 +22,7 @@ def encode_good_rows(inputs: Inputs, columns: Columns, num_rows: int) -> tuple[E
 
 
 def _encode(inputs: Inputs, columns: Columns, start: int, stop: int) -> tuple[list[Encoded], list[Refused]]:
-    """By halves: for one bad row among a thousand all others are encoded about twice, and not a thousand times."""
+    """Encode by halves: for one bad row among a thousand all others are encoded about twice, not a thousand times."""
     if start == stop:
         return [], []
     try:

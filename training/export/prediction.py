@@ -21,7 +21,7 @@ _Tag = TypeVar("_Tag")
 
 
 class Predicted(NamedTuple, Generic[_Tag]):
-    """Of one window: what its batches came with, the label of each row, and the probabilities [N, classes]."""
+    """Predictions of one window: the tags of its batches, the label of each row, the probabilities [N, classes]."""
 
     tags: list[_Tag]
     labels: list[str]

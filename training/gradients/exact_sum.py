@@ -106,7 +106,7 @@ class ExactSum:
 
     @contextmanager
     def microbatch(self, is_last: bool) -> Iterator[None]:
-        """Around forward and backward of one of this rank's microbatches; the sums travel with the last one."""
+        """Context of forward and backward of one of this rank's microbatches; the sums travel with the last one."""
         self._sends, self._loss_scale = is_last, self._optimization.loss_scale
         for bucket in self._buckets:
             bucket.num_waiting = len(bucket.parameters)

@@ -38,7 +38,7 @@ class FastSum:
 
     @contextmanager
     def microbatch(self, is_last: bool) -> Iterator[None]:
-        """Around forward and backward of one of this rank's microbatches; gradients travel with the last one."""
+        """Context of forward and backward of one of this rank's microbatches; gradients travel with the last one."""
         with nullcontext() if is_last else self.parallel.no_sync():
             yield
         if is_last:

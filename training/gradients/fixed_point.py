@@ -105,6 +105,6 @@ def _gpu_kernel() -> ModuleType | None:
     """
     if find_spec("triton") is None:
         return None
-    from training.gradients import gpu_kernel
+    from training.gradients import gpu_kernel  # imports Triton, which a CPU's torch does not have
 
     return gpu_kernel

@@ -1,7 +1,7 @@
 """What is made of a checkpoint's predictions beside its metrics: temperature, reliability, thresholds. JSON-able.
 
 Fitted on the validation split, and measured on the test split, which it was not fitted to. Where there is nothing to
-fit, `temperature` is None and `reason` says why; else the fields are:
+fit, `temperature` is None and `reason` has the cause; else the fields are:
 
     temperature, is_bounded     probabilities are softmax(logits / temperature), or sigmoid where there is one logit
     fitted_on                   split, num_samples, num_rows: the first rows of the split, at most `most_rows`
@@ -26,7 +26,7 @@ from training.metrics.temperature import fit_temperature, mean_loss
 from training.targets.kind import TargetKind
 
 CALIBRATION_FORMAT = 1
-# More would move the temperature by less than anybody sees, and cost another pass over a large split.
+# More would move the temperature by less than can be seen, and cost another pass over a large split.
 MOST_ROWS = 100_000
 MOST_LOGITS = 1 << 24
 Predictions = tuple[Tensor, Tensor]

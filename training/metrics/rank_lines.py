@@ -18,11 +18,11 @@ def prefix_of(rank: int) -> str:
 
 
 class RankLines(io.TextIOWrapper):
-    """A stream on the bytes of another one, in whose place it is used."""
+    """A stream on the bytes of another one, which it replaces."""
 
     def __init__(self, rank: int, stream: TextIO) -> None:
         super().__init__(stream.buffer, encoding="utf-8", errors="backslashreplace", newline="\n", write_through=True)
-        self._original = stream  # which closes the file when nobody needs it any more
+        self._original = stream  # which closes the file when it is no longer referenced
         self._prefix = prefix_of(rank)
         self._begun = ""
         self._lock = threading.RLock()  # a signal's handler may print while its own thread does
@@ -46,5 +46,5 @@ class RankLines(io.TextIOWrapper):
 
 
 def name_own_lines(rank: int) -> None:
-    """From here on what this process prints has the rank in front of it."""
+    """Put the rank in front of each line that this process prints from here on."""
     sys.stdout, sys.stderr = RankLines(rank, sys.stdout), RankLines(rank, sys.stderr)

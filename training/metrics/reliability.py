@@ -26,20 +26,20 @@ def claims(logits: Tensor, labels: Tensor, temperature: float, kind: TargetKind)
 
 def fill_bins(claimed: Tensor, came_true: Tensor) -> list[dict[str, Any]]:
     """The bins of equal width with a sample: their samples, the mean claim, and the share that came true. JSON-able."""
-    places = (claimed * NUM_BINS).long().clamp(max=NUM_BINS - 1)
-    counts = torch.bincount(places, minlength=NUM_BINS)
+    indices = (claimed * NUM_BINS).long().clamp(max=NUM_BINS - 1)
+    counts = torch.bincount(indices, minlength=NUM_BINS)
     claimed_sums, true_sums = (
-        torch.bincount(places, weights=values.double(), minlength=NUM_BINS) for values in (claimed, came_true)
+        torch.bincount(indices, weights=values.double(), minlength=NUM_BINS) for values in (claimed, came_true)
     )
     return [
         {
-            "from": place / NUM_BINS,
-            "to": (place + 1) / NUM_BINS,
+            "from": index / NUM_BINS,
+            "to": (index + 1) / NUM_BINS,
             "num_samples": count,
-            "claimed": claimed_sums[place].item() / count,
-            "came_true": true_sums[place].item() / count,
+            "claimed": claimed_sums[index].item() / count,
+            "came_true": true_sums[index].item() / count,
         }
-        for place, count in enumerate(counts.tolist())
+        for index, count in enumerate(counts.tolist())
         if count
     ]
 

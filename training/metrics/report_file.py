@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 class ReportFile:
-    """Lines that somebody follows while they are written."""
+    """A file of lines that is followed while it is written."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("ab", buffering=0)

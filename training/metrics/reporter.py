@@ -32,10 +32,10 @@ class CheckpointReport(BaseModel):
 
 
 class Report(BaseModel):
-    """One line. `note` is for people, `alarm` for whoever is on call: a save that came to nothing.
+    """One line of the progress file. `note` is for people, `alarm` for the person on call: a save that failed.
 
     `longest_step_seconds` is that of the last RECENT_STEPS steps. `phases` are the seconds per phase so far: of ranks
-    that are killed nobody knows more. `validation` is the last one of this segment.
+    that are killed no more is known. `validation` is the last one of this segment.
     """
 
     phase: str
@@ -74,7 +74,7 @@ class Reporter:
     """Writes reports and adds up the seconds spent in each phase."""
 
     def __init__(self, path: Path, world: World, batch_size: int, age_seconds: float = 0.0) -> None:
-        """`age_seconds` have been spent already, on loading libraries, before somebody could report."""
+        """`age_seconds` have been spent already, on loading libraries, before a report was possible."""
         self.seconds: dict[str, float] = {}
         self.rank_status = world.rank_status
         self.step = 0
@@ -137,12 +137,12 @@ class Reporter:
         return self._work.throughput_since(_Work(), self.seconds.get("train", 0.0), self._batch_size)
 
     def alive(self) -> None:
-        """Whoever watches should know that something goes on, though no step is made."""
+        """Report that the rank works, though no step is made."""
         if time.monotonic() - self._last_report >= SECONDS_BETWEEN_REPORTS:
             self._report()
 
     def checkpointed(self, path: str, step: int) -> None:
-        """A checkpoint is complete: say so at once."""
+        """Report at once that a checkpoint is complete."""
         self._report(checkpoint=CheckpointReport(path=path, step=step))
 
     def validated(self, figures: ValidationFigures) -> None:
@@ -199,5 +199,5 @@ class Reporter:
             alarm=alarm,
             validation=self._validation,
         )
-        tells_of_an_event = not (checkpoint is None and note is None and alarm is None)
-        self._file.write(json.dumps(report.model_dump()), must_come=tells_of_an_event)
+        has_event = not (checkpoint is None and note is None and alarm is None)
+        self._file.write(json.dumps(report.model_dump()), must_come=has_event)

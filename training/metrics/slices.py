@@ -1,6 +1,6 @@
 """Metrics of parts of a split, called slices: the samples that have the same value of a categorical column.
 
-Few samples say little: values with fewer than `SLICE_MIN_SAMPLES`, and all but the `SLICE_MAX_VALUES` most frequent
+Few samples mean little: values with fewer than `SLICE_MIN_SAMPLES`, and all but the `SLICE_MAX_VALUES` most frequent
 ones, are one slice together; a single such value has its own. Invariant: computed from all predictions of a split in
 one fixed order, as `scores.py` does it, and the number of samples of all slices of a column is that of the split.
 """

@@ -28,7 +28,7 @@ class StepFigures:
         self._on_device.append(figures)
 
     def take(self) -> list[tuple[Tensor, list[float], float]]:
-        """For each step since the last call: losses [microbatches] of all microbatches, tallies, norm. A collective."""
+        """Figures of each step since the last call: losses [microbatches], tallies, norm. A collective."""
         if not self._on_device:
             return []
         figures = torch.stack(self._on_device).cpu()

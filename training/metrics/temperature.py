@@ -1,4 +1,4 @@
-"""The one number by which all logits are divided, so that the probabilities say how often the model is right.
+"""The one number by which all logits are divided, so that the probabilities are how often the model is right.
 
 Temperature scaling: Guo et al. 2017, "On Calibration of Modern Neural Networks", section 4.2. It changes no prediction.
 Invariant: a function of logits and labels alone, in float64 on the CPU and in their order, with a bounded result: a

@@ -1,4 +1,4 @@
-"""How far a run is, beside weights and optimizer: what a checkpoint's `state.json` says.
+"""How far a run is, beside weights and optimizer: the contents of a checkpoint's `state.json`.
 
 Invariant: it describes what was consumed, never what was taken from the loader, and is JSON-able.
 """
@@ -82,7 +82,7 @@ class TrainingState:
         return patience is not None and self.validated_step == self.step and self.num_without_better >= patience
 
     def seal_history(self, run: str) -> SealedPart | None:
-        """Once the history is long: what is to be put into the store before the next `state_dict`, which names it.
+        """The part of a long history that is put into the store before the next `state_dict`, which names it.
 
         The last point and the last validation stay here, where they are looked at.
         """

@@ -28,7 +28,7 @@ WINDOW_PASSES = 16
 
 
 class Predicted(NamedTuple):
-    """All samples of a split in one fixed order, on the CPU."""
+    """Predictions for all samples of a split in one fixed order, on the CPU."""
 
     logits: Tensor  # [N, outputs] fp32
     labels: Tensor  # [N] int64
@@ -92,8 +92,8 @@ class Validator:
                     logits = model(microbatch.to(self._precision.device))
                 rows[microbatch.rows, :label] = logits.float().cpu()
                 rows[microbatch.rows, label] = microbatch.labels.float()
-                for place, column in enumerate(columns, label + 1):
-                    rows[microbatch.rows, place] = microbatch.categorical[:, column].float()
+                for index, column in enumerate(columns, label + 1):
+                    rows[microbatch.rows, index] = microbatch.categorical[:, column].float()
         return rows
 
     def _windows(self) -> Iterator[list[Microbatch]]:

@@ -24,7 +24,7 @@ class Buffers:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Around what must not change a buffer. Raises `ConfigurationError` with the name of one that was changed."""
+        """Context of what must not change a buffer. Raises `ConfigurationError`, naming one that was changed."""
         before = [(buffer, buffer._version) for buffer in self._buffers()]
         values = [buffer.clone() for buffer, _ in before] if self._compares_values else [b for b, _ in before]
         yield

@@ -3,7 +3,7 @@
 Left to itself the compiler decides by the shapes it meets, in the order in which it meets them: what comes first is
 compiled for its very shape, later ones for any. A process that resumes meets another order and may compute other bits.
 Invariant: everything is compiled before the first step, from an example that is a function of the run's configuration,
-and for a number of tokens of which the compiler knows nothing: told "any number, for example 4096", it would choose
+and for a number of tokens of which the compiler knows nothing: given "any number, for example 4096", it would choose
 kernels for up to 4,096 tokens. An input that the compiled code does not take is computed without it, in every process
 alike, and that is reported.
 """

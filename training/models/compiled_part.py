@@ -1,6 +1,6 @@
-"""A part of a model as code that takes any number of tokens, and is compiled while it is told to be.
+"""A part of a model as code that takes any number of tokens, and is compiled within a block that asks for it.
 
-Invariant: the compiler is told nothing of the number of tokens; see `compilation.py`.
+Invariant: the compiler knows nothing of the number of tokens; see `compilation.py`.
 """
 
 from collections.abc import Callable, Iterable

@@ -1,4 +1,4 @@
-"""Two models, and which weights of the one belong where in the other: what a model's source says, and start.json keeps.
+"""Two models, and which weights of the one belong where in the other: returned by a model's source, kept in start.json.
 
 Invariant: plain data. Which they are is the matter of the source; copying them is that of `first_weights.py`.
 """
@@ -39,7 +39,7 @@ class Copy:
 
 @dataclass(frozen=True)
 class Correspondence:
-    """All that is copied, and in words what has no counterpart."""
+    """Weights that are copied, and in words what has no counterpart."""
 
     copies: list[Copy]
     words: list[str]

@@ -19,7 +19,7 @@ from training.spec import StartPoint
 
 @torch.no_grad()
 def take_first_weights(model: nn.Module, store: Store, start: StartPoint) -> None:
-    """Copy into `model` what the start says; once more is the same.
+    """Copy into `model` what start.json names; once more is the same.
 
     Raises `CorruptObjectError` if a file is not what was written, and what `reading` raises.
     """
@@ -38,10 +38,10 @@ def take_first_weights(model: nn.Module, store: Store, start: StartPoint) -> Non
 
 
 def _copy(target: Tensor, source: Tensor, copy: dict[str, Any]) -> None:
-    """Whole, or the places `from` along `axis` to the places `to`."""
+    """Copy the whole tensor, or the indices `from` along `axis` to the indices `to`."""
     source = source.to(target.device)
     if copy["axis"] is None:
         target.copy_(source)
         return
-    places = torch.tensor(copy["to"], device=target.device), torch.tensor(copy["from"], device=target.device)
-    target.index_copy_(copy["axis"], places[0], source.index_select(copy["axis"], places[1]))
+    indices = torch.tensor(copy["to"], device=target.device), torch.tensor(copy["from"], device=target.device)
+    target.index_copy_(copy["axis"], indices[0], source.index_select(copy["axis"], indices[1]))

@@ -1,7 +1,7 @@
 """A microbatch for which the device has not enough memory: the error, the settings that help and what they would save.
 
-Invariant: what is said to be saved was counted for this model and this microbatch, and a setting that changes the model
-is said to be one for a new run.
+Invariant: the savings in a message were counted for this model and this microbatch; a setting that changes the model is
+given as one for a new run.
 """
 
 from collections.abc import Callable
@@ -52,16 +52,16 @@ def explain(
     sentences = [
         f"out of memory on {precision.device} in a microbatch of {len(microbatch.rows):,} samples with "
         f"{microbatch.tokens.numel():,} tokens: {_first_sentence(error)}",
-        _tell_recomputing(config, count),
-        _tell_sharing(config),
+        _describe_recomputing(config, count),
+        _describe_sharing(config),
         f"For a new run: more microbatches (train.microbatches = {2 * config.microbatches} halves what a microbatch "
         "keeps), a smaller train.batch_size, train.precision = 'bf16', or shorter texts (data.max_tokens).",
     ]
     raise MicrobatchOutOfMemoryError(" ".join(filter(None, sentences)), helps) from error
 
 
-def _tell_recomputing(config: TrainConfig, count: Callable[[bool], str]) -> str:
-    """`count` says what the model keeps, with blocks recomputed or not."""
+def _describe_recomputing(config: TrainConfig, count: Callable[[bool], str]) -> str:
+    """What recomputing blocks would save. `count` gives what the model keeps, with blocks recomputed or not."""
     if config.compile:
         return ""
     kept = count(config.activation_checkpointing)
@@ -74,7 +74,7 @@ def _tell_recomputing(config: TrainConfig, count: Callable[[bool], str]) -> str:
     )
 
 
-def _tell_sharing(config: TrainConfig) -> str:
+def _describe_sharing(config: TrainConfig) -> str:
     if not config.share_gpus:
         return ""
     return "Ranks share this GPU, and each has its own weights and microbatch: fewer train.ranks need less."

@@ -1,4 +1,4 @@
-"""Where and in which arithmetic the model is computed.
+"""Device and arithmetic in which the model is computed.
 
 Invariant: a rank chooses its device before it computes anything, and pins with it all that could change a bit
 (`training/determinism.py`).
@@ -44,14 +44,14 @@ def _choose_device(config: TrainConfig, world: World) -> torch.device:
         return torch.device("cpu")
     if not torch.cuda.is_available():
         raise DeviceMissingError(
-            "train.device = 'cuda', but torch finds no GPU on this machine. If it has one, see what `nvidia-smi` says; "
-            "else set train.device = 'auto' or 'cpu'."
+            "train.device = 'cuda', but torch finds no GPU on this machine. If it has one, see the output of "
+            "`nvidia-smi`; else set train.device = 'auto' or 'cpu'."
         )
     num_gpus = torch.cuda.device_count()
     if world.local_rank >= num_gpus and not config.share_gpus:
         raise DeviceMissingError(
             f"train.ranks asks for more GPUs than the {num_gpus} that torch finds on this machine. If it has more, see "
-            "what `nvidia-smi` says of them. Else lower train.ranks: a rank accumulates the microbatches that other "
+            "the output of `nvidia-smi`. Else lower train.ranks: a rank accumulates the microbatches that other "
             "ranks do not take. Or set train.share_gpus = true, for a drill."
         )
     device = torch.device("cuda", world.local_rank % num_gpus)

@@ -1,4 +1,4 @@
-"""Where a model comes from: all that training, audits and exports ask of one, whoever wrote it.
+"""Source of a model: all that training, audits and exports ask of one, our own or another.
 
 Invariant: nothing outside this room names a model or its sizes, and to ask how microbatches are cut loads no torch: the
 process that assembles them does not compute, and neither does an audit.

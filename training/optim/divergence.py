@@ -1,4 +1,4 @@
-"""The error that says that training itself went wrong, and neither the machine nor a file did."""
+"""The error of training itself, where neither the machine nor a file is at fault."""
 
 from torch import Tensor
 
@@ -6,7 +6,7 @@ from storage.runs.run_state import Divergence
 
 
 class DivergedError(ArithmeticError):
-    """Loss or gradient are nothing that training can go on from. The message says it in words, `evidence` in fields."""
+    """Loss or gradient are nothing that training can go on from. The message has it in words, `evidence` in fields."""
 
     def __init__(self, message: str, evidence: Divergence) -> None:
         super().__init__(message)

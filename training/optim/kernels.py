@@ -27,7 +27,7 @@ class KernelOptimizer(Optimizer):
         super().__init__([dict(group) for group in groups], {"lr": 0.0, **options})
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """As torch's, which would load the compiler to keep out of it."""
+        """Add a group as torch's method does, which would load the compiler to keep out of it."""
         unwrap(Optimizer.add_param_group)(self, param_group)
 
     @torch.no_grad()

@@ -86,7 +86,7 @@ class Optimization:
         return self.loss_scale < SMALLEST_LOSS_SCALE
 
     def exhausted(self, step: int) -> DivergedError:
-        """The error that says so of `step`, counted from 1."""
+        """The error that reports it of `step`, counted from 1."""
         return DivergedError(
             f"At step {step} the gradient was not finite, as at many steps before it: in fp16 such a step changes no "
             f"weight and halves the loss scale, which has fallen to {self.loss_scale:g}.",

@@ -41,7 +41,7 @@ OPTIMIZERS: dict[str, Callable[[list[Group], TrainConfig], Optimizer]] = {"adamw
 
 @dataclass(frozen=True)
 class StateTensor:
-    """Type, shape and place of one tensor that an optimizer keeps."""
+    """Type, shape and device of one tensor that an optimizer keeps."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]

@@ -36,7 +36,7 @@ class Binary:
         return torch.cat([(-logits).sigmoid(), logits.sigmoid()], dim=1)
 
     def scores(self, logits: Tensor, labels: Tensor) -> dict[str, float]:
-        """Without the AUC of labels of one class, which is not defined."""
+        """Scores, without the AUC of labels of one class, which is not defined."""
         found = score_classes(self.predict(logits), labels, len(self.classes))
         return found | {"auc": area_under_roc(_positive(logits), labels)} if _has_both_classes(labels) else found
 

@@ -77,7 +77,7 @@ def _torchmetrics() -> ModuleType:
 def _counting() -> Iterator[None]:
     """A context in which torchmetrics counts with `bincount`, which on a CPU gives the same numbers each time.
 
-    Where torch is told to be deterministic, torchmetrics compares each sample with each pair of classes instead, all at
+    Where torch is set to be deterministic, torchmetrics compares each sample with each pair of classes instead, all at
     once, in memory.
     """
     mode = torch.get_deterministic_debug_mode()

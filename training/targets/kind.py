@@ -20,12 +20,12 @@ class Claims(NamedTuple):
 class TargetKind(Protocol):
     """What training needs to know of a target beyond its classes.
 
-    `logits` are [N, num_outputs] and `labels` [N] throughout, unless a method says otherwise.
+    `logits` are [N, num_outputs] and `labels` [N] throughout, unless a method documents otherwise.
     """
 
     @property
     def classes(self) -> Sequence[str]:
-        """What is told apart, in the order of the labels' indices."""
+        """The classes, in the order of the labels' indices."""
 
     @property
     def num_outputs(self) -> int:
@@ -48,7 +48,7 @@ class TargetKind(Protocol):
         """Probability of each class, [N, classes], in the type of the logits."""
 
     def scores(self, logits: Tensor, labels: Tensor) -> dict[str, float]:
-        """All metrics but the loss, from the least telling on; left out is what is not defined for these samples.
+        """All metrics but the loss, from the least informative on; left out is what is not defined for these samples.
 
         On the CPU, without a NaN.
         """
@@ -66,7 +66,7 @@ class TargetKind(Protocol):
         """What is claimed of decisions, from the probabilities of their options [M, options] and the right ones."""
 
     def thresholds(self, fitted: Claims, measured: Claims) -> dict[str, Any] | None:
-        """From which probability on a claim counts as true: chosen on `fitted`, measured on both, JSON-able.
+        """Probability from which a claim counts as true: chosen on `fitted`, measured on both, JSON-able.
 
         None where the most probable class is predicted, whatever its probability.
         """

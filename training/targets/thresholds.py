@@ -1,4 +1,4 @@
-"""From which probability on a sample of a binary target counts as positive: precision, recall and F1 at each threshold.
+"""Thresholds of a binary target, from which a sample counts as positive: precision, recall and F1 at each of them.
 
 Invariant: a sample is positive if its probability is at least the threshold. The best threshold lies midway between two
 probabilities that occur, so a last bit that another program computes differently moves no sample across it.
@@ -42,7 +42,7 @@ def find_best(probabilities: Tensor, labels: Tensor) -> float:
     num_positive = torch.arange(1, len(ordered) + 1, dtype=torch.float64)
     f1 = 2 * found / (num_positive + found[-1])
     following = torch.cat([ordered[1:], torch.zeros(1, dtype=ordered.dtype)])
-    # Equal probabilities cannot be told apart: only behind the last of them there may be a threshold.
+    # Equal probabilities cannot be separated: only behind the last of them there may be a threshold.
     f1[:-1][ordered[:-1] == following[:-1]] = -1.0
     best = int(torch.argmax(f1))
     midway = (ordered[best].item() + following[best].item()) / 2

@@ -92,7 +92,7 @@ def test_a_store_that_is_away_for_minutes_ends_no_rank_and_changes_no_sample(
 ) -> None:
     told: list[str] = []
     store = StoreAway(tmp_path / "store", clock, clock.now + 120, failure)
-    found = read_first(store, dataset, tmp_path / "samples", StoreWait(600, tell=told.append))
+    found = read_first(store, dataset, tmp_path / "samples", StoreWait(600, report=told.append))
     assert found == read_first(LocalStore(tmp_path / "store"), dataset, tmp_path / "other", None)
     assert 120 <= clock.now <= 120 + waiting.BACKOFF.limit_seconds
     assert len(told) == 2 and "cannot be read just now: waiting up to 600 s" in told[0] and "read again" in told[1]
@@ -121,10 +121,10 @@ def test_a_rank_that_starts_while_the_data_set_cannot_be_read_waits_as_long_as_o
     spec = make_spec(store, dataset, tmp_path / "segment")
     if failures is None:
         with pytest.raises(StoreUnavailableError, match=r"dataset\.json"):
-            load_dataset_patiently(spec, store, StoreWait(600, tell=told.append))
+            load_dataset_patiently(spec, store, StoreWait(600, report=told.append))
         assert 600 <= clock.now <= 601
     else:
-        assert load_dataset_patiently(spec, store, StoreWait(600, tell=told.append)) == dataset
+        assert load_dataset_patiently(spec, store, StoreWait(600, report=told.append)) == dataset
         assert 0 < clock.now < 60 and "read again" in told[-1]
     assert "The files of the data set cannot be read just now: waiting up to 600 s" in told[0]
 

@@ -1,4 +1,4 @@
-"""From a user's columns to what the network takes: tokens, imputed and scaled numbers, places of categories.
+"""From a user's columns to what the network takes: tokens, imputed and scaled numbers, indices of categories.
 
 Invariant: a row becomes what the preparation of the training data, which works in SQL, would have made of it; and this
 file imports torch, `tokenizers`, Python's own library and the file beside it alone, since an exported model has copies.
@@ -33,8 +33,8 @@ class InputError(ValueError):
     """A column is not what the model takes; `row` counts the rows that were given, None is the column as a whole."""
 
     def __init__(self, column: str, row: int | None, expected: str, found: str) -> None:
-        place = "" if row is None else f", row {row:,}"
-        super().__init__(f"Column {column!r}{place}: expected {expected}, found {found}.")
+        where = "" if row is None else f", row {row:,}"
+        super().__init__(f"Column {column!r}{where}: expected {expected}, found {found}.")
         self.column, self.row, self.expected, self.found = column, row, expected, found
 
 
@@ -60,7 +60,7 @@ def join(parts: Sequence[Encoded]) -> Encoded:
 
 
 class Inputs:
-    """What an export's `preprocessing.json` says; the tokenizer, where there is text, is in `folder` too."""
+    """The contents of an export's `preprocessing.json`; the tokenizer, where there is text, is in `folder` too."""
 
     def __init__(self, described: Mapping[str, Any], folder: Path) -> None:
         self.text: str | None = described["text"]
@@ -73,7 +73,7 @@ class Inputs:
         self._vocabulary_size: int = described["vocabulary_size"]
         self._missing, self._unseen = described["missing_index"], described["unseen_index"]
         first = described["first_vocabulary_index"]
-        self._places = [{name: first + i for i, name in enumerate(c["vocabulary"])} for c in self.categorical]
+        self._indices = [{name: first + i for i, name in enumerate(c["vocabulary"])} for c in self.categorical]
         self._tokenizer = None if self.text is None else _load_tokenizer(folder / described["tokenizer"])
         self._token_characters = 0 if self._tokenizer is None else longest_token(self._tokenizer)
 
@@ -145,9 +145,9 @@ class Inputs:
 
     def _index(self, columns: Columns) -> Tensor:
         found = []
-        for column, places in zip(self.categorical, self._places, strict=True):
+        for column, indices in zip(self.categorical, self._indices, strict=True):
             names = map(category_name, columns[column["name"]])
-            found.append([self._missing if name is None else places.get(name, self._unseen) for name in names])
+            found.append([self._missing if name is None else indices.get(name, self._unseen) for name in names])
         return _stacked(found, torch.int64, self._count(columns))
 
     def _count(self, columns: Columns) -> int:

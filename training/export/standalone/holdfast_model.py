@@ -1,4 +1,4 @@
-"""A trained model in the folder that `holdfast export` has written: loading it, and what it says about rows.
+"""A trained model in the folder that `holdfast export` has written: loading it, and its predictions for rows.
 
     from holdfast_model import load_model
     model = load_model("the folder")
@@ -63,7 +63,7 @@ class Model:
     def predict(self, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]: ...
 
     def predict(self, rows: Any) -> Any:
-        """For each row its `label`, and `probabilities` by label; of one row, which is no list, its own alone.
+        """Predictions: of each row its `label`, and `probabilities` by label; one alone for one row, which is no list.
 
         A row is a dict with all columns; None is a missing value. Raises `InputError`, which names column and row.
         """
@@ -100,14 +100,14 @@ class Model:
 
     def labels_of(self, logits: Tensor) -> list[str]:
         """The most probable label of each row."""
-        places = (logits[:, 0] > 0).long() if self.is_binary else logits.argmax(dim=1)
-        return [self.classes[place] for place in places.tolist()]
+        indices = (logits[:, 0] > 0).long() if self.is_binary else logits.argmax(dim=1)
+        return [self.classes[index] for index in indices.tolist()]
 
     def _pass_through(self, encoded: Encoded, rows: list[int]) -> Tensor:
         chosen = [encoded.tokens[row] for row in rows]
         lengths = [len(ids) for ids in chosen]
-        places = torch.tensor(rows)
-        numeric, categorical = encoded.numeric[places].to(self.device), encoded.categorical[places].to(self.device)
+        indices = torch.tensor(rows)
+        numeric, categorical = encoded.numeric[indices].to(self.device), encoded.categorical[indices].to(self.device)
         tokens = padded(chosen).to(self.device)
         if min(lengths) == tokens.shape[1]:
             return self._network.of_one_length(tokens, numeric, categorical)

@@ -14,7 +14,10 @@ SIZES = ("width", "layers", "heads", "feedforward")
 
 
 def correspond(origin: Described, new: Described, names: Sequence[str]) -> Correspondence:
-    """From a model with tensors of these `names` to a new one. Raises `ConfigurationError` if their sizes differ."""
+    """Weights to copy from a model with tensors of these `names` to a new one.
+
+    Raises `ConfigurationError` if their sizes differ.
+    """
     _require_same_sizes(origin, new)
     encoder = [name for name in names if name.startswith(("blocks.", "norm."))]
     whole = [Copy(name, name) for name in (*encoder, "hidden.bias")]

@@ -26,7 +26,7 @@ from training.models.compiled_part import CompiledPart, end_compiling, noting_on
 
 
 class Classifier(Network):
-    """From a microbatch to logits [B, num_outputs]."""
+    """Network from a microbatch to logits [B, num_outputs]."""
 
     def forward(self, microbatch: Microbatch) -> Tensor:
         pooled = self._pool_flat(microbatch) if microbatch.is_flat else self.pool(microbatch.tokens, microbatch.lengths)

@@ -1,7 +1,7 @@
 """Our own encoder as a source of models.
 
-Invariant: a function of the configuration alone. What needs torch is imported where it is asked for: most processes
-that make a source ask for its layout and nothing else.
+Invariant: a function of the configuration alone. What needs torch is imported within methods: most processes that
+make a source ask for its layout and nothing else.
 """
 
 from collections.abc import Callable, Sequence
@@ -56,7 +56,7 @@ class EncoderSource:
         return Classifier(architecture_of(self._config, dataset, num_outputs))
 
     def set_activation_checkpointing(self, model: "nn.Module", is_on: bool) -> None:
-        """Blocks are recomputed one by one."""
+        """Set whether blocks are recomputed in backward, one by one."""
         from training.models.encoder.network import Classifier
 
         assert isinstance(model, Classifier)

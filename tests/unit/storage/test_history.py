@@ -1,7 +1,9 @@
 """What lies far back in a run is written once, and nothing that is written again and again grows with the run."""
 
 import json
+import shutil
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +23,25 @@ from tests.helpers.runs import lease_run, make_run
 
 # What is inline before a part is made.
 MOST_INLINE = 2 * SEGMENTS_IN_PART - 1
+SHORT, LONG, LONGEST = MOST_INLINE, 2 * MOST_INLINE, 200
+OpenAfter = Callable[[int], LocalStore]
+
+
+@pytest.fixture(scope="module")
+def stages(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
+    """One run, copied when it had so many segments."""
+    folder = tmp_path_factory.mktemp("stages")
+    manifest, found = make_run(LocalStore(folder / "growing")), dict[int, Path]()
+    for before, num_segments in ((0, SHORT), (SHORT, LONG), (LONG, LONGEST)):
+        interrupt(manifest, num_segments - before)
+        found[num_segments] = Path(shutil.copytree(folder / "growing", folder / str(num_segments)))
+    return found
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> LocalStore:
-    return LocalStore(tmp_path)
+def open_after(stages: dict[int, Path], tmp_path: Path) -> OpenAfter:
+    """A store of one's own, with that run as it was after so many segments."""
+    return lambda num_segments: LocalStore(Path(shutil.copytree(stages[num_segments], tmp_path / "store")))
 
 
 def ended(fence: int, **changed: Any) -> SegmentRecord:
@@ -52,10 +68,9 @@ def inline_segments(store: LocalStore) -> list[int]:
     return [len(json.loads(store.read(key))["state"]["segments"]) for key in keys]
 
 
-def test_generations_do_not_grow_with_the_number_of_segments_and_none_is_lost(store: LocalStore) -> None:
-    manifest = make_run(store)
-    interrupt(manifest, 200)
-    segments = manifest.load_head().state.segments
+def test_generations_do_not_grow_with_the_number_of_segments_and_none_is_lost(open_after: OpenAfter) -> None:
+    store = open_after(LONGEST)
+    segments = Manifest(store, "run").load_head().state.segments
     assert [segment.fence for segment in segments] == list(range(2, 402, 2))
     assert segments == [ended(fence) for fence in range(2, 402, 2)]
     assert max(inline_segments(store)) == MOST_INLINE
@@ -66,23 +81,24 @@ def test_generations_do_not_grow_with_the_number_of_segments_and_none_is_lost(st
     assert max(parts) < 1.1 * min(parts)
 
 
-def test_a_short_run_has_all_its_segments_in_the_generation_itself(store: LocalStore) -> None:
-    interrupt(make_run(store), MOST_INLINE)
+def test_a_short_run_has_all_its_segments_in_the_generation_itself(open_after: OpenAfter) -> None:
+    store = open_after(SHORT)
     assert list(store.list_keys("runs/run/history/")) == []
     assert max(inline_segments(store)) == MOST_INLINE
 
 
-def test_what_is_committed_is_what_is_read_again(store: LocalStore) -> None:
-    manifest = make_run(store)
-    interrupt(manifest, 2 * MOST_INLINE)
-    given = manifest.commit("configured", reconfigure({"seed": 2}, 100))
+def test_what_is_committed_is_what_is_read_again(open_after: OpenAfter) -> None:
+    store = open_after(LONG)
+    given = Manifest(store, "run").commit("configured", reconfigure({"seed": 2}, 100))
     assert Manifest(LocalStore(store.root), "run").load_head() == given
 
 
 @pytest.mark.parametrize("operation", ["write", "write_if_absent"])
-def test_a_commit_that_is_killed_on_either_side_of_its_part_is_made_again(store: LocalStore, operation: str) -> None:
-    manifest = make_run(store)
-    interrupt(manifest, MOST_INLINE)
+def test_a_commit_that_is_killed_on_either_side_of_its_part_is_made_again(
+    open_after: OpenAfter, operation: str
+) -> None:
+    store = open_after(SHORT)
+    manifest = Manifest(store, "run")
     fence, before = lease_run(manifest), manifest.load_head()
     broken: Any = StoreCutOff(store, 1, ProcessGoneError(), only=operation)
     with pytest.raises(ProcessGoneError):
@@ -94,9 +110,8 @@ def test_a_commit_that_is_killed_on_either_side_of_its_part_is_made_again(store:
     assert len(list(store.list_keys("runs/run/history/"))) == 1
 
 
-def test_of_two_writers_that_make_the_same_part_both_are_right(store: LocalStore) -> None:
-    manifest = make_run(store)
-    interrupt(manifest, MOST_INLINE)
+def test_of_two_writers_that_make_the_same_part_both_are_right(open_after: OpenAfter) -> None:
+    manifest = Manifest(open_after(SHORT), "run")
     manifest.commit("ended", end_segment(ended(lease_run(manifest))))
     barrier = threading.Barrier(4)
 
@@ -114,9 +129,9 @@ def test_of_two_writers_that_make_the_same_part_both_are_right(store: LocalStore
     assert manifest.load_head().generation == 1 + 2 * (MOST_INLINE + 1) + 20
 
 
-def test_a_record_that_is_corrected_long_after_is_kept_as_corrected(store: LocalStore) -> None:
-    manifest = make_run(store)
-    interrupt(manifest, 2 * MOST_INLINE)
+def test_a_record_that_is_corrected_long_after_is_kept_as_corrected(open_after: OpenAfter) -> None:
+    store = open_after(LONG)
+    manifest = Manifest(store, "run")
     first, *others = manifest.load_head().state.segments
     corrected = [first.model_copy(update={"steps_lost": 7}), *others]
     manifest.commit("corrected", lambda state, _: state.model_copy(update={"segments": corrected}))
@@ -126,10 +141,10 @@ def test_a_record_that_is_corrected_long_after_is_kept_as_corrected(store: Local
 
 
 def test_a_part_that_is_damaged_or_missing_is_named_and_nothing_is_written(
-    store: LocalStore, monkeypatch: pytest.MonkeyPatch
+    open_after: OpenAfter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(manifests, "LOOK_AGAIN_SECONDS", ())
-    interrupt(make_run(store), 2 * MOST_INLINE)
+    store = open_after(LONG)
     before = list(store.list_keys(""))
     for key in store.list_keys("runs/run/history/"):
         data = store.read(key)
@@ -143,7 +158,8 @@ def test_a_part_that_is_damaged_or_missing_is_named_and_nothing_is_written(
     assert list(store.list_keys("")) == before
 
 
-def test_a_chain_gives_back_what_was_put_into_it_in_order(store: LocalStore) -> None:
+def test_a_chain_gives_back_what_was_put_into_it_in_order(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
     part = None
     for number in range(3):
         losses = [[step, 0.5, 0.1] for step in range(10 * number, 10 * number + 10)]

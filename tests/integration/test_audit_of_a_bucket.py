@@ -18,20 +18,19 @@ from tests.helpers.datasets import publish_small_dataset
 from tests.helpers.faulty_proxy import Failure, FaultyProxy
 from tests.helpers.forged_ledgers import repeat_a_sample
 from tests.helpers.ledgers import LedgerRun
-from tests.helpers.s3_server import open_s3_store
+from tests.helpers.s3_server import open_s3_store, use_s3
 
 NUM_ROWS = 300
 
 
-@pytest.fixture
-def run(s3_proxy: FaultyProxy, tmp_path: Path) -> LedgerRun:
+@pytest.fixture(scope="module")
+def run(s3_endpoint: str, tmp_path_factory: pytest.TempPathFactory) -> LedgerRun:
     """One over more than three epochs, in the bucket."""
-    store = open_s3_store(tmp_path)
-    written = LedgerRun(store, tmp_path, publish_small_dataset(store, tmp_path / "rows", NUM_ROWS))
-    written.write()
-    s3_proxy.requests.clear()
-    s3_proxy.headers.clear()
-    return written
+    folder = tmp_path_factory.mktemp("run")
+    with pytest.MonkeyPatch.context() as patch:
+        use_s3(patch, s3_endpoint)
+        store = open_s3_store(folder)
+        return LedgerRun(store, folder, publish_small_dataset(store, folder / "rows", NUM_ROWS)).write()
 
 
 def _open_again(run: LedgerRun, folder: Path) -> S3Store:
@@ -72,7 +71,7 @@ def test_requests_that_fail_are_made_again(
 
 
 def test_a_forged_ledger_in_a_bucket_is_found_as_in_a_folder(
-    run: LedgerRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: LedgerRun, s3_proxy: FaultyProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(download_cache, "IN_USE_SECONDS", 0)
     forged = LedgerRun(run.store, tmp_path, run.dataset, name="forged")

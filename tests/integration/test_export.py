@@ -136,12 +136,23 @@ def test_the_onnx_file_gives_the_same_answers_for_any_number_of_rows_of_any_leng
     require_same_answers_of_onnx(policy, policy.folder)
 
 
+def test_the_onnx_file_has_no_path_of_the_machine_that_wrote_it(policy: Exported) -> None:
+    content = (policy.folder / "model.onnx").read_bytes()
+    for path in (ROOT, Path(sys.prefix), Path(torch.__file__).parent, policy.folder.parent):
+        assert str(path).encode() not in content
+    for of_python in (b"stack_trace", b"class_hierarchy", b"site-packages"):
+        assert of_python not in content
+
+
 @pytest.mark.slow
 def test_the_onnx_file_of_a_binary_model_gives_the_same_answers(quality: Exported, tmp_path: Path) -> None:
     folder = tmp_path / "copy"
     shutil.copytree(quality.folder, folder)
     write_encoder(folder, quality.dataset.target)
     require_same_answers_of_onnx(quality, folder)
+    first = (folder / "model.onnx").read_bytes()
+    write_encoder(folder, quality.dataset.target)
+    assert (folder / "model.onnx").read_bytes() == first
 
 
 def require_same_answers_of_onnx(exported: Exported, folder: Path) -> None:

@@ -1,6 +1,6 @@
 """Our own encoder as a source of models.
 
-Invariant: a function of the configuration alone. What needs torch is imported within methods: most processes that
+Invariant: a function of the configuration alone. What needs torch is imported on first use: most processes that
 make a source ask for its layout and nothing else.
 """
 
@@ -12,9 +12,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from storage.datasets import DatasetManifest, Target
 from storage.errors import ConfigurationError
+from storage.lazy_imports import lazy_imports
 from training.configuration import ModelConfig
 from training.models.correspondence import Correspondence, Described
 from training.models.encoder.correspondence import correspond
+
+with lazy_imports():
+    from training.models.encoder import exported, network  # and torch
 
 if TYPE_CHECKING:
     from torch import nn
@@ -51,38 +55,26 @@ class EncoderSource:
             )
 
     def build(self, dataset: DatasetManifest, num_outputs: int) -> "nn.Module":
-        from training.models.encoder.network import Classifier, architecture_of
-
-        return Classifier(architecture_of(self._config, dataset, num_outputs))
+        return network.Classifier(network.architecture_of(self._config, dataset, num_outputs))
 
     def set_activation_checkpointing(self, model: "nn.Module", is_on: bool) -> None:
         """Set whether blocks are recomputed in backward, one by one."""
-        from training.models.encoder.network import Classifier
-
-        assert isinstance(model, Classifier)
+        assert isinstance(model, network.Classifier)
         model.activation_checkpointing = is_on
 
     def compiling(self, model: "nn.Module", note: Callable[[str], object]) -> AbstractContextManager[None]:
-        from training.models.encoder.network import Classifier, compiling_blocks
-
-        assert isinstance(model, Classifier)
-        return compiling_blocks(model.blocks, note)
+        assert isinstance(model, network.Classifier)
+        return network.compiling_blocks(model.blocks, note)
 
     def describe(self, dataset: DatasetManifest, num_outputs: int) -> dict[str, Any]:
-        from training.models.encoder.network import architecture_of
-
-        return asdict(architecture_of(self._config, dataset, num_outputs))
+        return asdict(network.architecture_of(self._config, dataset, num_outputs))
 
     def correspond(self, origin: Described, new: Described, names: Sequence[str]) -> Correspondence:
         return correspond(origin, new, names)
 
     def export_files(self) -> dict[str, str]:
         """The network, its inputs and its loading, in files that need torch and safetensors alone."""
-        from training.models.encoder.exported import CODE_FILES, standalone_code
-
-        return {name: standalone_code(name) for name in CODE_FILES}
+        return {name: exported.standalone_code(name) for name in exported.CODE_FILES}
 
     def write_onnx(self, folder: Path, target: Target) -> None:
-        from training.models.encoder.exported import write_encoder
-
-        write_encoder(folder, target)
+        exported.write_encoder(folder, target)

@@ -4,6 +4,7 @@ What a kind computes is in `training/targets/`; this is what configuration and r
 torch. Invariant: every kind has metrics, the most informative one first, and the loss last.
 """
 
+from collections.abc import Iterable
 from typing import Any, Literal
 
 KindName = Literal["multiclass", "binary"]
@@ -11,13 +12,50 @@ METRICS: dict[str, tuple[str, ...]] = {
     "multiclass": ("macro_f1", "accuracy", "loss"),
     "binary": ("auc", "macro_f1", "accuracy", "loss"),
 }
+# What a run may ask for beside them, by names of torchmetrics, and whether higher is better.
+EXTRA_METRICS: dict[str, dict[str, bool]] = {
+    "multiclass": {
+        "auroc": True,
+        "average_precision": True,
+        "calibration_error": False,
+        "cohen_kappa": True,
+        "jaccard_index": True,
+        "matthews_corrcoef": True,
+        "precision": True,
+        "recall": True,
+        "specificity": True,
+    },
+    "binary": {
+        "average_precision": True,
+        "calibration_error": False,
+        "cohen_kappa": True,
+        "f1_score": True,
+        "jaccard_index": True,
+        "matthews_corrcoef": True,
+        "negative_predictive_value": True,
+        "precision": True,
+        "recall": True,
+        "specificity": True,
+    },
+}
+# They compare classes: of samples that are all of one class they are not defined.
+NEED_CLASSES = {"auc", "auroc", "average_precision", "cohen_kappa"}
 # Of all kinds, for what shows metrics without knowing of which kind they are; the loss is shown apart, or last.
 MOST_TELLING = ("auc", "macro_f1", "accuracy")
 
 
-def headline_metric(kind: Any) -> str:
-    """The one number by which models of this kind are compared; higher is better. Of an unknown kind macro-F1."""
-    return METRICS.get(kind, METRICS["multiclass"])[0]
+def headline_metric(kind: Any, chosen: str | None = None) -> str:
+    """The one number by which models of this kind are compared; higher is better. Of an unknown kind macro-F1.
+
+    `chosen` is the run's own choice, `validation.metric_for_best_model`.
+    """
+    return chosen or METRICS.get(kind, METRICS["multiclass"])[0]
+
+
+def metrics_with(kind: str, extra: Iterable[str]) -> tuple[str, ...]:
+    """All metrics of a run of this kind that asks for `extra` ones, the loss last."""
+    *usual, loss = METRICS[kind]
+    return (*usual, *sorted(extra), loss)
 
 
 def telling_order(metric: str) -> tuple[int, str]:

@@ -15,7 +15,6 @@ from training.agreement import Agreement
 from training.batches.seeds import seed_initial_weights
 from training.checkpointing.restoring import Restorer
 from training.checkpointing.saves import Checkpointer
-from training.configuration import ValidationConfig
 from training.data.reading import SampleReader
 from training.data.waiting import StoreWait, wait_of
 from training.determinism import pin_attention
@@ -32,6 +31,7 @@ from training.spec import SegmentSpec
 from training.stopping import StopFlag
 from training.targets.registry import kind_of
 from training.trainer import Trainer
+from training.validation_configuration import ValidationConfig
 from training.world import World
 
 # A segment validates many times, and the same rows each time.
@@ -63,7 +63,7 @@ def build_segment(
         restorer=Restorer(store, world, trainer),
         agreement=Agreement(world, flag),
         reporter=reporter,
-        headline=headline_metric(dataset.target.kind),
+        headline=headline_metric(dataset.target.kind, spec.validation.metric_for_best_model),
     )
 
 
@@ -102,7 +102,7 @@ def make_validator(
         waiting=world.rank_status.waiting_for_samples,
     )
     cut = microbatch_cut(spec.model, spec.train)
-    return Validator(reader, cut, kind_of(dataset.target), precision, config, world)
+    return Validator(reader, cut, kind_of(dataset.target, config.metrics), precision, config, world)
 
 
 def make_objective(spec: SegmentSpec, dataset: DatasetManifest, precision: Precision) -> Objective:

@@ -3,7 +3,6 @@
 Invariant: nothing here names a machine. `ranks` and `threads` set how the work is cut, not where it runs.
 """
 
-import math
 from typing import Any, Literal
 
 from pydantic import (
@@ -23,14 +22,6 @@ LONGEST_EVERY_SECONDS = 900.0
 # Default of a new run for how well it fills its microbatches.
 # What a field shows in the template where it is not set.
 BY_ROWS: dict[str, JsonValue] = {"by_rows": True}
-# A run whose steps are given is validated so often unless it sets how often, but a long one not more rarely than this.
-VALIDATIONS_BY_DEFAULT = 5
-LONGEST_VALIDATION_STEPS = 10_000
-# A value of a column has a slice of its own where it has so many samples, and is one of the most frequent.
-SLICE_MIN_SAMPLES = 20
-SLICE_MAX_VALUES = 50
-# Fields of a validation that are recorded only where they are set.
-EXTRAS = {"slices"}
 
 
 class ConfigModel(BaseModel):
@@ -184,9 +175,9 @@ class TrainConfig(ConfigModel):
         None,
         ge=0,
         json_schema_extra=BY_ROWS,
-        description="Validations in a row without a better AUC or macro-F1 after which training ends; the best model "
-        "has a checkpoint, see checkpoint.keep_best. 0: all steps are made. Default: by the number of training rows "
-        "where neither steps nor epochs is set, else 0.",
+        description="Validations in a row without a better AUC or macro-F1, or validation.metric_for_best_model, after "
+        "which training ends; the best model has a checkpoint, see checkpoint.keep_best. 0: all steps are made. "
+        "Default: by the number of training rows where neither steps nor epochs is set, else 0.",
     )
 
     @model_serializer(mode="wrap")
@@ -244,35 +235,6 @@ class TrainConfig(ConfigModel):
         return self
 
 
-class ValidationConfig(ConfigModel):
-    """When and how the model is validated."""
-
-    every_steps: int | None = Field(
-        None,
-        ge=1,
-        description="Steps between two validations; the last step has one too. Default: a fifth of train.steps where "
-        f"they are set, else a twentieth of the steps; at most {LONGEST_VALIDATION_STEPS:,}.",
-        json_schema_extra=BY_ROWS,
-    )
-    batch_size: int = Field(256, ge=1, description="Samples of one forward pass, on average: fewer of long texts.")
-    max_samples: int | None = Field(None, ge=1, description="Use only so many samples, the first ones. Default: all.")
-    slices: list[str] = Field(
-        [],
-        description="Columns of data.categorical: an evaluation gives the metrics of the samples of each value, too; "
-        f"values with fewer than {SLICE_MIN_SAMPLES} samples are taken together. A validation in training does not.",
-    )
-
-    @model_serializer(mode="wrap")
-    def _without_unused_options(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out unused options, so that they change nothing of a run that does not ask for them."""
-        return {name: value for name, value in handler(self).items() if name not in EXTRAS or value}
-
-    def is_due(self, step: int, num_steps: int) -> bool:
-        """Whether step `step`, counted from 1, of a run of `num_steps` is followed by a validation."""
-        every = self.every_steps or min(math.ceil(num_steps / VALIDATIONS_BY_DEFAULT), LONGEST_VALIDATION_STEPS)
-        return step == num_steps or (step > 0 and step % every == 0)
-
-
 class DivergenceConfig(ConfigModel):
     """When training counts as diverged, and how a run answers. A loss that is not finite always counts.
 
@@ -314,8 +276,9 @@ class DivergenceConfig(ConfigModel):
 class GateConfig(ConfigModel):
     """What the last validation must have shown before a checkpoint becomes the resume point; off if nothing is given.
 
-    By AUC, or by macro-F1: higher is better, and a value that is not finite passes no limit. A checkpoint that does not
-    pass is kept, and training goes on; but if it is interrupted, it goes on from the last one that passed.
+    By AUC, macro-F1 or validation.metric_for_best_model: higher is better, and a value that is not finite passes no
+    limit. A checkpoint that does not pass is kept, and training goes on; but if it is interrupted, it goes on from the
+    last one that passed.
     """
 
     lowest_metric: float | None = Field(None, description="Lowest value of the metric that passes.")
@@ -358,9 +321,9 @@ class CheckpointConfig(ConfigModel):
     keep_best: int = Field(
         1,
         ge=0,
-        description="Checkpoints that stay because their validation was the best: by AUC, or by macro-F1. At each "
-        "validation that is better than all before a checkpoint is saved, whatever the cadence; the best one stays in "
-        "any case. 0: none is saved or stays for that.",
+        description="Checkpoints that stay because their validation was the best: by AUC, or by macro-F1, or by "
+        "validation.metric_for_best_model. At each validation that is better than all before a checkpoint is saved, "
+        "whatever the cadence; the best one stays in any case. 0: none is saved or stays for that.",
     )
     keep_every_steps: int | None = Field(
         None,

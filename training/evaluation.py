@@ -91,7 +91,7 @@ class _Evaluation:
         self._data = open_store(self._other) if self._other else self._store
         wait = wait_of(spec, flag, self._reporter.noted)
         self._dataset = load_dataset_patiently(spec, self._data, wait)
-        self._kind = kind_of(self._dataset.target)
+        self._kind = kind_of(self._dataset.target, spec.validation.metrics)
         names = [column.name for column in self._dataset.categorical]
         self._slices = [names.index(name) for name in spec.validation.slices]
         self._model = make_model(

@@ -11,14 +11,8 @@ from pydantic import Field
 from storage.objects.addresses import open_store
 from storage.objects.store import Store
 from storage.runs.run_state import RollbackRecord
-from training.configuration import (
-    CheckpointConfig,
-    ConfigModel,
-    DivergenceConfig,
-    ModelConfig,
-    TrainConfig,
-    ValidationConfig,
-)
+from training.configuration import CheckpointConfig, ConfigModel, DivergenceConfig, ModelConfig, TrainConfig
+from training.validation_configuration import ValidationConfig
 
 
 class ResumePoint(ConfigModel):

@@ -10,7 +10,18 @@ from typing import Literal
 
 from pydantic import FiniteFloat
 
-METRIC_WORDS = {"macro_f1": "macro-F1", "auc": "ROC AUC"}
+METRIC_WORDS = {
+    "macro_f1": "macro-F1",
+    "auc": "ROC AUC",
+    "auroc": "macro ROC AUC",
+    "average_precision": "average precision",
+    "calibration_error": "calibration error",
+    "cohen_kappa": "Cohen's kappa",
+    "f1_score": "F1",
+    "jaccard_index": "Jaccard index",
+    "matthews_corrcoef": "Matthews correlation",
+    "negative_predictive_value": "negative predictive value",
+}
 NotFinite = Literal["nan", "inf", "-inf"]
 MetricValue = FiniteFloat | NotFinite
 

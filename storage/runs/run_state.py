@@ -83,7 +83,7 @@ class CheckpointRecord(Record):
     promoted_at: float
     metric: MetricValue | None = Field(
         None,
-        description="AUC or macro-F1 of the validation made at this step, higher is better; None if none was made.",
+        description="The headline metric of the validation made at this step, higher is better; None if none was made.",
     )
     not_finite: NotFiniteMetrics | None = Field(
         None,
@@ -94,7 +94,7 @@ class CheckpointRecord(Record):
 class ValidationFigures(Record):
     """What the last validation up to a checkpoint showed, by the headline metric; higher is better."""
 
-    metric: str = Field(description="auc or macro_f1.")
+    metric: str = Field(description="The headline metric: auc, macro_f1, or the one that the run has chosen.")
     value: MetricValue | None = Field(description="None: not defined, an AUC of samples of one class.")
     step: int = Field(description="Where it was made: at the checkpoint's step, or before.")
     num_without_better: int = Field(0, description="Validations since the best one, this one included.")

@@ -10,7 +10,7 @@ from storage.errors import IncompatibleRunError
 from storage.runs.run_records import ByRows
 from storage.runs.run_state import RunState
 from tasks.configuration.run import RunConfig
-from training.configuration import LONGEST_VALIDATION_STEPS
+from training.validation_configuration import LONGEST_VALIDATION_STEPS
 
 # So many epochs up to so many rows; half as many of eight times the rows, and never fewer than two.
 EPOCHS_OF_FEW_ROWS, FEW_ROWS, FEWEST_EPOCHS = 20.0, 10_000, 2.0

@@ -42,6 +42,8 @@ CHANGEABLE = (
     "tracking",
     "retry",
 )
+# Of these sections what may not: the validations before were judged by it.
+FIXED = {"validation.metric_for_best_model"}
 # What a new run has where its configuration sets nothing, and what is kept from then on: by section and field.
 NEW_RUN: dict[str, dict[str, Any]] = {
     "data": {"id": None, "class_names": None},
@@ -111,6 +113,8 @@ def describe_changes(before: dict[str, Any], after: dict[str, Any], prefix: str 
 def _is_changeable(field: str, config: RunConfig) -> bool:
     if field == RECOMPUTING and config.train.compile:
         return False  # the compiler may give what is computed again other bits
+    if field in FIXED:
+        return False
     return any(field == entry or field.startswith(f"{entry}.") for entry in CHANGEABLE)
 
 

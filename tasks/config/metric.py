@@ -5,32 +5,39 @@ Invariant: a function of the configuration and of the data set's manifest, so ev
 
 from storage.datasets import DatasetManifest
 from storage.errors import ConfigurationError
-from storage.target_kinds import headline_metric
+from storage.runs.metric_values import METRIC_WORDS
+from storage.target_kinds import NEED_CLASSES, headline_metric
 from tasks.configuration.run import RunConfig
+from tasks.text import listed
 
 
 def require_defined_metric(config: RunConfig, dataset: DatasetManifest) -> None:
-    """Raise `ConfigurationError` where something is decided by the AUC of a validation split with one class.
+    """Raise `ConfigurationError` where something is decided by a metric that a validation split of one class lacks.
 
-    Macro-F1, by which a multiclass run is judged, is always defined.
+    Macro-F1, by which a multiclass run is judged by default, is always defined.
     """
-    target, validation = dataset.target, dataset.splits["validation"]
-    is_judged_by_auc = headline_metric(target.kind) == "auc"
-    if not is_judged_by_auc or validation.class_counts is None or 0 not in validation.class_counts:
+    target, counts = dataset.target, dataset.splits["validation"].class_counts
+    metric = headline_metric(target.kind, config.validation.metric_for_best_model)
+    if metric not in NEED_CLASSES or counts is None or sum(count > 0 for count in counts) > 1:
         return
     deciding = _find_deciding(config)
     if not deciding:
         return
-    absent = target.classes[validation.class_counts.index(0)]
+    name, absent = METRIC_WORDS[metric], [target.classes[index] for index, count in enumerate(counts) if not count]
     raise ConfigurationError(
-        f"The validation split has no row of the class {absent!r}, so its AUC is not defined, and no model can be "
-        "found to be better than another.\n"
-        f"  expected: rows of both classes in the validation split, as {' and '.join(deciding)} asks for the AUC\n"
+        f"The validation split has no row of the {_name_classes(absent)}, so its {name} is not defined, and no model "
+        "can be found to be better than another.\n"
+        f"  expected: rows of at least two classes in the validation split, as {' and '.join(deciding)} asks for the "
+        f"{name}\n"
         f"  found: {_count(dataset, 'validation')}; in training {_count(dataset, 'train')}\n"
-        "  what to do: change data.split so that validation has rows of both classes, or give more rows of this one. "
+        "  what to do: change data.split so that validation has rows of several classes, or give more rows of these. "
         "Or train without a best model, to the last step: checkpoint.keep_best = 0, and neither train.patience nor "
         "checkpoint.gate"
     )
+
+
+def _name_classes(absent: list[str]) -> str:
+    return f"class {absent[0]!r}" if len(absent) == 1 else f"classes {listed(map(repr, absent))}"
 
 
 def _find_deciding(config: RunConfig) -> list[str]:

@@ -13,16 +13,11 @@ from storage.objects.addresses import MAX_RUN_NAME_CHARACTERS, RUN_NAME_PATTERN
 from storage.target_kinds import KindName
 from tasks.configuration.cluster import ClusterConfig
 from tasks.configuration.notices import NoticesConfig
+from tasks.configuration.scores import require_deciding_metric, require_metrics, require_slices
 from tasks.configuration.split import SplitConfig
 from tasks.configuration.tracking import TrackingConfig
-from training.configuration import (
-    CheckpointConfig,
-    ConfigModel,
-    DivergenceConfig,
-    ModelConfig,
-    TrainConfig,
-    ValidationConfig,
-)
+from training.configuration import CheckpointConfig, ConfigModel, DivergenceConfig, ModelConfig, TrainConfig
+from training.validation_configuration import ValidationConfig
 
 UNLIMITED = "unlimited"
 
@@ -278,19 +273,11 @@ class RunConfig(ConfigModel):
         return self.cluster.nodes * self.train.ranks
 
     @model_validator(mode="after")
-    def _slices_are_categorical_columns(self) -> "RunConfig":
-        known = self.data.categorical
-        for column in self.validation.slices:
-            if column not in known:
-                what = "is a numeric column" if column in self.data.numeric else "is not among data.categorical"
-                raise ValueError(
-                    f"validation.slices names columns of data.categorical, by whose values samples are put together: "
-                    f"{column!r} {what}. data.categorical = {known}. Take it out of validation.slices, or add it to "
-                    "data.categorical for a new run: the model then learns from it too"
-                )
-        twice = sorted(name for name, count in Counter(self.validation.slices).items() if count > 1)
-        if twice:
-            raise ValueError(f"validation.slices names a column twice: {', '.join(twice)}. Name each column once")
+    def _scores_are_known(self) -> "RunConfig":
+        data, validation = self.data, self.validation
+        require_slices(validation.slices, data.categorical, data.numeric)
+        require_metrics(validation.metrics, data.kind)
+        require_deciding_metric(validation.metric_for_best_model, validation.metrics, data.kind)
         return self
 
     @model_validator(mode="after")

@@ -125,7 +125,8 @@ def _is_computed_as_in_the_run(config: RunConfig, state: RunState) -> bool:
     """Whether nothing was set for this call that changes what comes out by more than last bits, or adds to it."""
     own = as_begun(RunConfig.model_validate(read_stored(state.config)), state)
     before, now = (one.train.model_dump(exclude=DECIDE_NO_NUMBER) for one in (own, config))
-    is_same_evaluation = own.validation.slices == config.validation.slices
+    asked = own.validation, config.validation
+    is_same_evaluation = all(len({tuple(getattr(one, name)) for one in asked}) == 1 for name in ("slices", "metrics"))
     return bool(own.model == config.model and before == now and is_same_evaluation)
 
 

@@ -12,7 +12,13 @@ from tasks.text import metric_name, score
 def headline_name(state: RunState) -> str:
     """The metric by which the run is judged, as the configuration in its manifest has it."""
     data = state.config.get("data")
-    return headline_metric(data.get("kind") if isinstance(data, dict) else None)
+    return headline_metric(data.get("kind") if isinstance(data, dict) else None, chosen_metric(state))
+
+
+def chosen_metric(state: RunState) -> str | None:
+    """What its configuration says of it, or None: then it follows from the kind of target."""
+    validation = state.config.get("validation")
+    return validation.get("metric_for_best_model") if isinstance(validation, dict) else None
 
 
 def describe_best(state: RunState) -> str | None:

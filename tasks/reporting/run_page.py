@@ -13,10 +13,10 @@ from storage.datasets import SPLITS, DatasetManifest
 from storage.runs.metric_values import describe_not_finite, find_not_finite
 from storage.runs.retention import find_best
 from storage.runs.run_state import RunState
-from storage.target_kinds import METRICS
+from storage.target_kinds import METRICS, headline_metric
 from tasks.config.by_rows import describe_by_rows
 from tasks.console.tables import Table
-from tasks.reporting.best import describe_best, describe_overfitting
+from tasks.reporting.best import chosen_metric, describe_best, describe_overfitting
 from tasks.reporting.calibration_charts import draw_reliability, draw_thresholds
 from tasks.reporting.calibration_tables import describe_calibration, thresholds_table
 from tasks.reporting.changes import list_changes
@@ -252,7 +252,8 @@ def _tiles(state: RunState, evaluation: Mapping[str, Any] | None, dataset: Datas
     best = find_best(state)
     which = "best, at step" if best is not None and best.step == step and best != state.promoted else "at step"
     note = f"{which} {step:,}" if metrics and step is not None else "not evaluated yet"
-    names = [*METRICS[dataset.target.kind][:2], "loss"]
+    kind = dataset.target.kind
+    names = [*list(dict.fromkeys([headline_metric(kind, chosen_metric(state)), *METRICS[kind]]))[:2], "loss"]
     tiles = [Tile(f"Test {metric_name(name)}", score(metrics.get(name)), note) for name in names]
     interruptions = interruptions_of(state.segments)
     lost = state.steps_lost

@@ -8,7 +8,7 @@ from typing import Any
 
 from tasks.console.tables import Cell, Kind, Table
 from tasks.text import NOTHING, count_of, metric_name, plain, score, shortened
-from training.configuration import SLICE_MAX_VALUES, SLICE_MIN_SAMPLES
+from training.validation_configuration import SLICE_MAX_VALUES, SLICE_MIN_SAMPLES
 
 MAX_NAME_CHARACTERS = 60
 WITHOUT_VALUE = {"missing": "(missing)", "unseen": "(not in the training split)"}

@@ -28,9 +28,10 @@ from tests.benchmarks.scaling.ranks import Steps, measure_link, time_steps
 from tests.helpers.datasets import publish_small_dataset
 from tests.helpers.hosts import Hosts, find_reason_to_skip, running_hosts
 from tests.helpers.small_models import make_encoder
-from training.configuration import CheckpointConfig, ModelConfig, TrainConfig, ValidationConfig
+from training.configuration import CheckpointConfig, ModelConfig, TrainConfig
 from training.rank_status import Phase, read_rank_statuses
 from training.spec import SegmentSpec
+from training.validation_configuration import ValidationConfig
 
 RANKS = (1, 2, 4, 8, 16, 32)
 MICROBATCHES, BATCH_SIZE = 32, 128

@@ -5,8 +5,9 @@ from typing import Any
 
 from storage.datasets import SEAL_FIELD, DatasetManifest
 from storage.objects.digests import seal, sha256_of_bytes
-from training.configuration import CheckpointConfig, ModelConfig, TrainConfig, ValidationConfig
+from training.configuration import CheckpointConfig, ModelConfig, TrainConfig
 from training.spec import SegmentSpec
+from training.validation_configuration import ValidationConfig
 
 
 def spec_of(

@@ -23,7 +23,6 @@ from tests.helpers.training import make_spec, read_log, read_state, train_forked
 from training import loop
 from training.checkpointing import writer as writer_module
 from training.checkpointing.writer import CheckpointWriter
-from training.configuration import ValidationConfig
 from training.metrics import training_state, validation
 from training.metrics.reporter import Report
 from training.metrics.validation import Validator
@@ -31,6 +30,7 @@ from training.segment import run_segment
 from training.spec import SegmentSpec
 from training.stopping import StopFlag, StopReason
 from training.trainer import Trainer
+from training.validation_configuration import ValidationConfig
 from training.world import World
 
 STEP_SECONDS = 0.03

@@ -15,9 +15,9 @@ from tests.helpers.datasets import publish_anew, publish_small_dataset
 from tests.helpers.processes import train_segment
 from tests.helpers.training import checkpoint_at, make_spec, read_log, read_state, train_forked
 from training.checkpointing.restoring import Restorer
-from training.configuration import ValidationConfig
 from training.optim.optimization import Optimization
 from training.spec import SegmentSpec
+from training.validation_configuration import ValidationConfig
 from training.world import World
 
 # Dropout, metadata, a batch across two epochs and several microbatches a rank are part of all of them.

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from storage.datasets import FIRST_VOCABULARY_INDEX, MISSING_INDEX, UNSEEN_INDEX, CategoricalColumn
 from storage.runs.metric_values import metric_value
-from training.configuration import SLICE_MAX_VALUES, SLICE_MIN_SAMPLES
 from training.metrics.scores import score
 from training.targets.kind import TargetKind
+from training.validation_configuration import SLICE_MAX_VALUES, SLICE_MIN_SAMPLES
 
 GROUPS = {MISSING_INDEX: "missing", UNSEEN_INDEX: "unseen"}
 

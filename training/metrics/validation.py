@@ -14,13 +14,13 @@ from torch import Tensor, nn
 from training.batches.assembled import assemble_shares, share_batch
 from training.batches.microbatches import MicrobatchCut
 from training.batches.tensors import Microbatch, to_microbatches
-from training.configuration import ValidationConfig
 from training.data.order import RowOrder
 from training.data.reading import SampleReader
 from training.metrics.scores import score
 from training.models.precision import Precision
 from training.rank_status import Collective
 from training.targets.kind import TargetKind
+from training.validation_configuration import ValidationConfig
 from training.world import World
 
 # Samples are sorted by length within windows of so many forward passes: little padding, bounded memory.

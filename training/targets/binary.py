@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from storage.target_kinds import METRICS
+from storage.target_kinds import metrics_with
 from training.targets.class_scores import area_under_roc, roc_curve, score_classes, tabulate_classes
+from training.targets.extra_scores import score_extra
 from training.targets.kind import Claims
 from training.targets.thresholds import choose_threshold
 
@@ -16,11 +17,12 @@ from training.targets.thresholds import choose_threshold
 class Binary:
     """Binary cross entropy; judged by the area under the ROC curve, which no threshold decides."""
 
-    metrics = METRICS["binary"]
     num_outputs = 1
 
-    def __init__(self, classes: Sequence[str]) -> None:
+    def __init__(self, classes: Sequence[str], extra_metrics: Sequence[str] = ()) -> None:
         self.classes = classes
+        self.metrics = metrics_with("binary", extra_metrics)
+        self._extra = extra_metrics
 
     def sample_losses(self, logits: Tensor, labels: Tensor, label_smoothing: float = 0.0) -> Tensor:
         targets = labels.float() * (1 - label_smoothing) + label_smoothing / 2
@@ -37,7 +39,9 @@ class Binary:
 
     def scores(self, logits: Tensor, labels: Tensor) -> dict[str, float]:
         """Scores, without the AUC of labels of one class, which is not defined."""
-        found = score_classes(self.predict(logits), labels, len(self.classes))
+        predicted = self.predict(logits)
+        extra = score_extra(self._extra, predicted, _positive(logits), labels) if self._extra else {}
+        found = extra | score_classes(predicted, labels, len(self.classes))
         return found | {"auc": area_under_roc(_positive(logits), labels)} if _has_both_classes(labels) else found
 
     def tables(self, logits: Tensor, labels: Tensor) -> dict[str, Any]:

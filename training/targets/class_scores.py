@@ -8,21 +8,25 @@ wait for it. All tensors are on the CPU.
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from storage.lazy_imports import lazy_imports
+
+# It loads torchmetrics, which only a process that scores needs.
+with lazy_imports():
+    import training.targets.classification as classification
 
 MAX_ROC_POINTS = 512
 
 
 def score_classes(predicted: Tensor, labels: Tensor, num_classes: int) -> dict[str, float]:
     """Accuracy, and macro-F1: the mean of the F1 of all classes that occur or were predicted. Both tensors are [N]."""
-    functions = _torchmetrics()
-    with _counting():
-        accuracy = functions.multiclass_accuracy(predicted, labels, num_classes, average="micro")
-        macro_f1 = functions.multiclass_f1_score(predicted, labels, num_classes, average="macro")
+    with counting():
+        accuracy = classification.multiclass_accuracy(predicted, labels, num_classes, average="micro")
+        macro_f1 = classification.multiclass_f1_score(predicted, labels, num_classes, average="macro")
     return {"accuracy": float(accuracy), "macro_f1": float(macro_f1)}
 
 
@@ -32,13 +36,13 @@ def tabulate_classes(predicted: Tensor, labels: Tensor, classes: Sequence[str]) 
     None is what is not defined: the recall of a class without samples, the precision of one that is never predicted,
     F1 where both hold. So macro-F1, by torchmetrics, is the mean of the F1 that are defined.
     """
-    functions, num_classes = _torchmetrics(), len(classes)
-    with _counting():
-        confusion = functions.multiclass_confusion_matrix(predicted, labels, num_classes)
+    num_classes = len(classes)
+    with counting():
+        confusion = classification.multiclass_confusion_matrix(predicted, labels, num_classes)
         per_class = {
-            "precision": functions.multiclass_precision(predicted, labels, num_classes, average="none"),
-            "recall": functions.multiclass_recall(predicted, labels, num_classes, average="none"),
-            "f1": functions.multiclass_f1_score(predicted, labels, num_classes, average="none"),
+            "precision": classification.multiclass_precision(predicted, labels, num_classes, average="none"),
+            "recall": classification.multiclass_recall(predicted, labels, num_classes, average="none"),
+            "f1": classification.multiclass_f1_score(predicted, labels, num_classes, average="none"),
             "support": torch.bincount(labels, minlength=num_classes),
         }
     columns = {name: values.tolist() for name, values in per_class.items()}
@@ -54,12 +58,12 @@ def tabulate_classes(predicted: Tensor, labels: Tensor, classes: Sequence[str]) 
 
 def area_under_roc(probabilities: Tensor, labels: Tensor) -> float:
     """The AUC of [N] probabilities in float64; `labels` must have both 0 and 1."""
-    return float(_torchmetrics().binary_auroc(probabilities, labels))
+    return float(classification.binary_auroc(probabilities, labels))
 
 
 def roc_curve(probabilities: Tensor, labels: Tensor) -> dict[str, list[float]]:
     """The curve behind it, by at most `MAX_ROC_POINTS` points."""
-    false_positive, true_positive, _ = _torchmetrics().binary_roc(probabilities, labels)
+    false_positive, true_positive, _ = classification.binary_roc(probabilities, labels)
     points = torch.linspace(0, len(false_positive) - 1, min(MAX_ROC_POINTS, len(false_positive))).long()
     return {
         "false_positive_rate": false_positive[points].tolist(),
@@ -67,14 +71,8 @@ def roc_curve(probabilities: Tensor, labels: Tensor) -> dict[str, list[float]]:
     }
 
 
-def _torchmetrics() -> ModuleType:
-    from training.targets import classification  # loads torchmetrics, which only a process that scores needs
-
-    return classification
-
-
 @contextmanager
-def _counting() -> Iterator[None]:
+def counting() -> Iterator[None]:
     """A context in which torchmetrics counts with `bincount`, which on a CPU gives the same numbers each time.
 
     Where torch is set to be deterministic, torchmetrics compares each sample with each pair of classes instead, all at

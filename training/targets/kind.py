@@ -33,7 +33,7 @@ class TargetKind(Protocol):
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """The names of all metrics, in the order of `storage.target_kinds`; the first is the headline."""
+        """The names of all metrics, in the order of `storage.target_kinds`; the first is the headline by default."""
 
     def sample_losses(self, logits: Tensor, labels: Tensor, label_smoothing: float = 0.0) -> Tensor:
         """Unweighted loss of each sample in fp32, [N]."""

@@ -6,18 +6,19 @@ from typing import Any
 from torch import Tensor
 from torch.nn import functional
 
-from storage.target_kinds import METRICS
+from storage.target_kinds import metrics_with
 from training.targets.class_scores import score_classes, tabulate_classes
+from training.targets.extra_scores import score_extra
 from training.targets.kind import Claims
 
 
 class Multiclass:
     """Cross entropy over all classes; judged by macro-F1, which counts rare classes as much as frequent ones."""
 
-    metrics = METRICS["multiclass"]
-
-    def __init__(self, classes: Sequence[str]) -> None:
+    def __init__(self, classes: Sequence[str], extra_metrics: Sequence[str] = ()) -> None:
         self.classes = classes
+        self.metrics = metrics_with("multiclass", extra_metrics)
+        self._extra = extra_metrics
         self.num_outputs = len(classes)
 
     def sample_losses(self, logits: Tensor, labels: Tensor, label_smoothing: float = 0.0) -> Tensor:
@@ -33,7 +34,12 @@ class Multiclass:
         return logits.softmax(dim=1)
 
     def scores(self, logits: Tensor, labels: Tensor) -> dict[str, float]:
-        return score_classes(self.predict(logits), labels, len(self.classes))
+        predicted = self.predict(logits)
+        usual = score_classes(predicted, labels, len(self.classes))
+        if not self._extra:
+            return usual
+        probabilities = self.probabilities(logits.double())
+        return score_extra(self._extra, predicted, probabilities, labels, len(self.classes)) | usual
 
     def tables(self, logits: Tensor, labels: Tensor) -> dict[str, Any]:
         return tabulate_classes(self.predict(logits), labels, self.classes)

@@ -8,9 +8,12 @@ from training.targets.binary import Binary
 from training.targets.kind import TargetKind
 from training.targets.multiclass import Multiclass
 
-KINDS: dict[KindName, Callable[[Sequence[str]], TargetKind]] = {"multiclass": Multiclass, "binary": Binary}
+KINDS: dict[KindName, Callable[[Sequence[str], Sequence[str]], TargetKind]] = {
+    "multiclass": Multiclass,
+    "binary": Binary,
+}
 
 
-def kind_of(target: Target) -> TargetKind:
-    """What training computes for this target."""
-    return KINDS[target.kind](target.classes)
+def kind_of(target: Target, extra_metrics: Sequence[str] = ()) -> TargetKind:
+    """What training computes for this target, and which metrics beside the usual ones."""
+    return KINDS[target.kind](target.classes, extra_metrics)

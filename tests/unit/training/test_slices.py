@@ -9,10 +9,10 @@ from torch import Tensor
 
 from storage.datasets import CategoricalColumn, Target
 from storage.runs.metric_values import metric_value
-from training.configuration import SLICE_MAX_VALUES, SLICE_MIN_SAMPLES
 from training.metrics.scores import score
 from training.metrics.slices import score_slices
 from training.targets.registry import kind_of
+from training.validation_configuration import SLICE_MAX_VALUES, SLICE_MIN_SAMPLES
 
 COUNTRIES = ["DE", "FR", "IT", "MT", "VA"]
 

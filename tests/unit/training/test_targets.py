@@ -1,6 +1,8 @@
 """The contract of a kind of target, held against each; and that nothing else in training knows which there are."""
 
 import ast
+import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import get_args
 
@@ -9,7 +11,8 @@ import torch
 from torch import Tensor
 
 from storage.datasets import Target
-from storage.target_kinds import METRICS, KindName, headline_metric, telling_order
+from storage.runs.metric_values import METRIC_WORDS
+from storage.target_kinds import EXTRA_METRICS, METRICS, NEED_CLASSES, KindName, headline_metric, telling_order
 from tests.helpers.small_models import make_model
 from training.metrics.scores import NO_TABLES, describe, score
 from training.targets.kind import TargetKind
@@ -20,9 +23,10 @@ CLASSES = {"multiclass": ["a", "b", "c", "d"], "binary": ["no", "yes"]}
 each_kind = pytest.mark.parametrize("name", KINDS)
 
 
-def make_kind(name: str) -> TargetKind:
+def make_kind(name: str, extra_metrics: Sequence[str] = ()) -> TargetKind:
     classes = CLASSES[name]
-    return kind_of(Target(kind=name, column="label", classes=classes, class_counts=[1] * len(classes)))
+    target = Target(kind=name, column="label", classes=classes, class_counts=[1] * len(classes))
+    return kind_of(target, extra_metrics)
 
 
 def drawn(kind: TargetKind, num_samples: int = 50) -> tuple[Tensor, Tensor]:
@@ -80,6 +84,52 @@ def test_scores_are_the_named_ones_from_the_least_telling_on_and_come_with_known
     predictions = drawn(kind)
     assert list(score(*predictions, kind)) == list(reversed(kind.metrics))
     assert kind.tables(*predictions).keys() <= NO_TABLES.keys() == describe(*predictions, kind).keys()
+
+
+@each_kind
+def test_each_further_metric_is_computed_the_usual_ones_stay_as_they_are_and_their_order_is_that_of_all(
+    name: str,
+) -> None:
+    extra = list(EXTRA_METRICS[name])
+    kind, usual = make_kind(name, extra), make_kind(name)
+    logits, labels = drawn(kind)
+    found, plain = score(logits, labels, kind), score(logits, labels, usual)
+    assert list(found) == list(reversed(kind.metrics)) and kind.metrics[0] == headline_metric(name)
+    assert list(kind.metrics[:-1]) == sorted(kind.metrics[:-1], key=telling_order)
+    assert found.keys() - plain.keys() == set(extra) and {name: found[name] for name in plain} == plain
+    mode = torch.get_deterministic_debug_mode()
+    torch.set_deterministic_debug_mode("error")
+    try:
+        assert score(logits, labels, kind) == found
+    finally:
+        torch.set_deterministic_debug_mode(mode)
+    logits[0] = math.nan
+    assert list(score(logits, labels, kind)) == list(found)
+
+
+@each_kind
+def test_further_metrics_of_samples_of_one_class_are_left_out_where_they_compare_classes(name: str) -> None:
+    kind = make_kind(name, list(EXTRA_METRICS[name]))
+    for label in range(2):
+        logits = torch.zeros(8, kind.num_outputs)
+        found = score(logits, torch.full((8,), label), kind)
+        assert set(kind.metrics) - found.keys() == NEED_CLASSES & set(kind.metrics)
+        assert not any(math.isnan(value) for value in found.values())
+    assert set(METRIC_WORDS) >= NEED_CLASSES  # a person is told of them in words
+
+
+def test_further_metrics_are_those_of_their_definitions() -> None:
+    binary = make_kind("binary", ["matthews_corrcoef", "precision", "recall", "average_precision"])
+    logits, labels = torch.tensor([[3.0], [2.0], [1.0], [-1.0], [-2.0], [-3.0]]), torch.tensor([1, 0, 1, 1, 0, 0])
+    found = score(logits, labels, binary)  # 2 true and 1 false positives, 1 false and 2 true negatives
+    assert found["precision"] == found["recall"] == pytest.approx(2 / 3)
+    assert found["matthews_corrcoef"] == pytest.approx((2 * 2 - 1 * 1) / 9)
+    assert found["average_precision"] == pytest.approx((1 / 1 + 2 / 3 + 3 / 4) / 3)
+    multiclass = make_kind("multiclass", ["auroc", "recall"])
+    labels = torch.tensor([0, 0, 1, 1, 2])  # of the fourth class there is none
+    found = score(50 * torch.eye(4)[torch.tensor([0, 1, 1, 1, 2])], labels, multiclass)
+    assert found["recall"] == pytest.approx((1 / 2 + 1 + 1) / 3)
+    assert found["auroc"] == pytest.approx((3 / 4 + 5 / 6 + 1) / 3)
 
 
 @each_kind

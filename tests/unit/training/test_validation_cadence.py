@@ -4,7 +4,7 @@ import pytest
 
 from tasks.config.template import render_configuration, start_configuration
 from tasks.configuration.run import RunConfig
-from training.configuration import ValidationConfig
+from training.validation_configuration import ValidationConfig
 
 
 def validated_steps(num_steps: int, every_steps: int | None = None, begin: int = 0) -> list[int]:

@@ -17,8 +17,9 @@ from tasks.cluster.orders import JobOrder
 from tasks.configuration.cluster import ClusterConfig
 from tasks.configuration.run import DataConfig, RunConfig
 from tests.helpers.commands import ROOT
-from training.configuration import CheckpointConfig, ModelConfig, TrainConfig, ValidationConfig
+from training.configuration import CheckpointConfig, ModelConfig, TrainConfig
 from training.spec import SegmentSpec
+from training.validation_configuration import ValidationConfig
 
 # Of kubernetes-sigs/jobset: config/components/crd/bases/jobset.x-k8s.io_jobsets.yaml, compressed.
 DEFINITION = Path(os.environ.get("HOLDFAST_JOBSET_CRD", ROOT / "../shared/data/jobset-crd.yaml.gz"))

@@ -75,6 +75,12 @@ def test_every_field_that_may_change_is_tried_here_and_listed_in_the_readme() ->
     assert [entry for entry in CHANGEABLE if f"`{entry}`" not in listed and f"`[{entry}]`" not in listed] == []
 
 
+def test_the_metric_that_decides_is_kept_while_further_ones_may_be_asked_for() -> None:
+    require_compatible(state_of(CONFIG), changed('validation.metrics=["recall"]'))
+    with pytest.raises(IncompatibleRunError, match=r"metric_for_best_model: was not set, is 'accuracy' now"):
+        require_compatible(state_of(CONFIG), changed("validation.metric_for_best_model=accuracy"))
+
+
 def test_where_the_model_is_compiled_its_blocks_are_recomputed_from_the_start_or_never() -> None:
     compiled, recomputing = changed("train.compile=true"), "train.activation_checkpointing=true"
     with pytest.raises(IncompatibleRunError, match=r"train\.activation_checkpointing: was False, is True now"):

@@ -18,8 +18,8 @@ def dataset(kind: str, validation_counts: list[int] | None) -> DatasetManifest:
     return found.model_copy(update={"splits": found.splits | {"validation": validation, "train": train}})
 
 
-def configured(**sections: Any) -> RunConfig:
-    data = DataConfig(source="s", text="t", label="label", kind="binary")
+def configured(kind: str = "binary", **sections: Any) -> RunConfig:
+    data = DataConfig(source="s", text="t", label="label", kind=kind)
     return RunConfig(run="r", data=data, **sections)
 
 
@@ -47,3 +47,10 @@ def test_what_is_defined_or_not_asked_for_or_not_known_passes() -> None:
     require_defined_metric(configured(), dataset("binary", None))
     require_defined_metric(configured(), dataset("multiclass", [1200, 0]))
     require_defined_metric(configured(checkpoint={"keep_best": 0}), dataset("binary", [1200, 0]))
+
+
+def test_of_a_metric_that_was_chosen_it_depends_on_what_that_one_needs() -> None:
+    require_defined_metric(configured(validation={"metric_for_best_model": "macro_f1"}), dataset("binary", [1200, 0]))
+    asked = {"metrics": ["cohen_kappa"], "metric_for_best_model": "cohen_kappa"}
+    with pytest.raises(ConfigurationError, match="its Cohen's kappa is not defined"):
+        require_defined_metric(configured("multiclass", validation=asked), dataset("multiclass", [1200, 0]))

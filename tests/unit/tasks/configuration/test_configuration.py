@@ -1,5 +1,6 @@
 """The configuration of a run: the files that are shipped, `--set`, and what a person is told about each mistake."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from tasks.corpora.policy import CLASSES
 from tasks.corpora.policy import SCHEMA as POLICY_SCHEMA
 from tasks.corpora.quality import SCHEMA as QUALITY_SCHEMA
 from tasks.corpora.quality import VOCABULARY_SIZE
-from training.configuration import EXTRAS
+from training.validation_configuration import EXTRAS
 
 CONFIGS = Path(__file__).parents[4] / "deployments" / "configs"
 SHIPPED = sorted(CONFIGS.glob("*.toml"))
@@ -133,8 +134,10 @@ def test_a_split_that_is_given_is_written_without_fractions_and_read_again_as_it
 
 def test_what_a_validation_gives_beyond_the_usual_is_recorded_where_it_is_asked_for(small: Path) -> None:
     assert not EXTRAS & load_configuration(small).model_dump(mode="json")["validation"].keys()
-    config = load_configuration(small, ['data.categorical=["country"]', 'validation.slices=["country"]'])
-    assert config.model_dump(mode="json")["validation"]["slices"] == ["country"]
+    asked = {"slices": ["country"], "metrics": ["recall"], "metric_for_best_model": "recall"}
+    assignments = [f"validation.{name}={json.dumps(value)}" for name, value in asked.items()]
+    config = load_configuration(small, ['data.categorical=["country"]', *assignments])
+    assert config.model_dump(mode="json")["validation"].items() >= asked.items() and asked.keys() == EXTRAS
     assert RunConfig.model_validate_json(config.model_dump_json()) == config
 
 
@@ -158,6 +161,16 @@ def test_a_configuration_cannot_be_changed_after_it_was_loaded(small: Path) -> N
             "validation.slices names columns of data.categorical, by whose values samples are put together: 'length' "
             "is a numeric column. data.categorical = []",
         ),
+        (
+            'validation.metrics=["log_loss"]',
+            "validation.metrics: 'log_loss' is not known for kind = 'multiclass'. Known are auroc, average_precision, "
+            "calibration_error, cohen_kappa, jaccard_index, matthews_corrcoef, precision, recall, specificity; "
+            "computed in any case: macro_f1, accuracy, loss",
+        ),
+        ('validation.metrics=["accuracy"]', "validation.metrics: accuracy is computed in any case. Take it out"),
+        ('validation.metrics=["recall", "recall"]', "validation.metrics names recall twice"),
+        ("validation.metric_for_best_model=loss", "is 'loss': lower is better. It may be one of macro_f1, accuracy;"),
+        ("validation.metric_for_best_model=recall", "is 'recall': it is not computed. It may be one of"),
         ('validation.slices=["contry"]', "'contry' is not among data.categorical"),
         ("trian.steps=5", "trian: there is no such key; did you mean train?"),
         ("retry.colour=red", "retry.colour: there is no such key; the keys there are attempts, delay_seconds"),

@@ -49,14 +49,15 @@ def forge(run: LedgerRun, **changes: Any) -> None:
     run.manifest.commit("forged", change)
 
 
-@pytest.mark.parametrize("span_samples", [1, 100, 2_000_000])
 def test_what_a_recorded_rollback_left_out_is_accepted_and_named(
-    dataset: tuple[LocalStore, DatasetManifest], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, span_samples: int
+    dataset: tuple[LocalStore, DatasetManifest], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However many steps and epochs are looked at in one piece."""
-    monkeypatch.setattr(audit_comparison, "SPAN_SAMPLES", span_samples)
     run = ledger(dataset, tmp_path).write()
     result = audit_run(run.store, run.name)
+    for span_samples in (1, 100):
+        monkeypatch.setattr(audit_comparison, "SPAN_SAMPLES", span_samples)
+        assert audit_run(run.store, run.name) == result
     assert result["ok"], result["violations"]
     assert (result["steps"], result["samples"]) == (STEPS, STEPS * BATCH_SIZE)
     fence = result["segments"][1]["fence"]

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from unittest import mock
 
 import duckdb
@@ -72,6 +72,48 @@ def undisturbed(config: DataConfig, tmp_path_factory: pytest.TempPathFactory) ->
     return files_of(store)
 
 
+class Prepared(NamedTuple):
+    """A source that was prepared in units without being disturbed: what was done, and the files that came of it."""
+
+    config: DataConfig
+    units: list[str]
+    files: dict[str, str]
+
+
+@pytest.fixture(scope="module")
+def in_units(config: DataConfig, tmp_path_factory: pytest.TempPathFactory) -> Prepared:
+    return prepare_undisturbed(config, tmp_path_factory.mktemp("units"))
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
+    folder = tmp_path_factory.mktemp("texts")
+    return prepare_undisturbed(text_config(write_parquet(folder / "a.parquet", text_columns(600), 50)), folder)
+
+
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
+    """Files that are decoded before they are read."""
+    folder = tmp_path_factory.mktemp("tables")
+    for part in range(2):
+        write_table(folder / f"data-{part}.csv", text_columns(300, first=300 * part))
+    return prepare_undisturbed(text_config(folder / "data-*.csv"), folder)
+
+
+@pytest.fixture(scope="module")
+def tokens(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
+    folder = tmp_path_factory.mktemp("tokens")
+    config = token_config(write_parquet(folder / "a.parquet", token_columns(900), 40), categorical=["shard_id"])
+    return prepare_undisturbed(config, folder)
+
+
+def prepare_undisturbed(config: DataConfig, folder: Path) -> Prepared:
+    engine = Counted()
+    prepare_with(engine, config, folder)
+    assert [path.name for path in (folder / "scratch").iterdir()] == ["fingerprints.json"]
+    return Prepared(config, engine.done, files_of(LocalStore(folder / "store")))
+
+
 def files_of(store: LocalStore) -> dict[str, str]:
     return {key: sha256_of_file(store.fetch(key)) for key in store.list_keys("") if not key.startswith("sources/")}
 
@@ -82,13 +124,10 @@ def prepare_with(engine: Counted, config: DataConfig, folder: Path) -> DatasetMa
 
 
 def test_many_units_leave_the_bytes_that_one_chunk_gives_and_nothing_else(
-    config: DataConfig, undisturbed: dict[str, str], tmp_path: Path
+    undisturbed: dict[str, str], in_units: Prepared
 ) -> None:
-    engine = Counted()
-    prepare_with(engine, config, tmp_path)
-    assert len(engine.done) > 12
-    assert files_of(LocalStore(tmp_path / "store")) == undisturbed
-    assert [path.name for path in (tmp_path / "scratch").iterdir()] == ["fingerprints.json"]
+    assert len(in_units.units) > 12
+    assert in_units.files == undisturbed
 
 
 @pytest.mark.parametrize("kind", ["text", "tokens"])
@@ -130,17 +169,16 @@ def test_an_expectation_that_is_not_met_is_the_error_before_a_shard_is_written(t
 
 
 def test_a_unit_that_is_done_is_never_done_again(
-    config: DataConfig, undisturbed: dict[str, str], tmp_path: Path
+    config: DataConfig, undisturbed: dict[str, str], in_units: Prepared, tmp_path: Path
 ) -> None:
-    whole = Counted()
-    prepare_with(whole, config, tmp_path / "whole")
-    engines = [Counted(fail_at=len(whole.done) // 3), Counted(fail_at=len(whole.done) // 3), Counted()]
+    third = len(in_units.units) // 3
+    engines = [Counted(fail_at=third), Counted(fail_at=third), Counted()]
     for engine in engines[:-1]:
         with pytest.raises(OSError, match="the machine is gone"):
             prepare_with(engine, config, tmp_path)
         assert not any(key.endswith("dataset.json") for key in LocalStore(tmp_path / "store").list_keys("datasets/"))
     prepare_with(engines[-1], config, tmp_path)
-    assert [unit for engine in engines for unit in engine.done] == whole.done
+    assert [unit for engine in engines for unit in engine.done] == in_units.units
     assert files_of(LocalStore(tmp_path / "store")) == undisturbed
 
 
@@ -177,27 +215,26 @@ class Overtaken(Counted):
 
 
 @pytest.mark.parametrize("at", [1, 3, 5, 8])
-def test_one_that_is_overtaken_takes_the_data_set_that_the_other_one_published(tmp_path: Path, at: int) -> None:
-    config = text_config(write_parquet(tmp_path / "a.parquet", text_columns(600), 50))
-    engine = Overtaken(config, tmp_path, at)
-    manifest = prepare_with(engine, config, tmp_path)
+def test_one_that_is_overtaken_takes_the_data_set_that_the_other_one_published(
+    tmp_path: Path, texts: Prepared, at: int
+) -> None:
+    engine = Overtaken(texts.config, tmp_path, at)
+    manifest = prepare_with(engine, texts.config, tmp_path)
     store = LocalStore(tmp_path / "store")
     assert len(engine.done) > at and find_dataset(store, manifest.digest) == manifest
     assert not list(store.list_keys("preparations/"))
 
 
-def test_damage_in_a_record_makes_its_unit_be_done_again(tmp_path: Path) -> None:
-    config = text_config(write_parquet(tmp_path / "a.parquet", text_columns(600), 50))
+def test_damage_in_a_record_makes_its_unit_be_done_again(tmp_path: Path, texts: Prepared) -> None:
     with pytest.raises(OSError, match="the machine is gone"):
-        prepare_with(Counted(fail_at=8), config, tmp_path)
+        prepare_with(Counted(fail_at=8), texts.config, tmp_path)
     store = LocalStore(tmp_path / "store")
     (damaged, *_) = (key for key in store.list_keys("preparations/") if key.endswith("check-000001.json"))
     store.write(damaged, store.read(damaged).replace(b"0", b"1", 1))
     engine = Counted()
-    prepare_with(engine, config, tmp_path)
+    prepare_with(engine, texts.config, tmp_path)
     assert engine.done[0] == "check 1" and engine.done.count("check 0") == 0
-    prepare_with(Counted(), config, tmp_path / "other")
-    assert files_of(store) == files_of(LocalStore(tmp_path / "other" / "store"))
+    assert files_of(store) == texts.files
 
 
 def flip_a_bit(path: Path) -> None:
@@ -212,19 +249,18 @@ def give_those_of_another_chunk(path: Path) -> None:
 
 @pytest.mark.parametrize("damage", [flip_a_bit, give_those_of_another_chunk, Path.unlink])
 def test_decoded_rows_that_are_damaged_or_gone_are_decoded_again(
-    tmp_path: Path, damage: Callable[[Path], None]
+    tmp_path: Path, tokens: Prepared, damage: Callable[[Path], None]
 ) -> None:
-    config = token_config(write_parquet(tmp_path / "a.parquet", token_columns(900), 40))
-    num_chunks = sum(unit.startswith("check") for unit in units_of(config, tmp_path / "other"))
+    num_chunks = sum(unit.startswith("check") for unit in tokens.units)
     with pytest.raises(OSError, match="the machine is gone"):
-        prepare_with(Counted(fail_at=num_chunks), config, tmp_path)
+        prepare_with(Counted(fail_at=num_chunks), tokens.config, tmp_path)
     left = sorted((tmp_path / "scratch").glob("brought-*/rows-*.arrow"))
     assert len(left) == num_chunks > 3
     damage(left[2])
     with mock.patch.object(assigning, "_read", wraps=assigning._read) as read:
-        prepare_with(Counted(), config, tmp_path)
+        prepare_with(Counted(), tokens.config, tmp_path)
     assert read.call_count == 1
-    assert files_of(LocalStore(tmp_path / "store")) == files_of(LocalStore(tmp_path / "other" / "store"))
+    assert files_of(LocalStore(tmp_path / "store")) == tokens.files
     assert [path.name for path in (tmp_path / "scratch").iterdir()] == ["fingerprints.json"]
 
 
@@ -232,53 +268,38 @@ def test_decoded_rows_that_are_damaged_or_gone_are_decoded_again(
     "name", ["read-000000.parquet", *(f"check-000000{of}" for of in CHECKED), "texts-000000.parquet"]
 )
 def test_a_bit_that_flips_in_what_a_unit_left_is_an_error_until_that_unit_is_done_again(
-    tmp_path: Path, name: str
+    tmp_path: Path, request: pytest.FixtureRequest, name: str
 ) -> None:
     stage = name.partition("-")[0]
-    if stage == "read":
-        for part in range(2):
-            write_table(tmp_path / f"data-{part}.csv", text_columns(300, first=300 * part))
-        config = text_config(tmp_path / "data-*.csv")
-    elif stage == "texts":
-        config = text_config(write_parquet(tmp_path / "a.parquet", text_columns(600), 50))
-    else:
-        config = token_config(write_parquet(tmp_path / "a.parquet", token_columns(900), 40))
-    last = max(i for i, unit in enumerate(units_of(config, tmp_path / "other")) if unit.startswith(stage))
+    source: Prepared = request.getfixturevalue({"read": "tables", "check": "tokens", "texts": "texts"}[stage])
+    last = max(i for i, unit in enumerate(source.units) if unit.startswith(stage))
     # Texts are read as soon as the last of them is there, the other files again by whoever goes on.
     with pytest.raises(OSError, match="the machine is gone"):
-        prepare_with(Counted(fail_at=last if stage == "texts" else last + 1), config, tmp_path)
+        prepare_with(Counted(fail_at=last if stage == "texts" else last + 1), source.config, tmp_path)
     (path,) = (tmp_path / "store").glob(f"preparations/*/{name}")
     flip_a_bit(path)
     record = f"{stage}-000000.json"
     with pytest.raises(CorruptObjectError, match=rf"{name} is not what was written there.*Delete .*{record} and run"):
-        prepare_with(Counted(), config, tmp_path)
+        prepare_with(Counted(), source.config, tmp_path)
     path.with_name(record).unlink()
     engine = Counted()
-    prepare_with(engine, config, tmp_path)
+    prepare_with(engine, source.config, tmp_path)
     assert [unit for unit in engine.done if unit.startswith(stage)] == [f"{stage} 0"]
-    assert files_of(LocalStore(tmp_path / "store")) == files_of(LocalStore(tmp_path / "other" / "store"))
+    assert files_of(LocalStore(tmp_path / "store")) == source.files
 
 
-def units_of(config: DataConfig, folder: Path) -> list[str]:
-    engine = Counted()
-    prepare_with(engine, config, folder)
-    return engine.done
-
-
-def test_a_bit_that_flips_in_the_tokenizer_is_an_error(tmp_path: Path) -> None:
-    config = text_config(write_parquet(tmp_path / "a.parquet", text_columns(600), 50))
-    first_assignment = units_of(config, tmp_path / "other").index("assign 0")
+def test_a_bit_that_flips_in_the_tokenizer_is_an_error(tmp_path: Path, texts: Prepared) -> None:
     with pytest.raises(OSError, match="the machine is gone"):
-        prepare_with(Counted(fail_at=first_assignment), config, tmp_path)
+        prepare_with(Counted(fail_at=texts.units.index("assign 0")), texts.config, tmp_path)
     (path,) = (tmp_path / "store").glob("preparations/*/tokenizer.json")
     flip_a_bit(path)
     with pytest.raises(
         CorruptObjectError, match=r"tokenizer\.json is not what was written there.*Delete .*learned\.json"
     ):
-        prepare_with(Counted(), config, tmp_path)
+        prepare_with(Counted(), texts.config, tmp_path)
     path.with_name("learned.json").unlink()
-    prepare_with(Counted(), config, tmp_path)
-    assert files_of(LocalStore(tmp_path / "store")) == files_of(LocalStore(tmp_path / "other" / "store"))
+    prepare_with(Counted(), texts.config, tmp_path)
+    assert files_of(LocalStore(tmp_path / "store")) == texts.files
 
 
 @pytest.mark.parametrize("between", ["find_repeats", "require_rules_kept", "assign_samples", "measure_categorical"])
@@ -299,8 +320,9 @@ def test_one_that_is_overtaken_while_it_asks_all_rows_takes_what_the_other_publi
     assert not list(LocalStore(tmp_path / "store").list_keys("preparations/"))
 
 
-def test_a_stop_does_not_wait_for_the_statistics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = text_config(write_parquet(tmp_path / "a.parquet", text_columns(600), 50))
+def test_a_stop_does_not_wait_for_the_statistics(
+    tmp_path: Path, texts: Prepared, monkeypatch: pytest.MonkeyPatch
+) -> None:
     queries: list[int] = []
 
     def measure_for_an_hour(connection: duckdb.DuckDBPyConnection, *_: Any) -> None:
@@ -316,7 +338,7 @@ def test_a_stop_does_not_wait_for_the_statistics(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(pipeline, "assign_samples", measure_for_an_hour)
     with cut_small(), pytest.raises(KeyboardInterrupt):
         store = LocalStore(tmp_path / "store")
-        pipeline.prepare_dataset(config, store, tmp_path / "scratch", run_part=stop_there, engine=Counted())
+        pipeline.prepare_dataset(texts.config, store, tmp_path / "scratch", run_part=stop_there, engine=Counted())
     assert len(queries) < 100
 
 
@@ -342,25 +364,20 @@ class OnAnotherMachine(Counted):
         super().run(replace(address, host="another"), stage, indices, on_done)
 
 
-def test_on_another_machine_no_rows_are_left_and_the_bytes_are_the_same(tmp_path: Path) -> None:
-    config = token_config(write_parquet(tmp_path / "a.parquet", token_columns(900), 40))
+def test_on_another_machine_no_rows_are_left_and_the_bytes_are_the_same(tmp_path: Path, tokens: Prepared) -> None:
     with mock.patch.object(checking, "leave_rows") as leave:
-        prepare_with(OnAnotherMachine(), config, tmp_path)
+        prepare_with(OnAnotherMachine(), tokens.config, tmp_path)
     assert not leave.called
-    prepare_with(Counted(), config, tmp_path / "other")
-    assert files_of(LocalStore(tmp_path / "store")) == files_of(LocalStore(tmp_path / "other" / "store"))
+    assert files_of(LocalStore(tmp_path / "store")) == tokens.files
 
 
-def test_in_which_order_a_database_gives_the_rows_shows_in_no_byte(tmp_path: Path) -> None:
-    config = token_config(write_parquet(tmp_path / "a.parquet", token_columns(900), 40), categorical=["shard_id"])
-
+def test_in_which_order_a_database_gives_the_rows_shows_in_no_byte(tmp_path: Path, tokens: Prepared) -> None:
     def turned_round(*arguments: Any, **named: Any) -> str:
         return f"{prepared_sql(*arguments, **named)} ORDER BY number DESC"
 
     with mock.patch.object(assigning, "prepared_sql", turned_round):
-        prepare_with(Counted(), config, tmp_path)
-    prepare_with(Counted(), config, tmp_path / "other")
-    assert files_of(LocalStore(tmp_path / "store")) == files_of(LocalStore(tmp_path / "other" / "store"))
+        prepare_with(Counted(), tokens.config, tmp_path)
+    assert files_of(LocalStore(tmp_path / "store")) == tokens.files
 
 
 def test_rows_too_long_are_counted_through_all_units(tmp_path: Path) -> None:

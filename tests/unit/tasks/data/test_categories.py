@@ -62,10 +62,13 @@ def test_a_hundred_columns_of_categories_are_assigned_within_512_mb(tmp_path: Pa
     store = LocalStore(tmp_path / "store")
     manifest = prepare_dataset(config, store, tmp_path / "scratch")
     found = read_rows(store, manifest)
-    for row, id_ in enumerate(map(str, columns["sample_id"])):
-        for column, index in zip(manifest.categorical, found[id_]["categorical"], strict=True):
-            value = columns[column.name][row]
-            known = (
-                column.vocabulary.index(value) + FIRST_VOCABULARY_INDEX if value in column.vocabulary else UNSEEN_INDEX
-            )
-            assert index == (MISSING_INDEX if value is None else known)
+    known = [
+        {None: MISSING_INDEX} | {value: i + FIRST_VOCABULARY_INDEX for i, value in enumerate(column.vocabulary)}
+        for column in manifest.categorical
+    ]
+    rows = zip(
+        *(columns[name] for name in ["sample_id", *(column.name for column in manifest.categorical)]), strict=True
+    )
+    for id_, *values in rows:
+        expected = [index.get(value, UNSEEN_INDEX) for index, value in zip(known, values, strict=True)]
+        assert found[str(id_)]["categorical"] == expected

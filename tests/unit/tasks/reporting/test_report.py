@@ -79,6 +79,11 @@ def multiclass() -> str:
     return render(interrupted_run())
 
 
+@pytest.fixture(scope="module")
+def binary() -> str:
+    return render(interrupted_run("binary"))
+
+
 def test_a_complete_run_says_what_its_interruptions_cost_and_what_the_model_is(multiclass: str) -> None:
     text = Page(multiclass).text
     assert (
@@ -188,21 +193,21 @@ def test_damaged_checkpoints_are_listed_with_their_reason() -> None:
     assert "model.safetensors has another SHA-256" in page.text
 
 
-def test_a_calibration_is_told_drawn_and_for_a_binary_target_listed_by_threshold(multiclass: str) -> None:
+def test_a_calibration_is_told_drawn_and_for_a_binary_target_listed_by_threshold(multiclass: str, binary: str) -> None:
     page = Page(multiclass)
     assert "Temperature 1.6180, fitted on 1,190 samples of the validation split: loss there 0.3127 before" in page.text
     assert "Threshold" not in page.text
-    binary = Page(render(interrupted_run("binary")))
-    assert "Threshold with the best F1 on validation: 0.5270" in binary.text
-    assert "is at least that counts as “True”" in binary.text
-    assert "0.527" in binary.text and "the same on test" in binary.text
-    alts = [image["alt"] or "" for image in binary.images]
+    page = Page(binary)
+    assert "Threshold with the best F1 on validation: 0.5270" in page.text
+    assert "is at least that counts as “True”" in page.text
+    assert "0.527" in page.text and "the same on test" in page.text
+    alts = [image["alt"] or "" for image in page.images]
     assert any("Expected calibration error: before 0.1241, after 0.0187." in alt for alt in alts)
     assert any("F1 is highest at 0.527" in alt for alt in alts)
 
 
 def test_where_there_is_no_calibration_the_page_says_why_or_nothing() -> None:
-    records = interrupted_run("binary")
+    records = replace(interrupted_run("binary"), history={})
     assert records.calibration is not None
     about = {name: records.calibration[name] for name in ("format", "step", "weights_sha256", "kind", "classes")}
     without = about | {"temperature": None, "reason": "the validation split has no rows"}
@@ -213,7 +218,7 @@ def test_where_there_is_no_calibration_the_page_says_why_or_nothing() -> None:
 
 
 def test_a_temperature_at_its_bound_and_a_split_that_was_looked_at_in_part_are_told() -> None:
-    records = interrupted_run()
+    records = replace(interrupted_run(), history={})
     assert records.calibration is not None
     fitted_on = {"split": "validation", "num_samples": 100_000, "num_rows": 420_000}
     page = Page(
@@ -305,9 +310,8 @@ def test_a_run_whose_validations_gave_no_finite_value_has_a_report() -> None:
     assert "No validation gave a finite value yet." in page and "No validation yet." not in page
 
 
-def test_a_binary_run_shows_its_roc_curve_and_a_run_without_one_does_without() -> None:
-    records = interrupted_run("binary")
-    page = Page(render(records))
+def test_a_binary_run_shows_its_roc_curve_and_a_run_without_one_does_without(binary: str) -> None:
+    records, page = interrupted_run("binary"), Page(binary)
     assert "ROC AUC 0.9812" in svg_text(page.svg(1)) and "Test ROC AUC 0.9812" in page.text
     assert records.evaluation is not None
     without: Mapping[str, Any] = records.evaluation | {"roc": None}

@@ -127,16 +127,16 @@ def test_a_split_by_time_is_the_same_in_every_format(tmp_path: Path, zone: Any) 
     begin = datetime(2026, 1, 1, tzinfo=zone)
     times = [begin + timedelta(hours=i * 37 % NUM_ROWS, microseconds=i) for i in range(NUM_ROWS)]
     split = {"by": "time", "column": "at"}
-    parts = [{**text_columns(NUM_ROWS), "at": times}]
-    assert_same_samples(lambda source: text_config(source, split=split), parts, tmp_path)
+    parts = [{**token_columns(NUM_ROWS), "at": times}]
+    assert_same_samples(lambda source: token_config(source, split=split), parts, tmp_path)
 
 
 def test_a_split_that_is_given_and_one_by_whole_numbers_of_time_are_the_same_in_every_format(tmp_path: Path) -> None:
     columns = {
-        **text_columns(NUM_ROWS),
+        **token_columns(NUM_ROWS),
         "part": [("train", "train", "dev", "test")[i // 3 % 4] for i in range(NUM_ROWS)],
-        "fold": [i // 3 % 5 for i in range(NUM_ROWS)],
-        "year": [1990 + i % 40 for i in range(NUM_ROWS)],
+        "fold": [i // 7 % 5 for i in range(NUM_ROWS)],
+        "year": [1990 + i % 37 for i in range(NUM_ROWS)],
     }
     folds = {"train_values": [0, 1, 2], "validation_values": [3], "test_values": [4]}
     splits = [
@@ -145,7 +145,7 @@ def test_a_split_that_is_given_and_one_by_whole_numbers_of_time_are_the_same_in_
         {"by": "time", "column": "year"},
     ]
     for index, split in enumerate(splits):
-        make_config = partial(text_config, split=split)
+        make_config = partial(token_config, split=split)
         assert_same_samples(make_config, [columns], tmp_path / str(index))
 
 

@@ -15,8 +15,6 @@ from training.spec import SegmentSpec
 from training.stopping import StopFlag, StopReason
 from training.world import World
 
-VALIDATED_EVERY_STEPS = 10  # as in `make_spec`
-
 
 def kill_at_a_random_moment(spec: SegmentSpec, runs: Runs, chance: random.Random, most_checkpoints: int = 3) -> None:
     """SIGKILL for all ranks at once, some time after one of the segment's first checkpoints.
@@ -25,8 +23,9 @@ def kill_at_a_random_moment(spec: SegmentSpec, runs: Runs, chance: random.Random
     """
     num_checkpoints, seconds = chance.randint(1, most_checkpoints), chance.uniform(0, 0.05 * spec.train.ranks)
     last_step = most_checkpoints * spec.checkpoint.every_steps
+    assert spec.validation.every_steps is not None
     # Asked once at each step, the first one included, and once in each validation.
-    num_answers = last_step + last_step // VALIDATED_EVERY_STEPS + 3
+    num_answers = last_step + last_step // spec.validation.every_steps + 3
     ranks = RankProcesses(spec, partial(train_and_wait_to_be_killed, num_answers=num_answers))
     ranks.start()
     try:

@@ -1,6 +1,7 @@
 """Ranks as processes of their own without torchrun: forked from a server that has loaded torch, so they begin at once.
 
-Everything else about them is real: Gloo over loopback, the entry that writes the outcome, SIGKILL.
+Everything else about them is real: Gloo over loopback, the entry that writes the outcome, SIGKILL. So is the process
+that assembles ahead, which a rank forks: it would load libraries that the rank has loaded, for half a second.
 """
 
 import multiprocessing
@@ -16,14 +17,17 @@ from typing import Any, NoReturn
 
 import torch.distributed as dist
 
+from training.batches import ahead
 from training.segment import run_segment
 from training.spec import SegmentSpec
 from training.stopping import StopFlag, follow_parent
 from training.world import World
 
 _CONTEXT = multiprocessing.get_context("forkserver")
-# DDP and activation checkpointing load torch's compiler in every rank, a second of computing each time.
-_CONTEXT.set_forkserver_preload(["tests.helpers.processes", "training.targets.classification", "torch._dynamo"])
+# What ranks load otherwise, each of them anew. DDP and activation checkpointing load torch's compiler, three seconds of
+# computing.
+_LOADED_BY_RANKS = ["training.targets.classification", "training.models.encoder.network", "pyarrow.compute", "numpy.ma"]
+_CONTEXT.set_forkserver_preload(["tests.helpers.processes", *_LOADED_BY_RANKS, "torch._dynamo"])
 LONGEST_SECONDS = 600
 SECONDS_TO_FOLLOW = 10
 
@@ -68,6 +72,44 @@ class RankProcesses:
             self.kill()
 
 
+class ForkedAssembler:
+    """The process that assembles ahead, forked from a rank; of `subprocess.Popen` it has what is called."""
+
+    def __init__(self) -> None:
+        reading, writing = os.pipe()
+        self.stdin = os.fdopen(writing, "wb", buffering=0)
+        self._process = multiprocessing.get_context("fork").Process(target=_assemble, args=(reading, writing))
+        self._process.start()
+        os.close(reading)
+
+    def poll(self) -> int | None:
+        return self._process.exitcode
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def wait(self) -> None:
+        self._process.join()
+
+
+_start_process = ahead.AssemblingAhead._start
+
+
+def _start_forked(assembling: ahead.AssemblingAhead) -> None:
+    """The first one, before the rank has threads, whose locks a fork would copy as they are; others as ever."""
+    if assembling._num_started:
+        return _start_process(assembling)
+    assembling._process = ForkedAssembler()  # type: ignore[assignment]
+    assembling._num_started += 1
+
+
+def _assemble(reading: int, writing: int) -> None:
+    """As `python -m training.batches.ahead`, until the pipe ends."""
+    os.close(writing)
+    sys.stdin = os.fdopen(reading)
+    _work_and_leave(ahead.main)
+
+
 def train_segment(spec: SegmentSpec, world: World) -> Any:
     """What `training.worker` does, but for signals. Returns what must live until the process has left."""
     return run_segment(spec, world, StopFlag())
@@ -83,6 +125,7 @@ def _be_a_rank(spec_json: str, world: World, port: int, target: Callable[[Segmen
         "WORLD_SIZE": str(world.size),
         "TORCHELASTIC_USE_AGENT_STORE": "True",  # the test hosts the store, as torchrun does
     }
+    ahead.AssemblingAhead._start = _start_forked  # type: ignore[method-assign]
     work_and_leave(lambda: target(spec, world), spec.scratch_folder / "ranks.log")
 
 
@@ -91,6 +134,10 @@ def work_and_leave(work: Callable[[], Any], log: Path) -> NoReturn:
     with log.open("a") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
+    _work_and_leave(work)
+
+
+def _work_and_leave(work: Callable[[], Any]) -> NoReturn:
     exit_code = 0
     try:
         _kept = work()

@@ -51,12 +51,12 @@ def _train(config: RunConfig, run_paths: RunPaths, store: LocalStore) -> None:
     state = hold_lease(config, run_paths, "train").state
     spec = specify_segment(config, run_paths, state)
     spec.scratch_folder.mkdir(parents=True)
-    assert RankProcesses(spec).run() == [0], (spec.scratch_folder / "ranks.log").read_text()
+    assert not any(RankProcesses(spec).run()), (spec.scratch_folder / "ranks.log").read_text()
     for found in reversed(find_complete_checkpoints(store, config.run, spec.fence)):
         promote_checkpoint(config, run_paths, found.path, found.digest)
     steps = config.train.num_steps
     record = SegmentRecord(
-        fence=spec.fence, outcome="completed", cause="", first_step=0, last_step=steps, world_size=1,
+        fence=spec.fence, outcome="completed", cause="", first_step=0, last_step=steps, world_size=spec.train.ranks,
         planned_steps=1000, started_at=0.0,
         seconds=1.0, steps_lost=0, phases={},
     )  # fmt: skip
@@ -67,7 +67,7 @@ def _evaluate(config: RunConfig, run_paths: RunPaths) -> None:
     state = hold_lease(config, run_paths, "evaluate").state
     spec = specify_segment(config, run_paths, state)
     spec.scratch_folder.mkdir(parents=True)
-    assert RankProcesses(spec, evaluate_as_a_rank).run() == [0], (spec.scratch_folder / "ranks.log").read_text()
+    assert not any(RankProcesses(spec, evaluate_as_a_rank).run()), (spec.scratch_folder / "ranks.log").read_text()
     evaluation, best = find_evaluation(run_paths.store, state.promoted), find_best(state)
     assert evaluation is not None and best is not None
     tested, metrics = None, evaluation["metrics"]

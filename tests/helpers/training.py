@@ -30,6 +30,7 @@ def make_spec(
     resume: FoundCheckpoint | None = None,
     budget_seconds: float | None = None,
     every_steps: int = 7,
+    validate_every_steps: int = 10,
     keep_best: int = 0,
     background: bool = False,
     model: ModelConfig = SMALL_MODEL,
@@ -50,7 +51,7 @@ def make_spec(
         run="small",
         fence=fence,
         resume=ResumePoint(path=resume.path, digest=resume.digest, step=resume.index.step) if resume else None,
-        validation=ValidationConfig(every_steps=10, batch_size=20),
+        validation=ValidationConfig(every_steps=validate_every_steps, batch_size=20),
         checkpoint=CheckpointConfig(every_steps=every_steps, keep_best=keep_best, background=background),
         budget_seconds=budget_seconds,
     )

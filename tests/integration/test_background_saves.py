@@ -2,8 +2,10 @@
 
 import functools
 import json
+import shutil
 import threading
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,33 +35,62 @@ from training.trainer import Trainer
 from training.validation_configuration import ValidationConfig
 from training.world import World
 
-STEP_SECONDS = 0.03
+STEP_SECONDS, STEPS = 0.03, 12
+# Of the two segments for whose saves training waited, one with many small files.
+OF_SMALL_FILES, OF_WHOLE_FILES = 2, 3
 # Tests take the place of functions in it, also of one that it only imports.
 checkpoint_writer: Any = writer_module
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> LocalStore:
-    return LocalStore(tmp_path / "store")
+@dataclass(frozen=True)
+class Waited:
+    """A data set, and what segments on one rank have saved at each of their steps while training waited."""
+
+    store: LocalStore
+    dataset: DatasetManifest
+
+
+@pytest.fixture(scope="module")
+def waited(tmp_path_factory: pytest.TempPathFactory) -> Waited:
+    folder = tmp_path_factory.mktemp("waited")
+    store = LocalStore(folder / "store")
+    dataset = publish_small_dataset(store, folder / "work", rows=100)
+    for fence, target in ((OF_SMALL_FILES, with_small_files), (OF_WHOLE_FILES, train_segment)):
+        spec = make_spec(store, dataset, folder / f"{fence}", fence, every_steps=1, steps=STEPS)
+        assert train_forked(spec, store, target).outcome == "completed", read_log(spec)
+    return Waited(store, dataset)
 
 
 @pytest.fixture
-def dataset(store: LocalStore, tmp_path: Path) -> DatasetManifest:
-    return publish_small_dataset(store, tmp_path / "work", rows=100)
+def store(waited: Waited, tmp_path: Path) -> LocalStore:
+    """A copy of it, for segments from fence 4 on."""
+    return LocalStore(Path(shutil.copytree(waited.store.root, tmp_path / "store")))
+
+
+@pytest.fixture
+def dataset(waited: Waited) -> DatasetManifest:
+    return waited.dataset
+
+
+def saved_by(store: LocalStore, fence: int) -> dict[int, FoundCheckpoint]:
+    return {found.index.step: found for found in find_complete_checkpoints(store, "small", fence)}
 
 
 def checkpoints_of(store: LocalStore, spec: SegmentSpec) -> dict[int, FoundCheckpoint]:
-    found = find_complete_checkpoints(store, spec.run, spec.fence)
-    return {checkpoint.index.step: checkpoint for checkpoint in found}
+    return saved_by(store, spec.fence)
 
 
 def read_reports(spec: SegmentSpec) -> list[Report]:
     return [Report.model_validate_json(line) for line in spec.progress_file.read_text().splitlines()]
 
 
+def with_small_files(spec: SegmentSpec, world: World) -> Any:
+    tensor_layout.FILE_BYTES = 4096
+    return train_segment(spec, world)
+
+
 def slowly(spec: SegmentSpec, world: World) -> Any:
     """Train with steps that leave time to write, and with many small files."""
-    tensor_layout.FILE_BYTES = 4096
     take_step = Trainer.take_step
 
     @functools.wraps(take_step)
@@ -68,48 +99,45 @@ def slowly(spec: SegmentSpec, world: World) -> Any:
         return take_step(*arguments)
 
     Trainer.take_step = slow_step  # type: ignore[method-assign, assignment]
-    return train_segment(spec, world)
+    return with_small_files(spec, world)
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_what_is_written_beside_training_is_the_state_at_the_step_boundary(
     ranks: int, store: LocalStore, dataset: DatasetManifest, tmp_path: Path
 ) -> None:
-    waiting = make_spec(store, dataset, tmp_path / "waiting", fence=2, every_steps=1)
-    beside = make_spec(store, dataset, tmp_path / "beside", fence=3, every_steps=1, background=True, ranks=ranks)
-    for spec in (waiting, beside):
-        assert train_forked(spec, store, slowly).outcome == "completed", read_log(spec)
-    expected, found = checkpoints_of(store, waiting), checkpoints_of(store, beside)
-    assert len(found) > 1 and max(found) == 20  # the busier the machine, the fewer
+    settings: dict[str, Any] = {"every_steps": 1, "background": True, "steps": STEPS, "ranks": ranks}
+    beside = make_spec(store, dataset, tmp_path / "beside", fence=4, **settings)
+    assert train_forked(beside, store, slowly).outcome == "completed", read_log(beside)
+    expected, found = saved_by(store, OF_SMALL_FILES), checkpoints_of(store, beside)
+    assert len(found) > 1 and max(found) == STEPS  # the busier the machine, the fewer
     for step, checkpoint in found.items():
         verify_checkpoint(store, checkpoint.path, checkpoint.digest)
         assert checkpoint.index.files == expected[step].index.files
-    assert len(found[20].index.model_files) > ranks
+    assert len(found[STEPS].index.model_files) > ranks
     assert [report.checkpoint.step for report in read_reports(beside) if report.checkpoint] == sorted(found)
 
 
 def test_ranks_share_the_files_of_a_restore_and_go_on_with_the_same_bits(
     store: LocalStore, dataset: DatasetManifest, tmp_path: Path
 ) -> None:
-    straight = make_spec(store, dataset, tmp_path / "straight", fence=2, every_steps=9)
-    assert train_forked(straight, store, slowly).outcome == "completed", read_log(straight)
-    expected = checkpoints_of(store, straight)
-    for fence, ranks in ((3, 1), (4, 3)):
-        spec = make_spec(store, dataset, tmp_path / f"{ranks}", fence, resume=expected[9], ranks=ranks, every_steps=9)
-        assert train_forked(spec, store, slowly).outcome == "completed", read_log(spec)
-        assert checkpoints_of(store, spec)[20].index.files == expected[20].index.files
+    expected = saved_by(store, OF_SMALL_FILES)
+    settings: dict[str, Any] = {"resume": expected[9], "steps": STEPS, "every_steps": 9}
+    for fence, ranks in ((4, 1), (5, 3)):
+        spec = make_spec(store, dataset, tmp_path / f"{ranks}", fence, ranks=ranks, **settings)
+        assert train_forked(spec, store, with_small_files).outcome == "completed", read_log(spec)
+        assert checkpoints_of(store, spec)[STEPS].index.files == expected[STEPS].index.files
 
 
 def test_from_a_damaged_checkpoint_no_rank_trains_and_none_calls_it_damaged(
     store: LocalStore, dataset: DatasetManifest, tmp_path: Path
 ) -> None:
     """Nor do they go on from another one: whoever supervises them looks by himself."""
-    straight = make_spec(store, dataset, tmp_path / "straight", fence=2, every_steps=10)
-    assert train_forked(straight, store).outcome == "completed", read_log(straight)
-    found = checkpoints_of(store, straight)
+    found = saved_by(store, OF_WHOLE_FILES)
     damaged = store.fetch(f"{found[10].path}/{found[10].index.tensor_files[-1]}")
     damaged.write_bytes(damaged.read_bytes()[:-1] + b"\xff")
-    spec = make_spec(store, dataset, tmp_path / "resumed", fence=3, resume=found[10], ranks=2, every_steps=10)
+    settings: dict[str, Any] = {"resume": found[10], "ranks": 2, "every_steps": 10, "steps": STEPS}
+    spec = make_spec(store, dataset, tmp_path / "resumed", fence=4, **settings)
     outcome = train_forked(spec, store)
     assert (outcome.outcome, outcome.is_final, outcome.last_step) == ("failed", False, 0), read_log(spec)
     assert "The checkpoint of step 10 could not be read." in outcome.cause and damaged.name in outcome.cause
@@ -136,9 +164,8 @@ def with_a_store_that_fails(spec: SegmentSpec, world: World) -> Any:
 def test_a_save_that_fails_three_times_raises_an_alarm_and_training_goes_on(
     store: LocalStore, dataset: DatasetManifest, tmp_path: Path
 ) -> None:
-    waiting = make_spec(store, dataset, tmp_path / "waiting", fence=2, every_steps=5)
-    spec = make_spec(store, dataset, tmp_path / "failing", fence=3, every_steps=5, background=True, ranks=2)
-    assert train_forked(waiting, store, slowly).outcome == "completed"
+    settings: dict[str, Any] = {"every_steps": 5, "background": True, "ranks": 2, "steps": STEPS}
+    spec = make_spec(store, dataset, tmp_path / "failing", fence=4, **settings)
     assert train_forked(spec, store, with_a_store_that_fails).outcome == "completed", read_log(spec)
     assert len(set(attempts := json.loads((spec.scratch_folder / "attempts.json").read_text()))) == 1
     assert len(attempts) == checkpoint_writer.ATTEMPTS
@@ -146,9 +173,9 @@ def test_a_save_that_fails_three_times_raises_an_alarm_and_training_goes_on(
     assert len(alarms) == 1 and "step 5" in alarms[0]
     assert "no space is left" in read_log(spec)
     found = checkpoints_of(store, spec)
-    assert 5 not in found and max(found) == 20
+    assert 5 not in found and max(found) == STEPS
     # What the save that failed had of the ledger is in the next one.
-    assert found[20].index.files == checkpoints_of(store, waiting)[20].index.files
+    assert found[STEPS].index.files == saved_by(store, OF_SMALL_FILES)[STEPS].index.files
     first = min(found)
     ledger = found[first].index.ledger
     assert ledger is not None and ledger.first_step == 0
@@ -164,13 +191,13 @@ def test_the_history_is_whole_in_every_checkpoint_also_where_a_save_with_a_part_
     store: LocalStore, dataset: DatasetManifest, tmp_path: Path
 ) -> None:
     fine: dict[str, Any] = {"every_steps": 5, "log_every_steps": 1, "background": True, "ranks": 2}
-    straight = make_spec(store, dataset, tmp_path / "straight", 2, every_steps=1, log_every_steps=1)
+    straight = make_spec(store, dataset, tmp_path / "straight", 4, every_steps=1, log_every_steps=1)
     assert train_forked(straight, store).outcome == "completed", read_log(straight)
-    begun = make_spec(store, dataset, tmp_path / "begun", 3, **fine)
+    begun = make_spec(store, dataset, tmp_path / "begun", 5, **fine)
     assert train_forked(begun, store, with_a_short_history).outcome == "completed", read_log(begun)
     assert 5 not in checkpoints_of(store, begun)
     from_point = checkpoints_of(store, begun)[min(checkpoints_of(store, begun))]
-    resumed = make_spec(store, dataset, tmp_path / "resumed", 4, resume=from_point, **fine)
+    resumed = make_spec(store, dataset, tmp_path / "resumed", 6, resume=from_point, **fine)
     assert train_forked(resumed, store, with_a_short_history).outcome == "completed", read_log(resumed)
     expected = checkpoints_of(store, straight)
     for spec in (begun, resumed):
@@ -197,7 +224,7 @@ def with_one_rank_that_fails_while_another_writes(spec: SegmentSpec, world: Worl
         return put(store, key, data, *arguments)
 
     def noted_step(trainer: Trainer, step: int, microbatches: Any) -> Any:
-        if step == 12:
+        if step == 11:
             has_gone_on.set()
         return take_step(trainer, step, microbatches)
 
@@ -210,14 +237,15 @@ def with_one_rank_that_fails_while_another_writes(spec: SegmentSpec, world: Worl
 def test_a_save_that_fails_on_one_rank_leaves_what_the_other_one_is_writing_alone_and_waits_for_nobody(
     failing: int, store: LocalStore, dataset: DatasetManifest, tmp_path: Path
 ) -> None:
-    spec = make_spec(store, dataset, tmp_path / "failing", fence=2, every_steps=5, background=True, ranks=2)
+    settings: dict[str, Any] = {"every_steps": 5, "background": True, "ranks": 2, "steps": 15}
+    spec = make_spec(store, dataset, tmp_path / "failing", fence=4, **settings)
     target = functools.partial(with_one_rank_that_fails_while_another_writes, failing=failing)
     assert train_forked(spec, store, target).outcome == "completed", read_log(spec)
     seen = json.loads((spec.scratch_folder / "seen.json").read_text())
     assert seen == {"has gone on": True, "is the same": True}
     assert len([report.alarm for report in read_reports(spec) if report.alarm]) == 1
     found = checkpoints_of(store, spec)
-    assert 5 not in found and len(found) > 1 and max(found) == 20
+    assert 5 not in found and len(found) > 1 and max(found) == 15
     for checkpoint in found.values():
         verify_checkpoint(store, checkpoint.path, checkpoint.digest)
 
@@ -249,17 +277,15 @@ def with_a_store_that_hangs(spec: SegmentSpec, world: World) -> Any:
     return run_segment(spec, world, flag)
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
 def test_a_save_under_way_is_never_overtaken_and_never_holds_up_the_last_one(
-    ranks: int, store: LocalStore, dataset: DatasetManifest, tmp_path: Path
+    store: LocalStore, dataset: DatasetManifest, tmp_path: Path
 ) -> None:
-    spec = make_spec(store, dataset, tmp_path / "hanging", fence=2, every_steps=5, background=True, ranks=ranks)
+    settings: dict[str, Any] = {"every_steps": 5, "background": True, "ranks": 2, "steps": STEPS}
+    spec = make_spec(store, dataset, tmp_path / "hanging", fence=4, **settings)
     outcome = train_forked(spec, store, with_a_store_that_hangs)
     assert (outcome.outcome, outcome.last_step) == ("preempted", 8), read_log(spec)
     assert list(checkpoints_of(store, spec)) == [8]
-    waiting = make_spec(store, dataset, tmp_path / "waiting", fence=3, every_steps=8)
-    assert train_forked(waiting, store).outcome == "completed"
-    assert checkpoints_of(store, waiting)[8].index.files == checkpoints_of(store, spec)[8].index.files
+    assert saved_by(store, OF_WHOLE_FILES)[8].index.files == checkpoints_of(store, spec)[8].index.files
 
 
 def with_a_validation_in_the_way(spec: SegmentSpec, world: World) -> Any:
@@ -290,19 +316,17 @@ def with_a_validation_in_the_way(spec: SegmentSpec, world: World) -> Any:
     return train_segment(spec, world)
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
 def test_a_long_validation_does_not_keep_a_checkpoint_from_being_found(
-    ranks: int, store: LocalStore, dataset: DatasetManifest, tmp_path: Path
+    store: LocalStore, dataset: DatasetManifest, tmp_path: Path
 ) -> None:
-    spec = make_spec(store, dataset, tmp_path / "long", fence=2, every_steps=9, background=True, ranks=ranks)
+    settings: dict[str, Any] = {"every_steps": 9, "background": True, "ranks": 2, "steps": STEPS}
+    spec = make_spec(store, dataset, tmp_path / "long", fence=4, **settings)
     spec = spec.model_copy(update={"validation": ValidationConfig(every_steps=10, batch_size=8)})
     assert train_forked(spec, store, with_a_validation_in_the_way).outcome == "completed", read_log(spec)
     first = next(report for report in read_reports(spec) if report.checkpoint)
     assert first.checkpoint is not None
     assert (first.phase, first.checkpoint.step, first.step) == ("validate", 9, 10)
-    waiting = make_spec(store, dataset, tmp_path / "waiting", fence=3, every_steps=9)
-    assert train_forked(waiting, store).outcome == "completed"
-    assert checkpoints_of(store, waiting)[9].index.files == checkpoints_of(store, spec)[9].index.files
+    assert saved_by(store, OF_WHOLE_FILES)[9].index.files == checkpoints_of(store, spec)[9].index.files
 
 
 def hangs_at_step_5(spec: SegmentSpec, world: World) -> Any:
@@ -323,7 +347,7 @@ def test_a_save_that_hangs_where_the_best_model_is_to_be_saved_is_not_waited_for
     store: LocalStore, dataset: DatasetManifest, tmp_path: Path
 ) -> None:
     settings: dict[str, Any] = {"steps": 12, "every_steps": 5, "background": True, "keep_best": 1, "ranks": 2}
-    spec = make_spec(store, dataset, tmp_path / "segment", **settings)
+    spec = make_spec(store, dataset, tmp_path / "segment", fence=4, **settings)
     assert train_forked(spec, store, hangs_before_the_best).outcome == "completed", read_log(spec)
     notes = [report.note for report in read_reports(spec) if report.note]
     assert any("The model of step 10, the best so far, gets no checkpoint" in note for note in notes)
@@ -347,7 +371,7 @@ def test_a_stop_while_the_best_model_waits_for_a_save_saves_that_model(
     store: LocalStore, dataset: DatasetManifest, tmp_path: Path
 ) -> None:
     settings: dict[str, Any] = {"steps": 12, "every_steps": 5, "background": True, "keep_best": 1}
-    spec = make_spec(store, dataset, tmp_path / "segment", **settings)
+    spec = make_spec(store, dataset, tmp_path / "segment", fence=4, **settings)
     outcome = train_forked(spec, store, stopped_while_it_waits)
     assert (outcome.outcome, outcome.last_step) == ("preempted", 10), read_log(spec)
     assert list(checkpoints_of(store, spec)) == [10]
@@ -367,12 +391,11 @@ def stopped_beside_the_best_save(spec: SegmentSpec, world: World) -> Any:
     return run_segment(spec, world, flag)
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
 def test_ranks_that_are_stopped_beside_the_save_of_the_best_model_keep_it(
-    ranks: int, store: LocalStore, dataset: DatasetManifest, tmp_path: Path
+    store: LocalStore, dataset: DatasetManifest, tmp_path: Path
 ) -> None:
-    settings: dict[str, Any] = {"steps": 300, "every_steps": 1000, "background": True, "keep_best": 1, "ranks": ranks}
-    spec = make_spec(store, dataset, tmp_path / "segment", **settings)
+    settings: dict[str, Any] = {"steps": 300, "every_steps": 1000, "background": True, "keep_best": 1, "ranks": 2}
+    spec = make_spec(store, dataset, tmp_path / "segment", fence=4, **settings)
     assert train_forked(spec, store, stopped_beside_the_best_save).outcome == "preempted", read_log(spec)
     best, last = sorted(checkpoints_of(store, spec))
     assert best == 10 < last
@@ -381,10 +404,10 @@ def test_ranks_that_are_stopped_beside_the_save_of_the_best_model_keep_it(
 def test_a_save_that_hangs_is_told_once_and_training_goes_on(
     store: LocalStore, dataset: DatasetManifest, tmp_path: Path
 ) -> None:
-    spec = make_spec(store, dataset, tmp_path / "segment", steps=60, every_steps=5, background=True)
+    spec = make_spec(store, dataset, tmp_path / "segment", fence=4, steps=30, every_steps=5, background=True)
     outcome = train_forked(spec, store, hangs_at_step_5)
-    assert (outcome.outcome, outcome.last_step) == ("completed", 60), read_log(spec)
+    assert (outcome.outcome, outcome.last_step) == ("completed", 30), read_log(spec)
     alarms = [report.alarm for report in read_reports(spec) if report.alarm]
     assert len(alarms) == 1 and "is still under way, and no other one begins before it ends" in alarms[0]
     # The last one of a run gives up the one that hangs.
-    assert max(checkpoints_of(store, spec)) == 60 and 5 not in checkpoints_of(store, spec)
+    assert max(checkpoints_of(store, spec)) == 30 and 5 not in checkpoints_of(store, spec)

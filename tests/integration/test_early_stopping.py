@@ -30,8 +30,15 @@ from training.world import World
 # Tests take the place of functions in it that it only imports.
 checkpoint_writer: Any = writer_module
 
-# A validation every 10 steps, of a model that soon has learned what there is.
-PATIENT: dict[str, Any] = {"steps": 400, "patience": 2, "every_steps": 1000, "keep_best": 1}
+# Of a model that soon has learned what there is.
+VALIDATED_EVERY_STEPS = 5
+PATIENT: dict[str, Any] = {
+    "steps": 400,
+    "patience": 2,
+    "every_steps": 1000,
+    "validate_every_steps": VALIDATED_EVERY_STEPS,
+    "keep_best": 1,
+}
 
 
 def end_of(runs: Runs, checkpoints: dict[int, FoundCheckpoint]) -> tuple[int, dict[str, Any]]:
@@ -42,32 +49,24 @@ def end_of(runs: Runs, checkpoints: dict[int, FoundCheckpoint]) -> tuple[int, di
     return max(checkpoints), state["best"]
 
 
-def test_on_any_number_of_ranks_training_ends_at_the_same_step_with_the_same_best_checkpoint(tmp_path: Path) -> None:
-    runs = Runs(tmp_path)
-    expected = runs.train(1, **PATIENT)
-    end, best = end_of(runs, expected)
-    assert end == best["step"] + 10 * PATIENT["patience"] < PATIENT["steps"]
-    assert best["step"] in expected
-    spec = runs.next_spec(3, **PATIENT)
-    outcome = train_forked(spec, runs.store)
-    assert (outcome.outcome, outcome.last_step, outcome.patience) == ("completed", end, 2), read_log(spec)
-    assert f"since step {best['step']} gave a better macro_f1 than {best['value']:.4f}" in outcome.cause
-    found = runs.checkpoints_of(spec)
-    assert found.keys() == expected.keys()
-    for step, checkpoint in found.items():
-        require_the_same(checkpoint, expected[step], runs)
-
-
-def test_killed_and_continued_on_another_number_of_ranks_it_ends_alike(tmp_path: Path) -> None:
+def test_killed_and_continued_on_other_numbers_of_ranks_it_ends_at_the_same_step_with_the_same_best_checkpoint(
+    tmp_path: Path,
+) -> None:
     seed = random.SystemRandom().randrange(2**32)
     print(f"kill of seed {seed}")
     runs = Runs(tmp_path)
     often = PATIENT | {"every_steps": 3}
     expected = runs.train(1, **often)
     end, best = end_of(runs, expected)
+    assert end == best["step"] + VALIDATED_EVERY_STEPS * PATIENT["patience"] < PATIENT["steps"]
+    assert best["step"] in expected
     killed = runs.next_spec(2, **often)
-    kill_at_a_random_moment(killed, runs, random.Random(seed), most_checkpoints=8)
-    found = runs.checkpoints_of(killed) | runs.train(3, resume=runs.newest_of(killed), **often)
+    kill_at_a_random_moment(killed, runs, random.Random(seed))
+    spec = runs.next_spec(3, runs.newest_of(killed), **often)
+    outcome = train_forked(spec, runs.store)
+    assert (outcome.outcome, outcome.last_step, outcome.patience) == ("completed", end, 2), read_log(spec)
+    assert f"since step {best['step']} gave a better macro_f1 than {best['value']:.4f}" in outcome.cause
+    found = runs.checkpoints_of(killed) | runs.checkpoints_of(spec)
     assert end_of(runs, found) == (end, best)
     for step in (best["step"], end):
         require_the_same(found[step], expected[step], runs)
@@ -87,13 +86,13 @@ def test_the_best_step_has_a_checkpoint_also_where_another_save_is_under_way_the
 
 def test_without_patience_too_the_best_model_has_a_checkpoint(tmp_path: Path) -> None:
     runs = Runs(tmp_path)
-    found = runs.train(1, steps=60, every_steps=1000, keep_best=1)
-    last = read_state(runs.store, found[60])
+    found = runs.train(1, steps=20, every_steps=1000, validate_every_steps=2, keep_best=1)
+    last = read_state(runs.store, found[20])
     assert last["best"]["step"] in found
     best = -1.0
     for validation in last["history"]["validation"]:
         value = validation["metrics"]["macro_f1"]
-        assert (validation["step"] in found) == (value > best or validation["step"] == 60)
+        assert (validation["step"] in found) == (value > best or validation["step"] == 20)
         best = max(best, value)
 
 
@@ -122,12 +121,11 @@ def with_a_slow_save_of_the_best(spec: SegmentSpec, world: World, failures: int,
     return train_segment(spec, world)
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
 def test_at_its_regular_end_a_run_waits_for_the_save_of_the_best_model_and_repeats_one_that_failed(
-    ranks: int, tmp_path: Path
+    tmp_path: Path,
 ) -> None:
     runs = Runs(tmp_path)
-    spec = runs.next_spec(ranks, steps=20, every_steps=1000, keep_best=1, background=True)
+    spec = runs.next_spec(2, steps=20, every_steps=1000, keep_best=1, background=True)
     target = functools.partial(with_a_slow_save_of_the_best, failures=2)
     assert train_forked(spec, runs.store, target).outcome == "completed", read_log(spec)
     assert list(runs.checkpoints_of(spec)) == [20, 10], read_log(spec)
@@ -151,12 +149,9 @@ def with_a_best_model_that_cannot_be_saved(spec: SegmentSpec, world: World) -> A
     return with_a_slow_save_of_the_best(spec, world, failures=1000, seconds=0.01)
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_a_best_model_whose_save_keeps_failing_does_not_keep_others_from_being_saved(
-    ranks: int, tmp_path: Path
-) -> None:
+def test_a_best_model_whose_save_keeps_failing_does_not_keep_others_from_being_saved(tmp_path: Path) -> None:
     runs = Runs(tmp_path)
-    spec = runs.next_spec(ranks, steps=30, every_steps=10, keep_best=1, background=True)
+    spec = runs.next_spec(2, steps=30, every_steps=10, keep_best=1, background=True)
     assert train_forked(spec, runs.store, with_a_best_model_that_cannot_be_saved).outcome == "completed", read_log(spec)
     found = runs.checkpoints_of(spec)
     assert 10 not in found and 30 in found and len(found) > 1, read_log(spec)

@@ -25,29 +25,30 @@ from storage.runs.manifest import Manifest
 from storage.runs.retention import find_best
 from storage.runs.run_state import CheckpointRecord, RunState
 from storage.runs.transitions import take_lease
+from tasks.config.load import load_configuration
 from tasks.models import evaluation
-from tests.helpers.commands import Runner, call_here
+from tests.helpers.commands import call_here
 from tests.helpers.parquet import read_rows, text_columns, token_columns, write_parquet
 from tests.helpers.tiny_runs import write_tiny_configuration
+from tests.helpers.trained_runs import train_run
 
 TEXT, TOKENS = "text", "tokens"
 COLUMNS = {TEXT: text_columns(240), TOKENS: token_columns(400)}
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory, prefect_server: dict[str, str]) -> LocalStore:
+def store(tmp_path_factory: pytest.TempPathFactory) -> LocalStore:
     """Of both runs, four steps each, with the checkpoint of the last one."""
     folder = tmp_path_factory.mktemp("trained")
-    for name, columns in COLUMNS.items():
-        write_parquet(folder / f"{name}.parquet", columns)
+    for name, table in COLUMNS.items():
+        write_parquet(folder / f"{name}.parquet", table)
     configuration = write_tiny_configuration(folder, TEXT, folder / "store", folder / f"{TEXT}.parquet")
-    metadata = {"data__numeric": '["length"]', "data__categorical": '["region"]', "validation__slices": '["region"]'}
-    Runner(configuration, {"store": folder / "store", "run": TEXT, **metadata}, prefect_server).run()
+    columns = ['data.numeric=["length"]', 'data.categorical=["region"]', 'validation.slices=["region"]']
+    train_run(load_configuration(configuration, columns))
     text = configuration.read_text().replace(f"{TEXT}.parquet", f"{TOKENS}.parquet").replace("multiclass", "binary")
     text = text.replace('text = "text"', 'tokens = "input_ids"\nattention_mask = "attention_mask"')
     (folder / "tokens.toml").write_text(text.replace('"domain"', '"label"').replace("= 300", "= 1000"))
-    settings = {"store": folder / "store", "run": TOKENS, "train__ranks": 2}
-    Runner(folder / "tokens.toml", settings, prefect_server).run()
+    train_run(load_configuration(folder / "tokens.toml", [f"run={TOKENS}", "train.ranks=2"]))
     store = LocalStore(folder / "store")
     Manifest(store, TEXT).commit("segment began", take_lease(this_process(), 1))
     return store

@@ -29,9 +29,12 @@ from training.metrics.reporter import Report
 WORLD_SIZE = 2
 RUN = "small"
 everywhere = pytest.mark.parametrize("launch", ["local", "slurm", "kubernetes"], indirect=True)
-# Pods that are asked to leave are evicted ones in `test_kubernetes_pods.py`, too.
+# Pods that are asked to leave are evicted ones in `test_kubernetes_pods.py`, too; ranks of this machine are asked in
+# `test_interruptions.py`.
 mostly = pytest.mark.parametrize(
-    "launch", ["local", "slurm", pytest.param("kubernetes", marks=pytest.mark.slow)], indirect=True
+    "launch",
+    ["slurm", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("local", "kubernetes"))],
+    indirect=True,
 )
 
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from storage.checkpoints.checkpoints import FoundCheckpoint, hash_weights
 from storage.checkpoints.tensor_files import find_non_finite, weights_distance
-from tests.helpers.elastic_runs import STEPS, Runs, require_the_same, tensors_of
+from tests.helpers.elastic_runs import Runs, require_the_same, tensors_of
 from tests.helpers.processes import train_segment
 from tests.helpers.training import read_log, read_state, train_forked
 from training.batches.tensors import Microbatch
@@ -36,7 +36,7 @@ def test_how_parameters_are_put_into_buckets_reaches_no_bit(tmp_path: Path) -> N
         (1, train_coarsely_in_small_parts),
         (3, train_coarsely_in_small_parts),
     ):
-        spec = runs.next_spec(ranks)
+        spec = runs.next_spec(ranks, steps=4)
         assert train_forked(spec, runs.store, train_in).outcome == "completed", read_log(spec)
         found.append(runs.newest_of(spec))
     assert read_state(runs.store, found[0])["gradient_values_rounded_away"] > 1000
@@ -81,24 +81,19 @@ def train_and_note_alignment(spec: SegmentSpec, world: World) -> Any:
     return kept
 
 
-def test_fast_gives_the_same_bits_on_the_same_number_of_ranks_alone(tmp_path: Path) -> None:
-    """Also after a resume. Three ranks, since two numbers give one sum in whatever order they are added."""
+def test_fast_sums_the_gradients_that_exact_sums_to_the_same_bits_on_the_same_number_of_ranks_alone(
+    tmp_path: Path,
+) -> None:
+    """Three ranks, since two numbers give one sum in whatever order they are added; resumed below."""
     runs = Runs(tmp_path)
-    three, again, two = (runs.train(ranks, sum="fast") for ranks in (3, 3, 2))
-    for step in three:
-        require_the_same(again[step], three[step], runs)
-        assert hash_weights(runs.store, two[step]) != hash_weights(runs.store, three[step])
-        assert runs.ledger(two[step])[0].equals(runs.ledger(three[step])[0])
-    resumed = runs.train(3, resume=three[5], sum="fast")
-    require_the_same(resumed[12], three[12], runs)
-
-
-@pytest.mark.parametrize("ranks", [1, 3])
-def test_fast_and_exact_sum_the_same_gradients(ranks: int, tmp_path: Path) -> None:
-    """What is left is rounding. The moments would show a wrong factor, which Adam hides from the weights."""
-    runs = Runs(tmp_path)
-    exact, fast = runs.train(ranks, steps=5)[5], runs.train(ranks, steps=5, sum="fast")[5]
-    assert weights_distance(tensors_of(runs.store, exact), tensors_of(runs.store, fast)).relative_l2 < 1e-6
+    one, two, three, again = (runs.train(ranks, steps=5, sum="fast")[5] for ranks in (1, 2, 3, 3))
+    require_the_same(again, three, runs)
+    assert hash_weights(runs.store, two) != hash_weights(runs.store, three)
+    assert runs.ledger(two)[0].equals(runs.ledger(three)[0])
+    exact = runs.train(1, steps=5)[5]
+    # What is left is rounding. The moments would show a wrong factor, which Adam hides from the weights.
+    for fast in (one, three):
+        assert weights_distance(tensors_of(runs.store, exact), tensors_of(runs.store, fast)).relative_l2 < 1e-6
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
@@ -138,12 +133,12 @@ def test_a_gradient_that_clipping_tames_is_the_same_step_on_any_number_of_ranks(
     """One microbatch of each step is far outside the usual range, of the kept ones and of the last ones of a rank."""
     target = partial(train_with_a_steep_microbatch, microbatch=4, slope=slope)
     runs = Runs(tmp_path)
-    settings: dict[str, Any] = {"steps": 6, "precision": precision, "target": target}
+    settings: dict[str, Any] = {"steps": 4, "every_steps": 3, "precision": precision, "target": target}
     found = [runs.train(ranks, **settings) for ranks in (1, 3)]
-    require_the_same(found[1][6], found[0][6], runs)
-    resumed = runs.train(2, found[0][5], **settings)
-    require_the_same(resumed[6], found[0][6], runs)
-    require_close_to_fast(runs, found[0][6], **settings)
+    require_the_same(found[1][4], found[0][4], runs)
+    resumed = runs.train(2, found[0][3], **settings)
+    require_the_same(resumed[4], found[0][4], runs)
+    require_close_to_fast(runs, found[0][4], **settings)
 
 
 def require_close_to_fast(runs: Runs, exact: FoundCheckpoint, **settings: Any) -> None:
@@ -155,10 +150,10 @@ def require_close_to_fast(runs: Runs, exact: FoundCheckpoint, **settings: Any) -
 
 def test_a_rare_class_with_a_large_weight_is_trained_as_plain_ddp_trains_it(tmp_path: Path) -> None:
     runs = Runs(tmp_path)
-    settings: dict[str, Any] = {"steps": 6, "target": train_with_a_heavy_class}
+    settings: dict[str, Any] = {"steps": 4, "target": train_with_a_heavy_class}
     found = [runs.train(ranks, **settings) for ranks in (1, 3)]
-    require_the_same(found[1][6], found[0][6], runs)
-    require_close_to_fast(runs, found[0][6], **settings)
+    require_the_same(found[1][4], found[0][4], runs)
+    require_close_to_fast(runs, found[0][4], **settings)
 
 
 def train_with_a_heavy_class(spec: SegmentSpec, world: World) -> Any:
@@ -205,18 +200,17 @@ def test_parameters_that_some_microbatches_or_none_use_and_frozen_ones_are_no_ob
 ) -> None:
     """In the exact sum no bit depends on which microbatches come together on a rank; and either sum can be resumed."""
     runs = Runs(tmp_path)
-    settings: dict[str, Any] = {"sum": sum, "target": train_with_idle_parameters}
-    straight = runs.train(3, **settings)
-    resumed = runs.train(3, straight[5], **settings)
-    require_the_same(resumed[12], straight[12], runs)
-    before, after = (weights_of(runs, straight[step]) for step in (5, 12))
+    few: dict[str, Any] = {"steps": 6, "every_steps": 3, "target": train_with_idle_parameters}
+    straight = runs.train(3, sum=sum, **few)
+    resumed = runs.train(3, straight[3], sum=sum, **few)
+    require_the_same(resumed[6], straight[6], runs)
+    before, after = (weights_of(runs, straight[step]) for step in (3, 6))
     for name in ("token_embedding.weight", "unused"):
         assert torch.equal(before[name], after[name])
     assert not torch.equal(before["seldom"], after["seldom"])
     if sum == "exact":
-        for ranks in (1, 2):
-            require_the_same(runs.train(ranks, **settings)[12], straight[12], runs)
-        require_close_to_fast(runs, straight[12], target=train_with_idle_parameters)
+        require_the_same(runs.train(1, **few)[6], straight[6], runs)
+        require_close_to_fast(runs, straight[6], **few)
 
 
 def weights_of(runs: Runs, checkpoint: FoundCheckpoint) -> dict[str, Tensor]:
@@ -242,8 +236,7 @@ def train_with_idle_parameters(spec: SegmentSpec, world: World) -> Any:
     return train_segment(spec, world)
 
 
-@pytest.mark.parametrize("sum", ["exact", "fast"])
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize(("ranks", "sum"), [(1, "fast"), (2, "exact")])
 def test_a_model_whose_buffers_change_in_training_is_refused_by_name_before_the_first_step(
     ranks: int, sum: str, tmp_path: Path
 ) -> None:
@@ -267,7 +260,7 @@ def train_with_batch_normalisation(spec: SegmentSpec, world: World) -> Any:
     return train_segment(spec, world)
 
 
-FIRST_SCALE = 2.0**24
+FIRST_SCALE, STEPS = 2.0**24, 10
 
 
 def train_with_a_loss_scale_that_overflows(spec: SegmentSpec, world: World) -> Any:
@@ -279,7 +272,7 @@ def test_an_overflow_in_fp16_is_the_scalers_business_on_any_number_of_ranks(tmp_
     """Steps are skipped until the scale fits, and the run goes on."""
     runs, found = Runs(tmp_path), []
     for ranks in (1, 3):
-        spec = runs.next_spec(ranks, precision="fp16")
+        spec = runs.next_spec(ranks, precision="fp16", steps=STEPS)
         assert train_forked(spec, runs.store, train_with_a_loss_scale_that_overflows).outcome == "completed"
         found.append(runs.newest_of(spec))
     require_the_same(found[1], found[0], runs)

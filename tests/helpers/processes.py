@@ -97,10 +97,11 @@ _start_process = ahead.AssemblingAhead._start
 
 def _start_forked(assembling: ahead.AssemblingAhead) -> None:
     """The first one, before the rank has threads, whose locks a fork would copy as they are; others as ever."""
-    if assembling._num_started:
-        return _start_process(assembling)
-    assembling._process = ForkedAssembler()  # type: ignore[assignment]
-    assembling._num_started += 1
+    if assembling._num_started > 0:
+        _start_process(assembling)
+    else:
+        assembling._process = ForkedAssembler()  # type: ignore[assignment]
+        assembling._num_started += 1
 
 
 def _assemble(reading: int, writing: int) -> None:

@@ -1,5 +1,6 @@
 """Holdfast as a user has it: a wheel, installed into an environment in which no path leads to the project's folder."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -7,7 +8,10 @@ import sysconfig
 from collections.abc import Mapping
 from pathlib import Path
 
+from tasks.cluster.kubernetes.jobset import jobset_to_try
+from tasks.configuration.cluster import ClusterConfig
 from tests.helpers.commands import ROOT
+from training.configuration import TrainConfig
 
 NAMES = ("flows", "tasks", "training", "storage")
 PACKAGES = ("holdfast", *NAMES)
@@ -51,3 +55,21 @@ def write_own_packages(folder: Path) -> None:
 def without_python_path(environment: Mapping[str, str]) -> dict[str, str]:
     """An environment in which Python finds what is installed, and nothing of the project's folder."""
     return {name: value for name, value in environment.items() if name not in ("PYTHONPATH", "PYTHONSAFEPATH")}
+
+
+def require_what_pods_need(python: Path, folder: Path) -> None:
+    """Fails unless the environment of this Python has all that a pod runs, in a folder that is not the project's."""
+    command = jobset_to_try(ClusterConfig(), TrainConfig(), 0)["spec"]["replicatedJobs"][0]["template"]["spec"]
+    (container,) = command["template"]["spec"]["containers"]
+    assert container["command"][0] == "python"
+    helped = _use(python, folder, *container["command"][1:], "--help")
+    assert helped.returncode == 0 and "One node's part in a segment" in helped.stdout, helped.stderr
+    imported = _use(python, folder, "-c", "import tasks.cluster.kubernetes.job, training.worker")
+    assert imported.returncode == 0, imported.stderr
+    version = subprocess.run([str(python.parent / "holdfast"), "--version"], capture_output=True, text=True)
+    assert version.stdout.startswith("holdfast "), version.stderr
+
+
+def _use(python: Path, folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    environment = without_python_path(os.environ) | {"PATH": f"{python.parent}:{os.defpath}"}
+    return subprocess.run([str(python), *arguments], cwd=folder, env=environment, capture_output=True, text=True)

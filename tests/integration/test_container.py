@@ -1,4 +1,7 @@
-"""The image that the Containerfile builds, without a builder of images: its own lines, run in empty environments."""
+"""The image that the Containerfile builds, without a builder of images: its own lines, run in empty environments.
+
+That what pods run is in the wheel, with the libraries of the tests, is in `test_wheel.py`.
+"""
 
 import json
 import os
@@ -12,11 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from tasks.cluster.kubernetes.jobset import jobset_to_try
-from tasks.configuration.cluster import ClusterConfig
 from tests.helpers.commands import ROOT
-from tests.helpers.wheels import build_wheel, install_wheel, without_python_path
-from training.configuration import TrainConfig
+from tests.helpers.wheels import require_what_pods_need, without_python_path
 
 IMAGE = re.compile(r"python:(\d+\.\d+)-slim")
 PIP = "python -m pip install"
@@ -79,24 +79,6 @@ def extras_of(stage: Stage) -> set[str]:
     return set(found[1].split(","))
 
 
-def use(python: Path, folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    environment = without_python_path(os.environ) | {"PATH": f"{python.parent}:{os.defpath}"}
-    return subprocess.run([str(python), *arguments], cwd=folder, env=environment, capture_output=True, text=True)
-
-
-def require_what_pods_need(python: Path, folder: Path) -> None:
-    """In a folder that is not the project's."""
-    command = jobset_to_try(ClusterConfig(), TrainConfig(), 0)["spec"]["replicatedJobs"][0]["template"]["spec"]
-    (container,) = command["template"]["spec"]["containers"]
-    assert container["command"][0] == "python"
-    helped = use(python, folder, *container["command"][1:], "--help")
-    assert helped.returncode == 0 and "One node's part in a segment" in helped.stdout, helped.stderr
-    imported = use(python, folder, "-c", "import tasks.cluster.kubernetes.job, training.worker")
-    assert imported.returncode == 0, imported.stderr
-    version = subprocess.run([str(python.parent / "holdfast"), "--version"], capture_output=True, text=True)
-    assert version.stdout.startswith("holdfast "), version.stderr
-
-
 def test_the_image_has_the_python_that_the_project_is_tested_with() -> None:
     setup = re.search(r"^PYTHON \?= python(.+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
     assert setup is not None
@@ -119,13 +101,6 @@ def test_the_extras_that_the_image_installs_are_the_projects_and_bring_the_clien
     wanted = extras_of(read_stages()[1])
     assert wanted <= set(extras)
     assert any(requirement.startswith("kubernetes") for extra in wanted for requirement in extras[extra])
-
-
-def test_what_pods_run_is_in_the_wheel(tmp_path: Path) -> None:
-    """With the libraries of the environment of the tests."""
-    (tmp_path / "wheel").mkdir()
-    programs = install_wheel(build_wheel(tmp_path / "wheel"), tmp_path / "environment")
-    require_what_pods_need(programs / "python", tmp_path)
 
 
 @pytest.mark.slow

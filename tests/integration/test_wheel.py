@@ -12,7 +12,14 @@ from pathlib import Path
 import pytest
 
 from tests.helpers.commands import ROOT
-from tests.helpers.wheels import PACKAGES, build_wheel, install_wheel, without_python_path, write_own_packages
+from tests.helpers.wheels import (
+    PACKAGES,
+    build_wheel,
+    install_wheel,
+    require_what_pods_need,
+    without_python_path,
+    write_own_packages,
+)
 
 MODULES = sorted(path.relative_to(ROOT) for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
 
@@ -43,14 +50,8 @@ def test_the_wheel_has_every_module_and_every_template(contents: dict[str, bytes
     assert packed == {path.as_posix(): (ROOT / path).read_bytes() for path in wanted}
 
 
-def test_the_installed_wheel_has_the_command(installation: Path, tmp_path: Path) -> None:
-    made = holdfast(installation, tmp_path, "corpus", "corpus", "--job", "policy", "--rows", "8")
-    assert (made.returncode, made.stderr) == (0, "")
-    assert len(list((tmp_path / "corpus").glob("*.parquet"))) == 4
-
-
 @pytest.mark.parametrize("python_path", [None, "."], ids=["", "PYTHONPATH=."])
-def test_the_command_works_in_a_folder_with_packages_of_our_names(
+def test_the_installed_command_works_in_a_folder_with_packages_of_our_names(
     installation: Path, own_packages: Path, python_path: str | None
 ) -> None:
     version = holdfast(installation, own_packages, "--version", python_path=python_path)
@@ -59,6 +60,7 @@ def test_the_command_works_in_a_folder_with_packages_of_our_names(
         installation, own_packages, "corpus", "corpus", "--job", "policy", "--rows", "8", python_path=python_path
     )
     assert (made.returncode, made.stderr) == (0, "")
+    assert len(list((own_packages / "corpus").glob("*.parquet"))) == 4
     status = holdfast(installation, own_packages, "status", "nowhere", python_path=python_path)
     assert status.returncode == 2
     assert status.stderr.startswith("Error: ")
@@ -76,6 +78,10 @@ def test_a_package_of_our_names_that_was_imported_before_is_one_clear_error(
     error = refused.stderr.splitlines()[-1]
     assert error.startswith("ImportError: Expected ")
     assert f"found <module 'tasks' from '{own_packages}/tasks/__init__.py'>" in error
+
+
+def test_what_pods_run_is_in_the_wheel(installation: Path, tmp_path: Path) -> None:
+    require_what_pods_need(installation / "python", tmp_path)
 
 
 @pytest.fixture(scope="module")

@@ -29,33 +29,28 @@ HOOK = "https://example.org/hook"
 COMMANDS = re.compile(r"^```sh\n(block=.*?)^```$", re.MULTILINE | re.DOTALL)
 # More than a run makes between two looks at it, and more than any makes here.
 STEPS, ENDLESS = 400, 1_000_000
-# Alerts within a flow run, as tasks raise them.
-FLOW = """
+# A flow run of a deployment, which has this tag, is found to be dead. Then tasks raise alerts within a flow run.
+FLOWS = """
 import sys
-from prefect import flow
+from prefect import flow, tags
+from prefect.states import Crashed
 from storage.objects.local_store import LocalStore
 from storage.runs.manifest import Manifest
 from tasks.prefect_bridge.alerts import EVENTS, alert
+
+@flow(flow_run_name=sys.argv[1])
+def crash():
+    return Crashed(message="not heard of")
 
 @flow
 def tell_everything():
     for name in EVENTS:
         alert(name, "/store/runs/told", f"the words of {name}", run=sys.argv[1])
 
-tell_everything()
-"""
-# A flow run of a deployment, which has this tag, is found to be dead.
-CRASH = """
-from prefect import flow, tags
-from prefect.states import Crashed
-
-@flow(flow_run_name="dead")
-def crash():
-    return Crashed(message="not heard of")
-
+crash(return_state=True)  # one that is nobody's matter here
 with tags("holdfast"):
     crash(return_state=True)
-crash(return_state=True)  # one that is nobody's matter here
+tell_everything()
 """
 
 
@@ -121,19 +116,21 @@ def runner(tmp_path: Path, environment: dict[str, str]) -> Runner:
     return Runner(configuration, settings, environment)
 
 
-def test_each_event_arrives_with_its_words_and_the_address(environment: dict[str, str], phone: Phone) -> None:
+@pytest.fixture(scope="module")
+def told(environment: dict[str, str]) -> None:
     tell_everything(environment, "told")
+
+
+@pytest.mark.usefixtures("told")
+def test_each_event_arrives_with_its_words_and_the_address(phone: Phone) -> None:
     expected = {name: [f"the words of {name}\n\n/store/runs/told"] for name in EVENTS}
     assert wait_until(lambda: {name: phone.about(name, "told") for name in EVENTS} == expected)
 
 
-def test_that_a_flow_run_crashed_arrives_though_whoever_died_tells_nobody(
-    environment: dict[str, str], phone: Phone
-) -> None:
-    call(CRASH, environment)
-    tell_everything(environment, "after the crash")
-    assert wait_until(lambda: bool(phone.about(EVENTS[-1], "after the crash")))
-    subject = "prefect.flow-run.Crashed: dead\n"
+@pytest.mark.usefixtures("told")
+def test_that_a_flow_run_crashed_arrives_though_whoever_died_tells_nobody(phone: Phone) -> None:
+    subject = "prefect.flow-run.Crashed: told\n"
+    assert wait_until(lambda: any(text.startswith(subject) for text in phone.texts))
     (text,) = [text.removeprefix(subject) for text in phone.texts if text.startswith(subject)]
     assert text.startswith("The flow run was killed, or not heard of for 90 s.")
 
@@ -177,11 +174,7 @@ def test_of_data_that_a_person_has_to_put_right_it_is_told_once_with_the_message
 
 
 def tell_everything(environment: dict[str, str], run: str) -> None:
-    call(FLOW, environment, run)
-
-
-def call(program: str, environment: dict[str, str], *arguments: str) -> None:
-    command = [sys.executable, "-c", program, *arguments]
+    command = [sys.executable, "-c", FLOWS, run]
     called = subprocess.run(command, env=environment | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True)
     assert called.returncode == 0, called.stderr
 

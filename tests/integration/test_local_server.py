@@ -30,7 +30,7 @@ def answers(api: str) -> bool:
         return False
 
 
-def test_the_users_own_database_is_left_alone_and_no_proxy_is_asked(
+def test_it_leaves_the_users_database_alone_asks_no_proxy_starts_again_where_it_was_and_ends_with_its_block(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     of_another_version = tmp_path / "prefect.db"
@@ -47,18 +47,6 @@ def test_the_users_own_database_is_left_alone_and_no_proxy_is_asked(
         with temporary_settings({PREFECT_API_URL: server.api_url}), get_client(sync_client=True) as client:
             assert client.api_healthcheck() is None
             assert client.read_flows() == []
-    assert of_another_version.read_bytes() == b"tables of a newer Prefect"
-    assert sorted(tmp_path.iterdir()) == [of_another_version]
-
-
-def test_a_local_server_that_dies_is_started_again_where_it_was_and_ends_with_its_block(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.delenv("PREFECT_API_URL", raising=False)
-    monkeypatch.setenv("PREFECT_HOME", str(tmp_path))
-    with configured_server() as server:
-        assert server is not None
-        server.wait()
         first = find_child()
         first.send_signal(signal.SIGKILL)
         deadline = time.monotonic() + WAIT_SECONDS
@@ -68,3 +56,5 @@ def test_a_local_server_that_dies_is_started_again_where_it_was_and_ends_with_it
         second = find_child()
         assert second.pid != first.pid
     assert not second.is_running()
+    assert of_another_version.read_bytes() == b"tables of a newer Prefect"
+    assert sorted(tmp_path.iterdir()) == [of_another_version]

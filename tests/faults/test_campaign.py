@@ -8,12 +8,16 @@ from collections.abc import Callable
 
 import pytest
 
+from tasks.config.load import load_configuration
+from tasks.corpora.generate import generate_corpus
 from tests.faults.campaign import chains, damage, network, prune_kills
 from tests.faults.campaign.points import Point
 from tests.faults.campaign.results import Attempt
-from tests.faults.campaign.site import Site
+from tests.faults.campaign.site import CONFIGURATION, CORPUS_ROWS, Site
+from tests.helpers.prefect_server import clean_environment
+from tests.helpers.trained_runs import train_run
 
-NUM_POINTS, NUM_PRUNES, NUM_FLIPS, NUM_CUTS = 1, 1, 60, 20
+NUM_POINTS, NUM_PRUNES, NUM_FLIPS, NUM_CUTS = 1, 1, 40, 15
 
 
 @pytest.fixture(scope="module")
@@ -21,6 +25,18 @@ def site(tmp_path_factory: pytest.TempPathFactory, prefect_server: dict[str, str
     """With one rank, which costs half; `make campaign` has two, and several ranks die in `test_interruptions.py`."""
     made = Site(tmp_path_factory.mktemp("site"), prefect_server, ranks=1)
     made.prepare()
+    return made
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Site:
+    """With a run that was trained without Prefect: what prunes and damages it asks for no more."""
+    made = Site(tmp_path_factory.mktemp("kept"), clean_environment(), ranks=1)
+    generate_corpus(made.folder / "corpus", "policy", CORPUS_ROWS)
+    # Saves beside training would be overtaken by its last step, and a prune would find nothing to delete.
+    undisturbed = made.new_run("undisturbed", checkpoint__background=False, checkpoint__every_steps=10)
+    train_run(load_configuration(CONFIGURATION, undisturbed.assignments()))
+    made.reference = undisturbed.status()
     return made
 
 
@@ -52,18 +68,18 @@ def test_a_run_over_a_bucket_that_fails_for_a_moment_is_as_if_nothing_had_been(s
     assert (attempt.fired, attempt.verdict) == (1, "equal"), attempt.note
 
 
-def test_a_prune_that_is_cut_off_is_finished_by_the_next_one(site: Site, generator: random.Random) -> None:
-    points = prune_kills.trace_prune(site)
+def test_a_prune_that_is_cut_off_is_finished_by_the_next_one(kept: Site, generator: random.Random) -> None:
+    points = prune_kills.trace_prune(kept)
     assert {point.moment.operation for point in points} >= {"link", "fsync", "unlink", "rmdir"}
-    attempt = prune_kills.kill_at_each(site, _draw(generator, points, NUM_PRUNES))
+    attempt = prune_kills.kill_at_each(kept, _draw(generator, points, NUM_PRUNES))
     assert (attempt.fired, attempt.verdict, attempt.note) == (NUM_PRUNES, "equal", "")
 
 
 @pytest.mark.parametrize(("cause", "count"), [(damage.flip_bits, NUM_FLIPS), (damage.cut_short, NUM_CUTS)])
 def test_every_damaged_file_of_a_kept_run_is_noticed(
-    site: Site, generator: random.Random, cause: Callable[..., Attempt], count: int
+    kept: Site, generator: random.Random, cause: Callable[..., Attempt], count: int
 ) -> None:
-    attempt = cause(site, generator, count)
+    attempt = cause(kept, generator, count)
     assert attempt.verdict == "clear error", attempt.note
 
 

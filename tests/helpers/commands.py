@@ -18,7 +18,10 @@ import psutil
 from flows.cli import execute
 from storage.objects.local_store import LocalStore
 from tasks.cluster.processes import kill_tree
+from tasks.config.load import load_configuration
+from tasks.data.pipeline import prepare_dataset
 from tasks.reporting.status import read_status
+from tasks.run_paths import open_run_paths
 
 COMMAND = [sys.executable, "-m", "flows.cli"]
 ROOT = Path(__file__).parents[2]
@@ -46,6 +49,12 @@ class Runner:
             text=True,
             timeout=RUN_SECONDS,
         )
+
+    def prepare(self) -> None:
+        """Prepare the data set in this process: a command that finds it does not load Great Expectations for it."""
+        config = load_configuration(self.configuration, self.assignments())
+        run_paths = open_run_paths(config)
+        prepare_dataset(config.data, run_paths.store, run_paths.data_scratch)
 
     def run(self, **settings: Any) -> None:
         """`holdfast run` to its end, which must be a good one."""
@@ -99,9 +108,12 @@ class Runner:
 
     def line(self, command: str, *arguments: str, **settings: Any) -> list[str]:
         """The command line."""
-        values = {**self.settings, **settings}
-        assignments = [part for key, value in values.items() for part in ("--set", f"{_dotted(key)}={value}")]
+        assignments = [part for assignment in self.assignments(**settings) for part in ("--set", assignment)]
         return [*COMMAND, command, str(self.configuration), *arguments, *assignments]
+
+    def assignments(self, **settings: Any) -> list[str]:
+        """All settings as KEY=VALUE."""
+        return [f"{key.replace('__', '.')}={value}" for key, value in {**self.settings, **settings}.items()]
 
 
 def call_here(arguments: Sequence[object]) -> "subprocess.CompletedProcess[str]":
@@ -141,7 +153,3 @@ def processes_mentioning(text: str) -> list[int]:
     """Process ids whose command line contains the text."""
     found = psutil.process_iter(["cmdline"])
     return [process.pid for process in found if any(text in part for part in process.info["cmdline"] or [])]
-
-
-def _dotted(key: str) -> str:
-    return key.replace("__", ".")

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from flows.deployments import audit, report
+from flows.resume import resume
 from storage.objects.local_store import LocalStore
 from tasks.corpora.generate import generate_corpus
 from tests.helpers.commands import ROOT, call_here, processes_mentioning
@@ -197,11 +199,11 @@ def test_train_stops_at_its_time_budget_and_resume_goes_on_to_the_end(worked: Op
     assert (state.segments[-1].last_step, state.segments[-1].steps_lost) == (state.promoted.step, 0)
     assert first["state"]["message"] == f"tiny: budget, step {state.promoted.step:,} of {ENDLESS:,}"
 
-    steps = state.promoted.step + 40
-    plan = worked.run("resume/resume", store="store", run="tiny", steps=steps, dry_run=True)
-    assert plan["state"]["name"] == "Dry run", plan["state"]
-    assert f"from step {state.promoted.step:,} of {steps:,}" in plan["state"]["message"]
-    assert f"train.steps: was {ENDLESS}, is {steps} now" in plan["state"]["message"]
+    steps, store = state.promoted.step + 40, worked.folder / "store"
+    plan = resume.fn(str(store), "tiny", steps=steps, dry_run=True)
+    assert plan.name == "Dry run" and plan.message is not None
+    assert f"from step {state.promoted.step:,} of {steps:,}" in plan.message
+    assert f"train.steps: was {ENDLESS}, is {steps} now" in plan.message
     assert worked.state() == state
 
     second = worked.run("resume/resume", store="store", run="tiny", steps=steps)
@@ -217,10 +219,9 @@ def test_train_stops_at_its_time_budget_and_resume_goes_on_to_the_end(worked: Op
     assert tick["state"]["type"] == "COMPLETED", worked.worker_log.read_text()
     assert worked.state().segments == ended.segments
 
-    for name, words in (("audit/audit", "The ledger is intact"), ("report/report", "/runs/tiny/report.html")):
-        looked = worked.run(name, address="store/runs/tiny")
-        assert looked["state"]["type"] == "COMPLETED", worked.worker_log.read_text()
-        assert words in looked["state"]["message"]
+    for look, words in ((audit, "The ledger is intact"), (report, "/runs/tiny/report.html")):
+        looked = look.fn(f"{store}/runs/tiny")
+        assert looked.is_completed() and words in (looked.message or "")
 
 
 def test_what_a_person_has_to_put_right_is_not_tried_again(worked: Operator) -> None:
@@ -257,11 +258,11 @@ def test_a_drill_trains_twice_kills_one_of_the_two_and_its_verdict_is_in_the_ui(
 
 
 def test_a_scrub_that_finds_rot_fails_and_tells_the_server(worked: Operator, tmp_path: Path) -> None:
-    store = LocalStore(tmp_path / "kept")
+    store = LocalStore(worked.folder / "kept")
     newest = make_kept_run(store, tmp_path).load_head().state.kept[0]
     model = store.root / newest.path / "model.safetensors"
     model.write_bytes(model.read_bytes()[:-1])
-    failed = worked.run("scrub/scrub", address=store.address)
+    failed = worked.run("scrub/scrub", address="kept")
     assert failed["state"]["type"] == "FAILED"
     assert f"{newest.path}/model.safetensors was changed" in failed["state"]["message"]
     rotten = f"holdfast.{store.address}/{newest.path}"

@@ -16,7 +16,7 @@ from storage.objects.local_store import LocalStore
 from storage.runs.manifest import Manifest
 from tasks.corpora.generate import generate_corpus
 from tasks.drills.started_run import StartedRun
-from tests.helpers.commands import COMMAND, ROOT, processes_mentioning, wait_until
+from tests.helpers.commands import COMMAND, ROOT, Runner, call_here, processes_mentioning, wait_until
 
 CONFIGURATION = ROOT / "deployments/configs/demo.toml"
 STEPS = 160
@@ -42,13 +42,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def corpus(folder: Path) -> Path:
-    generate_corpus(folder / "corpus", "policy", 1500)
-    return folder / "corpus"
+    """All tests have one store too: the data set is prepared once."""
+    corpus = folder / "corpus"
+    generate_corpus(corpus, "policy", 1500)
+    Runner(CONFIGURATION, {**SETTINGS, "data.source": corpus, "store": folder / "store"}).prepare()
+    return corpus
 
 
 @pytest.fixture
 def store(folder: Path) -> Iterator[Path]:
-    """One for all tests: the data set is prepared once."""
     yield folder / "store"
     assert processes_mentioning(str(folder)) == []
 
@@ -121,8 +123,7 @@ def test_what_the_started_run_has_to_say_is_what_the_drill_raises(tmp_path: Path
 
 def test_world_sizes_that_cannot_be_are_one_message_before_anything_is_done(line: list[str], tmp_path: Path) -> None:
     store = tmp_path / "none"
-    command = [*line, "--set", f"store={store}", "--world-sizes", "2,5"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    done = call_here([*line[len(COMMAND) :], "--set", f"store={store}", "--world-sizes", "2,5"])
     assert (done.returncode, done.stdout) == (2, "")
     assert "Error: World sizes 2,5: train.microbatches = 4" in done.stderr and "Traceback" not in done.stderr
     assert not store.exists()

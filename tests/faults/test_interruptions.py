@@ -22,7 +22,15 @@ from storage.runs.manifest import Manifest
 from storage.runs.run_state import RunState
 from tasks.audits.verdict import audit_run
 from tasks.corpora.generate import generate_corpus
-from tests.helpers.commands import ROOT, RUN_SECONDS, Runner, kill_everything, processes_mentioning, wait_until
+from tests.helpers.commands import (
+    ROOT,
+    RUN_SECONDS,
+    Runner,
+    call_here,
+    kill_everything,
+    processes_mentioning,
+    wait_until,
+)
 
 # The first test waits for both runs and all that happens to them: nine commands, where others start one to three.
 pytestmark = pytest.mark.timeout(2700)
@@ -70,7 +78,9 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def settings(tmp_path_factory: pytest.TempPathFactory, store: Path) -> dict[str, Any]:
     corpus = tmp_path_factory.mktemp("corpus") / "policy"
     generate_corpus(corpus, "policy", 2500)
-    return {"data__source": corpus, "store": store, **SETTINGS}
+    settings = {"data__source": corpus, "store": store, **SETTINGS}
+    make_runner(settings, {}, "prepared").prepare()
+    return settings
 
 
 @pytest.fixture(scope="module")
@@ -131,7 +141,11 @@ def damage_the_newest_checkpoints(run: Interrupted) -> None:
     for record, name in zip(kept, ("model.safetensors", "index.json"), strict=False):
         flip_a_byte(Path(run.runner.settings["store"]) / record.path / name)
         run.damaged_steps.append(record.step)
-    run.verified = run.runner.call("verify")
+    run.verified = verify(run)
+
+
+def verify(run: Interrupted) -> "subprocess.CompletedProcess[str]":
+    return call_here(["verify", f"{run.runner.settings['store']}/runs/interrupted"])
 
 
 def state_of(run: Interrupted) -> RunState:
@@ -235,7 +249,7 @@ def test_damaged_checkpoints_are_named_and_quarantined(interrupted: Interrupted)
     assert (unread["outcome"], unread["first_step"]) == ("failed", max(interrupted.damaged_steps))
     assert "could not be read" in unread["cause"]
     assert following["first_step"] < min(interrupted.damaged_steps)
-    assert interrupted.runner.call("verify").returncode == 0
+    assert verify(interrupted).returncode == 0
 
 
 def test_killed_at_a_random_moment_it_is_lost_and_the_next_command_goes_on(interrupted: Interrupted) -> None:

@@ -36,7 +36,9 @@ def runner(tmp_path_factory: pytest.TempPathFactory, prefect_server: dict[str, s
     write_parquet(folder / "data" / "part-0.parquet", columns)
     store = folder / "store"
     configuration = write_tiny_configuration(folder, "changed", store, folder / "data")
-    return Runner(configuration, {"run": "changed", "store": store, **SETTINGS}, prefect_server)
+    runner = Runner(configuration, {"run": "changed", "store": store, **SETTINGS}, prefect_server)
+    runner.prepare()
+    return runner
 
 
 @pytest.fixture(scope="module")

@@ -38,6 +38,7 @@ def port() -> int:
 @pytest.fixture
 def endless(runner: Runner, port: int) -> "Iterator[subprocess.Popen[bytes]]":
     """A run in training, with its metrics on `port`, and a checkpoint now and then."""
+    runner.prepare()
     settings = {"segment__metrics_port": port, "segment__metrics_host": "127.0.0.1"}
     process = runner.start(
         train__steps=ENDLESS, validation__every_steps=ENDLESS, checkpoint__every_steps=50, **settings

@@ -105,6 +105,7 @@ def test_a_run_beside_a_tracker_that_never_answers_ends_as_without_one_and_says_
     write_parquet(tmp_path / "data" / "part-0.parquet", text_columns(120))
     configuration = write_tiny_configuration(tmp_path, "tracked", tmp_path / "store", tmp_path / "data")
     runner = Runner(configuration, {"store": tmp_path / "store", "run": "tracked"}, prefect_server)
+    runner.prepare()
     with running_silent_server() as server:
         tracked = {"tracking__kind": "mlflow", "tracking__uri": server.address, "tracking__timeout_seconds": 1}
         result = runner.call("run", **tracked, tracking__files='["csv"]')

@@ -56,6 +56,7 @@ def told(
     folder = tmp_path_factory.mktemp(request.param)
     environment = prefect_server | {ENDPOINT_VARIABLE: services.endpoint}
     runner = make_runner(folder, request.param, environment)
+    runner.prepare()
     process = runner.start(train__steps=STEPS)
     try:
         assert runner.wait_for_step(process, SEEN_STEP), runner.log.read_text()

@@ -47,8 +47,7 @@ from tasks.tracking.run_end import sending_the_rest
 
 @flow(name="train", flow_run_name="{config.run}", retries=3, retry_delay_seconds=5, persist_result=False)
 def train(config: RunConfig, max_segments: int | None = None) -> State[None]:
-    """Train a run to its end, or for `max_segments` segments that end in good order; the manifest records where it
-    stands.
+    """Train a run to its end, or for `max_segments` segments that end in good order.
 
     Started again, in whatever way, it goes on from the promoted checkpoint. The flow run is cancelled where a user
     asked for its end, and skipped where another process trains the run.

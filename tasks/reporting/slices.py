@@ -11,7 +11,7 @@ from tasks.text import NOTHING, count_of, metric_name, plain, score, shortened
 from training.validation_configuration import SLICE_MAX_VALUES, SLICE_MIN_SAMPLES
 
 MAX_NAME_CHARACTERS = 60
-WITHOUT_VALUE = {"missing": "(missing)", "unseen": "(not in the training split)"}
+WITHOUT_VALUE = {"missing": "(missing)", "unseen": "(rare, or not in the training split)"}
 EXPLANATION = (
     f"Values with fewer than {SLICE_MIN_SAMPLES} samples, and all but the {SLICE_MAX_VALUES} most frequent ones, are "
     "taken together. Macro-F1 of a slice is the mean over the classes that occur or are predicted in it. A dash is a "
@@ -44,7 +44,7 @@ def _table(evaluation: Mapping[str, Any], found: Mapping[str, Any]) -> Table:
 
 
 def name_slice(entry: Mapping[str, Any]) -> str:
-    """'DE', '(missing)', '(not in the training split)', '(7 rare values)'."""
+    """'DE', '(missing)', '(rare, or not in the training split)', '(7 rare values)'."""
     if entry["group"] == "value":
         return shortened(entry["value"], MAX_NAME_CHARACTERS) or "(empty)"
     return WITHOUT_VALUE.get(entry["group"], f"({count_of(entry['num_values'], 'rare value')})")

@@ -48,7 +48,8 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> LocalStore:
     text = configuration.read_text().replace(f"{TEXT}.parquet", f"{TOKENS}.parquet").replace("multiclass", "binary")
     text = text.replace('text = "text"', 'tokens = "input_ids"\nattention_mask = "attention_mask"')
     (folder / "tokens.toml").write_text(text.replace('"domain"', '"label"').replace("= 300", "= 1000"))
-    train_run(load_configuration(folder / "tokens.toml", [f"run={TOKENS}", "train.ranks=2"]))
+    chosen = ['validation.metrics=["recall"]', "validation.metric_for_best_model=recall"]
+    train_run(load_configuration(folder / "tokens.toml", [f"run={TOKENS}", "train.ranks=2", *chosen]))
     store = LocalStore(folder / "store")
     Manifest(store, TEXT).commit("segment began", take_lease(this_process(), 1))
     return store
@@ -101,6 +102,14 @@ def test_on_the_test_split_the_newest_has_the_numbers_of_the_runs_own_evaluation
     assert result["calibration"] == calibration
     assert result["metrics"].keys() >= {"loss", "accuracy", "macro_f1"} | ({"auc"} if run == TOKENS else set())
     assert listing_of(store) == before
+
+
+def test_a_metric_that_was_chosen_is_computed_by_all_and_decides_which_model_is_the_best(store: LocalStore) -> None:
+    state = state_of(store, TOKENS)
+    for record in state.kept:
+        validation = json.loads(store.read(f"{record.path}/{STATE_NAME}"))["history"]["validation"][-1]
+        assert validation["step"] == record.step and record.metric == validation["metrics"]["recall"]
+    assert state.headline is not None and {"recall", "auc"} <= state.headline.metrics.keys()
 
 
 def test_on_validation_it_has_the_numbers_of_the_validation_made_at_its_step_also_if_it_is_dropped_meanwhile(

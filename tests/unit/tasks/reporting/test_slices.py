@@ -53,7 +53,7 @@ def test_the_report_has_a_table_for_each_column_and_without_slices_is_as_it_was(
     assert names[1:] == [
         ["DE", "812", "0.7500"],
         ["(missing)", "100", "0.9000"],
-        ["(not in the training split)", "40", "nan"],
+        ["(rare, or not in the training split)", "40", "nan"],
         ["(7 rare values)", "33", "0.2500"],
     ]
 

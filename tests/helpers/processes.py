@@ -126,7 +126,7 @@ def _be_a_rank(spec_json: str, world: World, port: int, target: Callable[[Segmen
         "WORLD_SIZE": str(world.size),
         "TORCHELASTIC_USE_AGENT_STORE": "True",  # the test hosts the store, as torchrun does
     }
-    ahead.AssemblingAhead._start = _start_forked  # type: ignore[method-assign]
+    ahead.AssemblingAhead._start = _start_forked  # type: ignore[method-assign, assignment]
     work_and_leave(lambda: target(spec, world), spec.scratch_folder / "ranks.log")
 
 

@@ -35,7 +35,7 @@ from training.trainer import Trainer
 from training.validation_configuration import ValidationConfig
 from training.world import World
 
-STEP_SECONDS, STEPS = 0.03, 12
+STEP_SECONDS, STEPS = 0.03, 20
 # Of the two segments for whose saves training waited, one with many small files.
 OF_SMALL_FILES, OF_WHOLE_FILES = 2, 3
 # Tests take the place of functions in it, also of one that it only imports.
@@ -224,7 +224,7 @@ def with_one_rank_that_fails_while_another_writes(spec: SegmentSpec, world: Worl
         return put(store, key, data, *arguments)
 
     def noted_step(trainer: Trainer, step: int, microbatches: Any) -> Any:
-        if step == 11:
+        if step == 12:
             has_gone_on.set()
         return take_step(trainer, step, microbatches)
 
@@ -237,7 +237,7 @@ def with_one_rank_that_fails_while_another_writes(spec: SegmentSpec, world: Worl
 def test_a_save_that_fails_on_one_rank_leaves_what_the_other_one_is_writing_alone_and_waits_for_nobody(
     failing: int, store: LocalStore, dataset: DatasetManifest, tmp_path: Path
 ) -> None:
-    settings: dict[str, Any] = {"every_steps": 5, "background": True, "ranks": 2, "steps": 15}
+    settings: dict[str, Any] = {"every_steps": 5, "background": True, "ranks": 2, "steps": STEPS}
     spec = make_spec(store, dataset, tmp_path / "failing", fence=4, **settings)
     target = functools.partial(with_one_rank_that_fails_while_another_writes, failing=failing)
     assert train_forked(spec, store, target).outcome == "completed", read_log(spec)
@@ -245,7 +245,7 @@ def test_a_save_that_fails_on_one_rank_leaves_what_the_other_one_is_writing_alon
     assert seen == {"has gone on": True, "is the same": True}
     assert len([report.alarm for report in read_reports(spec) if report.alarm]) == 1
     found = checkpoints_of(store, spec)
-    assert 5 not in found and len(found) > 1 and max(found) == 15
+    assert 5 not in found and len(found) > 1 and max(found) == STEPS
     for checkpoint in found.values():
         verify_checkpoint(store, checkpoint.path, checkpoint.digest)
 

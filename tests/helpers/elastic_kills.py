@@ -31,7 +31,7 @@ def kill_at_a_random_moment(spec: SegmentSpec, runs: Runs, chance: random.Random
     try:
         while len(runs.checkpoints_of(spec)) < num_checkpoints:
             assert all(process.is_alive() for process in ranks.processes), read_log(spec)
-            time.sleep(0.01)  # a store does not tell what was put into it
+            time.sleep(0.01)  # a store does not signal what was put into it
         time.sleep(seconds)  # the random moment
     finally:
         exit_codes = ranks.kill()

@@ -142,7 +142,7 @@ def with_a_best_model_that_cannot_be_saved(spec: SegmentSpec, world: World) -> A
 
     @functools.wraps(take_step)
     def slow_step(*arguments: Any) -> Any:
-        time.sleep(0.05)
+        time.sleep(0.05)  # what leaves time for three tries to save between two saves
         return take_step(*arguments)
 
     Trainer.take_step = slow_step  # type: ignore[method-assign, assignment]

@@ -52,7 +52,7 @@ def test_it_leaves_the_users_database_alone_asks_no_proxy_starts_again_where_it_
         deadline = time.monotonic() + WAIT_SECONDS
         while not answers(server.api_url):
             assert time.monotonic() < deadline
-            time.sleep(0.1)  # it tells nobody when it begins to listen
+            time.sleep(0.1)  # it does not signal that it listens
         second = find_child()
         assert second.pid != first.pid
     assert not second.is_running()

@@ -63,7 +63,7 @@ from tasks.data.units.staging import Record, StagingArea, StoreStaging, begin_st
 from tasks.data.units.texts import LEARNED, fetch_tokenizer, keep_tokenizer, read_texts, texts_settings
 from tasks.data.units.work import Engine, OneByOne, do_unit
 from tasks.data.units.working_folders import remove_abandoned, working_folder
-from tasks.data.units.workspace import PLAN, Address, Workspace, plan_record, read_files, settings_name
+from tasks.data.units.workspace import PLAN, Address, Databases, Workspace, plan_record, read_files, settings_name
 from tasks.text import count_of, size
 
 INTERRUPT_SECONDS = 0.1
@@ -109,9 +109,10 @@ def prepare_dataset(
             announce(describe_source(files, contract["rows"] if contract else in_splits, left_out))
         else:
             validation.require_valid()
-            with working_folder(scratch) as folder, explained_failures(config, scratch):
+            with working_folder(scratch) as folder, explained_failures(config, scratch), Databases() as databases:
                 workspace, address = open_workspace(config, store, scratch, folder, inputs, files, cache)
-                workspace, engine = replace(workspace, on_progress=on_progress), engine or OneByOne()
+                workspace = replace(workspace, on_progress=on_progress, databases=databases)
+                engine = engine or OneByOne()
                 preparation = Preparation(
                     workspace, address, inputs, on_progress, run_part, engine, left_out, validation
                 )
@@ -273,8 +274,12 @@ class Preparation:
 
     @contextlib.contextmanager
     def database(self, name: str) -> Iterator[duckdb.DuckDBPyConnection]:
-        """A DuckDB of this process, in a folder of its own, within the configured memory."""
-        limit = self.config.memory_limit if self.address is None else limit_beside_processes(self.config)
+        """A DuckDB of this process within the configured memory, beside other processes in a folder of its own."""
+        if self.address is None:
+            with self.workspace.database() as connection:
+                yield connection
+            return
+        limit = limit_beside_processes(self.config)
         folder = self.workspace.folder / name
         folder.mkdir(exist_ok=True)
         with open_database(limit, folder) as connection:

@@ -43,7 +43,7 @@ from tasks.data.units.checking import fetch_extract, find_repeats, measured_in, 
 from tasks.data.units.staging import FolderStaging
 from tasks.data.units.texts import keep_tokenizer
 from tasks.data.units.work import OneByOne
-from tasks.data.units.workspace import Workspace
+from tasks.data.units.workspace import Databases, Workspace
 
 SPLIT = SPLITS[TEST]
 # By the problem of a rule. The contract's own advice is to change the configuration, of which a model learns nothing.
@@ -79,7 +79,7 @@ def prepare_table(
     )
     files, left_out = list_source(config)
     own = LocalStore(folder / "store")
-    with blamed_on_changes(files), explained_failures(config, folder), _own_advice():
+    with blamed_on_changes(files), explained_failures(config, folder), _own_advice(), Databases() as databases:
         table = inspect_files(files, config) if format_of(files[0].name) == PARQUET else None
         if table is None:
             check_columns(files, config)
@@ -88,8 +88,9 @@ def prepare_table(
         inputs = read_inputs(config, files, fingerprints) | {"like": dataset.digest}
         # Rows that `check` leaves decoded would be in the split that their ids give them.
         workspace = Workspace(
-            config, own, FolderStaging(folder / "units"), folder, folder / "source", files, omits_rows=False
-        )
+            config, own, FolderStaging(folder / "units"), folder, folder / "source", files, omits_rows=False,
+            databases=databases,
+        )  # fmt: skip
         preparation = Preparation(workspace, None, inputs, None, run_plainly, OneByOne(), left_out)
         preparation.cut(table or preparation.read()[0])
         num_rows = _require_contract(preparation, dataset, rare)

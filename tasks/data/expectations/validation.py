@@ -24,11 +24,12 @@ _lock = Lock()
 def validate(suite: Sequence[Mapping[str, Any]], table: pa.Table, row_id: str | None = None) -> list[Any]:
     """The result of each expectation, an `ExpectationValidationResult`, over a table in which null is missing.
 
-    Rows that do not meet an expectation are named by the column `row_id`.
+    Rows that do not meet an expectation are named by the column `row_id`. Without it a result has its verdict alone,
+    which takes half as long: of a measure, what was found is known.
     """
-    result_format: dict[str, Any] = {"result_format": "COMPLETE"}
+    result_format: dict[str, Any] = {"result_format": "BOOLEAN_ONLY"}
     if row_id is not None:
-        result_format["unexpected_index_column_names"] = [row_id]
+        result_format = {"result_format": "COMPLETE", "unexpected_index_column_names": [row_id]}
     with _lock:
         context = gx.get_context(mode="ephemeral")
         context.enable_analytics(False)

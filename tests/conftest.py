@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+from tests.helpers.command_server import running_command_server
 from tests.helpers.cpu_times import CpuTimes
 from tests.helpers.prefect_server import running_prefect_server, starting_prefect_server, wait_until_healthy
 
@@ -102,7 +103,8 @@ def pytest_configure_node(node: Any) -> None:
     if SHARED_SERVER not in config.stash:
         resources = config.stash[RESOURCES] = ExitStack()
         folder = Path(resources.enter_context(tempfile.TemporaryDirectory(prefix="prefect-")))
-        config.stash[SHARED_SERVER] = resources.enter_context(starting_prefect_server(folder))
+        environment = resources.enter_context(starting_prefect_server(folder))
+        config.stash[SHARED_SERVER] = resources.enter_context(running_command_server(folder, environment))
     node.workerinput["prefect_server"] = config.stash[SHARED_SERVER]
 
 

@@ -22,6 +22,7 @@ from tasks.config.load import load_configuration
 from tasks.data.pipeline import prepare_dataset
 from tasks.reporting.status import read_status
 from tasks.run_paths import open_run_paths
+from tests.helpers.command_server import call_forked, is_forked
 
 COMMAND = [sys.executable, "-m", "flows.cli"]
 ROOT = Path(__file__).parents[2]
@@ -41,8 +42,11 @@ class Runner:
 
     def call(self, command: str, *arguments: str, **settings: Any) -> "subprocess.CompletedProcess[str]":
         """Run a command to its end."""
+        line = self.line(command, *arguments, **settings)
+        if is_forked(self.environment):
+            return call_forked(line[len(COMMAND) :], self.environment, RUN_SECONDS)
         return subprocess.run(
-            self.line(command, *arguments, **settings),
+            line,
             env=dict(self.environment),
             cwd=ROOT,
             capture_output=True,

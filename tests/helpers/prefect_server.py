@@ -97,6 +97,7 @@ def running(
     log: Path,
     folder: Path | None = None,
     user: str | None = None,
+    pass_fds: Sequence[int] = (),
 ) -> Iterator["subprocess.Popen[bytes]"]:
     """A process in the background, of another user's if root gives one. It and all its descendants are gone when the
     block is left."""
@@ -104,6 +105,7 @@ def running(
         process = subprocess.Popen(
             command, env=environment, cwd=folder, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
             start_new_session=True, preexec_fn=follow_parent, user=user,
+            pass_fds=pass_fds,
         )  # fmt: skip
     try:
         yield process

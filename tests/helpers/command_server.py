@@ -1,0 +1,158 @@
+"""Commands in processes that are forked from one with the libraries loaded: to load them takes a command seconds.
+
+A forked command has memory, environment, folder, output, signals and an exit code of its own, and ends as the program
+does. It has no command line of its own in /proc, and is no child of the test. So `Runner.call`, which waits for its
+end, has commands forked where the Prefect server of all tests is used; what is stopped, killed or looked at from
+outside is started as a user starts it.
+"""
+
+import atexit
+import gc
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import flows.cli as cli
+from flows.prefect_server import SETTINGS
+from tests.helpers.prefect_server import running
+
+ROOT = Path(__file__).parents[2]
+# In the environment of all tests' Prefect server: the socket. Beside it lies the environment that it was started with.
+ADDRESS = "HOLDFAST_TESTS_COMMANDS"
+STARTED_WITH = ".json"
+# Read when it is used, by libraries that have long been loaded.
+READ_LATE = ("AWS_",)
+REQUEST_BYTES = 200_000
+# Of Arrow's allocator, which handles forks by itself.
+FORK_SAFE_THREAD = "jemalloc_bg_thd"
+
+
+@contextmanager
+def running_command_server(folder: Path, environment: Mapping[str, str]) -> Iterator[dict[str, str]]:
+    """The environment with which commands are forked, for as long as the block: that one, and where the server is."""
+    address = folder / "commands"
+    given = {**environment, ADDRESS: str(address)}
+    address.with_suffix(STARTED_WITH).write_text(json.dumps(given))
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(str(address))
+        listener.listen()
+        command = [sys.executable, "-m", "tests.helpers.command_server", str(listener.fileno())]
+        # NumPy and SciPy would start threads when they are loaded.
+        settings = given | {"OPENBLAS_NUM_THREADS": "1"}
+        with running(command, settings, address.with_suffix(".log"), ROOT, pass_fds=(listener.fileno(),)):
+            listener.close()  # or commands would wait for a server that has failed
+            yield given
+
+
+def is_forked(environment: Mapping[str, str]) -> bool:
+    """Whether a command with this environment can be forked: what is read while libraries load is the server's."""
+    if (address := environment.get(ADDRESS)) is None:
+        return False
+    started_with: dict[str, str] = json.loads(Path(address).with_suffix(STARTED_WITH).read_text())
+    return _read_early(environment) == _read_early(started_with)
+
+
+def _read_early(environment: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in environment.items() if not name.startswith(READ_LATE)}
+
+
+def call_forked(
+    arguments: Sequence[str], environment: Mapping[str, str], seconds: float
+) -> "subprocess.CompletedProcess[str]":
+    """A command to its end, as `subprocess.run` returns it. Raises `TimeoutError` after so many seconds."""
+    request = json.dumps({"arguments": arguments, "environment": dict(environment)}).encode()
+    with (
+        tempfile.TemporaryFile("w+") as out,
+        tempfile.TemporaryFile("w+") as err,
+        socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection,
+    ):
+        connection.settimeout(seconds)
+        connection.connect(environment[ADDRESS])
+        socket.send_fds(connection, [request], [out.fileno(), err.fileno()])
+        exit_code = int(connection.recv(REQUEST_BYTES))
+        for file in (out, err):
+            file.seek(0)
+        return subprocess.CompletedProcess(list(arguments), exit_code, out.read(), err.read())
+
+
+def serve(listener: socket.socket) -> None:
+    """Fork a process for each request; returns in these alone, once they are what was asked for."""
+    while True:
+        connection, _ = listener.accept()
+        request, descriptors, _, _ = socket.recv_fds(connection, REQUEST_BYTES, 2)
+        if os.fork() == 0 and _is_command(connection):
+            listener.close()
+            connection.close()
+            _become(json.loads(request), descriptors)
+            return
+        connection.close()
+        for descriptor in descriptors:
+            os.close(descriptor)
+        _forget_ended()
+
+
+def _is_command(connection: socket.socket) -> bool:
+    """Whether this is the command, and not the process between it and the server, which reports its exit code."""
+    if (pid := os.fork()) == 0:
+        return True
+    _, status = os.waitpid(pid, 0)
+    connection.sendall(str(os.waitstatus_to_exitcode(status)).encode())
+    os._exit(0)
+
+
+def _forget_ended() -> None:
+    """Take note of the processes between that have ended: until then Linux keeps them."""
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:  # there is none
+        return
+
+
+def _become(request: dict[str, Any], descriptors: list[int]) -> None:
+    """Have this process be as if the program had just been started by `subprocess.run`."""
+    for number, descriptor in zip((1, 2), descriptors, strict=True):
+        os.dup2(descriptor, number)
+        os.close(descriptor)
+    for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, signal.SIG_DFL)
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    sys.argv[1:] = request["arguments"]
+
+
+def _load() -> None:
+    # Here: Prefect looks at its settings when it is loaded.
+    import flows.commands.run
+    import flows.train  # noqa: F401
+    import tasks.data.expectations.validation
+    import tasks.data.pipeline
+    import tasks.reporting.written  # noqa: F401
+
+
+def main() -> None:
+    """Be a server of commands, with what they need loaded; and in each process that was forked, the command."""
+    exit_code = 1
+    # As the program does: before Prefect is loaded, so that it is called last.
+    atexit.register(lambda: cli._leave(exit_code))
+    os.environ.update(SETTINGS | os.environ)
+    _load()
+    gc.collect()
+    gc.freeze()  # or the first collection in each process would copy all of it
+    threads = [path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")]
+    if len([name for name in threads if name != FORK_SAFE_THREAD]) != 1:
+        raise RuntimeError(f"expected one thread, for a fork copies no other, found {threads}")
+    serve(socket.socket(fileno=int(sys.argv[1])))
+    exit_code = cli.execute(sys.argv[1:])
+
+
+if __name__ == "__main__":
+    main()

@@ -69,7 +69,9 @@ def _measure_preemption(spec: SegmentSpec) -> float:
     reports.read()
     asked_at: float | None = None
     with launch(spec, grace_seconds=300) as ranks:
-        while ranks.is_running(POLL_SECONDS):
+        is_running = True
+        while is_running:
+            is_running = ranks.is_running(POLL_SECONDS)  # the last report may be read after the ranks' end
             for report in reports.read():
                 if report.step >= 2 and asked_at is None:
                     asked_at = time.perf_counter()

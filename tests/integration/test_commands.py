@@ -53,7 +53,7 @@ def configuration(tmp_path: Path, store: LocalStore) -> Path:
     path = tmp_path / "run.toml"
     path.write_text(CONFIGURATION.replace("STORE", store.address))
     for run in ("first", "second"):
-        config = load_configuration(path, [f"run={run}"])
+        config = load_configuration(path, [f"run={run}", "retry.reread_seconds=0.1"])
         state = RunState(
             run=run,
             created_at=1.0,

@@ -1,9 +1,9 @@
 """Commands in processes that are forked from one with the libraries loaded: to load them takes a command seconds.
 
-A forked command has memory, environment, folder, output, signals and an exit code of its own, and ends as the program
-does. It has no command line of its own in /proc, and is no child of the test. So `Runner.call`, which waits for its
-end, has commands forked where the Prefect server of all tests is used; what is stopped, killed or looked at from
-outside is started as a user starts it.
+A forked command has memory, environment, output, signals and an exit code of its own, and ends as the program does. It
+works in the project's folder, reads nothing from stdin, has no command line of its own in /proc, and is no child of the
+test. So `Runner.call`, which waits for its end, has commands forked where the Prefect server of all tests is used; what
+is stopped, killed or looked at from outside is started as a user starts it.
 """
 
 import atexit

@@ -3,7 +3,6 @@
 import os
 import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -32,7 +31,7 @@ def test_a_forked_command_prints_and_returns_what_one_that_was_started_does(
     assert (forked.returncode, forked.stdout, forked.stderr) == (started.returncode, started.stdout, started.stderr)
 
 
-def test_a_forked_command_has_the_environment_that_it_is_given(environment: dict[str, str], tmp_path: Path) -> None:
+def test_a_forked_command_has_the_environment_that_it_is_given(environment: dict[str, str]) -> None:
     forked = call_forked(["status", "s3://bucket/runs/small"], environment | {"AWS_PROFILE": "nobody's"}, 120)
     assert forked.returncode == 2 and "nobody's" in forked.stderr
 

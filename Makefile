@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # The tests start hundreds of processes. Each would compile our modules again where the environment has this set.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup test fast-tests quick slow one lint demo bench-exact bench-padding bench-shuffling bench-checkpoint bench-prepare bench-tokenising bench-audit bench-predict bench-loader bench-goodput gpu scaling campaign clean
+.PHONY: setup test fast-tests quick slow one lint demo bench-exact bench-padding bench-shuffling bench-checkpoint bench-prepare bench-tokenising bench-audit bench-predict bench-loader bench-goodput bench-finetune gpu scaling campaign clean
 
 setup: $(VENV)/.installed
 
@@ -92,6 +92,11 @@ bench-audit: setup
 # Some minutes on an idle machine; what it measures stands in training/export/README.md.
 bench-predict: setup
 	$(BIN)/python -m tests.benchmarks.bench_predict
+
+# MODEL=FOLDER of a pretrained model, DATA=intents.parquet; on a CPU some minutes for each seed.
+bench-finetune: setup
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt accelerate scikit-learn
+	$(BIN)/python -m tests.benchmarks.bench_finetune --model "$(MODEL)" --data "$(DATA)"
 
 # Ten minutes, and Ceph on this machine; the loaders that it compares with go into build/peers, 2 GB, the first time.
 # HASHES=1: only what the hashes of row groups cost, without all that.

@@ -7,7 +7,7 @@ ranks are started with it.
 import time
 
 from storage.datasets import DatasetManifest, dataset_sha256, load_dataset
-from storage.errors import IncompatibleRunError
+from storage.errors import ConfigurationError, IncompatibleRunError
 from storage.lazy_imports import lazy_imports
 from storage.runs.run_records import ByRows, StartRecord
 from storage.runs.run_state import RunState
@@ -17,6 +17,7 @@ from tasks.config.changes import as_begun, describe_changes, read_stored, requir
 from tasks.config.out_of_memory import adapt
 from tasks.configuration.run import RunConfig
 from tasks.console.announce import announce
+from tasks.models.pretrained import pin_model
 from tasks.promote import promote
 from tasks.promotion.rejected import gate_again
 from tasks.recovery.settle import recover_run
@@ -24,9 +25,11 @@ from tasks.retrying import Retry
 from tasks.run_paths import RunPaths, open_run_paths
 from tasks.step import step
 from tasks.text import how_far
+from training.model_configuration import PretrainedConfig
 
 # It loads torch, which the process of a flow otherwise never does.
 with lazy_imports():
+    import tasks.models.pretrained_weights as pretrained_weights
     import tasks.models.start_from as start_from
 
 
@@ -40,7 +43,8 @@ def _take_up(config: RunConfig, dataset: DatasetManifest, run_paths: RunPaths) -
     head = run_paths.manifest.find_head()
     if head is None:
         config, by_rows = resolve_by_rows(config, dataset.splits["train"].num_rows)
-        config = as_begun(config, None)
+        config = pin_model(as_begun(config, None))
+        _require_prepared_with(config, dataset)
         state = run_paths.manifest.create(_first_state(config, dataset, run_paths, by_rows)).state
         if by_rows is not None:
             announce(f"{describe_by_rows(by_rows)}. The run keeps these settings; what its file sets goes before.")
@@ -81,19 +85,32 @@ def _first_state(config: RunConfig, dataset: DatasetManifest, run_paths: RunPath
         dataset_digest=dataset.digest,
         dataset_sha256=dataset_sha256(run_paths.store, dataset.digest),
         by_rows=by_rows,
-        start=_find_start(config, dataset, run_paths),
+        start=find_start(config, dataset, run_paths),
         steps_total=config.train.num_steps,
     )
 
 
-def _find_start(config: RunConfig, dataset: DatasetManifest, run_paths: RunPaths) -> StartRecord | None:
+def _require_prepared_with(config: RunConfig, dataset: DatasetManifest) -> None:
+    """Raise `ConfigurationError` if the data were prepared with another tokenizer than the one that is pinned."""
+    given, prepared = config.data.tokenizer, dataset.tokenizer
+    if given is not None and (prepared is None or prepared.sha256 != given.sha256):
+        raise ConfigurationError(
+            f"The tokenizer of the pretrained model, {given.path}, was changed while the data were being prepared. Run "
+            "again when no program writes to it any more."
+        )
+
+
+def find_start(config: RunConfig, dataset: DatasetManifest, run_paths: RunPaths) -> StartRecord | None:
+    """The first weights of a new run, brought into its store; None where they are random ones."""
+    if isinstance(config.model, PretrainedConfig):
+        return pretrained_weights.bring_pretrained_weights(config, run_paths)
     if config.train.start_from is None:
         return None
     return start_from.bring_first_weights(config, dataset, run_paths)
 
 
 def _describe_begin(config: RunConfig) -> str:
-    origin = config.train.start_from
+    origin = config.model.name if isinstance(config.model, PretrainedConfig) else config.train.start_from
     return "A new run: it begins at step 0" + ("." if origin is None else f", with the weights of {origin}.")
 
 

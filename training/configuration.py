@@ -37,25 +37,6 @@ class ConfigModel(BaseModel):
         )
 
 
-class ModelConfig(ConfigModel):
-    """A transformer encoder over the tokens, joined with the metadata before the head."""
-
-    width: int = Field(128, ge=8, description="Size of the token vectors.")
-    layers: int = Field(2, ge=1, description="Number of encoder blocks.")
-    heads: int = Field(4, ge=1, description="Attention heads; must divide width, on a GPU into multiples of 8.")
-    feedforward: int = Field(512, ge=8, description="Inner size of the feed-forward layers.")
-    dropout: float = Field(0.1, ge=0, lt=1, description="Share of activations zeroed in training.")
-    metadata_width: int = Field(16, ge=1, description="Size of the vector of one categorical column.")
-
-    @model_validator(mode="after")
-    def _heads_divide_width(self) -> "ModelConfig":
-        if self.width % self.heads:
-            raise ValueError(
-                f"heads must divide width: {self.describe('width', 'heads')}. Set heads to a divisor of width"
-            )
-        return self
-
-
 # Fields of training that mean something with some choices alone: the field of the choice, and which.
 ONLY_WITH: dict[str, tuple[str, tuple[str, ...]]] = {
     "adam_beta1": ("optimizer", ("adamw",)),

@@ -11,7 +11,8 @@ from pydantic import Field
 from storage.objects.addresses import open_store
 from storage.objects.store import Store
 from storage.runs.run_state import RollbackRecord
-from training.configuration import CheckpointConfig, ConfigModel, DivergenceConfig, ModelConfig, TrainConfig
+from training.configuration import CheckpointConfig, ConfigModel, DivergenceConfig, TrainConfig
+from training.model_configuration import ModelConfig
 from training.validation_configuration import ValidationConfig
 
 

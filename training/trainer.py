@@ -40,7 +40,7 @@ class Trainer:
     ) -> None:
         self.model = model
         self.device = precision.device
-        self.optimization = Optimization(model, config, precision.device, rollbacks)
+        self.optimization = Optimization(model, config, precision.device, rollbacks, source.rate_factors(model))
         self.consumption = Consumption(world)
         self.num_parameters = sum(parameter.numel() for parameter in model.parameters())
         self._source = source

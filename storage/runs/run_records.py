@@ -31,9 +31,9 @@ class ChangeRecord(Record):
 class StartRecord(Record):
     """Where the first weights of a run are from that did not begin with random ones."""
 
-    origin: str = Field(description="`train.start_from`: a run's address, or a folder.")
+    origin: str = Field(description="A run's address or a folder, `train.start_from`, or `model.name`.")
     step: int
-    weights_sha256: str = Field(description="As in the origin's checkpoint.")
+    weights_sha256: str = Field(description="As in the origin's checkpoint; of a pretrained model, of the copy.")
     path: str = Field(description="Key of the run's own copy, a folder with start.json.")
     digest: str = Field(description="SHA-256 of start.json, which has those of the other files.")
 

@@ -14,6 +14,7 @@ from tasks.config.by_rows import keep_length
 from tasks.config.out_of_memory import keep_adapted
 from tasks.config.overrides import keep_overrides
 from tasks.configuration.run import RunConfig
+from training.model_configuration import PretrainedConfig
 
 RECOMPUTING = "train.activation_checkpointing"
 # Sections and fields that may change between segments: where things are, how often, how long, how many ranks.
@@ -25,6 +26,8 @@ CHANGEABLE = (
     "data.split.test_source",
     "data.memory_limit",
     "data.expectations",  # they are of data that are still to be prepared
+    "data.tokenizer.path",  # the content decides
+    "model.name",  # what it was when the run began is pinned
     "prepare",
     "train.steps",
     "train.epochs",
@@ -67,7 +70,20 @@ def as_begun(config: RunConfig, state: RunState | None) -> RunConfig:
         sections[section] = found.model_copy(update=left_open)
     if sections["train"].patience == 0:  # in words of the file; the manifest has none
         sections["train"] = sections["train"].model_copy(update={"patience": None})
-    return keep_adapted(keep_overrides(config.model_copy(update=sections), state), state)
+    config = _keep_pinned(config.model_copy(update=sections), state)
+    return keep_adapted(keep_overrides(config, state), state)
+
+
+def _keep_pinned(config: RunConfig, state: RunState | None) -> RunConfig:
+    """With what the run keeps of its pretrained model, which it read when it began and never again."""
+    if state is None or not isinstance(config.model, PretrainedConfig):
+        return config
+    begun = RunConfig.model_validate(read_stored(state.config))
+    if not isinstance(begun.model, PretrainedConfig):
+        return config
+    model = config.model.model_copy(update={"pinned": begun.model.pinned})
+    data = config.data.model_copy(update={"tokenizer": begun.data.tokenizer})
+    return config.model_copy(update={"model": model, "data": data})
 
 
 def require_compatible(state: RunState, config: RunConfig) -> None:

@@ -5,10 +5,10 @@ Invariant: one line for each mistake: which key, what is expected there, what wa
 
 import difflib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from pydantic import BaseModel
+from tasks.config.sections import is_filled_in, sections_of
 
 # As difflib measures how alike two words are: 1 is the same.
 SURELY_MEANT = 0.8
@@ -18,10 +18,9 @@ ADDRESS_WITH_USER = re.compile(r"://[^/]*@")
 
 def describe_mistake(model: Any, problem: Any) -> str:
     """One line about one wrong field: where it is, what is wanted there, what was found."""
-    location = problem["loc"]
-    where = ".".join(str(part) for part in location) or "(whole file)"
+    where = ".".join(str(part) for part, _ in _walk(model, problem["loc"])) or "(whole file)"
     if problem["type"] == "extra_forbidden":
-        return f"{where}: there is no such key; {_suggest_key(model, location)}"
+        return f"{where}: there is no such key; {_suggest_key(model, problem['loc'], where)}"
     found = problem.get("input")
     is_shown = isinstance(found, str | int | float | bool) and not ADDRESS_WITH_USER.search(str(found))
     shown = f" (found {found!r})" if is_shown else ""
@@ -43,14 +42,30 @@ def _describe(problem: Any) -> str:
     return message
 
 
-def _suggest_key(model: Any, location: Sequence[Any]) -> str:
-    section = model
-    for part in location[:-1]:
-        section = section.model_fields[part].annotation
-    keys, name = list(section.model_fields), str(location[-1])
-    similar = _find_elsewhere(model, name, 1.0) or difflib.get_close_matches(name, keys, n=1)
-    similar = similar or _find_elsewhere(model, name, SURELY_MEANT)
+def _suggest_key(model: Any, location: Sequence[Any], where: str) -> str:
+    sections, name = [section for _, section in _walk(model, location[:-1])], str(location[-1])
+    section = sections[-1] if sections else model
+    keys = [key for key, field in section.model_fields.items() if not is_filled_in(field)]
+
+    def elsewhere(cutoff: float) -> list[str]:  # what another kind of the section has is at the same place
+        return [place for place in _find_elsewhere(model, name, cutoff) if place != where]
+
+    similar = elsewhere(1.0) or difflib.get_close_matches(name, keys, n=1) or elsewhere(SURELY_MEANT)
     return f"did you mean {' or '.join(similar)}?" if similar else f"the keys there are {', '.join(keys)}"
+
+
+def _walk(model: Any, location: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
+    """Each part of a location with the section that it leads to; None where that is no section.
+
+    Of a section that has kinds the library names the kind too, as a part of its own, which is left out here.
+    """
+    parts = iter(location)
+    for part in parts:
+        field = None if model is None else model.model_fields.get(part)
+        sections = {} if field is None else sections_of(field.annotation)
+        has_kinds = bool(sections) and None not in sections
+        model = sections.get(next(parts, None) if has_kinds else None)
+        yield part, model
 
 
 def _find_elsewhere(model: Any, name: str, cutoff: float) -> list[str]:
@@ -64,8 +79,9 @@ def _keys_of(model: Any, path: str = "") -> list[tuple[str, str]]:
     """Every key of a model and of the models in it, with the path of its section."""
     found = []
     for key, field in model.model_fields.items():
-        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
-            found += _keys_of(field.annotation, f"{path}{key}.")
-        else:
-            found.append((path, key))
-    return found
+        if is_filled_in(field):
+            continue
+        sections = sections_of(field.annotation)
+        found += [entry for section in sections.values() for entry in _keys_of(section, f"{path}{key}.")]
+        found += [] if sections else [(path, key)]
+    return list(dict.fromkeys(found))

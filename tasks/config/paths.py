@@ -19,18 +19,26 @@ PATH_KEYS = (
     ("train", "start_from"),
     ("notices", "file"),
 )
+# A folder, or a name on a hub, which looks like a relative path: it is a folder if it says so, or if it is there.
+FOLDER_OR_NAME = ("model", "name")
 
 
 def absolute_paths(values: dict[str, Any], folder: Path) -> dict[str, Any]:
     """A copy of a configuration's values in which relative paths are taken from `folder`; nothing else is changed."""
     changed = copy.deepcopy(values)
-    for *sections, name in PATH_KEYS:
+    for keys in (*PATH_KEYS, FOLDER_OR_NAME):
+        *sections, name = keys
         section: Any = changed
         for key in sections:
             section = section.get(key) if isinstance(section, dict) else None
-        if isinstance(section, dict) and isinstance(section.get(name), str):
-            section[name] = absolute_path(section[name], folder)
+        found = section.get(name) if isinstance(section, dict) else None
+        if isinstance(found, str) and (keys != FOLDER_OR_NAME or _is_folder(found, folder)):
+            section[name] = absolute_path(found, folder)
     return changed
+
+
+def _is_folder(text: str, folder: Path) -> bool:
+    return text.startswith(".") or (folder / text).is_dir()
 
 
 def absolute_path(text: str, folder: Path) -> str:

@@ -13,6 +13,7 @@ from annotated_types import Ge, Gt, Le, Lt
 from pydantic.fields import FieldInfo
 
 from tasks.config.load import change_values, configure
+from tasks.config.sections import is_filled_in
 from tasks.configuration.run import RunConfig
 from training.configuration import ConfigModel
 
@@ -47,6 +48,7 @@ def render_configuration(config: RunConfig, full: bool) -> str:
 
 def _render_section(section: ConfigModel, path: str, full: bool) -> Iterator[str]:
     fields = type(section).model_fields
+    fields = {name: field for name, field in fields.items() if not is_filled_in(field)}
     inner = [name for name in fields if isinstance(getattr(section, name), ConfigModel)]
     for name, field in fields.items():
         is_set = name in section.model_fields_set

@@ -16,10 +16,18 @@ from tasks.configuration.notices import NoticesConfig
 from tasks.configuration.scores import require_deciding_metric, require_metrics, require_slices
 from tasks.configuration.split import SplitConfig
 from tasks.configuration.tracking import TrackingConfig
-from training.configuration import CheckpointConfig, ConfigModel, DivergenceConfig, ModelConfig, TrainConfig
+from training.configuration import CheckpointConfig, ConfigModel, DivergenceConfig, TrainConfig
+from training.model_configuration import FILLED_IN, EncoderConfig, ModelConfig, PretrainedConfig
 from training.validation_configuration import ValidationConfig
 
 UNLIMITED = "unlimited"
+
+
+class GivenTokenizer(ConfigModel):
+    """The tokenizer of a pretrained model, which the data are prepared with instead of one that is learned."""
+
+    path: str = Field(description="Its tokenizer.json, where it was when the run began.")
+    sha256: str
 
 
 class DataConfig(ConfigModel):
@@ -41,7 +49,11 @@ class DataConfig(ConfigModel):
         description="Column with a unique id. Default: file and row number are the id; a file or row that is inserted "
         "then gives those after it other ids. A run keeps the column that it was begun with.",
     )
-    text: str | None = Field(None, description="Column with raw text. Give this or tokens.")
+    text: str | list[str] | None = Field(
+        None,
+        description="Column with raw text. Give this or tokens. Two columns, as ['premise', 'hypothesis'], where a "
+        "pretrained model reads two texts together.",
+    )
     tokens: str | None = Field(None, description="Column with lists of token ids. Give this or text.")
     attention_mask: str | None = Field(
         None, description="Column with lists of 0 and 1; tokens whose value here is 0 are dropped."
@@ -84,6 +96,11 @@ class DataConfig(ConfigModel):
         8192,
         ge=260,
         description="Most tokens the tokenizer learns; for token input, more than every token id.",
+    )
+    tokenizer: GivenTokenizer | None = Field(
+        None,
+        description="The tokenizer of a pretrained model; filled in when the run begins.",
+        json_schema_extra=FILLED_IN,
     )
     split: SplitConfig = SplitConfig()
     seed: int = Field(0, ge=0, lt=2**63, description="Seed of the split and of the order of rows in the shards.")
@@ -128,11 +145,23 @@ class DataConfig(ConfigModel):
             raise ValueError(f"class_names must differ from each other and not be empty, found {names}")
         return self
 
+    @property
+    def text_columns(self) -> list[str]:
+        """The columns with texts: none, one, or two."""
+        return [] if self.text is None else [self.text] if isinstance(self.text, str) else self.text
+
+    @property
+    def body(self) -> str:
+        """What is classified, in a message: the columns with texts, or the one with tokens."""
+        return " and ".join(self.text_columns) or str(self.tokens)
+
     @model_validator(mode="after")
     def _columns_make_sense(self) -> "DataConfig":
         if (self.text is None) == (self.tokens is None):
             found = "neither is set" if self.text is None else "both are set"
             raise ValueError(f"exactly one of text and tokens must name a column: {found}")
+        if self.text is not None and len(self.text_columns) not in (1, 2):
+            raise ValueError(f"text must name one column or two: {self.describe('text')}")
         if self.attention_mask is not None and self.tokens is None:
             raise ValueError("attention_mask goes with tokens, not with text")
         if self.shard_rows % self.row_group_rows:
@@ -149,7 +178,8 @@ class DataConfig(ConfigModel):
             )
         if self.classes is not None and len(set(self.classes)) != len(self.classes):
             raise ValueError(f"classes must differ from each other, found {self.classes}")
-        named = [c for c in (self.id, self.text, self.tokens, self.attention_mask, self.label) if c is not None]
+        named = [c for c in (self.id, self.tokens, self.attention_mask, self.label) if c is not None]
+        named += self.text_columns
         counts = Counter(named + self.numeric + self.categorical)
         twice = sorted(column for column, count in counts.items() if count > 1)
         if twice:
@@ -256,7 +286,7 @@ class RunConfig(ConfigModel):
     )
     data: DataConfig
     prepare: PrepareConfig = PrepareConfig()
-    model: ModelConfig = ModelConfig()
+    model: ModelConfig = EncoderConfig()
     train: TrainConfig = TrainConfig()
     validation: ValidationConfig = ValidationConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
@@ -278,6 +308,29 @@ class RunConfig(ConfigModel):
         require_slices(validation.slices, data.categorical, data.numeric)
         require_metrics(validation.metrics, data.kind)
         require_deciding_metric(validation.metric_for_best_model, validation.metrics, data.kind)
+        return self
+
+    @model_validator(mode="after")
+    def _fits_a_pretrained_model(self) -> "RunConfig":
+        if not isinstance(self.model, PretrainedConfig):
+            if len(self.data.text_columns) == 2:
+                raise ValueError(
+                    f"data.text names two columns, {self.data.body}: that goes with model.kind = 'pretrained' alone. "
+                    "Name one column, or join the two texts into one before"
+                )
+            return self
+        if self.data.text is None:
+            raise ValueError("model.kind = 'pretrained' needs data.text: the model's own tokenizer reads texts")
+        if self.train.compile:
+            raise ValueError(
+                "train.compile does not go with model.kind = 'pretrained': a padded model is not compiled. Take "
+                "train.compile out"
+            )
+        if self.train.start_from is not None:
+            raise ValueError(
+                "train.start_from does not go with model.kind = 'pretrained', whose first weights are those of "
+                f"model.name: {self.model.name!r}. Take train.start_from out"
+            )
         return self
 
     @model_validator(mode="after")

@@ -50,7 +50,7 @@ from tasks.data.sources.columns import SourceTable, inspect_files
 from tasks.data.sources.formats import PARQUET, format_of
 from tasks.data.split import Assignment, assign_samples, describe_target, with_class_counts
 from tasks.data.statistics import measure_categorical, measure_numeric
-from tasks.data.tokenizer import TOKENIZER_FILE, load_tokenizer, train_tokenizer
+from tasks.data.tokenizer import TOKENIZER_FILE, copy_given, load_tokenizer, train_tokenizer
 from tasks.data.units.assigning import AssignSettings, bits_of_buckets, require_short_enough
 from tasks.data.units.bucket_files import TABLE_NAME, Buckets, gather_tables
 from tasks.data.units.checking import fetch_extract, find_repeats, measured_in, open_extract
@@ -189,7 +189,7 @@ class Preparation:
             return self._leave_to(published)
         vocabulary_size = self.config.vocabulary_size
         if self.config.text:
-            vocabulary_size = self.run_part("tokenise", lambda: self._learn_tokens(assignment))
+            vocabulary_size = self.run_part("tokenise", lambda: self._find_tokens(assignment))
         buckets = self.run_part("assign", lambda: self.assign(assignment, numeric, categorical))
         contract = self.run_part("expectations", self.validation.wait)
         published = find_dataset(self.workspace.store, self.digest)
@@ -285,9 +285,12 @@ class Preparation:
         with open_database(limit, folder) as connection:
             yield connection
 
-    def _learn_tokens(self, assignment: Assignment) -> tuple[int, str]:
-        """Learn the tokenizer; the number of its tokens."""
-        if self.staging.find(LEARNED) is None:
+    def _find_tokens(self, assignment: Assignment) -> tuple[int, str]:
+        """Learn the tokenizer, or take the one that is given; the number of its tokens."""
+        given = self.config.tokenizer
+        if self.staging.find(LEARNED) is None and given is not None:
+            keep_tokenizer(self.staging, copy_given(given, self.workspace.folder))
+        elif self.staging.find(LEARNED) is None:
             bytes_per_text = self.num_text_bytes / self.workspace.rows_of.num_rows_total
             self._share("texts", texts_settings(assignment, bytes_per_text))
             texts = read_texts(self.staging, self.do("texts", len(self.workspace.chunks), "learn"))
@@ -295,7 +298,8 @@ class Preparation:
             train_tokenizer(texts, self.config.vocabulary_size).save(str(path))
             keep_tokenizer(self.staging, path)
         vocabulary_size = load_tokenizer(fetch_tokenizer(self.staging)).get_vocab_size()
-        return vocabulary_size, f"{vocabulary_size:,} tokens, learned on the training split."
+        origin = "learned on the training split" if given is None else "those of the pretrained model"
+        return vocabulary_size, f"{vocabulary_size:,} tokens, {origin}."
 
     def assign(
         self, assignment: Assignment, numeric: list[NumericColumn], categorical: list[CategoricalColumn]

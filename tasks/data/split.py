@@ -172,7 +172,7 @@ def _require_rows(num_rows: list[int], connection: duckdb.DuckDBPyConnection, co
             'test_values, or let Holdfast split the rows (data.split.by = "id")'
         )
     else:
-        by_text = config.split.by == "text" and (config.text or config.tokens)
+        by_text = config.split.by == "text" and config.body
         where = f"split by {by_text or config.split.column or config.id or 'row number'!s}"
         remedy = "give more rows, change the fractions in data.split, or split by another column"
     raise broken_contract(

@@ -9,8 +9,8 @@ from typing import Any
 from storage.datasets import FIRST_VOCABULARY_INDEX, MISSING_INDEX, UNSEEN_INDEX, DatasetManifest
 from tasks.configuration.run import DataConfig
 from tasks.data.tokenizer import TOKENIZER_FILE
-from training.configuration import ModelConfig
 from training.export.standalone.holdfast_model import MODEL_FORMAT
+from training.model_configuration import ModelConfig
 from training.models.source import source_of
 from training.targets.registry import kind_of
 
@@ -20,10 +20,11 @@ def describe_inputs(config: DataConfig, dataset: DatasetManifest) -> dict[str, A
     return {
         "format": MODEL_FORMAT,
         "id": config.id,
-        "text": config.text,
+        "texts": config.text_columns,
         "tokens": config.tokens,
         "attention_mask": config.attention_mask,
         "tokenizer": None if dataset.tokenizer is None else TOKENIZER_FILE,
+        "adds_special_tokens": config.tokenizer is not None,
         "vocabulary_size": dataset.vocabulary_size,
         "max_tokens": dataset.max_tokens,
         "too_long": config.too_long,
@@ -50,9 +51,8 @@ def describe_model(config: ModelConfig, dataset: DatasetManifest, weights: list[
 def example_row(inputs: dict[str, Any]) -> dict[str, Any]:
     """A row that the model takes, to show how one looks: medians, and the most frequent categories."""
     row: dict[str, Any] = {}
-    if inputs["text"] is not None:
-        row[inputs["text"]] = "Where is my parcel?"
-    else:
+    row |= dict.fromkeys(inputs["texts"], "Where is my parcel?")
+    if inputs["tokens"] is not None:
         row[inputs["tokens"]] = [1, 2, 3]
     if inputs["attention_mask"] is not None:
         row[inputs["attention_mask"]] = [1, 1, 1]

@@ -130,8 +130,7 @@ def _fill(folder: Path, source: Source, with_onnx: bool) -> None:
         _write_json(folder / CALIBRATION_FILE, calibration)
     _write_text(folder / CONFIGURATION_FILE, render_configuration(source.config, full=False))
     model = source_of(source.config.model)
-    for name, code in model.export_files().items():
-        _write_text(folder / name, code)
+    model.write_export(folder, dataset.target)
     if with_onnx:
         model.write_onnx(folder, dataset.target)
     _write_text(folder / CARD_FILE, render_card(inputs, labels, metrics, calibration, provenance, _hash_all(folder)))

@@ -1,10 +1,8 @@
 """`train.start_from`: the first weights of a new run, brought into its own store before its manifest names them.
 
-Invariant: a run needs its origin no more once it has begun. The copy stands under the hash of all that it is made of,
-so of two processes that begin one run neither changes what the other has named.
+Invariant: a run needs its origin no more once it has begun.
 """
 
-import contextlib
 import json
 import tempfile
 from pathlib import Path
@@ -13,24 +11,20 @@ from typing import Any
 from safetensors import safe_open
 
 from storage.datasets import DatasetManifest, read_dataset_file
-from storage.errors import ConfigurationError, CorruptObjectError, ObjectExistsError
-from storage.first_weights import START_NAME, start_path
-from storage.objects.digests import canonical_json, sha256_of_bytes, sha256_of_file
+from storage.errors import ConfigurationError, CorruptObjectError
 from storage.objects.store import Store
 from storage.runs.addresses import find_target
 from storage.runs.run_records import StartRecord
 from tasks.configuration.run import RunConfig
 from tasks.console.announce import announce
-from tasks.data.units.staging import put_again
 from tasks.models.description import describe_inputs, describe_labels, describe_model
 from tasks.models.export import PROVENANCE_FILE, export_run, is_export
+from tasks.models.start_files import put_start
 from tasks.run_paths import RunPaths
 from training.export.standalone.holdfast_inputs import PREPROCESSING_FILE
 from training.export.standalone.holdfast_model import LABELS_FILE, MODEL_FILE, ModelFolderError, verify
-from training.models.correspondence import Correspondence, Described
+from training.models.correspondence import Described
 from training.models.source import source_of
-
-START_FORMAT = 1
 
 
 def bring_first_weights(config: RunConfig, dataset: DatasetManifest, run_paths: RunPaths) -> StartRecord:
@@ -49,7 +43,9 @@ def bring_first_weights(config: RunConfig, dataset: DatasetManifest, run_paths: 
         found = source_of(config.model).correspond(_describe_folder(folder), new, names)
         provenance = _read(folder, PROVENANCE_FILE)
         announce(f"Starts from {origin}, step {provenance['step']:,}: takes over {', '.join(found.words)}.")
-        return _put(folder, weights, found, run_paths, origin, provenance)
+        files = [folder / name for name in weights]
+        step, sha256 = provenance["step"], provenance["weights_sha256"]
+        return put_start(files, found.copies, run_paths, origin, step, sha256, provenance)
 
 
 def _open(origin: str, checkpoint: str, exported: Path) -> Path:
@@ -82,34 +78,6 @@ def _describe_run(config: RunConfig, dataset: DatasetManifest, store: Store) -> 
     tokenizer = dataset.tokenizer
     tokens = None if tokenizer is None else _tokens(read_dataset_file(store, dataset, tokenizer))
     return Described(describe_inputs(config.data, dataset), describe_labels(dataset), sizes, tokens)
-
-
-def _put(
-    folder: Path,
-    weights: list[str],
-    found: Correspondence,
-    run_paths: RunPaths,
-    origin: str,
-    provenance: dict[str, Any],
-) -> StartRecord:
-    """The files first, then the plan that has their hashes; the manifest names it when it is durable."""
-    plan = {
-        "format": START_FORMAT,
-        "origin": origin,
-        "provenance": provenance,
-        "files": {name: sha256_of_file(folder / name) for name in weights},
-        "copies": [copy.as_json() for copy in found.copies],
-    }
-    data = canonical_json(plan)
-    digest = sha256_of_bytes(data)
-    path = start_path(run_paths.manifest.run, digest)
-    for name in weights:  # an earlier attempt that was cut off, or another process, may have brought the same
-        put_again(run_paths.store, folder / name, f"{path}/{name}")
-    with contextlib.suppress(ObjectExistsError):
-        run_paths.store.write_if_absent(f"{path}/{START_NAME}", data)
-    return StartRecord(
-        origin=origin, step=provenance["step"], weights_sha256=provenance["weights_sha256"], path=path, digest=digest
-    )
 
 
 def _read(folder: Path, name: str) -> dict[str, Any]:

@@ -165,8 +165,9 @@ def _require_columns(inputs: Inputs, id_column: str | None, schema: pa.Schema, s
 
 
 def _roles(inputs: Inputs) -> list[tuple[str, str]]:
-    body = {"text": inputs.text, "tokens": inputs.tokens, "attention_mask": inputs.attention_mask}
-    columns = [(name, role) for role, name in body.items() if name is not None]
+    body = {"tokens": inputs.tokens, "attention_mask": inputs.attention_mask}
+    columns = [(name, "text") for name in inputs.texts]
+    columns += [(name, role) for role, name in body.items() if name is not None]
     columns += [(column["name"], "numeric") for column in inputs.numeric]
     return columns + [(column["name"], "categorical") for column in inputs.categorical]
 
@@ -247,7 +248,7 @@ def _parsers(inputs: Inputs, id_column: str | None, is_json: bool) -> list[tuple
     """By the order of the columns that are read: what is expected of a value, and how it is read."""
     described = DataConfig(
         id=id_column,
-        text=inputs.text,
+        text=inputs.texts or None,
         tokens=inputs.tokens,
         attention_mask=inputs.attention_mask,
         numeric=[column["name"] for column in inputs.numeric],

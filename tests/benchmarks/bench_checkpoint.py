@@ -25,12 +25,13 @@ from tests.helpers.datasets import publish_small_dataset
 from tests.helpers.processes import RankProcesses
 from tests.helpers.specifications import spec_of
 from tests.helpers.training import launch
-from training.configuration import ModelConfig, TrainConfig
+from training.configuration import TrainConfig
+from training.model_configuration import EncoderConfig
 from training.spec import SegmentSpec
 
 # 124 M parameters with the small vocabulary of the data.
-MODEL = ModelConfig(width=768, layers=17, heads=12, feedforward=3200)
-SMALL_MODEL = ModelConfig(width=128, layers=2, heads=4, feedforward=512)
+MODEL = EncoderConfig(width=768, layers=17, heads=12, feedforward=3200)
+SMALL_MODEL = EncoderConfig(width=128, layers=2, heads=4, feedforward=512)
 ROUNDS = 7
 
 
@@ -48,7 +49,7 @@ def main() -> None:
     print(" ".join(f"{name}={value:.3f}" for name, value in all_ratios(measured).items()))
 
 
-def _measure(folder: Path, model: ModelConfig, rounds: int) -> dict[str, Any]:
+def _measure(folder: Path, model: EncoderConfig, rounds: int) -> dict[str, Any]:
     store = LocalStore(folder / "store")
     dataset = publish_small_dataset(store, folder / "work", rows=100)
     train = TrainConfig(batch_size=BATCH_SIZE, microbatches=MICROBATCHES, ranks=1, steps=100_000)

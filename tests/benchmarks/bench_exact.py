@@ -28,9 +28,10 @@ from tests.helpers.specifications import spec_of
 from training.batches.blocks import Blocks
 from training.batches.source import BatchSource
 from training.building import make_trainer
-from training.configuration import ModelConfig, TrainConfig
+from training.configuration import TrainConfig
 from training.data.order import SampleOrder
 from training.data.reading import SampleReader
+from training.model_configuration import EncoderConfig
 from training.models.precision import Precision, choose_precision
 from training.models.source import microbatch_cut
 from training.process_group import join_process_group
@@ -44,8 +45,8 @@ ROWS = 12_000
 PADDING_STEPS = 20
 PAIRS = 10
 # Small for a GPU, large for a processor core: a step is nearly all forward and backward, as it is at full size.
-SMALL = ModelConfig(width=128, layers=2, heads=4, feedforward=512)
-LARGE = ModelConfig(width=192, layers=4, heads=4, feedforward=768)
+SMALL = EncoderConfig(width=128, layers=2, heads=4, feedforward=512)
+LARGE = EncoderConfig(width=192, layers=4, heads=4, feedforward=768)
 # With the number of ranks: they accumulate four, two and one microbatches.
 CASES = ((SMALL, 1), (SMALL, 2), (SMALL, 4), (LARGE, 1), (LARGE, 2))
 BATCH_SIZE, MICROBATCHES = 16, 4
@@ -104,7 +105,7 @@ def _padding_line(config: RunConfig, efficiency: float) -> str:
 
 
 def _measure(
-    folder: Path, store: LocalStore, dataset: DatasetManifest, model: ModelConfig, size: int
+    folder: Path, store: LocalStore, dataset: DatasetManifest, model: EncoderConfig, size: int
 ) -> dict[str, Any]:
     scratch = folder / f"ranks-{model.width}-{size}"
     scratch.mkdir()

@@ -27,9 +27,10 @@ from tests.helpers.specifications import spec_of
 from training.batches.blocks import Blocks
 from training.batches.source import Batch, BatchSource
 from training.building import make_trainer
-from training.configuration import ModelConfig, TrainConfig
+from training.configuration import TrainConfig
 from training.data.order import SampleOrder
 from training.data.reading import SampleReader
+from training.model_configuration import EncoderConfig, ModelConfig
 from training.models.precision import choose_precision
 from training.models.source import microbatch_cut
 from training.trainer import Trainer
@@ -42,7 +43,7 @@ BEFORE, NOW = 0.0, 0.97
 STEPS = 20
 # Samples of a batch, microbatches. The first are those of both configurations.
 SIZES = ((512, 32), (64, 4), (16, 4), (512, 8), (1024, 8))
-SMALL = ModelConfig(width=128, layers=2, heads=4, feedforward=512)
+SMALL = EncoderConfig(width=128, layers=2, heads=4, feedforward=512)
 # Job, samples of a batch, microbatches, pairs of steps that are timed.
 TIMED = (
     ("policy", 512, 32, 6),

@@ -170,16 +170,20 @@ def _make_model(folder: Path, table: pa.Table, sizes: dict[str, int]) -> Path:
     save_file(PaddedNetwork(architecture).state_dict(), folder / "model.safetensors")
     numbers = {"mean": 0.0, "standard_deviation": 1000.0, "median": 1.0}
     described = {
-        "text": "prompt_text", "tokens": None, "attention_mask": None, "tokenizer": TOKENIZER_FILE, "max_tokens": 512,
-        "too_long": "truncate", "vocabulary_size": architecture.vocabulary_size, "missing_index": 0,
-        "unseen_index": 1, "first_vocabulary_index": 2, "numeric": [{"name": name, **numbers} for name in NUMERIC],
+        "texts": ["prompt_text"], "tokens": None, "attention_mask": None, "tokenizer": TOKENIZER_FILE,
+        "max_tokens": 512, "too_long": "truncate", "vocabulary_size": architecture.vocabulary_size, "missing_index": 0,
+        "unseen_index": 1, "first_vocabulary_index": 2, "adds_special_tokens": False,
+        "numeric": [{"name": name, **numbers} for name in NUMERIC],
         "categorical": [
             {"name": name, "vocabulary": names} for name, names in zip(CATEGORICAL, vocabularies, strict=True)
         ],
     }  # fmt: skip
     _write(folder / PREPROCESSING_FILE, described)
     _write(folder / LABELS_FILE, {"kind": "multiclass", "classes": CLASSES})
-    _write(folder / MODEL_FILE, {"architecture": asdict(architecture), "weights": ["model.safetensors"]})
+    _write(
+        folder / MODEL_FILE,
+        {"architecture": {"kind": "encoder", **asdict(architecture)}, "weights": ["model.safetensors"]},
+    )
     hashes = {path.name: sha256_of_file(path) for path in folder.iterdir()}
     _write(folder / FILES_FILE, {"format": MODEL_FORMAT, "sha256": hashes})
     return folder

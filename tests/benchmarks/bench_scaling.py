@@ -28,7 +28,8 @@ from tests.benchmarks.scaling.ranks import Steps, measure_link, time_steps
 from tests.helpers.datasets import publish_small_dataset
 from tests.helpers.hosts import Hosts, find_reason_to_skip, running_hosts
 from tests.helpers.small_models import make_encoder
-from training.configuration import CheckpointConfig, ModelConfig, TrainConfig
+from training.configuration import CheckpointConfig, TrainConfig
+from training.model_configuration import EncoderConfig
 from training.rank_status import Phase, read_rank_statuses
 from training.spec import SegmentSpec
 from training.validation_configuration import ValidationConfig
@@ -37,7 +38,7 @@ RANKS = (1, 2, 4, 8, 16, 32)
 MICROBATCHES, BATCH_SIZE = 32, 128
 MICROBATCH_SECONDS = 6.0
 KILOBITS = 100_000  # a second, of each host's link in each direction
-MODEL = ModelConfig(width=96, layers=2, heads=4, feedforward=256)
+MODEL = EncoderConfig(width=96, layers=2, heads=4, feedforward=256)
 # A step of one rank takes three minutes, and is nearly all sleep; more ranks make shorter ones.
 NUM_STEPS = {1: 3, 2: 3, 4: 4}
 FEWEST_STEPS = 6

@@ -10,12 +10,13 @@ import torch
 
 from tests.helpers.synthetic_steps import ALONE, make_microbatches, make_trainer, synthetic_dataset
 from training.batches.tensors import Microbatch
-from training.configuration import ModelConfig, TrainConfig
+from training.configuration import TrainConfig
 from training.gradients.exact_sum import ExactSum
+from training.model_configuration import EncoderConfig
 from training.models.precision import choose_precision
 from training.trainer import Trainer
 
-MODEL = ModelConfig(width=32, layers=2, heads=4, feedforward=64, dropout=0.1)
+MODEL = EncoderConfig(width=32, layers=2, heads=4, feedforward=64, dropout=0.1)
 DATASET = synthetic_dataset(500)
 MICROBATCHES = 4
 PRECISIONS = pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])

@@ -53,7 +53,7 @@ def test_weights_and_state_are_those_of_torchs_fused_optimizer(optimizer: str, g
     shapes = [(300, 64), (64,), (7,), (64, 128)]
     ours = [torch.nn.Parameter(torch.randn(shape, device=gpu)) for shape in shapes]
     theirs = [torch.nn.Parameter(parameter.detach().clone()) for parameter in ours]
-    groups = [Group(params=ours, weight_decay=0.01)]
+    groups = [Group(params=ours, weight_decay=0.01, rate_factor=1.0)]
     found: torch.optim.Optimizer
     expected: torch.optim.Optimizer
     if optimizer == "adamw":

@@ -60,6 +60,25 @@ def export_policy(folder: Path, *options: str) -> Exported:
     return _export(folder, columns, data, *options)
 
 
+def export_pretrained(folder: Path, metadata: bool, **model: Any) -> Exported:
+    """Text, with or without metadata, read by a pretrained model; without ONNX."""
+    generator = random.Random(3)
+    topics = [generator.choice(list(WORDS)) for _ in range(200)]
+    columns = {
+        "id": [f"s{i:04d}" for i in range(200)],
+        "text": [f"{WORDS[topic]} {'again ' * generator.randint(0, 9)}{i}" for i, topic in enumerate(topics)],
+        **(
+            {"age": pa.array([None if i % 11 == 0 else float(i) for i in range(200)], pa.float64())} if metadata else {}
+        ),
+        "topic": topics,
+    }
+    data = {
+        "id": "id", "text": "text", "label": "topic", "kind": "multiclass", "numeric": ["age"] if metadata else [],
+        "max_tokens": 24, "too_long": "truncate", "row_group_rows": 16, "shard_rows": 64,
+    }  # fmt: skip
+    return _export(folder, columns, data, "--no-onnx", model={"kind": "pretrained", **model})
+
+
 def export_quality(folder: Path) -> Exported:
     """Tokens under a mask with metadata, and a binary label."""
     generator = random.Random(2)
@@ -83,14 +102,16 @@ def export_quality(folder: Path) -> Exported:
     return _export(folder, columns, data, "--no-onnx")
 
 
-def _export(folder: Path, columns: dict[str, Any], data: dict[str, Any], *options: str) -> Exported:
+def _export(
+    folder: Path, columns: dict[str, Any], data: dict[str, Any], *options: str, model: dict[str, Any] | None = None
+) -> Exported:
     source = write_parquet(folder / "data.parquet", columns)
     values = {
         "run": "requests",
         "store": str(folder / "store"),
         "data": {"source": str(source), "split": SPLIT, **data},
     }
-    config = RunConfig.model_validate(SIZES | values)
+    config = RunConfig.model_validate(SIZES | values | ({} if model is None else {"model": model}))
     store, dataset = train_run(config)
     out = folder / "requests-model"
     done = call_here(["export", f"{store.address}/runs/requests", out, "--checkpoint", "newest", *options])

@@ -7,10 +7,10 @@ from typing import Any
 import torch
 
 from storage.datasets import DatasetManifest
-from training.configuration import ModelConfig
 from training.export.standalone.holdfast_inputs import Inputs
 from training.export.standalone.holdfast_model import Model
 from training.export.standalone.holdfast_network import Architecture, PaddedNetwork
+from training.model_configuration import EncoderConfig, ModelConfig
 from training.models.encoder.network import Classifier
 from training.models.encoder.source import EncoderSource
 from training.targets.registry import kind_of
@@ -20,10 +20,10 @@ SIZES = Architecture(
     num_numeric=1, category_counts=(4,), num_outputs=3,
 )  # fmt: skip
 DESCRIBED: dict[str, Any] = {
-    "text": None, "tokens": "ids", "attention_mask": "mask", "vocabulary_size": 50, "max_tokens": 8,
+    "texts": [], "tokens": "ids", "attention_mask": "mask", "vocabulary_size": 50, "max_tokens": 8,
     "too_long": "error", "numeric": [{"name": "n", "mean": 2.0, "standard_deviation": 4.0, "median": 3.0}],
     "categorical": [{"name": "c", "vocabulary": ["a", "3"]}], "missing_index": 0, "unseen_index": 1,
-    "first_vocabulary_index": 2,
+    "first_vocabulary_index": 2, "adds_special_tokens": False,
 }  # fmt: skip
 ROW: dict[str, Any] = {"ids": [1, 2, 3], "mask": [1, 1, 0], "n": 4, "c": "a"}
 INPUTS = Inputs(DESCRIBED, Path())
@@ -37,6 +37,7 @@ def make_model(kind: str = "multiclass", classes: Sequence[str] = ("x", "y", "z"
 
 def make_encoder(config: ModelConfig, dataset: DatasetManifest, checkpointing: bool = False) -> Classifier:
     """Our own encoder for a data set, with weights drawn from torch's generator."""
+    assert isinstance(config, EncoderConfig)
     source = EncoderSource(config)
     model = source.build(dataset, kind_of(dataset.target).num_outputs)
     assert isinstance(model, Classifier)

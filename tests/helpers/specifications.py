@@ -5,7 +5,8 @@ from typing import Any
 
 from storage.datasets import SEAL_FIELD, DatasetManifest
 from storage.objects.digests import seal, sha256_of_bytes
-from training.configuration import CheckpointConfig, ModelConfig, TrainConfig
+from training.configuration import CheckpointConfig, TrainConfig
+from training.model_configuration import ModelConfig
 from training.spec import SegmentSpec
 from training.validation_configuration import ValidationConfig
 

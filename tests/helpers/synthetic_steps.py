@@ -10,8 +10,9 @@ from tests.helpers.specifications import spec_of
 from training import building
 from training.batches.assembled import assemble_shares, share_batch
 from training.batches.tensors import Microbatch, to_microbatches
-from training.configuration import ModelConfig, TrainConfig
+from training.configuration import TrainConfig
 from training.data.samples import samples_of
+from training.model_configuration import EncoderConfig
 from training.models.precision import Precision
 from training.models.source import microbatch_cut
 from training.trainer import Trainer
@@ -40,14 +41,16 @@ def synthetic_dataset(vocabulary_size: int) -> DatasetManifest:
 
 
 def make_trainer(
-    model: ModelConfig, train: TrainConfig, dataset: DatasetManifest, precision: Precision, folder: Path
+    model: EncoderConfig, train: TrainConfig, dataset: DatasetManifest, precision: Precision, folder: Path
 ) -> Trainer:
     """The trainer of the only rank; with plain DDP the rank must have joined its process group."""
     spec = spec_of(str(folder), dataset, folder, model, train)
     return building.make_trainer(spec, dataset, precision, ALONE)
 
 
-def make_microbatches(model: ModelConfig, train: TrainConfig, dataset: DatasetManifest, pin: bool) -> list[Microbatch]:
+def make_microbatches(
+    model: EncoderConfig, train: TrainConfig, dataset: DatasetManifest, pin: bool
+) -> list[Microbatch]:
     """A batch of samples with lengths as those of long texts: log-normal, mean about 180, at most 512 tokens."""
     random = np.random.default_rng(0)
     lengths = np.clip(np.exp(random.normal(5.0, 0.7, train.batch_size)), 3, MOST_TOKENS).astype(np.int64)

@@ -11,8 +11,9 @@ from storage.runs.run_state import RunState, SegmentRecord
 from storage.runs.transitions import end_evaluation, end_segment, record_metrics
 from tasks.configuration.run import RunConfig
 from tasks.data.pipeline import prepare_dataset
-from tasks.models.start_from import bring_first_weights
+from tasks.models.pretrained import pin_model
 from tasks.promotion.promotion import promote_checkpoint
+from tasks.recover import find_start
 from tasks.run_paths import RunPaths, open_run_paths
 from tasks.supervision.launch import hold_lease, specify_segment
 from tests.helpers.processes import RankProcesses
@@ -25,7 +26,7 @@ from training.world import World
 
 def train_run(config: RunConfig) -> tuple[LocalStore, DatasetManifest]:
     """The store of the run when it is complete, and its data set."""
-    run_paths = open_run_paths(config)
+    config, run_paths = pin_model(config), open_run_paths(config)
     store = run_paths.store
     assert isinstance(store, LocalStore)
     dataset = prepare_dataset(config.data, store, run_paths.data_scratch)
@@ -34,7 +35,7 @@ def train_run(config: RunConfig) -> tuple[LocalStore, DatasetManifest]:
         RunState(
             run=config.run, created_at=1.0, config=values, dataset_digest=dataset.digest,
             dataset_sha256=dataset_sha256(store, dataset.digest), steps_total=config.train.num_steps,
-            start=bring_first_weights(config, dataset, run_paths) if config.train.start_from else None,
+            start=find_start(config, dataset, run_paths),
         )
     )  # fmt: skip
     _train(config, run_paths, store)

@@ -14,12 +14,13 @@ from tasks.cluster.ranks import Ranks
 from tests.helpers.processes import RankProcesses
 from tests.helpers.runs import find_complete_checkpoints
 from tests.helpers.specifications import spec_of
-from training.configuration import CheckpointConfig, ModelConfig, TrainConfig
+from training.configuration import CheckpointConfig, TrainConfig
+from training.model_configuration import EncoderConfig, ModelConfig
 from training.spec import ResumePoint, SegmentSpec
 from training.validation_configuration import ValidationConfig
 from training.world import World
 
-SMALL_MODEL = ModelConfig(width=16, layers=2, heads=2, feedforward=32, dropout=0.2, metadata_width=4)
+SMALL_MODEL = EncoderConfig(width=16, layers=2, heads=2, feedforward=32, dropout=0.2, metadata_width=4)
 
 
 def make_spec(

@@ -29,8 +29,9 @@ from tests.helpers.parquet import read_split
 from tests.helpers.s3_server import BUCKET, make_bucket, use_s3
 from training.export.standalone.holdfast_inputs import Encoded, join
 from training.export.standalone.holdfast_model import ModelFolderError, load_model, padded, verify
+from training.export.standalone_code import CODE_FILES, standalone_code
 from training.metrics.scores import score
-from training.models.encoder.exported import CODE_FILES, standalone_code, write_encoder
+from training.models.encoder.exported import write_encoder
 from training.targets.registry import kind_of
 
 ROOT = Path(__file__).parents[2]

@@ -30,6 +30,7 @@ ALONE_IN = {
     "prefect": {"flows", "tasks"},
     "torch": {"training"},
     "torchmetrics": {"training"},
+    "transformers": {"training"},
     "boto3": {"storage"},
     "botocore": {"storage"},
 }

@@ -6,6 +6,7 @@ Invariant: a name means the same in every version of Holdfast. Names that a chec
 import functools
 import platform
 import re
+import sys
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -16,6 +17,7 @@ from storage.errors import DeviceMissingError
 from training.configuration import TrainConfig
 
 LIBRARIES = ("torch", "numpy", "pyarrow")
+OPTIONAL_LIBRARIES = ("transformers",)  # where a model is computed by it
 CPU_INFO = Path("/proc/cpuinfo")
 DRIVER_INFO = Path("/proc/driver/nvidia/version")
 # The processor's features by which torch, oneDNN and MKL choose how they compute. MKL looks at the vendor as well.
@@ -42,7 +44,8 @@ def read_versions(device: torch.device) -> dict[str, str]:
 @functools.cache
 def _read_libraries() -> dict[str, str]:
     """Read once: each one is found by a look through all that is installed."""
-    return {library: version(library) for library in LIBRARIES} | {"python": platform.python_version()}
+    optional = [library for library in OPTIONAL_LIBRARIES if library in sys.modules]
+    return {library: version(library) for library in (*LIBRARIES, *optional)} | {"python": platform.python_version()}
 
 
 def require_gpu_of_before(config: TrainConfig, before: dict[str, str], device: torch.device) -> None:

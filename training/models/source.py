@@ -4,16 +4,18 @@ Invariant: nothing outside this room names a model or its sizes, and to ask how 
 process that assembles them does not compute, and neither does an audit.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from storage.datasets import DatasetManifest, Target
 from training.batches.microbatches import MicrobatchCut
-from training.configuration import ModelConfig, TrainConfig
+from training.configuration import TrainConfig
+from training.model_configuration import ModelConfig, PretrainedConfig
 from training.models.correspondence import Correspondence, Described
 from training.models.encoder.source import EncoderSource
+from training.models.pretrained.source import PretrainedSource
 
 if TYPE_CHECKING:
     from torch import nn
@@ -42,6 +44,9 @@ class ModelSource(Protocol):
         Its forward pass takes a `Microbatch` on the device that the model is on, and gives logits [B, num_outputs].
         """
 
+    def rate_factors(self, model: "nn.Module") -> Mapping[str, float]:
+        """What the learning rate is of the configured one, by names of parameters of `model`, where that is not 1."""
+
     def set_activation_checkpointing(self, model: "nn.Module", is_on: bool) -> None:
         """Whether `model`, built here, recomputes in the backward pass what it would keep. Changes no bit of it."""
 
@@ -60,8 +65,8 @@ class ModelSource(Protocol):
         Raises `ConfigurationError` where sizes do not agree.
         """
 
-    def export_files(self) -> dict[str, str]:
-        """The code that loads an exported model, by the names of the files."""
+    def write_export(self, folder: Path, target: Target) -> None:
+        """Write what loads the model into an exported folder, which has its weights, sizes and inputs already."""
 
     def write_onnx(self, folder: Path, target: Target) -> None:
         """Write `model.onnx` into an exported folder, from the weights that are there, which predict `target`."""
@@ -69,7 +74,7 @@ class ModelSource(Protocol):
 
 def source_of(config: ModelConfig) -> ModelSource:
     """The source of the configured model."""
-    return EncoderSource(config)
+    return PretrainedSource(config) if isinstance(config, PretrainedConfig) else EncoderSource(config)
 
 
 def microbatch_cut(config: ModelConfig, train: TrainConfig) -> MicrobatchCut:

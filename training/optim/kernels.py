@@ -14,10 +14,11 @@ from torch.optim import Optimizer
 
 
 class Group(TypedDict):
-    """Parameters with a weight decay of their own."""
+    """Parameters with a weight decay, and a share of the learning rate, of their own."""
 
     params: list[nn.Parameter]
     weight_decay: float
+    rate_factor: float
 
 
 class KernelOptimizer(Optimizer):

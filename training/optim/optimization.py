@@ -5,7 +5,7 @@ that a change of the model would shift.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -49,11 +49,12 @@ class Optimization:
         config: TrainConfig,
         device: torch.device,
         rollbacks: Sequence[RollbackRecord] = (),
+        rate_factors: Mapping[str, float] | None = None,
     ) -> None:
         self._config = config
         self._rollbacks = rollbacks
         self._parameters = dict(model.named_parameters())
-        self.optimizer = make_optimizer(self._parameters.items(), config)
+        self.optimizer = make_optimizer(self._parameters.items(), config, rate_factors)
         # What it keeps once the weights were changed, by the names of `tensors`.
         self.expected = expected_state(self._parameters, config)
         self.scaler = torch.amp.GradScaler(device.type, enabled=config.precision == "fp16")
@@ -71,8 +72,9 @@ class Optimization:
         """
         self.scaler.unscale_(self.optimizer)
         norm: Tensor = nn.utils.clip_grad_norm_(self._parameters.values(), self._config.clip_norm)
+        rate = learning_rate(self._config, step, self._rollbacks)
         for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate(self._config, step, self._rollbacks)
+            group["lr"] = rate * group["rate_factor"]
         self.scaler.step(self.optimizer)
         self.scaler.update()
         for parameter in self._parameters.values():

@@ -20,12 +20,30 @@ from training.optim.sgd import SGD
 STAND_IN_SIZES = (2, 3, 5, 7, 11, 13)
 
 
-def make_optimizer(named_parameters: Iterable[tuple[str, nn.Parameter]], config: TrainConfig) -> Optimizer:
-    """The configured optimizer of those parameters that are trained. Matrices have weight decay, vectors have none."""
-    trained = [parameter for _, parameter in named_parameters if parameter.requires_grad]
-    matrices = Group(params=[p for p in trained if p.ndim >= 2], weight_decay=config.weight_decay)
-    vectors = Group(params=[p for p in trained if p.ndim < 2], weight_decay=0.0)
-    return OPTIMIZERS[config.optimizer]([matrices, vectors], config)
+def make_optimizer(
+    named_parameters: Iterable[tuple[str, nn.Parameter]],
+    config: TrainConfig,
+    rate_factors: Mapping[str, float] | None = None,
+) -> Optimizer:
+    """The configured optimizer of those parameters that are trained. Matrices have weight decay, vectors have none.
+
+    `rate_factors` has, by name, what the learning rate of a parameter is of the configured one, where that is not 1.
+    """
+    factors = rate_factors or {}
+    by_factor: dict[float, list[nn.Parameter]] = {1.0: []}
+    for name, parameter in named_parameters:
+        if parameter.requires_grad:
+            by_factor.setdefault(factors.get(name, 1.0), []).append(parameter)
+    groups = [group for factor, found in by_factor.items() for group in _groups_of(found, factor, config)]
+    return OPTIMIZERS[config.optimizer](groups, config)
+
+
+def _groups_of(parameters: list[nn.Parameter], rate_factor: float, config: TrainConfig) -> list[Group]:
+    matrices, vectors = [p for p in parameters if p.ndim >= 2], [p for p in parameters if p.ndim < 2]
+    return [
+        Group(params=matrices, weight_decay=config.weight_decay, rate_factor=rate_factor),
+        Group(params=vectors, weight_decay=0.0, rate_factor=rate_factor),
+    ]
 
 
 def _make_adamw(groups: list[Group], config: TrainConfig) -> Optimizer:

@@ -14,6 +14,7 @@ from tasks.data.labels import allowed_labels
 from tasks.data.sources.columns import NUMBER_ROWS
 from tasks.data.sources.messages import broken_contract
 from tasks.data.sql import literal
+from tasks.data.text_pairs import text_sql_of_each
 
 # Something to see: a text of spaces, controls and invisible characters is an empty one.
 VISIBLE = r"[^\s\p{Z}\p{C}]"
@@ -41,7 +42,7 @@ class Rule:
 def row_rules(config: DataConfig) -> list[Rule]:
     """Every rule that one row can break by itself, the most basic first."""
     rules = [_not_null(config.id, "id", f"fill it, or {NUMBER_ROWS}")] if config.id else []
-    rules += _text_rules(config.text) if config.text else []
+    rules += _text_rules(config) if config.text else []
     rules += _label_rules(config)
     for index, column in enumerate(config.numeric):
         remedy = "correct these values, or write them as null to have them imputed"
@@ -73,7 +74,7 @@ def kept_tokens_sql(config: DataConfig) -> str:
 def too_long(config: DataConfig, found: str) -> ContractError:
     """The error for rows of more than `max_tokens` tokens; `found` is how many, and which."""
     return broken_contract(
-        f"Column {config.text or config.tokens!r} has rows that are too long.",
+        f"Column {config.body!r} has rows that are too long.",
         f"at most data.max_tokens = {config.max_tokens} tokens in a row",
         found,
         SHORTEN,
@@ -108,21 +109,17 @@ def _names_a_split(config: DataConfig, column: str) -> Rule:
     )
 
 
-def _text_rules(column: str) -> list[Rule]:
+def _text_rules(config: DataConfig) -> list[Rule]:
     remedy = "drop these rows, or fill in their text"
     expected = "a text in every row"
-    return [
-        Rule(column, "missing text (null or NaN)", expected, "text IS NULL", "NULL", remedy),
-        Rule(column, "empty text", expected, f"NOT regexp_matches(text, {literal(VISIBLE)})", "text", remedy),
-        Rule(
-            column,
-            "NaN as text",
-            expected,
-            "text IN ('nan', 'NaN')",
-            "text",
-            f"{remedy}: 'nan' is what a missing value becomes when it is turned into text",
-        ),
-    ]
+    # Of two texts both are missing where one is.
+    rules = [Rule(config.body, "missing text (null or NaN)", expected, "text IS NULL", "NULL", remedy)]
+    for column, text in text_sql_of_each(config.text_columns).items():
+        visible = f"NOT regexp_matches({text}, {literal(VISIBLE)})"
+        nan = f"{remedy}: 'nan' is what a missing value becomes when it is turned into text"
+        rules.append(Rule(column, "empty text", expected, visible, text, remedy))
+        rules.append(Rule(column, "NaN as text", expected, f"{text} IN ('nan', 'NaN')", text, nan))
+    return rules
 
 
 def _label_rules(config: DataConfig) -> list[Rule]:

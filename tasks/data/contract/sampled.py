@@ -5,6 +5,7 @@ Invariant: they have the names that the user gave them; all but the length of th
 
 from tasks.configuration.run import DataConfig
 from tasks.data.sql import identifier
+from tasks.data.text_pairs import text_sql_of_each
 
 # What the ids are called where no column has them.
 ROW_ID = "file:row"
@@ -19,7 +20,9 @@ def sampled_columns(config: DataConfig) -> dict[str, str]:
     if config.expectations is None:
         return {}
     columns = {config.id or ROW_ID: "id", config.label: "label"}
-    columns |= {config.text: f"left(text, {TEXT_CHARACTERS})"} if config.text else {}
+    columns |= {
+        name: f"left({text}, {TEXT_CHARACTERS})" for name, text in text_sql_of_each(config.text_columns).items()
+    }
     given = [(name, f"n{i}") for i, name in enumerate(config.numeric)]
     given += [(name, f"c{i}") for i, name in enumerate(config.categorical)]
     given += [(config.split.column, "CAST(split_key AS VARCHAR)")] if config.split.column else []

@@ -32,6 +32,7 @@ NOT_AN_INPUT: dict[str, Any] = {
     "source": True,
     "expectations": True,
     "memory_limit": True,
+    "tokenizer": {"path": True},  # its content decides
     "split": {"validation_source": True, "test_source": True},
 }
 
@@ -75,10 +76,12 @@ def ensure_unchanged(files: list[SourceFile]) -> None:
 
 def read_inputs(config: DataConfig, files: list[SourceFile], fingerprints: list[str]) -> dict[str, Any]:
     """What a data set's digest is taken over: content of the files and all that decides what becomes of them."""
+    # Where the tokenizer is learned, it follows from the rest.
+    left_out = NOT_AN_INPUT | ({"tokenizer": True} if config.tokenizer is None else {})
     return {
         "format": INPUTS_FORMAT,
         "files": [_file_input(file, sha256) for file, sha256 in zip(files, fingerprints, strict=True)],
-        "data": config.model_dump(mode="json", exclude=NOT_AN_INPUT),
+        "data": config.model_dump(mode="json", exclude=left_out),
     }
 
 

@@ -116,8 +116,9 @@ def require_fitting(files: list[SourceFile], schemas: list[pa.Schema], config: D
 
 def named_columns(config: DataConfig) -> list[tuple[str, str]]:
     """Every column the configuration names, with the key that names it."""
-    single = {role: getattr(config, role) for role in ("id", "text", "tokens", "attention_mask", "label")}
+    single = {role: getattr(config, role) for role in ("id", "tokens", "attention_mask", "label")}
     columns = [(column, role) for role, column in single.items() if column]
+    columns[1 if config.id else 0 : 0] = [(column, "text") for column in config.text_columns]
     columns += [(column, "numeric") for column in config.numeric]
     columns += [(column, "categorical") for column in config.categorical]
     if config.split.column is not None:

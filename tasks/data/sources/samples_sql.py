@@ -10,6 +10,7 @@ from tasks.data.sources.columns import ROW_NUMBER_COLUMNS, RowRange, SourceTable
 from tasks.data.sources.messages import broken_contract
 from tasks.data.sources.source_file import SourceFile
 from tasks.data.sql import identifier, literal
+from tasks.data.text_pairs import text_sql
 
 LARGEST_WHOLE = 2**63 - 1  # of a BIGINT
 
@@ -31,7 +32,7 @@ def samples_sql(
     file_index = None if row_range is None else row_range.file_index
     expressions = {"id": _id_sql(table, config, file_index), "source_row": row, "label": _label_sql(table, config)}
     if config.text is not None:
-        expressions["text"] = f"CAST({identifier(config.text)} AS VARCHAR)"
+        expressions["text"] = text_sql(config.text_columns)
     # Not by way of BIGINT[]: to cast all values once more takes as long as half of their decoding.
     for name, column, narrow in (("tokens", config.tokens, "INTEGER[]"), ("mask", config.attention_mask, "TINYINT[]")):
         if column is not None:

@@ -21,6 +21,7 @@ from tasks.data.contract.rules import too_long
 from tasks.data.rare_classes import treated_sql
 from tasks.data.rows import index_categories, prepared_sql
 from tasks.data.split import Assignment
+from tasks.data.text_pairs import texts_of
 from tasks.data.token_lists import kept_tokens, narrow_type
 from tasks.data.tokenizer import encode_texts, load_tokenizer, shortened
 from tasks.data.units.bucket_files import in_order, part_schema, parts_name, write_parts
@@ -151,10 +152,10 @@ def _read(
 
 
 def _encode(tokenizer: Tokenizer, batch: pa.RecordBatch, config: DataConfig, too_long_rows: Record) -> pa.ListArray:
-    texts = batch.column("text").to_pylist()
+    texts, is_given = texts_of(batch.column("text").to_pylist(), config.text_columns), config.tokenizer is not None
     if config.too_long == "truncate":
-        return shortened(tokenizer, texts, config.max_tokens)
-    tokens = encode_texts(tokenizer, texts)
+        return shortened(tokenizer, texts, config.max_tokens, is_given)
+    tokens = encode_texts(tokenizer, texts, is_given)
     found = _long_rows(batch, tokens, config.max_tokens)
     too_long_rows["rows"] += len(found)
     too_long_rows["examples"] += found[: NUM_EXAMPLES - len(too_long_rows["examples"])]

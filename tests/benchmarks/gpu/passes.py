@@ -38,7 +38,7 @@ def main() -> None:
         found["of the same by torch's operators"] = _time_sum(total, gradient, device)
     parameter = nn.Parameter(torch.zeros_like(gradient))
     parameter.grad = gradient
-    optimizer = AdamW([Group(params=[parameter], weight_decay=0.01)], (0.9, 0.98))
+    optimizer = AdamW([Group(params=[parameter], weight_decay=0.01, rate_factor=1.0)], (0.9, 0.98))
     found["of AdamW"] = _milliseconds(optimizer.step, device)
     print(json.dumps(found))
 

@@ -19,7 +19,8 @@ from torch.profiler import ProfilerActivity, profile
 from tests.benchmarks.timing import seconds_of
 from tests.helpers.synthetic_steps import ALONE, make_microbatches, make_trainer, synthetic_dataset
 from training.batches.tensors import Microbatch
-from training.configuration import ModelConfig, TrainConfig
+from training.configuration import TrainConfig
+from training.model_configuration import EncoderConfig
 from training.models.precision import choose_precision
 from training.process_group import join_process_group
 from training.trainer import Trainer
@@ -32,16 +33,16 @@ MATRICES = ("gemm", "cutlass", "nvjet", "cublas", "splitk")
 class Size(NamedTuple):
     """A model, and the batch of one step of it: about 180 tokens a sample."""
 
-    model: ModelConfig
+    model: EncoderConfig
     vocabulary_size: int
     batch_size: int
     precision: str
 
 
 SIZES = {
-    "tiny": Size(ModelConfig(width=64, layers=2, heads=4, feedforward=128), 500, 24, "fp32"),
-    "150 M": Size(ModelConfig(width=768, layers=22, heads=12, feedforward=1728), 50_368, 364, "bf16"),
-    "400 M": Size(ModelConfig(width=1024, layers=28, heads=16, feedforward=3936), 50_368, 364, "bf16"),
+    "tiny": Size(EncoderConfig(width=64, layers=2, heads=4, feedforward=128), 500, 24, "fp32"),
+    "150 M": Size(EncoderConfig(width=768, layers=22, heads=12, feedforward=1728), 50_368, 364, "bf16"),
+    "400 M": Size(EncoderConfig(width=1024, layers=28, heads=16, feedforward=3936), 50_368, 364, "bf16"),
 }
 
 

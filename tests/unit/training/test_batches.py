@@ -18,17 +18,18 @@ from tests.helpers.small_models import make_encoder
 from training.batches.blocks import Blocks
 from training.batches.source import BatchSource
 from training.batches.tensors import Microbatch
-from training.configuration import ModelConfig, TrainConfig
+from training.configuration import TrainConfig
 from training.data.byte_strings import Bytes, ByteStrings
 from training.data.order import RowOrder, SampleOrder
 from training.data.reading import SampleReader
 from training.data.samples import PADDING_MULTIPLE, Samples
+from training.model_configuration import EncoderConfig
 from training.models.source import microbatch_cut
 from training.world import World
 
 BATCH_SIZE = 24
 NUM_MICROBATCHES = 5
-MODEL = ModelConfig(width=16, layers=2, heads=2, feedforward=32)
+MODEL = EncoderConfig(width=16, layers=2, heads=2, feedforward=32)
 IN_GROUPS, IN_ONE_GROUP = TrainConfig(padding_efficiency=0.97), TrainConfig(padding_efficiency=0)
 
 

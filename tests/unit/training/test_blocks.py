@@ -17,10 +17,11 @@ from tests.helpers.rollbacks import rollback_to
 from training.batches.blocks import Blocks
 from training.batches.source import BatchSource
 from training.batches.tensors import Microbatch
-from training.configuration import ModelConfig, TrainConfig
+from training.configuration import TrainConfig
 from training.data.order import SampleOrder
 from training.data.reading import SampleReader
 from training.data.shared_arrays import KEPT_SETS
+from training.model_configuration import EncoderConfig
 from training.models.source import microbatch_cut
 from training.world import World
 
@@ -28,7 +29,7 @@ ROWS = 700
 NUM_RANKS = 3
 BATCH_SIZE = 24
 NUM_STEPS = 40  # a little more than an epoch
-MODEL = ModelConfig(width=16, layers=2, heads=2, feedforward=32)
+MODEL = EncoderConfig(width=16, layers=2, heads=2, feedforward=32)
 TRAIN = TrainConfig(padding_efficiency=0.97)
 
 

@@ -19,16 +19,17 @@ from training.batches.consumption import Consumption, md5_of_ids
 from training.batches.groups import Group
 from training.batches.source import BatchSource
 from training.batches.tensors import Microbatch, to_microbatches
-from training.configuration import ModelConfig, TrainConfig
+from training.configuration import TrainConfig
 from training.data.order import RowOrder, SampleOrder
 from training.data.reading import SampleReader
+from training.model_configuration import EncoderConfig
 from training.models.source import microbatch_cut
 from training.world import World
 
 ALONE = World(0, 1, 0, 1)
 BATCH_SIZE = 24
 NUM_MICROBATCHES = 5
-CUT = microbatch_cut(ModelConfig(width=16, layers=1, heads=2, feedforward=32), TrainConfig())
+CUT = microbatch_cut(EncoderConfig(width=16, layers=1, heads=2, feedforward=32), TrainConfig())
 
 
 @pytest.fixture

@@ -30,6 +30,7 @@ def described(
         "numeric": [{"name": name} for name in numeric],
         "categorical": [{"name": name, "vocabulary": vocabulary} for name, vocabulary in categorical],
         "first_vocabulary_index": 2,
+        "adds_special_tokens": False,
     }
     outputs = {"num_outputs": 1 if kind == "binary" else len(classes)}
     return Described(inputs, {"kind": kind, "classes": list(classes)}, SIZES | outputs | sizes, tokens)

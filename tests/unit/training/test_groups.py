@@ -22,13 +22,13 @@ from tests.helpers.microbatches import microbatch_with
 from tests.helpers.small_models import make_encoder
 from training.batches.groups import FEW_SAMPLES, Group, group_samples
 from training.batches.tensors import Microbatch
-from training.configuration import ModelConfig
 from training.data.samples import Samples
+from training.model_configuration import EncoderConfig
 from training.models.encoder.network import Classifier
 from training.models.source import microbatch_cut
 
 CONFIGS = Path(__file__).parents[3] / "deployments/configs"
-MODEL = ModelConfig(width=16, layers=2, heads=2, feedforward=32, dropout=0.0)
+MODEL = EncoderConfig(width=16, layers=2, heads=2, feedforward=32, dropout=0.0)
 BLOCKS = 6  # of 2,048 rows of a corpus
 
 batches_of_microbatches = st.lists(

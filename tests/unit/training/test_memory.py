@@ -9,8 +9,9 @@ from storage.datasets import DatasetManifest
 from tests.helpers.microbatches import microbatch_with
 from tests.helpers.small_models import make_encoder
 from training.batches.tensors import Microbatch
-from training.configuration import ModelConfig, TrainConfig
+from training.configuration import TrainConfig
 from training.data.samples import Samples
+from training.model_configuration import EncoderConfig
 from training.models import out_of_memory as exhausted
 from training.models.activation_bytes import count_kept_bytes
 from training.models.encoder.network import Classifier
@@ -18,7 +19,7 @@ from training.models.encoder.source import EncoderSource
 from training.models.out_of_memory import MicrobatchOutOfMemoryError
 from training.models.precision import AUTOCAST_TYPES, Precision
 
-MODEL = ModelConfig(width=32, layers=3, heads=2, feedforward=64, dropout=0.1)
+MODEL = EncoderConfig(width=32, layers=3, heads=2, feedforward=64, dropout=0.1)
 
 
 def precision_of(name: str) -> Precision:

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from training.batches.groups import Group
 from training.batches.microbatches import MicrobatchCut
-from training.configuration import ModelConfig, TrainConfig
+from training.configuration import TrainConfig
 from training.data.samples import padded_length
+from training.model_configuration import EncoderConfig
 from training.models.source import microbatch_cut
 from training.rank_shares import assign
 
@@ -150,7 +151,7 @@ def test_a_microbatch_is_padded_to_a_multiple_and_never_to_nothing() -> None:
 
 
 def test_attention_costs_as_much_as_the_dense_layers_where_the_docstring_says() -> None:
-    model = ModelConfig(width=96, feedforward=256)
+    model = EncoderConfig(width=96, feedforward=256)
     length = microbatch_cut(model, TrainConfig()).dense_length
     dense = 4 * model.width**2 + 2 * model.width * model.feedforward
     assert dense == 2 * model.width * length

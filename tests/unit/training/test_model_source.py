@@ -12,14 +12,15 @@ from storage.datasets import DatasetManifest
 from tests.helpers.small_models import make_encoder
 from training.batches.assembled import assemble_samples
 from training.batches.tensors import to_microbatches
-from training.configuration import ModelConfig, TrainConfig
+from training.configuration import TrainConfig
 from training.data.samples import Samples
+from training.model_configuration import EncoderConfig
 from training.models import source as sources
 from training.models.compilation import example_microbatch
 from training.models.encoder.source import EncoderSource
 from training.models.source import microbatch_cut
 
-MODEL = ModelConfig(width=16, layers=1, heads=2, feedforward=32, dropout=0.0)
+MODEL = EncoderConfig(width=16, layers=1, heads=2, feedforward=32, dropout=0.0)
 
 
 class PaddedEncoder(EncoderSource):
@@ -28,9 +29,10 @@ class PaddedEncoder(EncoderSource):
 
 def test_how_microbatches_are_cut_is_known_without_loading_torch() -> None:
     code = (
-        "import sys; from training.configuration import ModelConfig, TrainConfig; "
+        "import sys; from training.configuration import TrainConfig; "
+        "from training.model_configuration import EncoderConfig; "
         "from training.models.source import microbatch_cut; "
-        "cut = microbatch_cut(ModelConfig(width=16, feedforward=32), TrainConfig()); "
+        "cut = microbatch_cut(EncoderConfig(width=16, feedforward=32), TrainConfig()); "
         "print(cut.dense_length, 'torch' in sys.modules)"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

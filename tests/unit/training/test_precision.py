@@ -8,9 +8,10 @@ import pytest
 import torch
 
 from storage.errors import ConfigurationError
-from training.configuration import ModelConfig, TrainConfig
+from training.configuration import TrainConfig
 from training.determinism import pin_attention
 from training.export.prediction import open_model
+from training.model_configuration import EncoderConfig
 from training.models.precision import choose_precision
 from training.models.source import source_of
 from training.world import World
@@ -50,11 +51,11 @@ def test_algorithms_are_pinned_and_new_memory_is_not_filled(begin: Callable[[Pat
 
 
 def test_sizes_of_attention_heads_without_a_fused_kernel_are_refused_on_a_gpu() -> None:
-    odd = source_of(ModelConfig(width=100, heads=4))
+    odd = source_of(EncoderConfig(width=100, heads=4))
     with pytest.raises(ConfigurationError, match=r"multiple of 8 on a GPU: it is 25 \(width is 100 and heads is 4"):
         odd.require_device("cuda")
     odd.require_device("cpu")
-    source_of(ModelConfig()).require_device("cuda")
+    source_of(EncoderConfig()).require_device("cuda")
 
 
 def test_only_fused_attention_is_allowed_on_a_gpu() -> None:

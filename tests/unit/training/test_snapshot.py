@@ -92,7 +92,7 @@ def state_of(model: nn.Module) -> StateTensors:
 
 
 def snapshot_of(model: nn.Module, device: torch.device) -> tuple[Snapshot, AdamW]:
-    optimizer = AdamW([Group(params=list(model.parameters()), weight_decay=0.0)], betas=(0.9, 0.999))
+    optimizer = AdamW([Group(params=list(model.parameters()), weight_decay=0.0, rate_factor=1.0)], betas=(0.9, 0.999))
     return Snapshot(WORLD, device, optimizer), optimizer
 
 

@@ -26,6 +26,8 @@ LARGEST_SCALED = 3.4028234663852886e38
 LARGEST_WHOLE = 1e15
 # How a missing text reads once it was turned into a text.
 NAN_TEXTS = ("nan", "NaN")
+# What preparation puts between two texts, which neither may have.
+SEPARATOR = "\x1f"
 Columns = Mapping[str, Sequence[Any]]
 
 
@@ -63,24 +65,25 @@ class Inputs:
     """The contents of an export's `preprocessing.json`; the tokenizer, where there is text, is in `folder` too."""
 
     def __init__(self, described: Mapping[str, Any], folder: Path) -> None:
-        self.text: str | None = described["text"]
+        self.texts: list[str] = described["texts"]  # none, one, or two that the model reads together
         self.tokens: str | None = described["tokens"]
         self.attention_mask: str | None = described["attention_mask"]
         self.numeric: list[dict[str, Any]] = described["numeric"]
         self.categorical: list[dict[str, Any]] = described["categorical"]
         self.max_tokens: int = described["max_tokens"]
         self.truncates: bool = described["too_long"] == "truncate"
+        self._adds_special_tokens: bool = described["adds_special_tokens"]
         self._vocabulary_size: int = described["vocabulary_size"]
         self._missing, self._unseen = described["missing_index"], described["unseen_index"]
         first = described["first_vocabulary_index"]
         self._indices = [{name: first + i for i, name in enumerate(c["vocabulary"])} for c in self.categorical]
-        self._tokenizer = None if self.text is None else _load_tokenizer(folder / described["tokenizer"])
+        self._tokenizer = None if not self.texts else _load_tokenizer(folder / described["tokenizer"])
         self._token_characters = 0 if self._tokenizer is None else longest_token(self._tokenizer)
 
     @property
     def columns(self) -> list[str]:
         """Names of all columns that a row must have; None, or NaN, is a missing value of a metadata column."""
-        body = [name for name in (self.text, self.tokens, self.attention_mask) if name is not None]
+        body = [*self.texts, *(name for name in (self.tokens, self.attention_mask) if name is not None)]
         return [*body, *(column["name"] for column in self.numeric + self.categorical)]
 
     def encode(self, columns: Columns) -> Encoded:
@@ -91,22 +94,30 @@ class Inputs:
         return Encoded(self._encode_body(columns), self._scale(columns), self._index(columns))
 
     def _encode_body(self, columns: Columns) -> list["array[int]"]:
-        if self.text is not None:
-            found = self._encode_texts(self.text, columns[self.text])
+        if self.texts:
+            found = self._encode_texts([columns[column] for column in self.texts])
         else:
             assert self.tokens is not None, "a model reads text or tokens"
             masks = None if self.attention_mask is None else columns[self.attention_mask]
             found = self._take_tokens(self.tokens, columns[self.tokens], masks)
         return [self._shorten(row, ids) for row, ids in enumerate(found)]
 
-    def _encode_texts(self, column: str, texts: Sequence[Any]) -> Iterable["array[int]"]:
-        for row, text in enumerate(texts):
-            _require_text(column, row, text)
+    def _encode_texts(self, given: Sequence[Sequence[Any]]) -> Iterable["array[int]"]:
+        """Of each row the texts of all columns together."""
+        for column, texts in zip(self.texts, given, strict=True):
+            for row, text in enumerate(texts):
+                _require_text(column, row, text)
         assert self._tokenizer is not None, "loaded where there is text"
-        if self.truncates:
-            texts = beginnings(texts, self._token_characters, self.max_tokens)
-        for part in together(texts):
-            for encoding in self._tokenizer.encode_batch_fast(part, add_special_tokens=False):
+        rows = given[0]
+        if len(given) == 2:
+            cleaned = [[text.replace(SEPARATOR, " ") for text in texts] for texts in given]
+            rows = list(zip(*cleaned, strict=True))
+        if self._adds_special_tokens and self.truncates:
+            self._tokenizer.enable_truncation(self.max_tokens)  # what stands at the end of a text is kept
+        elif self.truncates:
+            rows = beginnings(rows, self._token_characters, self.max_tokens)
+        for part in together(rows):
+            for encoding in self._tokenizer.encode_batch_fast(part, add_special_tokens=self._adds_special_tokens):
                 yield array("i", encoding.ids)
 
     def _take_tokens(self, column: str, rows: Sequence[Any], masks: Sequence[Any] | None) -> Iterable["array[int]"]:
@@ -133,7 +144,7 @@ class Inputs:
             return ids
         if not self.truncates:
             expected = f"at most {self.max_tokens} tokens, for the model was trained to refuse longer rows"
-            raise InputError(str(self.text or self.tokens), row, expected, f"{len(ids)} tokens")
+            raise InputError(" and ".join(self.texts) or str(self.tokens), row, expected, f"{len(ids)} tokens")
         return ids[: self.max_tokens]
 
     def _scale(self, columns: Columns) -> Tensor:
@@ -182,6 +193,8 @@ def _load_tokenizer(path: Path) -> Any:
 
     tokenizer = Tokenizer.from_file(str(path))
     tokenizer.encode_special_tokens = True  # a text that says [PAD] means these five characters
+    tokenizer.no_truncation()  # a pretrained model's may come with lengths of its own
+    tokenizer.no_padding()
     return tokenizer
 
 

@@ -4,8 +4,9 @@
     model = load_model("the folder")
     model.predict([{"text": "...", ...}])
 
-Invariant: nothing is read before its SHA-256 was found to be what `files.json` states; and this file and the two that
-it imports need torch and safetensors alone, and `tokenizers` where the model reads text.
+Invariant: nothing is read before its SHA-256 was found to be what `files.json` states; and this file and those that it
+imports need torch and safetensors alone, `tokenizers` where the model reads text, and transformers for a pretrained
+model.
 """
 
 import hashlib
@@ -42,7 +43,7 @@ class Model:
 
     def __init__(
         self,
-        network: PaddedNetwork,
+        network: Any,
         inputs: Inputs,
         labels: Mapping[str, Any],
         device: torch.device,
@@ -110,7 +111,7 @@ class Model:
         numeric, categorical = encoded.numeric[indices].to(self.device), encoded.categorical[indices].to(self.device)
         tokens = padded(chosen).to(self.device)
         if min(lengths) == tokens.shape[1]:
-            return self._network.of_one_length(tokens, numeric, categorical)
+            return self._network.of_one_length(tokens, numeric, categorical)  # type: ignore[no-any-return]
         result: Tensor = self._network(tokens, torch.tensor(lengths, device=self.device), numeric, categorical)
         return result
 
@@ -129,11 +130,22 @@ def load_model(folder: str | Path, device: str | None = None, calibrated: bool =
     return Model(load_network(path), read_inputs(path), labels, chosen, temperature)
 
 
-def load_network(folder: Path) -> PaddedNetwork:
-    """The network with its weights, on the CPU; the folder's hashes are not looked at."""
+def load_network(folder: Path) -> Any:
+    """The network with its weights, on the CPU; the folder's hashes are not looked at.
+
+    A `PaddedNetwork`, or a `PretrainedNetwork`, which is called in the same way and needs transformers.
+    """
     described = json.loads((folder / MODEL_FILE).read_text(encoding="utf-8"))
     sizes = described["architecture"]
-    network = PaddedNetwork(Architecture(**sizes | {"category_counts": tuple(sizes["category_counts"])}))
+    sizes["category_counts"] = tuple(sizes["category_counts"])
+    network: Any
+    if sizes.pop("kind") == "pretrained":
+        # Not at the top: other models need no such library, and their folders have no such file.
+        from training.export.standalone.holdfast_pretrained import PretrainedArchitecture, PretrainedNetwork
+
+        network = PretrainedNetwork(PretrainedArchitecture(**sizes))
+    else:
+        network = PaddedNetwork(Architecture(**sizes))
     weights = {name: tensor for file in described["weights"] for name, tensor in load_file(folder / file).items()}
     network.load_state_dict(weights)
     return network.eval()

@@ -6,6 +6,7 @@ was padded to, up to rounding; and this file imports torch alone, since an expor
 """
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -96,10 +97,23 @@ class EncoderBlock(nn.Module):
         return result
 
 
+class MetadataSizes(Protocol):
+    """Those sizes of a network that are about metadata."""
+
+    @property
+    def metadata_width(self) -> int: ...
+
+    @property
+    def num_numeric(self) -> int: ...
+
+    @property
+    def category_counts(self) -> tuple[int, ...]: ...
+
+
 class MetadataEncoder(nn.Module):
     """Numeric columns with their is-missing flags, and one embedding per categorical column; M features."""
 
-    def __init__(self, sizes: Architecture) -> None:
+    def __init__(self, sizes: MetadataSizes) -> None:
         super().__init__()
         width = sizes.metadata_width
         self.embeddings = nn.ModuleList(nn.Embedding(count, width) for count in sizes.category_counts)

@@ -27,16 +27,17 @@ def beginnings(texts: Sequence[str], token_characters: int, max_tokens: int) -> 
     return [_beginning(text, most) for text in texts]
 
 
-def together(texts: Sequence[str]) -> Iterator[list[str]]:
-    """All texts in their order, in parts of which the tokenizer's answers fit into memory."""
-    part: list[str] = []
+def together(texts: Sequence[Any]) -> Iterator[list[Any]]:
+    """All texts in their order, in parts of which the tokenizer's answers fit into memory; or all tuples of texts."""
+    part: list[Any] = []
     num_characters = 0
     for text in texts:
-        if part and (len(part) == TEXTS_TOGETHER or num_characters + len(text) > CHARACTERS_TOGETHER):
+        length = len(text) if isinstance(text, str) else sum(map(len, text))
+        if part and (len(part) == TEXTS_TOGETHER or num_characters + length > CHARACTERS_TOGETHER):
             yield part
             part, num_characters = [], 0
         part.append(text)
-        num_characters += len(text)
+        num_characters += length
     if part:
         yield part
 

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from storage.datasets import FIRST_VOCABULARY_INDEX, DatasetManifest
 from training.batches.tensors import Microbatch
-from training.configuration import ModelConfig
 from training.data.samples import padded_length
 from training.export.standalone.holdfast_network import (
     Architecture,
@@ -22,6 +21,7 @@ from training.export.standalone.holdfast_network import (
     mask_of,
     mean_over_real_tokens,
 )
+from training.model_configuration import EncoderConfig
 from training.models.compiled_part import CompiledPart, end_compiling, noting_once
 
 
@@ -52,7 +52,7 @@ class Classifier(Network):
         return torch.cat(pooled)
 
 
-def architecture_of(config: ModelConfig, dataset: DatasetManifest, num_outputs: int) -> Architecture:
+def architecture_of(config: EncoderConfig, dataset: DatasetManifest, num_outputs: int) -> Architecture:
     """All sizes of the network: those that are configured, and those that follow from the data set."""
     return Architecture(
         width=config.width,

@@ -4,7 +4,7 @@ Invariant: a function of the configuration alone. What needs torch is imported o
 make a source ask for its layout and nothing else.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict
 from pathlib import Path
@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any, Literal
 from storage.datasets import DatasetManifest, Target
 from storage.errors import ConfigurationError
 from storage.lazy_imports import lazy_imports
-from training.configuration import ModelConfig
+from training.model_configuration import EncoderConfig
 from training.models.correspondence import Correspondence, Described
 from training.models.encoder.correspondence import correspond
 
 with lazy_imports():
+    from training.export import standalone_code
     from training.models.encoder import exported, network  # and torch
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ class EncoderSource:
 
     layout: Literal["flat", "padded"] = "flat"
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: EncoderConfig) -> None:
         self._config = config
 
     @property
@@ -57,6 +58,10 @@ class EncoderSource:
     def build(self, dataset: DatasetManifest, num_outputs: int) -> "nn.Module":
         return network.Classifier(network.architecture_of(self._config, dataset, num_outputs))
 
+    def rate_factors(self, model: "nn.Module") -> Mapping[str, float]:
+        """All layers learn at one rate."""
+        return {}
+
     def set_activation_checkpointing(self, model: "nn.Module", is_on: bool) -> None:
         """Set whether blocks are recomputed in backward, one by one."""
         assert isinstance(model, network.Classifier)
@@ -67,14 +72,14 @@ class EncoderSource:
         return network.compiling_blocks(model.blocks, note)
 
     def describe(self, dataset: DatasetManifest, num_outputs: int) -> dict[str, Any]:
-        return asdict(network.architecture_of(self._config, dataset, num_outputs))
+        return {"kind": self._config.kind, **asdict(network.architecture_of(self._config, dataset, num_outputs))}
 
     def correspond(self, origin: Described, new: Described, names: Sequence[str]) -> Correspondence:
         return correspond(origin, new, names)
 
-    def export_files(self) -> dict[str, str]:
+    def write_export(self, folder: Path, target: Target) -> None:
         """The network, its inputs and its loading, in files that need torch and safetensors alone."""
-        return {name: exported.standalone_code(name) for name in exported.CODE_FILES}
+        standalone_code.write_code(folder)
 
     def write_onnx(self, folder: Path, target: Target) -> None:
         exported.write_encoder(folder, target)

@@ -17,7 +17,8 @@ from tasks.cluster.orders import JobOrder
 from tasks.configuration.cluster import ClusterConfig
 from tasks.configuration.run import DataConfig, RunConfig
 from tests.helpers.commands import ROOT
-from training.configuration import CheckpointConfig, ModelConfig, TrainConfig
+from training.configuration import CheckpointConfig, TrainConfig
+from training.model_configuration import EncoderConfig
 from training.spec import SegmentSpec
 from training.validation_configuration import ValidationConfig
 
@@ -61,7 +62,7 @@ def order(folder: Path, settings: dict[str, Any], run: str = "small") -> JobOrde
         dataset_digest="0" * 64,
         dataset_sha256="s" * 64,
         resume=None,
-        model=ModelConfig(),
+        model=EncoderConfig(),
         train=TrainConfig(ranks=8, threads=2, microbatches=16),
         validation=ValidationConfig(),
         checkpoint=CheckpointConfig(),

@@ -1,0 +1,112 @@
+"""Runs with a pretrained model, trained by real ranks: the same bits however they are interrupted, and what is left."""
+
+import json
+import random
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from storage.checkpoints.checkpoints import FoundCheckpoint
+from storage.runs.manifest import Manifest
+from tasks.configuration.run import RunConfig
+from tasks.models.pretrained import pin_model
+from tasks.models.pretrained_weights import bring_pretrained_weights
+from tasks.run_paths import open_run_paths
+from tasks.verification.scrubbing import scrub_store
+from tests.helpers.commands import call_here
+from tests.helpers.elastic_kills import kill_at_a_random_moment
+from tests.helpers.elastic_runs import Runs, require_the_same
+from tests.helpers.exported_runs import Exported, export_pretrained
+from tests.helpers.pretrained import write_tiny_bert
+from tests.helpers.training import read_log, train_forked
+from training.export.standalone.holdfast_inputs import read_inputs
+from training.export.standalone.holdfast_model import load_model
+from training.spec import SegmentSpec, StartPoint
+
+transformers = pytest.importorskip("transformers")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_bert(tmp_path_factory.mktemp("pretrained") / "model")
+
+
+class PretrainedRuns(Runs):
+    """Segments of one run that begins with the weights of the model in a folder, which is gone before they begin."""
+
+    def __init__(self, folder: Path, model: Path) -> None:
+        super().__init__(folder)
+        data = {"source": "/none", "text": "text", "label": "label", "kind": "multiclass", "max_tokens": 24}
+        values = {"run": "small", "store": str(folder / "store"), "data": data}
+        copied = shutil.copytree(model, folder / "model")
+        config = pin_model(RunConfig.model_validate(values | {"model": {"kind": "pretrained", "name": str(copied)}}))
+        start = bring_pretrained_weights(config, open_run_paths(config))
+        shutil.rmtree(copied)
+        self._own = {"model": config.model, "start": StartPoint(path=start.path, digest=start.digest)}
+
+    def next_spec(self, ranks: int, resume: FoundCheckpoint | None = None, **train: Any) -> SegmentSpec:
+        return super().next_spec(ranks, resume, **train).model_copy(update=self._own)
+
+
+def test_one_two_and_three_ranks_and_those_that_were_killed_end_with_the_same_bits(
+    folder: Path, tmp_path: Path
+) -> None:
+    runs = PretrainedRuns(tmp_path, folder)
+    expected = runs.train(1)
+    specs = [runs.next_spec(2)]
+    kill_at_a_random_moment(specs[0], runs, random.Random(5), most_checkpoints=1)
+    specs.append(runs.next_spec(3, runs.newest_of(specs[0]), activation_checkpointing=True))
+    assert train_forked(specs[1], runs.store).outcome == "completed", read_log(specs[1])
+    for spec in specs:
+        for step, found in runs.checkpoints_of(spec).items():
+            require_the_same(found, expected[step], runs)
+    assert runs.newest_of(specs[1]).index.step == max(expected)
+
+
+@pytest.fixture(scope="module")
+def plain(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Exported:
+    """With a head of the form that transformers has, trained when the model's folder was there."""
+    return export_pretrained(tmp_path_factory.mktemp("plain"), metadata=False, name=str(folder), pooling="cls")
+
+
+def test_the_export_is_loaded_by_transformers_alone_and_has_the_answers_of_predict(
+    plain: Exported, tmp_path: Path
+) -> None:
+    done = call_here(["predict", plain.folder, plain.data, tmp_path / "found.parquet"])
+    assert done.returncode == 0, done.stderr
+    theirs = transformers.AutoModelForSequenceClassification.from_pretrained(plain.folder).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(plain.folder)
+    model = load_model(plain.folder)
+    texts = ["pay the card bill again", "book a flight to oslo", "plan " * 40]
+    encoded = tokenizer(texts, return_tensors="pt", padding=True, truncation=True, max_length=24)
+    logits = theirs(**encoded).logits
+    ours = model.logits(model.inputs.encode({"text": texts}))
+    torch.testing.assert_close(ours, logits, atol=1e-5, rtol=1e-4)
+    assert list(theirs.config.id2label.values()) == model.classes
+    rows = read_inputs(plain.folder).encode({"text": texts}).tokens
+    assert [len(ids) for ids in rows] == encoded["attention_mask"].sum(dim=1).tolist()
+
+
+def test_a_scrub_reads_the_first_weights_too(plain: Exported) -> None:
+    state = Manifest(plain.store, plain.run).load_head().state
+    assert state.start is not None and state.start.step == 0
+    assert scrub_store(plain.store, plain.run)["ok"]
+    path = Path(plain.store.address) / state.start.path / "pretrained.safetensors"
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    (rot,) = scrub_store(plain.store, plain.run)["damaged"]
+    path.write_bytes(content)
+    assert (rot["kind"], path.name in rot["message"]) == ("start", True)
+
+
+def test_with_metadata_the_export_has_our_own_loader_alone(folder: Path, tmp_path: Path) -> None:
+    exported = export_pretrained(tmp_path, metadata=True, name=str(folder))
+    done = call_here(["predict", exported.folder, exported.data, tmp_path / "found.parquet"])
+    assert done.returncode == 0, done.stderr
+    assert not (exported.folder / "model.safetensors.index.json").exists()
+    assert "architectures" not in json.loads((exported.folder / "config.json").read_text())
+    model = load_model(exported.folder)
+    assert model.predict({"text": "pay the card bill", "age": None})["label"] in model.classes

@@ -1,0 +1,33 @@
+"""A pretrained model as training uses it: the network of `training/export/standalone`, given a microbatch.
+
+Invariant: microbatches have one group each, so all samples of one are padded to one length.
+"""
+
+from torch import Tensor
+
+from storage.datasets import FIRST_VOCABULARY_INDEX, DatasetManifest
+from training.batches.tensors import Microbatch
+from training.export.standalone.holdfast_pretrained import PretrainedArchitecture, PretrainedNetwork
+from training.model_configuration import PretrainedConfig
+
+
+class PretrainedClassifier(PretrainedNetwork):
+    """From a microbatch to logits [B, num_outputs]."""
+
+    def forward(self, microbatch: Microbatch) -> Tensor:  # type: ignore[override]
+        return super().forward(microbatch.tokens, microbatch.lengths, microbatch.numeric, microbatch.categorical)
+
+
+def architecture_of(config: PretrainedConfig, dataset: DatasetManifest, num_outputs: int) -> PretrainedArchitecture:
+    """What is configured, what was pinned, and what follows from the data set."""
+    return PretrainedArchitecture(
+        config=config.pin.read_config(),
+        pooling=config.pooling,
+        dropout=config.dropout,
+        metadata_width=config.metadata_width,
+        padding_index=config.pin.padding_index,
+        separator_index=config.pin.separator_index,
+        num_numeric=len(dataset.numeric),
+        category_counts=tuple(len(column.vocabulary) + FIRST_VOCABULARY_INDEX for column in dataset.categorical),
+        num_outputs=num_outputs,
+    )

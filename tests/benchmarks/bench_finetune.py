@@ -161,7 +161,7 @@ def holdfast(job: Job, folder: Path, seed: int, model: dict[str, Any], learning_
     return Tuned(store, dataset, (evaluation["metrics"]["macro_f1"], outcome.last_step / outcome.phases["train"]))
 
 
-class _InOrder(Trainer):
+class _InOrder(Trainer):  # type: ignore[misc]
     """Without a shuffle of its own."""
 
     def _get_train_sampler(self, *_: Any) -> SequentialSampler:

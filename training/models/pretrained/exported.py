@@ -59,7 +59,7 @@ def _labels(target: Target) -> dict[str, Any]:
 
 
 def _file_of_each_tensor(folder: Path, files: list[str]) -> dict[str, str]:
-    found = {}
+    found: dict[str, str] = {}
     for file in files:
         with safe_open(folder / file, "pt") as opened:
             found |= {name: file for name in opened.keys()}  # noqa: SIM118 - it is no dictionary

@@ -25,7 +25,7 @@ from tasks import retrying
 from tasks import roll_back as by_hand
 from tasks.config.changes import as_begun
 from tasks.configuration.run import RunConfig
-from tasks.models.start_from import _put
+from tasks.models.start_files import put_start
 from tasks.promotion.promotion import promote_checkpoint
 from tasks.recover import recover
 from tasks.recovery import taking_over
@@ -39,7 +39,6 @@ from tests.helpers.cut_off_stores import StoreLosingAnswers
 from tests.helpers.datasets import publish_small_dataset
 from tests.helpers.holders import dead_process
 from tests.helpers.runs import BATCH_SIZE, make_checkpoint, record_of
-from training.models.correspondence import Correspondence
 
 Act = Callable[[RunConfig, RunPaths], object]
 OF_ONE_MOMENT = {"created_at", "taken_at", "started_at", "quarantined_at", "rolled_back_at", "promoted_at", "store"}
@@ -193,8 +192,8 @@ def test_first_weights_of_which_any_answer_is_lost_or_that_were_cut_off_are_brou
         store: Any = StoreLosingAnswers(whole, at)
         config = config_of(tmp_path)
         run_paths = replace(open_run_paths(config), store=store)
-        names = sorted(path.name for path in folder.iterdir())
-        bring = partial(_put, folder, names, Correspondence([], []), run_paths, "origin", provenance)
+        files = sorted(folder.iterdir())
+        bring = partial(put_start, files, [], run_paths, "origin", 5, "a" * 64, provenance)
         record = Retry(config.retry).call("Taking the run up", bring)
         assert store.num_writes == 3  # what is there already is not put again
         for path in folder.iterdir():

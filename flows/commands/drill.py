@@ -42,6 +42,7 @@ with lazy_imports():
     import tasks.drills.records as records
     import tasks.drills.started_run as started_run
     import tasks.drills.words as drill_words
+    import tasks.models.pretrained as pretrained
     import tasks.run_paths as run_folders
     import tasks.supervision.following as following
     import tasks.supervision.gpus as gpus
@@ -160,7 +161,8 @@ class Drill:
         addresses.check_writable(self.run_paths.store)
         run_folders.require_scratch(self.run_paths)
         with displays.PreparationDisplay() as display:
-            pipeline.prepare_dataset(self.config.data, self.run_paths.store, self.run_paths.data_scratch, display.show)
+            data = pretrained.pin_model(self.config).data
+            pipeline.prepare_dataset(data, self.run_paths.store, self.run_paths.data_scratch, display.show)
 
     def _train_straight(self) -> None:
         began = time.monotonic()

@@ -76,6 +76,8 @@ def shortened(
         tokenizer.enable_truncation(max_tokens)
         return encode_texts(tokenizer, texts, with_special_tokens)
     whole = [text for text in texts if isinstance(text, str)]
+    if len(whole) != len(texts):
+        raise TypeError("two texts are read together by the tokenizer of a pretrained model alone")
     tokens = encode_texts(tokenizer, beginnings(whole, longest_token(tokenizer), max_tokens))
     return pc.list_slice(tokens, 0, max_tokens)
 

@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
+from flows.commands.drill import Drill
 from storage.errors import ConfigurationError, ContractError
 from storage.objects.local_store import LocalStore
+from tasks.config.template import render_configuration
 from tasks.configuration.run import RunConfig
 from tasks.data.pipeline import prepare_dataset
 from tasks.data.tokenizer import load_tokenizer
@@ -84,3 +86,12 @@ def test_a_row_without_one_of_its_two_texts_is_refused(tmp_path: Path) -> None:
     write_parquet(tmp_path / "data.parquet", columns | {"topic": topics})
     with pytest.raises(ContractError, match="Column 'second' breaks the contract: empty text"):
         prepare_dataset(config.data, LocalStore(tmp_path / "store"), tmp_path / "scratch")
+
+
+def test_a_drill_prepares_the_data_set_that_its_runs_find(tmp_path: Path) -> None:
+    config = config_of(tmp_path, ["first", "second"], too_long="truncate")
+    path = tmp_path / "small.toml"
+    path.write_text(render_configuration(config, full=False))
+    Drill(path, [], kills=1, world_sizes=None, seed=1, report=lambda _text: None)._prepare()
+    shutil.rmtree(tmp_path / "model")  # with which a data set would be prepared
+    assert prepare_dataset(config.data, LocalStore(tmp_path / "store"), tmp_path / "scratch").tokenizer is not None

@@ -19,6 +19,7 @@ from training.export.standalone.holdfast_model import MODEL_FILE, load_network
 from training.export.standalone.holdfast_pretrained import PretrainedNetwork, attention_of, make_config
 from training.export.standalone_code import write_code, write_network
 from training.model_configuration import PretrainedConfig
+from training.targets.registry import kind_of
 
 CODE_FILE = "holdfast_pretrained.py"
 CONFIG_FILE, INDEX_FILE, TOKENIZER_CONFIG_FILE = "config.json", "model.safetensors.index.json", "tokenizer_config.json"
@@ -50,8 +51,8 @@ def write_onnx(folder: Path, target: Target) -> None:
 
 
 def _labels(target: Target) -> dict[str, Any]:
-    """The classes by the outputs; of a binary target the one output is for the second class."""
-    names = target.classes[1:] if target.kind == "binary" else target.classes
+    """The classes by the outputs; where there is one output for two classes it is for the second one."""
+    names = target.classes[-kind_of(target).num_outputs :]
     return {
         "id2label": {str(index): name for index, name in enumerate(names)},
         "label2id": {name: index for index, name in enumerate(names)},

@@ -32,6 +32,16 @@ from training.spec import ResumePoint
 
 SOURCES = {"source": "s", "split": {"validation_source": "v", "test_source": "t"}}
 CONFIG = RunConfig.model_validate({"run": "run", "data": {"text": "t", "label": "l", "kind": "binary", **SOURCES}})
+PINNED = {"config": "{}", "files": {}, "padding_index": 0, "separator_index": None}
+PRETRAINED = configure(
+    RunConfig,
+    CONFIG.model_dump(mode="json")
+    | {"model": {"kind": "pretrained", "name": "./bert", "pinned": PINNED}}
+    | {
+        "data": CONFIG.data.model_dump(mode="json") | {"tokenizer": {"path": "bert/tokenizer.json", "sha256": "0" * 64}}
+    },
+    "configuration",
+)
 README = Path(__file__).parents[4] / "tasks/config/README.md"
 # A change for each of the fields that may change.
 CHANGES = (
@@ -45,6 +55,7 @@ CHANGES = (
     "cluster.kind=slurm", "notices.file=/notice", "train.activation_checkpointing=true",
     "tracking.experiment=other",
 )  # fmt: skip
+CHANGES_OF_PRETRAINED = ("model.name=./moved", "data.tokenizer.path=moved/tokenizer.json")
 
 
 def state_of(config: RunConfig) -> RunState:
@@ -58,8 +69,8 @@ def state_of(config: RunConfig) -> RunState:
     )
 
 
-def changed(*assignments: str) -> RunConfig:
-    return configure(RunConfig, change_values(CONFIG.model_dump(mode="json"), list(assignments)), "configuration")
+def changed(*assignments: str, config: RunConfig = CONFIG) -> RunConfig:
+    return configure(RunConfig, change_values(config.model_dump(mode="json"), list(assignments)), "configuration")
 
 
 @pytest.mark.parametrize("assignment", CHANGES)
@@ -69,7 +80,7 @@ def test_what_may_change_just_works(assignment: str) -> None:
 
 
 def test_every_field_that_may_change_is_tried_here_and_listed_in_the_readme() -> None:
-    fields = [assignment.partition("=")[0] for assignment in CHANGES]
+    fields = [assignment.partition("=")[0] for assignment in CHANGES + CHANGES_OF_PRETRAINED]
     assert [entry for entry in CHANGEABLE if not any(f"{field}.".startswith(f"{entry}.") for field in fields)] == []
     listed = README.read_text(encoding="utf-8")
     assert [entry for entry in CHANGEABLE if f"`{entry}`" not in listed and f"`[{entry}]`" not in listed] == []

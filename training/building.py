@@ -107,10 +107,9 @@ def make_validator(
 
 def make_objective(spec: SegmentSpec, dataset: DatasetManifest, precision: Precision) -> Objective:
     """The configured loss, on the device."""
-    train_config = spec.train
-    return Objective(
-        dataset.target, train_config.class_weighting, train_config.label_smoothing, train_config.batch_size
-    ).to(precision.device)
+    config, num_rows = spec.train, dataset.splits["train"].num_rows
+    objective = Objective(dataset.target, num_rows, config.class_weighting, config.label_smoothing, config.batch_size)
+    return objective.to(precision.device)
 
 
 def make_model(

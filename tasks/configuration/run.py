@@ -151,6 +151,16 @@ class DataConfig(ConfigModel):
         return [] if self.text is None else [self.text] if isinstance(self.text, str) else self.text
 
     @property
+    def label_columns(self) -> list[str]:
+        """The columns that the labels are in."""
+        return [self.label]
+
+    @property
+    def target_name(self) -> str:
+        """What is predicted, in a message: the columns that the labels are in."""
+        return ", ".join(self.label_columns)
+
+    @property
     def body(self) -> str:
         """What is classified, in a message: the columns with texts, or the one with tokens."""
         return " and ".join(self.text_columns) or str(self.tokens)
@@ -178,8 +188,8 @@ class DataConfig(ConfigModel):
             )
         if self.classes is not None and len(set(self.classes)) != len(self.classes):
             raise ValueError(f"classes must differ from each other, found {self.classes}")
-        named = [c for c in (self.id, self.tokens, self.attention_mask, self.label) if c is not None]
-        named += self.text_columns
+        named = [c for c in (self.id, self.tokens, self.attention_mask) if c is not None]
+        named += self.label_columns + self.text_columns
         counts = Counter(named + self.numeric + self.categorical)
         twice = sorted(column for column, count in counts.items() if count > 1)
         if twice:

@@ -33,6 +33,11 @@ def domain_of(labels: Collection[str], config: DataConfig) -> list[str] | None:
     return WORDS if set(WORDS) & set(labels) else NUMBERS
 
 
+def may_be_without_classes(config: DataConfig) -> bool:
+    """Whether the target still is one when it has fewer classes: a binary one needs both."""
+    return config.kind != "binary"
+
+
 def are_booleans_words(config: DataConfig) -> bool:
     """Whether a boolean label is true or false, and not 1 or 0."""
     given = label_domain(config)

@@ -9,8 +9,8 @@ from collections.abc import Collection
 from storage.datasets import SPLITS
 from tasks.configuration.run import DataConfig
 from tasks.data.labels import name_of
+from tasks.data.sources.label_registry import form_of
 from tasks.data.sources.messages import broken_contract
-from tasks.data.sql import literal
 
 OTHER = "other"
 NUM_SHOWN = 10
@@ -33,7 +33,7 @@ def find_rare(counts: Counts, config: DataConfig) -> list[str]:
     num_left = len(counts) - len(rare) + (config.rare_classes == "other")
     if num_left < 2:
         raise broken_contract(
-            f"Column {config.label!r} has {num_left} of two classes or more with data.rare_classes = "
+            f"Column {config.target_name!r} has {num_left} of two classes or more with data.rare_classes = "
             f'"{config.rare_classes}".',
             "two classes or more of which each split has a row",
             f"a split has no row of {len(rare):,} of {len(counts):,}: {describe_rows(rare, counts, config)}",
@@ -51,13 +51,11 @@ def treat_counts(counts: Counts, rare: Collection[str], config: DataConfig) -> C
 
 
 def treated_sql(rows: str, rare: Collection[str], config: DataConfig) -> str:
-    """SQL of these rows, which have a column `label`: without those of rare labels, or with the label `other`."""
+    """SQL of these rows, which have a column `label`: without the rare labels, or with the label `other`."""
     if not rare:
         return rows
-    is_rare = f"label IN ({', '.join(map(literal, rare))})"
-    if config.rare_classes == "drop":
-        return f"(SELECT * FROM {rows} WHERE NOT {is_rare})"
-    return f"(SELECT * REPLACE (CASE WHEN {is_rare} THEN {literal(OTHER)} ELSE label END AS label) FROM {rows})"
+    form = form_of(config)
+    return form.without_sql(rows, rare) if config.rare_classes == "drop" else form.merged_sql(rows, rare, OTHER)
 
 
 def describe_rows(rare: Collection[str], counts: Counts, config: DataConfig) -> str:
@@ -76,7 +74,7 @@ def _require_one_class(rare: list[str], counts: Counts, config: DataConfig) -> N
     called = [label for label in counts if OTHER in (label, name_of(label, config)) and label not in rare]
     if called:
         raise broken_contract(
-            f"Column {config.label!r} has a class called {OTHER!r} already.",
+            f"Column {config.target_name!r} has a class called {OTHER!r} already.",
             'no class of that name with data.rare_classes = "other": it is the one that rare classes become',
             f"{sum(sum(counts[label]) for label in called):,} rows of it; {found}",
             'rename the class in the data, or set data.rare_classes = "drop" to leave the rows of rare classes out',
@@ -85,7 +83,7 @@ def _require_one_class(rare: list[str], counts: Counts, config: DataConfig) -> N
     if lacking:
         of_splits = ", ".join(f"{name} {count:,}" for name, count in zip(SPLITS, merged, strict=True))
         raise broken_contract(
-            f"Column {config.label!r}: the class {OTHER!r}, which the rare classes become, is too rare itself.",
+            f"Column {config.target_name!r}: the class {OTHER!r}, which the rare classes become, is too rare itself.",
             "a row of it in each split",
             f"none in the {' and the '.join(lacking)} split ({of_splits}); {found}",
             'set data.rare_classes = "drop" to leave these rows out, give more of them, or change data.split',

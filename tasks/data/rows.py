@@ -17,8 +17,8 @@ from storage.datasets import (
 )
 from tasks.configuration.run import DataConfig
 from tasks.data.database import hash_sql, order_key_sql
+from tasks.data.sources.label_registry import form_of
 from tasks.data.split import split_sql
-from tasks.data.sql import literal
 
 # Values of a row on the way to shards, and their types: numeric0, numeric1... A column of each is put in order several
 # times as fast as one of lists.
@@ -59,14 +59,13 @@ def prepared_sql(config: DataConfig, classes: list[str], numeric: list[NumericCo
     `index_categories` takes. Each number of the metadata has a column of its own, listed in `METADATA`. Without
     `has_body` there are neither text, tokens nor categories, and for the id and the order key there is `number`, which
     `assigned` must have."""
-    listed = ", ".join(literal(name) for name in classes)
     values = [f"{_scaled_sql(i, column)}::FLOAT AS numeric{i}" for i, column in enumerate(numeric)]
     values += [f"(n{i} IS NULL)::FLOAT AS missing{i}" for i in range(len(numeric))]
     # Not narrowed here: what the mask hides may be any number.
     body = "text" if config.text else "tokens, CAST(mask AS TINYINT[]) AS mask" if config.attention_mask else "tokens"
     categories = [f"c{i}" for i in range(len(config.categorical))]
     own = ["id", f"{order_key_sql(config)} AS order_key", body, *categories] if has_body else ["number"]
-    label = f"(list_position([{listed}], label) - 1)::INTEGER AS label"
+    label = f"{form_of(config).indices_sql(classes)} AS label"
     return f"SELECT {', '.join(['split', *own, label, *values])} FROM assigned"
 
 

@@ -27,6 +27,7 @@ def _list_of(kind: pa.DataType) -> pa.DataType:
     return pa.list_(pa.field("element", kind, nullable=False))
 
 
+# Of a target with one label a row.
 SHARD_SCHEMA = pa.schema(
     [
         pa.field("id", pa.string(), nullable=False),
@@ -42,20 +43,28 @@ SHARD_SCHEMA = pa.schema(
 
 # Few distinct values: a dictionary pays. What is all different is written as it is, and the tokens' lengths before
 # their bytes, which can then be copied at once. LZ4 costs next to nothing where it saves nothing.
-WITH_DICTIONARY = ["label", "numeric.list.element", "missing.list.element", "categorical.list.element"]
+OF_LISTS = [f"{name}.list.element" for name in ("label", "numeric", "missing", "categorical")]
+WITH_DICTIONARY = ["label", *OF_LISTS]
 ENCODINGS = {"tokens": "DELTA_LENGTH_BYTE_ARRAY"}
 COMPRESSION = {"id": "zstd", "length": "zstd", "tokens": "lz4"} | dict.fromkeys(WITH_DICTIONARY, "zstd")
+
+
+def shard_schema(label_type: pa.DataType) -> pa.Schema:
+    """The columns of a shard whose labels are of this type."""
+    is_list = pa.types.is_list(label_type)
+    field = pa.field("label", _list_of(label_type.value_type) if is_list else label_type, nullable=False)
+    return SHARD_SCHEMA.set(SHARD_SCHEMA.get_field_index("label"), field)
 
 
 class ShardFile:
     """A context manager that writes a shard in row groups of so many rows."""
 
-    def __init__(self, path: Path, row_group_rows: int) -> None:
+    def __init__(self, path: Path, row_group_rows: int, schema: pa.Schema = SHARD_SCHEMA) -> None:
         self._file = _HashedFile(path)
         # Checksums of pages: for readers of some columns alone, such as an audit.
         self._writer = pq.ParquetWriter(
             self._file,
-            SHARD_SCHEMA,
+            schema,
             compression=COMPRESSION,
             use_dictionary=WITH_DICTIONARY,
             write_statistics=[name for name in COMPRESSION if name != "tokens"],  # else whole rows stand in the footer
@@ -127,7 +136,10 @@ class _HashedFile(io.RawIOBase):
 
 
 def whole_row_groups(
-    parts: Iterable[pa.Table], row_group_rows: int, metadata: Mapping[str, Sequence[str]]
+    parts: Iterable[pa.Table],
+    row_group_rows: int,
+    metadata: Mapping[str, Sequence[str]],
+    schema: pa.Schema = SHARD_SCHEMA,
 ) -> Iterator[pa.Table]:
     """The rows as shards have them, always as many row groups as are complete, at the end what is left.
 
@@ -142,20 +154,20 @@ def whole_row_groups(
             continue
         table = pa.concat_tables(waiting)
         whole = num_waiting - num_waiting % row_group_rows
-        yield _shard_table([table.slice(0, whole)], metadata)
+        yield _shard_table([table.slice(0, whole)], metadata, schema)
         waiting, num_waiting = [table.slice(whole)] if whole < num_waiting else [], num_waiting - whole
     if waiting:
-        yield _shard_table(waiting, metadata)
+        yield _shard_table(waiting, metadata, schema)
 
 
-def _shard_table(tables: list[pa.Table], metadata: Mapping[str, Sequence[str]]) -> pa.Table:
+def _shard_table(tables: list[pa.Table], metadata: Mapping[str, Sequence[str]], schema: pa.Schema) -> pa.Table:
     """One contiguous table: how the rows arrived must not show in the file's bytes."""
     table = pa.concat_tables(tables).combine_chunks()
     found = {name: table.column(name).chunk(0) for name in table.column_names}
     found |= {"tokens": _as_bytes(found["tokens"]), "length": pc.list_value_length(found["tokens"])}
     found |= {kind: _as_lists([found[name] for name in names], table.num_rows) for kind, names in metadata.items()}
-    columns = [found[field.name].cast(field.type) for field in SHARD_SCHEMA]
-    return pa.Table.from_arrays(columns, schema=SHARD_SCHEMA)
+    columns = [found[field.name].cast(field.type) for field in schema]
+    return pa.Table.from_arrays(columns, schema=schema)
 
 
 def _as_lists(columns: Sequence[pa.Array], num_rows: int) -> pa.ListArray:

@@ -5,6 +5,7 @@ where a column names the row's split, or its file is of a split's own source, on
 order of rows or files, the number of threads or DuckDB's version (MD5 stays what it is, `hash()` may not).
 """
 
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 import duckdb
@@ -14,9 +15,10 @@ from tasks.configuration.run import DataConfig
 from tasks.data.class_order import order_labels
 from tasks.data.contract.rules import given_split_sql, kept_tokens_sql
 from tasks.data.database import HASH_VALUES, hash_sql
-from tasks.data.labels import NUMBERS, WORDS, domain_of, label_domain, name_of
+from tasks.data.labels import NUMBERS, WORDS, domain_of, label_domain, may_be_without_classes, name_of
 from tasks.data.rare_classes import OTHER, Counts, describe_rows, find_rare, treat_counts, treated_sql
 from tasks.data.sources.columns import SourceTable
+from tasks.data.sources.label_registry import form_of
 from tasks.data.sources.messages import broken_contract
 from tasks.data.sql import literal, only_row
 
@@ -51,35 +53,38 @@ def assign_samples(connection: duckdb.DuckDBPyConnection, table: SourceTable, co
         split = _time_split_sql(connection, table, config)
         columns = f"*, {split} AS split"
     connection.execute(f"CREATE TEMP VIEW assigned AS SELECT {columns} FROM samples")
-    counts = _count_labels(connection, config)
-    _require_rows(_rows_of_splits(counts), connection, config)
+    found = _count_labels(connection, config)
+    _require_few_classes(len(found), config)
+    _require_one_kind(found.keys(), config)
+    num_rows = _count_rows(connection)
+    _require_rows(num_rows, connection, config)
+    counts: Counts = {label: [0] * len(SPLITS) for label in domain_of(found, config) or []} | found
     rare = find_rare(counts, config)
+    treated = treat_counts(counts, rare, config)
     if rare:
         rows = treated_sql(f"(SELECT {columns} FROM samples)", rare, config)
         connection.execute(f"CREATE OR REPLACE TEMP VIEW assigned AS FROM {rows}")
-    treated = treat_counts(counts, rare, config)
+        treated, num_rows = treated | _count_labels(connection, config), _count_rows(connection)
     classes = _order_classes(treated, config)
     _require_classes(classes, treated, config)
     class_counts = [[treated[name][split_index] for name in classes] for split_index in range(len(SPLITS))]
-    return Assignment(classes, class_counts, _rows_of_splits(treated), split, {label: counts[label] for label in rare})
+    return Assignment(classes, class_counts, num_rows, split, {label: counts[label] for label in rare})
 
 
 def _count_labels(connection: duckdb.DuckDBPyConnection, config: DataConfig) -> Counts:
-    """The rows of each label in each split; those of all labels that may occur, where the configuration lists them."""
-    query = f"SELECT split, label, count(*) FROM assigned GROUP BY ALL LIMIT {len(SPLITS) * MOST_CLASSES + 1}"
-    found = connection.execute(query).fetchall()
-    labels = {str(label) for _, label, _ in found}
-    _require_few_classes(len(labels), config)
-    _require_one_kind(labels, config)
-    domain = domain_of(labels, config)
-    counts: Counts = {label: [0] * len(SPLITS) for label in domain or []}
-    for split_index, label, count in found:
+    """The rows of each label that there is in each split."""
+    labels = form_of(config).each_sql("assigned")
+    query = f"SELECT split, label, count(*) FROM ({labels}) GROUP BY ALL LIMIT {len(SPLITS) * MOST_CLASSES + 1}"
+    counts: Counts = {}
+    for split_index, label, count in connection.execute(query).fetchall():
         counts.setdefault(str(label), [0] * len(SPLITS))[int(split_index)] = int(count)
     return counts
 
 
-def _rows_of_splits(counts: Counts) -> list[int]:
-    return [sum(of_splits[split_index] for of_splits in counts.values()) for split_index in range(len(SPLITS))]
+def _count_rows(connection: duckdb.DuckDBPyConnection) -> list[int]:
+    """The rows of each split."""
+    found = dict(connection.execute("SELECT split, count(*) FROM assigned GROUP BY split").fetchall())
+    return [int(found.get(split_index, 0)) for split_index in range(len(SPLITS))]
 
 
 def _order_classes(counts: Counts, config: DataConfig) -> list[str]:
@@ -93,7 +98,8 @@ def _order_classes(counts: Counts, config: DataConfig) -> list[str]:
 def describe_target(assignment: Assignment, config: DataConfig) -> Target:
     """What is predicted, with the names of the classes and the rows of each in the training split."""
     names = [name_of(label, config) for label in assignment.classes]
-    return Target(kind=config.kind, column=config.label, classes=names, class_counts=assignment.class_counts[TRAIN])
+    counts = assignment.class_counts[TRAIN]
+    return Target(kind=config.kind, column=config.target_name, classes=names, class_counts=counts)
 
 
 def with_class_counts(splits: dict[str, SplitRecord], class_counts: list[list[int]]) -> dict[str, SplitRecord]:
@@ -192,19 +198,19 @@ def _values_found(connection: duckdb.DuckDBPyConnection, config: DataConfig) -> 
 def _require_few_classes(num_classes: int, config: DataConfig) -> None:
     if num_classes > MOST_CLASSES:
         raise broken_contract(
-            f"Column {config.label!r} has too many classes.",
+            f"Column {config.target_name!r} has too many classes.",
             f"at most {MOST_CLASSES:,} distinct values",
             f"{num_classes:,} or more",
             "check that data.label names the target",
         )
 
 
-def _require_one_kind(labels: set[str], config: DataConfig) -> None:
+def _require_one_kind(labels: AbstractSet[str], config: DataConfig) -> None:
     """A binary target whose labels are not configured may have either kind."""
     is_open = config.kind == "binary" and label_domain(config) is None
     if is_open and labels & set(NUMBERS) and labels & set(WORDS):
         raise broken_contract(
-            f"Column {config.label!r} has labels of two kinds.",
+            f"Column {config.target_name!r} has labels of two kinds.",
             "0 and 1, or true and false, in all rows",
             ", ".join(map(repr, sorted(labels))),
             "write them in one way",
@@ -214,9 +220,9 @@ def _require_one_kind(labels: set[str], config: DataConfig) -> None:
 def _require_classes(classes: list[str], counts: Counts, config: DataConfig) -> None:
     if len(classes) < 2:
         raise broken_contract(
-            f"Column {config.label!r} has one class only.",
+            f"Column {config.target_name!r} has one class only.",
             "two classes or more",
-            f"{classes[0]!r} in every row",
+            f"{classes[0]!r} alone" if classes else "no label in any row",
             "check that data.label names the target",
         )
     absent = [name for name in classes if counts[name][TRAIN] == 0]
@@ -226,9 +232,9 @@ def _require_classes(classes: list[str], counts: Counts, config: DataConfig) -> 
             "has no row of"
         )
         raise broken_contract(
-            f"Column {config.label!r}: the training split has no row of {len(absent)} of {len(classes)} classes.",
+            f"Column {config.target_name!r}: the training split has no row of {len(absent)} of {len(classes)} classes.",
             "every class in the training split",
             f"none of {describe_rows(absent, counts, config)}",
             "give more rows of these classes, take them out of the data (and of data.classes)"
-            f"{treated if config.kind == 'multiclass' else ''}, or change data.split",
+            f"{treated if may_be_without_classes(config) else ''}, or change data.split",
         )

@@ -136,7 +136,7 @@ def _count_left(connection: duckdb.DuckDBPyConnection, rare: Counts, workspace: 
     (num_left,) = only_row(connection, f"SELECT count(*) FROM {rows}")
     if num_left == 0:
         raise broken_contract(
-            f"Column {workspace.config.label!r} has no row to evaluate on.",
+            f"Column {workspace.config.target_name!r} has no row to evaluate on.",
             "rows of the classes that the run's model knows",
             f'{num_rows:,} rows of classes that the run leaves out (data.rare_classes = "drop")',
             "name a table with other rows",

@@ -66,7 +66,7 @@ def make_microbatches(
         ),
         **dict.fromkeys(("numeric", "missing", "categorical"), nothing),
     }
-    samples = samples_of(pa.table(columns), 0, 0, 0, kind)
+    samples = samples_of(pa.table(columns), 0, len(CLASSES), 0, 0, kind)
     (share,) = share_batch(samples.lengths, microbatch_cut(model, train), train.microbatches, 1)
     is_flat = train.padding_efficiency > 0
     return list(to_microbatches(assemble_shares(samples, [share], [0]), 0, train.microbatches, is_flat, pin))

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,9 +21,9 @@ from tests.helpers.training import read_log, read_state, train_forked
 from training.batches.tensors import Microbatch
 from training.export.standalone.holdfast_network import Architecture
 from training.gradients import exact_sum, fixed_point
-from training.models import objective
 from training.models.encoder.network import Classifier
 from training.spec import SegmentSpec
+from training.targets.multiclass import Multiclass
 from training.trainer import Trainer
 from training.world import World
 
@@ -159,10 +159,10 @@ def test_a_rare_class_with_a_large_weight_is_trained_as_plain_ddp_trains_it(tmp_
 def train_with_a_heavy_class(spec: SegmentSpec, world: World) -> Any:
     """The first class weighs so much that the gradient of a microbatch that has it is outside the usual range."""
 
-    def heavy(class_counts: list[int], exponent: float) -> Tensor:
+    def heavy(_kind: Multiclass, class_counts: Sequence[int], num_rows: int, exponent: float) -> Tensor:
         return torch.tensor([1e8, *(1.0 for _ in class_counts[1:])])
 
-    objective.class_weights = heavy
+    Multiclass.class_weights = heavy  # type: ignore[method-assign, assignment]
     return train_segment(spec, world)
 
 

@@ -34,7 +34,7 @@ class Assembled:
     lengths: Integers
     numeric: NDArray[np.float32]
     categorical: Integers
-    labels: Integers
+    labels: NDArray[np.integer[Any]]
     tokens: NDArray[Any]  # [P] as narrow as in the shards, 0 is padding
     ids: NDArray[np.uint8]  # UTF-8, with the separators
 

@@ -32,7 +32,7 @@ class Microbatch:
     lengths: Tensor  # [B] int64
     numeric: Tensor  # [B, 2K] float32
     categorical: Tensor  # [B, C] int64
-    labels: Tensor  # [B] int64
+    labels: Tensor  # [B, ...] int64, as the kind of target has them
 
     @property
     def is_flat(self) -> bool:
@@ -62,9 +62,8 @@ def to_microbatches(
     own_ids = assembled.ids[ids[first] : ids[end]].tobytes()
     rows = assembled.rows[start:stop].copy()
     numeric = assembled.numeric[start:stop].copy()
-    lengths, categorical, labels = (
-        array[start:stop].copy() for array in (assembled.lengths, assembled.categorical, assembled.labels)
-    )
+    lengths, categorical = (array[start:stop].copy() for array in (assembled.lengths, assembled.categorical))
+    labels = assembled.labels[start:stop].astype(np.int64)
     own: list[Any] = [own_tokens, lengths, numeric, categorical, labels]
     # Arrays are parted, not tensors: compiled code would notice that a tensor begins within another one.
     as_tensor: Callable[[Any], Tensor] = torch.from_numpy

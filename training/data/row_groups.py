@@ -53,8 +53,7 @@ class RowGroups:
         self._digest = dataset.digest
         self._shards = dataset.splits[split].shards
         self._shard_starts = [0, *accumulate(shard.num_rows for shard in self._shards)]
-        self._num_numeric = len(dataset.numeric)
-        self._num_categorical = len(dataset.categorical)
+        self._sizes = (len(dataset.target.classes), len(dataset.numeric), len(dataset.categorical))
         self._token_type = np.dtype(token_type(dataset.vocabulary_size))
         self._from_folder = Footers(store, self.group_rows, folder)
         self._footers: dict[int, Footer] = {}
@@ -101,7 +100,7 @@ class RowGroups:
             source = pa.PythonFile(chunk, mode="r")
             with pq.ParquetFile(source, metadata=footer.metadata, **READ_OPTIONS) as file:
                 table = file.read_row_group(location.index, COLUMNS, use_threads=False)
-            samples = samples_of(table, location.first_row, self._num_numeric, self._num_categorical, self._token_type)
+            samples = samples_of(table, location.first_row, *self._sizes, self._token_type)
             if len(samples) != min(self.group_rows, self.num_rows - location.first_row):
                 raise ValueError(f"it has {len(samples)} rows")
             return samples

@@ -25,7 +25,7 @@ class Samples:
     """N samples, not padded; K numeric and C categorical columns."""
 
     rows: NDArray[np.int64]  # [N] indices in the split
-    labels: NDArray[np.int64]  # [N]
+    labels: NDArray[np.integer[Any]]  # [N] int64, or uint8 [N, classes] of 0 and 1 where a row has a list of labels
     numeric: NDArray[np.float32]  # [N, 2K]: values, then is-missing flags
     categorical: NDArray[np.int64]  # [N, C]
     tokens: ByteStrings  # [N] each token in as many bytes as `token_type` has
@@ -118,7 +118,7 @@ COLUMNS = ["id", "label", "tokens", "numeric", "missing", "categorical"]
 
 
 def samples_of(
-    table: pa.Table, first_row: int, num_numeric: int, num_categorical: int, token_type: np.dtype[Any]
+    table: pa.Table, first_row: int, num_classes: int, num_numeric: int, num_categorical: int, token_type: np.dtype[Any]
 ) -> Samples:
     """The samples of a row group as it stands in a shard, to be joined with others.
 
@@ -128,13 +128,23 @@ def samples_of(
     values, missing = (_flat(table, name).reshape(num_rows, num_numeric) for name in ("numeric", "missing"))
     return Samples(
         rows=np.arange(first_row, first_row + num_rows),
-        labels=_values(_array(table, "label")).astype(np.int64),
+        labels=_labels(table, num_classes),
         numeric=np.concatenate([values, missing], axis=1).astype(np.float32),
         categorical=_flat(table, "categorical").reshape(num_rows, num_categorical).astype(np.int64),
         tokens=_strings(_array(table, "tokens")),
         ids=_strings(_array(table, "id")),
         token_type=token_type,
     )
+
+
+def _labels(table: pa.Table, num_classes: int) -> NDArray[np.integer[Any]]:
+    """The index of each row's class, or where it has a list of them 1 at the index of each."""
+    column = _array(table, "label")
+    if not isinstance(column, pa.ListArray):
+        return _values(column).astype(np.int64)
+    labels = np.zeros((len(column), num_classes), np.uint8)
+    labels[np.repeat(np.arange(len(column)), np.diff(_values(column.offsets))), _flat(table, "label")] = 1
+    return labels
 
 
 def _strings(column: pa.StringArray | pa.BinaryArray) -> ByteStrings:

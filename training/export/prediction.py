@@ -6,7 +6,7 @@ Invariant: predictions come in the order of the rows, and memory holds one windo
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,10 +21,10 @@ _Tag = TypeVar("_Tag")
 
 
 class Predicted(NamedTuple, Generic[_Tag]):
-    """Predictions of one window: the tags of its batches, the label of each row, the probabilities [N, classes]."""
+    """Predictions of one window: the tags of its batches, what is predicted of each row, probabilities [N, classes]."""
 
     tags: list[_Tag]
-    labels: list[str]
+    labels: list[Any]
     probabilities: NDArray[np.float64]
 
 
@@ -61,4 +61,4 @@ def predict_windows(model: Model, batches: Iterable[tuple[_Tag, Encoded]]) -> It
 
 def _predict(model: Model, tags: list[_Tag], window: list[Encoded]) -> Predicted[_Tag]:
     logits = model.logits(join(window))
-    return Predicted(tags, model.labels_of(logits), model.probabilities_of(logits).numpy())
+    return Predicted(tags, model.outputs.predict(logits), model.probabilities_of(logits).numpy())

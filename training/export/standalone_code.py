@@ -18,7 +18,9 @@ from training.targets.kind import TargetKind
 from training.targets.registry import kind_of
 
 CODE_PACKAGE = "training.export.standalone"
-CODE_FILES = ("holdfast_network.py", "holdfast_texts.py", "holdfast_inputs.py", "holdfast_model.py")
+CODE_FILES = (
+    "holdfast_network.py", "holdfast_texts.py", "holdfast_inputs.py", "holdfast_targets.py", "holdfast_model.py",
+)  # fmt: skip
 # Neither 1, which would be taken to be 1 always, nor equal to each other.
 EXAMPLE_SAMPLES, EXAMPLE_TOKENS = 3, 5
 

@@ -74,5 +74,6 @@ def _find_reason(fitted_on: Predictions | None, measured_on: Predictions) -> str
     if not all(bool(torch.isfinite(logits).all()) for logits, _ in (fitted_on, measured_on)):
         return "for at least one sample the model's output is not a finite number"
     if bool((fitted_on[1] == fitted_on[1][0]).all()):
-        return "all rows of the validation split that were looked at have one class"
+        same = "label" if fitted_on[1].ndim == 1 else "labels"
+        return f"all rows of the validation split that were looked at have the same {same}"
     return None

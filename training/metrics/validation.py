@@ -4,6 +4,7 @@ Invariant: how the split is cut into forward passes depends on the split and the
 the same on any number of ranks.
 """
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -31,7 +32,7 @@ class Predicted(NamedTuple):
     """Predictions for all samples of a split in one fixed order, on the CPU."""
 
     logits: Tensor  # [N, outputs] fp32
-    labels: Tensor  # [N] int64
+    labels: Tensor  # [N, ...] int64, as the kind of target has them
     categorical: Tensor  # [N, columns] int64: of the metadata columns that were asked for
 
 
@@ -78,12 +79,15 @@ class Validator:
             with self._world.rank_status.waiting_for_ranks(Collective.PREDICTIONS):
                 dist.all_reduce(rows)
         label = self._kind.num_outputs
-        return Predicted(rows[:, :label], rows[:, label].long(), rows[:, label + 1 :].long())
+        first_column = label + self._label_width
+        labels = rows[:, label:first_column].reshape(-1, *self._kind.label_shape)
+        return Predicted(rows[:, :label], labels.long(), rows[:, first_column:].long())
 
     @torch.no_grad()
     def _predict_own_rows(self, model: nn.Module, goes_on: Callable[[], bool], columns: Sequence[int]) -> Tensor | None:
         label = self._kind.num_outputs
-        rows = torch.zeros(self.num_samples, label + 1 + len(columns))
+        first_column = label + self._label_width
+        rows = torch.zeros(self.num_samples, first_column + len(columns))
         for microbatches in self._windows():
             if not goes_on():
                 return None
@@ -91,10 +95,15 @@ class Validator:
                 with self._precision.autocast():
                     logits = model(microbatch.to(self._precision.device))
                 rows[microbatch.rows, :label] = logits.float().cpu()
-                rows[microbatch.rows, label] = microbatch.labels.float()
-                for index, column in enumerate(columns, label + 1):
+                rows[microbatch.rows, label:first_column] = microbatch.labels.reshape(-1, self._label_width).float()
+                for index, column in enumerate(columns, first_column):
                     rows[microbatch.rows, index] = microbatch.categorical[:, column].float()
         return rows
+
+    @property
+    def _label_width(self) -> int:
+        """Numbers that a sample's label has."""
+        return math.prod(self._kind.label_shape)
 
     def _windows(self) -> Iterator[list[Microbatch]]:
         """This rank's microbatches of each window."""

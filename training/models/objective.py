@@ -4,7 +4,6 @@ Invariant: a sample's share of the loss depends on the sample alone. Dividing by
 microbatch or a rank happens to hold, is what makes the sum over microbatches the same however they are assigned.
 """
 
-import torch
 from torch import Tensor, nn
 
 from storage.datasets import Target
@@ -16,22 +15,18 @@ class Objective(nn.Module):
 
     class_weights: Tensor
 
-    def __init__(self, target: Target, class_weighting: float, label_smoothing: float, batch_size: int) -> None:
+    def __init__(
+        self, target: Target, num_rows: int, class_weighting: float, label_smoothing: float, batch_size: int
+    ) -> None:
+        """`num_rows` are those of the training split, over which the target's classes are counted."""
         super().__init__()
         self.kind = kind_of(target)
         self.label_smoothing = label_smoothing
         self.batch_size = batch_size
-        self.register_buffer("class_weights", class_weights(target.class_counts, class_weighting), persistent=False)
+        weights = self.kind.class_weights(target.class_counts, num_rows, class_weighting)
+        self.register_buffer("class_weights", weights, persistent=False)
 
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """`logits` [B, outputs], `labels` [B]; a scalar."""
-        losses = self.kind.sample_losses(logits, labels, self.label_smoothing)
-        return (losses * self.kind.sample_weights(labels, self.class_weights)).sum() / self.batch_size
-
-
-def class_weights(class_counts: list[int], exponent: float) -> Tensor:
-    """Weight of each class, [classes]: inverse frequency to the power `exponent`, with mean 1 over the samples."""
-    counts = torch.tensor(class_counts, dtype=torch.float64)
-    shares = counts / counts.sum()
-    weights = shares.clamp(min=1e-12) ** -exponent
-    return (weights / (weights * shares).sum()).float()
+        """`logits` [B, outputs], `labels` [B, ...] as the kind has them; a scalar."""
+        losses = self.kind.weighted_losses(logits, labels, self.class_weights, self.label_smoothing)
+        return losses.sum() / self.batch_size

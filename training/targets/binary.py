@@ -9,6 +9,7 @@ from torch.nn import functional
 
 from storage.target_kinds import metrics_with
 from training.targets.class_scores import area_under_roc, roc_curve, score_classes, tabulate_classes
+from training.targets.class_weights import inverse_frequencies
 from training.targets.extra_scores import score_extra
 from training.targets.kind import Claims
 from training.targets.thresholds import choose_threshold
@@ -18,9 +19,12 @@ class Binary:
     """Binary cross entropy; judged by the area under the ROC curve, which no threshold decides."""
 
     num_outputs = 1
+    label_shape = ()
+    problem_type = None  # of one output transformers knows a regression alone
 
     def __init__(self, classes: Sequence[str], extra_metrics: Sequence[str] = ()) -> None:
         self.classes = classes
+        self.output_classes = classes[1:]
         self.metrics = metrics_with("binary", extra_metrics)
         self._extra = extra_metrics
 
@@ -28,8 +32,13 @@ class Binary:
         targets = labels.float() * (1 - label_smoothing) + label_smoothing / 2
         return functional.binary_cross_entropy_with_logits(logits.float()[:, 0], targets, reduction="none")
 
-    def sample_weights(self, labels: Tensor, class_weights: Tensor) -> Tensor:
-        return class_weights[labels]
+    def class_weights(self, class_counts: Sequence[int], num_rows: int, exponent: float) -> Tensor:
+        return inverse_frequencies(torch.tensor(class_counts, dtype=torch.float64), exponent).float()
+
+    def weighted_losses(
+        self, logits: Tensor, labels: Tensor, class_weights: Tensor, label_smoothing: float = 0.0
+    ) -> Tensor:
+        return self.sample_losses(logits, labels, label_smoothing) * class_weights[labels]
 
     def predict(self, logits: Tensor) -> Tensor:
         return (logits[:, 0] > 0).long()

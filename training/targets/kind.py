@@ -20,7 +20,7 @@ class Claims(NamedTuple):
 class TargetKind(Protocol):
     """What training needs to know of a target beyond its classes.
 
-    `logits` are [N, num_outputs] and `labels` [N] throughout, unless a method documents otherwise.
+    `logits` are [N, num_outputs] and `labels` int64 [N, *label_shape] throughout, unless a method documents otherwise.
     """
 
     @property
@@ -32,14 +32,34 @@ class TargetKind(Protocol):
         """Logits that the network has for a sample."""
 
     @property
+    def output_classes(self) -> Sequence[str]:
+        """The class that each of these logits is for."""
+
+    @property
+    def problem_type(self) -> str | None:
+        """What transformers calls it, `problem_type` of a model's configuration; None where it has no name for it."""
+
+    @property
+    def label_shape(self) -> tuple[int, ...]:
+        """The shape of one sample's label: () where it is the index of a class."""
+
+    @property
     def metrics(self) -> tuple[str, ...]:
         """The names of all metrics, in the order of `storage.target_kinds`; the first is the headline by default."""
 
     def sample_losses(self, logits: Tensor, labels: Tensor, label_smoothing: float = 0.0) -> Tensor:
         """Unweighted loss of each sample in fp32, [N]."""
 
-    def sample_weights(self, labels: Tensor, class_weights: Tensor) -> Tensor:
-        """Weight of each sample, [N], from the weight of each class, [classes]."""
+    def class_weights(self, class_counts: Sequence[int], num_rows: int, exponent: float) -> Tensor:
+        """Weights for rare classes in fp32, in whatever shape `weighted_losses` takes: 1 in the mean over the samples.
+
+        Of the inverse frequency to the power `exponent`, from the rows of each class among `num_rows` rows.
+        """
+
+    def weighted_losses(
+        self, logits: Tensor, labels: Tensor, class_weights: Tensor, label_smoothing: float = 0.0
+    ) -> Tensor:
+        """Loss of each sample in fp32, [N], with the weights that `class_weights` gave."""
 
     def predict(self, logits: Tensor) -> Tensor:
         """What is predicted of each sample, in the form that labels have."""

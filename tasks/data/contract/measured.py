@@ -11,9 +11,10 @@ import duckdb
 import pyarrow as pa
 
 from tasks.configuration.run import DataConfig
-from tasks.data.contract.rules import Rule, kept_tokens_sql, row_rules
+from tasks.data.contract.rules import kept_tokens_sql, row_rules
 from tasks.data.contract.sampled import LENGTH, sampled_sql
 from tasks.data.database import HASH_VALUES, order_key_sql
+from tasks.data.rule import Rule
 from tasks.data.sources.columns import RowRange, SourceTable
 from tasks.data.sources.encoding import require_utf8
 from tasks.data.sources.messages import REWRITE, broken_contract

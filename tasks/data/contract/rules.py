@@ -4,46 +4,29 @@ Invariant: a rule is about one row alone, and its SQL is true of a row that brea
 rules stand in the order in which a person would want to hear of them.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from storage.datasets import SPLITS
 from storage.errors import ContractError
 from tasks.configuration.run import DataConfig
 from tasks.configuration.split import USUAL_SPLIT_NAMES
-from tasks.data.labels import allowed_labels
+from tasks.data.rule import Rule, not_null
 from tasks.data.sources.columns import NUMBER_ROWS
+from tasks.data.sources.label_registry import form_of
 from tasks.data.sources.messages import broken_contract
 from tasks.data.sql import literal
 from tasks.data.text_pairs import text_sql_of_each
 
 # Something to see: a text of spaces, controls and invisible characters is an empty one.
 VISIBLE = r"[^\s\p{Z}\p{C}]"
-LIST = "list all that may occur in data.classes"
-LIST_BOTH = 'list both in data.classes, the one to detect as the second: classes = ["no", "yes"]'
 SHORTEN = 'raise data.max_tokens, or set data.too_long = "truncate" to keep the first tokens of such a row'
-
-
-@dataclass(frozen=True)
-class Rule:
-    """What no row may do. `broken` is SQL that is true of a row that does; `shown` is SQL of the value to show."""
-
-    column: str
-    problem: str
-    expected: str
-    broken: str
-    shown: str
-    remedy: str
-
-    @property
-    def name(self) -> str:
-        return f"{self.column}: {self.problem}"
 
 
 def row_rules(config: DataConfig) -> list[Rule]:
     """Every rule that one row can break by itself, the most basic first."""
-    rules = [_not_null(config.id, "id", f"fill it, or {NUMBER_ROWS}")] if config.id else []
+    rules = [not_null(config.id, "id", f"fill it, or {NUMBER_ROWS}")] if config.id else []
     rules += _text_rules(config) if config.text else []
-    rules += _label_rules(config)
+    rules += form_of(config).rules(config)
     for index, column in enumerate(config.numeric):
         remedy = "correct these values, or write them as null to have them imputed"
         rules.append(Rule(column, "infinite", "finite numbers", f"isinf(n{index})", f"n{index}", remedy))
@@ -81,15 +64,11 @@ def too_long(config: DataConfig, found: str) -> ContractError:
     )
 
 
-def _not_null(column: str, name: str, remedy: str) -> Rule:
-    return Rule(column, "missing", "a value in every row", f"{name} IS NULL", f"{name}::VARCHAR", remedy)
-
-
 def _split_rules(config: DataConfig) -> list[Rule]:
     """Rules for the column that splits the rows; in a source of a split's own it decides nothing."""
     if config.split.column is None:
         return []
-    rules = [_not_null(config.split.column, "split_key", 'fill it, or split by id (data.split.by = "id")')]
+    rules = [not_null(config.split.column, "split_key", 'fill it, or split by id (data.split.by = "id")')]
     rules += [_names_a_split(config, config.split.column)] if config.split.by == "given" else []
     if not config.split.has_own_sources:
         return rules
@@ -122,36 +101,11 @@ def _text_rules(config: DataConfig) -> list[Rule]:
     return rules
 
 
-def _label_rules(config: DataConfig) -> list[Rule]:
-    rules = [_not_null(config.label, "label", "drop these rows, or label them")]
-    domain = allowed_labels(config)
-    if domain is not None:
-        listed = ", ".join(literal(name) for name in domain)
-        remedy = f"correct these labels, or {_how_to_list_labels(config)}"
-        rules.append(
-            Rule(
-                config.label,
-                "outside the domain",
-                f"one of {', '.join(domain)}",
-                f"label NOT IN ({listed})",
-                "label",
-                remedy,
-            )
-        )
-    return rules
-
-
-def _how_to_list_labels(config: DataConfig) -> str:
-    if config.class_names:
-        return "name all that may occur in data.class_names"
-    return LIST if config.kind == "multiclass" or config.classes else LIST_BOTH
-
-
 def _token_rules(config: DataConfig, column: str) -> list[Rule]:
     """Rules for token input. Id 0 is padding: it may stand under an attention mask of 0 and nowhere else."""
     remedy = "correct these rows in what tokenised the texts"
     rules = [
-        _not_null(column, "tokens", remedy),
+        not_null(column, "tokens", remedy),
         Rule(
             column,
             "null among the tokens",
@@ -164,7 +118,7 @@ def _token_rules(config: DataConfig, column: str) -> list[Rule]:
     if config.attention_mask:
         mask, shown = config.attention_mask, "len(mask) || ' and ' || len(tokens)"
         rules += [
-            _not_null(mask, "mask", remedy),
+            not_null(mask, "mask", remedy),
             Rule(
                 mask,
                 "of another length than the tokens",

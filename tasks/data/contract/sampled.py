@@ -4,6 +4,7 @@ Invariant: they have the names that the user gave them; all but the length of th
 """
 
 from tasks.configuration.run import DataConfig
+from tasks.data.sources.label_registry import form_of
 from tasks.data.sql import identifier
 from tasks.data.text_pairs import text_sql_of_each
 
@@ -19,7 +20,7 @@ def sampled_columns(config: DataConfig) -> dict[str, str]:
     """The columns of the sample by the user's names, each with its SQL over `samples_sql`; none without a suite."""
     if config.expectations is None:
         return {}
-    columns = {config.id or ROW_ID: "id", config.label: "label"}
+    columns = {config.id or ROW_ID: "id"} | form_of(config).sampled(config)
     columns |= {
         name: f"left({text}, {TEXT_CHARACTERS})" for name, text in text_sql_of_each(config.text_columns).items()
     }

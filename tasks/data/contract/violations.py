@@ -10,7 +10,8 @@ from storage.errors import ContractError
 from tasks.configuration.run import DataConfig
 from tasks.data.contract.measured import Measured, add_up
 from tasks.data.contract.repeats import Repeats
-from tasks.data.contract.rules import Rule, row_rules
+from tasks.data.contract.rules import row_rules
+from tasks.data.rule import Rule
 from tasks.data.sources.columns import NUMBER_ROWS, SourceTable
 from tasks.data.sources.messages import broken_contract
 

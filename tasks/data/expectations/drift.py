@@ -21,6 +21,7 @@ class Described:
     """A data set between whose like there may be drift; `labels` has the rows of each class in all splits."""
 
     is_text: bool
+    num_rows: int
     labels: Mapping[str, int]
     numeric: Sequence[NumericColumn]
     categorical: Sequence[CategoricalColumn]
@@ -31,7 +32,8 @@ def describe_dataset(dataset: DatasetManifest, measures: Mapping[str, float]) ->
     """A published data set; `measures` are those that its contract's result keeps."""
     counts = [split.class_counts or [0] * len(dataset.target.classes) for split in dataset.splits.values()]
     labels = {name: sum(found) for name, *found in zip(dataset.target.classes, *counts, strict=True)}
-    return Described(dataset.tokenizer is not None, labels, dataset.numeric, dataset.categorical, measures)
+    num_rows = sum(split.num_rows for split in dataset.splits.values())
+    return Described(dataset.tokenizer is not None, num_rows, labels, dataset.numeric, dataset.categorical, measures)
 
 
 def describe_data(
@@ -45,7 +47,7 @@ def describe_data(
     counts = zip(dealt.classes, *dealt.class_counts, strict=True)
     labels = {name_of(name, config): sum(found) for name, *found in counts}
     values = {name: measure.value for name, measure in measures.items()}
-    return Described(config.text is not None, labels, numeric, categorical, values)
+    return Described(config.text is not None, sum(dealt.num_rows), labels, numeric, categorical, values)
 
 
 def measure_drift(before: Described, now: Described) -> Measures:
@@ -82,7 +84,7 @@ def drift_suite(measures: Iterable[str]) -> list[Expectation]:
 
 
 def _of_rows(before: Described, now: Described) -> Measures:
-    rows, others = sum(now.labels.values()), sum(before.labels.values())
+    rows, others = now.num_rows, before.num_rows
     return {f"{DRIFT}rows": Measure(rows / others, f"{rows:,} rows, there {others:,}")} if others else {}
 
 

@@ -56,7 +56,7 @@ def _of_classes(dealt: Assignment, config: DataConfig) -> Measures:
     words = f"{name_of(largest, config)!r} in {counts[largest]:,} of {sum(dealt.num_rows):,} rows ({share:.1%})"
     return {
         "classes": Measure(len(counts)),
-        "rows_per_class": Measure(dealt.num_rows[TRAIN] / len(counts)),
+        "rows_per_class": Measure(sum(dealt.class_counts[TRAIN]) / len(counts)),
         "class_share.largest": Measure(share, words),
     }
 

@@ -10,7 +10,7 @@ import duckdb
 from storage.datasets import DatasetManifest
 from tasks.configuration.run import DataConfig
 from tasks.data.contract.result import describe_unmet
-from tasks.data.labels import name_of
+from tasks.data.labels import may_be_without_classes, name_of
 from tasks.data.rare_classes import Counts
 from tasks.data.remarks.alike_labels import describe_alike, find_alike
 from tasks.data.remarks.rare_labels import describe_rare
@@ -52,7 +52,7 @@ def remarks_on(dataset: DatasetManifest, contract: dict[str, Any] | None, config
 
 
 def _lacking_classes(dataset: DatasetManifest, config: DataConfig) -> list[str]:
-    offered = f" {OFFERED}" if config.kind == "multiclass" and config.rare_classes == "error" else ""
+    offered = f" {OFFERED}" if may_be_without_classes(config) and config.rare_classes == "error" else ""
     remarks = []
     for name, split in dataset.splits.items():
         counts = zip(dataset.target.classes, split.class_counts or [], strict=False)

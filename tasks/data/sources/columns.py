@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 from tasks.configuration.run import DataConfig
 from tasks.data.sources.column_types import agreed_family, common_type
 from tasks.data.sources.formats import SUFFIXES
+from tasks.data.sources.label_registry import form_of
 from tasks.data.sources.messages import REWRITE, broken_contract
 from tasks.data.sources.source_file import SourceFile, cannot_read
 
@@ -116,8 +117,8 @@ def require_fitting(files: list[SourceFile], schemas: list[pa.Schema], config: D
 
 def named_columns(config: DataConfig) -> list[tuple[str, str]]:
     """Every column the configuration names, with the key that names it."""
-    single = {role: getattr(config, role) for role in ("id", "tokens", "attention_mask", "label")}
-    columns = [(column, role) for role, column in single.items() if column]
+    single = {role: getattr(config, role) for role in ("id", "tokens", "attention_mask")}
+    columns = [(column, role) for role, column in single.items() if column] + form_of(config).roles(config)
     columns[1 if config.id else 0 : 0] = [(column, "text") for column in config.text_columns]
     columns += [(column, "numeric") for column in config.numeric]
     columns += [(column, "categorical") for column in config.categorical]

@@ -4,9 +4,9 @@ import glob
 from collections.abc import Sequence
 
 from tasks.configuration.run import DataConfig
-from tasks.data.labels import are_booleans_words
-from tasks.data.sources.column_types import BOOLEAN, REAL
+from tasks.data.sources.column_types import REAL
 from tasks.data.sources.columns import ROW_NUMBER_COLUMNS, RowRange, SourceTable
+from tasks.data.sources.label_registry import form_of
 from tasks.data.sources.messages import broken_contract
 from tasks.data.sources.source_file import SourceFile
 from tasks.data.sql import identifier, literal
@@ -20,17 +20,22 @@ def samples_sql(
 ) -> str:
     """SQL of all rows, or those of a row range, in the one form that everything else reads.
 
-    Columns: `id`, `label`, `text` or (`tokens`, `mask`), `split_key`, `n0`... (DOUBLE, missing is null) and `c0`...
-    (VARCHAR, missing is null); `source_row` is its number in its file, null where the user's columns hide it. Where a
-    split has a source of its own: `own_split`, that split's index, null for a row of data.source. Tokens and mask are
-    BIGINT[]; with `is_narrow` INTEGER[] and TINYINT[], where a value that does not fit is null, and so are its list's.
+    Columns: `id`, `label` in the form that the target's labels have, `text` or (`tokens`, `mask`), `split_key`, `n0`...
+    (DOUBLE, missing is null) and `c0`... (VARCHAR, missing is null); `source_row` is its number in its file, null where
+    the user's columns hide it. Where a split has a source of its own: `own_split`, that split's index, null for a row
+    of data.source. Tokens and mask are BIGINT[]; with `is_narrow` INTEGER[] and TINYINT[], where a value that does not
+    fit is null, and so are its list's.
     """
     if row_range is None and config.split.has_own_sources:
         whole = (RowRange(index, 0, num_rows) for index, num_rows in enumerate(table.num_rows))
         return " UNION ALL ".join(samples_sql(table, config, row_range, is_narrow) for row_range in whole)
     row = "file_row_number" if table.has_row_numbers else "NULL::BIGINT"
     file_index = None if row_range is None else row_range.file_index
-    expressions = {"id": _id_sql(table, config, file_index), "source_row": row, "label": _label_sql(table, config)}
+    expressions = {
+        "id": _id_sql(table, config, file_index),
+        "source_row": row,
+        "label": form_of(config).label_sql(table.families, config),
+    }
     if config.text is not None:
         expressions["text"] = text_sql(config.text_columns)
     # Not by way of BIGINT[]: to cast all values once more takes as long as half of their decoding.
@@ -80,13 +85,6 @@ def _id_sql(table: SourceTable, config: DataConfig, file_index: int | None) -> s
             "rename the column, or set data.id to a column with unique ids",
         )
     return f"({'file_index' if file_index is None else file_index} || ':' || file_row_number)"
-
-
-def _label_sql(table: SourceTable, config: DataConfig) -> str:
-    column = identifier(config.label)
-    if table.families[config.label] == BOOLEAN and not are_booleans_words(config):
-        column = f"CAST({column} AS INTEGER)"
-    return f"CAST({column} AS VARCHAR)"
 
 
 def _list_sql(column: str) -> str:

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from storage.errors import ObjectMissingError
 from tasks.configuration.run import DataConfig
 from tasks.data.rows import METADATA, metadata_columns
+from tasks.data.sources.label_registry import form_of
 from tasks.data.token_lists import narrow_type, take_lists
 from tasks.data.units.records import READING_THREADS, damaged, unit_name
 from tasks.data.units.staging import Record, StagingArea
@@ -60,9 +61,8 @@ def part_schema(config: DataConfig, vocabulary_size: int) -> pa.Schema:
     """The columns of a row in a part."""
     tokens = pa.list_(narrow_type(vocabulary_size))
     metadata = [(name, METADATA[kind]) for kind, names in metadata_columns(config).items() for name in names]
-    return pa.schema(
-        [("id", pa.string()), ("label", pa.int32()), ("tokens", tokens), *metadata, ("order_key", pa.uint64())]
-    )
+    label = form_of(config).shard_type
+    return pa.schema([("id", pa.string()), ("label", label), ("tokens", tokens), *metadata, ("order_key", pa.uint64())])
 
 
 def parts_name(index: int) -> str:

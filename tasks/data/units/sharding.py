@@ -14,7 +14,8 @@ from storage.datasets import SPLITS, ShardRecord, SplitRecord, dataset_key, name
 from storage.errors import CorruptObjectError
 from tasks.configuration.run import DataConfig
 from tasks.data.rows import metadata_columns
-from tasks.data.shard import SHARD_SCHEMA, ShardFile, whole_row_groups
+from tasks.data.shard import ShardFile, shard_schema, whole_row_groups
+from tasks.data.sources.label_registry import form_of
 from tasks.data.units.bucket_files import Buckets, in_order, order_of, part_schema, read_bucket
 from tasks.data.units.staging import Record, put_again
 from tasks.data.units.workspace import Workspace
@@ -48,11 +49,12 @@ def write_shards(workspace: Workspace, index: int, folder: Path) -> tuple[Record
     unit = shard_units(settings["num_rows"], settings["num_together"], workspace.config)[index]
     first = unit.number * workspace.config.shard_rows
     rows = _rows(workspace, settings, unit.split, first, first + sum(unit.rows))
-    groups = whole_row_groups(rows, workspace.config.row_group_rows, metadata_columns(workspace.config))
-    written, waiting = [], SHARD_SCHEMA.empty_table()
+    schema = shard_schema(form_of(workspace.config).shard_type)
+    groups = whole_row_groups(rows, workspace.config.row_group_rows, metadata_columns(workspace.config), schema)
+    written, waiting = [], schema.empty_table()
     for number, num_rows in enumerate(unit.rows, unit.number):
         path = folder / f"{SPLITS[unit.split]}-{number:05d}.parquet"
-        with ShardFile(path, workspace.config.row_group_rows) as shard:
+        with ShardFile(path, workspace.config.row_group_rows, schema) as shard:
             # Row groups do not reach from one shard into the next.
             while shard.num_rows < num_rows and (waiting.num_rows or (waiting := next(groups, waiting)).num_rows):
                 taken = waiting.slice(0, num_rows - shard.num_rows)

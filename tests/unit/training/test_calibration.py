@@ -147,7 +147,7 @@ def no_number(logits: Tensor) -> Tensor:
         (None, slice(None), "the validation split has no rows"),
         (slice(0, 0), slice(None), "the validation split has no rows"),
         (slice(None), slice(0, 0), "the test split has no rows"),
-        (slice(0, 1), slice(None), "have one class"),
+        (slice(0, 1), slice(None), "have the same label"),
     ],
 )
 def test_where_there_is_nothing_to_fit_it_says_why(fitted_on: Any, measured_on: slice, reason: str) -> None:

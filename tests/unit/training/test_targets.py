@@ -72,10 +72,12 @@ def test_smoothing_moves_a_label_towards_all_classes_alike(name: str) -> None:
 def test_a_sample_has_the_loss_and_the_weight_that_it_has_alone(name: str) -> None:
     kind = make_kind(name)
     logits, labels = drawn(kind)
-    alone = [kind.sample_losses(logits[i : i + 1], labels[i : i + 1], 0.1) for i in range(len(labels))]
-    assert torch.equal(torch.cat(alone), kind.sample_losses(logits, labels, 0.1))
-    weights = torch.rand(len(kind.classes))
-    assert kind.sample_weights(labels, weights).tolist() == [weights[label].item() for label in labels]
+    weights = kind.class_weights(list(range(1, len(kind.classes) + 1)), 100, 0.5)
+    alone = [kind.weighted_losses(logits[i : i + 1], labels[i : i + 1], weights, 0.1) for i in range(len(labels))]
+    found = kind.weighted_losses(logits, labels, weights, 0.1)
+    assert torch.equal(torch.cat(alone), found) and found.shape == labels.shape[:1]
+    unweighted = kind.class_weights([1] * len(kind.classes), 100, 0.0)
+    assert torch.equal(kind.weighted_losses(logits, labels, unweighted), kind.sample_losses(logits, labels))
 
 
 @each_kind
@@ -137,7 +139,8 @@ def test_an_exported_model_says_of_logits_what_the_kind_says_of_them(name: str) 
     kind, exported = make_kind(name), make_model(name, CLASSES[name])
     logits, _ = drawn(kind)
     assert torch.equal(exported.probabilities_of(logits), kind.probabilities(logits.double()))
-    assert exported.labels_of(logits) == [kind.classes[place] for place in kind.predict(logits).tolist()]
+    assert exported.outputs.num_outputs == kind.num_outputs
+    assert exported.outputs.predict(logits) == [kind.classes[place] for place in kind.predict(logits).tolist()]
 
 
 def test_nothing_else_in_training_names_a_kind_but_an_export_which_needs_no_holdfast() -> None:

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from training.export.standalone.holdfast_inputs import Encoded, Inputs, read_inputs
 from training.export.standalone.holdfast_network import Architecture, PaddedNetwork
+from training.export.standalone.holdfast_targets import outputs_of
 
 MODEL_FORMAT = 1
 FILES_FILE, MODEL_FILE, LABELS_FILE = "files.json", "model.json", "labels.json"
@@ -51,7 +52,7 @@ class Model:
     ) -> None:
         self.inputs = inputs
         self.classes: list[str] = labels["classes"]
-        self.is_binary: bool = labels["kind"] == "binary"
+        self.outputs = outputs_of(labels["kind"], labels["classes"])
         self.device = device
         self.temperature = temperature
         self._network = network.to(device).eval()
@@ -64,7 +65,9 @@ class Model:
     def predict(self, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]: ...
 
     def predict(self, rows: Any) -> Any:
-        """Predictions: of each row its `label`, and `probabilities` by label; one alone for one row, which is no list.
+        """Predictions: of each row what `outputs.answer` calls it, its `label`, and `probabilities` by label.
+
+        One alone for one row, which is no list.
 
         A row is a dict with all columns; None is a missing value. Raises `InputError`, which names column and row.
         """
@@ -77,32 +80,23 @@ class Model:
             name: [row[name] for row in rows] for name in self.inputs.columns if all(name in row for row in rows)
         }
         logits = self.logits(self.inputs.encode(columns))
-        labels, probabilities = self.labels_of(logits), self.probabilities_of(logits).tolist()
+        answers, probabilities = self.outputs.predict(logits), self.probabilities_of(logits).tolist()
         return [
-            {"label": label, "probabilities": dict(zip(self.classes, numbers, strict=True))}
-            for label, numbers in zip(labels, probabilities, strict=True)
+            {self.outputs.answer: answer, "probabilities": dict(zip(self.classes, numbers, strict=True))}
+            for answer, numbers in zip(answers, probabilities, strict=True)
         ]
 
     @torch.inference_mode()
     def logits(self, encoded: Encoded) -> Tensor:
-        """[N, outputs] on the CPU: one output for a binary target, else one for each class."""
-        logits = torch.zeros(len(encoded), 1 if self.is_binary else len(self.classes))
+        """[N, outputs] on the CPU."""
+        logits = torch.zeros(len(encoded), self.outputs.num_outputs)
         for rows in passes([len(ids) for ids in encoded.tokens], self._pass_tokens):
             logits[rows] = self._pass_through(encoded, rows).float().cpu()
         return logits
 
     def probabilities_of(self, logits: Tensor) -> Tensor:
         """[N, classes], in 64 bits."""
-        scaled = logits.double() / self.temperature
-        if not self.is_binary:
-            return scaled.softmax(dim=1)
-        positive = scaled[:, :1]
-        return torch.cat([(-positive).sigmoid(), positive.sigmoid()], dim=1)
-
-    def labels_of(self, logits: Tensor) -> list[str]:
-        """The most probable label of each row."""
-        indices = (logits[:, 0] > 0).long() if self.is_binary else logits.argmax(dim=1)
-        return [self.classes[index] for index in indices.tolist()]
+        return self.outputs.probabilities(logits.double() / self.temperature)
 
     def _pass_through(self, encoded: Encoded, rows: list[int]) -> Tensor:
         chosen = [encoded.tokens[row] for row in rows]

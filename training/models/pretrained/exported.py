@@ -51,11 +51,12 @@ def write_onnx(folder: Path, target: Target) -> None:
 
 
 def _labels(target: Target) -> dict[str, Any]:
-    """The classes by the outputs; where there is one output for two classes it is for the second one."""
-    names = target.classes[-kind_of(target).num_outputs :]
+    """The classes by the outputs, and what transformers calls the kind of target."""
+    kind = kind_of(target)
     return {
-        "id2label": {str(index): name for index, name in enumerate(names)},
-        "label2id": {name: index for index, name in enumerate(names)},
+        "id2label": {str(index): name for index, name in enumerate(kind.output_classes)},
+        "label2id": {name: index for index, name in enumerate(kind.output_classes)},
+        **({} if kind.problem_type is None else {"problem_type": kind.problem_type}),
     }
 
 

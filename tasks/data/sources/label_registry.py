@@ -1,0 +1,10 @@
+"""Which form the labels of a target have."""
+
+from tasks.configuration.run import DataConfig
+from tasks.data.sources.label_form import LabelForm
+from tasks.data.sources.one_label import OneLabel
+
+
+def form_of(config: DataConfig) -> LabelForm:
+    """How the rows of these data have their labels."""
+    return OneLabel()

@@ -7,10 +7,11 @@ torch. Invariant: every kind has metrics, the most informative one first, and th
 from collections.abc import Iterable
 from typing import Any, Literal
 
-KindName = Literal["multiclass", "binary"]
+KindName = Literal["multiclass", "binary", "multilabel"]
 METRICS: dict[str, tuple[str, ...]] = {
     "multiclass": ("macro_f1", "accuracy", "loss"),
     "binary": ("auc", "macro_f1", "accuracy", "loss"),
+    "multilabel": ("mean_average_precision", "macro_f1", "micro_f1", "exact_match", "loss"),
 }
 # What a run may ask for beside them, by names of torchmetrics, and whether higher is better.
 EXTRA_METRICS: dict[str, dict[str, bool]] = {
@@ -37,11 +38,25 @@ EXTRA_METRICS: dict[str, dict[str, bool]] = {
         "recall": True,
         "specificity": True,
     },
+    "multilabel": {
+        "auroc": True,
+        "coverage_error": False,
+        "hamming_distance": False,
+        "jaccard_index": True,
+        "matthews_corrcoef": True,
+        "precision": True,
+        "ranking_average_precision": True,
+        "ranking_loss": False,
+        "recall": True,
+        "specificity": True,
+    },
 }
-# They compare classes: of samples that are all of one class they are not defined.
-NEED_CLASSES = {"auc", "auroc", "average_precision", "cohen_kappa"}
+# They compare classes: of samples that are all of one class they are not defined, or where each may have several, of
+# samples that have none.
+NEED_CLASSES = {"auc", "auroc", "average_precision", "cohen_kappa", "mean_average_precision"}
+FEWEST_CLASSES = {"multiclass": 2, "binary": 2, "multilabel": 1}
 # Of all kinds, for what shows metrics without knowing of which kind they are; the loss is shown apart, or last.
-MOST_TELLING = ("auc", "macro_f1", "accuracy")
+MOST_TELLING = ("auc", "mean_average_precision", "macro_f1", "micro_f1", "accuracy", "exact_match")
 
 
 def headline_metric(kind: Any, chosen: str | None = None) -> str:

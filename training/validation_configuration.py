@@ -48,7 +48,7 @@ class ValidationConfig(ConfigModel):
         None,
         description="The metric by which the best model is chosen, patience counts, and checkpoint.gate judges: one "
         "that is computed, of which higher is better. Fixed when the run begins. Default: auc for a binary target, "
-        "macro_f1 for a multiclass one.",
+        "macro_f1 for a multiclass one, mean_average_precision for a multilabel one.",
     )
 
     @model_serializer(mode="wrap")

@@ -12,15 +12,22 @@ from pydantic import FiniteFloat
 
 METRIC_WORDS = {
     "macro_f1": "macro-F1",
+    "micro_f1": "micro-F1",
+    "exact_match": "exact match",
+    "mean_average_precision": "mean average precision",
     "auc": "ROC AUC",
     "auroc": "macro ROC AUC",
     "average_precision": "average precision",
     "calibration_error": "calibration error",
     "cohen_kappa": "Cohen's kappa",
+    "coverage_error": "coverage error",
     "f1_score": "F1",
+    "hamming_distance": "Hamming distance",
     "jaccard_index": "Jaccard index",
     "matthews_corrcoef": "Matthews correlation",
     "negative_predictive_value": "negative predictive value",
+    "ranking_average_precision": "ranking average precision",
+    "ranking_loss": "ranking loss",
 }
 NotFinite = Literal["nan", "inf", "-inf"]
 MetricValue = FiniteFloat | NotFinite

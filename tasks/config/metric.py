@@ -6,19 +6,20 @@ Invariant: a function of the configuration and of the data set's manifest, so ev
 from storage.datasets import DatasetManifest
 from storage.errors import ConfigurationError
 from storage.runs.metric_values import METRIC_WORDS
-from storage.target_kinds import NEED_CLASSES, headline_metric
+from storage.target_kinds import FEWEST_CLASSES, NEED_CLASSES, headline_metric
 from tasks.configuration.run import RunConfig
 from tasks.text import listed
 
 
 def require_defined_metric(config: RunConfig, dataset: DatasetManifest) -> None:
-    """Raise `ConfigurationError` where something is decided by a metric that a validation split of one class lacks.
+    """Raise `ConfigurationError` where something is decided by a metric that validation on too few classes lacks.
 
     Macro-F1, by which a multiclass run is judged by default, is always defined.
     """
     target, counts = dataset.target, dataset.splits["validation"].class_counts
     metric = headline_metric(target.kind, config.validation.metric_for_best_model)
-    if metric not in NEED_CLASSES or counts is None or sum(count > 0 for count in counts) > 1:
+    fewest = FEWEST_CLASSES[target.kind]
+    if metric not in NEED_CLASSES or counts is None or sum(count > 0 for count in counts) >= fewest:
         return
     deciding = _find_deciding(config)
     if not deciding:
@@ -27,8 +28,8 @@ def require_defined_metric(config: RunConfig, dataset: DatasetManifest) -> None:
     raise ConfigurationError(
         f"The validation split has no row of the {_name_classes(absent)}, so its {name} is not defined, and no model "
         "can be found to be better than another.\n"
-        f"  expected: rows of at least two classes in the validation split, as {' and '.join(deciding)} asks for the "
-        f"{name}\n"
+        f"  expected: rows of at least {'one class' if fewest == 1 else 'two classes'} in the validation split, as "
+        f"{' and '.join(deciding)} asks for the {name}\n"
         f"  found: {_count(dataset, 'validation')}; in training {_count(dataset, 'train')}\n"
         "  what to do: change data.split so that validation has rows of several classes, or give more rows of these. "
         "Or train without a best model, to the last step: checkpoint.keep_best = 0, and neither train.patience nor "

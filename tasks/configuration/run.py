@@ -15,6 +15,7 @@ from tasks.configuration.cluster import ClusterConfig
 from tasks.configuration.notices import NoticesConfig
 from tasks.configuration.scores import require_deciding_metric, require_metrics, require_slices
 from tasks.configuration.split import SplitConfig
+from tasks.configuration.target import require_class_names, require_classes, require_label_columns
 from tasks.configuration.tracking import TrackingConfig
 from training.configuration import CheckpointConfig, ConfigModel, DivergenceConfig, TrainConfig
 from training.model_configuration import FILLED_IN, EncoderConfig, ModelConfig, PretrainedConfig
@@ -58,8 +59,14 @@ class DataConfig(ConfigModel):
     attention_mask: str | None = Field(
         None, description="Column with lists of 0 and 1; tokens whose value here is 0 are dropped."
     )
-    label: str = Field(description="Column with the target: text, whole number or boolean.")
-    kind: KindName = Field(description="What is predicted.")
+    label: str | list[str] = Field(
+        description="Column with the target: text, whole number or boolean. With kind = multilabel a column with lists "
+        "of texts or of whole numbers, or several columns of 0 and 1, or of booleans, which are called as the labels "
+        "are: label = ['toxic', 'insult']."
+    )
+    kind: KindName = Field(
+        description="What is predicted: one class of several, one of two, or any number of classes at once."
+    )
     classes: list[str] | None = Field(
         None,
         description="All labels, in the order of the model's outputs; booleans are 1 and 0 if these are the labels. "
@@ -74,9 +81,10 @@ class DataConfig(ConfigModel):
     )
     rare_classes: Literal["error", "drop", "other"] = Field(
         "error",
-        description="What becomes of classes of which a split has no row, for kind = multiclass. error: data whose "
+        description="What becomes of classes of which a split has no row, unless kind = binary. error: data whose "
         "training split lacks a class are refused; where another split does, there is a warning. drop: their rows are "
-        "left out, and their number is reported. other: they become one class called other. Labels count as rows are "
+        "left out, and their number is reported; with kind = multilabel the rows stay, without these labels. other: "
+        "they become one class called other. Labels count as rows are "
         "assigned to the splits, so which classes these are follows from data.split too.",
     )
     numeric: list[str] = Field([], description="Numeric metadata columns; missing values are imputed and flagged.")
@@ -132,17 +140,7 @@ class DataConfig(ConfigModel):
     def _names_make_sense(self) -> "DataConfig":
         if self.class_names is None:
             return self
-        names = list(self.class_names.values() if isinstance(self.class_names, dict) else self.class_names)
-        if self.classes is not None:
-            raise ValueError(
-                "class_names names all labels in their order, so classes is not needed: take one of them out"
-            )
-        if len(names) < 2 or (self.kind == "binary" and len(names) > 2):
-            raise ValueError(
-                f"class_names must name {'two' if self.kind == 'binary' else 'at least two'} classes: {names}"
-            )
-        if len(set(names)) != len(names) or not all(name.strip() for name in names):
-            raise ValueError(f"class_names must differ from each other and not be empty, found {names}")
+        require_class_names(self.kind, self.label, self.class_names, self.classes)
         return self
 
     @property
@@ -153,7 +151,7 @@ class DataConfig(ConfigModel):
     @property
     def label_columns(self) -> list[str]:
         """The columns that the labels are in."""
-        return [self.label]
+        return [self.label] if isinstance(self.label, str) else self.label
 
     @property
     def target_name(self) -> str:
@@ -179,15 +177,8 @@ class DataConfig(ConfigModel):
                 f"shard_rows must be a multiple of row_group_rows: {self.describe('shard_rows', 'row_group_rows')}. "
                 f"Set shard_rows to a multiple of {self.row_group_rows}"
             )
-        if self.kind == "binary" and self.classes is not None and len(self.classes) != 2:
-            raise ValueError(f"a binary target has two classes, found {self.classes}")
-        if self.kind == "binary" and self.rare_classes != "error":
-            raise ValueError(
-                f"a binary target needs both of its classes: {self.describe('rare_classes')}. Take it out, or set kind "
-                "to 'multiclass'"
-            )
-        if self.classes is not None and len(set(self.classes)) != len(self.classes):
-            raise ValueError(f"classes must differ from each other, found {self.classes}")
+        require_label_columns(self.label, self.kind)
+        require_classes(self.kind, self.label, self.classes, self.rare_classes, self.describe("rare_classes"))
         named = [c for c in (self.id, self.tokens, self.attention_mask) if c is not None]
         named += self.label_columns + self.text_columns
         counts = Counter(named + self.numeric + self.categorical)

@@ -14,7 +14,7 @@ NUMBERS, WORDS = ["0", "1"], ["false", "true"]
 def label_domain(config: DataConfig) -> list[str] | None:
     """The labels that the configuration lists, in order; None when the data decide."""
     names = _names(config)
-    return config.classes or (list(names) if names else None)
+    return config.classes or list(names) or (None if isinstance(config.label, str) else config.label)
 
 
 def allowed_labels(config: DataConfig) -> list[str] | None:

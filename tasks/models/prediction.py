@@ -48,9 +48,9 @@ class Prediction:
         """Write predictions for all rows of the table at `source`.
 
         The result has the id, or the row's number in its file where there are none, and then the file too where they
-        are several; the label that is predicted, and the probability of each. `on_rows` is called after each window
-        with how many rows are done, of how many where that is known. Raises `ContractError` for data that do not fit,
-        `ConfigurationError`, and `StoreError`.
+        are several; the label that is predicted, or the list of them; and the probability of each. `on_rows` is called
+        after each window with how many rows are done, of how many where that is known. Raises `ContractError` for data
+        that do not fit, `ConfigurationError`, and `StoreError`.
         """
         table = open_table(self.source, self.model.inputs, self.id_column)
         self._require_paths(table)
@@ -59,7 +59,7 @@ class Prediction:
 
         def fill(result: Path, bad_rows: Path | None) -> None:
             nonlocal counts
-            schema = _schema(tags, self.model.classes)
+            schema = _schema(tags, self.model)
             with pq.ParquetWriter(result, schema) as writer, _BadRows(bad_rows, table.id_field) as refused:
                 for predicted in predict_windows(self.model, self._encoded(table, tags, refused)):
                     writer.write_table(_table(predicted, schema))
@@ -188,12 +188,16 @@ def _tags(batch: Batch, schema: pa.Schema, kept: list[int] | None) -> pa.Table:
     return found if kept is None else found.take(pa.array(kept, pa.int64()))
 
 
-def _schema(tags: pa.Schema, classes: list[str]) -> pa.Schema:
-    probabilities = [pa.field(PROBABILITY + name, pa.float64()) for name in classes]
-    return pa.schema([*tags, pa.field(LABEL_COLUMN, pa.string()), *probabilities])
+def _schema(tags: pa.Schema, model: Model) -> pa.Schema:
+    probabilities = [pa.field(PROBABILITY + name, pa.float64()) for name in model.classes]
+    predicted = pa.list_(pa.string()) if model.outputs.answer == "labels" else pa.string()
+    return pa.schema([*tags, pa.field(LABEL_COLUMN, predicted), *probabilities])
 
 
 def _table(predicted: Predicted[pa.Table], schema: pa.Schema) -> pa.Table:
     tags = pa.concat_tables(predicted.tags)
     columns = [predicted.probabilities[:, index] for index in range(predicted.probabilities.shape[1])]
-    return pa.table([*tags.columns, pa.array(predicted.labels), *map(pa.array, columns)], schema=schema)
+    return pa.table(
+        [*tags.columns, pa.array(predicted.labels, schema.field(LABEL_COLUMN).type), *map(pa.array, columns)],
+        schema=schema,
+    )

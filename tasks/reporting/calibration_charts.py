@@ -43,7 +43,7 @@ def draw_reliability(calibration: Mapping[str, Any] | None) -> Chart | None:
 def draw_thresholds(calibration: Mapping[str, Any] | None) -> Chart | None:
     """Precision, recall and F1 over the threshold, with the best one; None unless the target is binary."""
     thresholds = calibration.get("thresholds") if calibration is not None else None
-    if thresholds is None:
+    if thresholds is None or "per_class" in thresholds:
         return None
     best = thresholds["best"]
 
@@ -75,5 +75,7 @@ def _draw_bins(axes: Axes, bins: Sequence[Mapping[str, Any]], colour: str, mark:
 
 def _what(calibration: Mapping[str, Any]) -> str:
     """Whose probability is claimed: where a threshold decides, that of the class which it decides on."""
-    has_threshold = calibration["thresholds"] is not None
-    return f"“{shortened(calibration['classes'][1], 24)}”" if has_threshold else "the predicted class"
+    thresholds = calibration["thresholds"]
+    if thresholds is None:
+        return "the predicted class"
+    return "a class" if "per_class" in thresholds else f"“{shortened(calibration['classes'][1], 24)}”"

@@ -144,14 +144,13 @@ def draw_time(time: TimeSpent) -> Chart:
     return Chart(svg, "Where the time went: " + ", ".join(f"{name} {label}" for _, name, label in rows) + ".")
 
 
-def draw_classes(classes: Sequence[str], counts: Sequence[int]) -> Chart | None:
-    """Samples per class of the training split, the most frequent first."""
-    total = sum(counts)
-    if not total:
+def draw_classes(classes: Sequence[str], counts: Sequence[int], num_rows: int) -> Chart | None:
+    """Samples per class of the training split, which has `num_rows`, the most frequent first."""
+    if not any(counts):
         return None
     rows = sorted(zip(counts, classes, strict=True), key=lambda row: -row[0])
 
-    labelled = [(count, shortened(name, 28), f"{count:,}  ({share(count / total)})") for count, name in rows]
+    labelled = [(count, shortened(name, 28), f"{count:,}  ({share(count / num_rows)})") for count, name in rows]
     draw = partial(_draw_labelled_bars, rows=labelled, colours=[BLUE] * len(rows))
     names = ", ".join(f"{shortened(name, 28)} {count:,}" for count, name in rows[:40])
     return Chart(draw_svg(5.6, 0.3 + 0.27 * len(rows), draw), f"Training samples per class: {names}.")

@@ -102,7 +102,7 @@ def render_report(
         time=draw_time(time) if time else None,
         time_line=draw_time_line(state),
         phases=draw_phases(state.segments),
-        classes=draw_classes(dataset.target.classes, dataset.target.class_counts),
+        classes=draw_classes(dataset.target.classes, dataset.target.class_counts, dataset.splits["train"].num_rows),
         evaluated=f"{plain(evaluation['split'])} split, {count_of(evaluation['num_samples'], 'sample')}, "
         f"weights of step {evaluation['step']:,}"
         if evaluation

@@ -105,15 +105,17 @@ def quarantined_table(records: Sequence[QuarantineRecord]) -> Table:
 
 
 def classes_table(evaluation: Mapping[str, Any] | None) -> Table:
-    """Scores per class on the test split."""
-    columns: list[tuple[str, Kind]] = [
-        ("Class", "text"), ("Precision", "bar"), ("Recall", "bar"), ("F1", "bar"), ("Support", "number"),
-    ]  # fmt: skip
+    """Scores per class on the test split; the area under the ROC curve where each class has its own."""
     entries = evaluation["per_class"] if evaluation else []
+    scores = {"precision": "Precision", "recall": "Recall", "f1": "F1"}
+    if any("auc" in entry for entry in entries):
+        scores["auc"] = "ROC AUC"
+    columns: list[tuple[str, Kind]] = [("Class", "text"), *((title, "bar") for title in scores.values())]
+    columns.append(("Support", "number"))
     rows = [
         [
             Cell(shortened(entry["class"], MAX_NAME_CHARACTERS)),
-            *(_score(entry[name]) for name in ("precision", "recall", "f1")),
+            *(_score(entry[name]) for name in scores),
             Cell(f"{entry['support']:,}"),
         ]
         for entry in entries
@@ -136,7 +138,7 @@ def describe_macro_f1(evaluation: Mapping[str, Any] | None) -> str:
 def confusions_table(evaluation: Mapping[str, Any] | None) -> Table:
     """The most frequent errors."""
     columns: list[tuple[str, Kind]] = [("True → predicted", "text"), ("Samples", "number"), ("Of class", "bar")]
-    if evaluation is None:
+    if evaluation is None or not evaluation["confusion"]:
         return Table(columns, [])
     names, matrix = [shortened(name, MAX_NAME_CHARACTERS) for name in evaluation["classes"]], evaluation["confusion"]
     errors = [

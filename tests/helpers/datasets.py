@@ -17,7 +17,8 @@ from storage.datasets import (
     token_type,
 )
 from storage.objects.store import Store
-from tasks.data.shard import SHARD_SCHEMA, ShardFile
+from tasks.data.shard import SHARD_SCHEMA, ShardFile, shard_schema
+from tasks.data.sources.several_labels import SeveralLabels
 
 VOCABULARY_SIZE = 64
 MAX_TOKENS = 24
@@ -32,7 +33,7 @@ def publish_small_dataset(
     classes = ["no", "yes"] if kind == "binary" else ["a", "b", "c"]
     digest = f"{kind}-{rows}-{metadata}".ljust(64, "0")
     splits = {
-        name: _put_split(store, folder, digest, name, count, len(classes), metadata)
+        name: _put_split(store, folder, digest, name, count, (kind, len(classes)), metadata)
         for name, count in (("train", rows), ("validation", 64), ("test", 64))
     }
     manifest = DatasetManifest(
@@ -59,17 +60,19 @@ def publish_anew(store: Store, manifest: DatasetManifest) -> None:
 
 
 def _put_split(
-    store: Store, folder: Path, digest: str, split: str, rows: int, num_classes: int, metadata: bool
+    store: Store, folder: Path, digest: str, split: str, rows: int, target: tuple[str, int], metadata: bool
 ) -> SplitRecord:
     generator = np.random.Generator(np.random.Philox(key=len(split)))
     shards, num_tokens = [], 0
     for start in range(0, rows, SHARD_ROWS):
         count = min(SHARD_ROWS, rows - start)
-        table = _make_rows(generator, split, start, count, num_classes, metadata)
+        table = _make_rows(generator, split, start, count, target[1], metadata)
+        if target[0] == "multilabel":
+            table = _with_several_labels(table, target[1])
         name = f"{split}-{start // SHARD_ROWS:05d}.parquet"
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / name
-        with ShardFile(path, GROUP_ROWS) as shard:
+        with ShardFile(path, GROUP_ROWS, table.schema) as shard:
             shard.write(table)
         store.put_file(path, dataset_key(digest, name))
         path.unlink()
@@ -104,3 +107,14 @@ def _make_rows(
         "categorical": [[2 + row % 2] for row in range(count)] if metadata else extra,
     }
     return pa.table(columns, schema=SHARD_SCHEMA)
+
+
+def _with_several_labels(table: pa.Table, num_classes: int) -> pa.Table:
+    """Each third row without a label, each other third with a second one."""
+    labels = [
+        [] if row % 3 == 0 else sorted({label, (label + row % 3 - 1) % num_classes})
+        for row, label in enumerate(table.column("label").to_pylist())
+    ]
+    place = table.schema.get_field_index("label")
+    field = shard_schema(SeveralLabels.shard_type).field(place)
+    return table.set_column(place, field, pa.array(labels, field.type))

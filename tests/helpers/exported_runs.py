@@ -34,7 +34,7 @@ class Exported:
     dataset: DatasetManifest
     folder: Path
     data: Path
-    labels: list[str]
+    labels: list[Any]
 
     @property
     def address(self) -> str:
@@ -75,6 +75,22 @@ def export_pretrained(folder: Path, metadata: bool, **model: Any) -> Exported:
     data = {
         "id": "id", "text": "text", "label": "topic", "kind": "multiclass", "numeric": ["age"] if metadata else [],
         "max_tokens": 24, "too_long": "truncate", "row_group_rows": 16, "shard_rows": 64,
+    }  # fmt: skip
+    return _export(folder, columns, data, "--no-onnx", model={"kind": "pretrained", **model})
+
+
+def export_tagged(folder: Path, **model: Any) -> Exported:
+    """Text with any number of labels, read by a pretrained model; without ONNX."""
+    generator = random.Random(3)
+    topics = [[topic for topic in WORDS if generator.random() < 0.5] for _ in range(200)]
+    columns = {
+        "id": [f"s{i:04d}" for i in range(200)],
+        "text": [" ".join([*(WORDS[topic] for topic in found), str(i)]) for i, found in enumerate(topics)],
+        "topic": topics,
+    }
+    data = {
+        "id": "id", "text": "text", "label": "topic", "kind": "multilabel", "max_tokens": 24, "row_group_rows": 16,
+        "shard_rows": 64,
     }  # fmt: skip
     return _export(folder, columns, data, "--no-onnx", model={"kind": "pretrained", **model})
 
@@ -122,4 +138,6 @@ def _export(
     tested = write_parquet(
         folder / "test.parquet", dict(zip(columns, rows.drop_columns("topic").columns, strict=False))
     )
-    return Exported(store, "requests", dataset, out, tested, rows.column("topic").cast(pa.string()).to_pylist())
+    topics = rows.column("topic").to_pylist()
+    labels = topics if isinstance(topics[0], list) else rows.column("topic").cast(pa.string()).to_pylist()
+    return Exported(store, "requests", dataset, out, tested, labels)

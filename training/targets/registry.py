@@ -7,10 +7,12 @@ from storage.target_kinds import KindName
 from training.targets.binary import Binary
 from training.targets.kind import TargetKind
 from training.targets.multiclass import Multiclass
+from training.targets.multilabel import Multilabel
 
 KINDS: dict[KindName, Callable[[Sequence[str], Sequence[str]], TargetKind]] = {
     "multiclass": Multiclass,
     "binary": Binary,
+    "multilabel": Multilabel,
 }
 
 

@@ -55,6 +55,10 @@ def _meaning(column: str, roles: list[str], config: DataConfig, is_typed: bool) 
     if first in ("tokens", "attention_mask"):
         expected = "lists of whole numbers" + ("" if is_typed else ", written as [1, 2, 3]")
         return Meaning(column, shown, pa.list_(pa.int64()), expected, _Lists(is_typed, first == "attention_mask"))
+    if first == "label with kind multilabel":
+        return Meaning(column, shown, pa.list_(pa.string()), "lists of texts or whole numbers", _labels)
+    if first == "label with several columns":
+        return Meaning(column, shown, pa.int64(), "0 and 1, or true and false", _flag)
     if len(roles) > 1 and (first == "numeric" or roles[-1].endswith("by time")):
         # One type serves both: a number that is a value to split by must have one way to be written.
         return Meaning(column, shown, pa.int64(), "whole numbers", _whole)
@@ -138,6 +142,22 @@ def _label(value: Any, words: bool) -> str:
     if isinstance(value, bool):
         return str(value).lower() if words else str(int(value))
     return _text_or_whole(value)
+
+
+def _labels(value: Any) -> list[str | None]:
+    """Texts or whole numbers; a null among them is for the contract to report."""
+    if not isinstance(value, list):
+        raise ValueError(value)
+    return [entry if entry is None else _text_or_whole(entry) for entry in value]
+
+
+def _flag(value: Any) -> int:
+    """0 or 1, or a boolean, however it is written."""
+    known = BOOLEANS.get(value.lower(), value) if isinstance(value, str) else value
+    number = int(known) if isinstance(known, bool) else _whole(known)
+    if number not in (0, 1):
+        raise ValueError(value)
+    return number
 
 
 def _category(value: Any) -> str | None:

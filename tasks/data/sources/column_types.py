@@ -14,7 +14,8 @@ from tasks.data.sources.source_file import SourceFile
 
 TEXT, WHOLE, REAL, BOOLEAN, NOTHING = "text", "whole numbers", "real numbers", "booleans", "nothing but nulls"
 TIME, ZONED_TIME = "times", "times with a zone"
-WHOLE_LIST, BOOLEAN_LIST = "lists of whole numbers", "lists of booleans"
+WHOLE_LIST, BOOLEAN_LIST, TEXT_LIST = "lists of whole numbers", "lists of booleans", "lists of texts"
+LISTS = {WHOLE: WHOLE_LIST, BOOLEAN: BOOLEAN_LIST, TEXT: TEXT_LIST}
 TIMES = (TIME, ZONED_TIME)
 
 # A column that is null in the whole of one file has no type there; how many nulls are allowed is the contract's matter.
@@ -24,6 +25,8 @@ FITTING = {
     "tokens": (WHOLE_LIST,),
     "attention_mask": (WHOLE_LIST, BOOLEAN_LIST),
     "label": (TEXT, WHOLE, BOOLEAN),
+    "label with kind multilabel": (TEXT_LIST, WHOLE_LIST),
+    "label with several columns": (WHOLE, BOOLEAN),
     "numeric": (WHOLE, REAL, BOOLEAN),
     "categorical": (TEXT, WHOLE, REAL, BOOLEAN),
     "split.column by column": (TEXT, WHOLE, BOOLEAN, *TIMES),
@@ -76,7 +79,7 @@ def family_of(kind: pa.DataType) -> str:
     if types.is_dictionary(kind):
         return family_of(kind.value_type)
     if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
-        return {WHOLE: WHOLE_LIST, BOOLEAN: BOOLEAN_LIST, NOTHING: NOTHING}.get(family_of(kind.value_type), str(kind))
+        return (LISTS | {NOTHING: NOTHING}).get(family_of(kind.value_type), str(kind))
     if types.is_timestamp(kind):
         return ZONED_TIME if kind.tz else TIME
     tests = (
@@ -94,6 +97,12 @@ def _wrong_type(column: str, role: str, file: SourceFile, found: pa.DataType, fa
     hint = ""
     if family == REAL and role in ("text", "label", "id"):
         hint = "; pandas writes a column as floats when values are missing (NaN): fill them or drop those rows first"
+    if role == "label" and family in LISTS.values():
+        hint = "; for a row with several labels set data.kind = 'multilabel'"
+    if role == "label with kind multilabel" and family in (WHOLE, BOOLEAN):
+        hint = ", or several columns of 0 and 1: data.label = ['toxic', 'insult']"
+    if family == REAL and role == "label with several columns":
+        hint = "; pandas writes a column as floats when values are missing (NaN): write 0 or 1 in every row"
     if family == TEXT and role in ("numeric", "split.column by time"):
         hint = "; it is text: convert it to numbers or timestamps when writing the file"
     return broken_contract(

@@ -14,7 +14,7 @@ class Outputs(Protocol):
     """The outputs of a model for one kind of target; `logits` are [N, outputs]."""
 
     num_outputs: int
-    answer: str  # what a prediction is called: label
+    answer: str  # what a prediction is called: label, or labels
 
     def probabilities(self, logits: Tensor) -> Tensor:
         """Probability of each class, [N, classes], in the type of the logits."""
@@ -55,7 +55,27 @@ class _OneOfTwo:
         return [self.classes[is_second] for is_second in (logits[:, 0] > 0).tolist()]
 
 
-KINDS: dict[str, Callable[[Sequence[str]], Outputs]] = {"multiclass": _OneOfSeveral, "binary": _OneOfTwo}
+class _AnyNumber:
+    """Any number of classes: each one whose probability is above one half."""
+
+    answer = "labels"
+
+    def __init__(self, classes: Sequence[str]) -> None:
+        self.classes = classes
+        self.num_outputs = len(classes)
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        return logits.sigmoid()
+
+    def predict(self, logits: Tensor) -> list[Any]:
+        return [[self.classes[i] for i, is_had in enumerate(row) if is_had] for row in (logits > 0).tolist()]
+
+
+KINDS: dict[str, Callable[[Sequence[str]], Outputs]] = {
+    "multiclass": _OneOfSeveral,
+    "binary": _OneOfTwo,
+    "multilabel": _AnyNumber,
+}
 
 
 def outputs_of(kind: str, classes: Sequence[str]) -> Outputs:

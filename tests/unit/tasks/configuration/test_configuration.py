@@ -187,7 +187,7 @@ def test_a_configuration_cannot_be_changed_after_it_was_loaded(small: Path) -> N
             "data.memory_limit: must be a size like '2GB' or '512MB', or 'unlimited' for no limit (found 'none')",
         ),
         ("data.memory_limit=-1", "or 'unlimited' for no limit (found"),
-        ("data.kind=ternary", "data.kind: must be 'multiclass' or 'binary' (found 'ternary')"),
+        ("data.kind=ternary", "data.kind: must be 'multiclass', 'binary' or 'multilabel' (found 'ternary')"),
         ("data.numeric=length", "data.numeric: must be a valid list (found 'length')"),
         ("train=5", "train: must be a section with keys of its own (found 5)"),
         ("run=two words", "run: must match pattern"),

@@ -79,7 +79,7 @@ class Trainer:
     def _loss(self, microbatch: Microbatch) -> Tensor:
         with self._precision.autocast():
             logits = self._sum.parallel(microbatch)
-        loss: Tensor = self._objective(logits, microbatch.labels)
+        loss: Tensor = self._objective(logits, microbatch.labels, microbatch.weights)
         return loss
 
 

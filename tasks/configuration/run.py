@@ -67,6 +67,12 @@ class DataConfig(ConfigModel):
     kind: KindName = Field(
         description="What is predicted: one class of several, one of two, or any number of classes at once."
     )
+    weight: str | None = Field(
+        None,
+        description="Column with the weight of each row in the training loss: a number of at least 0, in every row. "
+        "Weights are divided by their mean over the training split, so a row with twice the weight of another counts "
+        "twice as much, and the size of a step stays what it is. Metrics and validation loss are not weighted.",
+    )
     classes: list[str] | None = Field(
         None,
         description="All labels, in the order of the model's outputs; booleans are 1 and 0 if these are the labels. "
@@ -179,7 +185,7 @@ class DataConfig(ConfigModel):
             )
         require_label_columns(self.label, self.kind)
         require_classes(self.kind, self.label, self.classes, self.rare_classes, self.describe("rare_classes"))
-        named = [c for c in (self.id, self.tokens, self.attention_mask) if c is not None]
+        named = [c for c in (self.id, self.tokens, self.attention_mask, self.weight) if c is not None]
         named += self.label_columns + self.text_columns
         counts = Counter(named + self.numeric + self.categorical)
         twice = sorted(column for column, count in counts.items() if count > 1)

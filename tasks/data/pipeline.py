@@ -48,8 +48,8 @@ from tasks.data.readers.conversion import require_one_kind_of_times, require_rea
 from tasks.data.remarks.remarks import measure_remarks
 from tasks.data.sources.columns import SourceTable, inspect_files
 from tasks.data.sources.formats import PARQUET, format_of
-from tasks.data.split import Assignment, assign_samples, describe_target, with_class_counts
-from tasks.data.statistics import measure_categorical, measure_numeric
+from tasks.data.split import Assignment, assign_samples, describe_target, describe_weight, with_class_counts
+from tasks.data.statistics import measure_categorical, measure_numeric, measure_weight
 from tasks.data.tokenizer import TOKENIZER_FILE, copy_given, load_tokenizer, train_tokenizer
 from tasks.data.units.assigning import AssignSettings, bits_of_buckets, require_short_enough
 from tasks.data.units.bucket_files import TABLE_NAME, Buckets, gather_tables
@@ -209,6 +209,7 @@ class Preparation:
             splits=with_class_counts(splits, assignment.class_counts),
             tokenizer=self._put(TOKENIZER_FILE, fetch_tokenizer(self.staging)) if self.config.text else None,
             contract=self._put_json(CONTRACT_FILE, contract),
+            weight=describe_weight(assignment, self.config),
         )
         ensure_unchanged(self.workspace.files)
         return self._leave_to(publish_dataset(self.workspace.store, manifest))
@@ -264,6 +265,7 @@ class Preparation:
 
     def _measure(self, connection: duckdb.DuckDBPyConnection) -> tuple[Statistics, str]:
         assignment = assign_samples(connection, self.workspace.rows_of, self.config)
+        assignment = replace(assignment, mean_weight=measure_weight(connection, self.config))
         remarks = measure_remarks(connection, assignment, self.config)
         numeric = measure_numeric(connection, self.config)
         categorical = measure_categorical(connection, self.config)
@@ -308,7 +310,13 @@ class Preparation:
         num_rows = sum(assignment.num_rows)
         bits = bits_of_buckets(assignment, self.config, self.bytes_per_row, bytes_of_chunk(self.config))
         settings = AssignSettings(
-            assignment.split_sql, assignment.classes, numeric, categorical, list(assignment.rare), bits
+            assignment.split_sql,
+            assignment.classes,
+            numeric,
+            categorical,
+            list(assignment.rare),
+            bits,
+            assignment.mean_weight,
         )
         self._share("assign", settings.as_record())
         records = self.do("assign", len(self.workspace.chunks), "tokenise" if self.config.text else "assign")

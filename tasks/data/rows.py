@@ -46,6 +46,7 @@ def extracted_columns(config: DataConfig) -> str:
         (f"c{i}" for i in range(len(config.categorical))),
     )
     columns = ["id", "label", "split_key", *numeric, *categorical, f"{order_key_sql(config)} AS order_key"]
+    columns += ["weight"] if config.weight else []
     columns += ["own_split"] if config.split.has_own_sources else []
     # Of tokens DuckDB's own hash: their MD5 would take as long as all else. One type, as equal lists may have two.
     columns.append(f"{hash_sql('text') if config.text else 'hash(TRY_CAST(tokens AS INTEGER[]))'} AS text_key")
@@ -53,14 +54,21 @@ def extracted_columns(config: DataConfig) -> str:
     return ", ".join(columns if split is None else [*columns, f"{split} AS split"])
 
 
-def prepared_sql(config: DataConfig, classes: list[str], numeric: list[NumericColumn], has_body: bool = True) -> str:
+def prepared_sql(
+    config: DataConfig,
+    classes: list[str],
+    numeric: list[NumericColumn],
+    mean_weight: float | None = None,
+    has_body: bool = True,
+) -> str:
     """SQL of every sample, in no particular order: as training will see it, but that raw text is still text, that
     tokens which the mask hides are still there, and that categories are still the values `c0`..., which
     `index_categories` takes. Each number of the metadata has a column of its own, listed in `METADATA`. Without
     `has_body` there are neither text, tokens nor categories, and for the id and the order key there is `number`, which
-    `assigned` must have."""
+    `assigned` must have. With a mean there is `weight`, divided by it."""
     values = [f"{_scaled_sql(i, column)}::FLOAT AS numeric{i}" for i, column in enumerate(numeric)]
     values += [f"(n{i} IS NULL)::FLOAT AS missing{i}" for i in range(len(numeric))]
+    values += [f"(weight / {_double_sql(mean_weight)})::FLOAT AS weight"] if mean_weight is not None else []
     # Not narrowed here: what the mask hides may be any number.
     body = "text" if config.text else "tokens, CAST(mask AS TINYINT[]) AS mask" if config.attention_mask else "tokens"
     categories = [f"c{i}" for i in range(len(config.categorical))]
@@ -87,8 +95,10 @@ def _indices(values: pa.Array | pa.ChunkedArray, column: CategoricalColumn) -> p
 
 
 def _scaled_sql(index: int, column: NumericColumn) -> str:
-    # A number in quotes is read to the last bit; without them DuckDB would take it for a decimal first.
-    median, mean, deviation = (
-        f"'{value!r}'::DOUBLE" for value in (column.median, column.mean, column.standard_deviation)
-    )
+    median, mean, deviation = map(_double_sql, (column.median, column.mean, column.standard_deviation))
     return f"((coalesce(n{index}, {median}) - {mean}) / {deviation})"
+
+
+def _double_sql(value: float) -> str:
+    """A number in quotes is read to the last bit; without them DuckDB would take it for a decimal first."""
+    return f"'{value!r}'::DOUBLE"

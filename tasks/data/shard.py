@@ -44,16 +44,17 @@ SHARD_SCHEMA = pa.schema(
 # Few distinct values: a dictionary pays. What is all different is written as it is, and the tokens' lengths before
 # their bytes, which can then be copied at once. LZ4 costs next to nothing where it saves nothing.
 OF_LISTS = [f"{name}.list.element" for name in ("label", "numeric", "missing", "categorical")]
-WITH_DICTIONARY = ["label", *OF_LISTS]
+WITH_DICTIONARY = ["label", "weight", *OF_LISTS]
 ENCODINGS = {"tokens": "DELTA_LENGTH_BYTE_ARRAY"}
 COMPRESSION = {"id": "zstd", "length": "zstd", "tokens": "lz4"} | dict.fromkeys(WITH_DICTIONARY, "zstd")
 
 
-def shard_schema(label_type: pa.DataType) -> pa.Schema:
-    """The columns of a shard whose labels are of this type."""
+def shard_schema(label_type: pa.DataType, has_weights: bool = False) -> pa.Schema:
+    """The columns of a shard whose labels are of this type, with a weight of each row where rows have one."""
     is_list = pa.types.is_list(label_type)
     field = pa.field("label", _list_of(label_type.value_type) if is_list else label_type, nullable=False)
-    return SHARD_SCHEMA.set(SHARD_SCHEMA.get_field_index("label"), field)
+    schema = SHARD_SCHEMA.set(SHARD_SCHEMA.get_field_index("label"), field)
+    return schema.append(pa.field("weight", pa.float32(), nullable=False)) if has_weights else schema
 
 
 class ShardFile:

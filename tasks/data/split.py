@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import duckdb
 
-from storage.datasets import SPLITS, SplitRecord, Target
+from storage.datasets import SPLITS, SplitRecord, Target, WeightColumn
 from tasks.configuration.run import DataConfig
 from tasks.data.class_order import order_labels
 from tasks.data.contract.rules import given_split_sql, kept_tokens_sql
@@ -34,6 +34,7 @@ class Assignment:
 
     `split_sql` is SQL of the index of a row's split over the columns of `samples`. `rare` are the labels that
     `rare_classes` treats otherwise, with their rows in each split; the other figures are of what came of that.
+    `mean_weight` is that of the training split's rows, None where rows have no weight.
     """
 
     classes: list[str]
@@ -41,6 +42,7 @@ class Assignment:
     num_rows: list[int]
     split_sql: str
     rare: Counts = field(default_factory=dict)
+    mean_weight: float | None = None
 
 
 def assign_samples(connection: duckdb.DuckDBPyConnection, table: SourceTable, config: DataConfig) -> Assignment:
@@ -100,6 +102,13 @@ def describe_target(assignment: Assignment, config: DataConfig) -> Target:
     names = [name_of(label, config) for label in assignment.classes]
     counts = assignment.class_counts[TRAIN]
     return Target(kind=config.kind, column=config.target_name, classes=names, class_counts=counts)
+
+
+def describe_weight(assignment: Assignment, config: DataConfig) -> WeightColumn | None:
+    """The column with the weights, if there is one."""
+    if config.weight is None or assignment.mean_weight is None:
+        return None
+    return WeightColumn(name=config.weight, mean=assignment.mean_weight)
 
 
 def with_class_counts(splits: dict[str, SplitRecord], class_counts: list[list[int]]) -> dict[str, SplitRecord]:

@@ -5,7 +5,8 @@ the order of the rows; everything else here does not depend on order.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import duckdb
 import numpy as np
@@ -25,12 +26,8 @@ def measure_numeric(connection: duckdb.DuckDBPyConnection, config: DataConfig) -
     if not config.numeric:
         return []
     moments = ", ".join(f"avg(n{i}), stddev_pop(n{i}), count(n{i})" for i in range(len(config.numeric)))
-    (threads,) = only_row(connection, "SELECT current_setting('threads')")
-    connection.execute("SET threads = 1")
-    try:
+    with one_thread(connection):
         row = only_row(connection, f"SELECT count(*), {moments} FROM assigned WHERE split = {TRAIN}")
-    finally:
-        connection.execute(f"SET threads = {threads}")
     ranges = ", ".join(f"min(n{i}), max(n{i})" for i in range(len(config.numeric)))
     of_all = only_row(connection, f"SELECT {ranges} FROM assigned")
     columns = []
@@ -42,9 +39,40 @@ def measure_numeric(connection: duckdb.DuckDBPyConnection, config: DataConfig) -
     return columns
 
 
+def measure_weight(connection: duckdb.DuckDBPyConnection, config: DataConfig) -> float | None:
+    """The mean weight of the training split's rows; None where rows have none.
+
+    Raises `ContractError` where all weights there are 0, or one is too large beside them.
+    """
+    if config.weight is None:
+        return None
+    with one_thread(connection):
+        (mean,) = only_row(connection, f"SELECT avg(weight) FROM assigned WHERE split = {TRAIN}")
+    (largest,) = only_row(connection, "SELECT max(weight) FROM assigned")
+    if not mean or not math.isfinite(mean) or largest / mean > LARGEST_SCALED:
+        raise broken_contract(
+            f"Column {config.weight!r} has weights that cannot be divided by their mean.",
+            "a mean over the training split that is more than 0, and no weight that is too large beside it",
+            f"a mean of {mean}, and {largest} as the largest weight",
+            "give rows of the training split weights above 0, or take data.weight out",
+        )
+    return float(mean)
+
+
 def measure_categorical(connection: duckdb.DuckDBPyConnection, config: DataConfig) -> list[CategoricalColumn]:
     """The most frequent values of each categorical column over the values that are there."""
     return [_categorical_column(connection, i, column) for i, column in enumerate(config.categorical)]
+
+
+@contextmanager
+def one_thread(connection: duckdb.DuckDBPyConnection) -> Iterator[None]:
+    """A block in which sums are taken in the order of the rows."""
+    (threads,) = only_row(connection, "SELECT current_setting('threads')")
+    connection.execute("SET threads = 1")
+    try:
+        yield
+    finally:
+        connection.execute(f"SET threads = {threads}")
 
 
 def _median(connection: duckdb.DuckDBPyConnection, index: int, count: int) -> float | None:

@@ -103,6 +103,7 @@ def _as_trained(config: DataConfig, dataset: DatasetManifest, labels: Sequence[s
     """What the model is fixed to; and any share of missing values is an input to it."""
     limits: dict[str, Any] = {"classes": list(dict.fromkeys(labels)), "class_names": None}
     limits |= {"max_tokens": dataset.max_tokens, "max_missing_fraction": 1.0, "expectations": None}
+    limits["weight"] = None  # metrics are not weighted
     if dataset.tokenizer is None:
         limits["vocabulary_size"] = dataset.vocabulary_size
     return config.model_copy(update=limits)
@@ -158,8 +159,14 @@ def _write(preparation: Preparation, dataset: DatasetManifest, store: Store, ass
         keep_tokenizer(workspace.staging, _copy_tokenizer(dataset, store, workspace.folder))
     buckets, _ = preparation.assign(assignment, dataset.numeric, dataset.categorical)
     splits, _ = preparation.write(assignment, buckets, dataset.vocabulary_size)
-    changes = {"format": DATASET_FORMAT, "digest": preparation.digest, "inputs": preparation.inputs, "splits": splits}
-    publish_dataset(workspace.store, dataset.model_copy(update={**changes, "tokenizer": None, "contract": None}))
+    changes: dict[str, Any] = {
+        "format": DATASET_FORMAT,
+        "digest": preparation.digest,
+        "inputs": preparation.inputs,
+        "splits": splits,
+    }
+    changes |= dict.fromkeys(("tokenizer", "contract", "weight"))
+    publish_dataset(workspace.store, dataset.model_copy(update=changes))
 
 
 def _copy_tokenizer(dataset: DatasetManifest, store: Store, folder: Path) -> Path:

@@ -110,11 +110,12 @@ def _make_rows(
 
 
 def _with_several_labels(table: pa.Table, num_classes: int) -> pa.Table:
-    """Each third row without a label, each other third with a second one."""
+    """Each third row without a label, each other third with a second one; and rows with weights."""
     labels = [
         [] if row % 3 == 0 else sorted({label, (label + row % 3 - 1) % num_classes})
         for row, label in enumerate(table.column("label").to_pylist())
     ]
     place = table.schema.get_field_index("label")
-    field = shard_schema(SeveralLabels.shard_type).field(place)
-    return table.set_column(place, field, pa.array(labels, field.type))
+    schema = shard_schema(SeveralLabels.shard_type, has_weights=True)
+    table = table.set_column(place, schema.field(place), pa.array(labels, schema.field(place).type))
+    return table.append_column(schema.field("weight"), pa.array([0.5, 1.5] * (len(labels) // 2), pa.float32()))

@@ -49,7 +49,7 @@ VARIANTS: dict[str, tuple[str, list[int], dict[str, Any]]] = {
             "schedule": "linear",
         },
     ),
-    "several labels a row": ("multilabel", [1, 3], {"class_weighting": 0.5, "label_smoothing": 0.1}),
+    "several labels a row, and weights": ("multilabel", [1, 3], {"class_weighting": 0.5, "label_smoothing": 0.1}),
     "microbatches of one group, a constant learning rate": (
         "binary",
         [1, 3],

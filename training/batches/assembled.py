@@ -30,11 +30,12 @@ class Assembled:
     group_sizes: Integers  # [G] in samples
     group_lengths: Integers  # [G] in tokens
     id_bytes: Integers  # [L] of the ids, with the separator that follows each id
-    rows: Integers  # [N] indices in the split; like the next four, sample after sample
+    rows: Integers  # [N] indices in the split; like the next five, sample after sample
     lengths: Integers
     numeric: NDArray[np.float32]
     categorical: Integers
     labels: NDArray[np.integer[Any]]
+    weights: NDArray[np.float32]
     tokens: NDArray[Any]  # [P] as narrow as in the shards, 0 is padding
     ids: NDArray[np.uint8]  # UTF-8, with the separators
 
@@ -96,6 +97,7 @@ def assemble_samples(samples: Samples, indices: Sequence[int], groups: Sequence[
         numeric=samples.numeric,
         categorical=samples.categorical,
         labels=samples.labels,
+        weights=samples.weights,
         tokens=samples.padded_tokens(sizes),
         ids=samples.separated_ids(),
     )

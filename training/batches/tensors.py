@@ -33,6 +33,7 @@ class Microbatch:
     numeric: Tensor  # [B, 2K] float32
     categorical: Tensor  # [B, C] int64
     labels: Tensor  # [B, ...] int64, as the kind of target has them
+    weights: Tensor  # [B] float32, in the loss
 
     @property
     def is_flat(self) -> bool:
@@ -43,7 +44,7 @@ class Microbatch:
         """The same microbatch on the device; the copy does not make the CPU wait."""
         moved = (
             tensor.to(device, non_blocking=True)
-            for tensor in (self.tokens, self.lengths, self.numeric, self.categorical, self.labels)
+            for tensor in (self.tokens, self.lengths, self.numeric, self.categorical, self.labels, self.weights)
         )
         return Microbatch(self.index, self.rows, self.ids, self.groups, *moved)
 
@@ -61,15 +62,15 @@ def to_microbatches(
     own_tokens[...] = assembled.tokens[first_token : tokens[end]]
     own_ids = assembled.ids[ids[first] : ids[end]].tobytes()
     rows = assembled.rows[start:stop].copy()
-    numeric = assembled.numeric[start:stop].copy()
+    numeric, weights = assembled.numeric[start:stop].copy(), assembled.weights[start:stop].copy()
     lengths, categorical = (array[start:stop].copy() for array in (assembled.lengths, assembled.categorical))
     labels = assembled.labels[start:stop].astype(np.int64)
-    own: list[Any] = [own_tokens, lengths, numeric, categorical, labels]
+    own: list[Any] = [own_tokens, lengths, numeric, categorical, labels, weights]
     # Arrays are parted, not tensors: compiled code would notice that a tensor begins within another one.
     as_tensor: Callable[[Any], Tensor] = torch.from_numpy
     if pin:
         own, as_tensor = [torch.from_numpy(array).pin_memory() for array in own], _itself
-    own_tokens, lengths, numeric, categorical, labels = own
+    own_tokens, lengths, numeric, categorical, labels, weights = own
     own_groups = assembled.groups(groups[first], groups[end])
     for microbatch, index in enumerate(assembled.indices[first:end].tolist(), first):
         of_samples = slice(samples[microbatch] - start, samples[microbatch + 1] - start)
@@ -84,6 +85,7 @@ def to_microbatches(
             as_tensor(numeric[of_samples]),
             as_tensor(categorical[of_samples]),
             as_tensor(labels[of_samples]),
+            as_tensor(weights[of_samples]),
         )
 
 

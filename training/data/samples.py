@@ -26,6 +26,7 @@ class Samples:
 
     rows: NDArray[np.int64]  # [N] indices in the split
     labels: NDArray[np.integer[Any]]  # [N] int64, or uint8 [N, classes] of 0 and 1 where a row has a list of labels
+    weights: NDArray[np.float32]  # [N] in the loss, with mean 1 over the training split
     numeric: NDArray[np.float32]  # [N, 2K]: values, then is-missing flags
     categorical: NDArray[np.int64]  # [N, C]
     tokens: ByteStrings  # [N] each token in as many bytes as `token_type` has
@@ -45,6 +46,7 @@ class Samples:
         return Samples(
             self.rows[indices],
             self.labels[indices],
+            self.weights[indices],
             self.numeric[indices],
             self.categorical[indices],
             self.tokens.at(indices),
@@ -70,6 +72,7 @@ def join(parts: Sequence[Samples]) -> Samples:
     return Samples(
         np.concatenate([part.rows for part in parts]),
         np.concatenate([part.labels for part in parts]),
+        np.concatenate([part.weights for part in parts]),
         np.concatenate([part.numeric for part in parts]),
         np.concatenate([part.categorical for part in parts]),
         join_strings([part.tokens for part in parts]),
@@ -84,6 +87,7 @@ def as_arrays(samples: Samples) -> dict[str, list[NDArray[Any]]]:
     return {
         "rows": [samples.rows],
         "labels": [samples.labels],
+        "weights": [samples.weights],
         "numeric": [samples.numeric],
         "categorical": [samples.categorical],
         "token_starts": [token_starts],
@@ -100,6 +104,7 @@ def from_arrays(arrays: Mapping[str, NDArray[Any]], token_type: np.dtype[Any]) -
     return Samples(
         arrays["rows"],
         arrays["labels"],
+        arrays["weights"],
         arrays["numeric"],
         arrays["categorical"],
         strings_in(arrays["tokens"], arrays["token_starts"], arrays["token_sizes"]),
@@ -113,8 +118,8 @@ def padded_length(longest: int) -> int:
     return -(-max(1, longest) // PADDING_MULTIPLE) * PADDING_MULTIPLE
 
 
-# What `samples_of` asks for: a sample's length follows from its tokens.
-COLUMNS = ["id", "label", "tokens", "numeric", "missing", "categorical"]
+# What `samples_of` asks for, if it is there: a sample's length follows from its tokens, and not all have weights.
+COLUMNS = ["id", "label", "tokens", "numeric", "missing", "categorical", "weight"]
 
 
 def samples_of(
@@ -129,6 +134,7 @@ def samples_of(
     return Samples(
         rows=np.arange(first_row, first_row + num_rows),
         labels=_labels(table, num_classes),
+        weights=_weights(table),
         numeric=np.concatenate([values, missing], axis=1).astype(np.float32),
         categorical=_flat(table, "categorical").reshape(num_rows, num_categorical).astype(np.int64),
         tokens=_strings(_array(table, "tokens")),
@@ -145,6 +151,13 @@ def _labels(table: pa.Table, num_classes: int) -> NDArray[np.integer[Any]]:
     labels = np.zeros((len(column), num_classes), np.uint8)
     labels[np.repeat(np.arange(len(column)), np.diff(_values(column.offsets))), _flat(table, "label")] = 1
     return labels
+
+
+def _weights(table: pa.Table) -> NDArray[np.float32]:
+    """The weight of each row, 1 where rows have none."""
+    if "weight" not in table.column_names:
+        return np.ones(table.num_rows, np.float32)
+    return _values(_array(table, "weight"))
 
 
 def _strings(column: pa.StringArray | pa.BinaryArray) -> ByteStrings:

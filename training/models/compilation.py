@@ -66,4 +66,5 @@ def example_microbatch(dataset: DatasetManifest, num_samples: int, is_flat: bool
         numeric=torch.zeros(num_samples, 2 * len(dataset.numeric)),
         categorical=torch.zeros(num_samples, len(dataset.categorical), dtype=torch.int64),
         labels=torch.zeros(num_samples, dtype=torch.int64),
+        weights=torch.ones(num_samples),
     )

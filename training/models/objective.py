@@ -26,7 +26,10 @@ class Objective(nn.Module):
         weights = self.kind.class_weights(target.class_counts, num_rows, class_weighting)
         self.register_buffer("class_weights", weights, persistent=False)
 
-    def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """`logits` [B, outputs], `labels` [B, ...] as the kind has them; a scalar."""
+    def forward(self, logits: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
+        """`logits` [B, outputs], `labels` [B, ...] as the kind has them, `weights` [B] of the samples; a scalar.
+
+        Weights of samples have the mean 1 over the training split; 1 changes no bit.
+        """
         losses = self.kind.weighted_losses(logits, labels, self.class_weights, self.label_smoothing)
-        return losses.sum() / self.batch_size
+        return (losses * weights).sum() / self.batch_size

@@ -27,6 +27,7 @@ def row_rules(config: DataConfig) -> list[Rule]:
     rules = [not_null(config.id, "id", f"fill it, or {NUMBER_ROWS}")] if config.id else []
     rules += _text_rules(config) if config.text else []
     rules += form_of(config).rules(config)
+    rules += _weight_rules(config.weight) if config.weight else []
     for index, column in enumerate(config.numeric):
         remedy = "correct these values, or write them as null to have them imputed"
         rules.append(Rule(column, "infinite", "finite numbers", f"isinf(n{index})", f"n{index}", remedy))
@@ -62,6 +63,15 @@ def too_long(config: DataConfig, found: str) -> ContractError:
         found,
         SHORTEN,
     )
+
+
+def _weight_rules(column: str) -> list[Rule]:
+    remedy = "correct these weights; a row that is not to count has 0"
+    broken = "weight < 0 OR isinf(weight)"
+    return [
+        not_null(column, "weight", "give these rows a weight, such as 1, or take data.weight out"),
+        Rule(column, "no weight", "finite numbers of at least 0", broken, "weight", remedy),
+    ]
 
 
 def _split_rules(config: DataConfig) -> list[Rule]:

@@ -24,6 +24,7 @@ def sampled_columns(config: DataConfig) -> dict[str, str]:
     columns |= {
         name: f"left({text}, {TEXT_CHARACTERS})" for name, text in text_sql_of_each(config.text_columns).items()
     }
+    columns |= {config.weight: "weight"} if config.weight else {}
     given = [(name, f"n{i}") for i, name in enumerate(config.numeric)]
     given += [(name, f"c{i}") for i, name in enumerate(config.categorical)]
     given += [(config.split.column, "CAST(split_key AS VARCHAR)")] if config.split.column else []

@@ -20,6 +20,7 @@ def describe_difference(before: DatasetManifest, now: DatasetManifest) -> list[s
         *_categorical_columns(before.categorical, now.categorical),
         *_target(before, now),
         *(_changed(name, getattr(before, name), getattr(now, name)) for name in SHAPE),
+        *_weight(before, now),
         *_tokenizer(before, now),
     ]
     found = [line for line in lines if line]
@@ -60,6 +61,10 @@ def _target(before: DatasetManifest, now: DatasetManifest) -> Iterator[str]:
     yield _values("target, classes", before.target.classes, now.target.classes)
     if before.target.classes == now.target.classes:
         yield _changed("target, class counts", before.target.class_counts, now.target.class_counts)
+
+
+def _weight(before: DatasetManifest, now: DatasetManifest) -> Iterator[str]:
+    yield _changed("weight", *(manifest.weight and manifest.weight.model_dump() for manifest in (before, now)))
 
 
 def _tokenizer(before: DatasetManifest, now: DatasetManifest) -> Iterator[str]:

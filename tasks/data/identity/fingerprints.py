@@ -76,8 +76,8 @@ def ensure_unchanged(files: list[SourceFile]) -> None:
 
 def read_inputs(config: DataConfig, files: list[SourceFile], fingerprints: list[str]) -> dict[str, Any]:
     """What a data set's digest is taken over: content of the files and all that decides what becomes of them."""
-    # Where the tokenizer is learned, it follows from the rest.
-    left_out = NOT_AN_INPUT | ({"tokenizer": True} if config.tokenizer is None else {})
+    # Where the tokenizer is learned, it follows from the rest; where rows have no weight, there is nothing to state.
+    left_out = NOT_AN_INPUT | {name: True for name in ("tokenizer", "weight") if getattr(config, name) is None}
     return {
         "format": INPUTS_FORMAT,
         "files": [_file_input(file, sha256) for file, sha256 in zip(files, fingerprints, strict=True)],

@@ -62,7 +62,7 @@ def _meaning(column: str, roles: list[str], config: DataConfig, is_typed: bool) 
     if len(roles) > 1 and (first == "numeric" or roles[-1].endswith("by time")):
         # One type serves both: a number that is a value to split by must have one way to be written.
         return Meaning(column, shown, pa.int64(), "whole numbers", _whole)
-    if first == "numeric":
+    if first in ("numeric", "weight"):
         return Meaning(column, shown, pa.float64(), "numbers", _number_of_json if is_typed else _number_of_text)
     if first.endswith("by time"):
         expected = "times such as 2026-01-31T12:00:00 or whole numbers, one kind in all rows"

@@ -27,6 +27,7 @@ FITTING = {
     "label": (TEXT, WHOLE, BOOLEAN),
     "label with kind multilabel": (TEXT_LIST, WHOLE_LIST),
     "label with several columns": (WHOLE, BOOLEAN),
+    "weight": (WHOLE, REAL),
     "numeric": (WHOLE, REAL, BOOLEAN),
     "categorical": (TEXT, WHOLE, REAL, BOOLEAN),
     "split.column by column": (TEXT, WHOLE, BOOLEAN, *TIMES),
@@ -34,7 +35,7 @@ FITTING = {
     "split.column by given": (TEXT, WHOLE),
 }
 # Types that may stand side by side: a reader widens them without changing a value.
-AGREEING = {"numeric": ({WHOLE, REAL, BOOLEAN},), "categorical": ({WHOLE, REAL},)}
+AGREEING = {"weight": ({WHOLE, REAL},), "numeric": ({WHOLE, REAL, BOOLEAN},), "categorical": ({WHOLE, REAL},)}
 
 
 def agreed_family(column: str, role: str, files: list[SourceFile], schemas: list[pa.Schema]) -> str:
@@ -103,7 +104,7 @@ def _wrong_type(column: str, role: str, file: SourceFile, found: pa.DataType, fa
         hint = ", or several columns of 0 and 1: data.label = ['toxic', 'insult']"
     if family == REAL and role == "label with several columns":
         hint = "; pandas writes a column as floats when values are missing (NaN): write 0 or 1 in every row"
-    if family == TEXT and role in ("numeric", "split.column by time"):
+    if family == TEXT and role in ("numeric", "weight", "split.column by time"):
         hint = "; it is text: convert it to numbers or timestamps when writing the file"
     return broken_contract(
         f"Column {column!r} in {file.name} has the wrong type.",

@@ -120,6 +120,7 @@ def named_columns(config: DataConfig) -> list[tuple[str, str]]:
     single = {role: getattr(config, role) for role in ("id", "tokens", "attention_mask")}
     columns = [(column, role) for role, column in single.items() if column] + form_of(config).roles(config)
     columns[1 if config.id else 0 : 0] = [(column, "text") for column in config.text_columns]
+    columns += [(config.weight, "weight")] if config.weight else []
     columns += [(column, "numeric") for column in config.numeric]
     columns += [(column, "categorical") for column in config.categorical]
     if config.split.column is not None:

@@ -21,10 +21,10 @@ def samples_sql(
     """SQL of all rows, or those of a row range, in the one form that everything else reads.
 
     Columns: `id`, `label` in the form that the target's labels have, `text` or (`tokens`, `mask`), `split_key`, `n0`...
-    (DOUBLE, missing is null) and `c0`... (VARCHAR, missing is null); `source_row` is its number in its file, null where
-    the user's columns hide it. Where a split has a source of its own: `own_split`, that split's index, null for a row
-    of data.source. Tokens and mask are BIGINT[]; with `is_narrow` INTEGER[] and TINYINT[], where a value that does not
-    fit is null, and so are its list's.
+    and, where rows have one, `weight` (DOUBLE, missing is null), `c0`... (VARCHAR, missing is null); `source_row` is
+    its number in its file, null where the user's columns hide it. Where a split has a source of its own: `own_split`,
+    that split's index, null for a row of data.source. Tokens and mask are BIGINT[]; with `is_narrow` INTEGER[] and
+    TINYINT[], where a value that does not fit is null, and so are its list's.
     """
     if row_range is None and config.split.has_own_sources:
         whole = (RowRange(index, 0, num_rows) for index, num_rows in enumerate(table.num_rows))
@@ -46,9 +46,10 @@ def samples_sql(
     if row_range is not None and config.split.has_own_sources:
         own = table.files[row_range.file_index].split
         expressions["own_split"] = f"CAST({'NULL' if own is None else own} AS INTEGER)"
+    if config.weight is not None:
+        expressions["weight"] = _number_sql(config.weight)
     for index, column in enumerate(config.numeric):
-        number = f"CAST({identifier(column)} AS DOUBLE)"
-        expressions[f"n{index}"] = f"CASE WHEN isnan({number}) THEN NULL ELSE {number} END"
+        expressions[f"n{index}"] = _number_sql(column)
     for index, column in enumerate(config.categorical):
         expressions[f"c{index}"] = _category_sql(identifier(column), table.families[column])
     selected = ", ".join(f"{expression} AS {name}" for name, expression in expressions.items())
@@ -59,6 +60,11 @@ def samples_sql(
         return rows
     # DuckDB reads no row group in which there is none of these rows.
     return f"{rows} WHERE file_row_number >= {row_range.start} AND file_row_number < {row_range.stop}"
+
+
+def _number_sql(column: str) -> str:
+    number = f"CAST({identifier(column)} AS DOUBLE)"
+    return f"CASE WHEN isnan({number}) THEN NULL ELSE {number} END"
 
 
 def _split_key_sql(table: SourceTable, config: DataConfig) -> str:

@@ -31,6 +31,7 @@ from tasks.data.units.texts import fetch_tokenizer
 from tasks.data.units.workspace import Workspace
 
 BATCH_ROWS = 4096
+SHARED = ("split_sql", "classes", "rare", "bucket_bits", "mean_weight")
 NUM_EXAMPLES = 3
 # A shard is written from several buckets: at its two ends it needs part of one, which is read twice.
 BUCKETS_IN_A_SHARD = 1
@@ -46,11 +47,12 @@ class AssignSettings:
     categorical: list[CategoricalColumn]
     rare: list[str]  # labels whose rows are left out, or are those of another class
     bucket_bits: list[int]  # of each split: its buckets are the values of so many first bits of an order key
+    mean_weight: float | None  # of the training split's rows; None where rows have no weight
 
     def as_record(self) -> Record:
         """JSON-able."""
         columns = {name: [column.model_dump() for column in getattr(self, name)] for name in ("numeric", "categorical")}
-        shared = {name: getattr(self, name) for name in ("split_sql", "classes", "rare", "bucket_bits")}
+        shared = {name: getattr(self, name) for name in SHARED}
         return shared | columns
 
     @classmethod
@@ -63,6 +65,7 @@ class AssignSettings:
             [CategoricalColumn.model_validate(column) for column in record["categorical"]],
             record["rare"],
             record["bucket_bits"],
+            record["mean_weight"],
         )
 
 
@@ -84,7 +87,7 @@ def assign(workspace: Workspace, index: int, folder: Path) -> tuple[Record, dict
         else:
             chunk = treated_sql(f"({workspace.chunk_sql(index)})", settings.rare, workspace.config)
             connection.execute(f"CREATE TEMP VIEW assigned AS SELECT *, {settings.split_sql} AS split FROM {chunk}")
-            prepared = prepared_sql(workspace.config, settings.classes, settings.numeric)
+            prepared = prepared_sql(workspace.config, settings.classes, settings.numeric, settings.mean_weight)
             reader = connection.sql(prepared).to_arrow_reader(BATCH_ROWS)
             rows, too_long_rows = _read(reader, tokenizer, settings.categorical, workspace.config)
     path = folder / "parts"
@@ -115,7 +118,8 @@ def _with_decoded(
     split = "" if "split" in decoded.column_names else f", {settings.split_sql} AS split"
     treated = treated_sql("decoded", settings.rare, config)
     connection.execute(f"CREATE TEMP VIEW assigned AS SELECT *{split} FROM {treated}")
-    rows = connection.sql(prepared_sql(config, settings.classes, settings.numeric, has_body=False)).to_arrow_table()
+    prepared = prepared_sql(config, settings.classes, settings.numeric, settings.mean_weight, has_body=False)
+    rows = connection.sql(prepared).to_arrow_table()
     numbers = rows.column("number").to_numpy()
     if np.any(numbers[1:] < numbers[:-1]):  # which DuckDB does not promise
         rows = in_order(rows, np.argsort(numbers))

@@ -62,6 +62,7 @@ def part_schema(config: DataConfig, vocabulary_size: int) -> pa.Schema:
     tokens = pa.list_(narrow_type(vocabulary_size))
     metadata = [(name, METADATA[kind]) for kind, names in metadata_columns(config).items() for name in names]
     label = form_of(config).shard_type
+    metadata += [("weight", pa.float32())] if config.weight else []
     return pa.schema([("id", pa.string()), ("label", label), ("tokens", tokens), *metadata, ("order_key", pa.uint64())])
 
 

@@ -49,7 +49,7 @@ def write_shards(workspace: Workspace, index: int, folder: Path) -> tuple[Record
     unit = shard_units(settings["num_rows"], settings["num_together"], workspace.config)[index]
     first = unit.number * workspace.config.shard_rows
     rows = _rows(workspace, settings, unit.split, first, first + sum(unit.rows))
-    schema = shard_schema(form_of(workspace.config).shard_type)
+    schema = shard_schema(form_of(workspace.config).shard_type, workspace.config.weight is not None)
     groups = whole_row_groups(rows, workspace.config.row_group_rows, metadata_columns(workspace.config), schema)
     written, waiting = [], schema.empty_table()
     for number, num_rows in enumerate(unit.rows, unit.number):

@@ -12,6 +12,7 @@ from tasks.console.markdown import markdown_table
 from tasks.models.description import example_row
 from tasks.reporting.calibration_tables import describe_calibration, thresholds_table
 from tasks.text import count_of, plain
+from training.export.standalone.holdfast_targets import outputs_of
 
 TEMPLATE = "models/model_card.md.jinja"
 
@@ -29,6 +30,7 @@ def render_card(
     return template.render(
         inputs=inputs,
         labels=labels,
+        answer=outputs_of(labels["kind"], labels["classes"]).answer,
         metrics=_metric_rows(metrics),
         validated_at=metrics["validation"] and metrics["validation"]["step"],
         is_tested=metrics["test"] is not None,

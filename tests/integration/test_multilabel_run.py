@@ -1,6 +1,8 @@
 """A run whose rows have any number of labels, to its report and its exported model, with one answer everywhere."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -46,6 +48,14 @@ def test_predict_the_exported_folder_and_transformers_have_the_same_labels_and_p
         of_row = [found.column(f"probability_{name}")[row].as_py() for name in model.classes]
         assert of_row == pytest.approx(list(answer["probabilities"].values()), abs=1e-6)
     assert torch.isfinite(logits).all()
+
+
+def test_the_lines_of_the_card_print_labels_and_probabilities(tagged: Exported) -> None:
+    _, _, block = (tagged.folder / "README.md").read_text().partition("```python\n")
+    lines = [sys.executable, "-c", block.partition("```")[0]]
+    done = subprocess.run(lines, cwd=tagged.folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("[") and all(repr(name) in done.stdout for name in tagged.dataset.target.classes)
 
 
 def test_the_report_the_card_and_status_have_scores_and_a_threshold_for_each_label(

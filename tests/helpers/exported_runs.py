@@ -21,6 +21,7 @@ SIZES: dict[str, Any] = {
     "train": {"steps": 6, "batch_size": 12, "microbatches": 2, "learning_rate": 1e-2},
     "validation": {"every_steps": 2, "batch_size": 16},
     "checkpoint": {"every_steps": 2, "keep": 3, "background": False},
+    "retry": {"reread_seconds": 0.1},
 }
 SPLIT = {"validation_fraction": 0.2, "test_fraction": 0.3}
 

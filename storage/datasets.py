@@ -8,7 +8,7 @@ and so do its files: they are named by their content, so that another preparatio
 import json
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic import BaseModel, ConfigDict, Field
 
 from storage.errors import CorruptObjectError, IncompatibleRunError, ObjectExistsError, ObjectMissingError
 from storage.objects.digests import is_sealed, require_format, seal, sha256_of_bytes
@@ -120,11 +120,11 @@ class DatasetManifest(_Record):
         description="contract.json: what is expected of the data, and what was found; None in a table on which a run's "
         "model is evaluated.",
     )
-    weight: WeightColumn | None = Field(None, description="None where each row counts alike; then it is not stated.")
-
-    @model_serializer(mode="wrap")
-    def _without_a_weight_that_there_is_not(self, handler: SerializerFunctionWrapHandler) -> dict[str, object]:
-        return {name: value for name, value in handler(self).items() if name != "weight" or value is not None}
+    weight: WeightColumn | None = Field(
+        None,
+        exclude_if=lambda weight: weight is None,
+        description="None where each row counts alike; then it is not stated.",
+    )
 
 
 def token_type(vocabulary_size: int) -> Literal["uint16", "int32"]:

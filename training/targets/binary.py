@@ -9,17 +9,16 @@ from torch.nn import functional
 
 from storage.target_kinds import metrics_with
 from training.targets.class_scores import area_under_roc, roc_curve, score_classes, tabulate_classes
-from training.targets.class_weights import inverse_frequencies
 from training.targets.extra_scores import score_extra
 from training.targets.kind import Claims
+from training.targets.one_class import OneClass
 from training.targets.thresholds import choose_threshold
 
 
-class Binary:
+class Binary(OneClass):
     """Binary cross entropy; judged by the area under the ROC curve, which no threshold decides."""
 
     num_outputs = 1
-    label_shape = ()
     problem_type = None  # of one output transformers knows a regression alone
 
     def __init__(self, classes: Sequence[str], extra_metrics: Sequence[str] = ()) -> None:
@@ -31,14 +30,6 @@ class Binary:
     def sample_losses(self, logits: Tensor, labels: Tensor, label_smoothing: float = 0.0) -> Tensor:
         targets = labels.float() * (1 - label_smoothing) + label_smoothing / 2
         return functional.binary_cross_entropy_with_logits(logits.float()[:, 0], targets, reduction="none")
-
-    def class_weights(self, class_counts: Sequence[int], num_rows: int, exponent: float) -> Tensor:
-        return inverse_frequencies(torch.tensor(class_counts, dtype=torch.float64), exponent).float()
-
-    def weighted_losses(
-        self, logits: Tensor, labels: Tensor, class_weights: Tensor, label_smoothing: float = 0.0
-    ) -> Tensor:
-        return self.sample_losses(logits, labels, label_smoothing) * class_weights[labels]
 
     def predict(self, logits: Tensor) -> Tensor:
         return (logits[:, 0] > 0).long()

@@ -3,21 +3,19 @@
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.nn import functional
 
 from storage.target_kinds import metrics_with
 from training.targets.class_scores import score_classes, tabulate_classes
-from training.targets.class_weights import inverse_frequencies
 from training.targets.extra_scores import score_extra
 from training.targets.kind import Claims
+from training.targets.one_class import OneClass
 
 
-class Multiclass:
+class Multiclass(OneClass):
     """Cross entropy over all classes; judged by macro-F1, which counts rare classes as much as frequent ones."""
 
-    label_shape = ()
     problem_type = None  # it is what transformers takes it for
 
     def __init__(self, classes: Sequence[str], extra_metrics: Sequence[str] = ()) -> None:
@@ -28,14 +26,6 @@ class Multiclass:
 
     def sample_losses(self, logits: Tensor, labels: Tensor, label_smoothing: float = 0.0) -> Tensor:
         return functional.cross_entropy(logits.float(), labels, reduction="none", label_smoothing=label_smoothing)
-
-    def class_weights(self, class_counts: Sequence[int], num_rows: int, exponent: float) -> Tensor:
-        return inverse_frequencies(torch.tensor(class_counts, dtype=torch.float64), exponent).float()
-
-    def weighted_losses(
-        self, logits: Tensor, labels: Tensor, class_weights: Tensor, label_smoothing: float = 0.0
-    ) -> Tensor:
-        return self.sample_losses(logits, labels, label_smoothing) * class_weights[labels]
 
     def predict(self, logits: Tensor) -> Tensor:
         return logits.argmax(dim=1)

@@ -12,13 +12,13 @@ from typing import Any
 import torch
 from safetensors import safe_open
 from transformers import AutoModelForSequenceClassification
-from transformers.utils import logging
 
 from storage.datasets import Target
 from training.export.standalone.holdfast_model import MODEL_FILE, load_network
-from training.export.standalone.holdfast_pretrained import PretrainedNetwork, attention_of, make_config
+from training.export.standalone.holdfast_pretrained import PretrainedNetwork, make_config
 from training.export.standalone_code import write_code, write_network
 from training.model_configuration import PretrainedConfig
+from training.models.pretrained.loading import NOT_LOADED, load
 from training.targets.registry import kind_of
 
 CODE_FILE = "holdfast_pretrained.py"
@@ -74,21 +74,10 @@ def _loaded_by_transformers(folder: Path) -> str | None:
     assert isinstance(ours, PretrainedNetwork)
     if ours.hidden is not None:
         return None
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
     config = make_config(json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8")))
     try:
-        theirs, info = AutoModelForSequenceClassification.from_pretrained(
-            folder,
-            config=config,
-            dtype=torch.float32,
-            attn_implementation=attention_of(config),
-            use_safetensors=True,
-            trust_remote_code=False,
-            local_files_only=True,
-            output_loading_info=True,
-        )
-    except (OSError, ValueError, KeyError, TypeError, RuntimeError, AttributeError):
+        theirs, info = load(AutoModelForSequenceClassification, folder, config)
+    except NOT_LOADED:
         return None  # there is no such model, or its head has another form
     if any(info[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys")):
         return None

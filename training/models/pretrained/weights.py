@@ -12,17 +12,16 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 from transformers import AutoModel
-from transformers.utils import logging
 
 from storage.errors import ConfigurationError
 from training.export.standalone.holdfast_pretrained import (
     PretrainedArchitecture,
     PretrainedNetwork,
-    attention_of,
     make_config,
     without_pooling,
 )
 from training.model_configuration import PretrainedConfig
+from training.models.pretrained.loading import NOT_LOADED, load
 
 # The layer on the first token: models that were trained without one have none, and it is drawn at random.
 POOLER = "pooler."
@@ -50,21 +49,9 @@ def write_first_weights(folder: Path, config: PretrainedConfig, max_tokens: int,
 
 def _load(folder: Path, config: PretrainedConfig) -> tuple[Any, set[str]]:
     """The encoder, in fp32 and without a layer that is not used; the names of tensors that are not in the folder."""
-    logging.set_verbosity_error()  # what is not of the encoder, as another head, is not asked for
-    logging.disable_progress_bar()
     try:
-        own = make_config(config.pin.read_config())
-        encoder, info = AutoModel.from_pretrained(
-            folder,
-            config=own,
-            dtype=torch.float32,
-            attn_implementation=attention_of(own),
-            use_safetensors=True,
-            trust_remote_code=False,
-            local_files_only=True,
-            output_loading_info=True,
-        )
-    except (OSError, ValueError, KeyError, TypeError, RuntimeError, AttributeError) as error:
+        encoder, info = load(AutoModel, folder, make_config(config.pin.read_config()))
+    except NOT_LOADED as error:
         raise ConfigurationError(
             f"The model {config.name!r} cannot be loaded: {error} Expected one that AutoModel of transformers loads "
             "without code of its own."

@@ -15,6 +15,7 @@ from tests.faults.campaign import (
     clusters,
     damage,
     disturbances,
+    first_weights,
     hosts,
     network,
     poison,
@@ -55,6 +56,10 @@ class Faults:
         yield Fault("power cut at every operation: beginning", self._kill_beginnings)
         for phase in PHASES:
             yield Fault(f"power cut at every operation: {phase}", partial(self._kill_in, phase))
+        yield Fault(
+            "power cut at every operation on the first weights of a pretrained model",
+            partial(first_weights.die_while_beginning, site),
+        )
         yield Fault(
             "NaN in a step, and power cut at every operation of the rollback", partial(poison.die_in_rollback, site)
         )

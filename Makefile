@@ -93,10 +93,11 @@ bench-audit: setup
 bench-predict: setup
 	$(BIN)/python -m tests.benchmarks.bench_predict
 
-# MODEL=FOLDER of a pretrained model, DATA=intents.parquet; on a CPU some minutes for each seed.
+# MODEL=FOLDER of a pretrained model, DATA=FILE; what else there is, as columns and rows, in OPTIONS='--label category
+# --rows 0': --help says it. On a CPU some minutes for each seed.
 bench-finetune: setup
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt accelerate scikit-learn
-	$(BIN)/python -m tests.benchmarks.bench_finetune --model "$(MODEL)" --data "$(DATA)"
+	$(BIN)/python -m tests.benchmarks.bench_finetune --model "$(MODEL)" --data "$(DATA)" $(OPTIONS)
 
 # Ten minutes, and Ceph on this machine; the loaders that it compares with go into build/peers, 2 GB, the first time.
 # HASHES=1: only what the hashes of row groups cost, without all that.

@@ -58,7 +58,7 @@ class Faults:
             yield Fault(f"power cut at every operation: {phase}", partial(self._kill_in, phase))
         yield Fault(
             "power cut at every operation on the first weights of a pretrained model",
-            partial(first_weights.die_while_beginning, site),
+            partial(first_weights.die_while_beginning, site, lambda point: self._say(str(point))),
         )
         yield Fault(
             "NaN in a step, and power cut at every operation of the rollback", partial(poison.die_in_rollback, site)

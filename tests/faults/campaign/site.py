@@ -47,6 +47,8 @@ class Site:
     folder: Path
     environment: dict[str, str]
     ranks: int = 2
+    configuration: Path = CONFIGURATION
+    settings: dict[str, Any] = field(default_factory=lambda: dict(SETTINGS))
     reference: dict[str, Any] = field(default_factory=dict)
     dead: Runner | None = None
     _numbers: "itertools.count[int]" = field(default_factory=itertools.count)
@@ -65,8 +67,8 @@ class Site:
         """A run that has not begun yet; in a store of its own if one is given."""
         run = f"{name}-{next(self._numbers)}"
         places = {"data__source": self.folder / "corpus", "store": store or self.folder / "store", "run": run}
-        settings = {**SETTINGS, "train__ranks": self.ranks, **settings, **places}
-        return Runner(CONFIGURATION, settings, dict(self.environment))
+        settings = {**self.settings, "train__ranks": self.ranks, **settings, **places}
+        return Runner(self.configuration, settings, dict(self.environment))
 
     def new_folder(self, name: str) -> Path:
         """A path that nobody has taken: for a plan, a copy, scratch."""
@@ -98,7 +100,7 @@ class Site:
 
     def copy_undisturbed(self) -> Runner:
         """The undisturbed run in a store of its own, to be damaged or pruned."""
-        return self._copy(Runner(CONFIGURATION, {"store": self.folder / "store", "run": self.reference["run"]}))
+        return self._copy(Runner(self.configuration, {"store": self.folder / "store", "run": self.reference["run"]}))
 
     def _copy(self, runner: Runner) -> Runner:
         """The run with its data set, copied to a store of its own."""

@@ -50,7 +50,8 @@ def build_segment(
 ) -> Segment:
     """All that training needs but its batches, at step 0. Raises `ConfigurationError`."""
     trainer = make_trainer(spec, dataset, precision, world, reporter.noted if world.is_first else print)
-    require_budget(spec.checkpoint, least_checkpoint_bytes(trainer.model, trainer.optimization))
+    least_bytes = least_checkpoint_bytes(trainer.model, trainer.optimization, bool(spec.frozen))
+    require_budget(spec.checkpoint, least_bytes)
     return Segment(
         spec=spec,
         world=world,

@@ -10,6 +10,7 @@ from pydantic import Field
 
 from storage.objects.addresses import open_store
 from storage.objects.store import Store
+from storage.runs.run_records import FrozenFile
 from storage.runs.run_state import RollbackRecord
 from training.configuration import CheckpointConfig, ConfigModel, DivergenceConfig, TrainConfig
 from training.model_configuration import ModelConfig
@@ -37,6 +38,7 @@ class StartPoint(ConfigModel):
 
     path: str
     digest: str
+    frozen: list[FrozenFile] = Field([], description="With the weights that are not trained: no checkpoint has them.")
 
 
 class SegmentSpec(ConfigModel):
@@ -69,6 +71,11 @@ class SegmentSpec(ConfigModel):
     @property
     def scratch_folder(self) -> Path:
         return Path(self.scratch)
+
+    @property
+    def frozen(self) -> list[FrozenFile]:
+        """The files in which the weights stand that are not trained; none where each checkpoint has all weights."""
+        return self.start.frozen if self.start is not None else []
 
     @property
     def samples_folder(self) -> Path:

@@ -87,7 +87,7 @@ def _list_checkpoints(result: dict[str, Any]) -> tables.Table:
 
 
 def _verify(reader: rereading.Rereader, record: CheckpointRecord) -> dict[str, Any]:
-    broken = reader.find_broken_files(record)
+    broken = reader.find_broken_files(record) + reader.find_broken_frozen(record)
     return {
         "step": record.step,
         "path": f"{reader.store.address}/{record.path}",

@@ -1,8 +1,9 @@
 """Checkpoints in a store: immutable files, and an index of their hashes that is written last.
 
 Invariant: a checkpoint exists when its `index.json` exists, and it is valid when every file has the size and SHA-256
-that the index states, and the index the SHA-256 that the manifest states. A folder without an index is a save under
-way, or one that a kill cut off; it is never read.
+that the index states, and the index the SHA-256 that the manifest states. So must the files be that it names beside
+its own, of weights that training does not change. A folder without an index is a save under way, or one that a kill cut
+off; it is never read.
 """
 
 import hashlib
@@ -23,7 +24,7 @@ from storage.objects.readable import drop_from_cache, reading
 from storage.objects.store import Store, put_file_anew
 from storage.runs.ledger import LedgerPart, require_ledger_to
 from storage.runs.rollbacks.positions import end_position
-from storage.runs.run_records import Record
+from storage.runs.run_records import FrozenFile, Record
 from storage.runs.run_state import RollbackRecord
 
 CHECKPOINT_FORMAT = 1
@@ -63,6 +64,11 @@ class CheckpointIndex(Record):
     )
     ledger: LedgerPart | None = Field(None, description="Newest part of the ledger of all steps up to this one.")
     files: dict[str, CheckpointFile]
+    frozen: list[FrozenFile] = Field(
+        [],
+        exclude_if=lambda files: not files,
+        description="Files of the run's first weights, which have the tensors that training does not change.",
+    )
 
     @property
     def num_bytes(self) -> int:
@@ -70,13 +76,18 @@ class CheckpointIndex(Record):
 
     @property
     def model_files(self) -> list[str]:
-        """Names of the files that hold the model's tensors, in order."""
+        """Names of its own files that hold tensors of the model, in order: of those that training changes."""
         return tensor_file_names(self.files, MODEL_STEM)
 
     @property
     def tensor_files(self) -> list[str]:
-        """Names of the files that hold tensors: the model's, then the optimizer's."""
-        return self.model_files + tensor_file_names(self.files, OPTIMIZER_STEM)
+        """Names of its own files that hold tensors: the model's, then the optimizer's."""
+        return self.model_files + self.optimizer_files
+
+    @property
+    def optimizer_files(self) -> list[str]:
+        """Names of the files that hold the optimizer's state, in order."""
+        return tensor_file_names(self.files, OPTIMIZER_STEM)
 
 
 class SaveCancelledError(Exception):
@@ -90,6 +101,26 @@ class FoundCheckpoint:
     path: str
     digest: str
     index: CheckpointIndex
+
+    def key_of(self, name: str) -> str:
+        """Of one of its own files."""
+        return f"{self.path}/{name}"
+
+    @property
+    def all_files(self) -> dict[str, CheckpointFile]:
+        """By their keys: its own, and those of weights that training does not change."""
+        return {self.key_of(name): file for name, file in self.index.files.items()} | self.frozen_files
+
+    @property
+    def model_files(self) -> dict[str, CheckpointFile]:
+        """By their keys: those that hold the model's tensors, all of them."""
+        own = {self.key_of(name): self.index.files[name] for name in self.index.model_files}
+        return own | self.frozen_files
+
+    @property
+    def frozen_files(self) -> dict[str, CheckpointFile]:
+        """By their keys: those of weights that training does not change."""
+        return {file.key: CheckpointFile(num_bytes=file.num_bytes, sha256=file.sha256) for file in self.index.frozen}
 
 
 def checkpoint_path(run: str, step: int, fence: int) -> str:
@@ -182,19 +213,19 @@ def verify_checkpoint(store: Store, path: str, digest: str | None = None) -> Fou
     drop_from_cache(store, f"{path}/{INDEX_NAME}")
     found = load_checkpoint(store, path, digest)
 
-    def verify(name: str) -> None:
-        key, expected = f"{path}/{name}", found.index.files[name]
+    def verify(named: tuple[str, CheckpointFile]) -> None:
+        key, expected = named
         drop_from_cache(store, key)
         with reading(store, key):
             actual = describe_file(store.fetch(key))
         if actual != expected:
             raise CorruptObjectError(
-                f"{path}/{name} was changed after it was written: {expected.num_bytes} bytes with SHA-256 "
+                f"{key} was changed after it was written: {expected.num_bytes} bytes with SHA-256 "
                 f"{expected.sha256[:16]}... expected, {actual.num_bytes} bytes with {actual.sha256[:16]}... found."
             )
 
     with checkpoint_readers() as readers:
-        list(readers.map(verify, found.index.files))
+        list(readers.map(verify, found.all_files.items()))
     return found
 
 
@@ -203,7 +234,8 @@ def validate_for_promotion(
 ) -> None:
     """Check what hashes cannot: finite values; path, step, cursor and ledger in agreement.
 
-    Raises `CorruptObjectError`, and what `reading` raises. The hashes are checked by `verify_checkpoint` before.
+    Raises `CorruptObjectError`, and what `reading` raises. The hashes are checked by `verify_checkpoint` before. What
+    training does not change was found finite when the run began.
     """
     index = found.index
     if found.path != checkpoint_path(index.run, index.step, index.fence):
@@ -223,8 +255,8 @@ def validate_for_promotion(
 
 
 def fetch_model(store: Store, found: FoundCheckpoint) -> list[Path]:
-    """Local paths of the files that hold the model's tensors, in order. Raises `ObjectMissingError`."""
-    return [store.fetch(f"{found.path}/{name}") for name in found.index.model_files]
+    """Local paths of the files that hold the model's tensors, all of them. Raises `ObjectMissingError`."""
+    return [store.fetch(key) for key in found.model_files]
 
 
 def hash_weights(store: Store, found: FoundCheckpoint) -> str:

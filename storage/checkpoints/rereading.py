@@ -80,6 +80,7 @@ class Rereader:
         self._on_bytes = on_bytes
         self._max_bytes_per_second = max_bytes_per_second
         self._began = time.monotonic()
+        self._sound: set[Promise] = set()  # which several checkpoints name
 
     def find_broken(self, promise: Promise) -> BrokenPromise | None:
         """Read the object; what is wrong with it, or None. Raises `StoreError` if the store cannot be read."""
@@ -97,6 +98,21 @@ class Rereader:
             return [BrokenPromise(index.key, _describe(None, index.sha256), str(error), is_unreadable=True)]
         promises = [Promise(f"{record.path}/{name}", file.sha256, file.num_bytes) for name, file in files.items()]
         return self._find_all(promises)
+
+    def find_broken_frozen(self, record: CheckpointRecord) -> list[BrokenPromise]:
+        """What is wrong with the files that a checkpoint names beside its own; what was found sound is not read again.
+
+        Nothing where its index cannot be read, which `find_broken_files` finds.
+        """
+        try:
+            frozen = load_checkpoint(self.store, record.path, record.digest).index.frozen
+        except (CorruptObjectError, ObjectUnreadableError):
+            return []
+        promises = [Promise(file.key, file.sha256, file.num_bytes) for file in frozen]
+        broken = self._find_all([promise for promise in promises if promise not in self._sound])
+        wrong = {found.key for found in broken}
+        self._sound |= {promise for promise in promises if promise.key not in wrong}
+        return broken
 
     def find_broken_shards(self, dataset: DatasetManifest) -> list[BrokenPromise]:
         """What is wrong with a data set's files."""

@@ -28,12 +28,21 @@ class ChangeRecord(Record):
     now: str
 
 
+class FrozenFile(Record):
+    """A file of weights that training does not change: it stands beside the checkpoints, once for all of them."""
+
+    key: str
+    num_bytes: int
+    sha256: str
+
+
 class StartRecord(Record):
     """Where the first weights of a run are from that did not begin with random ones."""
 
     origin: str = Field(description="A run's address or a folder, `train.start_from`, or `model.name`.")
     step: int
     weights_sha256: str = Field(description="As in the origin's checkpoint; of a pretrained model, of the copy.")
+    frozen: list[FrozenFile] = Field([], description="Those of the copy's files that no checkpoint has again.")
     path: str = Field(description="Key of the run's own copy, a folder with start.json.")
     digest: str = Field(description="SHA-256 of start.json, which has those of the other files.")
 

@@ -7,6 +7,7 @@ run's manifest states. `files.json`, written last, has the SHA-256 of each file.
 import json
 import os
 import shutil
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +41,7 @@ from training.export.standalone.holdfast_model import (
     MODEL_FILE,
     MODEL_FORMAT,
 )
+from training.models import whole_weights
 from training.models.source import source_of
 
 KIND = "holdfast model"
@@ -113,7 +115,7 @@ def _open_source(store: Store, state: RunState, record: CheckpointRecord) -> Sou
 
 def _fill(folder: Path, source: Source, with_onnx: bool) -> None:
     store, found, dataset = source.store, source.found, source.dataset
-    _checked(source.record, lambda: _copy_weights(store, found, folder))
+    weights = _checked(source.record, lambda: _write_weights(store, found, folder))
     if dataset.tokenizer is not None:
         expected = CheckpointFile(num_bytes=dataset.tokenizer.num_bytes, sha256=dataset.tokenizer.sha256)
         _copy(store, dataset_key(dataset.digest, dataset.tokenizer.name), folder / TOKENIZER_FILE, expected)
@@ -122,7 +124,7 @@ def _fill(folder: Path, source: Source, with_onnx: bool) -> None:
     provenance = describe_provenance(store, source.state, source.record, found, dataset)
     _write_json(folder / PREPROCESSING_FILE, inputs)
     _write_json(folder / LABELS_FILE, labels)
-    _write_json(folder / MODEL_FILE, describe_model(source.config.model, dataset, found.index.model_files))
+    _write_json(folder / MODEL_FILE, describe_model(source.config.model, dataset, weights))
     _write_json(folder / METRICS_FILE, metrics)
     _write_json(folder / PROVENANCE_FILE, provenance)
     calibration = find_calibration(store, source.record)
@@ -137,9 +139,19 @@ def _fill(folder: Path, source: Source, with_onnx: bool) -> None:
     _write_json(folder / FILES_FILE, {"format": MODEL_FORMAT, "kind": KIND, "sha256": _hash_all(folder)})
 
 
-def _copy_weights(store: Store, found: FoundCheckpoint, folder: Path) -> None:
-    for name in found.index.model_files:
-        _copy(store, f"{found.path}/{name}", folder / name, found.index.files[name])
+def _write_weights(store: Store, found: FoundCheckpoint, folder: Path) -> list[str]:
+    """All weights; the names of their files. Where the checkpoint has not all of them they are put together."""
+    if not found.index.frozen:
+        _copy_model(store, found, folder)
+        return found.index.model_files
+    with tempfile.TemporaryDirectory(dir=folder) as name:
+        _copy_model(store, found, Path(name))
+        return whole_weights.write_whole(sorted(Path(name).iterdir()), folder)
+
+
+def _copy_model(store: Store, found: FoundCheckpoint, folder: Path) -> None:
+    for key, expected in found.model_files.items():
+        _copy(store, key, folder / Path(key).name, expected)
 
 
 def _copy(store: Store, key: str, path: Path, expected: CheckpointFile) -> None:

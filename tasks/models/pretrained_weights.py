@@ -7,6 +7,7 @@ The copy stands under the hash of all that it is made of.
 import tempfile
 from pathlib import Path
 
+from storage.checkpoints.tensor_files import weights_sha256
 from storage.errors import ConfigurationError
 from storage.lazy_imports import lazy_imports
 from storage.objects.digests import sha256_of_file
@@ -23,8 +24,6 @@ from training.models.correspondence import Copy
 with lazy_imports():
     import training.models.pretrained.weights as weights
 
-FILE = "pretrained.safetensors"
-
 
 def bring_pretrained_weights(config: RunConfig, run_paths: RunPaths) -> StartRecord:
     """Copy the weights of the model that was pinned into the run's folder; the manifest's record of them.
@@ -36,9 +35,8 @@ def bring_pretrained_weights(config: RunConfig, run_paths: RunPaths) -> StartRec
     folder = find_folder(model)
     run_paths.scratch.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=run_paths.scratch, prefix="start-") as name:
-        path = Path(name) / FILE
         try:
-            names = weights.write_first_weights(folder, model, config.data.max_tokens, path)
+            first = weights.write_first_weights(folder, model, config.data.max_tokens, Path(name))
         except ImportError as error:
             raise ConfigurationError(f"{error}. It is not installed here.") from error
         changed = [name for name, sha256 in model.pin.files.items() if sha256_of_file(folder / name) != sha256]
@@ -47,7 +45,8 @@ def bring_pretrained_weights(config: RunConfig, run_paths: RunPaths) -> StartRec
                 f"The folder of the pretrained model, {folder}, was changed while the run was being begun: "
                 f"{', '.join(changed)}. Run again when no program writes to it any more."
             )
-        announce(f"Starts from the pretrained model {model.name}: {len(names)} tensors.")
-        copies = [Copy(name, name) for name in names]
+        announce(f"Starts from the pretrained model {model.name}: {len(first.names)} tensors.")
+        copies = [Copy(name, name) for name in first.names]
         origin = {"model": model.name, "files": model.pin.files}
-        return put_start([path], copies, run_paths, model.name, 0, sha256_of_file(path), origin)
+        sha256 = weights_sha256(first.files)
+        return put_start(first.files, copies, run_paths, model.name, 0, sha256, origin, first.frozen)

@@ -67,12 +67,17 @@ def specify_segment(config: RunConfig, run_paths: RunPaths, state: RunState) -> 
         fence=lease.fence,
         resume=None if point is None else resume_point(point),
         best=None if best is None or best == point else resume_point(best),
-        start=None if state.start is None else StartPoint(path=state.start.path, digest=state.start.digest),
+        start=_start_of(state),
         divergence=config.divergence,
         rollbacks=state.rollbacks,
         budget_seconds=config.segment.seconds if lease.work == "train" else None,
         store_seconds=config.retry.store_seconds,
     )
+
+
+def _start_of(state: RunState) -> StartPoint | None:
+    start = state.start
+    return None if start is None else StartPoint(path=start.path, digest=start.digest, frozen=start.frozen)
 
 
 def launch_job(config: RunConfig, run_paths: RunPaths, state: RunState) -> Job:

@@ -49,6 +49,8 @@ ADVICE = {
     "ledger": "The model is not touched by this, but an audit cannot prove these steps any more.",
     "start": "A run needs its first weights only while it has no valid checkpoint. Restore them from a backup of the "
     "store.",
+    "frozen": "Every checkpoint of the run needs them, as it has only the weights that are trained. Restore them from "
+    "a backup of the store: without them the run can neither go on nor be evaluated or exported.",
     "history": "Training and its model are not touched by this, but a report cannot show these steps any more.",
     "dataset": "Restore these files from a backup of the store. Without a backup: delete the data set's folder and run "
     "`holdfast run` again, with the versions of the libraries that prepared it: from the same source it is prepared "
@@ -73,6 +75,7 @@ class Rot:
     is_quarantined: bool = False
     setback: str | None = None  # what it means for the run that a checkpoint was quarantined
     is_unreadable: bool = False  # missing, or not to be read just now
+    is_needed_always: bool = False  # first weights, of which checkpoints have only a part
     is_replaced: bool = False  # a data set that is sound, and not the one that the run was begun with
 
     @property
@@ -80,7 +83,8 @@ class Rot:
         if self.is_replaced:
             return self.broken[0]
         what = f"The {self.kind} {self.resource}" + (f" of step {self.step:,}" if self.step is not None else "")
-        kind = "unreadable" if self.kind == "checkpoint" and self.is_unreadable else self.kind
+        kind: str = "unreadable" if self.kind == "checkpoint" and self.is_unreadable else self.kind
+        kind = "frozen" if self.is_needed_always else kind
         advice = " ".join(filter(None, [QUARANTINED, self.setback])) if self.is_quarantined else ADVICE[kind]
         found = "cannot be read" if self.is_unreadable else "is damaged"
         return f"{what} {found}. {' '.join(self.broken)} {advice}"
@@ -166,7 +170,9 @@ class Scrub:
         broken = self.reader.find_broken_start(state.start) if state.start is not None else []
         if broken and state.start is not None:
             words = [promise.message for promise in broken]
-            self._report(Rot("start", state.run, f"{self.store.address}/{state.start.path}", words))
+            is_needed = bool({promise.key for promise in broken} & {file.key for file in state.start.frozen})
+            address = f"{self.store.address}/{state.start.path}"
+            self._report(Rot("start", state.run, address, words, is_needed_always=is_needed))
 
     def _look_at_dataset(self, state: RunState) -> None:
         """Once, however many runs have it: the first of them stands for all."""
@@ -245,6 +251,7 @@ def expect_bytes(store: Store, run: str | None) -> int:
             continue  # reported by the scrub itself
         digests.add(state.dataset_digest)
         num_bytes += sum(record.num_bytes for record in state.kept)
+        num_bytes += sum(file.num_bytes for file in state.start.frozen) if state.start else 0
         num_bytes += sum(promise.num_bytes or 0 for promise in promises_of_dataset(dataset)) if dataset else 0
     return num_bytes
 

@@ -1,6 +1,7 @@
 """Small run states and checkpoints made by hand, for tests of what is durable."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,13 @@ from storage.checkpoints.checkpoints import (
     put_checkpoint_file,
     write_index,
 )
+from storage.objects.digests import sha256_of_bytes
 from storage.objects.history import HistoryPart
 from storage.objects.store import Store
 from storage.runs.holders import this_process
 from storage.runs.ledger import LEDGER_SCHEMA, LedgerHeader, LedgerPart, write_ledger_part
 from storage.runs.manifest import Manifest
+from storage.runs.run_records import FrozenFile
 from storage.runs.run_state import CheckpointRecord, RunState
 from storage.runs.transitions import take_lease
 from tasks.configuration.run import RetryConfig
@@ -60,6 +63,7 @@ def make_checkpoint(
     versions: dict[str, str] | None = None,
     history: HistoryPart | None = None,
     best_step: int = 0,
+    frozen: Sequence[FrozenFile] = (),
 ) -> FoundCheckpoint:
     """A complete checkpoint of a model of two tensors; all values are `value`, or the step.
 
@@ -88,8 +92,18 @@ def make_checkpoint(
             name: put_checkpoint_file(store, f"{path}/{name}", memoryview(data), folder / name)
             for name, data in files.items()
         },
+        frozen=list(frozen),
     )
     return write_index(store, index)
+
+
+def put_frozen(store: Store, folder: Path, run: str = "run") -> FrozenFile:
+    """A file of a run's first weights that its checkpoints name and do not have."""
+    folder.mkdir(parents=True, exist_ok=True)
+    data = save({"embeddings": np.arange(12, dtype=np.float32).reshape(3, 4)})
+    key = f"runs/{run}/start/0123/frozen.safetensors"
+    put_checkpoint_file(store, key, memoryview(data), folder / "frozen.part")
+    return FrozenFile(key=key, num_bytes=len(data), sha256=sha256_of_bytes(data))
 
 
 def _validation_at(step: int | None, earlier: HistoryPart | None, best_step: int) -> dict[str, Any]:

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from storage.checkpoints.checkpoints import FoundCheckpoint
+from storage.checkpoints.checkpoints import FoundCheckpoint, fetch_model, load_checkpoint
+from storage.checkpoints.tensor_files import read_entries, weights_sha256
+from storage.objects.local_store import LocalStore
 from storage.runs.manifest import Manifest
 from tasks.configuration.run import RunConfig
 from tasks.models.pretrained import pin_model
@@ -29,6 +31,10 @@ from training.spec import SegmentSpec, StartPoint
 transformers = pytest.importorskip("transformers")
 
 
+# Of a BERT with two layers.
+HEAD_ALONE = {"frozen_layers": 2}
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_tiny_bert(tmp_path_factory.mktemp("pretrained") / "model")
@@ -37,24 +43,29 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 class PretrainedRuns(Runs):
     """Segments of one run that begins with the weights of the model in a folder, which is gone before they begin."""
 
-    def __init__(self, folder: Path, model: Path) -> None:
+    def __init__(self, folder: Path, model: Path, **settings: Any) -> None:
         super().__init__(folder)
         data = {"source": "/none", "text": "text", "label": "label", "kind": "multiclass", "max_tokens": 24}
         values = {"run": "small", "store": str(folder / "store"), "data": data}
         copied = shutil.copytree(model, folder / "model")
-        config = pin_model(RunConfig.model_validate(values | {"model": {"kind": "pretrained", "name": str(copied)}}))
+        named = {"kind": "pretrained", "name": str(copied), **settings}
+        config = pin_model(RunConfig.model_validate(values | {"model": named}))
         start = bring_pretrained_weights(config, open_run_paths(config))
         shutil.rmtree(copied)
-        self._own = {"model": config.model, "start": StartPoint(path=start.path, digest=start.digest)}
+        self._own = {
+            "model": config.model,
+            "start": StartPoint(path=start.path, digest=start.digest, frozen=start.frozen),
+        }
 
     def next_spec(self, ranks: int, resume: FoundCheckpoint | None = None, **train: Any) -> SegmentSpec:
         return super().next_spec(ranks, resume, **train).model_copy(update=self._own)
 
 
+@pytest.mark.parametrize("settings", [{}, HEAD_ALONE], ids=["all", "head alone"])
 def test_one_two_and_three_ranks_and_those_that_were_killed_end_with_the_same_bits(
-    folder: Path, tmp_path: Path
+    settings: dict[str, Any], folder: Path, tmp_path: Path
 ) -> None:
-    runs = PretrainedRuns(tmp_path, folder)
+    runs = PretrainedRuns(tmp_path, folder, **settings)
     expected = runs.train(1)
     specs = [runs.next_spec(2)]
     kill_at_a_random_moment(specs[0], runs, random.Random(5), most_checkpoints=1)
@@ -63,7 +74,11 @@ def test_one_two_and_three_ranks_and_those_that_were_killed_end_with_the_same_bi
     for spec in specs:
         for step, found in runs.checkpoints_of(spec).items():
             require_the_same(found, expected[step], runs)
-    assert runs.newest_of(specs[1]).index.step == max(expected)
+    newest = runs.newest_of(specs[1])
+    assert newest.index.step == max(expected)
+    whole = {entry.name for path in fetch_model(runs.store, newest) for entry in read_entries(path)}
+    held = {entry.name for path in fetch_own(runs.store, newest) for entry in read_entries(path)}
+    assert (held == whole) == (not settings)
 
 
 @pytest.fixture(scope="module")
@@ -100,6 +115,30 @@ def test_a_scrub_reads_the_first_weights_too(plain: Exported) -> None:
     (rot,) = scrub_store(plain.store, plain.run)["damaged"]
     path.write_bytes(content)
     assert (rot["kind"], path.name in rot["message"]) == ("start", True)
+
+
+def test_a_head_alone_is_saved_without_the_encoder_and_evaluated_and_exported_with_it(
+    folder: Path, tmp_path: Path
+) -> None:
+    exported = export_pretrained(tmp_path, metadata=False, name=str(folder), pooling="cls", **HEAD_ALONE)
+    state = Manifest(exported.store, exported.run).load_head().state
+    assert state.promoted is not None and state.is_complete
+    found = load_checkpoint(exported.store, state.promoted.path, state.promoted.digest)
+    held = {entry.name for path in fetch_own(exported.store, found) for entry in read_entries(path)}
+    assert held == {f"{part}.{name}" for part in ("bert.pooler.dense", "classifier") for name in ("weight", "bias")}
+    files = [exported.folder / "model.safetensors"]
+    assert weights_sha256(files) == state.promoted.weights_sha256
+    before = transformers.AutoModel.from_pretrained(folder).state_dict()
+    after = transformers.AutoModelForSequenceClassification.from_pretrained(exported.folder).state_dict()
+    frozen = [name for name in before if not name.startswith("pooler.")]
+    assert all(torch.equal(before[name], after[f"bert.{name}"]) for name in frozen)
+    done = call_here(["predict", exported.folder, exported.data, tmp_path / "found.parquet"])
+    assert done.returncode == 0, done.stderr
+
+
+def fetch_own(store: LocalStore, found: FoundCheckpoint) -> list[Path]:
+    """The files of the model's tensors that the checkpoint itself has."""
+    return [store.fetch(found.key_of(name)) for name in found.index.model_files]
 
 
 def test_with_metadata_the_export_has_our_own_loader_alone(folder: Path, tmp_path: Path) -> None:

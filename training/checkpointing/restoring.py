@@ -62,16 +62,17 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True)
 class StoredFile:
-    """One file of tensors, as the checkpoint's index describes it."""
+    """One file of tensors, as the checkpoint's index describes it: of the model, or else of the optimizer."""
 
-    name: str
+    key: str
     num_bytes: int
     sha256: str
+    is_of_model: bool
 
 
 @dataclass(frozen=True)
 class RankFiles:
-    """What one rank has read of a checkpoint: its files' bytes, and the state, which every rank reads."""
+    """What one rank has read of a checkpoint: its files' bytes by their keys, and the state, which every rank reads."""
 
     found: FoundCheckpoint
     state: dict[str, Any]
@@ -106,19 +107,19 @@ class Restorer:
     def take_over(self, share: RankFiles) -> None:
         """Give the trainer the state of which each rank has a share. A collective; raises `IncompatibleRunError`."""
         owners = {
-            file.name: rank
+            file.key: rank
             for rank in range(self._world.size)
             for file in share_of(share.all_files, replace(self._world, rank=rank))
         }
         weights = WeightsLoader(self._trainer.model, share.found)
         state = OptimizerLoader(self._trainer.optimization, share.found)
         for file in share.all_files:
-            data = self._pass_round(share.files.pop(file.name, None), file, owners[file.name])
-            if file.name in share.found.index.model_files:
-                weights.take_over(file.name, data)
+            data = self._pass_round(share.files.pop(file.key, None), file, owners[file.key])
+            if file.is_of_model:
+                weights.take_over(file.key, data)
                 continue
             weights.require_fit()  # before the optimizer's state, whose names would show it less well
-            state.take_over(file.name, data)
+            state.take_over(file.key, data)
         weights.require_fit()
         state.require_fit()
         self._trainer.optimization.load_state_dict(share.state["optimization"])
@@ -128,8 +129,8 @@ class Restorer:
         state = json.loads(read_checkpoint_file(self._store, found, STATE_NAME))
         own = share_of(_tensor_files(found), self._world)
         with checkpoint_readers() as readers:
-            read = readers.map(lambda file: read_checked(self._store, found.path, file), own)
-            return RankFiles(found, state, {file.name: data for file, data in zip(own, read, strict=True)})
+            read = readers.map(partial(read_checked, self._store), own)
+            return RankFiles(found, state, {file.key: data for file, data in zip(own, read, strict=True)})
 
     def _pass_round(self, data: Tensor | None, file: StoredFile, owner: int) -> Tensor:
         """The file's bytes, on the device, from the rank that has them."""
@@ -162,8 +163,8 @@ def load_weights(store: Store, point: ResumePoint, model: torch.nn.Module) -> Fo
     found = read_patiently(lambda: load_checkpoint(store, point.path, point.digest))
     weights = WeightsLoader(model, found)
     for file in _tensor_files(found):
-        if file.name in found.index.model_files:
-            weights.take_over(file.name, read_patiently(partial(read_checked, store, found.path, file)))
+        if file.is_of_model:
+            weights.take_over(file.key, read_patiently(partial(read_checked, store, file)))
     weights.require_fit()
     return found
 
@@ -215,14 +216,14 @@ class OptimizerLoader:
         require_same_optimizer(self._found.path, of, self._given, configured, self._expected)
 
 
-def read_checked(store: Store, folder: str, file: StoredFile) -> Tensor:
+def read_checked(store: Store, file: StoredFile) -> Tensor:
     """The bytes of one file [num_bytes], read once and hashed on the way.
 
     Raises `CorruptObjectError`, and what `reading` raises.
 
     A copy that is on local disk already will do; if it is not as it should be, the store is asked.
     """
-    key = f"{folder}/{file.name}"
+    key = file.key
     data = torch.empty(file.num_bytes, dtype=torch.uint8)
     with suppress(OSError, ObjectMissingError):  # what is wrong with a disk is raised when it happens again
         if _read_into(data, store.fetch(key, is_checked=True)) == file.sha256:
@@ -258,5 +259,9 @@ def _header_of(data: Tensor) -> io.BytesIO:
 
 
 def _tensor_files(found: FoundCheckpoint) -> list[StoredFile]:
-    files = found.index.files
-    return [StoredFile(name, files[name].num_bytes, files[name].sha256) for name in found.index.tensor_files]
+    """The model's, those of weights that are not trained among them, then the optimizer's."""
+    of_model = found.model_files
+    of_optimizer = {key: found.all_files[key] for key in map(found.key_of, found.index.optimizer_files)}
+    return [
+        StoredFile(key, file.num_bytes, file.sha256, key in of_model) for key, file in (of_model | of_optimizer).items()
+    ]

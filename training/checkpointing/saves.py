@@ -1,11 +1,12 @@
 """From the state of training to a checkpoint: beside training, or at once before the ranks leave.
 
 Weights and optimizer moments are tensors under their names (safetensors); everything else is JSON. Nothing is pickled,
-so a checkpoint from a stranger's bucket cannot run code. Each rank writes a share of the files; when the ranks have
-agreed at a step boundary that all are in the store, the first one writes the index. Invariant: a checkpoint is the
-state at one step boundary; one that is not finished is never found, and none is begun before every rank's thread is
-done with the one before: until then it may read the buffers. A save of the best model so far that failed is made again
-from these, until it is there, or a better model is, or the next save has waited for long enough.
+so a checkpoint from a stranger's bucket cannot run code. Of weights that are not trained the index has the hashes
+alone. Each rank writes a share of the files; when the ranks have agreed at a step boundary that all are in the store,
+the first one writes the index. Invariant: a checkpoint is the state at one step boundary; one that is not finished is
+never found, and none is begun before every rank's thread is done with the one before: until then it may read the
+buffers. A save of the best model so far that failed is made again from these, until it is there, or a better model is,
+or the next save has waited for long enough.
 """
 
 import math
@@ -200,14 +201,17 @@ class Checkpointer:
         if sealed is not None and self._world.is_first:
             self._parts.append(sealed)
         path = checkpoint_path(self._spec.run, self._state.step, self._spec.fence)
-        tensors = StateTensors(self._trainer)
+        tensors = self._tensors()
         num_tables, num_parts = len(self._tables), len(self._parts)
         return _Save(self._state.step, self._state.validated_step, path, tensors, num_tables, num_parts, began)
 
     def _prepare(self) -> None:
         """Allocate the buffers once the optimizer has its state: after the first step, not within the first save."""
         if self._spec.checkpoint.background and not self._snapshot.is_prepared and self._trainer.optimization.has_state:
-            self._snapshot.prepare(StateTensors(self._trainer).files)
+            self._snapshot.prepare(self._tensors().files)
+
+    def _tensors(self) -> StateTensors:
+        return StateTensors(self._trainer, leaves_out_frozen=bool(self._spec.frozen))
 
     def _own_part(self, save: _Save, files: Iterable[HostFile]) -> SavePart:
         if not self._world.is_first:
@@ -347,4 +351,5 @@ class Checkpointer:
             configuration=self._spec.model_dump(mode="json", include={"model", "train"}),
             ledger=written.ledger,
             files=described | {name: file for name, file in written.files.items() if name == STATE_NAME},
+            frozen=self._spec.frozen,
         )

@@ -10,8 +10,8 @@ from torch import Tensor
 from storage.checkpoints.tensor_files import TensorEntry
 from storage.checkpoints.tensor_layout import TensorKind
 from storage.errors import IncompatibleRunError
-from training.checkpointing.state_tensors import DTYPES, kind_of
 from training.optim.optimizer import StateTensor
+from training.tensor_files import DTYPES, kind_of
 
 Signature = Mapping[str, TensorKind]
 MAX_DIFFERENCES_SHOWN = 10

@@ -11,26 +11,13 @@ from torch import Tensor
 
 from storage.checkpoints.checkpoints import MODEL_STEM, OPTIMIZER_STEM
 from storage.checkpoints.tensor_files import TensorEntry
-from storage.checkpoints.tensor_layout import TensorFile, TensorKind, lay_out
+from storage.checkpoints.tensor_layout import TensorFile, lay_out
 from training.checkpointing.host_memory import HostMemory
+from training.models.frozen import tensors_to_save
 from training.rank_shares import assign
+from training.tensor_files import TYPES, kind_of
 from training.trainer import Trainer
 from training.world import World
-
-# Type -> what safetensors calls it.
-DTYPES = {
-    torch.float64: "F64",
-    torch.float32: "F32",
-    torch.float16: "F16",
-    torch.bfloat16: "BF16",
-    torch.int64: "I64",
-    torch.int32: "I32",
-    torch.int16: "I16",
-    torch.int8: "I8",
-    torch.uint8: "U8",
-    torch.bool: "BOOL",
-}
-TYPES = {name: dtype for dtype, name in DTYPES.items()}
 
 
 class _File(Protocol):
@@ -42,11 +29,14 @@ AnyFile = TypeVar("AnyFile", bound=_File)
 
 
 class StateTensors:
-    """The live tensors of model and optimizer, as the files of a checkpoint hold them."""
+    """The live tensors of model and optimizer, as the files of a checkpoint hold them.
 
-    def __init__(self, trainer: Trainer) -> None:
+    `leaves_out_frozen`: without those of the model that are not trained.
+    """
+
+    def __init__(self, trainer: Trainer, leaves_out_frozen: bool = False) -> None:
         self._tensors: dict[str, Mapping[str, Tensor]] = {
-            MODEL_STEM: {name: tensor.detach() for name, tensor in trainer.model.state_dict().items()},
+            MODEL_STEM: tensors_to_save(trainer.model, leaves_out_frozen),
             OPTIMIZER_STEM: trainer.optimization.tensors(),
         }
         self.files: list[TensorFile] = []
@@ -94,8 +84,3 @@ def view_tensors(data: Tensor, entries: Iterable[TensorEntry]) -> dict[str, Tens
 def share_of(files: Sequence[AnyFile], world: World) -> list[AnyFile]:
     """The files that this rank writes or reads: shares of about the same number of bytes."""
     return [files[index] for index in assign([file.num_bytes for file in files], world.size)[world.rank]]
-
-
-def kind_of(tensor: Tensor) -> TensorKind:
-    """Type and shape, as safetensors calls them."""
-    return TensorKind(DTYPES[tensor.dtype], tuple(tensor.shape))

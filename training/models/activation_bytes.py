@@ -18,16 +18,19 @@ def count_kept_bytes(model: nn.Module, microbatch: Microbatch, precision: Precis
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     storages: dict[int, int] = {}
+    weights: set[int] = set()
 
     def count(tensor: Tensor) -> Tensor:
-        if not (tensor.requires_grad and tensor.is_leaf):  # not a weight
-            storage = tensor.untyped_storage()
+        storage = tensor.untyped_storage()
+        if storage._cdata not in weights:
             storages[storage._cdata] = storage.nbytes()
         held.append(tensor)  # lest another storage gets the same address
         return tensor
 
     held: list[Tensor] = []
-    with FakeTensorMode(allow_non_fake_inputs=True), torch.random.fork_rng(devices=[]):
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode, torch.random.fork_rng(devices=[]):
+        held += [mode.from_tensor(parameter) for parameter in model.parameters()]  # trained or not
+        weights |= {tensor.untyped_storage()._cdata for tensor in held}
         on_device = microbatch.to(precision.device)
         with saved_tensors_hooks(count, lambda tensor: tensor), precision.autocast():
             held.append(model(on_device))

@@ -7,12 +7,13 @@ from torch import nn
 
 from storage.errors import ConfigurationError
 from training.configuration import CheckpointConfig
+from training.models.frozen import tensors_to_save
 from training.optim.optimization import Optimization
 
 
-def least_checkpoint_bytes(model: nn.Module, optimization: Optimization) -> int:
-    """What one checkpoint takes at least: the weights, and what their optimizer keeps."""
-    weights: int = sum(tensor.nbytes for tensor in model.state_dict().values())
+def least_checkpoint_bytes(model: nn.Module, optimization: Optimization, leaves_out_frozen: bool = False) -> int:
+    """What one checkpoint takes at least: weights, all or those that are trained, and what their optimizer keeps."""
+    weights: int = sum(tensor.nbytes for tensor in tensors_to_save(model, leaves_out_frozen).values())
     return weights + sum(tensor.num_bytes for tensor in optimization.expected.values())
 
 

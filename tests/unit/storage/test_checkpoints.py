@@ -14,6 +14,8 @@ from storage.checkpoints.checkpoints import (
     INDEX_NAME,
     FoundCheckpoint,
     delete_checkpoint,
+    fetch_model,
+    hash_weights,
     list_checkpoint_paths,
     load_checkpoint,
     validate_for_promotion,
@@ -22,7 +24,7 @@ from storage.checkpoints.checkpoints import (
 from storage.checkpoints.tensor_files import find_non_finite, read_entries, weights_sha256
 from storage.errors import CorruptObjectError, ObjectUnreadableError
 from storage.objects.local_store import LocalStore
-from tests.helpers.runs import BATCH_SIZE, find_complete_checkpoints, make_checkpoint
+from tests.helpers.runs import BATCH_SIZE, find_complete_checkpoints, make_checkpoint, put_frozen
 
 
 @pytest.fixture
@@ -119,6 +121,29 @@ def test_without_a_ledger_of_all_its_steps_nothing_is_promoted(
         changed = replace(found, index=found.index.model_copy(update={"ledger": ledger}))
         with pytest.raises(CorruptObjectError, match="ledger"):
             validate_for_promotion(changed, store, BATCH_SIZE)
+
+
+def test_weights_that_stand_beside_the_checkpoints_are_verified_and_hashed_with_each(
+    store: LocalStore, found: FoundCheckpoint, tmp_path: Path
+) -> None:
+    assert b"frozen" not in store.read(f"{found.path}/{INDEX_NAME}")
+    frozen = put_frozen(store, tmp_path / "start")
+    both = make_checkpoint(store, tmp_path / "save", step=20, fence=2, value=10, frozen=[frozen])
+    assert verify_checkpoint(store, both.path, both.digest) == both == load_checkpoint(store, both.path)
+    assert both.index.num_bytes == sum(file.num_bytes for file in both.index.files.values())
+    whole = [*fetch_model(store, found), store.fetch(frozen.key)]
+    assert fetch_model(store, both)[1:] == whole[1:]
+    assert hash_weights(store, both) == weights_sha256(whole) != hash_weights(store, found)
+    path = store.fetch(frozen.key)
+    original = path.read_bytes()
+    for position in range(len(original)):
+        path.write_bytes(original[:position] + bytes([original[position] ^ 0x10]) + original[position + 1 :])
+        with pytest.raises(CorruptObjectError, match=frozen.key):
+            verify_checkpoint(store, both.path, both.digest)
+    path.unlink()
+    with pytest.raises(ObjectUnreadableError, match=frozen.key):
+        verify_checkpoint(store, both.path, both.digest)
+    verify_checkpoint(store, found.path, found.digest)
 
 
 def test_a_deleted_checkpoint_is_gone_and_a_deletion_cut_off_leaves_none(

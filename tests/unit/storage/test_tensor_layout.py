@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from storage.checkpoints import tensor_layout
 from storage.checkpoints.tensor_files import ITEM_BYTES
 from storage.checkpoints.tensor_layout import TensorKind, lay_out, tensor_file_names
-from training.checkpointing.state_tensors import DTYPES, HostFile, view_tensors
+from training.checkpointing.state_tensors import HostFile, view_tensors
+from training.tensor_files import DTYPES
 
 KINDS = st.builds(TensorKind, st.sampled_from(sorted(ITEM_BYTES)), st.lists(st.integers(0, 9), max_size=3).map(tuple))
 

@@ -38,3 +38,12 @@ def test_a_checkpoint_takes_at_least_the_weights_and_what_their_optimizer_keeps(
     optimization.step(0)
     tensors = [*model.state_dict().values(), *optimization.tensors().values()]
     assert sum(tensor.nbytes for tensor in tensors) == num_bytes
+
+
+def test_weights_that_are_not_trained_count_where_each_checkpoint_has_them() -> None:
+    model = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 2))
+    model[0].requires_grad_(False)
+    optimization = Optimization(model, TrainConfig(steps=10), torch.device("cpu"))
+    trained, kept = 4 * 6, 2 * 4 * 6 + 2 * 4
+    assert least_checkpoint_bytes(model, optimization, leaves_out_frozen=True) == trained + kept
+    assert least_checkpoint_bytes(model, optimization) == 4 * 8 + trained + kept

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from storage.datasets import DatasetManifest
 from storage.errors import ConfigurationError
@@ -17,6 +17,7 @@ from training.batches.seeds import seed_everything
 from training.configuration import TrainConfig
 from training.data.samples import Samples
 from training.model_configuration import PinnedModel, PretrainedConfig
+from training.models.frozen import frozen_names, tensors_to_save
 from training.models.pretrained.layers import freeze, layers_of
 from training.models.source import source_of
 from training.optim.optimization import Optimization
@@ -71,11 +72,12 @@ def test_the_weights_are_those_that_transformers_reads_under_the_names_of_our_ne
 ) -> None:
     folder = write_tiny_bert(tmp_path / "model")
     config = pinned().model_copy(update={"pooling": pooling})
-    names = write_first_weights(folder, config, 64, tmp_path / "first.safetensors")
-    found = load_file(tmp_path / "first.safetensors")
+    first = write_first_weights(folder, config, 64, tmp_path)
+    (path,) = first.files
+    found = load_file(path)
     network = network_of(pooling)
     own = network.state_dict()
-    assert set(names) == set(found) == {name for name in own if name.startswith("bert.")}
+    assert set(first.names) == set(found) == {name for name in own if name.startswith("bert.")}
     network.load_state_dict(own | found)
     theirs = transformers.AutoModel.from_pretrained(folder).eval()
     tokens = random_tokens(3, 9)
@@ -85,13 +87,35 @@ def test_the_weights_are_those_that_transformers_reads_under_the_names_of_our_ne
     torch.testing.assert_close(pooled, wanted, atol=1e-5, rtol=1e-5)
 
 
+def test_weights_that_are_not_trained_stand_in_files_of_their_own(dataset: DatasetManifest, tmp_path: Path) -> None:
+    folder = write_tiny_bert(tmp_path / "model")
+    config = pinned().model_copy(update={"frozen_layers": 1})
+    first = write_first_weights(folder, config, 64, tmp_path)
+    trained, frozen = (load_file(path) for path in first.files)
+    model = source_of(config).build(dataset, 3)
+    assert [path.name for path in first.frozen] == ["frozen.safetensors"]
+    assert set(frozen) == frozen_names(model) and set(trained) | set(frozen) == set(first.names)
+    saved = tensors_to_save(model, leaves_out_frozen=True)
+    assert set(saved) == set(model.state_dict()) - set(frozen) and set(trained) < set(saved)
+    assert set(tensors_to_save(model, leaves_out_frozen=False)) == set(model.state_dict())
+
+
+def test_weights_that_are_not_finite_are_refused(tmp_path: Path) -> None:
+    folder = write_tiny_bert(tmp_path / "model")
+    weights = load_file(folder / "model.safetensors")
+    weights["embeddings.LayerNorm.bias"][0] = float("nan")
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ConfigurationError, match=r"not finite, in embeddings\.LayerNorm\.bias"):
+        write_first_weights(folder, pinned(), 64, tmp_path)
+
+
 def test_weights_that_are_not_those_of_the_configuration_are_refused(tmp_path: Path) -> None:
     folder = write_tiny_bert(tmp_path / "model")
     for changes, message in (({"num_hidden_layers": 3}, "tensors are not there"), ({"model_type": "new"}, "'new'")):
         with pytest.raises(ConfigurationError, match=message):
-            write_first_weights(folder, pinned(**changes), 64, tmp_path / "first.safetensors")
+            write_first_weights(folder, pinned(**changes), 64, tmp_path)
     with pytest.raises(ConfigurationError, match="has 64 positions, and texts may have 65 tokens"):
-        write_first_weights(folder, pinned(), 65, tmp_path / "first.safetensors")
+        write_first_weights(folder, pinned(), 65, tmp_path)
 
 
 @pytest.mark.parametrize("kind", KINDS)

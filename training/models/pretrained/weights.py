@@ -1,15 +1,15 @@
-"""The weights of a pretrained model, from its folder to one file with the names that they have in our network.
+"""The weights of a pretrained model, from its folder to files with the names that they have in our network.
 
-transformers itself reads the folder, so it gives old names their new ones and puts parts together. Invariant: nothing
-is read but safetensors, and no code of a model's own is run; and a model whose answer for a text depends on what the
-text is padded to is refused here, before a run has begun.
+Those that are not trained stand in files of their own. transformers itself reads the folder, so it gives old names
+their new ones and puts parts together. Invariant: nothing is read but safetensors, and no code of a model's own is run;
+and a model whose answer for a text depends on what the text is padded to is refused here, before a run has begun.
 """
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 from transformers import AutoModel
 
@@ -21,30 +21,54 @@ from training.export.standalone.holdfast_pretrained import (
     without_pooling,
 )
 from training.model_configuration import PretrainedConfig
+from training.models.frozen import frozen_names
+from training.models.pretrained.layers import freeze
 from training.models.pretrained.loading import NOT_LOADED, load
+from training.tensor_files import write_tensors
 
 # The layer on the first token: models that were trained without one have none, and it is drawn at random.
 POOLER = "pooler."
+TRAINED_STEM, FROZEN_STEM = "pretrained", "frozen"
 PROBE_TOKENS, LARGEST_DIFFERENCE = 16, 1e-3
 
 
+@dataclass(frozen=True)
+class FirstWeights:
+    """Names of the network's tensors that are in `files`; of these `frozen` have all that are not trained."""
+
+    names: list[str]
+    files: list[Path]
+    frozen: list[Path]
+
+
 @torch.no_grad()
-def write_first_weights(folder: Path, config: PretrainedConfig, max_tokens: int, path: Path) -> list[str]:
-    """Write the weights in `folder` to `path`; their names, those of the network's tensors.
+def write_first_weights(folder: Path, config: PretrainedConfig, max_tokens: int, out: Path) -> FirstWeights:
+    """Write the weights of the model in `folder` into the folder `out`.
 
     Raises `ConfigurationError` for a model that cannot be trained, or that has fewer positions than `max_tokens`.
     """
     encoder, missing = _load(folder, config)
+    _require_finite(config, encoder.state_dict())
     network = PretrainedNetwork(_probed(config))
     network.add_module(network.encoder_name, encoder)
     network.eval()
     _require_positions(config, encoder, max_tokens)
     _require_blind_to_padding(config, network)
-    prefix = f"{network.encoder_name}."
+    freeze(network, config.frozen_layers)
+    prefix, not_trained = f"{network.encoder_name}.", frozen_names(network)
     found = {f"{prefix}{name}": tensor for name, tensor in encoder.state_dict().items() if name not in missing}
-    # Each with memory of its own, which tensors that a model shares do not have.
-    save_file({name: tensor.detach().clone().contiguous() for name, tensor in found.items()}, path)
-    return sorted(found)
+    trained = write_tensors({name: t for name, t in found.items() if name not in not_trained}, TRAINED_STEM, out)
+    frozen = write_tensors({name: t for name, t in found.items() if name in not_trained}, FROZEN_STEM, out)
+    return FirstWeights(sorted(found), trained + frozen, frozen)
+
+
+def _require_finite(config: PretrainedConfig, tensors: dict[str, Tensor]) -> None:
+    for name, tensor in tensors.items():
+        if not tensor.isfinite().all():
+            raise ConfigurationError(
+                f"The weights of the model {config.name!r} have values that are not finite, in {name}. Name another "
+                "model, or save this one anew."
+            )
 
 
 def _load(folder: Path, config: PretrainedConfig) -> tuple[Any, set[str]]:

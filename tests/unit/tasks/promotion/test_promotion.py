@@ -79,7 +79,7 @@ def read_as_a_rank_does(store: LocalStore, found: FoundCheckpoint) -> None:
     load_checkpoint(store, found.path, found.digest)
     read_checkpoint_file(store, found, STATE_NAME)
     stated = found.index.files[WEIGHTS]
-    read_checked(store, found.path, StoredFile(WEIGHTS, stated.num_bytes, stated.sha256))
+    read_checked(store, StoredFile(found.key_of(WEIGHTS), stated.num_bytes, stated.sha256, is_of_model=True))
 
 
 def supervised(run_paths: RunPaths, store: LocalStore, retry: RetryConfig, monkeypatch: pytest.MonkeyPatch) -> _Segment:

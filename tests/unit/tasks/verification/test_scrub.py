@@ -16,6 +16,8 @@ from prefect.events.clients import PrefectEventsClient
 from prefect.events.worker import EventsWorker
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
+from flows.commands.prune import prune_run
+from flows.commands.verify import verify_run
 from storage.checkpoints import rereading
 from storage.checkpoints.checkpoints import delete_checkpoint
 from storage.datasets import load_dataset
@@ -70,6 +72,27 @@ def flip(store: LocalStore, key: str, position: int = -1) -> None:
     data = bytearray(path.read_bytes())
     data[position] ^= 1
     path.write_bytes(data)
+
+
+def test_weights_that_every_checkpoint_needs_are_read_once_and_never_pruned_and_their_rot_quarantines_none(
+    tmp_path: Path,
+) -> None:
+    store = LocalStore(tmp_path / "store")
+    make_kept_run(store, tmp_path, has_frozen=True)
+    watched = WatchedStore(store.root)
+    assert verify_run(watched, "run")["valid"] and scrub_store(watched)["ok"]
+    key = "runs/run/start/0123/frozen.safetensors"
+    assert watched.keys.count(key) == 2
+    prune_run(store, "run", ["checkpoint.keep=2", "divergence.max_rollbacks=0"])
+    assert len(state_of(store).kept) < 3 and key in store.list_keys("runs/run/start/")
+
+    flip(store, key)
+    verified = verify_run(store, "run")
+    assert not any(checkpoint["valid"] for checkpoint in verified["checkpoints"])
+    assert all(key in checkpoint["reason"] for checkpoint in verified["checkpoints"])
+    (rot,) = scrub_store(store)["damaged"]
+    assert rot["kind"] == "start" and key in rot["message"] and "Every checkpoint of the run needs" in rot["message"]
+    assert not state_of(store).quarantined
 
 
 def test_all_that_a_resume_or_an_audit_needs_is_read_and_nothing_twice(store: LocalStore) -> None:

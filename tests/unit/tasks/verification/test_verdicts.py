@@ -2,6 +2,7 @@
 
 import errno
 import shutil
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -14,16 +15,17 @@ from storage.objects.store import Store
 from storage.runs.manifest import Manifest
 from storage.runs.retention import RetentionPolicy
 from storage.runs.rollbacks.quarantine import begin_anew
+from storage.runs.run_records import FrozenFile
 from storage.runs.run_state import CheckpointRecord, RunState
 from storage.runs.transitions import promote
 from tasks.configuration.run import DataConfig, RetryConfig, RunConfig
 from tasks.promotion.promotion import look_again, promote_newest
 from tasks.recovery.settle import recover_run
 from tasks.run_paths import RunPaths
-from tasks.verification.quarantine import fall_back_to_valid
+from tasks.verification.quarantine import fall_back_to_valid, require_checkpoint
 from tasks.verification.verdicts import VerdictMaker
 from tests.helpers.failing_stores import FailingStore
-from tests.helpers.runs import BATCH_SIZE, QUICK, lease_run, make_checkpoint, make_run, record_of
+from tests.helpers.runs import BATCH_SIZE, QUICK, lease_run, make_checkpoint, make_run, put_frozen, record_of
 from training.configuration import TrainConfig
 
 # Long beside a look, short beside a test.
@@ -40,12 +42,14 @@ def run_paths_of(store: Store, folder: Path) -> RunPaths:
     return RunPaths(store, Manifest(store, "run"), folder / "scratch", folder / "data")
 
 
-def keep_checkpoints(store: Store, folder: Path, *steps: int) -> list[CheckpointRecord]:
+def keep_checkpoints(
+    store: Store, folder: Path, *steps: int, frozen: Sequence[FrozenFile] = ()
+) -> list[CheckpointRecord]:
     """A run at rest that keeps these, the newest first."""
     manifest = make_run(store)
     fence = lease_run(manifest)
     for step in steps:
-        found = make_checkpoint(store, folder / "files", step, fence)
+        found = make_checkpoint(store, folder / "files", step, fence, frozen=frozen)
         manifest.commit("promoted", promote(record_of(found), RetentionPolicy(newest=len(steps))))
     manifest.commit("ended", lambda state, _: state.model_copy(update={"lease": None}))
     return manifest.load_head().state.kept
@@ -102,6 +106,25 @@ def test_one_that_stays_unreadable_is_passed_over_and_used_again_when_it_can_be_
     again = look_again(CONFIG, run_paths_of(LocalStore(tmp_path / "store"), tmp_path))
     assert again.promoted is not None and again.promoted.step == 30
     assert [record.step for record in again.kept] == [30, 25, 20, 10] and again.quarantined == []
+
+
+@pytest.mark.parametrize("verdict", ["damaged", "unreadable"])
+def test_without_the_weights_that_all_checkpoints_need_none_is_used_until_they_are_restored(
+    verdict: str, tmp_path: Path
+) -> None:
+    store = LocalStore(tmp_path / "store")
+    frozen = put_frozen(store, tmp_path / "start")
+    keep_checkpoints(store, tmp_path, 10, 20, frozen=[frozen])
+    run_paths, path = run_paths_of(store, tmp_path), store.fetch(frozen.key)
+    content = path.read_bytes()
+    flip(path) if verdict == "damaged" else path.unlink()
+    state = fall_back_to_valid(run_paths, VerdictMaker(QUICK))
+    assert [(record.step, record.verdict) for record in state.quarantined] == [(20, verdict), (10, verdict)]
+    with pytest.raises(NoCheckpointError, match=frozen.key):
+        require_checkpoint(state)
+    path.write_bytes(content)
+    again = look_again(CONFIG, run_paths)
+    assert again.promoted is not None and again.promoted.step == 20 and again.quarantined[0].step == 10
 
 
 def test_what_differs_once_is_sound_and_what_differs_twice_is_damaged(

@@ -7,7 +7,7 @@ once, when the run began: nothing that is asked of a model before it is built lo
 import json
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, JsonValue, Tag, model_validator
+from pydantic import Discriminator, Field, JsonValue, Tag, field_validator, model_validator
 
 from training.configuration import ConfigModel
 
@@ -50,11 +50,41 @@ class PinnedModel(ConfigModel):
     separator_index: int | None = Field(
         description="Id of the token after which a second text begins, where the model tells its two texts apart."
     )
+    target_modules: str | list[str] | None = Field(
+        None, description="Which layers peft adapts in this kind of model, where model.lora does not name them."
+    )
 
     def read_config(self) -> dict[str, Any]:
         """Content of config.json."""
         content: dict[str, Any] = json.loads(self.config)
         return content
+
+
+class LoraConfig(ConfigModel):
+    """LoRA by peft: small matrices beside the encoder's own are trained, and the head, and nothing else."""
+
+    rank: int = Field(8, ge=1, description="Size of the small matrices: peft's r.")
+    alpha: int = Field(16, ge=1, description="What the adapters add is multiplied by alpha / rank: peft's lora_alpha.")
+    dropout: float = Field(
+        0.0, ge=0, lt=1, description="Share of an adapter's inputs that are zeroed in training: peft's lora_dropout."
+    )
+    target_modules: str | list[str] | None = Field(
+        None,
+        description="Which linear layers get an adapter: a list of the last parts of their names, as ['query', "
+        "'value'], 'all-linear', or a regular expression for whole names. Default: those that peft knows for this kind "
+        "of model, the attention's queries and values mostly; all linear ones where it knows of none. The pooling "
+        "layer gets none: it is trained itself.",
+    )
+    rslora: bool = Field(
+        False, description="Multiply by alpha / sqrt(rank) instead, for large ranks: peft's use_rslora."
+    )
+
+    @field_validator("target_modules")
+    @classmethod
+    def _names_something(cls, value: str | list[str] | None) -> str | list[str] | None:
+        if value is not None and not value:
+            raise ValueError("must name layers, as ['query', 'value'], or be 'all-linear'")
+        return value
 
 
 class PretrainedConfig(ConfigModel):
@@ -97,9 +127,23 @@ class PretrainedConfig(ConfigModel):
         description="How many of the encoder's lowest layers are not trained; the token vectors neither, also with 0. "
         "Default: everything is trained.",
     )
+    lora: LoraConfig | None = Field(
+        None,
+        description="A section [model.lora]: train adapters and the head alone; an empty one will do. Needs the "
+        "package peft. Default: no adapters.",
+    )
     pinned: PinnedModel | None = Field(
         None, description="What the run keeps of the model; filled in when it begins.", json_schema_extra=FILLED_IN
     )
+
+    @model_validator(mode="after")
+    def _goes_with_lora(self) -> "PretrainedConfig":
+        if self.lora is not None and self.frozen_layers is not None:
+            raise ValueError(
+                f"frozen_layers does not go with lora, with which none of the encoder's own weights are trained: "
+                f"{self.describe('frozen_layers')}. Take frozen_layers out, or lora"
+            )
+        return self
 
     @property
     def pin(self) -> PinnedModel:

@@ -31,6 +31,12 @@ def export(
     no_onnx: Annotated[
         bool, typer.Option("--no-onnx", help="Write no model.onnx: it takes seconds, and needs holdfast[export].")
     ] = False,
+    adapter: Annotated[
+        bool,
+        typer.Option(
+            "--adapter", help="Of a model with [model.lora]: write the adapter alone, as peft loads it, without ONNX."
+        ),
+    ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace OUT if it is an earlier export.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -39,17 +45,21 @@ def export(
     It has the weights, the tokenizer, how columns are imputed and scaled, the labels, the metrics, an ONNX file, Python
     code that needs torch, safetensors and, for text, tokenizers alone, and README.md: how to use the model, and where
     it comes from. What goes into it is hashed first. Nothing about the run is changed; it may be in training.
+
+    Adapters of [model.lora] are merged into the model's own weights, and nothing of peft is needed; with --adapter they
+    stay apart.
     """
     store, name = find_run(run, assignments or [])
-    print_result(export_with_display(store, name, checkpoint, out, not no_onnx, overwrite), as_json, render_export)
+    found = export_with_display(store, name, checkpoint, out, not no_onnx, overwrite, adapter)
+    print_result(found, as_json, render_export)
 
 
 def export_with_display(
-    store: Store, run: str, choice: str, out: Path, with_onnx: bool, overwrite: bool
+    store: Store, run: str, choice: str, out: Path, with_onnx: bool, overwrite: bool, adapter: bool = False
 ) -> dict[str, Any]:
     """Export, and show that it goes on. Raises what `export_run` raises."""
     with ending_in_order(), console.status(f"exporting {run} to {out}"):
-        return exporting.export_run(store, run, choice, out, with_onnx, overwrite)
+        return exporting.export_run(store, run, choice, out, with_onnx, overwrite, adapter)
 
 
 def render_export(result: dict[str, Any]) -> Text:

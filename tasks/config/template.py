@@ -13,7 +13,7 @@ from annotated_types import Ge, Gt, Le, Lt
 from pydantic.fields import FieldInfo
 
 from tasks.config.load import change_values, configure
-from tasks.config.sections import is_filled_in
+from tasks.config.sections import is_filled_in, sections_of
 from tasks.configuration.run import RunConfig
 from training.configuration import ConfigModel
 
@@ -50,14 +50,17 @@ def _render_section(section: ConfigModel, path: str, full: bool) -> Iterator[str
     fields = type(section).model_fields
     fields = {name: field for name, field in fields.items() if not is_filled_in(field)}
     inner = [name for name in fields if isinstance(getattr(section, name), ConfigModel)]
+    left_out = [name for name, field in fields.items() if name not in inner and sections_of(field.annotation)]
     for name, field in fields.items():
         is_set = name in section.model_fields_set
-        if name not in inner and (is_set or full):
+        if name in left_out and full:
+            yield from ("", *_describe(field), f"# [{path}{name}]")
+        elif name not in (*inner, *left_out) and (is_set or full):
             yield from ("", *_describe(field), _render_field(name, field, getattr(section, name), is_set))
     for name in inner:
         dotted = f"{path}{name}"
         body = list(_render_section(getattr(section, name), f"{dotted}.", full))
-        if body:
+        if body or fields[name].default is None:  # which an empty table is not
             # A table that is only comments is a table without keys: every default.
             yield from ("", *_comment(type(getattr(section, name)).__doc__ or ""), f"[{dotted}]", *body)
 

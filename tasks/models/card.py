@@ -24,8 +24,9 @@ def render_card(
     calibration: dict[str, Any] | None,
     provenance: dict[str, Any],
     sha256: dict[str, str],
+    adapter: dict[str, Any] | None = None,
 ) -> str:
-    """The card, of the other files' contents and hashes."""
+    """The card, of the other files' contents and hashes; `adapter` says how one that is alone there is loaded."""
     template = _environment().get_template(TEMPLATE)
     return template.render(
         inputs=inputs,
@@ -39,6 +40,8 @@ def render_card(
         thresholds=markdown_table(table) if (table := thresholds_table(calibration)).rows else "",
         provenance=provenance,
         sha256=sha256,
+        adapter=adapter,
+        base=repr(adapter["base"]) if adapter else "",
         example=repr(example_row(inputs)),
         limit=_limit(inputs),
         label_names=", ".join(f"`{_cell(name)}`" for name in labels["classes"]),

@@ -10,6 +10,7 @@ import shutil
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -44,7 +45,7 @@ from training.export.standalone.holdfast_model import (
 from training.models import whole_weights
 from training.models.source import source_of
 
-KIND = "holdfast model"
+KIND, ADAPTER_KIND = "holdfast model", "holdfast adapter"
 _Read = TypeVar("_Read")
 METRICS_FILE, PROVENANCE_FILE, CONFIGURATION_FILE, CARD_FILE = (
     "metrics.json",
@@ -66,34 +67,41 @@ class Source:
     dataset: DatasetManifest
 
 
-def export_run(store: Store, run: str, choice: str, out: Path, with_onnx: bool, overwrite: bool) -> dict[str, Any]:
-    """Write the folder `out`; what was exported, JSON-able.
+def export_run(
+    store: Store, run: str, choice: str, out: Path, with_onnx: bool, overwrite: bool, adapter: bool = False
+) -> dict[str, Any]:
+    """Write the folder `out`; what was exported, JSON-able. `adapter`: without the model that it was trained on.
 
     Raises `ConfigurationError`, `RunMissingError`, `CorruptObjectError` for a damaged checkpoint or data set, and
     `StoreError`: what was there before is then still there.
     """
     _require_folder(out, overwrite)
-    if with_onnx:
+    if with_onnx and not adapter:
         require_libraries()
     with holding(Manifest(store, run), lambda state: choose_checkpoint(state, choice)) as (state, record):
         source = _open_source(store, state, record)
-        write_folder(out.absolute(), lambda folder: _fill(folder, source, with_onnx))
+        fill = _fill_adapter if adapter else partial(_fill, with_onnx=with_onnx)
+        write_folder(out.absolute(), lambda folder: fill(folder, source))
     return {"run": run, "out": str(out), "step": record.step, "metric": record.metric, "checkpoint": record.path}
 
 
 def is_export(folder: Path) -> bool:
-    """Whether a folder was written by `export_run`, of whatever version."""
+    """Whether a folder is a model that was written by `export_run`, of whatever version."""
+    return bool(_kind_of(folder) == KIND)
+
+
+def _kind_of(folder: Path) -> Any:
     try:
         stated = json.loads((folder / FILES_FILE).read_bytes())
     except (OSError, ValueError):
-        return False
-    return isinstance(stated, dict) and stated.get("kind") == KIND
+        return None
+    return stated.get("kind") if isinstance(stated, dict) else None
 
 
 def _require_folder(out: Path, overwrite: bool) -> None:
     if not os.path.lexists(out):
         return
-    if not out.is_symlink() and is_export(out):
+    if not out.is_symlink() and _kind_of(out) in (KIND, ADAPTER_KIND):
         if overwrite:
             return
         raise ConfigurationError(
@@ -114,8 +122,39 @@ def _open_source(store: Store, state: RunState, record: CheckpointRecord) -> Sou
 
 
 def _fill(folder: Path, source: Source, with_onnx: bool) -> None:
+    dataset, model = source.dataset, source_of(source.config.model)
+    weights = _checked(source.record, lambda: _write_weights(source, folder))
+    described = _describe(folder, source)
+    _write_json(folder / MODEL_FILE, describe_model(source.config.model, dataset, weights))
+    model.write_export(folder, dataset.target)
+    if with_onnx:
+        model.write_onnx(folder, dataset.target)
+    _seal(folder, KIND, described)
+
+
+def _fill_adapter(folder: Path, source: Source) -> None:
+    """What peft loads, and what the model takes and gives; no code, since that needs the whole model."""
+    with tempfile.TemporaryDirectory(dir=folder) as name:
+        _checked(source.record, lambda: _copy_model(source.store, source.found, Path(name)))
+        weights = sorted(Path(name).iterdir())
+        adapter = source_of(source.config.model).write_adapter(weights, folder, source.dataset.target)
+    _seal(folder, ADAPTER_KIND, _describe(folder, source), adapter)
+
+
+@dataclass(frozen=True)
+class _Described:
+    """What the model takes and gives, how good it is and where it comes from, as the files of the folder have it."""
+
+    inputs: dict[str, Any]
+    labels: dict[str, Any]
+    metrics: dict[str, Any]
+    calibration: dict[str, Any] | None
+    provenance: dict[str, Any]
+
+
+def _describe(folder: Path, source: Source) -> _Described:
+    """Write what every export has beside its weights."""
     store, found, dataset = source.store, source.found, source.dataset
-    weights = _checked(source.record, lambda: _write_weights(store, found, folder))
     if dataset.tokenizer is not None:
         expected = CheckpointFile(num_bytes=dataset.tokenizer.num_bytes, sha256=dataset.tokenizer.sha256)
         _copy(store, dataset_key(dataset.digest, dataset.tokenizer.name), folder / TOKENIZER_FILE, expected)
@@ -124,29 +163,33 @@ def _fill(folder: Path, source: Source, with_onnx: bool) -> None:
     provenance = describe_provenance(store, source.state, source.record, found, dataset)
     _write_json(folder / PREPROCESSING_FILE, inputs)
     _write_json(folder / LABELS_FILE, labels)
-    _write_json(folder / MODEL_FILE, describe_model(source.config.model, dataset, weights))
     _write_json(folder / METRICS_FILE, metrics)
     _write_json(folder / PROVENANCE_FILE, provenance)
     calibration = find_calibration(store, source.record)
     if calibration is not None:
         _write_json(folder / CALIBRATION_FILE, calibration)
     _write_text(folder / CONFIGURATION_FILE, render_configuration(source.config, full=False))
-    model = source_of(source.config.model)
-    model.write_export(folder, dataset.target)
-    if with_onnx:
-        model.write_onnx(folder, dataset.target)
-    _write_text(folder / CARD_FILE, render_card(inputs, labels, metrics, calibration, provenance, _hash_all(folder)))
-    _write_json(folder / FILES_FILE, {"format": MODEL_FORMAT, "kind": KIND, "sha256": _hash_all(folder)})
+    return _Described(inputs, labels, metrics, calibration, provenance)
 
 
-def _write_weights(store: Store, found: FoundCheckpoint, folder: Path) -> list[str]:
+def _seal(folder: Path, kind: str, about: _Described, adapter: dict[str, Any] | None = None) -> None:
+    """Write the card, and the hashes of all files, last."""
+    card = render_card(
+        about.inputs, about.labels, about.metrics, about.calibration, about.provenance, _hash_all(folder), adapter
+    )
+    _write_text(folder / CARD_FILE, card)
+    _write_json(folder / FILES_FILE, {"format": MODEL_FORMAT, "kind": kind, "sha256": _hash_all(folder)})
+
+
+def _write_weights(source: Source, folder: Path) -> list[str]:
     """All weights; the names of their files. Where the checkpoint has not all of them they are put together."""
+    found = source.found
     if not found.index.frozen:
-        _copy_model(store, found, folder)
+        _copy_model(source.store, found, folder)
         return found.index.model_files
     with tempfile.TemporaryDirectory(dir=folder) as name:
-        _copy_model(store, found, Path(name))
-        return whole_weights.write_whole(sorted(Path(name).iterdir()), folder)
+        _copy_model(source.store, found, Path(name))
+        return whole_weights.write_whole(sorted(Path(name).iterdir()), folder, source_of(source.config.model))
 
 
 def _copy_model(store: Store, found: FoundCheckpoint, folder: Path) -> None:

@@ -1,7 +1,7 @@
 """`model.kind = "pretrained"`: the model's folder, and what of it a new run pins.
 
 Invariant: the folder is read when a run begins; what is pinned decides all that follows but the weights, of which the
-run takes a copy. Neither torch nor transformers is needed here.
+run takes a copy. Neither torch nor transformers is needed here, but for what peft knows of a kind of model.
 """
 
 import json
@@ -11,6 +11,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from storage.errors import ConfigurationError, IncompatibleRunError
+from storage.lazy_imports import lazy_imports
 from storage.objects.digests import canonical_json, sha256_of_file
 from tasks.configuration.run import GivenTokenizer, RunConfig
 from tasks.console.announce import warn
@@ -18,6 +19,10 @@ from tasks.data.tokenizer import TOKENIZER_FILE, load_tokenizer
 from training.data.samples import PADDING_MULTIPLE
 from training.model_configuration import PinnedModel, PretrainedConfig
 from training.models.pretrained.source import LAYERS_NAMES, find_size
+
+# It loads torch and peft, for model.lora alone.
+with lazy_imports():
+    import training.models.pretrained.lora as lora
 
 CONFIG_FILE, TOKENIZER_CONFIG_FILE = "config.json", "tokenizer_config.json"
 WEIGHTS_FILE, WEIGHTS_INDEX_FILE = "model.safetensors", "model.safetensors.index.json"
@@ -54,6 +59,7 @@ def pin_model(config: RunConfig) -> RunConfig:
         tokenizer_config=_find_tokenizer_config(folder, config.model),
         padding_index=padding_index,
         separator_index=_find_separator(content, tokenizer, config),
+        target_modules=_find_targets(content, config.model),
     )
     given = GivenTokenizer(path=str(folder / TOKENIZER_FILE), sha256=pinned.files[TOKENIZER_FILE])
     model = config.model.model_copy(update={"pinned": pinned})
@@ -219,6 +225,16 @@ def _find_separator(content: dict[str, Any], tokenizer: Tokenizer, config: RunCo
             f"{found.type_ids} of the tokens {found.tokens}. Name another model, or join the texts into one column."
         )
     return separator
+
+
+def _find_targets(content: dict[str, Any], config: PretrainedConfig) -> str | list[str] | None:
+    """What peft adapts in this kind of model, where that is left to it: another version may know otherwise."""
+    if config.lora is None or config.lora.target_modules is not None:
+        return None
+    try:
+        return lora.known_targets(content["model_type"])
+    except ImportError as error:
+        raise ConfigurationError(f"{error}. It is not installed here.") from error
 
 
 def _require_agreement(content: dict[str, Any], tokenizer: Tokenizer, padding_index: int, config: RunConfig) -> None:

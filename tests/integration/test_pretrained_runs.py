@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from storage.checkpoints.checkpoints import FoundCheckpoint, fetch_model, load_checkpoint
 from storage.checkpoints.tensor_files import read_entries, weights_sha256
@@ -32,7 +33,8 @@ transformers = pytest.importorskip("transformers")
 
 
 # Of a BERT with two layers.
-HEAD_ALONE = {"frozen_layers": 2}
+HEAD_ALONE: dict[str, Any] = {"frozen_layers": 2}
+LORA: dict[str, Any] = {"lora": {"rank": 2, "dropout": 0.2}}
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +63,7 @@ class PretrainedRuns(Runs):
         return super().next_spec(ranks, resume, **train).model_copy(update=self._own)
 
 
-@pytest.mark.parametrize("settings", [{}, HEAD_ALONE], ids=["all", "head alone"])
+@pytest.mark.parametrize("settings", [{}, HEAD_ALONE, LORA], ids=["all", "head alone", "LoRA"])
 def test_one_two_and_three_ranks_and_those_that_were_killed_end_with_the_same_bits(
     settings: dict[str, Any], folder: Path, tmp_path: Path
 ) -> None:
@@ -134,6 +136,30 @@ def test_a_head_alone_is_saved_without_the_encoder_and_evaluated_and_exported_wi
     assert all(torch.equal(before[name], after[f"bert.{name}"]) for name in frozen)
     done = call_here(["predict", exported.folder, exported.data, tmp_path / "found.parquet"])
     assert done.returncode == 0, done.stderr
+
+
+def test_adapters_are_merged_into_an_export_or_stay_apart_as_peft_loads_them(folder: Path, tmp_path: Path) -> None:
+    peft = pytest.importorskip("peft")
+    exported = export_pretrained(tmp_path, metadata=False, name=str(folder), pooling="cls", **LORA)
+    model = load_model(exported.folder)
+    encoded = model.inputs.encode({"text": ["pay the card bill again", "book a flight to oslo"]})
+    merged = transformers.AutoModelForSequenceClassification.from_pretrained(exported.folder)
+    assert set(merged.state_dict()) == set(load_file(exported.folder / "model.safetensors"))
+    out = tmp_path / "adapter"
+    for more in ([], ["--overwrite"]):
+        done = call_here(["export", exported.address, out, "--checkpoint", "newest", "--adapter", *more])
+        assert done.returncode == 0, done.stderr
+    assert (out / "adapter_model.safetensors").stat().st_size * 4 < (
+        exported.folder / "model.safetensors"
+    ).stat().st_size
+    theirs = peft.AutoPeftModelForSequenceClassification.from_pretrained(out, num_labels=len(model.classes)).eval()
+    rows = [torch.tensor([list(ids)]) for ids in encoded.tokens]
+    logits = torch.cat([theirs(input_ids=tokens).logits for tokens in rows])
+    torch.testing.assert_close(logits, model.logits(encoded), atol=1e-5, rtol=1e-4)
+    done = call_here(["predict", out, exported.data, tmp_path / "found.parquet"])
+    assert done.returncode != 0 and "no exported model" in done.stderr and "Traceback" not in done.stderr
+    card = (out / "README.md").read_text()
+    assert "AutoPeftModelForSequenceClassification" in card and "load_model" not in card
 
 
 def fetch_own(store: LocalStore, found: FoundCheckpoint) -> list[Path]:

@@ -17,7 +17,7 @@ from storage.errors import DeviceMissingError
 from training.configuration import TrainConfig
 
 LIBRARIES = ("torch", "numpy", "pyarrow")
-OPTIONAL_LIBRARIES = ("transformers",)  # where a model is computed by it
+OPTIONAL_LIBRARIES = ("transformers", "peft")  # where a model is computed by it
 CPU_INFO = Path("/proc/cpuinfo")
 DRIVER_INFO = Path("/proc/driver/nvidia/version")
 # The processor's features by which torch, oneDNN and MKL choose how they compute. MKL looks at the vendor as well.

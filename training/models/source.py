@@ -18,7 +18,7 @@ from training.models.encoder.source import EncoderSource
 from training.models.pretrained.source import PretrainedSource
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
 
 class ModelSource(Protocol):
@@ -67,6 +67,15 @@ class ModelSource(Protocol):
 
     def write_export(self, folder: Path, target: Target) -> None:
         """Write what loads the model into an exported folder, which has its weights, sizes and inputs already."""
+
+    def weights_to_export(self, tensors: "Mapping[str, Tensor]") -> "Mapping[str, Tensor]":
+        """The weights of an exported folder, of those that the model has in training, by their names."""
+
+    def write_adapter(self, weights: Sequence[Path], folder: Path, target: Target) -> dict[str, Any]:
+        """Write the adapter alone, in the form of peft, of the model's tensors in the files `weights`.
+
+        How it is loaded, JSON-able. Raises `ConfigurationError` for a model without one.
+        """
 
     def write_onnx(self, folder: Path, target: Target) -> None:
         """Write `model.onnx` into an exported folder, from the weights that are there, which predict `target`."""

@@ -118,6 +118,10 @@ def load_model(folder: str | Path, device: str | None = None, calibrated: bool =
     """
     path = Path(folder)
     verify(path)
+    if not (path / MODEL_FILE).exists():
+        raise ModelFolderError(
+            f"{path} is no exported model: it has an adapter alone. Export the run without --adapter."
+        )
     labels = json.loads((path / LABELS_FILE).read_text(encoding="utf-8"))
     chosen = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     temperature = _read_temperature(path) if calibrated else 1.0

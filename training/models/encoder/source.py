@@ -22,7 +22,7 @@ with lazy_imports():
     from training.models.encoder import exported, network  # and torch
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
 # Sizes of attention heads for which torch has fused kernels on a GPU, in each of our precisions.
 HEAD_SIZE_MULTIPLE = 8
@@ -80,6 +80,12 @@ class EncoderSource:
     def write_export(self, folder: Path, target: Target) -> None:
         """The network, its inputs and its loading, in files that need torch and safetensors alone."""
         standalone_code.write_code(folder)
+
+    def weights_to_export(self, tensors: "Mapping[str, Tensor]") -> "Mapping[str, Tensor]":
+        return tensors
+
+    def write_adapter(self, weights: Sequence[Path], folder: Path, target: Target) -> dict[str, Any]:
+        raise ConfigurationError("--adapter goes with model.lora alone, and this run has none. Leave it out.")
 
     def write_onnx(self, folder: Path, target: Target) -> None:
         exported.write_encoder(folder, target)

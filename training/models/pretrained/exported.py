@@ -31,7 +31,7 @@ def write_export(folder: Path, config: PretrainedConfig, target: Target) -> None
     write_code(folder, [CODE_FILE])
     if config.pin.tokenizer_config is not None:
         (folder / TOKENIZER_CONFIG_FILE).write_text(config.pin.tokenizer_config, encoding="utf-8")
-    content = config.pin.read_config() | _labels(target)
+    content = config.pin.read_config() | labels_of(target)
     _write_json(folder / CONFIG_FILE, content)
     files: list[str] = json.loads((folder / MODEL_FILE).read_text(encoding="utf-8"))["weights"]
     _write_json(folder / INDEX_FILE, {"metadata": {}, "weight_map": _file_of_each_tensor(folder, files)})
@@ -50,7 +50,7 @@ def write_onnx(folder: Path, target: Target) -> None:
     write_network(folder, target, network, inputs["max_tokens"])
 
 
-def _labels(target: Target) -> dict[str, Any]:
+def labels_of(target: Target) -> dict[str, Any]:
     """The classes by the outputs, and what transformers calls the kind of target."""
     kind = kind_of(target)
     return {

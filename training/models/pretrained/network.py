@@ -18,6 +18,15 @@ class PretrainedClassifier(PretrainedNetwork):
         return super().forward(microbatch.tokens, microbatch.lengths, microbatch.numeric, microbatch.categorical)
 
 
+def probed(config: PretrainedConfig) -> PretrainedArchitecture:
+    """The network without metadata, with two outputs: for what is asked of the encoder alone."""
+    pin = config.pin
+    return PretrainedArchitecture(
+        pin.read_config(), config.pooling, config.dropout, config.metadata_width,
+        pin.padding_index, pin.separator_index, 0, (), 2,
+    )  # fmt: skip
+
+
 def architecture_of(config: PretrainedConfig, dataset: DatasetManifest, num_outputs: int) -> PretrainedArchitecture:
     """What is configured, what was pinned, and what follows from the data set."""
     return PretrainedArchitecture(

@@ -16,12 +16,13 @@ from storage.lazy_imports import lazy_imports
 from training.model_configuration import PretrainedConfig
 from training.models.correspondence import Correspondence, Described
 from training.models.pretrained import layers
+from training.models.pretrained.trained import choose_trained
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
 with lazy_imports():
-    from training.models.pretrained import exported, network  # and torch, and transformers
+    from training.models.pretrained import adapter, exported, lora, network  # and torch, transformers, peft
 
 # What the sizes are called in a config.json, the usual name first.
 WIDTH_NAMES = ("hidden_size", "dim", "d_model")
@@ -60,11 +61,10 @@ class PretrainedSource:
 
     def build(self, dataset: DatasetManifest, num_outputs: int) -> "nn.Module":
         try:
-            sizes = network.architecture_of(self._config, dataset, num_outputs)
+            model = network.PretrainedClassifier(network.architecture_of(self._config, dataset, num_outputs))
+            choose_trained(model, self._config)
         except ImportError as error:
             raise ConfigurationError(f"{error}. It is not installed on this machine.") from error
-        model = network.PretrainedClassifier(sizes)
-        layers.freeze(model, self._config.frozen_layers)
         return model
 
     def rate_factors(self, model: "nn.Module") -> Mapping[str, float]:
@@ -98,6 +98,15 @@ class PretrainedSource:
     def write_export(self, folder: Path, target: Target) -> None:
         """The network, its inputs and its loading, and what transformers loads the model by."""
         exported.write_export(folder, self._config, target)
+
+    def weights_to_export(self, tensors: "Mapping[str, Tensor]") -> "Mapping[str, Tensor]":
+        """With the adapters merged into the encoder's own weights."""
+        return tensors if self._config.lora is None else lora.merged(tensors, self._config)
+
+    def write_adapter(self, weights: Sequence[Path], folder: Path, target: Target) -> dict[str, Any]:
+        if self._config.lora is None:
+            raise ConfigurationError("--adapter goes with model.lora alone, and this run has none. Leave it out.")
+        return adapter.write_adapter(weights, folder, self._config, target)
 
     def write_onnx(self, folder: Path, target: Target) -> None:
         exported.write_onnx(folder, target)

@@ -15,15 +15,15 @@ from transformers import AutoModel
 
 from storage.errors import ConfigurationError
 from training.export.standalone.holdfast_pretrained import (
-    PretrainedArchitecture,
     PretrainedNetwork,
     make_config,
     without_pooling,
 )
 from training.model_configuration import PretrainedConfig
 from training.models.frozen import frozen_names
-from training.models.pretrained.layers import freeze
 from training.models.pretrained.loading import NOT_LOADED, load
+from training.models.pretrained.network import probed
+from training.models.pretrained.trained import choose_trained, drawn_names
 from training.tensor_files import write_tensors
 
 # The layer on the first token: models that were trained without one have none, and it is drawn at random.
@@ -49,14 +49,15 @@ def write_first_weights(folder: Path, config: PretrainedConfig, max_tokens: int,
     """
     encoder, missing = _load(folder, config)
     _require_finite(config, encoder.state_dict())
-    network = PretrainedNetwork(_probed(config))
+    network = PretrainedNetwork(probed(config))
     network.add_module(network.encoder_name, encoder)
     network.eval()
     _require_positions(config, encoder, max_tokens)
     _require_blind_to_padding(config, network)
-    freeze(network, config.frozen_layers)
-    prefix, not_trained = f"{network.encoder_name}.", frozen_names(network)
-    found = {f"{prefix}{name}": tensor for name, tensor in encoder.state_dict().items() if name not in missing}
+    choose_trained(network, config)
+    prefix, not_trained, drawn = f"{network.encoder_name}.", frozen_names(network), drawn_names(encoder, config)
+    tensors = encoder.state_dict()
+    found = {f"{prefix}{name}": tensors[name] for name in tensors.keys() - missing - drawn}
     trained = write_tensors({name: t for name, t in found.items() if name not in not_trained}, TRAINED_STEM, out)
     frozen = write_tensors({name: t for name, t in found.items() if name in not_trained}, FROZEN_STEM, out)
     return FirstWeights(sorted(found), trained + frozen, frozen)
@@ -94,15 +95,6 @@ def _load(folder: Path, config: PretrainedConfig) -> tuple[Any, set[str]]:
 
 def _names(mismatched: Any) -> set[str]:
     return {str(entry if isinstance(entry, str) else entry[0]) for entry in mismatched}
-
-
-def _probed(config: PretrainedConfig) -> PretrainedArchitecture:
-    """The network without metadata, with two outputs."""
-    pin = config.pin
-    return PretrainedArchitecture(
-        pin.read_config(), config.pooling, config.dropout, config.metadata_width,
-        pin.padding_index, pin.separator_index, 0, (), 2,
-    )  # fmt: skip
 
 
 def _require_positions(config: PretrainedConfig, encoder: Any, max_tokens: int) -> None:

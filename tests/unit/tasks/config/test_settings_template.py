@@ -29,6 +29,19 @@ def test_what_is_printed_is_the_same_configuration_when_it_is_read(path: Path, f
     assert render_configuration(again, full) == printed.read_text()
 
 
+@pytest.mark.parametrize("full", [False, True])
+@pytest.mark.parametrize("lora", [None, {}, {"rank": 4, "target_modules": ["query", "value"]}])
+def test_a_section_that_may_be_left_out_comes_back_as_it_was(
+    lora: dict[str, Any] | None, full: bool, tmp_path: Path
+) -> None:
+    values = start_configuration([]).model_dump(exclude_unset=True)
+    model = {"kind": "pretrained", "name": str(tmp_path)} | ({} if lora is None else {"lora": lora})
+    config = RunConfig.model_validate(values | {"model": model})
+    path = tmp_path / "run.toml"
+    path.write_text(render_configuration(config, full))
+    assert load_configuration(path).model == config.model
+
+
 def test_texts_that_need_care_in_toml_come_back_as_they_were(tmp_path: Path) -> None:
     names = ['a"b', "a\\b", "a\x7fb", "tab\t", "ä", "\U0001f600"]
     config = start_configuration([]).model_dump(exclude_unset=True)

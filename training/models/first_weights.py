@@ -49,9 +49,9 @@ def _require_same_frozen(before: set[str], now: set[str]) -> None:
     other = sorted(before ^ now)
     if other:
         raise IncompatibleRunError(
-            f"Other weights are trained than when the run began: {len(other)} tensors differ, {other[0]} among them. "
-            "Continue with the versions of Holdfast and of its libraries that the run was started with, or start a new "
-            "run."
+            f"Other weights are trained than when the run began. The first that differs is {other[0]}, of "
+            f"{len(other)}. Continue with the versions of Holdfast and of its libraries that the run was started with, "
+            "or start a new run."
         )
 
 

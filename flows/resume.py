@@ -20,6 +20,7 @@ from storage.runs.run_state import RunState
 from tasks.config.changes import as_begun, describe_changes, read_stored, require_compatible
 from tasks.config.load import change_values, configure
 from tasks.configuration.run import RunConfig
+from tasks.models.own_code import require_no_own_code
 from tasks.remember_overrides import remember_overrides
 from tasks.reporting.rollbacks import describe_rollback
 from tasks.roll_back import plan_rollback, roll_back
@@ -124,4 +125,6 @@ def load_run_configuration(store: str, run: str, changes: dict[str, int | float 
     opened = open_store(store)
     values = Manifest(opened, run).load_head().state.config | {"store": opened.address}
     assignments = [f"{field}={value}" for field, value in changes.items() if value is not None]
-    return configure(RunConfig, change_values(values, assignments), f"configuration of run {run!r} in {store}")
+    config = configure(RunConfig, change_values(values, assignments), f"configuration of run {run!r} in {store}")
+    require_no_own_code(config)
+    return config

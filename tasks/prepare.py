@@ -22,7 +22,7 @@ from tasks.data.expectations.origin import find_reference
 from tasks.data.identity.begun_source import require_same_source
 from tasks.data.pipeline import prepare_dataset
 from tasks.data.remarks.remarks import remarks_on
-from tasks.models.pretrained import pin_model, require_same_model
+from tasks.models.brought import pin_brought, require_same_brought
 from tasks.prefect_bridge.server import show
 from tasks.prepare_unit import PrefectUnits
 from tasks.recovery.settle import require_no_living_holder_here
@@ -48,13 +48,13 @@ def _prepare(config: RunConfig, run_paths: RunPaths) -> DatasetManifest:
     head = run_paths.manifest.find_head()
     begun = as_begun(config, head.state if head else None)
     _announce_id(config.data.id, begun.data.id, is_new=head is None)
-    config = pin_model(begun) if head is None else begun
+    config = pin_brought(begun) if head is None else begun
     if head is not None:
         if head.state.lease is not None:
             # Whether one on another machine lives takes a minute to find out: `recover` does, once.
             require_no_living_holder_here(run_paths, head.state.lease)
         require_compatible(head.state, config)
-        require_same_model(config)
+        require_same_brought(config)
     contracts: list[dict[str, Any] | None] = []
     with PreparationDisplay() as display:
         dataset = require_same_source(config.data, run_paths, head.state, display.show) if head is not None else None

@@ -17,7 +17,7 @@ from tasks.config.changes import as_begun, describe_changes, read_stored, requir
 from tasks.config.out_of_memory import adapt
 from tasks.configuration.run import RunConfig
 from tasks.console.announce import announce
-from tasks.models.pretrained import pin_model
+from tasks.models.brought import pin_brought
 from tasks.promote import promote
 from tasks.promotion.rejected import gate_again
 from tasks.recovery.settle import recover_run
@@ -43,7 +43,7 @@ def _take_up(config: RunConfig, dataset: DatasetManifest, run_paths: RunPaths) -
     head = run_paths.manifest.find_head()
     if head is None:
         config, by_rows = resolve_by_rows(config, dataset.splits["train"].num_rows)
-        config = pin_model(as_begun(config, None))
+        config = pin_brought(as_begun(config, None))
         _require_prepared_with(config, dataset)
         state = run_paths.manifest.create(_first_state(config, dataset, run_paths, by_rows)).state
         if by_rows is not None:

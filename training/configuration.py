@@ -16,12 +16,15 @@ from pydantic import (
 )
 
 from storage.runs.retention import RetentionPolicy
+from training.own_code import Reference, parse_reference
 
 # No more training than this may hang on one save, whatever a step takes.
 LONGEST_EVERY_SECONDS = 900.0
 # Default of a new run for how well it fills its microbatches.
 # What a field shows in the template where it is not set.
 BY_ROWS: dict[str, JsonValue] = {"by_rows": True}
+# Fields that a run fills in when it begins, and that nobody sets.
+FILLED_IN: dict[str, JsonValue] = {"filled_in": True}
 
 
 class ConfigModel(BaseModel):
@@ -37,12 +40,22 @@ class ConfigModel(BaseModel):
         )
 
 
+class PinnedCode(ConfigModel):
+    """What a run keeps of code of the user's own, as it was when the run began."""
+
+    function: str = Field(description="The function that is called.")
+    files: dict[str, str] = Field(description="SHA-256 of each file of the code, by its name.")
+
+
 # Fields of training that mean something with some choices alone: the field of the choice, and which.
 ONLY_WITH: dict[str, tuple[str, tuple[str, ...]]] = {
     "adam_beta1": ("optimizer", ("adamw",)),
     "adam_beta2": ("optimizer", ("adamw",)),
     "momentum": ("optimizer", ("sgd",)),
     "nesterov": ("optimizer", ("sgd",)),
+    "optimizer_factory": ("optimizer", ("factory",)),
+    "optimizer_options": ("optimizer", ("factory",)),
+    "optimizer_pinned": ("optimizer", ("factory",)),
     "final_learning_rate_fraction": ("schedule", ("cosine", "linear")),
 }
 
@@ -98,10 +111,23 @@ class TrainConfig(ConfigModel):
         False, description="Let ranks share GPUs where there are fewer, through Gloo: slow, meant for a drill."
     )
     seed: int = Field(0, ge=0, lt=2**63, description="Seed of the order of samples and of every random number.")
-    optimizer: Literal["adamw", "sgd"] = Field(
+    optimizer: Literal["adamw", "sgd", "factory"] = Field(
         "adamw",
         description="What changes the weights by their gradient. sgd, with momentum, keeps half of what adamw keeps of "
-        "each weight, and needs another learning_rate, often a hundred times larger.",
+        "each weight, and needs another learning_rate, often a hundred times larger. factory: what optimizer_factory "
+        "makes.",
+    )
+    optimizer_factory: str | None = Field(
+        None,
+        description="The function that makes an optimizer of torch's class Optimizer, for optimizer = factory: "
+        "'./my_optim.py:build' for one in a file, whose path is taken from the configuration file's folder, or "
+        "'my_package.optim:build' for one in a package that is installed. It is called as build(groups, **options).",
+    )
+    optimizer_options: dict[str, JsonValue] = Field(
+        {}, description="What optimizer_factory is given besides, by its own names."
+    )
+    optimizer_pinned: PinnedCode | None = Field(
+        None, description="What the run keeps of its code; filled in when it begins.", json_schema_extra=FILLED_IN
     )
     learning_rate: float = Field(1e-3, gt=0, description="Highest learning rate, reached after the warm-up.")
     warmup_fraction: float = Field(0.05, ge=0, le=1, description="Share of the steps with a rising learning rate.")
@@ -171,6 +197,13 @@ class TrainConfig(ConfigModel):
         return not choice or getattr(self, choice) in values
 
     @property
+    def optimizer_reference(self) -> Reference | None:
+        """The function that makes the optimizer, where it is not one of ours."""
+        if self.optimizer_factory is None:
+            return None
+        return parse_reference(self.optimizer_factory, "train.optimizer_factory")
+
+    @property
     def num_steps(self) -> int:
         """The steps of a run that was begun: in its manifest, and in what its ranks get, they are never open."""
         assert self.steps is not None, "resolved when a run begins"
@@ -194,6 +227,11 @@ class TrainConfig(ConfigModel):
                     f"{name} goes with {choice} = {wanted} alone: {self.describe(choice, name)}. Take {name} out, or "
                     f"set {choice} to {wanted}"
                 )
+        if self.optimizer == "factory" and self.optimizer_reference is None:
+            raise ValueError(
+                "optimizer is 'factory', which needs optimizer_factory: './my_optim.py:build', or "
+                "'my_package.optim:build'"
+            )
         if self.nesterov and not self.momentum:
             raise ValueError(
                 f"nesterov needs momentum: {self.describe('nesterov', 'momentum')}. Set momentum above 0, or take "

@@ -1,4 +1,4 @@
-"""What can be configured about a model: our own encoder, or a pretrained one that the user names.
+"""What can be configured about a model: our own encoder, a pretrained one that the user names, or a module of his own.
 
 Invariant: `kind` says which fields there are; what names no kind is our own encoder. What stands in `pinned` was read
 once, when the run began: nothing that is asked of a model before it is built looks into its folder.
@@ -9,11 +9,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, JsonValue, Tag, field_validator, model_validator
 
-from training.configuration import ConfigModel
+from training.configuration import FILLED_IN, ConfigModel, PinnedCode
+from training.own_code import Reference, parse_reference
 
-ENCODER, PRETRAINED = "encoder", "pretrained"
-# Fields that a run fills in when it begins, and that nobody sets.
-FILLED_IN: dict[str, JsonValue] = {"filled_in": True}
+ENCODER, PRETRAINED, MODULE = "encoder", "pretrained", "module"
 
 
 class EncoderConfig(ConfigModel):
@@ -21,8 +20,8 @@ class EncoderConfig(ConfigModel):
 
     kind: Literal["encoder"] = Field(
         "encoder",
-        description="Our own encoder, trained from nothing. The other kind is pretrained: model.kind = 'pretrained' "
-        "with model.name.",
+        description="Our own encoder, trained from nothing. The other kinds: model.kind = 'pretrained' with "
+        "model.name, and model.kind = 'module' with model.factory.",
     )
     width: int = Field(128, ge=8, description="Size of the token vectors.")
     layers: int = Field(2, ge=1, description="Number of encoder blocks.")
@@ -152,6 +151,39 @@ class PretrainedConfig(ConfigModel):
         return self.pinned
 
 
+class ModuleConfig(ConfigModel):
+    """A module of your own, which a function in a file or a package of yours builds."""
+
+    kind: Literal["module"] = Field(description="A module of your own, which model.factory builds.")
+    factory: str = Field(
+        min_length=1,
+        description="The function that builds it: './my_models.py:build' for one in a file, whose path is taken from "
+        "the configuration file's folder, or 'my_package.models:build' for one in a package that is installed. It is "
+        "called as build(inputs, **options) and returns a torch.nn.Module.",
+    )
+    options: dict[str, JsonValue] = Field({}, description="What the function is given besides, by its own names.")
+    pinned: PinnedCode | None = Field(
+        None, description="What the run keeps of the code; filled in when it begins.", json_schema_extra=FILLED_IN
+    )
+
+    @field_validator("factory")
+    @classmethod
+    def _names_a_function(cls, value: str) -> str:
+        parse_reference(value, "factory")
+        return value
+
+    @property
+    def reference(self) -> Reference:
+        """The function that is named."""
+        return parse_reference(self.factory, "model.factory")
+
+    @property
+    def pin(self) -> PinnedCode:
+        """What was pinned; in a run's manifest, and in what its ranks are told, it is never open."""
+        assert self.pinned is not None, "pinned when a run begins"
+        return self.pinned
+
+
 def _kind_of(value: Any) -> Any:
     if isinstance(value, dict):
         return value.get("kind", ENCODER)
@@ -159,10 +191,12 @@ def _kind_of(value: Any) -> Any:
 
 
 ModelConfig = Annotated[
-    Annotated[EncoderConfig, Tag(ENCODER)] | Annotated[PretrainedConfig, Tag(PRETRAINED)],
+    Annotated[EncoderConfig, Tag(ENCODER)]
+    | Annotated[PretrainedConfig, Tag(PRETRAINED)]
+    | Annotated[ModuleConfig, Tag(MODULE)],
     Discriminator(
         _kind_of,
         custom_error_type="model_kind",
-        custom_error_message=f"kind must be '{ENCODER}' or '{PRETRAINED}'",
+        custom_error_message=f"kind must be '{ENCODER}', '{PRETRAINED}' or '{MODULE}'",
     ),
 ]

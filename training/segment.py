@@ -7,9 +7,10 @@ no other; and every way out of here writes an outcome.
 import gc
 from functools import partial
 
+from storage.datasets import DatasetManifest
 from storage.runs.holders import process_age_seconds
 from training.batches.ahead import AssemblingAhead
-from training.batches.source import open_source
+from training.batches.source import BatchSource, open_source
 from training.building import build_segment
 from training.checkpointing.restoring import read_patiently
 from training.checkpointing.versions import describe_version_changes, read_versions, require_gpu_of_before
@@ -19,8 +20,9 @@ from training.metrics.curve import LossCurve
 from training.metrics.reporter import Reporter
 from training.metrics.training_state import TrainingState
 from training.models.first_weights import take_first_weights
-from training.models.precision import choose_precision
-from training.models.source import microbatch_cut
+from training.models.precision import Precision, choose_precision
+from training.models.source import microbatch_cut, source_of
+from training.models.trial import Trial
 from training.outcome import Ending, describe_end
 from training.process_group import join_process_group
 from training.spec import ResumePoint, SegmentSpec
@@ -44,11 +46,12 @@ def run_segment(spec: SegmentSpec, world: World, flag: StopFlag) -> Segment:
         cut, pin = microbatch_cut(spec.model, spec.train), precision.device.type == "cuda"
         source = open_source(spec, world, store, dataset, cut, pin, ahead, wait)
         segment = build_segment(spec, world, flag, store, dataset, precision, reporter, state)
-        if spec.resume is not None:
-            _restore(segment, spec.resume)
-        elif spec.start is not None:
+        is_new = spec.resume is None or _restore(segment, spec.resume)
+        if spec.resume is None and spec.start is not None:
             take = partial(take_first_weights, segment.trainer.model, store, spec.start)
             wait.read("The run's first weights", take)
+        if is_new and state.step < spec.train.num_steps:
+            _try_out(segment, source, dataset, precision)
         ending.first_step = reporter.step = world.rank_status.step = state.step
         ending.checkpointer = segment.checkpointer
         flag.start_budget(spec.budget_seconds)
@@ -61,8 +64,26 @@ def run_segment(spec: SegmentSpec, world: World, flag: StopFlag) -> Segment:
     return segment
 
 
-def _restore(segment: Segment, point: ResumePoint) -> None:
-    """Start from this checkpoint. Where it cannot be read the segment ends; what follows is not for ranks to decide."""
+def _try_out(segment: Segment, source: BatchSource, dataset: DatasetManifest, precision: Precision) -> None:
+    """Ask of the model what its source asks, once with a set of libraries and devices: no code changes in a run."""
+    spec, trainer = segment.spec, segment.trainer
+    trial = Trial(
+        spec=spec,
+        world=segment.world,
+        dataset=dataset,
+        precision=precision,
+        objective=trainer.objective,
+        microbatches=lambda: source.batch(segment.state.step).microbatches,
+        note=segment.reporter.noted,
+    )
+    source_of(spec.model).try_out(trial)
+
+
+def _restore(segment: Segment, point: ResumePoint) -> bool:
+    """Start from this checkpoint; whether libraries or devices are others than those that made it.
+
+    Where it cannot be read the segment ends; what follows is not for ranks to decide.
+    """
     with segment.reporter.phase("restore"):
         share = read_patiently(lambda: segment.restorer.read(point))
         segment.restorer.take_over(share)
@@ -73,3 +94,4 @@ def _restore(segment: Segment, point: ResumePoint) -> None:
     note = describe_version_changes(versions, read_versions(segment.trainer.device))
     if note is not None:
         segment.reporter.noted(note)
+    return note is not None

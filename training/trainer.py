@@ -40,12 +40,12 @@ class Trainer:
     ) -> None:
         self.model = model
         self.device = precision.device
+        self.objective = objective
         self.optimization = Optimization(model, config, precision.device, rollbacks, source.rate_factors(model))
         self.consumption = Consumption(world)
         self.num_parameters = sum(parameter.numel() for parameter in model.parameters())
         self._source = source
         self._config = config
-        self._objective = objective
         self._precision = precision
         self._buffers = Buffers(model)
         self._sum = _make_sum(model, config, precision, world, self.optimization)
@@ -79,7 +79,7 @@ class Trainer:
     def _loss(self, microbatch: Microbatch) -> Tensor:
         with self._precision.autocast():
             logits = self._sum.parallel(microbatch)
-        loss: Tensor = self._objective(logits, microbatch.labels, microbatch.weights)
+        loss: Tensor = self.objective(logits, microbatch.labels, microbatch.weights)
         return loss
 
 

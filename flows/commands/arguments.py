@@ -21,6 +21,7 @@ with lazy_imports():
     import tasks.data.expectations.user_suite as user_suite
     import tasks.data.listing as listing
     import tasks.data.readers.check as check
+    import tasks.models.own_code as own_code
 
 if TYPE_CHECKING:
     from storage.objects.store import Store
@@ -46,6 +47,15 @@ CheckpointChoice = Annotated[
         "one; or the one of this step.",
     ),
 ]
+FactoryOption = Annotated[
+    str | None,
+    typer.Option(
+        "--factory",
+        metavar="FILE.py:FUNCTION",
+        help="What builds the model, where that is a module of your own code: a function in a file, or "
+        "PACKAGE.MODULE:FUNCTION. A configuration file names it too; of an address alone it is not taken.",
+    ),
+]
 RunArgument = Annotated[
     str, typer.Argument(metavar="RUN", help="A configuration file, or the run's address STORE/runs/NAME.")
 ]
@@ -61,8 +71,11 @@ def read_configuration(path: Path, assignments: list[str]) -> RunConfig:
     config = settings.load_configuration(path, assignments)
     head = manifests.Manifest(addresses.open_store(config.store), config.run).find_head()
     if head is not None:
-        compatibility.require_compatible(head.state, compatibility.as_begun(config, head.state))
+        begun = compatibility.as_begun(config, head.state)
+        compatibility.require_compatible(head.state, begun)
+        own_code.require_same_code(begun)
         return config
+    own_code.pin_code(config)  # raises where it is not there
     files = listing.find_source(config.data)
     print_progress(f"Checking the columns of {config.data.source}.")
     check.check_columns(files, config.data)
@@ -84,6 +97,16 @@ def find_run(text: str, assignments: list[str]) -> tuple[Store, str]:
     values = settings.change_values(stored | {"store": store.address}, assignments)
     config = settings.configure(configuration.RunConfig, values, f"configuration of {text}")
     return addresses.open_store(config.store), config.run
+
+
+def find_factory(run: str, assignments: list[str], typed: str | None) -> str | None:
+    """Where the user says that his module's code is: by the option, or in the configuration file that he gives."""
+    if typed is not None:
+        return own_code.typed_reference(typed).name
+    if not is_file(run):
+        return None
+    model = settings.load_configuration(Path(run), assignments).model
+    return model.factory if model.kind == "module" else None
 
 
 def is_file(text: str) -> bool:

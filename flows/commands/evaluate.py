@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flows.commands.arguments import AsJson, Assignments, CheckpointChoice, RunArgument, find_run
+from flows.commands.arguments import (
+    AsJson,
+    Assignments,
+    CheckpointChoice,
+    FactoryOption,
+    RunArgument,
+    find_factory,
+    find_run,
+)
 from flows.commands.results import ending_in_order, print_result
 from storage.errors import ConfigurationError
 from storage.lazy_imports import lazy_imports
@@ -48,6 +56,7 @@ def evaluate(
             "columns of the run's data, and is prepared with its tokenizer, statistics, vocabularies and classes.",
         ),
     ] = None,
+    factory: FactoryOption = None,
     as_json: AsJson = False,
 ) -> None:
     """Evaluate a checkpoint that the run keeps.
@@ -58,7 +67,9 @@ def evaluate(
     alone. On the test split a temperature is fitted too, on validation; an export of the checkpoint has both.
     """
     store, name = find_run(run, assignments or [])
-    found = evaluate_here(store, name, checkpoint, split.value if split else None, source, assignments or [])
+    own = find_factory(run, assignments or [], factory)
+    changes = [*(assignments or []), *([] if own is None else [f"model.factory={own}"])]
+    found = evaluate_here(store, name, checkpoint, split.value if split else None, source, changes)
     print_result(found, as_json, evaluation_words.render_evaluation)
 
 

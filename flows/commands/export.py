@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
-from flows.commands.arguments import AsJson, Assignments, CheckpointChoice, RunArgument, find_run
+from flows.commands.arguments import (
+    AsJson,
+    Assignments,
+    CheckpointChoice,
+    FactoryOption,
+    RunArgument,
+    find_factory,
+    find_run,
+)
 from flows.commands.results import ending_in_order, print_result
 from storage.lazy_imports import lazy_imports
 from tasks.console.terminal import console
@@ -38,6 +46,7 @@ def export(
         ),
     ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace OUT if it is an earlier export.")] = False,
+    factory: FactoryOption = None,
     as_json: AsJson = False,
 ) -> None:
     """Write a trained model as a folder that loads anywhere.
@@ -50,16 +59,24 @@ def export(
     stay apart.
     """
     store, name = find_run(run, assignments or [])
-    found = export_with_display(store, name, checkpoint, out, not no_onnx, overwrite, adapter)
+    own = find_factory(run, assignments or [], factory)
+    found = export_with_display(store, name, checkpoint, out, not no_onnx, overwrite, adapter, own)
     print_result(found, as_json, render_export)
 
 
 def export_with_display(
-    store: Store, run: str, choice: str, out: Path, with_onnx: bool, overwrite: bool, adapter: bool = False
+    store: Store,
+    run: str,
+    choice: str,
+    out: Path,
+    with_onnx: bool,
+    overwrite: bool,
+    adapter: bool = False,
+    factory: str | None = None,
 ) -> dict[str, Any]:
     """Export, and show that it goes on. Raises what `export_run` raises."""
     with ending_in_order(), console.status(f"exporting {run} to {out}"):
-        return exporting.export_run(store, run, choice, out, with_onnx, overwrite, adapter)
+        return exporting.export_run(store, run, choice, out, with_onnx, overwrite, adapter, factory)
 
 
 def render_export(result: dict[str, Any]) -> Text:

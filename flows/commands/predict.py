@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from flows.commands.arguments import AsJson
+from flows.commands.arguments import AsJson, FactoryOption
 from flows.commands.results import ending_in_order, print_result
 from storage.lazy_imports import lazy_imports
 from tasks.console.terminal import console
@@ -21,6 +21,7 @@ from tasks.console.terminal import console
 with lazy_imports():
     import rich.progress as bars
 
+    import tasks.models.own_code as own_code
     import tasks.models.prediction as predicting
     import training.export.prediction as windows
     import training.export.standalone.holdfast_inputs as holdfast_inputs
@@ -58,6 +59,7 @@ def predict(
             "row and reason of each. Default: the first of them ends the command, and no result is written.",
         ),
     ] = None,
+    factory: FactoryOption = None,
     as_json: AsJson = False,
 ) -> None:
     """Predict the label of every row of a table, by an exported model.
@@ -66,7 +68,7 @@ def predict(
     file where they are several; the predicted label; the probability of each label. Memory does not grow with the
     number of rows. A GPU is used where torch finds one.
     """
-    found = predict_with_display(model, data, result, threads, truncate, calibrated, skip_bad)
+    found = predict_with_display(model, data, result, threads, truncate, calibrated, skip_bad, factory)
     print_result(found, as_json, _describe_result)
 
 
@@ -78,11 +80,13 @@ def predict_with_display(
     truncates: bool,
     calibrated: bool,
     bad_rows: Path | None = None,
+    factory: str | None = None,
 ) -> dict[str, Any]:
     """Predict, and show how far it is; how many rows, JSON-able. Raises what `Prediction.write` raises."""
     if threads is not None:
         os.environ["RAYON_NUM_THREADS"] = str(threads)  # the tokenizer's threads
-    model = windows.open_model(folder, threads, truncates, calibrated)
+    own = None if factory is None else own_code.typed_reference(factory)
+    model = windows.open_model(folder, threads, truncates, calibrated, own)
     id_column = json.loads((folder / holdfast_inputs.PREPROCESSING_FILE).read_text(encoding="utf-8"))["id"]
     columns = (
         bars.TextColumn("{task.description}"),

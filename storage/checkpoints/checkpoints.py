@@ -63,6 +63,10 @@ class CheckpointIndex(Record):
         description="Of model and training, for a person who finds it. The model's signature is in its files' headers.",
     )
     ledger: LedgerPart | None = Field(None, description="Newest part of the ledger of all steps up to this one.")
+    constants: list[str] = Field(
+        [],
+        description="Tensors of the model that no step changes, its buffers. They may have infinities, as masks do.",
+    )
     files: dict[str, CheckpointFile]
     frozen: list[FrozenFile] = Field(
         [],
@@ -242,7 +246,8 @@ def validate_for_promotion(
         raise CorruptObjectError(f"{found.path} holds the index of another checkpoint, of step {index.step}.")
     for name in index.tensor_files:
         with reading(store, f"{found.path}/{name}"):
-            tensor = find_non_finite(store.fetch(f"{found.path}/{name}"))
+            constants = index.constants if name in index.model_files else ()
+            tensor = find_non_finite(store.fetch(f"{found.path}/{name}"), constants)
         if tensor is not None:
             raise CorruptObjectError(f"{found.path}/{name}: tensor {tensor} is not finite.")
     cursor = end_position(index.step, batch_size, rollbacks)

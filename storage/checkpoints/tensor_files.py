@@ -8,7 +8,7 @@ file's own size does not confirm.
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -102,10 +102,10 @@ def weights_sha256(paths: Sequence[Path]) -> str:
     return digest.hexdigest()
 
 
-def find_non_finite(path: Path) -> str | None:
-    """Name of the first tensor with a NaN or an infinity, or None."""
+def find_non_finite(path: Path, but_for: Collection[str] = ()) -> str | None:
+    """Name of the first tensor with a NaN or an infinity, `but_for` those that may have some; or None."""
     for entry, data in _map_tensors([path]):
-        if entry.dtype in EXPONENT_MASKS and _has_non_finite(data, entry.dtype):
+        if entry.name not in but_for and entry.dtype in EXPONENT_MASKS and _has_non_finite(data, entry.dtype):
             return entry.name
     return None
 
@@ -113,7 +113,8 @@ def find_non_finite(path: Path) -> str | None:
 def weights_distance(paths: Sequence[Path], others: Sequence[Path]) -> WeightsDistance:
     """Compare the tensors of some files with the same tensors in others, in 64-bit floats and constant memory.
 
-    Raises `ValueError` if names, types or shapes differ: then there is no distance.
+    Infinities that both have, as in a mask, are left out. Raises `ValueError` if names, types or shapes differ: then
+    there is no distance.
     """
     tensors, twins = _map_tensors(paths), _map_tensors(others)
     if [_kind(entry) for entry, _ in tensors] != [_kind(twin) for twin, _ in twins]:
@@ -122,12 +123,20 @@ def weights_distance(paths: Sequence[Path], others: Sequence[Path]) -> WeightsDi
     largest, largest_in = 0.0, None
     for (entry, data), (_, other_data) in zip(tensors, twins, strict=True):
         for ours, theirs in zip(_numbers(data, entry), _numbers(other_data, entry), strict=True):
+            ours, theirs = _without_equal_infinities(ours, theirs)
             difference = ours - theirs
             squares += [ours @ ours, theirs @ theirs, difference @ difference]
             if np.abs(difference).max() > largest:
                 largest, largest_in = float(np.abs(difference).max()), entry.name
     norm = math.sqrt(max(squares[0], squares[1]))
     return WeightsDistance(math.sqrt(squares[2]) / norm if norm else 0.0, largest, largest_in)
+
+
+def _without_equal_infinities(
+    ours: NDArray[np.float64], theirs: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    is_same = (ours == theirs) & np.isinf(ours)
+    return (np.where(is_same, 0.0, ours), np.where(is_same, 0.0, theirs)) if is_same.any() else (ours, theirs)
 
 
 def _map_tensors(paths: Sequence[Path]) -> list[tuple[TensorEntry, NDArray[np.uint8]]]:

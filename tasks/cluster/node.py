@@ -29,6 +29,7 @@ from tasks.cluster.ranks import Ranks, Rendezvous
 from tasks.cluster.relay import Relay
 from tasks.cluster.rendezvous import introduce, join
 from tasks.cluster.requests import Requests
+from training.model_configuration import ModuleConfig
 
 LEASE_SECONDS = 30.0
 LAST_PUTS = 5
@@ -40,6 +41,8 @@ class Node:
 
     def __init__(self, store: Store, order: JobOrder, identity: NodeIdentity, requests: Requests) -> None:
         spec = order.segment
+        if isinstance(spec.model, ModuleConfig) or spec.train.optimizer_factory is not None:
+            raise ValueError("the order names code of a user's own, and none is imported that a store names")
         require_own_folder(Path(spec.scratch), spec.run, spec.fence)
         folder = Path(spec.scratch) / identity.node
         self._store, self._order, self._identity, self._requests = store, order, identity, requests

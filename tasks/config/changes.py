@@ -14,7 +14,7 @@ from tasks.config.by_rows import keep_length
 from tasks.config.out_of_memory import keep_adapted
 from tasks.config.overrides import keep_overrides
 from tasks.configuration.run import RunConfig
-from training.model_configuration import PretrainedConfig
+from training.model_configuration import EncoderConfig
 
 RECOMPUTING = "train.activation_checkpointing"
 # Sections and fields that may change between segments: where things are, how often, how long, how many ranks.
@@ -28,6 +28,8 @@ CHANGEABLE = (
     "data.expectations",  # they are of data that are still to be prepared
     "data.tokenizer.path",  # the content decides
     "model.name",  # what it was when the run began is pinned
+    "model.factory",  # so is the content of its files
+    "train.optimizer_factory",
     "prepare",
     "train.steps",
     "train.epochs",
@@ -75,11 +77,17 @@ def as_begun(config: RunConfig, state: RunState | None) -> RunConfig:
 
 
 def _keep_pinned(config: RunConfig, state: RunState | None) -> RunConfig:
-    """With what the run keeps of its pretrained model, which it read when it began and never again."""
-    if state is None or not isinstance(config.model, PretrainedConfig):
+    """With what the run keeps of a model or code of the user's, as it was when the run began."""
+    pins_model = not isinstance(config.model, EncoderConfig)
+    if state is None or not (pins_model or config.train.optimizer_factory):
         return config
     begun = RunConfig.model_validate(read_stored(state.config))
-    if not isinstance(begun.model, PretrainedConfig):
+    if config.train.optimizer_factory and begun.train.optimizer_factory:
+        pinned = {"optimizer_pinned": begun.train.optimizer_pinned}
+        config = config.model_copy(update={"train": config.train.model_copy(update=pinned)})
+    if isinstance(config.model, EncoderConfig) or isinstance(begun.model, EncoderConfig):
+        return config
+    if config.model.kind != begun.model.kind:
         return config
     model = config.model.model_copy(update={"pinned": begun.model.pinned})
     data = config.data.model_copy(update={"tokenizer": begun.data.tokenizer})

@@ -17,8 +17,8 @@ from tasks.configuration.scores import require_deciding_metric, require_metrics,
 from tasks.configuration.split import SplitConfig
 from tasks.configuration.target import require_class_names, require_classes, require_label_columns
 from tasks.configuration.tracking import TrackingConfig
-from training.configuration import CheckpointConfig, ConfigModel, DivergenceConfig, TrainConfig
-from training.model_configuration import FILLED_IN, EncoderConfig, ModelConfig, PretrainedConfig
+from training.configuration import FILLED_IN, CheckpointConfig, ConfigModel, DivergenceConfig, TrainConfig
+from training.model_configuration import EncoderConfig, ModelConfig, ModuleConfig, PretrainedConfig
 from training.validation_configuration import ValidationConfig
 
 UNLIMITED = "unlimited"
@@ -337,6 +337,28 @@ class RunConfig(ConfigModel):
             raise ValueError(
                 "train.start_from does not go with model.kind = 'pretrained', whose first weights are those of "
                 f"model.name: {self.model.name!r}. Take train.start_from out"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _fits_own_code(self) -> "RunConfig":
+        """Where ranks are on other machines, a store would tell them what to import."""
+        if isinstance(self.model, ModuleConfig):
+            for name, is_set in (("compile", self.train.compile), ("start_from", self.train.start_from is not None)):
+                if is_set:
+                    raise ValueError(f"train.{name} does not go with model.kind = 'module'. Take train.{name} out")
+        own = [
+            name
+            for name, is_own in (
+                ("model.kind = 'module'", isinstance(self.model, ModuleConfig)),
+                ("train.optimizer = 'factory'", self.train.optimizer == "factory"),
+            )
+            if is_own
+        ]
+        if own and self.cluster.kind != "local":
+            raise ValueError(
+                f"{own[0]} needs cluster.kind = 'local', found {self.cluster.kind!r}: the ranks of a cluster read in "
+                "the store what to train, and no code is imported that a store names. Train on one machine"
             )
         return self
 

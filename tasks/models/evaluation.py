@@ -43,6 +43,7 @@ from tasks.console.terminal import console
 from tasks.data.units.working_folders import working_folder
 from tasks.models.choice import choose_checkpoint
 from tasks.models.labelled_table import SPLIT, LabelledTable, prepare_table
+from tasks.models.own_code import require_factory, require_same_module, stored_values
 from tasks.run_paths import open_run_paths, require_scratch
 from training.spec import AdHocEvaluation, SegmentSpec
 
@@ -96,10 +97,13 @@ def evaluate_checkpoint(
 
 def _configure(state: RunState, store: Store, assignments: Sequence[str]) -> RunConfig:
     """The run's own configuration with one rank on this machine, unless an assignment asks for more."""
-    values = read_stored(state.config) | {"store": store.address, "cluster": {}}
+    values = stored_values(state) | {"store": store.address, "cluster": {}}
     values["train"] = values["train"] | {"ranks": 1}
     changed = change_values(values, assignments) | {"store": store.address, "cluster": {}}
-    return as_begun(configure(RunConfig, changed, f"configuration of run {state.run!r}"), state)
+    require_factory(changed, state.run)
+    config = as_begun(configure(RunConfig, changed, f"configuration of run {state.run!r}"), state)
+    require_same_module(config)
+    return config
 
 
 def _prepare(source: str, config: RunConfig, manifest: Manifest, folder: Path) -> LabelledTable:
@@ -127,7 +131,9 @@ def _is_computed_as_in_the_run(config: RunConfig, state: RunState) -> bool:
     before, now = (one.train.model_dump(exclude=DECIDE_NO_NUMBER) for one in (own, config))
     asked = own.validation, config.validation
     is_same_evaluation = all(len({tuple(getattr(one, name)) for one in asked}) == 1 for name in ("slices", "metrics"))
-    return bool(own.model == config.model and before == now and is_same_evaluation)
+    where = {"name", "factory"}  # what a user brought is, which no number depends on: what it was is pinned
+    models = [one.model.model_dump(exclude=where) for one in (own, config)]
+    return bool(models[0] == models[1] and before == now and is_same_evaluation)
 
 
 def _run_ranks(spec: SegmentSpec, grace_seconds: float) -> dict[str, Any]:

@@ -25,13 +25,14 @@ from storage.objects.readable import reading
 from storage.objects.store import Store
 from storage.runs.manifest import Manifest
 from storage.runs.run_state import CheckpointRecord, RunState
-from tasks.config.changes import read_stored
+from tasks.config.load import configure
 from tasks.config.template import render_configuration
 from tasks.configuration.run import RunConfig
 from tasks.data.tokenizer import TOKENIZER_FILE
 from tasks.models.card import render_card
 from tasks.models.choice import choose_checkpoint
 from tasks.models.description import describe_inputs, describe_labels, describe_model
+from tasks.models.own_code import require_factory, require_same_module, stored_values
 from tasks.models.provenance import describe_metrics, describe_provenance
 from training.export.onnx_file import require_libraries
 from training.export.standalone.holdfast_inputs import PREPROCESSING_FILE
@@ -68,9 +69,18 @@ class Source:
 
 
 def export_run(
-    store: Store, run: str, choice: str, out: Path, with_onnx: bool, overwrite: bool, adapter: bool = False
+    store: Store,
+    run: str,
+    choice: str,
+    out: Path,
+    with_onnx: bool,
+    overwrite: bool,
+    adapter: bool = False,
+    factory: str | None = None,
 ) -> dict[str, Any]:
     """Write the folder `out`; what was exported, JSON-able. `adapter`: without the model that it was trained on.
+
+    `factory` says where the user's module is, if it is one.
 
     Raises `ConfigurationError`, `RunMissingError`, `CorruptObjectError` for a damaged checkpoint or data set, and
     `StoreError`: what was there before is then still there.
@@ -79,7 +89,7 @@ def export_run(
     if with_onnx and not adapter:
         require_libraries()
     with holding(Manifest(store, run), lambda state: choose_checkpoint(state, choice)) as (state, record):
-        source = _open_source(store, state, record)
+        source = _open_source(store, state, record, factory)
         fill = _fill_adapter if adapter else partial(_fill, with_onnx=with_onnx)
         write_folder(out.absolute(), lambda folder: fill(folder, source))
     return {"run": run, "out": str(out), "step": record.step, "metric": record.metric, "checkpoint": record.path}
@@ -114,8 +124,13 @@ def _require_folder(out: Path, overwrite: bool) -> None:
     )
 
 
-def _open_source(store: Store, state: RunState, record: CheckpointRecord) -> Source:
-    config = RunConfig.model_validate(read_stored(state.config))
+def _open_source(store: Store, state: RunState, record: CheckpointRecord, factory: str | None) -> Source:
+    values = stored_values(state)
+    if factory is not None:
+        values["model"] = values["model"] | {"factory": factory}
+    require_factory(values, state.run)
+    config = configure(RunConfig, values, f"configuration of run {state.run!r}")
+    require_same_module(config)
     dataset = load_dataset(store, state.dataset_digest, state.dataset_sha256)
     found = _checked(record, lambda: load_checkpoint(store, record.path, record.digest))
     return Source(store, state, config, record, found, dataset)
@@ -221,7 +236,8 @@ def _checked(record: CheckpointRecord, read: Callable[[], _Read]) -> _Read:
 
 
 def _hash_all(folder: Path) -> dict[str, str]:
-    return {path.name: sha256_of_file(path) for path in sorted(folder.iterdir())}
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder).as_posix(): sha256_of_file(path) for path in files}
 
 
 def _write_json(path: Path, content: dict[str, Any]) -> None:

@@ -63,6 +63,12 @@ def export_policy(folder: Path, *options: str) -> Exported:
 
 def export_pretrained(folder: Path, metadata: bool, **model: Any) -> Exported:
     """Text, with or without metadata, read by a pretrained model; without ONNX."""
+    columns, data = _texts_with_ages(metadata)
+    return _export(folder, columns, data, "--no-onnx", model={"kind": "pretrained", **model})
+
+
+def _texts_with_ages(metadata: bool) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The columns, and the section [data]."""
     generator = random.Random(3)
     topics = [generator.choice(list(WORDS)) for _ in range(200)]
     columns = {
@@ -77,7 +83,14 @@ def export_pretrained(folder: Path, metadata: bool, **model: Any) -> Exported:
         "id": "id", "text": "text", "label": "topic", "kind": "multiclass", "numeric": ["age"] if metadata else [],
         "max_tokens": 24, "too_long": "truncate", "row_group_rows": 16, "shard_rows": 64,
     }  # fmt: skip
-    return _export(folder, columns, data, "--no-onnx", model={"kind": "pretrained", **model})
+    return columns, data
+
+
+def export_module(folder: Path, factory: str, *options: str, **train: Any) -> Exported:
+    """Text with metadata, read by a module of a user's own."""
+    columns, data = _texts_with_ages(True)
+    model = {"kind": "module", "factory": factory}
+    return _export(folder, columns, data, "--factory", factory, *options, model=model, train=train)
 
 
 def export_tagged(folder: Path, **model: Any) -> Exported:
@@ -120,7 +133,7 @@ def export_quality(folder: Path) -> Exported:
 
 
 def _export(
-    folder: Path, columns: dict[str, Any], data: dict[str, Any], *options: str, model: dict[str, Any] | None = None
+    folder: Path, columns: dict[str, Any], data: dict[str, Any], *options: str, **sections: dict[str, Any]
 ) -> Exported:
     source = write_parquet(folder / "data.parquet", columns)
     values = {
@@ -128,7 +141,8 @@ def _export(
         "store": str(folder / "store"),
         "data": {"source": str(source), "split": SPLIT, **data},
     }
-    config = RunConfig.model_validate(SIZES | values | ({} if model is None else {"model": model}))
+    train = SIZES["train"] | sections.pop("train", {})
+    config = RunConfig.model_validate(SIZES | values | sections | {"train": train})
     store, dataset = train_run(config)
     out = folder / "requests-model"
     done = call_here(["export", f"{store.address}/runs/requests", out, "--checkpoint", "newest", *options])

@@ -11,7 +11,7 @@ from storage.runs.run_state import RunState, SegmentRecord
 from storage.runs.transitions import end_evaluation, end_segment, record_metrics
 from tasks.configuration.run import RunConfig
 from tasks.data.pipeline import prepare_dataset
-from tasks.models.pretrained import pin_model
+from tasks.models.brought import pin_brought
 from tasks.promotion.promotion import promote_checkpoint
 from tasks.recover import find_start
 from tasks.run_paths import RunPaths, open_run_paths
@@ -26,7 +26,7 @@ from training.world import World
 
 def train_run(config: RunConfig) -> tuple[LocalStore, DatasetManifest]:
     """The store of the run when it is complete, and its data set."""
-    config, run_paths = pin_model(config), open_run_paths(config)
+    config, run_paths = pin_brought(config), open_run_paths(config)
     store = run_paths.store
     assert isinstance(store, LocalStore)
     dataset = prepare_dataset(config.data, store, run_paths.data_scratch)

@@ -259,7 +259,9 @@ def test_the_code_in_the_folder_is_that_of_training_and_imports_no_other(policy:
         nodes = list(ast.walk(ast.parse(code)))
         names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
         names |= {str(node.module) for node in nodes if isinstance(node, ast.ImportFrom)}
-        own = {f"holdfast_{part}" for part in ("network", "pretrained", "texts", "inputs", "targets", "model")}
+        own = {
+            f"holdfast_{part}" for part in ("network", "pretrained", "module", "texts", "inputs", "targets", "model")
+        }
         allowed = {*sys.stdlib_module_names, "torch", "safetensors", "tokenizers", *own}
         assert {found.partition(".")[0] for found in names} <= allowed
 

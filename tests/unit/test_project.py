@@ -46,6 +46,8 @@ FEWEST_MODULES = 3
 # Imports the commands by the names of their files, and nothing else: `unit/flows/test_command_files.py`.
 FINDS_COMMANDS = Path("flows/cli.py")
 COMMANDS = Path("flows/commands")
+# Imports what the user names, and nothing else: `unit/training/test_own_module.py`.
+IMPORTS_OWN_CODE = Path("training/own_code.py")
 ENCODER = Path("training/models/encoder")
 NETWORK = Path("training/export/standalone/holdfast_network.py")
 # Directly in `tasks/` lies the pipeline, one Prefect task in each file, and these, which all of them share.
@@ -148,7 +150,10 @@ def test_every_import_is_absolute_and_written_down() -> None:
     for module in ALL_MODULES:
         for node in nodes(module):
             assert not (isinstance(node, ast.ImportFrom) and node.level), f"{module} imports relatively"
-            is_seen = module == FINDS_COMMANDS or called_name(node) not in ("__import__", "import_module")
+            is_seen = module in (FINDS_COMMANDS, IMPORTS_OWN_CODE) or called_name(node) not in (
+                "__import__",
+                "import_module",
+            )
             assert is_seen, f"{module} imports what no test can see"
 
 

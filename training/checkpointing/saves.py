@@ -334,7 +334,7 @@ class Checkpointer:
 
     def _make_index(self, save: _Save, written: WrittenPart) -> CheckpointIndex:
         """A collective: each rank knows the hashes of its own files. Only the first one's index is whole."""
-        files = save.tensors.files
+        files, tensors_of_model = save.tensors.files, self._trainer.model.state_dict().keys()
         own = {name: bytes.fromhex(file.sha256) for name, file in written.files.items()}
         digests = add_digests([own.get(file.name) for file in files], self._world)
         described = {
@@ -350,6 +350,7 @@ class Checkpointer:
             versions=read_versions(self._trainer.device),
             configuration=self._spec.model_dump(mode="json", include={"model", "train"}),
             ledger=written.ledger,
+            constants=sorted({name for name, _ in self._trainer.model.named_buffers()} & tensors_of_model),
             files=described | {name: file for name, file in written.files.items() if name == STATE_NAME},
             frozen=self._spec.frozen,
         )

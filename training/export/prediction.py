@@ -4,7 +4,8 @@ Rows are collected into windows, in which those of about one length go through t
 Invariant: predictions come in the order of the rows, and memory holds one window, whatever the number of rows.
 """
 
-from collections.abc import Iterable, Iterator
+import json
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -14,9 +15,11 @@ from numpy.typing import NDArray
 from storage.errors import ConfigurationError
 from training.determinism import pin_numerics
 from training.export.standalone.holdfast_inputs import Encoded, join
-from training.export.standalone.holdfast_model import Model, ModelFolderError, load_model
+from training.export.standalone.holdfast_model import MODEL_FILE, Model, ModelFolderError, load_model
+from training.own_code import Reference, load_function
 
 WINDOW_ROWS = 16_384
+ADVICE = "Give the code that the model was trained with: a copy of it is in the folder's own_code."
 _Tag = TypeVar("_Tag")
 
 
@@ -28,19 +31,39 @@ class Predicted(NamedTuple, Generic[_Tag]):
     probabilities: NDArray[np.float64]
 
 
-def open_model(folder: Path, threads: int | None, truncates: bool, calibrated: bool = False) -> Model:
+def open_model(
+    folder: Path, threads: int | None, truncates: bool, calibrated: bool = False, factory: Reference | None = None
+) -> Model:
     """The model, computed by so many threads; raises `ConfigurationError` if the folder is no export, or was changed.
 
     `calibrated` is as in `load_model`. With `truncates` the first tokens are kept of a row that is too long, also where
-    training refused such rows.
+    training refused such rows. `factory` builds the module of a model of the user's own code.
     """
     pin_numerics(threads)
+    build = None if factory is None else _load_factory(folder, factory)
     try:
-        model = load_model(folder, calibrated=calibrated)
+        model = load_model(folder, calibrated=calibrated, build=build)
     except (ModelFolderError, ImportError) as error:
         raise ConfigurationError(str(error)) from error
     model.inputs.truncates = model.inputs.truncates or truncates
     return model
+
+
+def _load_factory(folder: Path, factory: Reference) -> Callable[..., Any]:
+    """The function, whose files are those that the folder was exported with. Raises `ConfigurationError`."""
+    try:
+        described = json.loads((folder / MODEL_FILE).read_text(encoding="utf-8"))["architecture"]
+        pinned = _Exported(described["function"], described["files"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigurationError(f"{factory.field} is given, and {folder} has no module of a user's own.") from error
+    return load_function(factory, pinned, ADVICE)
+
+
+class _Exported(NamedTuple):
+    """What model.json has of the code."""
+
+    function: str
+    files: dict[str, str]
 
 
 def predict_windows(model: Model, batches: Iterable[tuple[_Tag, Encoded]]) -> Iterator[Predicted[_Tag]]:

@@ -12,13 +12,16 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from storage.datasets import DatasetManifest, Target
 from training.batches.microbatches import MicrobatchCut
 from training.configuration import TrainConfig
-from training.model_configuration import ModelConfig, PretrainedConfig
+from training.model_configuration import ModelConfig, ModuleConfig, PretrainedConfig
 from training.models.correspondence import Correspondence, Described
 from training.models.encoder.source import EncoderSource
+from training.models.module.source import ModuleSource
 from training.models.pretrained.source import PretrainedSource
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
+
+    from training.models.trial import Trial
 
 
 class ModelSource(Protocol):
@@ -42,6 +45,12 @@ class ModelSource(Protocol):
         """The model on the CPU, its first weights drawn from torch's generator.
 
         Its forward pass takes a `Microbatch` on the device that the model is on, and gives logits [B, num_outputs].
+        """
+
+    def try_out(self, trial: "Trial") -> None:
+        """Raise `ConfigurationError` for a model that cannot be trained exactly. A collective, before the first step.
+
+        Of what is known to be exact nothing is asked. `trial.model` stays as it is.
         """
 
     def rate_factors(self, model: "nn.Module") -> Mapping[str, float]:
@@ -83,7 +92,9 @@ class ModelSource(Protocol):
 
 def source_of(config: ModelConfig) -> ModelSource:
     """The source of the configured model."""
-    return PretrainedSource(config) if isinstance(config, PretrainedConfig) else EncoderSource(config)
+    if isinstance(config, PretrainedConfig):
+        return PretrainedSource(config)
+    return ModuleSource(config) if isinstance(config, ModuleConfig) else EncoderSource(config)
 
 
 def microbatch_cut(config: ModelConfig, train: TrainConfig) -> MicrobatchCut:

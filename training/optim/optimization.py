@@ -15,7 +15,7 @@ from storage.runs.rollbacks.positions import learning_rate_factor
 from storage.runs.run_state import Divergence, RollbackRecord
 from training.configuration import TrainConfig
 from training.optim.divergence import DivergedError
-from training.optim.optimizer import expected_state, make_optimizer, state_of
+from training.optim.optimizer import expected_state, make_optimizer, require_resumable, state_of
 
 # So small only after 51 steps more that overflowed than were answered by a rise: torch doubles the scale again after
 # 2,000 steps without an overflow.
@@ -55,6 +55,8 @@ class Optimization:
         self._rollbacks = rollbacks
         self._parameters = dict(model.named_parameters())
         self.optimizer = make_optimizer(self._parameters.items(), config, rate_factors)
+        if config.optimizer_reference is not None:
+            require_resumable(self._parameters, config)
         # What it keeps once the weights were changed, by the names of `tensors`.
         self.expected = expected_state(self._parameters, config)
         self.scaler = torch.amp.GradScaler(device.type, enabled=config.precision == "fp16")
@@ -111,9 +113,11 @@ class Optimization:
         its kernels are fastest.
         """
         for name, tensor in tensors.items():
-            device = self.expected[name].device
+            expected = self.expected[name]
             kind, _, of = name.partition(".")
-            self.optimizer.state[self._parameters[of]][kind] = tensor.to(device, copy=device.type == "cuda")
+            value = tensor.to(expected.device, copy=expected.device.type == "cuda")
+            kept = value if expected.number is None else expected.number(value.item())
+            self.optimizer.state[self._parameters[of]][kind] = kept
 
     @property
     def has_state(self) -> bool:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from training.configuration import TrainConfig
+from training.optim import own_optimizer
 from training.optim.adamw import AdamW
 from training.optim.kernels import Group
 from training.optim.sgd import SGD
@@ -54,16 +55,21 @@ def _make_sgd(groups: list[Group], config: TrainConfig) -> Optimizer:
     return SGD(groups, config.momentum, config.nesterov)
 
 
-OPTIMIZERS: dict[str, Callable[[list[Group], TrainConfig], Optimizer]] = {"adamw": _make_adamw, "sgd": _make_sgd}
+OPTIMIZERS: dict[str, Callable[[list[Group], TrainConfig], Optimizer]] = {
+    "adamw": _make_adamw,
+    "sgd": _make_sgd,
+    "factory": own_optimizer.make_own_optimizer,
+}
 
 
 @dataclass(frozen=True)
 class StateTensor:
-    """Type, shape and device of one tensor that an optimizer keeps."""
+    """Type, shape and device of one tensor that an optimizer keeps; of a number its type in Python."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
     device: torch.device
+    number: type | None = None
 
     @property
     def num_bytes(self) -> int:
@@ -71,19 +77,27 @@ class StateTensor:
 
 
 def state_of(optimizer: Optimizer, parameters: Mapping[str, nn.Parameter]) -> dict[str, Tensor]:
-    """What an optimizer keeps of `parameters` as `<kind>.<parameter>`. Raises `TypeError` for what is not a tensor."""
+    """What an optimizer keeps of `parameters` as `<kind>.<parameter>`; a number as a tensor.
+
+    Raises `TypeError` for what is neither.
+    """
     state = {
-        f"{kind}.{name}": value
+        f"{kind}.{name}": _as_tensor(value) if isinstance(value, int | float) else value
         for name, parameter in parameters.items()
         for kind, value in optimizer.state.get(parameter, {}).items()
     }
     for name, value in state.items():
         if not isinstance(value, Tensor):
             raise TypeError(
-                f"{type(optimizer).__name__} keeps {name} as {type(value).__name__}, expected a tensor: checkpoints "
-                "hold nothing else of an optimizer."
+                f"{type(optimizer).__name__} keeps {name} as {type(value).__name__}, expected a tensor or a number: "
+                "checkpoints hold nothing else of an optimizer."
             )
     return state
+
+
+def _as_tensor(number: float) -> Tensor:
+    """Without a loss: all bits of Python's floats, and whole numbers as they are."""
+    return torch.tensor(number, dtype=torch.float64 if isinstance(number, float) else None)
 
 
 def expected_state(parameters: Mapping[str, nn.Parameter], config: TrainConfig) -> dict[str, StateTensor]:
@@ -97,11 +111,24 @@ def expected_state(parameters: Mapping[str, nn.Parameter], config: TrainConfig) 
     optimizer.step()
     expected = {}
     for name, parameter in parameters.items():
+        kept = optimizer.state.get(stand_ins[name], {})
         for full_name, tensor in state_of(optimizer, {name: stand_ins[name]}).items():
             sizes = dict(zip(stand_ins[name].shape, parameter.shape, strict=True))
             shape = tuple(sizes.get(size, size) for size in tensor.shape)
-            expected[full_name] = StateTensor(tensor.dtype, shape, tensor.device)
+            value = kept[full_name.partition(".")[0]]
+            number = None if isinstance(value, Tensor) else type(value)
+            expected[full_name] = StateTensor(tensor.dtype, shape, tensor.device, number)
     return expected
+
+
+def require_resumable(parameters: Mapping[str, nn.Parameter], config: TrainConfig) -> None:
+    """Raise `ConfigurationError` for an optimizer of the user's own that could not be resumed exactly."""
+
+    def make() -> tuple[Optimizer, list[nn.Parameter]]:
+        stand_ins = {name: _make_stand_in(p) for name, p in parameters.items() if p.requires_grad}
+        return make_optimizer(stand_ins.items(), config), list(stand_ins.values())
+
+    own_optimizer.require_resumable(make, config)
 
 
 def _make_stand_in(parameter: nn.Parameter) -> nn.Parameter:

@@ -134,6 +134,6 @@ def test_a_part_of_the_state_is_refused_and_none_of_it_is_the_state_before_the_f
 def test_what_is_no_tensor_is_an_error_and_never_left_out() -> None:
     case = Case()
     case.take_steps(0, 1)
-    case.optimization.optimizer.state[case.scale]["count"] = 3
-    with pytest.raises(TypeError, match=r"AdamW keeps count\.scale as int, expected a tensor"):
+    case.optimization.optimizer.state[case.scale]["history"] = [3]
+    with pytest.raises(TypeError, match=r"AdamW keeps history\.scale as list, expected a tensor or a number"):
         case.optimization.tensors()

@@ -12,7 +12,7 @@ model.
 import hashlib
 import json
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, overload
 
@@ -110,11 +110,17 @@ class Model:
         return result
 
 
-def load_model(folder: str | Path, device: str | None = None, calibrated: bool = False) -> Model:
+def load_model(
+    folder: str | Path,
+    device: str | None = None,
+    calibrated: bool = False,
+    build: Callable[..., Any] | None = None,
+) -> Model:
     """The model in an exported folder, on `device`: by default a GPU if torch finds one.
 
-    `calibrated`: probabilities of logits divided by the temperature in calibration.json; labels are the same. Raises
-    `ModelFolderError` if the folder is no export, one that was changed, or has no temperature where one is asked for.
+    `calibrated`: probabilities of logits divided by the temperature in calibration.json; labels are the same. `build`:
+    the function that builds the module, where the model is one of your own code. Raises `ModelFolderError` if the
+    folder is no export, one that was changed, has no temperature where one is asked for, or needs `build`.
     """
     path = Path(folder)
     verify(path)
@@ -125,28 +131,41 @@ def load_model(folder: str | Path, device: str | None = None, calibrated: bool =
     labels = json.loads((path / LABELS_FILE).read_text(encoding="utf-8"))
     chosen = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     temperature = _read_temperature(path) if calibrated else 1.0
-    return Model(load_network(path), read_inputs(path), labels, chosen, temperature)
+    return Model(load_network(path, build), read_inputs(path), labels, chosen, temperature)
 
 
-def load_network(folder: Path) -> Any:
+def load_network(folder: Path, build: Callable[..., Any] | None = None) -> Any:
     """The network with its weights, on the CPU; the folder's hashes are not looked at.
 
-    A `PaddedNetwork`, or a `PretrainedNetwork`, which is called in the same way and needs transformers.
+    A `PaddedNetwork`, or what is called in the same way: a `PretrainedNetwork`, which needs transformers, or an
+    `OwnNetwork`, whose module `build` makes.
     """
     described = json.loads((folder / MODEL_FILE).read_text(encoding="utf-8"))
-    sizes = described["architecture"]
+    weights = {name: tensor for file in described["weights"] for name, tensor in load_file(folder / file).items()}
+    network = _make_network(described["architecture"], build)
+    getattr(network, "own", network).load_state_dict(weights)
+    return network.eval()
+
+
+def _make_network(described: dict[str, Any], build: Callable[..., Any] | None) -> Any:
+    """With weights of no meaning. What other models do not need is not imported at the top: their folders lack it."""
+    kind, sizes = described["kind"], {name: value for name, value in described.items() if name != "kind"}
+    if kind == "module":
+        from training.export.standalone.holdfast_module import make_own_network
+
+        if build is None:
+            raise ModelFolderError(
+                f"The model is a module of its owner's code, which is loaded from no folder by itself: the function "
+                f"{sizes['function']!r} of {', '.join(sizes['files'])} builds it. Give it: load_model(FOLDER, "
+                "build=FUNCTION), or --factory FILE.py:FUNCTION. Copies of the files are in the folder's own_code."
+            )
+        return make_own_network(sizes, build)
     sizes["category_counts"] = tuple(sizes["category_counts"])
-    network: Any
-    if sizes.pop("kind") == "pretrained":
-        # Not at the top: other models need no such library, and their folders have no such file.
+    if kind == "pretrained":
         from training.export.standalone.holdfast_pretrained import PretrainedArchitecture, PretrainedNetwork
 
-        network = PretrainedNetwork(PretrainedArchitecture(**sizes))
-    else:
-        network = PaddedNetwork(Architecture(**sizes))
-    weights = {name: tensor for file in described["weights"] for name, tensor in load_file(folder / file).items()}
-    network.load_state_dict(weights)
-    return network.eval()
+        return PretrainedNetwork(PretrainedArchitecture(**sizes))
+    return PaddedNetwork(Architecture(**sizes))
 
 
 def _read_temperature(folder: Path) -> float:

@@ -24,6 +24,8 @@ with lazy_imports():
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from training.models.trial import Trial
+
 # Sizes of attention heads for which torch has fused kernels on a GPU, in each of our precisions.
 HEAD_SIZE_MULTIPLE = 8
 
@@ -57,6 +59,9 @@ class EncoderSource:
 
     def build(self, dataset: DatasetManifest, num_outputs: int) -> "nn.Module":
         return network.Classifier(network.architecture_of(self._config, dataset, num_outputs))
+
+    def try_out(self, trial: "Trial") -> None:
+        """Nothing: what it computes is a function of weights, microbatch and seed, as tests of ours show."""
 
     def rate_factors(self, model: "nn.Module") -> Mapping[str, float]:
         """All layers learn at one rate."""

@@ -21,6 +21,8 @@ from training.models.pretrained.trained import choose_trained
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from training.models.trial import Trial
+
 with lazy_imports():
     from training.models.pretrained import adapter, exported, lora, network  # and torch, transformers, peft
 
@@ -66,6 +68,9 @@ class PretrainedSource:
         except ImportError as error:
             raise ConfigurationError(f"{error}. It is not installed on this machine.") from error
         return model
+
+    def try_out(self, trial: "Trial") -> None:
+        """Nothing: what it computes is a function of weights, microbatch and seed, as tests of ours show."""
 
     def rate_factors(self, model: "nn.Module") -> Mapping[str, float]:
         """A layer's is `layer_decay` times that of the layer above it; that of the head is 1."""

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,9 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 # The environment variable by which a child knows that it is to end with this process, whose number it has.
 PARENT = "HOLDFAST_PARENT"
+STANDARD_ERROR = 2
+# What the child has written by its end is shown within them; a process that it left may hold the pipe open.
+LAST_LINES_SECONDS = 5.0
 
 
 class HoldfastError(Exception):
@@ -34,16 +38,23 @@ class HoldfastError(Exception):
         self.exit_code = exit_code
 
 
-def call(command: str, arguments: Sequence[object], settings: Mapping[str, object] | None = None) -> dict[str, Any]:
+def call(
+    command: str,
+    arguments: Sequence[object],
+    settings: Mapping[str, object] | None = None,
+    folders: Sequence[str] = (),
+) -> dict[str, Any]:
     """Run `holdfast COMMAND ARGUMENTS --json`; what it prints. Raises `HoldfastError`, and `KeyboardInterrupt`.
 
-    `settings` are fields of the configuration by their dotted names, as `--set` takes them.
+    `settings` are fields of the configuration by their dotted names, as `--set` takes them; in `folders` the command
+    finds packages of the user's besides. What it shows is on this process's stderr, in a notebook in the cell.
     """
     line = [command, *map(str, arguments), "--json"]
     for field, value in (settings or {}).items():
         line += ["--set", f"{field}={write_value(value)}"]
     with tempfile.TemporaryFile() as printed:  # not a pipe, of which an interrupted reading would lose a part
-        exit_code = _run([sys.executable, "-m", "holdfast.child_command", *line], printed.fileno())
+        line = [sys.executable, "-m", "holdfast.child_command", *line]
+        exit_code = _run(line, printed.fileno(), _environment(folders))
         printed.seek(0)
         text = printed.read().decode()
     found = _read(text)
@@ -72,15 +83,43 @@ def _quoted(value: object) -> str:
     return json.dumps(os.fspath(value)) if isinstance(value, str | os.PathLike) else write_value(value)
 
 
-def _run(line: Sequence[str], stdout: int) -> int:
+def _run(line: Sequence[str], stdout: int, environment: Mapping[str, str]) -> int:
     """The exit code of a child that ends with this process, and in good order when this one is interrupted."""
+    is_shown_elsewhere = not _is_standard_error(sys.stderr)
     child = subprocess.Popen(
         line,
-        env=_environment(),
+        env=environment,
         stdin=subprocess.DEVNULL,
         stdout=stdout,
+        stderr=subprocess.PIPE if is_shown_elsewhere else None,
         process_group=0,  # Ctrl-C reaches this process alone, which passes it on once
     )
+    showing = threading.Thread(target=_show, args=(child.stderr, sys.stderr), daemon=True)
+    if is_shown_elsewhere:
+        showing.start()
+    try:
+        return _wait(child)
+    finally:
+        if is_shown_elsewhere:
+            showing.join(LAST_LINES_SECONDS)
+
+
+def _is_standard_error(stream: Any) -> bool:
+    """Not where a notebook, for one, has put something in its place that shows what is written to it."""
+    try:
+        return bool(stream.fileno() == STANDARD_ERROR)
+    except (AttributeError, OSError, ValueError):
+        return False
+
+
+def _show(lines: Any, stream: Any) -> None:
+    """Until the child has closed its end."""
+    for line in lines:
+        stream.write(line.decode(errors="replace"))
+        stream.flush()
+
+
+def _wait(child: "subprocess.Popen[bytes]") -> int:
     is_interrupted = False
     while True:
         try:
@@ -98,8 +137,8 @@ def _run(line: Sequence[str], stdout: int) -> int:
     return exit_code
 
 
-def _environment() -> dict[str, str]:
-    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+def _environment(folders: Sequence[str]) -> dict[str, str]:
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")]), *folders])
     return {**os.environ, "PYTHONSAFEPATH": "1", "PYTHONPATH": path, PARENT: str(os.getpid())}
 
 

@@ -6,11 +6,14 @@ is taken from the working directory. All functions raise `HoldfastError` with th
 not do what it was asked to, and `KeyboardInterrupt` after Ctrl-C, once the command has ended in good order.
 """
 
+import pathlib
+import tempfile
 from collections.abc import Mapping
 from os import PathLike
 from typing import Literal, cast
 
 from holdfast.child import call
+from holdfast.given import Model, flattened, name_of, source_of
 from holdfast.results import (
     Audit,
     Evaluation,
@@ -27,19 +30,37 @@ from holdfast.results import (
 
 Path = str | PathLike[str]
 Settings = Mapping[str, object] | None
+DEFAULT_STORE = "holdfast-store"
 
 
-def run(config: Path, settings: Settings = None) -> RunResult:
+def run(
+    config: Path | Mapping[str, object],
+    settings: Settings = None,
+    model: Model | None = None,
+    data: object = None,
+) -> RunResult:
     """Train a run to its end, or go on with one that exists; where it stands then, and where its report is.
 
     Args:
-        config: Configuration file (TOML).
-        settings: Fields in place of the file's.
+        config: Configuration file (TOML), or its fields: {"run": "requests", "data": {"label": "topic", ...}, ...}.
+        settings: Fields in place of those.
+        model: A module of your own: "my_models.py:build", or a function that a module of yours has.
+        data: In place of data.source: a path, or a table of pandas or Arrow, which is written as Parquet below
+            .holdfast in the working directory, named by its content.
 
-    The same call goes on after an interruption of any kind. Progress is shown on stderr, as the command shows it. A run
-    that `stop` ended raises `HoldfastError` with kind RunStoppedError.
+    The same call goes on after an interruption of any kind, in a notebook the same cell. Progress is shown on stderr,
+    as the command shows it. A run that `stop` ended raises `HoldfastError` with kind RunStoppedError.
     """
-    return cast("RunResult", call("run", [config], settings))
+    factory, folders = (None, []) if model is None else name_of(model)
+    given: dict[str, object] = {} if factory is None else {"model.kind": "module", "model.factory": factory}
+    given |= {} if data is None else {"data.source": source_of(data)}
+    if not isinstance(config, Mapping):
+        return cast("RunResult", call("run", [config], {**(settings or {}), **given}, folders))
+    fields = {"store": DEFAULT_STORE, **dict(flattened(config))}
+    with tempfile.TemporaryDirectory(prefix="holdfast-") as folder:
+        empty = pathlib.Path(folder, "fields.toml")
+        empty.touch()  # all of it comes as settings, so relative paths are taken from the working directory
+        return cast("RunResult", call("run", [empty], {**fields, **(settings or {}), **given}, folders))
 
 
 def prepare(config: Path, settings: Settings = None) -> PreparedData:
@@ -68,6 +89,7 @@ def evaluate(
     split: Literal["train", "validation", "test"] | None = None,
     source: Path | None = None,
     settings: Settings = None,
+    factory: str | None = None,
 ) -> Evaluation:
     """Evaluate a checkpoint that a run keeps, on ranks of this machine; metrics, scores of each class, calibration.
 
@@ -77,8 +99,10 @@ def evaluate(
         split: Part of the run's data set; "test" if neither this nor `source` is given.
         source: Instead of a split a table with labels: a file, a folder or a glob, here or in a bucket.
         settings: Fields in place of the run's, for instance {"train.device": "cpu"}.
+        factory: What builds a module of your own, as "my_models.py:build", where `run` is an address.
     """
     options = [*_option("--checkpoint", checkpoint), *_option("--split", split), *_option("--source", source)]
+    options += _option("--factory", factory)
     return cast("Evaluation", call("evaluate", [run, *options], settings))
 
 
@@ -89,6 +113,7 @@ def export(
     onnx: bool = True,
     overwrite: bool = False,
     settings: Settings = None,
+    factory: str | None = None,
 ) -> Export:
     """Write a trained model as a folder that loads anywhere; what was exported.
 
@@ -99,8 +124,10 @@ def export(
         onnx: Write model.onnx too; needs holdfast[export].
         overwrite: Replace `out` if it is an earlier export.
         settings: Fields in place of the file's that name the run, for instance {"run": "other"}.
+        factory: What builds a module of your own, as "my_models.py:build", where `run` is an address.
     """
-    options = [*_option("--checkpoint", checkpoint), *_flag("--no-onnx", not onnx), *_flag("--overwrite", overwrite)]
+    options = _option("--factory", factory)
+    options += [*_option("--checkpoint", checkpoint), *_flag("--no-onnx", not onnx), *_flag("--overwrite", overwrite)]
     return cast("Export", call("export", [run, out, *options], settings))
 
 
@@ -112,6 +139,7 @@ def predict(
     truncate: bool = False,
     calibrated: bool = False,
     skip_bad: Path | None = None,
+    factory: str | None = None,
 ) -> Prediction:
     """Predict the label of every row of a table, in memory that does not grow with it; how many rows were predicted.
 
@@ -123,9 +151,11 @@ def predict(
         truncate: Keep the first tokens of a row that is too long.
         calibrated: Probabilities by the temperature that was fitted on validation.
         skip_bad: Leave out rows that cannot be predicted, and write this Parquet file with the reasons.
+        factory: What builds the model, as "my_models.py:build", where it is a module of your own.
     """
     flags = [*_flag("--truncate", truncate), *_flag("--calibrated", calibrated)]
     options = [*_option("--threads", threads), *flags, *_option("--skip-bad", skip_bad)]
+    options += _option("--factory", factory)
     return cast("Prediction", call("predict", [model, data, result, *options]))
 
 

@@ -25,8 +25,12 @@ def render_card(
     provenance: dict[str, Any],
     sha256: dict[str, str],
     adapter: dict[str, Any] | None = None,
+    own: dict[str, str] | None = None,
 ) -> str:
-    """The card, of the other files' contents and hashes; `adapter` says how one that is alone there is loaded."""
+    """The card, of the other files' contents and hashes.
+
+    `adapter` says how one that is alone there is loaded; `own` has module and function of a user's own code.
+    """
     template = _environment().get_template(TEMPLATE)
     return template.render(
         inputs=inputs,
@@ -42,6 +46,7 @@ def render_card(
         sha256=sha256,
         adapter=adapter,
         base=repr(adapter["base"]) if adapter else "",
+        own=own,
         example=repr(example_row(inputs)),
         limit=_limit(inputs),
         label_names=", ".join(f"`{_cell(name)}`" for name in labels["classes"]),

@@ -43,6 +43,7 @@ from training.export.standalone.holdfast_model import (
     MODEL_FILE,
     MODEL_FORMAT,
 )
+from training.model_configuration import ModuleConfig
 from training.models import whole_weights
 from training.models.source import source_of
 
@@ -144,7 +145,7 @@ def _fill(folder: Path, source: Source, with_onnx: bool) -> None:
     model.write_export(folder, dataset.target)
     if with_onnx:
         model.write_onnx(folder, dataset.target)
-    _seal(folder, KIND, described)
+    _seal(folder, KIND, described, source.config)
 
 
 def _fill_adapter(folder: Path, source: Source) -> None:
@@ -153,7 +154,7 @@ def _fill_adapter(folder: Path, source: Source) -> None:
         _checked(source.record, lambda: _copy_model(source.store, source.found, Path(name)))
         weights = sorted(Path(name).iterdir())
         adapter = source_of(source.config.model).write_adapter(weights, folder, source.dataset.target)
-    _seal(folder, ADAPTER_KIND, _describe(folder, source), adapter)
+    _seal(folder, ADAPTER_KIND, _describe(folder, source), source.config, adapter)
 
 
 @dataclass(frozen=True)
@@ -187,13 +188,25 @@ def _describe(folder: Path, source: Source) -> _Described:
     return _Described(inputs, labels, metrics, calibration, provenance)
 
 
-def _seal(folder: Path, kind: str, about: _Described, adapter: dict[str, Any] | None = None) -> None:
+def _seal(folder: Path, kind: str, about: _Described, config: RunConfig, adapter: dict[str, Any] | None = None) -> None:
     """Write the card, and the hashes of all files, last."""
     card = render_card(
-        about.inputs, about.labels, about.metrics, about.calibration, about.provenance, _hash_all(folder), adapter
-    )
+        about.inputs, about.labels, about.metrics, about.calibration, about.provenance, _hash_all(folder), adapter,
+        _own_code(config),
+    )  # fmt: skip
     _write_text(folder / CARD_FILE, card)
     _write_json(folder / FILES_FILE, {"format": MODEL_FORMAT, "kind": kind, "sha256": _hash_all(folder)})
+
+
+def _own_code(config: RunConfig) -> dict[str, str] | None:
+    """How the user's own code is imported, where the model is of it."""
+    if not isinstance(config.model, ModuleConfig):
+        return None
+    reference = config.model.reference
+    return {
+        "module": reference.path.stem if reference.is_file else reference.place,
+        "function": reference.function,
+    }
 
 
 def _write_weights(source: Source, folder: Path) -> list[str]:

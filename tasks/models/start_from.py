@@ -14,7 +14,9 @@ from storage.datasets import DatasetManifest, read_dataset_file
 from storage.errors import ConfigurationError, CorruptObjectError
 from storage.objects.store import Store
 from storage.runs.addresses import find_target
+from storage.runs.manifest import Manifest
 from storage.runs.run_records import StartRecord
+from tasks.config.changes import read_stored
 from tasks.configuration.run import RunConfig
 from tasks.console.announce import announce
 from tasks.models.description import describe_inputs, describe_labels, describe_model
@@ -36,11 +38,12 @@ def bring_first_weights(config: RunConfig, dataset: DatasetManifest, run_paths: 
     assert origin is not None
     run_paths.scratch.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=run_paths.scratch, prefix="start-") as name:
-        folder = _open(origin, config.train.start_checkpoint, Path(name) / "origin")
+        folder = _open(config, Path(name) / "origin")
         weights: list[str] = _read(folder, MODEL_FILE)["weights"]
         names = [name for file in weights for name in _tensor_names(folder / file)]
-        new = _describe_run(config, dataset, run_paths.store)
-        found = source_of(config.model).correspond(_describe_folder(folder), new, names)
+        new, found_there = _describe_run(config, dataset, run_paths.store), _describe_folder(folder)
+        _require_kind(str(found_there.sizes["kind"]), config)
+        found = source_of(config.model).correspond(found_there, new, names)
         provenance = _read(folder, PROVENANCE_FILE)
         announce(f"Starts from {origin}, step {provenance['step']:,}: takes over {', '.join(found.words)}.")
         files = [folder / name for name in weights]
@@ -48,8 +51,9 @@ def bring_first_weights(config: RunConfig, dataset: DatasetManifest, run_paths: 
         return put_start(files, found.copies, run_paths, origin, step, sha256, provenance)
 
 
-def _open(origin: str, checkpoint: str, exported: Path) -> Path:
+def _open(config: RunConfig, exported: Path) -> Path:
     """The origin as a folder in the form of an export, every file as its files.json states."""
+    origin, checkpoint = str(config.train.start_from), config.train.start_checkpoint
     folder = Path(origin)
     if not is_export(folder):
         store, run = find_target(origin)
@@ -58,6 +62,7 @@ def _open(origin: str, checkpoint: str, exported: Path) -> Path:
                 f"train.start_from is {origin!r}: expected the address of a run, STORE/runs/NAME, or a folder that "
                 "`holdfast export` wrote. Neither is there."
             )
+        _require_kind(read_stored(Manifest(store, run).load_head().state.config)["model"]["kind"], config)
         export_run(store, run, checkpoint, exported, with_onnx=False, overwrite=False)
         folder = exported
     try:
@@ -65,6 +70,15 @@ def _open(origin: str, checkpoint: str, exported: Path) -> Path:
     except ModelFolderError as error:
         raise CorruptObjectError(f"The model that train.start_from names is damaged. {error}") from error
     return folder
+
+
+def _require_kind(found: str, config: RunConfig) -> None:
+    """Raise `ConfigurationError` for an origin that is a model of another kind."""
+    if found != config.model.kind:
+        raise ConfigurationError(
+            f"train.start_from is {config.train.start_from!r}, whose model is of the kind {found!r}, and this run's is "
+            f"{config.model.kind!r}: no weight of the one means anything in the other. Take train.start_from out."
+        )
 
 
 def _describe_folder(folder: Path) -> Described:

@@ -2,6 +2,8 @@
 
 import json
 import random
+import re
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -103,6 +105,9 @@ def test_an_export_is_loaded_by_the_users_own_function_and_by_no_other_code(
     done = call_here(["predict", exported.folder, exported.data, tmp_path / "found.parquet", "--factory", factory])
     assert done.returncode == 0, done.stderr
     assert pq.read_table(tmp_path / "found.parquet").column("predicted").to_pylist() == found
+    (lines,) = re.findall(r"```python\n(.*?)```", (exported.folder / "README.md").read_text(), re.DOTALL)
+    done = subprocess.run([sys.executable, "-c", lines], cwd=exported.folder, capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout, done.stderr
     names = load_file(next(exported.folder.glob("model*.safetensors"))).keys()
     assert {"embedding.weight", "second.weight", "window"} <= names
     (exported.folder / "own_code/imported").unlink()

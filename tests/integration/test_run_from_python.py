@@ -132,7 +132,7 @@ def test_a_program_trains_its_own_module_on_a_table_and_goes_on_when_it_is_run_a
     write_module(tmp_path)
     pq.write_table(pa.table(text_columns(120)), tmp_path / "data.parquet")
     (tmp_path / "program.py").write_text(PROGRAM)
-    found = []
+    found: list[dict[str, Any]] = []
     for steps in (4, 6):
         fields = FIELDS | {"train": FIELDS["train"] | {"steps": steps}}
         done = subprocess.run(
@@ -146,4 +146,5 @@ def test_a_program_trains_its_own_module_on_a_table_and_goes_on_when_it_is_run_a
     assert found[1]["address"] == f"{tmp_path}/holdfast-store/runs/cell" and Path(found[1]["report"]).is_file()
     state = Manifest(LocalStore(tmp_path / "holdfast-store"), "cell").load_head().state
     assert len(state.segments) == 2
-    assert state.config["model"]["factory"] == f"{os.path.realpath(tmp_path)}/my_models.py:build"
+    model: Any = state.config["model"]
+    assert model["factory"] == f"{os.path.realpath(tmp_path)}/my_models.py:build"

@@ -178,6 +178,7 @@ def test_one_value_that_is_not_finite_is_found_among_many(tmp_path: Path, dtype:
     values[7777] = np.nan
     save_file({"fine": np.ones(3, dtype=dtype), "bad": values}, tmp_path / "file")
     assert find_non_finite(tmp_path / "file") == "bad"
+    assert find_non_finite(tmp_path / "file", ["bad"]) is None  # a constant of the model's, such as a mask
 
 
 def test_a_file_that_only_looks_like_tensors_is_refused(tmp_path: Path) -> None:

@@ -268,6 +268,10 @@ def test_the_distance_of_weights_is_that_of_all_tensors_as_one_vector(tmp_path: 
     expected = np.linalg.norm(vectors[0] - vectors[1]) / np.linalg.norm(vectors[1])
     assert distance.relative_l2 == pytest.approx(expected, rel=1e-12)
     assert (distance.largest_difference, distance.largest_in) == (6.0, "b")
+    # A mask has no distance from itself.
+    for name, tensors in (("ours", ours), ("theirs", theirs)):
+        save_file(tensors | {"mask": np.array([-np.inf, 0.0])}, tmp_path / name)
+    assert weights_distance([tmp_path / "ours"], [tmp_path / "theirs"]) == distance
 
 
 def test_bf16_is_read_as_the_numbers_it_stands_for(tmp_path: Path) -> None:

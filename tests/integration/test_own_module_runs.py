@@ -27,8 +27,8 @@ from training.spec import SegmentSpec
 class OwnRuns(Runs):
     """Segments of one run with a module, and an optimizer, each from a file."""
 
-    def __init__(self, folder: Path, **lines: str) -> None:
-        super().__init__(folder)
+    def __init__(self, folder: Path, kind: str = "multiclass", **lines: str) -> None:
+        super().__init__(folder, kind)
         self._model = module_config(write_module(folder, **lines), width=8)
         self._optimizer = optimizer_settings(write_optimizer(folder), alpha=0.95)
 
@@ -37,12 +37,12 @@ class OwnRuns(Runs):
 
 
 def test_one_two_and_three_ranks_and_those_that_were_killed_end_with_the_same_bits(tmp_path: Path) -> None:
-    """With a branch that only some microbatches use."""
+    """With a branch that only some microbatches use, and several labels a row."""
     branch = {
         "init": "self.branch = nn.Linear(width, width)",
         "forward": "vectors = vectors + self.branch(vectors) if self.training and len(tokens) % 2 else vectors",
     }
-    runs = OwnRuns(tmp_path, **branch)
+    runs = OwnRuns(tmp_path, "multilabel", **branch)
     expected = runs.train(1)
     specs = [runs.next_spec(2)]
     kill_at_a_random_moment(specs[0], runs, random.Random(5), most_checkpoints=1)

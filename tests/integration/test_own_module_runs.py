@@ -67,7 +67,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Exported:
     folder = tmp_path_factory.mktemp("own")
     path = write_module(folder / "code", head="import pathlib; pathlib.Path(__file__).with_name('imported').touch()")
     optimizer = {"optimizer": "factory", "optimizer_factory": f"{write_optimizer(folder / 'code')}:build"}
-    return export_module(folder, f"{path}:build", "--no-onnx", **optimizer)
+    return export_module(folder, f"{path}:build", **optimizer)
 
 
 @pytest.fixture
@@ -82,7 +82,7 @@ def test_an_export_is_loaded_by_the_users_own_function_and_by_no_other_code(
     exported: Exported, code: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stated = json.loads((exported.folder / "files.json").read_text())["sha256"]
-    assert "own_code/my_models.py" in stated
+    assert {"own_code/my_models.py", "model.onnx"} <= stated.keys()
     assert (exported.folder / "own_code/my_models.py").read_bytes() == (code / "my_models.py").read_bytes()
     with pytest.raises(ModelFolderError, match=r"the function 'build' of my_models\.py builds it"):
         load_model(exported.folder)
@@ -138,10 +138,3 @@ def test_an_evaluation_takes_the_code_that_is_named_and_no_other(
     done = call_here(["evaluate", exported.address, "--factory", f"{other}:build"])
     assert done.returncode == 2 and "my_models.py was changed" in done.stderr
     assert not Path(f"{other}.imported").exists()
-
-
-def test_it_is_written_as_onnx_where_torchs_exporter_follows_it(tmp_path: Path) -> None:
-    pytest.importorskip("onnxscript")
-    path = write_module(tmp_path / "code")
-    exported = export_module(tmp_path, f"{path}:build")
-    assert (exported.folder / "model.onnx").exists()

@@ -126,6 +126,7 @@ print(json.dumps(holdfast.run(fields, model=my_models.build, data=table)))
 """
 
 
+@pytest.mark.slow
 def test_a_program_trains_its_own_module_on_a_table_and_goes_on_when_it_is_run_again(
     tmp_path: Path, prefect_server: dict[str, str]
 ) -> None:

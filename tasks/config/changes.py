@@ -14,7 +14,9 @@ from tasks.config.by_rows import keep_length
 from tasks.config.out_of_memory import keep_adapted
 from tasks.config.overrides import keep_overrides
 from tasks.configuration.run import RunConfig
-from training.model_configuration import EncoderConfig
+from training.configuration import PinnedCode
+from training.model_configuration import EncoderConfig, ModuleConfig
+from training.own_code import Reference, hash_files
 
 RECOMPUTING = "train.activation_checkpointing"
 # Sections and fields that may change between segments: where things are, how often, how long, how many ranks.
@@ -47,6 +49,8 @@ CHANGEABLE = (
     "tracking",
     "retry",
 )
+# And these of a run of which no step was made.
+PINNED_CODE = ("model.pinned.", "train.optimizer_pinned.")
 # Of these sections what may not: the validations before were judged by it.
 FIXED = {"validation.metric_for_best_model"}
 # What a new run has where its configuration sets nothing, and what is kept from then on: by section and field.
@@ -77,11 +81,16 @@ def as_begun(config: RunConfig, state: RunState | None) -> RunConfig:
 
 
 def _keep_pinned(config: RunConfig, state: RunState | None) -> RunConfig:
-    """With what the run keeps of a model or code of the user's, as it was when the run began."""
+    """With what the run keeps of a model or code of the user's, as it was when the run began.
+
+    Of code as it is now, while no step was made with it: it may be that very code which had to be mended.
+    """
     pins_model = not isinstance(config.model, EncoderConfig)
     if state is None or not (pins_model or config.train.optimizer_factory):
         return config
     begun = RunConfig.model_validate(read_stored(state.config))
+    if _has_no_step(state):
+        begun = _with_code_as_it_is(config, begun)
     if config.train.optimizer_factory and begun.train.optimizer_factory:
         pinned = {"optimizer_pinned": begun.train.optimizer_pinned}
         config = config.model_copy(update={"train": config.train.model_copy(update=pinned)})
@@ -94,10 +103,36 @@ def _keep_pinned(config: RunConfig, state: RunState | None) -> RunConfig:
     return config.model_copy(update={"model": model, "data": data})
 
 
+def _has_no_step(state: RunState) -> bool:
+    """Whether no step of the run was ever made."""
+    points = (state.promoted, state.lease, *state.kept, *state.quarantined, *state.rejected, *state.rollbacks)
+    return not any(points) and all(segment.last_step == 0 for segment in state.segments)
+
+
+def _with_code_as_it_is(config: RunConfig, begun: RunConfig) -> RunConfig:
+    """What the run was begun with, but for the content of the code that `config` names."""
+    model, train = begun.model, begun.train
+    if isinstance(config.model, ModuleConfig) and isinstance(model, ModuleConfig):
+        model = model.model_copy(update={"pinned": code_as_it_is(config.model.reference)})
+    if config.train.optimizer_reference is not None:
+        train = train.model_copy(update={"optimizer_pinned": code_as_it_is(config.train.optimizer_reference)})
+    return begun.model_copy(update={"model": model, "train": train})
+
+
+def code_as_it_is(reference: Reference) -> PinnedCode:
+    """The code as it is. Raises `ConfigurationError` where there is none."""
+    return PinnedCode(function=reference.function, files=hash_files(reference))
+
+
 def require_compatible(state: RunState, config: RunConfig) -> None:
     """Raise `IncompatibleRunError` naming every field whose change would make it another model."""
     changes = describe_changes(read_stored(state.config), config.model_dump(mode="json"))
-    refused = [text for field, text in changes.items() if not _is_changeable(field, config)]
+    may_change = PINNED_CODE if _has_no_step(state) else ()
+    refused = [
+        text
+        for field, text in changes.items()
+        if not _is_changeable(field, config) and not field.startswith(may_change)
+    ]
     if refused:
         raise IncompatibleRunError(
             f"Run {state.run!r} was started with another configuration:\n"

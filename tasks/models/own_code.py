@@ -10,12 +10,11 @@ from typing import Any
 
 from storage.errors import ConfigurationError
 from storage.runs.run_state import RunState
-from tasks.config.changes import read_stored
+from tasks.config.changes import code_as_it_is, read_stored
 from tasks.config.paths import absolute_function
 from tasks.configuration.run import RunConfig
-from training.configuration import PinnedCode
 from training.model_configuration import MODULE, ModuleConfig
-from training.own_code import Reference, hash_files, parse_reference, require_pinned
+from training.own_code import Reference, parse_reference, require_pinned
 
 OPTION = "--factory"
 
@@ -23,11 +22,11 @@ OPTION = "--factory"
 def pin_code(config: RunConfig) -> RunConfig:
     """The configuration of a new run with the hashes of the code that it names; raises `ConfigurationError`."""
     if isinstance(config.model, ModuleConfig):
-        model = config.model.model_copy(update={"pinned": _pin(config.model.reference)})
+        model = config.model.model_copy(update={"pinned": code_as_it_is(config.model.reference)})
         config = config.model_copy(update={"model": model})
     optimizer = config.train.optimizer_reference
     if optimizer is not None:
-        train = config.train.model_copy(update={"optimizer_pinned": _pin(optimizer)})
+        train = config.train.model_copy(update={"optimizer_pinned": code_as_it_is(optimizer)})
         config = config.model_copy(update={"train": train})
     return config
 
@@ -76,7 +75,3 @@ def require_no_own_code(config: RunConfig) -> None:
             f"Run {config.run!r} is trained with its owner's own code, and no code is imported that a store names. "
             "Go on with its configuration file: `holdfast run CONFIG`, or the deployment that trains it."
         )
-
-
-def _pin(reference: Reference) -> PinnedCode:
-    return PinnedCode(function=reference.function, files=hash_files(reference))

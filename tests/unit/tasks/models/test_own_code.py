@@ -9,7 +9,7 @@ from flows.resume import load_run_configuration
 from storage.errors import ConfigurationError, IncompatibleRunError
 from storage.objects.local_store import LocalStore
 from storage.runs.manifest import Manifest
-from storage.runs.run_state import RunState
+from storage.runs.run_state import CheckpointRecord, RunState
 from tasks.cluster.node import Node
 from tasks.cluster.node_identity import NodeIdentity
 from tasks.cluster.orders import JobOrder
@@ -47,9 +47,15 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def state(folder: Path) -> RunState:
-    """Of a run that was begun with the code in the folder."""
+    """Of a run that was begun with the code in the folder, and has a checkpoint."""
     values = pin_brought(config_of(folder)).model_dump(mode="json")
-    return RunState(run="small", created_at=1.0, config=values, dataset_digest="d", dataset_sha256="s", steps_total=4)
+    record = CheckpointRecord(
+        step=2, path="p", digest="d", weights_sha256="w", num_bytes=1, fence=1, promoted_at=1.0,
+    )  # fmt: skip
+    return RunState(
+        run="small", created_at=1.0, config=values, dataset_digest="d", dataset_sha256="s", steps_total=4,
+        promoted=record, kept=[record],
+    )  # fmt: skip
 
 
 def test_a_begun_run_goes_on_with_its_code_wherever_it_is_now(folder: Path, state: RunState, tmp_path: Path) -> None:
@@ -63,6 +69,21 @@ def test_a_begun_run_goes_on_with_its_code_wherever_it_is_now(folder: Path, stat
     (moved / "my_models.py").write_text("")
     with pytest.raises(IncompatibleRunError, match=r"model\.factory names, .*my_models\.py was changed.*restore it"):
         require_same_brought(config)
+
+
+def test_code_that_made_no_step_may_be_mended(folder: Path, state: RunState) -> None:
+    """As after a module was refused when it was tried out: the run is begun by then."""
+    untrained = state.model_copy(update={"promoted": None, "kept": []})
+    (folder / "my_models.py").write_text("# mended")
+    (folder / "layers.py").write_text("")
+    config = as_begun(config_of(folder), untrained)
+    require_compatible(untrained, config)
+    require_same_brought(config)
+    assert isinstance(config.model, ModuleConfig)
+    with pytest.raises(IncompatibleRunError, match=r"model\.pinned\.files\.my_models\.py: was"):
+        require_compatible(state, config)
+    with pytest.raises(IncompatibleRunError, match=r"my_models\.py was changed"):
+        require_same_brought(as_begun(config_of(folder), state))
 
 
 @pytest.mark.parametrize(

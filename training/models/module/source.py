@@ -17,7 +17,7 @@ from training.model_configuration import ModuleConfig
 from training.models.correspondence import Correspondence, Described
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
     from training.models.trial import Trial
 
@@ -84,6 +84,12 @@ class ModuleSource:
     def write_export(self, folder: Path, target: Target) -> None:
         """The loading, and the user's own code as it was when the run began, which nothing here imports from there."""
         exported.write_export(folder, self._config)
+
+    def weights_to_export(self, tensors: "Mapping[str, Tensor]") -> "Mapping[str, Tensor]":
+        return tensors
+
+    def write_adapter(self, weights: Sequence[Path], folder: Path, target: Target) -> dict[str, Any]:
+        raise ConfigurationError("--adapter goes with model.lora alone, and this run has none. Leave it out.")
 
     def write_onnx(self, folder: Path, target: Target) -> None:
         """Raises `ConfigurationError` for a module that torch's exporter does not follow."""

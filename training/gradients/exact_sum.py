@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from storage.errors import ConfigurationError
+from training.gradients.cpu_pass import BLOCK_VALUES
 from training.gradients.fixed_point import NUM_TALLIES, OUTSIDE, FixedPoint
 from training.optim.optimization import Optimization
 from training.rank_status import Collective
@@ -22,8 +23,9 @@ from training.world import World
 
 # Gradients of at least so many values are added, and travel, at once: 32 MiB of integers.
 BUCKET_VALUES = 1 << 22
-# A bucket's values are filled up with zeros to a multiple of this, and begin at one: kernels move 16 bytes at a time.
-ALIGNED_VALUES = 16
+# A bucket's values are filled up with zeros to a multiple of this, and begin at one: a GPU's kernels move 16 bytes at a
+# time, and a CPU looks for zeros in blocks of so many.
+ALIGNED_VALUES = BLOCK_VALUES
 
 
 class _Bucket:
@@ -36,7 +38,13 @@ class _Bucket:
         self.total, self.tallies = words[: _aligned(num_values)], words[-NUM_TALLIES:]
         self._fill = torch.zeros(len(self.total) - num_values, device=words.device)
         self.num_waiting = len(parameters)
+        self.is_empty = True
         self._taken: list[Tensor | None] = []
+
+    def empty(self) -> None:
+        """Forget what was added: what is in `total` is then replaced, not read."""
+        self.is_empty = True
+        self.tallies.zero_()
 
     def take_gradients(self, scratch: Tensor) -> Tensor:
         """The gradients of one microbatch, flat, in `scratch`: taken from the parameters, which have none then.
@@ -129,7 +137,8 @@ class ExactSum:
 
     def _begin(self, fixed_point: FixedPoint) -> None:
         self._fixed_point = fixed_point
-        self._words.zero_()
+        for bucket in self._buckets:
+            bucket.empty()
         self._largest.zero_()
         self._num_sent = 0
         for parameter in self._names:
@@ -158,7 +167,10 @@ class ExactSum:
     def _add(self, bucket: _Bucket) -> None:
         """Add a microbatch's gradients to what the bucket holds; with the last one all due buckets are sent."""
         gradients = bucket.take_gradients(self._scratch)
-        self._fixed_point.add_to(bucket.total, gradients, bucket.tallies, self._largest, self._loss_scale)
+        self._fixed_point.add_to(
+            bucket.total, gradients, bucket.tallies, self._largest, self._loss_scale, bucket.is_empty
+        )
+        bucket.is_empty = False
         while self._sends and self._num_sent < len(self._buckets) and not self._buckets[self._num_sent].num_waiting:
             self._send(self._buckets[self._num_sent])
 

@@ -18,6 +18,8 @@ from typing import Optional
 import torch
 from torch import Tensor
 
+from training.gradients import cpu_pass
+
 # The usual range: an element of a microbatch's gradient is at most 2^16. A step that has a larger one is computed
 # again, with a range that holds it.
 RANGE_BITS = 16
@@ -25,10 +27,8 @@ RANGE_BITS = 16
 SUM_BITS = 62
 # A sum below 2^127 stays finite when it is rounded to fp32.
 LARGEST_SUM_BITS = 127
-# So many values at a time go through all passes of torch's operators: they stay in a processor's cache, or keep a GPU
-# busy in little memory.
-CHUNK_VALUES = 1 << 16
-GPU_CHUNK_VALUES = 1 << 24
+# So many values at a time go through all passes of torch's operators: they keep a GPU busy in little memory.
+CHUNK_VALUES = 1 << 24
 # Terms outside the range, and values that rounded to zero.
 NUM_TALLIES = 2
 OUTSIDE, ROUNDED_AWAY = 0, 1
@@ -60,25 +60,32 @@ class FixedPoint:
             return None
         return FixedPoint(self._num_microbatches, max(RANGE_BITS, math.frexp(largest / loss_scale)[1]))
 
-    def add_to(self, total: Tensor, values: Tensor, tallies: Tensor, largest: Tensor, loss_scale: float = 1.0) -> None:
-        """Add `values` / `loss_scale` to `total`.
+    def add_to(
+        self,
+        total: Tensor,
+        values: Tensor,
+        tallies: Tensor,
+        largest: Tensor,
+        loss_scale: float = 1.0,
+        is_first: bool = False,
+    ) -> None:
+        """Add `values` / `loss_scale` to `total`, or put them there if they are the first.
 
         `total` int64 [N] in units of the resolution; `values` fp32 [N], a power of two `loss_scale` too large, is used
         up; `tallies` int64 [2] counts values that round to zero; `largest` fp32 [] becomes the largest magnitude of
         `values`, if it is not larger already, and NaN if one of them is.
         """
         units = 2.0**self.fraction_bits / loss_scale
-        if values.is_cuda and (kernel := _gpu_kernel()) is not None:
-            kernel.add_rounded(total, values, tallies[ROUNDED_AWAY:], largest, units)
+        rounded_away = tallies[ROUNDED_AWAY:]
+        if values.device.type == "cpu":
+            cpu_pass.add_rounded(total, values, rounded_away, largest, units, is_first)
             return
-        chunk = CHUNK_VALUES if values.device.type == "cpu" else GPU_CHUNK_VALUES
-        for start in range(0, len(values), chunk):
-            part = values[start : start + chunk]
-            lowest, highest = torch.aminmax(part)
-            torch.maximum(largest, torch.maximum(highest, -lowest), out=largest)
-            num_before = torch.count_nonzero(part)
-            total[start : start + chunk] += part.mul_(units).round_().to(torch.int64)  # exact, by a power of two
-            tallies[ROUNDED_AWAY] += num_before - torch.count_nonzero(part)
+        if is_first:
+            total.zero_()
+        if (kernel := _gpu_kernel()) is not None:
+            kernel.add_rounded(total, values, rounded_away, largest, units)
+        else:
+            add_by_operators(total, values, rounded_away, largest, units)
 
     def count_outside(self, tallies: Tensor, largest: Tensor, loss_scale: float = 1.0) -> None:
         """Note in `tallies` whether `largest`, as `add_to` left it, is outside the range or not finite."""
@@ -95,6 +102,20 @@ class FixedPoint:
         for out in outs:
             out.copy_(total[start : start + out.numel()].view(out.shape)).mul_(factor)
             start += out.numel()
+
+
+def add_by_operators(total: Tensor, values: Tensor, rounded_away: Tensor, largest: Tensor, units: float) -> None:
+    """Add `values` x `units`, rounded to even integers, to `total`, by torch's operators alone, as they stand.
+
+    What `cpu_pass.add_rounded` and `gpu_kernel.add_rounded` give, bit for bit, is what this gives.
+    """
+    for start in range(0, len(values), CHUNK_VALUES):
+        part = values[start : start + CHUNK_VALUES]
+        lowest, highest = torch.aminmax(part)
+        torch.maximum(largest, torch.maximum(highest, -lowest), out=largest)
+        num_before = torch.count_nonzero(part)
+        total[start : start + CHUNK_VALUES] += part.mul_(units).round_().to(torch.int64)  # exact, by a power of two
+        rounded_away += num_before - torch.count_nonzero(part)
 
 
 @cache

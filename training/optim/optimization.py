@@ -110,14 +110,18 @@ class Optimization:
         """Take over some of the state from `tensors()`. Raises `KeyError` for what the optimizer does not keep.
 
         On a CPU the tensors themselves, which belong to the optimizer from here on; on a GPU copies, which begin where
-        its kernels are fastest.
+        its kernels are fastest. What has the parameter's shape lies in memory as the parameter does: fused kernels take
+        the values of all as they lie.
         """
         for name, tensor in tensors.items():
             expected = self.expected[name]
             kind, _, of = name.partition(".")
+            parameter = self._parameters[of]
             value = tensor.to(expected.device, copy=expected.device.type == "cuda")
+            if value.shape == parameter.shape and value.stride() != parameter.stride():
+                value = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
             kept = value if expected.number is None else expected.number(value.item())
-            self.optimizer.state[self._parameters[of]][kind] = kept
+            self.optimizer.state[parameter][kind] = kept
 
     @property
     def has_state(self) -> bool:

@@ -1,7 +1,7 @@
 """Stochastic gradient descent with momentum. Sutskever, Martens, Dahl and Hinton, ICML 2013.
 
 Weight decay is added to the gradient, times the weight. Invariant: weights and momentum have the bits that
-`torch.optim.SGD` gives them, on a GPU with `fused=True`.
+`torch.optim.SGD` gives them with `fused=True`.
 """
 
 from collections.abc import Sequence
@@ -29,5 +29,5 @@ class SGD(KernelOptimizer):
         sgd(
             parameters, gradients, buffers,
             lr=group["lr"], weight_decay=group["weight_decay"], momentum=group["momentum"], dampening=0.0,
-            nesterov=group["nesterov"], maximize=False, fused=parameters[0].is_cuda, foreach=False,
+            nesterov=group["nesterov"], maximize=False, fused=True, foreach=False,
         )  # fmt: skip

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from training.gradients import fixed_point
-from training.gradients.fixed_point import CHUNK_VALUES, NUM_TALLIES, OUTSIDE, FixedPoint
+from training.gradients.cpu_pass import BLOCK_VALUES, CHUNK_VALUES, add_rounded
+from training.gradients.fixed_point import NUM_TALLIES, OUTSIDE, FixedPoint, add_by_operators
 
 NUM_MICROBATCHES = 32
 # For 32 microbatches, as the docstring of FixedPoint says.
@@ -170,15 +170,30 @@ def test_more_microbatches_cost_resolution_and_nothing_else() -> None:
     assert exponents == {1: -46, 2: -45, 3: -44, 4: -44, 5: -43, 1024: -36}
 
 
-def test_values_that_are_taken_in_chunks_give_the_same_sum(monkeypatch: pytest.MonkeyPatch) -> None:
-    generator = torch.Generator().manual_seed(1)
-    term = torch.randn(CHUNK_VALUES + 5, generator=generator) * 1e-9
-    whole = Sum(len(term)).add(term)
-    assert whole.tallies[1] > 0
-    monkeypatch.setattr(fixed_point, "CHUNK_VALUES", len(term))
-    at_once = Sum(len(term)).add(term)
-    assert torch.equal(whole.total, at_once.total)
-    assert torch.equal(whole.tallies, at_once.tallies)
+@pytest.mark.parametrize("num_values", [3 * CHUNK_VALUES, CHUNK_VALUES + 5, 2 * BLOCK_VALUES, 7])
+@pytest.mark.parametrize("share_of_zeros", [0.0, 0.4, 0.97, 1.0])
+def test_the_pass_on_a_cpu_has_the_bits_of_torchs_operators(num_values: int, share_of_zeros: float) -> None:
+    generator = torch.Generator().manual_seed(num_values)
+    sums, tallies, largest = [], [], []
+    blocks = -(-num_values // BLOCK_VALUES)
+    kept = (torch.rand(blocks, generator=generator) >= share_of_zeros).repeat_interleave(BLOCK_VALUES)[:num_values]
+    terms = [torch.randn(num_values, generator=generator) * kept * 10.0**-power for power in (2, 9, 14)]
+    for is_by_operators in (True, False):
+        total = torch.zeros(num_values, dtype=torch.int64)
+        if not is_by_operators:
+            total.fill_(77)  # what is there before the first term is of no account
+        lost, most = torch.zeros(1, dtype=torch.int64), torch.zeros(())
+        for place, term in enumerate(terms):
+            if is_by_operators:
+                add_by_operators(total, term.clone(), lost, most, 2.0**41)
+            else:
+                add_rounded(total, term.clone(), lost, most, 2.0**41, is_first=place == 0)
+        sums.append(total)
+        tallies.append(int(lost))
+        largest.append(most)
+    assert torch.equal(sums[0], sums[1])
+    assert tallies[0] == tallies[1] and (tallies[0] > 0) == bool(kept.any())
+    assert torch.equal(largest[0], largest[1])
 
 
 @pytest.mark.parametrize("place", [0, CHUNK_VALUES - 1, CHUNK_VALUES, CHUNK_VALUES + 4])

@@ -63,7 +63,7 @@ def test_weights_and_state_have_the_bits_that_torchs_own_class_gives_them(optimi
         {"params": [reference.weight], "weight_decay": config.weight_decay},
         {"params": [reference.bias], "weight_decay": 0.0},
     ]
-    torchs = of_torch(groups, **options)
+    torchs = of_torch(groups, **{"fused": True, **options})
     for step in range(6):
         data = torch.randn(5, 30)
         optimization.backward(model(data).square().sum())
@@ -135,3 +135,27 @@ def test_what_means_nothing_is_not_kept_so_what_was_kept_is_read_again(settings:
     assert ("adam_beta1" in kept, "momentum" in kept) == (config.optimizer == "adamw", config.optimizer == "sgd")
     assert ("final_learning_rate_fraction" in kept) == (config.schedule != "constant")
     assert TrainConfig.model_validate(kept) == config == TrainConfig.model_validate_json(config.model_dump_json())
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
+def test_a_parameter_that_lies_transposed_in_memory_goes_on_as_if_nothing_had_been_restored(optimizer: str) -> None:
+    def make() -> tuple[nn.Parameter, Optimization]:
+        module = nn.Module()
+        module.weight = nn.Parameter(torch.arange(12.0).view(3, 4).t())
+        return module.weight, Optimization(
+            module, TrainConfig.model_validate({"steps": 9, "optimizer": optimizer}), CPU
+        )
+
+    (straight, whole), (resumed, restored) = make(), make()
+    for step in range(4):
+        if step == 2:
+            with torch.no_grad():
+                resumed.copy_(straight)
+            restored.load_tensors(
+                {name: t.clone(memory_format=torch.contiguous_format) for name, t in whole.tensors().items()}
+            )
+        trained = [(straight, whole)] if step < 2 else [(straight, whole), (resumed, restored)]
+        for parameter, optimization in trained:
+            optimization.backward((parameter * torch.arange(12.0).view(4, 3)).square().sum())
+            optimization.step(step)
+    assert torch.equal(straight, resumed)

@@ -90,7 +90,7 @@ def main() -> None:
         for seed in range(given.seeds):
             folder = Path(name) / str(seed)
             for model, work in WAYS.items():
-                if given.only and given.only not in model:
+                if given.only and work.__name__ not in given.only:
                     continue
                 found.setdefault(model, []).append(in_own_process(work, job, folder, seed))
                 print(f"seed {seed}, {model}: {found[model][-1]}", flush=True)
@@ -115,7 +115,8 @@ def read_options() -> argparse.Namespace:
     options.add_argument("--rows", type=int, default=500, help="rows to train on; 0: all that are left")
     options.add_argument("--epochs", type=int, default=12)
     options.add_argument("--seeds", type=int, default=3)
-    options.add_argument("--only", help="a part of the names of the models to train")
+    names = [work.__name__ for work in WAYS.values()]
+    options.add_argument("--only", nargs="+", choices=names, help="the models to train; default: all")
     return options.parse_args()
 
 

@@ -20,7 +20,7 @@ from tests.helpers.processes import train_segment
 from tests.helpers.training import read_log, read_state, train_forked
 from training.batches.tensors import Microbatch
 from training.export.standalone.holdfast_network import Architecture
-from training.gradients import exact_sum, fixed_point
+from training.gradients import cpu_pass, exact_sum, fixed_point
 from training.models.encoder.network import Classifier
 from training.spec import SegmentSpec
 from training.targets.multiclass import Multiclass
@@ -51,7 +51,7 @@ def train_coarsely(spec: SegmentSpec, world: World) -> Any:
 
 def train_coarsely_in_small_parts(spec: SegmentSpec, world: World) -> Any:
     exact_sum.BUCKET_VALUES = 700
-    fixed_point.CHUNK_VALUES = 100
+    cpu_pass.CHUNK_VALUES = 100
     return train_coarsely(spec, world)
 
 

@@ -79,7 +79,10 @@ def source_of(data: object) -> str:
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         beside = path.with_name(f"{path.name}.{os.getpid()}")
-        pq.write_table(table, beside)
+        with beside.open("wb") as file:
+            pq.write_table(table, file)
+            file.flush()
+            os.fsync(file.fileno())  # before it has its name, under which it is never looked into again
         beside.replace(path)
     return str(path)
 

@@ -13,7 +13,6 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
-import onnxruntime
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -25,10 +24,10 @@ from storage.objects.local_store import LocalStore
 from storage.runs.manifest import Manifest
 from tests.helpers.commands import call_here
 from tests.helpers.exported_runs import Exported, export_policy, export_quality
+from tests.helpers.onnx_answers import encode_all, require_same_answers_of_onnx
 from tests.helpers.parquet import read_split
 from tests.helpers.s3_server import BUCKET, make_bucket, use_s3
-from training.export.standalone.holdfast_inputs import Encoded, join
-from training.export.standalone.holdfast_model import ModelFolderError, load_model, padded, verify
+from training.export.standalone.holdfast_model import ModelFolderError, load_model, verify
 from training.export.standalone_code import CODE_FILES, standalone_code
 from training.metrics.scores import score
 from training.models.encoder.exported import write_encoder
@@ -55,12 +54,6 @@ def quality(tmp_path_factory: pytest.TempPathFactory) -> Exported:
 def exported(request: pytest.FixtureRequest) -> Exported:
     found: Exported = request.getfixturevalue(request.param)
     return found
-
-
-def encode_all(exported: Exported) -> Encoded:
-    model = load_model(exported.folder, "cpu")
-    columns = pq.read_table(exported.data).to_pydict()
-    return join([model.inputs.encode(columns)])
 
 
 def test_rows_become_what_the_preparation_made_of_them_to_the_last_bit(exported: Exported) -> None:
@@ -154,25 +147,6 @@ def test_the_onnx_file_of_a_binary_model_gives_the_same_answers(quality: Exporte
     first = (folder / "model.onnx").read_bytes()
     write_encoder(folder, quality.dataset.target)
     assert (folder / "model.onnx").read_bytes() == first
-
-
-def require_same_answers_of_onnx(exported: Exported, folder: Path) -> None:
-    model, encoded = load_model(exported.folder, "cpu"), encode_all(exported)
-    expected = model.logits(encoded)
-    session = onnxruntime.InferenceSession(folder / "model.onnx")
-    for rows in (slice(0, 1), slice(1, 4), slice(4, len(encoded))):
-        tokens = encoded.tokens[rows]
-        logits, probabilities = session.run(
-            ["logits", "probabilities"],
-            {
-                "tokens": padded(tokens).numpy(),
-                "lengths": np.array([len(ids) for ids in tokens]),
-                "numeric": encoded.numeric[rows].numpy(),
-                "categorical": encoded.categorical[rows].numpy(),
-            },
-        )
-        assert np.abs(logits - expected[rows].numpy()).max() < 1e-4
-        assert np.abs(probabilities - model.probabilities_of(expected[rows]).numpy()).max() < 1e-4
 
 
 def test_the_lines_of_an_exports_readme_do_in_a_process_with_torch_and_safetensors_alone(

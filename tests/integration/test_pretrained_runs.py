@@ -23,10 +23,12 @@ from tests.helpers.commands import call_here
 from tests.helpers.elastic_kills import kill_at_a_random_moment
 from tests.helpers.elastic_runs import Runs, require_the_same
 from tests.helpers.exported_runs import Exported, export_pretrained
+from tests.helpers.onnx_answers import require_same_answers_of_onnx
 from tests.helpers.pretrained import write_tiny_bert
 from tests.helpers.training import read_log, train_forked
 from training.export.standalone.holdfast_inputs import read_inputs
 from training.export.standalone.holdfast_model import load_model
+from training.models.pretrained.exported import write_onnx
 from training.spec import SegmentSpec, StartPoint
 
 transformers = pytest.importorskip("transformers")
@@ -145,6 +147,8 @@ def test_adapters_are_merged_into_an_export_or_stay_apart_as_peft_loads_them(fol
     encoded = model.inputs.encode({"text": ["pay the card bill again", "book a flight to oslo"]})
     merged = transformers.AutoModelForSequenceClassification.from_pretrained(exported.folder)
     assert set(merged.state_dict()) == set(load_file(exported.folder / "model.safetensors"))
+    write_onnx(exported.folder, exported.dataset.target)
+    require_same_answers_of_onnx(exported, exported.folder)
     out = tmp_path / "adapter"
     for more in ([], ["--overwrite"]):
         done = call_here(["export", exported.address, out, "--checkpoint", "newest", "--adapter", *more])

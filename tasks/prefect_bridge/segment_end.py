@@ -38,7 +38,13 @@ def describe_segment_end(record: SegmentRecord) -> str:
         return f"Stopped early at step {record.last_step:,}{of}: {record.cause}."
     if record.outcome == "diverged":
         return f"Segment ended: diverged at step {record.last_step:,}."  # the rollback reports the rest
-    cause = f" ({record.cause})" if record.cause else ""
-    resume_step = record.last_step - record.steps_lost
-    words = f"Segment ended: {record.outcome}{cause}. The run goes on from step {resume_step:,}{lost}."
+    cause, resume_step = record.cause.removesuffix("."), record.last_step - record.steps_lost
+    if record.is_final:
+        because = f": {cause}" if cause else ""
+        words = (
+            f"Segment ended: {record.outcome} at step {record.last_step:,}{lost}, and it is not tried again{because}."
+        )
+    else:
+        because = f" ({cause})" if cause else ""
+        words = f"Segment ended: {record.outcome}{because}. The run goes on from step {resume_step:,}{lost}."
     return Trouble(words) if record.outcome in TROUBLE else words

@@ -97,3 +97,12 @@ def test_status_and_runs_have_the_headline(tmp_path: Path) -> None:
 def test_an_early_end_is_not_called_the_last_step(patience: int | None, words: str) -> None:
     (segment,) = segments_of([("completed", "no better one" if patience else "", 550, 0)])
     assert describe_segment_end(segment.model_copy(update={"patience": patience, "planned_steps": 1000})) == words
+
+
+def test_of_a_failure_that_is_not_tried_again_nothing_is_said_of_going_on() -> None:
+    (segment,) = segments_of([("failed", "Two sentences. There is no key.", 550, 50)])
+    again = "Segment ended: failed (Two sentences. There is no key). The run goes on from step 500, 50 steps lost."
+    assert describe_segment_end(segment) == again
+    final = describe_segment_end(segment.model_copy(update={"is_final": True}))
+    start = "Segment ended: failed at step 550, 50 steps lost, and it is not tried again: "
+    assert final == start + "Two sentences. There is no key."

@@ -34,6 +34,7 @@ VARYING = [
     (re.compile(r"\b[0-9a-f]{32,}\b"), "RANDOM"),
     (re.compile(r"\b(f?)\d{8,}\b"), r"\1N"),
     (re.compile(r"-[0-9a-f]{8}\b"), "-RANDOM"),
+    (re.compile(r"\bstart-[a-z0-9_]{8}\b"), "start-RANDOM"),
 ]
 
 

@@ -27,7 +27,8 @@ _CONTEXT = multiprocessing.get_context("forkserver")
 # What ranks load otherwise, each of them anew. DDP and activation checkpointing load torch's compiler, three seconds of
 # computing.
 _LOADED_BY_RANKS = ["training.targets.classification", "training.models.encoder.network", "pyarrow.compute", "numpy.ma"]
-_CONTEXT.set_forkserver_preload(["tests.helpers.processes", *_LOADED_BY_RANKS, "torch._dynamo"])
+# Those come first: what this module imports makes some of them lazy ones, which an import executes no more.
+_CONTEXT.set_forkserver_preload([*_LOADED_BY_RANKS, "torch._dynamo", "tests.helpers.processes"])
 LONGEST_SECONDS = 600
 SECONDS_TO_FOLLOW = 10
 

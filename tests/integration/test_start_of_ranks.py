@@ -9,8 +9,8 @@ from tests.helpers.datasets import publish_small_dataset
 from tests.helpers.training import make_spec, read_log, train_to_end
 
 # Each takes a second of computing or two, and training uses nothing of it: torch's compiler, Arrow's data frames, and
-# what torchmetrics loads for plots and sound.
-NOT_LOADED = {"torch._dynamo", "torch._inductor", "pandas", "matplotlib", "scipy"}
+# what torchmetrics loads for plots, sound and texts.
+NOT_LOADED = {"torch._dynamo", "torch._inductor", "pandas", "matplotlib", "scipy", "transformers"}
 
 
 @pytest.mark.parametrize(("ranks", "has_launcher", "optimizer"), [(1, False, "adamw"), (2, True, "sgd")])

@@ -24,11 +24,12 @@ from training.stopping import StopFlag, follow_parent
 from training.world import World
 
 _CONTEXT = multiprocessing.get_context("forkserver")
-# What ranks load otherwise, each of them anew. DDP and activation checkpointing load torch's compiler, three seconds of
-# computing.
+# What ranks load otherwise, each of them anew: those of a pretrained model two seconds of computing, and torch's
+# compiler, which DDP and activation checkpointing load, three. What is not installed is left out. This module is the
+# last: what it imports makes some of them lazy ones, which an import executes no more.
 _LOADED_BY_RANKS = ["training.targets.classification", "training.models.encoder.network", "pyarrow.compute", "numpy.ma"]
-# Those come first: what this module imports makes some of them lazy ones, which an import executes no more.
-_CONTEXT.set_forkserver_preload([*_LOADED_BY_RANKS, "torch._dynamo", "tests.helpers.processes"])
+_OF_PRETRAINED = ["training.models.pretrained.lora", "transformers.models.bert.modeling_bert"]
+_CONTEXT.set_forkserver_preload([*_LOADED_BY_RANKS, *_OF_PRETRAINED, "torch._dynamo", "tests.helpers.processes"])
 LONGEST_SECONDS = 600
 SECONDS_TO_FOLLOW = 10
 

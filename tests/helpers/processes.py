@@ -18,18 +18,21 @@ from typing import Any, NoReturn
 import torch.distributed as dist
 
 from training.batches import ahead
+from training.evaluation import evaluate
 from training.segment import run_segment
 from training.spec import SegmentSpec
 from training.stopping import StopFlag, follow_parent
 from training.world import World
 
 _CONTEXT = multiprocessing.get_context("forkserver")
-# What ranks load otherwise, each of them anew: those of a pretrained model two seconds of computing, and torch's
-# compiler, which DDP and activation checkpointing load, three. What is not installed is left out. This module is the
-# last: what it imports makes some of them lazy ones, which an import executes no more.
+# What ranks load otherwise, each of them anew: those of a pretrained model two seconds of computing, torch's compiler,
+# which DDP and activation checkpointing load, three, and who calls a function of a test what tests load, half a second.
+# What is not installed is left out. Our own helpers are the last: what they import makes some of the modules before
+# them lazy ones, which an import executes no more.
 _LOADED_BY_RANKS = ["training.targets.classification", "training.models.encoder.network", "pyarrow.compute", "numpy.ma"]
 _OF_PRETRAINED = ["training.models.pretrained.lora", "transformers.models.bert.modeling_bert"]
-_CONTEXT.set_forkserver_preload([*_LOADED_BY_RANKS, *_OF_PRETRAINED, "torch._dynamo", "tests.helpers.processes"])
+_OF_TESTS = ["pytest", "tests.helpers.elastic_kills"]
+_CONTEXT.set_forkserver_preload([*_LOADED_BY_RANKS, *_OF_PRETRAINED, "torch._dynamo", *_OF_TESTS])
 LONGEST_SECONDS = 600
 SECONDS_TO_FOLLOW = 10
 
@@ -116,6 +119,11 @@ def _assemble(reading: int, writing: int) -> None:
 def train_segment(spec: SegmentSpec, world: World) -> Any:
     """What `training.worker` does, but for signals. Returns what must live until the process has left."""
     return run_segment(spec, world, StopFlag())
+
+
+def evaluate_as_a_rank(spec: SegmentSpec, world: World) -> None:
+    """What `training.worker` does for an evaluation."""
+    evaluate(spec, world, StopFlag())
 
 
 def _be_a_rank(spec_json: str, world: World, port: int, target: Callable[[SegmentSpec, World], Any]) -> None:

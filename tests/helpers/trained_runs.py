@@ -16,12 +16,8 @@ from tasks.promotion.promotion import promote_checkpoint
 from tasks.recover import find_start
 from tasks.run_paths import RunPaths, open_run_paths
 from tasks.supervision.launch import hold_lease, specify_segment
-from tests.helpers.processes import RankProcesses
+from tests.helpers.processes import RankProcesses, evaluate_as_a_rank
 from tests.helpers.runs import find_complete_checkpoints
-from training.evaluation import evaluate
-from training.spec import SegmentSpec
-from training.stopping import StopFlag
-from training.world import World
 
 
 def train_run(config: RunConfig) -> tuple[LocalStore, DatasetManifest]:
@@ -41,11 +37,6 @@ def train_run(config: RunConfig) -> tuple[LocalStore, DatasetManifest]:
     _train(config, run_paths, store)
     _evaluate(config, run_paths)
     return store, dataset
-
-
-def evaluate_as_a_rank(spec: SegmentSpec, world: World) -> None:
-    """What `training.worker` does for an evaluation."""
-    evaluate(spec, world, StopFlag())
 
 
 def _train(config: RunConfig, run_paths: RunPaths, store: LocalStore) -> None:

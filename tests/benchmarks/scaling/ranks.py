@@ -31,7 +31,8 @@ from training.trainer import Trainer
 from training.world import World
 
 _CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["tests.benchmarks.scaling.ranks", "training.targets.classification", "torch._dynamo"])
+# This module is the last: what it imports makes the first a lazy one, which an import executes no more.
+_CONTEXT.set_forkserver_preload(["training.targets.classification", "torch._dynamo", "tests.benchmarks.scaling.ranks"])
 _LIBC = ctypes.CDLL(None, use_errno=True)
 CLONE_NEWNET = 0x40000000  # sched.h
 LONGEST_SECONDS = 900.0

@@ -17,7 +17,6 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -32,11 +31,6 @@ STARTED_WITH = ".json"
 # Read when it is used, by libraries that have long been loaded.
 READ_LATE = ("AWS_",)
 REQUEST_BYTES = 200_000
-# In this order: some of them are imported by those after them to be executed on first use, in each process anew.
-LOADED = (
-    "tasks.reporting.run_page", "tasks.reporting.written", "tasks.data.expectations.validation", "tasks.data.pipeline",
-    "flows.train", "flows.prefect_server", "flows.commands.run",
-)  # fmt: skip
 # Of Arrow's allocator, which handles forks by itself.
 FORK_SAFE_THREAD = "jemalloc_bg_thd"
 
@@ -137,8 +131,16 @@ def _become(request: dict[str, Any], descriptors: list[int]) -> None:
 
 def _load() -> None:
     """Load it all: here, since Prefect looks at its settings when it is loaded."""
-    for name in LOADED:
-        import_module(name)
+    # In this order: some of them are imported by those after them to be executed on first use, in each process anew.
+    # isort: off
+    import tasks.reporting.run_page
+    import tasks.reporting.written
+    import tasks.data.expectations.validation
+    import tasks.data.pipeline
+    import flows.train
+    import flows.prefect_server
+    import flows.commands.run  # noqa: F401
+    # isort: on
 
 
 def main() -> None:

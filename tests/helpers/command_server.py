@@ -136,7 +136,7 @@ def _load() -> None:
     import tasks.reporting.run_page
     import tasks.reporting.written
     import tasks.data.expectations.validation
-    import tasks.data.pipeline
+    import tasks.data.pipeline  # noqa: F401
     import flows.train
     import flows.prefect_server
     import flows.commands.run  # noqa: F401

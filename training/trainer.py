@@ -16,6 +16,7 @@ from training.batches.tensors import Microbatch
 from training.configuration import TrainConfig
 from training.gradients.exact_sum import ExactSum
 from training.gradients.fast_sum import FastSum
+from training.gradients.only_gradient import OnlyGradient
 from training.models.buffers import Buffers
 from training.models.objective import Objective
 from training.models.out_of_memory import explain
@@ -85,7 +86,9 @@ class Trainer:
 
 def _make_sum(
     model: nn.Module, config: TrainConfig, precision: Precision, world: World, optimization: Optimization
-) -> ExactSum | FastSum:
+) -> ExactSum | FastSum | OnlyGradient:
+    if config.microbatches == 1:
+        return OnlyGradient(model, optimization)
     if config.sum == "exact":
         return ExactSum(model, config.microbatches, optimization, world)
     device = precision.device

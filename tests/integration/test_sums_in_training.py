@@ -18,9 +18,11 @@ from storage.checkpoints.tensor_files import find_non_finite, weights_distance
 from tests.helpers.elastic_runs import Runs, require_the_same, tensors_of
 from tests.helpers.processes import train_segment
 from tests.helpers.training import read_log, read_state, train_forked
+from training import trainer
 from training.batches.tensors import Microbatch
 from training.export.standalone.holdfast_network import Architecture
 from training.gradients import cpu_pass, exact_sum, fixed_point
+from training.gradients.fast_sum import FastSum
 from training.models.encoder.network import Classifier
 from training.spec import SegmentSpec
 from training.targets.multiclass import Multiclass
@@ -163,6 +165,25 @@ def train_with_a_heavy_class(spec: SegmentSpec, world: World) -> Any:
         return torch.tensor([1e8, *(1.0 for _ in class_counts[1:])])
 
     Multiclass.class_weights = heavy  # type: ignore[method-assign, assignment]
+    return train_segment(spec, world)
+
+
+def test_where_a_step_has_one_microbatch_its_gradient_is_the_sum_and_is_watched_alike(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"steps": 4, "every_steps": 2, "microbatches": 1}
+    runs = Runs(tmp_path)
+    straight = runs.train(1, **settings)
+    require_the_same(runs.train(1, straight[2], **settings)[4], straight[4], runs)
+    ddp = runs.train(1, target=train_by_ddp_alone, **settings)[4]
+    assert weights_distance(tensors_of(runs.store, ddp), tensors_of(runs.store, straight[4])).relative_l2 < 1e-6
+    spec = runs.next_spec(1, **settings)
+    steep = partial(train_with_a_steep_microbatch, microbatch=0, slope=math.inf)
+    outcome = train_forked(spec, runs.store, steep)
+    assert outcome.outcome == "diverged", read_log(spec)
+    assert "At step 1 a microbatch's gradient was not finite" in outcome.cause
+
+
+def train_by_ddp_alone(spec: SegmentSpec, world: World) -> Any:
+    vars(trainer)["OnlyGradient"] = lambda model, _: FastSum(model, world, torch.device("cpu"), None)
     return train_segment(spec, world)
 
 

@@ -1,0 +1,47 @@
+"""The gradient of a step that has one microbatch: it is the sum already, and nothing is rounded.
+
+Invariant: as with any sum, a parameter that the microbatch did not use has the gradient zero, and a gradient that is
+not finite is counted at its step.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from training.gradients.fixed_point import NUM_TALLIES, OUTSIDE
+from training.optim.optimization import Optimization
+
+
+class OnlyGradient:
+    """In place of a sum, where a step has one microbatch, and so one rank; `parallel` is the model to call."""
+
+    loss_factor = 1.0
+
+    def __init__(self, model: nn.Module, optimization: Optimization) -> None:
+        self.parallel = model
+        self._optimization = optimization
+        self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self._tallies = self._parameters[0].new_zeros(NUM_TALLIES, dtype=torch.int64)
+
+    def attempts(self) -> Iterator[None]:
+        """Compute the microbatch for each value: once."""
+        yield
+
+    @contextmanager
+    def microbatch(self, is_last: bool) -> Iterator[None]:
+        """Context of forward and backward of the microbatch."""
+        yield
+        for parameter in self._parameters:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+        ends = [torch.stack(torch.aminmax(p.grad)) for p in self._parameters if p.grad is not None]
+        self._tallies[OUTSIDE] = ~torch.stack(ends).isfinite().all()
+
+    def take_tallies(self) -> Tensor:
+        """Whether a gradient was not finite, and no values that rounded to zero: int64 [2].
+
+        In fp16 overflow is the gradient scaler's business: it sees the NaN and skips the step.
+        """
+        return torch.zeros_like(self._tallies) if self._optimization.scaler.is_enabled() else self._tallies

@@ -64,7 +64,7 @@ class Trainer:
         for microbatch in microbatches:
             self.consumption.record(step, microbatch)
         norm = self.optimization.step(step)
-        return torch.cat([losses, self._sum.take_tallies().double(), norm.double().reshape(1)])
+        return torch.cat([losses, self._sum.take_tallies(norm).double(), norm.double().reshape(1)])
 
     def _add_gradient(self, step: int, microbatch: Microbatch, is_last: bool) -> Tensor:
         """Forward and backward of one microbatch, its gradient into the sum; its loss."""

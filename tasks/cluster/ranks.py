@@ -43,9 +43,14 @@ from training.world import RENDEZVOUS_VARIABLE
 SPECIFICATION_NAME = "segment.json"
 # What torchrun would set for a single rank.
 ALONE = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
-# How long Arrow's allocator keeps the pages of what is freed: longer than from one row group of a bucket, or one block
-# of microbatches, to the next. What a user has set stands.
-ALLOCATOR = {"MIMALLOC_PURGE_DELAY": "10000"}  # ms
+# What allocators do with the pages of what is freed: each new one takes the kernel a microsecond or more. Arrow's keeps
+# them for longer than from one row group of a bucket, or one block of microbatches, to the next; glibc's for good, or
+# each step of a large model would begin with as many new pages as its gradients have. What a user has set stands.
+ALLOCATOR = {
+    "MIMALLOC_PURGE_DELAY": "10000",  # ms
+    "MALLOC_MMAP_THRESHOLD_": str(2**32),  # bytes
+    "MALLOC_TRIM_THRESHOLD_": str(2**34),  # bytes
+}
 LOOPBACK = "lo"
 TORCHRUN = "torch.distributed.run"
 STACKS_SECONDS = 2.0

@@ -44,7 +44,7 @@ class FastSum:
         if is_last:
             self._give_zeros()
 
-    def take_tallies(self) -> Tensor:
+    def take_tallies(self, _norm: Tensor) -> Tensor:
         """Nothing is counted here."""
         return self._no_tallies
 

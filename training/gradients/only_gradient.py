@@ -23,7 +23,6 @@ class OnlyGradient:
         self.parallel = model
         self._optimization = optimization
         self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        self._tallies = self._parameters[0].new_zeros(NUM_TALLIES, dtype=torch.int64)
 
     def attempts(self) -> Iterator[None]:
         """Compute the microbatch for each value: once."""
@@ -36,12 +35,14 @@ class OnlyGradient:
         for parameter in self._parameters:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
-        ends = [torch.stack(torch.aminmax(p.grad)) for p in self._parameters if p.grad is not None]
-        self._tallies[OUTSIDE] = ~torch.stack(ends).isfinite().all()
 
-    def take_tallies(self) -> Tensor:
-        """Whether a gradient was not finite, and no values that rounded to zero: int64 [2].
+    def take_tallies(self, norm: Tensor) -> Tensor:
+        """Whether the gradient was not finite, by its `norm` [], and no values that rounded to zero: int64 [2].
 
-        In fp16 overflow is the gradient scaler's business: it sees the NaN and skips the step.
+        A norm that is finite is one of finite values, and looking at them takes a pass over all. In fp16 overflow is
+        the gradient scaler's business: it sees the NaN and skips the step.
         """
-        return torch.zeros_like(self._tallies) if self._optimization.scaler.is_enabled() else self._tallies
+        tallies = torch.zeros(NUM_TALLIES, dtype=torch.int64, device=norm.device)
+        if not self._optimization.scaler.is_enabled():
+            tallies[OUTSIDE] = ~norm.isfinite()
+        return tallies

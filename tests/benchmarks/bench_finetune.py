@@ -52,7 +52,7 @@ from training.batches.seeds import seed_initial_weights
 from training.determinism import pin_numerics
 from training.models.source import source_of
 
-BATCH_SIZE, LEARNING_RATE, LORA_RATE, FROM_NOTHING, WARMUP = 16, 5e-5, 2e-3, 1e-3, 0.1
+BATCH_SIZE, LORA_RATE, FROM_NOTHING, WARMUP = 16, 2e-3, 1e-3, 0.1
 MAX_TOKENS = 64
 VALIDATION_ROWS, TEST_ROWS = 500, 4000
 BETAS = (0.9, 0.999)
@@ -66,6 +66,7 @@ class Job:
     splits: dict[str, Path]
     model: str
     epochs: int
+    learning_rate: float  # of all the pretrained model's weights
 
     @property
     def steps(self) -> int:
@@ -114,6 +115,7 @@ def read_options() -> argparse.Namespace:
     options.add_argument("--label", default="domain", help="column with the class")
     options.add_argument("--rows", type=int, default=500, help="rows to train on; 0: all that are left")
     options.add_argument("--epochs", type=int, default=12)
+    options.add_argument("--learning-rate", type=float, default=5e-5, help="of all the pretrained model's weights")
     options.add_argument("--seeds", type=int, default=3)
     names = [work.__name__ for work in WAYS.values()]
     options.add_argument("--only", nargs="+", choices=names, help="the models to train; default: all")
@@ -144,7 +146,7 @@ def make_job(given: argparse.Namespace, folder: Path) -> Job:
         splits[split] = folder / f"{split}.parquet"
         pq.write_table(test if split == "test" and given.test is not None else part, splits[split])
         first += size
-    return Job(splits, given.model, given.epochs)
+    return Job(splits, given.model, given.epochs, given.learning_rate)
 
 
 def read_table(path: Path, given: argparse.Namespace) -> pa.Table:
@@ -172,13 +174,13 @@ def from_nothing(job: Job, folder: Path, seed: int) -> Measured:
 def pretrained(job: Job, folder: Path, seed: int) -> Measured:
     """The pretrained model, with the head that `AutoModelForSequenceClassification` gives one of BERT's."""
     model = {"kind": "pretrained", "name": job.model, "pooling": "cls"}
-    return holdfast_run(job, folder / "tuned", seed, model, LEARNING_RATE)
+    return holdfast_run(job, folder / "tuned", seed, model, job.learning_rate)
 
 
 def in_parts(job: Job, folder: Path, seed: int) -> Measured:
     """The same, for up to four ranks."""
     model = {"kind": "pretrained", "name": job.model, "pooling": "cls"}
-    return holdfast_run(job, folder / "parts", seed, model, LEARNING_RATE, microbatches=4)
+    return holdfast_run(job, folder / "parts", seed, model, job.learning_rate, microbatches=4)
 
 
 def lora(job: Job, folder: Path, seed: int) -> Measured:
@@ -266,7 +268,7 @@ def trainer(job: Job, folder: Path, seed: int) -> Measured:
     torch.manual_seed(seed)
     arguments = TrainingArguments(
         output_dir=str(folder / "trainer"), num_train_epochs=1, per_device_train_batch_size=BATCH_SIZE, seed=seed,
-        learning_rate=LEARNING_RATE, lr_scheduler_type="linear", warmup_steps=WARMUP, weight_decay=0.01,
+        learning_rate=job.learning_rate, lr_scheduler_type="linear", warmup_steps=WARMUP, weight_decay=0.01,
         adam_beta1=BETAS[0], adam_beta2=BETAS[1], max_grad_norm=1.0, use_cpu=True, report_to="none",
         save_strategy="no", logging_strategy="no", disable_tqdm=True, per_device_eval_batch_size=64,
     )  # fmt: skip

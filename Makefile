@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # The tests start hundreds of processes. Each would compile our modules again where the environment has this set.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup test fast-tests quick slow one lint demo bench-exact bench-padding bench-shuffling bench-checkpoint bench-prepare bench-tokenising bench-audit bench-predict bench-loader bench-goodput bench-finetune gpu scaling campaign clean
+.PHONY: setup test fast-tests quick slow one lint demo drill-kinds bench-exact bench-passes bench-padding bench-shuffling bench-checkpoint bench-prepare bench-tokenising bench-audit bench-predict bench-loader bench-goodput bench-finetune gpu scaling campaign clean
 
 setup: $(VENV)/.installed
 
@@ -63,6 +63,10 @@ $(VENV)/.product: pyproject.toml constraints.txt
 # A few minutes; what it measures stands in training/gradients/README.md.
 bench-exact: setup
 	$(BIN)/python -m tests.benchmarks.bench_exact
+
+# Half a minute: what the exact sum and AdamW take of a processor core; the figures stand in training/gradients/README.md.
+bench-passes: setup
+	$(BIN)/python -m tests.benchmarks.gpu.passes cpu
 
 # A quarter of an hour, most of it for times of steps; what it measures stands in training/batches/README.md.
 bench-padding: setup
@@ -123,6 +127,10 @@ scaling: setup
 OUT ?= campaign
 campaign: setup
 	$(BIN)/python -m tests.faults.campaign --out $(OUT) $(if $(ONLY),--only "$(ONLY)")
+
+# `holdfast drill` of each kind of model, target and optimizer: half an hour. `make drill-kinds ONLY=LoRA`.
+drill-kinds: setup
+	$(BIN)/python -m tests.faults.drill_kinds $(if $(ONLY),--only "$(ONLY)")
 
 clean:
 	rm -rf $(VENV) build dist demo campaign *.egg-info

@@ -12,6 +12,7 @@ from storage.errors import ConfigurationError, DeviceMissingError, IncompatibleR
 from storage.objects.store import Store
 from storage.runs.run_state import Divergence, Outcome
 from storage.runs.segments import OutcomeRecord, write_outcome
+from training.agents.ends import CONNECTION_BROKE
 from training.checkpointing.saves import Checkpointer
 from training.metrics.reporter import Reporter
 from training.metrics.training_state import TrainingState
@@ -107,7 +108,7 @@ def describe_failure(error: Exception) -> str:
     if GLOO_CONNECTION not in text:
         return text
     return (
-        "the connection to another rank broke: its process ended, its machine vanished, or the network between them "
+        f"{CONNECTION_BROKE}: its process ended, its machine vanished, or the network between them "
         f"failed. What another rank reports of itself is in the log. ({text.partition('. This is')[0]})"
     )
 

@@ -5,6 +5,7 @@ on its loopback.
 """
 
 from datetime import timedelta
+from typing import Any
 
 import torch.distributed as dist
 
@@ -22,13 +23,28 @@ def join_process_group(config: TrainConfig, precision: Precision, world: World) 
     backend = "gloo"
     if precision.device.type == "cuda":
         backend = "cpu:gloo,cuda:gloo" if config.share_gpus else "cpu:gloo,cuda:nccl"
-    if world.size == 1:
-        own = dist.HashStore()  # type: ignore[attr-defined]
-        dist.init_process_group(backend, timeout=COLLECTIVE_TIMEOUT, store=own, rank=0, world_size=1)
-        return
-    if world.rendezvous_file is None:
-        dist.init_process_group(backend, timeout=COLLECTIVE_TIMEOUT)
-        return
-    files = dist.FileStore(str(world.rendezvous_file), world.size)  # type: ignore[attr-defined]
-    files.set_timeout(COLLECTIVE_TIMEOUT)
-    dist.init_process_group(backend, timeout=COLLECTIVE_TIMEOUT, store=files, rank=world.rank, world_size=world.size)
+    store = _open_meeting(world)
+    dist.init_process_group(backend, timeout=COLLECTIVE_TIMEOUT, store=store, rank=world.rank, world_size=world.size)
+
+
+def _open_meeting(world: World) -> Any:
+    """The store at which torch's process groups are made."""
+    meeting = world.meeting
+    if world.size == 1 or meeting is None:
+        assert world.size == 1, "several ranks meet somewhere"
+        return dist.HashStore()  # type: ignore[attr-defined]
+    if meeting.file is not None:
+        files = dist.FileStore(str(meeting.file), world.size)  # type: ignore[attr-defined]
+        files.set_timeout(COLLECTIVE_TIMEOUT)
+        return files
+    assert meeting.address is not None and meeting.port is not None, "a file or an address"
+    is_host = meeting.listening is not None and world.local_rank == 0
+    return dist.TCPStore(  # type: ignore[attr-defined]
+        meeting.address,
+        meeting.port,
+        world.size,
+        is_master=is_host,
+        timeout=COLLECTIVE_TIMEOUT,
+        wait_for_workers=False,
+        master_listen_fd=meeting.listening if is_host else None,
+    )

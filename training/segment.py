@@ -8,7 +8,6 @@ import gc
 from functools import partial
 
 from storage.datasets import DatasetManifest
-from storage.runs.holders import process_age_seconds
 from training.batches.ahead import AssemblingAhead
 from training.batches.source import BatchSource, open_source
 from training.building import build_segment
@@ -33,7 +32,7 @@ from training.world import World
 def run_segment(spec: SegmentSpec, world: World, flag: StopFlag) -> Segment:
     """Train one segment and write its outcome; what it was done with. Raises what made it fail, after the outcome."""
     store = spec.open_store()
-    age_seconds = process_age_seconds()
+    age_seconds = world.age_seconds
     reporter = Reporter(spec.progress_file, world, spec.train.batch_size, age_seconds)
     state = TrainingState(LossCurve(world, spec.train.log_every_steps, spec.divergence))
     ending = Ending(spec, world, store, reporter, state, age_seconds)

@@ -13,10 +13,8 @@ from enum import IntEnum
 from pathlib import Path
 from types import FrameType
 
-# Names the process that supervises the ranks to them; one that it launched itself has no process in between.
+# Names the process that supervises the ranks to them: it launched their agent.
 SUPERVISOR_VARIABLE = "HOLDFAST_SUPERVISOR"
-# Torch's own: so many seconds torchrun gives its ranks to leave when it was asked to.
-GRACE_VARIABLE = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
 PARENT_SECONDS = 1.0
 PR_SET_PDEATHSIG = 1  # prctl(2)
 PF_EXITING = 4  # linux/sched.h

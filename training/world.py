@@ -1,20 +1,20 @@
 """Who this rank is. Passed as a value, so that no logic asks a global for it."""
 
-import os
 import socket
+import time
 from dataclasses import dataclass, field
-from pathlib import Path
 
+from storage.runs.holders import process_age_seconds
+from training.meeting import Meeting
 from training.rank_status import StatusWriter
-
-RENDEZVOUS_VARIABLE = "HOLDFAST_RENDEZVOUS_FILE"
 
 
 @dataclass(frozen=True)
 class World:
     """One rank among `size`; `local_rank` is its number among the `local_size` of its machine, and its GPU.
 
-    All ranks on one machine meet in `rendezvous_file`; over several, at torchrun's address.
+    All of them meet at `meeting`. `launched_at` is when loading their libraries began, in seconds since boot; None
+    where that is part of this process's own life.
     """
 
     rank: int
@@ -22,7 +22,8 @@ class World:
     local_rank: int
     local_size: int
     rank_status: StatusWriter = field(default_factory=StatusWriter, compare=False)  # what this rank is at
-    rendezvous_file: Path | None = field(default=None, compare=False)
+    meeting: Meeting | None = field(default=None, compare=False)
+    launched_at: float | None = field(default=None, compare=False)
 
     @property
     def is_first(self) -> bool:
@@ -40,10 +41,9 @@ class World:
         first = self.rank - self.local_rank
         return range(first, first + self.local_size)
 
-
-def read_world() -> World:
-    """The world as the launcher describes it in the environment, by torchrun's names. For entry points alone."""
-    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
-    rank, size, local_rank, local_size = (int(os.environ[name]) for name in names)
-    rendezvous_file = os.environ.get(RENDEZVOUS_VARIABLE)
-    return World(rank, size, local_rank, local_size, rendezvous_file=Path(rendezvous_file) if rendezvous_file else None)
+    @property
+    def age_seconds(self) -> float:
+        """How long ago this rank's libraries began to be loaded."""
+        if self.launched_at is None:
+            return process_age_seconds()
+        return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - self.launched_at)

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from storage.errors import StoreError
-from storage.logs import LOG_NAME, read_logs
+from storage.logs import LOG_NAME
 from storage.objects.addresses import open_store
 from storage.objects.private_folder import make_private_folder
 from storage.objects.store import Store
@@ -27,7 +27,7 @@ from tasks.cluster.own_folders import require_own_folder, why_not_own
 from tasks.cluster.processes import POLL_SECONDS
 from tasks.cluster.ranks import Ranks, Rendezvous
 from tasks.cluster.relay import Relay
-from tasks.cluster.rendezvous import introduce, join
+from tasks.cluster.rendezvous import NodeMeeting, introduce
 from tasks.cluster.requests import Requests
 from training.model_configuration import ModuleConfig
 
@@ -57,8 +57,11 @@ class Node:
 
         Raises `ValueError`, `TimeoutError` and `StoreError`, and `RuntimeError` where this program itself has failed.
         """
-        cluster = self._order.cluster
-        own = introduce(self._identity.incarnation, self._identity.node, cluster.interface)
+        own, listening = introduce(self._identity.incarnation, self._identity.node, self._order.cluster.interface)
+        with listening:
+            return self._run_as(own, listening)
+
+    def _run_as(self, own: FirstNode, listening: socket.socket) -> bool:
         first = elect_first_node(self._store, self._spec.run, self._spec.fence, own)
         is_second_start = self._identity.num_nodes == 1 and first != own
         if first.incarnation != self._identity.incarnation or is_second_start:
@@ -66,9 +69,10 @@ class Node:
             return False
         self._make_folder(own)
         self._relay.pass_on()
-        rendezvous = self._meet(first, is_host=first == own)
         try:
-            self._work(rendezvous)
+            self._work(self._meet(first, listening if first == own else None))
+        except InterruptedError as stopped:
+            print(stopped, flush=True)
         finally:
             self._pass_on_the_rest()
             shutil.rmtree(self._spec.scratch_folder, ignore_errors=True)
@@ -87,15 +91,18 @@ class Node:
         folder.mkdir(parents=True)
         (folder / LOG_NAME).write_text(f"node {own.node} on {socket.gethostname()}, {', '.join(own.addresses)}\n")
 
-    def _meet(self, first: FirstNode, is_host: bool) -> Rendezvous | None:
-        """None for a node that is alone."""
+    def _meet(self, first: FirstNode, listening: socket.socket | None) -> Rendezvous | None:
+        """None for a node that is alone. `listening` is the first node's. Raises as `NodeMeeting`."""
         spec, num_nodes = self._spec, self._identity.num_nodes
         if num_nodes == 1:
             return None
-        return join(self._order.cluster, f"{spec.run}-{spec.fence}", num_nodes, first, is_host)
+        requests, name = self._requests, f"{spec.run}-{spec.fence}"
+        meeting = NodeMeeting(
+            self._order.cluster, name, num_nodes, first, lambda: requests.is_stop or requests.is_for_end
+        )
+        return meeting.join(self._identity.node) if listening is None else meeting.host(listening)
 
     def _work(self, rendezvous: Rendezvous | None) -> None:
-        began = time.monotonic()
         with self._talking_to_the_store(), Ranks(self._spec, self._order.grace_seconds, rendezvous) as ranks:
             while ranks.is_running(POLL_SECONDS):
                 if self._requests.is_stop:
@@ -112,8 +119,6 @@ class Node:
                 if self._trouble is not None:
                     ranks.kill()
                     raise RuntimeError(f"nothing could be passed on to the store any more: {self._trouble!r}")
-        if rendezvous is not None and rendezvous.is_host and time.monotonic() - began >= rendezvous.join_seconds:
-            self._require_that_all_came(rendezvous)
 
     @contextmanager
     def _talking_to_the_store(self) -> Iterator[None]:
@@ -136,16 +141,6 @@ class Node:
         finally:
             is_over.set()
             talking.join()
-
-    def _require_that_all_came(self, rendezvous: Rendezvous) -> None:
-        """Torchrun gives up without a word in the store; ranks that began have written an outcome or were killed."""
-        came = [str(log.node) for log in read_logs(self._store, self._spec.run, self._spec.fence)]
-        if self._spec.progress_file.exists() or len(came) == rendezvous.num_nodes:
-            return
-        raise TimeoutError(
-            f"the job has {rendezvous.num_nodes} nodes, but within {rendezvous.join_seconds:g} s "
-            f"(cluster.join_seconds) only {' and '.join(came)} came"
-        )
 
     def _has_lost_the_lease(self) -> bool:
         """Asked now and then: a process that took the run up elsewhere notes it in the store alone."""

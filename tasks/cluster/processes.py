@@ -1,6 +1,7 @@
-"""Processes on this machine: found by what they work on, waited for, killed with all that they started.
+"""Processes on this machine: found by the locks that they hold, waited for, killed with all that they started.
 
-Invariant: a zombie counts as ended, and a process that works on a specification is found whichever process launched it.
+Invariant: a zombie counts as ended, and a process that works in a segment's folder is found whichever process launched
+it.
 """
 
 import os
@@ -10,9 +11,10 @@ from pathlib import Path
 
 import psutil
 
+from training.agents.locks import find_holders
+
 POLL_SECONDS = 0.2
 KILLED_SECONDS = 10.0
-WORKER = "training.worker"
 PACKAGE_ROOT = Path(__file__).parents[2]
 
 
@@ -28,30 +30,33 @@ def kill_tree(pid: int) -> None:
             process.kill()
 
 
-def find_orphans(specification: Path) -> list[psutil.Process]:
-    """The processes that work on this specification, zombies too: ranks, and what launched them.
+def find_orphans(folder: Path) -> list[psutil.Process]:
+    """The processes that work in a segment's folder: ranks, and their agent."""
+    found = []
+    for holder in find_holders(folder):
+        with suppress(psutil.NoSuchProcess):
+            found.append(psutil.Process(holder.pid))
+    return found
 
-    Not other processes with the file's name among their arguments: a person may look at it.
+
+def wait_for_orphans(folder: Path, grace_seconds: float) -> int:
+    """Wait until no process works in this folder any more, and kill those that stay too long; how many were met.
+
+    Ranks whose launcher was killed get SIGTERM from the kernel and may be saving right now: what they save counts. An
+    agent may begin some of them only now.
     """
-    return [p for p in psutil.process_iter(["cmdline"]) if _works_on(specification, p.info["cmdline"] or [])]
-
-
-def _works_on(specification: Path, arguments: list[str]) -> bool:
-    """Whether these are of `python ... -m training.worker SPECIFICATION`, or of torchrun with the same at its end."""
-    return arguments[-3:] == ["-m", WORKER, str(specification)]
-
-
-def wait_for_orphans(specification: Path, grace_seconds: float) -> int:
-    """Wait until no process works on this specification any more, and kill those that stay too long; how many were met.
-
-    Ranks whose launcher was killed get SIGTERM from the kernel and may be saving right now: what they save counts.
-    """
-    orphans = find_orphans(specification)
-    for process in _still_running(orphans, grace_seconds):
-        kill_tree(process.pid)
-    # One that the kernel holds, in a driver or a file system, ends when it comes back, and does nothing before that.
-    _still_running(orphans, KILLED_SECONDS)
-    return len(orphans)
+    met: set[int] = set()
+    deadline = time.monotonic() + grace_seconds
+    while orphans := find_orphans(folder):
+        met |= {process.pid for process in orphans}
+        if time.monotonic() >= deadline:
+            for process in orphans:
+                kill_tree(process.pid)
+            # One that the kernel holds, in a driver or a file system, ends when it comes back, and does nothing before.
+            _still_running(orphans, KILLED_SECONDS)
+            break
+        time.sleep(POLL_SECONDS)  # they are no children of this process; psutil.wait_procs would wait for zombies too
+    return len(met)
 
 
 def _still_running(processes: list[psutil.Process], seconds: float) -> list[psutil.Process]:

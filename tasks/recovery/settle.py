@@ -20,10 +20,10 @@ from storage.runs.holders import is_alive, is_visible, this_process
 from storage.runs.run_state import JobRecord, Lease, RunState, SegmentRecord
 from storage.runs.segments import Heartbeat, OutcomeRecord, find_heartbeat, find_outcome
 from storage.runs.transitions import end_evaluation, end_segment
-from tasks.cluster.killed_ranks import describe_killed_ranks
 from tasks.cluster.launchers import end_job
 from tasks.cluster.own_folders import FOLDER_NAME, why_not_own
 from tasks.cluster.processes import find_orphans, wait_for_orphans
+from tasks.cluster.rank_ends import RankEndsAccount, describe_rank_ends
 from tasks.cluster.ranks import SPECIFICATION_NAME
 from tasks.configuration.run import RunConfig
 from tasks.console.announce import announce, warn
@@ -40,12 +40,14 @@ from tasks.supervision.launch import find_folder
 from tasks.supervision.standing_still import SILENCE_SECONDS, describe_stopped
 from tasks.verification.quarantine import fall_back_to_valid, require_checkpoint
 from tasks.verification.verdicts import VerdictMaker
+from training.agents.ends import CONNECTION_BROKE
 from training.metrics.reporter import Report
 
 WATCH_SECONDS = 2.0
 # Ranks report every few seconds.
 FORGOTTEN_SECONDS = 3600.0
-LOST = "no outcome recorded: the process or the machine was killed"
+NO_OUTCOME = "no outcome recorded"
+LOST = f"{NO_OUTCOME}: the process or the machine was killed"
 
 
 def recover_run(
@@ -144,7 +146,7 @@ def settle_segment(
     if ended is not None:  # by an earlier attempt, after which the store did not answer any more
         _put_away(run_paths, lease)
         return ended
-    cluster_end = _wait_for_ranks(config, run_paths, lease)
+    account = _wait_for_ranks(config, run_paths, lease)
     promote_newest(config, run_paths, fence, verdicts or VerdictMaker(config.retry), promote)
     outcome = find_outcome(run_paths.store, run, fence)
     state = run_paths.manifest.load_head().state
@@ -152,7 +154,7 @@ def settle_segment(
     seen = _last_seen(run_paths, state.lease or lease)
     last_step = max(seen.step, resume_step, outcome.last_step if outcome else 0)
     # Where it began may have moved back since it took the lease.
-    record = _describe_segment(state.lease or lease, outcome, last_step, resume_step, seen, cluster_end)
+    record = _describe_segment(state.lease or lease, outcome, last_step, resume_step, seen, account)
     run_paths.manifest.commit(f"segment {fence} ended: {record.outcome}", end_segment(record))
     report_segment_end(run_address(run_paths.store, run), run, record, is_hung=outcome is not None and outcome.is_hung)
     _put_away(run_paths, lease)
@@ -168,22 +170,22 @@ def settle_evaluation(config: RunConfig, run_paths: RunPaths, lease: Lease) -> N
     _put_away(run_paths, lease)
 
 
-def _wait_for_ranks(config: RunConfig, run_paths: RunPaths, lease: Lease) -> str | None:
+def _wait_for_ranks(config: RunConfig, run_paths: RunPaths, lease: Lease) -> RankEndsAccount:
     """Those whose launcher was killed may be saving right now. On another machine there is nothing to wait for.
 
-    A cluster's job is ended wherever this runs. Returns how they ended by the account of the cluster, or of torchrun
+    A cluster's job is ended wherever this runs. Returns how they ended by the account of the cluster, or of their agent
     here.
     """
     if lease.job is not None:
-        return _end_job(config, run_paths, lease, lease.job)
+        return RankEndsAccount(kills=_end_job(config, run_paths, lease, lease.job))
     if not is_visible(lease.holder):
-        return None
+        return RankEndsAccount()
     folder = find_folder(run_paths, lease)
     if why_not_own(folder, run_paths.scratch) and not _is_specified_for(run_paths, folder, lease.fence):
-        return None
-    if wait_for_orphans(folder / SPECIFICATION_NAME, config.segment.grace_seconds):
+        return RankEndsAccount()
+    if wait_for_orphans(folder, config.segment.grace_seconds):
         announce("Ranks of a process before were still running: waited until they saved a checkpoint and exited.")
-    return describe_killed_ranks(folder / LOG_NAME)
+    return describe_rank_ends(folder)
 
 
 def _end_job(config: RunConfig, run_paths: RunPaths, lease: Lease, job: JobRecord) -> str | None:
@@ -245,7 +247,7 @@ def _is_forgotten(run_paths: RunPaths, folder: Path) -> bool:
         written_at = max(path.stat().st_mtime for path in (folder, *folder.iterdir()))
     except FileNotFoundError:
         return False  # it is written to, or put away, right now
-    if time.time() - written_at < FORGOTTEN_SECONDS or find_orphans(specification):
+    if time.time() - written_at < FORGOTTEN_SECONDS or find_orphans(folder):
         return False
     try:
         is_ours: bool = json.loads(specification.read_bytes())["store"] == run_paths.store.address
@@ -262,12 +264,12 @@ def _describe_segment(
     last_step: int,
     resume_step: int,
     seen: Heartbeat,
-    cluster_end: str | None,
+    account: RankEndsAccount,
 ) -> SegmentRecord:
     return SegmentRecord(
         fence=lease.fence,
         outcome=outcome.outcome if outcome else "lost",
-        cause=_describe_cause(outcome, cluster_end),
+        cause=_describe_cause(outcome, account),
         first_step=lease.first_step,
         last_step=last_step,
         world_size=outcome.world_size if outcome else lease.world_size,
@@ -285,11 +287,20 @@ def _describe_segment(
     )
 
 
-def _describe_cause(outcome: OutcomeRecord | None, cluster_end: str | None) -> str:
-    """The ranks' words; of what they did not choose also those of the cluster or torchrun, which know why."""
+def _describe_cause(outcome: OutcomeRecord | None, account: RankEndsAccount) -> str:
+    """The ranks' words; of what they did not choose also those of the cluster or the agent, which know why.
+
+    A rank that lost its connection to another one knows no cause: the one that ended first has it.
+    """
+    if outcome is None and account.cause is not None:
+        return f"{NO_OUTCOME}. {account.cause}"
     cause = outcome.cause if outcome else LOST
     is_theirs = outcome is not None and outcome.outcome in ("completed", "budget", "diverged")
-    return cause if cluster_end is None or is_theirs else f"{cause.removesuffix('.')}. {cluster_end}"
+    if is_theirs:
+        return cause
+    if CONNECTION_BROKE in cause and account.cause is not None:
+        return account.cause
+    return cause if account.kills is None else f"{cause.removesuffix('.')}. {account.kills}"
 
 
 def _seconds_alive(seen: Heartbeat) -> float:

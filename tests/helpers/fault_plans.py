@@ -21,7 +21,7 @@ FOLDER_VARIABLE = "HOLDFAST_TEST_FAULTS"
 
 Role = Literal["command", "launcher", "rank"]
 Operation = Literal["read", "open", "write", "fsync", "link", "rename", "unlink", "mkdir", "rmdir"]
-# Who gets SIGKILL. process: the one that meets the fault. launcher, command: torchrun, the flow. machine: the command
+# Who gets SIGKILL. process: the one that meets the fault. launcher, command: the agent, the flow. machine: the command
 # and all its processes at once. power: the same, and what the process that meets it had not synced to disk is lost.
 Death = Literal["process", "launcher", "command", "machine", "power"]
 

@@ -9,7 +9,10 @@ from typing import Any
 
 
 def after_import(name: str, change: Callable[[Any], None]) -> None:
-    """Call `change(module)` once, when the module `name` has been executed."""
+    """Call `change(module)` once, when the module `name` has been executed; now, if it has been."""
+    if name in sys.modules:
+        change(sys.modules[name])
+        return
     sys.meta_path.insert(0, _Finder(name, change))
 
 

@@ -17,6 +17,7 @@ from tests.helpers.fault_plans import (
     FOLDER_VARIABLE,
     ClockFault,
     Fault,
+    FaultPlan,
     FileFault,
     HostFault,
     Role,
@@ -25,8 +26,8 @@ from tests.helpers.fault_plans import (
 )
 
 ROLES: dict[str, Role] = {
-    "flows.cli": "command", "tests.helpers.resuming": "command", "torch.distributed.run": "launcher",
-    "training.worker": "rank",
+    "flows.cli": "command", "tests.helpers.resuming": "command", "training.agents.agent": "launcher",
+    "training.agents.rank": "rank",
 }  # fmt: skip
 # Before anything is wrapped.
 REAL_OPEN, REAL_WRITE, REAL_FSYNC = os.open, os.write, os.fsync
@@ -82,18 +83,46 @@ def take_up_plan(command_line: Sequence[str], environment: Mapping[str, str]) ->
         return
     folder = Path(environment[FOLDER_VARIABLE])
     watched, plan = read_plan(folder)
-    process = InjectedProcess(role, int(environment["RANK"]) if role == "rank" else None, folder)
+    # A rank that was begun anew: its agent's other ranks are forked, and meet the plan below.
+    process = InjectedProcess(role, int(command_line[-1]) if role == "rank" else None, folder)
     (folder / "family" / f"{role}-{os.getpid()}").touch()
     faults = list(enumerate(plan.faults))
     _shorten_history()
     _install_world_faults(process, faults)
+    if role == "launcher":
+        _let_ranks_meet(folder, watched, plan)
+        return
+    _install(process, watched, plan)
+
+
+def _let_ranks_meet(folder: Path, watched: list[str], plan: FaultPlan) -> None:
+    """The plan is taken up by each rank when it is forked: until then the agent has its modules as they are."""
+    from tests.helpers.imported_later import after_import
+
+    def change(rank_module: Any) -> None:
+        be_a_rank = rank_module.be_a_rank
+
+        def meet_and_be_a_rank(order: Any, local_rank: int, launched_at: float | None = None) -> Any:
+            process = InjectedProcess("rank", order.first_rank + local_rank, folder)
+            (folder / "family" / f"rank-{os.getpid()}").touch()
+            _install(process, watched, plan)
+            be_a_rank(order, local_rank, launched_at)
+
+        rank_module.be_a_rank = meet_and_be_a_rank
+
+    after_import("training.agents.rank", change)
+
+
+def _install(process: InjectedProcess, watched: list[str], plan: FaultPlan) -> None:
+    """What goes wrong with files and at steps, in this process."""
+    faults = list(enumerate(plan.faults))
     file_faults = [(index, fault) for index, fault in faults if isinstance(fault, FileFault)]
     if plan.is_traced or file_faults:
         from tests.helpers.injected_files import FileOperations
 
         FileOperations(process, watched, file_faults, plan.is_traced).install()
     step_faults = [(index, fault) for index, fault in faults if isinstance(fault, StepFault)]
-    if step_faults and role == "rank":
+    if step_faults and process.role == "rank":
         from tests.helpers.injected_steps import install_step_faults
 
         install_step_faults(process, step_faults)
@@ -145,7 +174,9 @@ def _write_durably(path: Path, data: bytes) -> None:
 
 def _kill(pid: int) -> None:
     try:
-        if b"python" in Path(f"/proc/{pid}/cmdline").read_bytes():  # else the number is another's by now
+        if any(
+            name in Path(f"/proc/{pid}/cmdline").read_bytes() for name in (b"python", b"holdfast")
+        ):  # else the number is another's by now
             os.kill(pid, signal.SIGKILL)
     except (FileNotFoundError, ProcessLookupError):
         return

@@ -297,5 +297,5 @@ def processes_of(flow_run: str) -> list[int]:
 def kill_all(pids: Iterable[int]) -> None:
     """SIGKILL them."""
     for pid in pids:
-        with contextlib.suppress(ProcessLookupError):  # torchrun ends by itself when its ranks are gone
+        with contextlib.suppress(ProcessLookupError):  # an agent ends by itself when its ranks are gone
             os.kill(pid, signal.SIGKILL)

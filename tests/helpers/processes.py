@@ -1,4 +1,4 @@
-"""Ranks as processes of their own without torchrun: forked from a server that has loaded torch, so they begin at once.
+"""Ranks as processes of their own without an agent: forked from a server that has loaded torch, so they begin at once.
 
 Everything else about them is real: Gloo over loopback, the entry that writes the outcome, SIGKILL. So is the process
 that assembles ahead, which a rank forks: it would load libraries that the rank has loaded, for half a second.
@@ -9,16 +9,16 @@ import os
 import sys
 import time
 import traceback
+import uuid
 from collections.abc import Callable
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, NoReturn
 
-import torch.distributed as dist
-
 from training.batches import ahead
 from training.evaluation import evaluate
+from training.meeting import Meeting
 from training.segment import run_segment
 from training.spec import SegmentSpec
 from training.stopping import StopFlag, follow_parent
@@ -42,9 +42,9 @@ class RankProcesses:
 
     def __init__(self, spec: SegmentSpec, target: Callable[[SegmentSpec, World], Any] | None = None) -> None:
         size = spec.train.ranks
-        self._meeting = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
-        worlds = [World(rank, size, rank, size) for rank in range(size)]
-        arguments = [(spec.model_dump_json(), world, self._meeting.port, target or train_segment) for world in worlds]
+        meeting = Meeting(file=spec.scratch_folder / f"meeting-{uuid.uuid4().hex}")
+        worlds = [World(rank, size, rank, size, meeting=meeting) for rank in range(size)]
+        arguments = [(spec.model_dump_json(), world, target or train_segment) for world in worlds]
         self.processes: list[BaseProcess] = [_CONTEXT.Process(target=_be_a_rank, args=args) for args in arguments]
 
     def start(self) -> None:
@@ -117,25 +117,18 @@ def _assemble(reading: int, writing: int) -> None:
 
 
 def train_segment(spec: SegmentSpec, world: World) -> Any:
-    """What `training.worker` does, but for signals. Returns what must live until the process has left."""
+    """What `training.agents.rank` does, but for signals. Returns what must live until the process has left."""
     return run_segment(spec, world, StopFlag())
 
 
 def evaluate_as_a_rank(spec: SegmentSpec, world: World) -> None:
-    """What `training.worker` does for an evaluation."""
+    """What `training.agents.rank` does for an evaluation."""
     evaluate(spec, world, StopFlag())
 
 
-def _be_a_rank(spec_json: str, world: World, port: int, target: Callable[[SegmentSpec, World], Any]) -> None:
+def _be_a_rank(spec_json: str, world: World, target: Callable[[SegmentSpec, World], Any]) -> None:
     follow_parent()
     spec = SegmentSpec.model_validate_json(spec_json)
-    os.environ |= {
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        "RANK": str(world.rank),
-        "WORLD_SIZE": str(world.size),
-        "TORCHELASTIC_USE_AGENT_STORE": "True",  # the test hosts the store, as torchrun does
-    }
     ahead.AssemblingAhead._start = _start_forked  # type: ignore[method-assign, assignment]
     work_and_leave(lambda: target(spec, world), spec.scratch_folder / "ranks.log")
 

@@ -1,4 +1,4 @@
-"""A run that was prepared, trained, promoted and evaluated for real, but without Prefect and torchrun: in seconds."""
+"""A run that was prepared, trained, promoted and evaluated for real, but without Prefect and agents: in seconds."""
 
 from typing import Any
 

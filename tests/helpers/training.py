@@ -76,7 +76,7 @@ def train_to_end(spec: SegmentSpec, store: LocalStore) -> OutcomeRecord:
 def train_forked(
     spec: SegmentSpec, store: LocalStore, target: Callable[[SegmentSpec, World], Any] | None = None
 ) -> OutcomeRecord:
-    """As `train_to_end`, by ranks that begin at once, without torchrun."""
+    """As `train_to_end`, by ranks that begin at once, without an agent."""
     RankProcesses(spec, target).run()
     outcome = find_outcome(store, spec.run, spec.fence)
     assert outcome is not None, read_log(spec)

@@ -64,7 +64,7 @@ def require_what_pods_need(python: Path, folder: Path) -> None:
     assert container["command"][0] == "python"
     helped = _use(python, folder, *container["command"][1:], "--help")
     assert helped.returncode == 0 and "One node's part in a segment" in helped.stdout, helped.stderr
-    imported = _use(python, folder, "-c", "import tasks.cluster.kubernetes.job, training.worker")
+    imported = _use(python, folder, "-c", "import tasks.cluster.kubernetes.job, training.agents.agent")
     assert imported.returncode == 0, imported.stderr
     version = subprocess.run([str(python.parent / "holdfast"), "--version"], capture_output=True, text=True)
     assert version.stdout.startswith("holdfast "), version.stderr

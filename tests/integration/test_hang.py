@@ -9,13 +9,13 @@ from pathlib import Path
 import psutil
 
 from storage.objects.local_store import LocalStore
-from tasks.cluster.ranks import TORCHRUN
 from tasks.preemption.signals import StopRequest
 from tasks.supervision.hang import HangWatch
 from tasks.supervision.watch import supervise
 from tests.helpers.commands import processes_mentioning, wait_until
 from tests.helpers.datasets import publish_small_dataset
 from tests.helpers.training import launch, make_spec, read_log
+from training.agents.locks import find_holders
 from training.metrics.reporter import Report
 from training.spec import SegmentSpec
 
@@ -58,7 +58,7 @@ def test_of_ranks_that_wait_for_one_that_does_not_come_the_log_says_where_each_s
     with launch(spec) as ranks:
         assert supervise(ranks, _Watch(PATIENCE_SECONDS), StopRequest(), _stopping(spec, rank=1))
     _, of_first, of_second = (tmp_path / "segment/ranks.log").read_text().split("stacks of rank ")
-    assert of_first.startswith("0:") and "training/loop.py" in of_first and "training/worker.py" in of_first
+    assert of_first.startswith("0:") and "training/loop.py" in of_first and "training/agents/rank.py" in of_first
     assert of_second.startswith("1:\n[rank1]: nothing was written within")
 
 
@@ -87,9 +87,8 @@ def test_a_rank_that_waits_for_one_that_does_not_come_does_not_outlive_its_launc
     def take(report: Report) -> None:
         if report.step >= LAST_REPORTED_STEP and not stopped:
             stopped.append(_stop(spec, rank=1))
-            for pid in processes_mentioning(TORCHRUN):
-                if str(spec.scratch_folder) in psutil.Process(pid).cmdline()[-1]:
-                    psutil.Process(pid).kill()
+            (agent,) = [one for one in find_holders(spec.scratch_folder) if one.rank is None]
+            os.kill(agent.pid, signal.SIGKILL)
 
     with launch(spec, GRACE_SECONDS) as ranks:
         assert not supervise(ranks, _Watch(PATIENCE_SECONDS), StopRequest(), take)
@@ -112,8 +111,7 @@ def _stopping(spec: SegmentSpec, rank: int) -> Callable[[Report], None]:
 
 def _stop(spec: SegmentSpec, rank: int) -> int:
     """The process that was stopped, wherever it was: it may hold a lock for which the other rank waits."""
-    pids = processes_mentioning(str(spec.scratch_folder))
-    (pid,) = [pid for pid in pids if psutil.Process(pid).environ().get("RANK") == str(rank)]
+    (pid,) = [one.pid for one in find_holders(spec.scratch_folder) if one.rank == rank]
     os.kill(pid, signal.SIGSTOP)
     assert wait_until(lambda: psutil.Process(pid).status() == psutil.STATUS_STOPPED)
     return pid

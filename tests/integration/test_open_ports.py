@@ -1,4 +1,4 @@
-"""Ranks of one machine are reached by nobody else: what torchrun and torch listen on is the loopback, if at all."""
+"""Ranks of one machine are reached by nobody else: what torch listens on is the loopback, if at all."""
 
 from pathlib import Path
 
@@ -22,7 +22,7 @@ def test_two_ranks_listen_on_the_loopback_alone(tmp_path: Path) -> None:
         assert wait_until(lambda: bool(ranks.read_reports()) or not ranks.is_running(0))
         assert ranks.is_running(0), ranks.read_log()
         processes = [psutil.Process(pid) for pid in processes_mentioning(str(spec.scratch_folder))]
-        assert len(processes) >= 3  # torchrun and two ranks
+        assert len(processes) >= 3  # the agent and two ranks
         listening = {
             connection.laddr.ip
             for process in processes

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-
 from tasks.cluster.killed_ranks import LAST_BYTES, describe_killed_ranks
 
 # As torchrun of torch 2.13 prints it. `faults/test_interruptions.py` has it print the like.

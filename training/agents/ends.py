@@ -1,0 +1,129 @@
+"""How ranks ended: what their agent saw, and what a rank that failed says of itself.
+
+Invariant: each file is written whole, beside the locks of the segment's folder, and is JSON.
+"""
+
+import errno
+import os
+from collections.abc import Iterator
+from enum import StrEnum
+from pathlib import Path
+
+from pydantic import BaseModel, ValidationError
+
+from storage.errors import StoreError, StoreUnavailableError
+
+ENDS_NAME = "rank-ends.json"
+LOST_CONNECTION = ("gloo/transport/tcp/", "ncclRemoteError", "Connection reset by peer", "Connection closed by peer")
+NO_MEMORY = ("OutOfMemoryError", "MemoryError", "can't allocate memory", "not enough memory")
+REFUSED = ("AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "Forbidden", "refused")
+MOST_CHARACTERS = 2000
+# What the outcome of a rank that only lost its connection says: the rank that ended first has the cause.
+CONNECTION_BROKE = "the connection to another rank broke"
+
+
+class Fault(StrEnum):
+    """What a rank that failed met, in words that follow "Rank 1"."""
+
+    STORE_AWAY = "could not reach the store"
+    REFUSED = "was refused by the store: the key is missing, wrong or over, or may not do this"
+    DISK_FULL = "found a full disk"
+    OUT_OF_MEMORY = "found no memory left"
+    LOST_PEER = "lost its connection to another rank"
+    OTHER = "failed"
+
+
+class RankFailure(BaseModel):
+    """What a rank raised, in its own words."""
+
+    rank: int
+    fault: Fault
+    words: str
+
+
+class RankEnd(BaseModel):
+    """End of one rank, as its agent saw it. Either a signal ended it, or it left with an exit code."""
+
+    rank: int
+    pid: int
+    host: str
+    exit_code: int | None = None
+    signal: int | None = None
+    is_out_of_memory: bool = False
+    was_killed_by_agent: bool = False
+    failure: RankFailure | None = None
+
+    @property
+    def is_fault(self) -> bool:
+        return self.exit_code != 0
+
+
+class RankEnds(BaseModel):
+    """The ends of a node's ranks, in the order in which they came."""
+
+    ends: list[RankEnd] = []
+
+
+def classify(error: BaseException) -> Fault:
+    """The fault behind an error: it may be the cause of a cause."""
+    for one in _chain(error):
+        text = f"{type(one).__name__}: {one}"
+        if isinstance(one, OSError) and one.errno in (errno.ENOSPC, errno.EDQUOT):
+            return Fault.DISK_FULL
+        if any(part in text for part in LOST_CONNECTION) and not isinstance(one, StoreError):
+            return Fault.LOST_PEER
+        if any(part in text for part in NO_MEMORY):
+            return Fault.OUT_OF_MEMORY
+    for one in _chain(error):
+        if isinstance(one, PermissionError) or (
+            isinstance(one, StoreError) and any(part in str(one) for part in REFUSED)
+        ):
+            return Fault.REFUSED
+    return Fault.STORE_AWAY if any(isinstance(one, StoreUnavailableError) for one in _chain(error)) else Fault.OTHER
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def write_failure(folder: Path, rank: int, error: BaseException) -> None:
+    """What this rank raised. Raises `OSError` where the disk does not take it."""
+    words = f"{type(error).__name__}: {error}"[:MOST_CHARACTERS]
+    failure = RankFailure(rank=rank, fault=classify(error), words=words)
+    _write(_failure_file(folder, rank), failure.model_dump_json())
+
+
+def find_failure(folder: Path, rank: int) -> RankFailure | None:
+    """What the rank said, if it said something."""
+    try:
+        return RankFailure.model_validate_json(_failure_file(folder, rank).read_bytes())
+    except (OSError, ValidationError):
+        return None
+
+
+def write_ends(folder: Path, ends: RankEnds) -> None:
+    """All ends so far. Raises `OSError` where the disk does not take it."""
+    _write(folder / ENDS_NAME, ends.model_dump_json())
+
+
+def read_ends(folder: Path) -> RankEnds:
+    """The ends that the agent of this folder saw; none where it did not live to see any."""
+    try:
+        return RankEnds.model_validate_json((folder / ENDS_NAME).read_bytes())
+    except (OSError, ValidationError):
+        return RankEnds()
+
+
+def _failure_file(folder: Path, rank: int) -> Path:
+    return folder / f"rank-failure-{rank:04d}.json"
+
+
+def _write(path: Path, text: str) -> None:
+    new = path.with_suffix(".new")
+    with new.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    new.replace(path)

@@ -1,0 +1,35 @@
+"""What an agent is told: which ranks of which segment are its own, and where all ranks meet.
+
+Invariant: a rank's number, and how many there are, are values that begin here; no variable of the environment says it.
+"""
+
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict
+
+from training.meeting import Meeting
+from training.world import World
+
+ORDER_NAME = "agent.json"
+
+
+class AgentOrder(BaseModel):
+    """Work of one agent. It lies in the segment's folder on this machine, where all that ranks leave is, too."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    specification: Path
+    first_rank: int
+    local_size: int
+    world_size: int
+    meeting: Meeting
+    grace_seconds: float
+
+    @property
+    def folder(self) -> Path:
+        return self.specification.parent
+
+    def world_of(self, local_rank: int, launched_at: float | None = None) -> World:
+        """The world of a rank of this node."""
+        rank = self.first_rank + local_rank
+        return World(rank, self.world_size, local_rank, self.local_size, meeting=self.meeting, launched_at=launched_at)

@@ -1,0 +1,87 @@
+"""One rank, forked by its agent, or begun by it: `python -m training.agents.rank ORDER LOCAL_RANK`.
+
+Invariant: a request to stop is heard from the first moment on: signals are blocked when this begins, and are let in
+when somebody listens. The process ends by leaving, never by taking itself apart. Taking a Gloo process group apart
+joins its thread while holding Python's lock, for which that thread may be waiting: with torch 2.13, ranks whose work
+was done were seen to hang there for ever.
+"""
+
+import faulthandler
+import os
+import signal
+import sys
+import traceback
+from contextlib import suppress
+from pathlib import Path
+from typing import NoReturn
+
+from training.agents.ends import write_failure
+from training.agents.locks import hold_lock, rank_lock
+from training.agents.order import AgentOrder
+from training.agents.titles import name_process
+from training.metrics.rank_lines import name_own_lines
+from training.stopping import StopFlag, end_after_parent, follow_parent, stacks_file
+from training.world import World
+
+# What an agent waits for, and a rank listens to.
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
+# What all that a rank is found by begins with: `ps`, /proc/PID/cmdline.
+TITLE = "holdfast rank"
+
+
+def be_a_rank(order: AgentOrder, local_rank: int, launched_at: float | None = None) -> NoReturn:
+    """Do the rank's part of the order's work; never returns."""
+    flag = StopFlag()
+    flag.listen()
+    follow_parent()
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+    world, folder = order.world_of(local_rank, launched_at), order.folder
+    name_process(f"hf-rank-{world.rank}", f"{TITLE} {world.rank} {folder}")
+    name_own_lines(world.rank)
+    try:
+        lock = hold_lock(rank_lock(folder, world.rank))
+        end_after_parent(order.grace_seconds)
+        stacks = stacks_file(folder, world.rank).open("w")
+        # From C, whatever Python is at: for the supervisor, which asks a rank without progress for its stacks.
+        faulthandler.register(signal.SIGQUIT, stacks, all_threads=True)
+        kept = _work(order.specification, world, flag)
+    except BaseException as error:  # noqa: BLE001 - whatever it was, the process reports it and leaves
+        traceback.print_exc()
+        with suppress(OSError):  # on a full disk the exit code alone tells
+            write_failure(folder, world.rank, error)
+        _leave(1)
+    _leave(0, (kept, lock))
+
+
+def _work(path: Path, world: World, flag: StopFlag) -> object:
+    """Train or evaluate; returns whatever must live until the process has left."""
+    # Loading torch takes seconds, in which a SIGTERM must not kill this rank: hence these imports come after listening.
+    # What an evaluation needs takes as long again. A rank that was forked has them.
+    from training.spec import SegmentSpec
+
+    world.rank_status.begin(path.parent, world.rank)
+    spec = SegmentSpec.model_validate_json(path.read_bytes())
+    if spec.work == "evaluate":
+        # Only one of the two: each would load the libraries of the other's work.
+        from training.evaluation import evaluate
+
+        evaluate(spec, world, flag)
+        return None
+    from training.segment import run_segment
+
+    return run_segment(spec, world, flag)
+
+
+def _leave(exit_code: int, _kept: object = None) -> NoReturn:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(exit_code)
+
+
+def main() -> NoReturn:
+    """A rank that could not be forked."""
+    be_a_rank(AgentOrder.model_validate_json(Path(sys.argv[1]).read_bytes()), int(sys.argv[2]))
+
+
+if __name__ == "__main__":
+    main()

@@ -11,8 +11,7 @@ from contextlib import contextmanager
 from storage.errors import ConfigurationError, DeviceMissingError, IncompatibleRunError
 from storage.objects.store import Store
 from storage.runs.run_state import Divergence, Outcome
-from storage.runs.segments import OutcomeRecord, write_outcome
-from training.agents.ends import CONNECTION_BROKE
+from storage.runs.segments import CONNECTION_BROKE, OutcomeRecord, write_outcome
 from training.checkpointing.saves import Checkpointer
 from training.metrics.reporter import Reporter
 from training.metrics.training_state import TrainingState

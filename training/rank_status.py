@@ -4,6 +4,7 @@ Invariant: training sets a name and adds a number up; a thread of its own writes
 A process that stands still, or whose machine does, is known by its silence.
 """
 
+import os
 import socket
 import threading
 import time
@@ -50,6 +51,7 @@ class RankStatus(BaseModel):
 
     rank: int
     host: str
+    pid: int | None = None
     beat: int = Field(description="Counts up as long as the process runs.")
     step: int
     phase: Phase
@@ -119,6 +121,7 @@ class StatusWriter:
         rank_status = RankStatus(
             rank=rank,
             host=socket.gethostname(),
+            pid=os.getpid(),
             beat=self._beat,
             step=self.step,
             phase=phase,

@@ -40,7 +40,7 @@ def logs(
         typer.Option(
             min=0,
             metavar="N",
-            help="Only the lines of this rank. What torchrun, and libraries from C code, print names no rank and is "
+            help="Only the lines of this rank. What the agent, and libraries from C code, print names no rank and is "
             "left out then.",
         ),
     ] = None,

@@ -13,6 +13,9 @@ from storage.objects.store import Store
 from storage.runs.run_records import Record
 from storage.runs.run_state import Divergence, Outcome, SaveFigures, Throughput, ValidationFigures
 
+# In the cause that a rank gives which only lost its connection: the rank that ended first knows why.
+CONNECTION_BROKE = "the connection to another rank broke"
+
 
 class OutcomeRecord(Record):
     """How a segment ended, in the ranks' own words."""

@@ -29,9 +29,10 @@ WAITING_CONNECTIONS = 512
 
 def introduce(incarnation: str, node: str, interface: str | None) -> tuple[FirstNode, socket.socket]:
     """This node as the first one: its addresses, the one of the default route first, and a socket that listens."""
+    addresses = _own_addresses(interface)
     listening = socket.create_server(("", 0), backlog=WAITING_CONNECTIONS)
     port = int(listening.getsockname()[1])
-    return FirstNode(incarnation=incarnation, node=node, addresses=_own_addresses(interface), port=port), listening
+    return FirstNode(incarnation=incarnation, node=node, addresses=addresses, port=port), listening
 
 
 class NodeMeeting:

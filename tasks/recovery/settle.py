@@ -18,7 +18,7 @@ from storage.logs import LOG_NAME, write_log
 from storage.objects.addresses import run_address
 from storage.runs.holders import is_alive, is_visible, this_process
 from storage.runs.run_state import JobRecord, Lease, RunState, SegmentRecord
-from storage.runs.segments import Heartbeat, OutcomeRecord, find_heartbeat, find_outcome
+from storage.runs.segments import CONNECTION_BROKE, Heartbeat, OutcomeRecord, find_heartbeat, find_outcome
 from storage.runs.transitions import end_evaluation, end_segment
 from tasks.cluster.launchers import end_job
 from tasks.cluster.own_folders import FOLDER_NAME, why_not_own
@@ -40,7 +40,6 @@ from tasks.supervision.launch import find_folder
 from tasks.supervision.standing_still import SILENCE_SECONDS, describe_stopped
 from tasks.verification.quarantine import fall_back_to_valid, require_checkpoint
 from tasks.verification.verdicts import VerdictMaker
-from training.agents.ends import CONNECTION_BROKE
 from training.metrics.reporter import Report
 
 WATCH_SECONDS = 2.0
@@ -269,7 +268,7 @@ def _describe_segment(
     return SegmentRecord(
         fence=lease.fence,
         outcome=outcome.outcome if outcome else "lost",
-        cause=_describe_cause(outcome, account),
+        cause=describe_cause(outcome, account),
         first_step=lease.first_step,
         last_step=last_step,
         world_size=outcome.world_size if outcome else lease.world_size,
@@ -287,7 +286,7 @@ def _describe_segment(
     )
 
 
-def _describe_cause(outcome: OutcomeRecord | None, account: RankEndsAccount) -> str:
+def describe_cause(outcome: OutcomeRecord | None, account: RankEndsAccount) -> str:
     """The ranks' words; of what they did not choose also those of the cluster or the agent, which know why.
 
     A rank that lost its connection to another one knows no cause: the one that ended first has it.

@@ -4,6 +4,8 @@ Invariant: reads only; a status never changes a run, and needs neither the user'
 """
 
 import time
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from storage.checkpoints.results import find_evaluation
@@ -13,6 +15,7 @@ from storage.runs.holders import is_alive
 from storage.runs.manifest import Generation, Manifest
 from storage.runs.run_state import CheckpointRecord, Lease, RunState, SegmentRecord, Throughput, ValidationFigures
 from storage.runs.segments import find_heartbeat
+from tasks.cluster.orders import read_node_statuses
 from tasks.reporting.best import describe_best, describe_overfitting, headline_name
 from tasks.reporting.changes import describe_change
 from tasks.reporting.goodput import sum_up_time
@@ -21,6 +24,7 @@ from tasks.reporting.rollbacks import describe_rollbacks
 from tasks.reporting.slices import describe_slices
 from tasks.supervision.standing_still import SILENCE_SECONDS, describe_stopped
 from tasks.text import duration, moment
+from training.agents.locks import find_holders
 
 
 def read_status(store: Store, run: str) -> dict[str, Any]:
@@ -114,6 +118,7 @@ def _read_life(store: Store, state: RunState, lease: Lease) -> dict[str, Any]:
         "state": word,
         "host": holder.host,
         "pid": holder.pid,
+        "ranks": _find_ranks(store, state, lease, is_here),
         "is_on_this_machine": is_here,
         "work": lease.work,
         "step": heartbeat.step if heartbeat is not None else lease.first_step,
@@ -126,6 +131,17 @@ def _read_life(store: Store, state: RunState, lease: Lease) -> dict[str, Any]:
         "silent_seconds": silent_seconds,
         "stopped": stopped,
     }
+
+
+def _find_ranks(store: Store, state: RunState, lease: Lease, is_here: bool) -> list[dict[str, Any]]:
+    """The segment's ranks with process and host: those that live on this machine, or that a cluster's nodes tell of."""
+    if lease.job is not None:
+        told = read_node_statuses(store, state.run, lease.fence)
+        return [{"rank": one.rank, "pid": one.pid, "host": one.host} for one in told]
+    if not is_here or lease.scratch is None:
+        return []
+    found = find_holders(Path(lease.scratch))
+    return [asdict(one) for one in found if one.rank is not None]
 
 
 def describe_silence(store: Store, state: RunState, lease: Lease) -> str | None:

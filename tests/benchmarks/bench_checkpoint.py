@@ -65,7 +65,7 @@ def _measure(folder: Path, model: EncoderConfig, rounds: int) -> dict[str, Any]:
 
 
 def _measure_preemption(spec: SegmentSpec) -> float:
-    """Seconds from SIGTERM to the checkpoint's index, of ranks in the middle of training under torchrun."""
+    """Seconds from SIGTERM to the checkpoint's index, of ranks in the middle of training under an agent."""
     reports = ReportFollower(spec.progress_file)
     reports.read()
     asked_at: float | None = None

@@ -48,6 +48,10 @@ def _meet(process: InjectedProcess, index: int, fault: StepFault, step: int, mic
         return [_poison(microbatch, fault) for microbatch in microbatches]
     if fault.effect == "out_of_memory":
         return [_exhaust(microbatches[0], step), *microbatches[1:]]
+    if fault.effect == "error":
+        raise RuntimeError("Told to fail")
+    if fault.effect == "exit":
+        os._exit(3)
     if fault.effect == "stop":
         os.kill(os.getpid(), signal.SIGSTOP)
     else:

@@ -27,6 +27,7 @@ from tests.helpers.commands import (
 from tests.helpers.parquet import text_columns, write_parquet
 from tests.helpers.prefect_server import ANSWER_SECONDS
 from tests.helpers.tiny_runs import write_tiny_configuration
+from training.agents.rank import TITLE
 
 RUN = "audited.Run"  # no artifact key as it is
 # Ranks start in silence: for longer than that takes on a busy machine.
@@ -112,16 +113,15 @@ def stop_evaluating_ranks(runner: Runner, process: "subprocess.Popen[bytes]") ->
     def find() -> list[int]:
         if not any(scratch.glob("evaluation-*")):  # to look through all processes takes long
             return []
-        return [pid for pid in processes_mentioning(f"{scratch}/evaluation-") if "-u" in command_line(pid)]
+        return [pid for pid in processes_mentioning(f"{scratch}/evaluation-") if command_line(pid).startswith(TITLE)]
 
     assert wait_until(lambda: bool(find()), process), runner.log.read_text()
     for pid in find():
         os.kill(pid, signal.SIGSTOP)
 
 
-def command_line(pid: int) -> list[str]:
-    """Of torchrun the ranks differ in that their output is not buffered."""
-    return Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+def command_line(pid: int) -> str:
+    return Path(f"/proc/{pid}/cmdline").read_text()
 
 
 def promoted_of(runner: Runner) -> CheckpointRecord:

@@ -216,7 +216,7 @@ def test_logs_are_those_of_the_newest_segment_or_of_the_one_that_is_asked_for(
     address, manifest = f"{store.address}/runs/first", Manifest(store, "first")
     lease = lease_of(store)
     log = tmp_path / "ranks.log"
-    log.write_text("torchrun says\n[rank0]: one\n[rank1]: two\n")
+    log.write_text("a library says\n[rank0]: one\n[rank1]: two\n")
     write_log(store, "first", lease.fence, log)
     assert call_narrow("logs", address).stdout == log.read_text()
     assert call_narrow("logs", configuration, "--rank", 1).returncode == 2  # it has one
@@ -232,7 +232,7 @@ def test_logs_are_those_of_the_newest_segment_or_of_the_one_that_is_asked_for(
         log.write_text(f"{node} said")
         write_log(store, "first", fence, log, node)
     assert call_narrow("logs", address).stdout == "==> node n1 <==\nn1 said\n==> node n2 <==\nn2 said\n"
-    assert call_narrow("logs", address, "--segment", lease.fence).stdout.startswith("torchrun says\n")
+    assert call_narrow("logs", address, "--segment", lease.fence).stdout.startswith("a library says\n")
 
 
 @pytest.mark.parametrize("follow", [(), ("--follow",)])

@@ -27,6 +27,7 @@ from tests.helpers.hosts import INTERFACE, Hosts, Way, running_hosts
 from tests.helpers.runs import lease_run, make_run
 from tests.helpers.slurm_cluster import SlurmCluster, running_slurm
 from tests.helpers.training import checkpoint_at, make_spec, train_to_end
+from training.agents.rank import TITLE
 
 NAMES = ("h1", "h2", "h3")
 RUN = "small"
@@ -192,6 +193,6 @@ def find_interface(slurm: SlurmCluster, name: str) -> str | None:
     """What the rank on a host was told to use; None if there is none yet."""
     for process in slurm.find_job_processes(name):
         with suppress(psutil.NoSuchProcess):
-            if "training.worker" in process.cmdline() and "RANK" in process.environ():
+            if process.cmdline()[0].startswith(TITLE):
                 return process.environ()["GLOO_SOCKET_IFNAME"]
     return None

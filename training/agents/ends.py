@@ -5,7 +5,7 @@ Invariant: each file is written whole, beside the locks of the segment's folder,
 
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
 from pathlib import Path
 
@@ -18,8 +18,6 @@ LOST_CONNECTION = ("gloo/transport/tcp/", "ncclRemoteError", "Connection reset b
 NO_MEMORY = ("OutOfMemoryError", "MemoryError", "can't allocate memory", "not enough memory")
 REFUSED = ("AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "Forbidden", "refused")
 MOST_CHARACTERS = 2000
-# What the outcome of a rank that only lost its connection says: the rank that ended first has the cause.
-CONNECTION_BROKE = "the connection to another rank broke"
 
 
 class Fault(StrEnum):
@@ -65,21 +63,23 @@ class RankEnds(BaseModel):
 
 
 def classify(error: BaseException) -> Fault:
-    """The fault behind an error: it may be the cause of a cause."""
-    for one in _chain(error):
-        text = f"{type(one).__name__}: {one}"
-        if isinstance(one, OSError) and one.errno in (errno.ENOSPC, errno.EDQUOT):
-            return Fault.DISK_FULL
-        if any(part in text for part in LOST_CONNECTION) and not isinstance(one, StoreError):
-            return Fault.LOST_PEER
-        if any(part in text for part in NO_MEMORY):
-            return Fault.OUT_OF_MEMORY
-    for one in _chain(error):
-        if isinstance(one, PermissionError) or (
-            isinstance(one, StoreError) and any(part in str(one) for part in REFUSED)
-        ):
-            return Fault.REFUSED
-    return Fault.STORE_AWAY if any(isinstance(one, StoreUnavailableError) for one in _chain(error)) else Fault.OTHER
+    """The fault behind an error, or behind its cause. What a store says counts before what broke below it."""
+    chain = list(_chain(error))
+    words = [f"{type(one).__name__}: {one}" for one in chain]
+    of_store = [str(one) for one in chain if isinstance(one, StoreError)]
+    if any(isinstance(one, OSError) and one.errno in (errno.ENOSPC, errno.EDQUOT) for one in chain):
+        return Fault.DISK_FULL
+    if _has(of_store, REFUSED) or any(isinstance(one, PermissionError) for one in chain):
+        return Fault.REFUSED
+    if any(isinstance(one, StoreUnavailableError) for one in chain):
+        return Fault.STORE_AWAY
+    if _has(words, NO_MEMORY):
+        return Fault.OUT_OF_MEMORY
+    return Fault.LOST_PEER if _has(words, LOST_CONNECTION) else Fault.OTHER
+
+
+def _has(texts: Iterable[str], parts: Sequence[str]) -> bool:
+    return any(part in text for text in texts for part in parts)
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:

@@ -25,7 +25,7 @@ FULL, READ_ONLY = "No space left on device", "Read-only file system"
 ONCE: dict[str, Any] = {"retry__attempts": 0, "retry__store_seconds": 5}
 # From its first look on; a run that is left has a checkpoint to restore, and one to promote.
 SECOND = partial(FaultPlan().failing_for, 1.0)
-LONE = {"train__ranks": 1}  # without torchrun; its run must end as the undisturbed one of several ranks
+LONE = {"train__ranks": 1}  # its run must end as the undisturbed one of several ranks
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Disturbance:
 DISTURBANCES = (
     Disturbance("SIGKILL of the first rank", FaultPlan().kill_at_step(MIDDLE, rank=0)),
     Disturbance("SIGKILL of another rank", FaultPlan().kill_at_step(MIDDLE, rank=1)),
-    Disturbance("SIGKILL of torchrun", FaultPlan().kill_at_step(MIDDLE, rank=1, death="launcher")),
+    Disturbance("SIGKILL of the agent", FaultPlan().kill_at_step(MIDDLE, rank=1, death="launcher")),
     Disturbance("SIGKILL of the flow", FaultPlan().kill_at_step(MIDDLE, rank=1, death="command")),
     Disturbance("SIGKILL of all", FaultPlan().kill_at_step(MIDDLE, rank=1, death="machine")),
     Disturbance("SIGKILL of a lone rank", FaultPlan().kill_at_step(MIDDLE), settings=LONE),

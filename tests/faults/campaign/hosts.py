@@ -27,6 +27,7 @@ from tests.helpers.fault_plans import FaultPlan, read_fired
 from tests.helpers.faulty_proxy import running_proxy
 from tests.helpers.hosts import Hosts, Way, running_hosts
 from tests.helpers.slurm_cluster import SlurmCluster, running_slurm
+from training.agents.rank import TITLE
 
 NAMES = ("h1", "h2", "h3")
 SETTINGS: dict[str, Any] = {
@@ -277,7 +278,7 @@ class _HostRun:
         for name in NAMES:
             for process in self._cluster.slurm.find_job_processes(name):
                 with suppress(psutil.NoSuchProcess):
-                    if process.environ().get("RANK") == str(rank) and job_of(process.pid) == job:
+                    if f"{TITLE} {rank} " in process.cmdline()[0] and job_of(process.pid) == job:
                         return name
         raise RuntimeError(f"rank {rank} is on no host: {self.said()[-800:]}")
 

@@ -2,7 +2,7 @@
 
 import socket
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -14,10 +14,10 @@ from pydantic import ValidationError
 from storage.errors import ClusterUnavailableError, ConfigurationError, StoreUnavailableError
 from storage.logs import MOST_LOG_BYTES, StoredLog, read_logs
 from storage.objects.local_store import LocalStore
-from tasks.cluster import rendezvous as rendezvous
 from tasks.cluster.orders import FirstNode, elect_first_node, find_reports, read_node_statuses
+from tasks.cluster.ranks import Rendezvous
 from tasks.cluster.relay import MOST_EVENTS, Relay
-from tasks.cluster.rendezvous import introduce, join
+from tasks.cluster.rendezvous import NodeMeeting, introduce
 from tasks.cluster.slurm import commands, nodes
 from tasks.cluster.slurm import job as slurm_job
 from tasks.cluster.slurm.commands import SlurmState, require_acceptable
@@ -133,34 +133,71 @@ def test_of_the_nodes_that_come_one_is_the_first_for_all(tmp_path: Path) -> None
     assert elect_first_node(store, RUN, FENCE, other) == one
 
 
-def test_nodes_meet_at_the_address_that_answers_and_take_the_interface_on_the_way() -> None:
-    first = introduce("1.0", "n1", interface=None)
-    with socket.create_server((first.addresses[0], first.port)):
-        told = first.model_copy(update={"addresses": ["127.0.0.9", *first.addresses]})
-        met = join(ClusterConfig(), "run-7", 2, told, is_host=False)
-    assert met.endpoint == f"{first.addresses[0]}:{first.port}"
-    own = [address.address for address in psutil.net_if_addrs()[met.interface]]
-    assert met.own_address in own
+def never() -> bool:
+    return False
+
+
+def meeting_of(first: FirstNode, seconds: float = 60, is_stop: Callable[[], bool] = never) -> NodeMeeting:
+    return NodeMeeting(ClusterConfig(join_seconds=seconds), "run-7", 3, first, is_stop)
+
+
+def test_nodes_meet_at_an_address_that_answers_and_are_numbered_by_the_first_of_them() -> None:
+    first, listening = introduce("1.0", "n1", interface=None)
+    told = first.model_copy(update={"addresses": ["198.51.100.1", *first.addresses]})
+    found: dict[str, Rendezvous] = {}
+    names = ("n3", "n2")
+    nodes = [threading.Thread(target=lambda n=name: found.update({n: meeting_of(told).join(n)})) for name in names]
+    with listening:
+        for node in nodes:
+            node.start()
+        with socket.create_connection((first.addresses[0], first.port)) as stranger:
+            stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
+            with socket.create_connection((first.addresses[0], first.port)) as other_segment:
+                other_segment.sendall(b'{"name": "run-6", "node": "n9"}\n')
+                host = meeting_of(first).host(listening)
+        for node in nodes:
+            node.join()
+        assert host.listening == listening.fileno()
+    assert (host.index, found["n2"].index, found["n3"].index) == (0, 1, 2)
+    assert {(one.address, one.port, one.num_nodes) for one in (host, *found.values())} == {
+        (first.addresses[0], first.port, 3)
+    }
+    assert found["n2"].listening is None
+    addresses = [address.address for address in psutil.net_if_addrs()[found["n2"].interface]]
+    assert first.addresses[0] in addresses
 
 
 def test_a_first_node_that_does_not_answer_is_named_with_its_addresses() -> None:
     first = FirstNode(incarnation="1.0", node="n1", addresses=["127.0.0.1"], port=1)
-    with pytest.raises(TimeoutError, match=r"n1, did not answer within 0\.1 s .* port 1 of 127\.0\.0\.1.*interface"):
-        join(ClusterConfig(join_seconds=0.1), "run-7", 2, first, is_host=False)
+    with pytest.raises(TimeoutError, match=r"within 0\.1 s .* n1, did not answer at port 1 of 127\.0\.0\.1.*interface"):
+        meeting_of(first, seconds=0.1).join("n2")
 
 
-def test_a_node_that_comes_before_the_first_listens_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rendezvous, "RETRY_SECONDS", 0.01)
-    first = introduce("1.0", "n1", interface=None)
-    listening: list[socket.socket] = []
-    late = threading.Timer(0.3, lambda: listening.append(socket.create_server(("", first.port))))
-    late.start()
-    try:
-        met = join(ClusterConfig(join_seconds=60), "run-7", 2, first, is_host=False)
-    finally:
-        late.join()
-        listening[0].close()
-    assert met.num_nodes == 2 and not met.is_host
+def test_a_first_node_says_which_nodes_came() -> None:
+    first, listening = introduce("1.0", "n1", interface=None)
+    with listening, pytest.raises(TimeoutError, match=r"3 nodes, but within 0\.5 s .* only n1 and n2 came"):
+        joining = threading.Thread(target=join_in_vain, args=(first,))
+        joining.start()
+        try:
+            meeting_of(first, seconds=0.5).host(listening)
+        finally:
+            joining.join()
+
+
+def join_in_vain(first: FirstNode) -> None:
+    with pytest.raises(TimeoutError):
+        meeting_of(first, seconds=0.5).join("n2")
+
+
+def test_nodes_that_are_asked_to_stop_wait_no_longer() -> None:
+    first, listening = introduce("1.0", "n1", interface=None)
+    asked = threading.Event()
+    asked.set()
+    with listening:
+        with pytest.raises(InterruptedError):
+            meeting_of(first, is_stop=asked.is_set).host(listening)
+        with pytest.raises(InterruptedError):
+            meeting_of(first, is_stop=asked.is_set).join("n2")
 
 
 def test_an_interface_that_a_node_does_not_have_is_named() -> None:

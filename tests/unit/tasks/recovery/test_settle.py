@@ -4,8 +4,6 @@ import itertools
 import json
 import os
 import shutil
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -34,6 +32,7 @@ from tasks.supervision.hang import HangWatch
 from tasks.supervision.heartbeat import HEARTBEAT_SECONDS, Heartbeat
 from tests.helpers.cut_off_stores import ProcessGoneError, StoreCutOff
 from tests.helpers.holders import dead_process, parent_process, process_elsewhere
+from tests.helpers.lock_holders import holding
 from tests.helpers.runs import BATCH_SIZE, make_checkpoint, make_run, record_of
 from training.configuration import TrainConfig
 from training.metrics.reporter import Report
@@ -294,10 +293,11 @@ def test_folders_of_segments_that_were_settled_by_whoever_died_then_are_put_away
 
 def test_a_folder_that_a_process_works_on_is_not_put_away(run_paths: RunPaths) -> None:
     folder = leave_folder(run_paths, "00000002", run_paths.store.address, settle.FORGOTTEN_SECONDS + 60)
-    waiting = [sys.executable, "-c", "input()", "-m", "training.worker", str(folder / "segment.json")]
-    with subprocess.Popen(waiting, stdin=subprocess.PIPE) as process:
+    old = time.time() - settle.FORGOTTEN_SECONDS - 60
+    with holding(folder):
+        for path in (*folder.iterdir(), folder):
+            os.utime(path, (old, old))
         recover_run(CONFIG, run_paths)
         assert folder.exists()
-        process.communicate(b"\n")
     recover_run(CONFIG, run_paths)
     assert not folder.exists()

@@ -1,9 +1,8 @@
 """The lease of a segment or an evaluation: whoever comes next finds it, and settles it once however often."""
 
 import json
-import os
+import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import psutil
@@ -22,7 +21,9 @@ from tasks.recovery.settle import recover_run, settle_segment
 from tasks.run_paths import RunPaths
 from tasks.supervision.launch import Work, find_folder, hold_lease
 from tests.helpers.commands import processes_mentioning, wait_until
+from tests.helpers.lock_holders import holding
 from tests.helpers.runs import make_run
+from training.agents.locks import rank_lock
 
 CONFIG = RunConfig(
     run="run", data=DataConfig(text="t", label="l", kind="binary"), segment=SegmentConfig(grace_seconds=0.1)
@@ -52,17 +53,15 @@ def specify(run_paths: RunPaths, lease: Lease) -> Path:
     return path
 
 
-# What a rank has among its arguments, in front of its specification.
-AS_A_RANK = ("-m", "training.worker")
-
-
-def test_a_person_who_looks_at_the_specification_is_left_alone(run_paths: RunPaths) -> None:
-    specification = find_folder(run_paths, hold(run_paths)) / SPECIFICATION_NAME
-    specification.touch()
-    with subprocess.Popen(["tail", "-f", str(specification)], stdout=subprocess.DEVNULL) as looking:
+def test_a_person_who_looks_at_the_files_is_left_alone(run_paths: RunPaths) -> None:
+    folder = find_folder(run_paths, hold(run_paths))
+    files = [folder / SPECIFICATION_NAME, rank_lock(folder, 0)]
+    for file in files:
+        file.touch()
+    with subprocess.Popen(["tail", "-f", *map(str, files)], stdout=subprocess.DEVNULL) as looking:
         try:
-            wait_until(lambda: looking.pid in processes_mentioning(str(specification)))
-            assert wait_for_orphans(specification, grace_seconds=0.0) == 0
+            wait_until(lambda: looking.pid in processes_mentioning(str(folder)))
+            assert wait_for_orphans(folder, grace_seconds=0.0) == 0
             assert looking.poll() is None
         finally:
             looking.kill()
@@ -74,14 +73,9 @@ def test_orphaned_ranks_are_found_after_scratch_was_changed_and_their_folder_is_
     lease = hold(run_paths)
     specification = specify(run_paths, lease)
     elsewhere = RunPaths(run_paths.store, run_paths.manifest, tmp_path / "new" / "run", tmp_path / "data")
-    command = [sys.executable, "-c", "import time; time.sleep(600)", *AS_A_RANK, str(specification)]
-    with subprocess.Popen(command) as orphan:
-        try:
-            wait_until(lambda: orphan.pid in processes_mentioning(str(specification)))
-            assert settle_segment(CONFIG, elsewhere, lease).outcome == "lost"
-            wait_until(lambda: processes_mentioning(str(specification)) == [])
-        finally:
-            orphan.kill()
+    with holding(specification.parent) as orphan:
+        assert settle_segment(CONFIG, elsewhere, lease).outcome == "lost"
+        assert orphan.wait(10) == -signal.SIGKILL
     assert specification.exists()
     assert f"{specification.parent} for what segment" in caplog.text and "It is left as it is" in caplog.text
 
@@ -94,14 +88,9 @@ def test_a_folder_that_is_not_in_scratch_is_left_with_all_that_works_in_it(
     folder.mkdir(parents=True)
     (folder / LOG_NAME).write_text("a diary")
     lease = hold(run_paths).model_copy(update={"scratch": str(folder)})
-    command = [sys.executable, "-c", "import time; time.sleep(600)", *AS_A_RANK, str(folder / SPECIFICATION_NAME)]
-    with subprocess.Popen(command) as strangers:
-        try:
-            wait_until(lambda: strangers.pid in processes_mentioning(str(folder)))
-            settle_segment(CONFIG, run_paths, lease)
-            assert strangers.poll() is None
-        finally:
-            strangers.kill()
+    with holding(folder) as strangers:
+        settle_segment(CONFIG, run_paths, lease)
+        assert strangers.poll() is None
     assert (folder / LOG_NAME).read_text() == "a diary"
     assert find_log(run_paths, lease) is None
 
@@ -131,50 +120,19 @@ def find_log(run_paths: RunPaths, lease: Lease) -> bytes | None:
     return run_paths.store.read(key) if key in run_paths.store.list_keys(key) else None
 
 
-# A process that works on the specification, and a parent that never asks how it ended. The parent has the path from its
-# environment: with it among its arguments it would be taken for an orphan too.
-CARELESS_PARENT = """
-import os, subprocess, sys, time
-child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", "-m", "training.worker",
-                          os.environ["SPECIFICATION"]])
-print(child.pid, flush=True)
-time.sleep(600)
-"""
-
-
 def test_an_orphan_that_was_killed_is_not_waited_for_where_its_parent_leaves_it_a_zombie(run_paths: RunPaths) -> None:
     lease = hold(run_paths)
-    specification = find_folder(run_paths, lease) / SPECIFICATION_NAME
-    command, environment = [sys.executable, "-c", CARELESS_PARENT], {**os.environ, "SPECIFICATION": str(specification)}
-    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as parent:
-        try:
-            assert parent.stdout is not None
-            orphan = psutil.Process(int(parent.stdout.readline()))
-            # A process that was just started, or just killed, has no arguments and is no zombie for a moment.
-            wait_until(lambda: orphan.pid in processes_mentioning(str(specification)))
-            assert settle_segment(CONFIG, run_paths, lease).outcome == "lost"
-            wait_until(lambda: orphan.status() == psutil.STATUS_ZOMBIE)
-        finally:
-            parent.kill()
+    with holding(find_folder(run_paths, lease)) as orphan:  # this process does not ask how it ended, before the end
+        assert settle_segment(CONFIG, run_paths, lease).outcome == "lost"
+        wait_until(lambda: psutil.Process(orphan.pid).status() == psutil.STATUS_ZOMBIE)
 
 
 def test_processes_on_this_machine_are_not_those_of_a_holder_on_another_one(run_paths: RunPaths) -> None:
     lease = hold(run_paths)
     elsewhere = lease.model_copy(update={"holder": lease.holder.model_copy(update={"pid_scope": "another boot"})})
-    command = [
-        sys.executable,
-        "-c",
-        "import time; time.sleep(600)",
-        *AS_A_RANK,
-        str(find_folder(run_paths, lease) / SPECIFICATION_NAME),
-    ]
-    with subprocess.Popen(command) as alike:
-        try:
-            wait_until(lambda: alike.pid in processes_mentioning(str(find_folder(run_paths, lease))))
-            assert settle_segment(CONFIG, run_paths, elsewhere).outcome == "lost"
-            assert alike.poll() is None
-        finally:
-            alike.kill()
+    with holding(find_folder(run_paths, lease)) as alike:
+        assert settle_segment(CONFIG, run_paths, elsewhere).outcome == "lost"
+        assert alike.poll() is None
 
 
 def test_a_lease_of_before_is_looked_for_where_the_configuration_says(run_paths: RunPaths) -> None:

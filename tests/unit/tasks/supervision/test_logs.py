@@ -174,7 +174,7 @@ def test_a_reader_that_came_too_late_for_some_lines_is_told_how_much_it_missed(t
 
 def test_of_one_rank_only_its_own_lines_are_given(tmp_path: Path) -> None:
     log = Log(tmp_path)
-    log.print("torchrun says\n[rank1]: one\r\u2028still one\n[rank10]: ten\n[rank0]: [rank1]: zero\n[rank1]: two\n")
+    log.print("a library says\n[rank1]: one\r\u2028still one\n[rank10]: ten\n[rank0]: [rank1]: zero\n[rank1]: two\n")
     (new,) = LogReader(log.store, RUN, 7, rank=1).read(is_last=True)
     assert new.text == "[rank1]: one\r\u2028still one\n[rank1]: two\n"
     assert list(LogReader(log.store, RUN, 7, rank=2).read(is_last=True)) == []

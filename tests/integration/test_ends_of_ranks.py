@@ -1,0 +1,155 @@
+"""Each way in which a rank ends, and the cause that is recorded for it: real ranks, begun and watched by an agent.
+
+Ranks that hang are in `test_hang.py`.
+"""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from storage.objects.local_store import LocalStore
+from storage.runs.segments import find_outcome
+from tasks.cluster.processes import POLL_SECONDS, wait_for_orphans
+from tasks.cluster.rank_ends import describe_rank_ends
+from tasks.recovery.settle import describe_cause
+from tests.helpers.commands import ROOT, processes_mentioning, wait_until
+from tests.helpers.datasets import publish_small_dataset
+from tests.helpers.fault_plans import FaultPlan, Moment, StepFault
+from tests.helpers.training import launch, make_spec, read_log
+from training.agents.locks import find_holders
+from training.spec import SegmentSpec
+
+GRACE_SECONDS = 3.0
+AT = 3  # the step at which a fault in training takes place
+SAID_NOTHING = FaultPlan().failing(Moment("rank", "link", "outcome"), "EIO", times=None)
+NO_DATASET = Moment("rank", "read", "dataset.json")
+
+
+@dataclass(frozen=True)
+class End:
+    """What ends the ranks: a plan that they meet, or what is done when they train; and what is recorded then."""
+
+    name: str
+    cause: str
+    outcome: str | None = None
+    plan: FaultPlan | None = None
+    strike: Callable[[SegmentSpec], None] | None = None
+
+
+def send(number: signal.Signals, rank: int | None) -> Callable[[SegmentSpec], None]:
+    """Send a signal to a rank, or to the agent."""
+
+    def strike(spec: SegmentSpec) -> None:
+        (pid,) = [holder.pid for holder in find_holders(spec.scratch_folder) if holder.rank == rank]
+        os.kill(pid, number)
+
+    return strike
+
+
+def at_step(effect: str) -> FaultPlan:
+    return FaultPlan().having(StepFault(effect, 1, AT))  # type: ignore[arg-type]
+
+
+KILLED = r"^(no outcome recorded\. )?Rank 1 \(process \d+\) was killed with "
+ASKED = "^asked to stop by a signal$"
+ALONE = "^the process that supervised the segment was killed; the ranks saved and left$"
+ENDS = (
+    End("SIGKILL", KILLED + "SIGKILL: by a person, or by the kernel", strike=send(signal.SIGKILL, 1)),
+    End("SIGSEGV", KILLED + "SIGSEGV: it read memory that is not its own", strike=send(signal.SIGSEGV, 1)),
+    End("SIGBUS", KILLED + "SIGBUS: the shared memory in /dev/shm", strike=send(signal.SIGBUS, 1)),
+    End("SIGABRT", KILLED + "SIGABRT: a library found an error", strike=send(signal.SIGABRT, 1)),
+    End("SIGTERM to a rank", ASKED, "preempted", strike=send(signal.SIGTERM, 1)),
+    End("SIGINT to a rank", ASKED, "preempted", strike=send(signal.SIGINT, 1)),
+    End("SIGTERM to the agent", ASKED, "preempted", strike=send(signal.SIGTERM, None)),
+    End("SIGKILL of the agent", ALONE, "preempted", strike=send(signal.SIGKILL, None)),
+    End("exit code", r"Rank 1 \(process \d+\) left with exit code 3 and said no reason", plan=at_step("exit")),
+    End("an error", "^rank 1: RuntimeError: Told to fail$", "failed", plan=at_step("error")),
+    End("out of memory", "^rank 1: out of memory on cpu in a microbatch of ", "failed", plan=at_step("out_of_memory")),
+    End(
+        "store away",
+        r"^no outcome recorded\. Rank \d \(process \d+\) could not reach the store: ",
+        plan=SAID_NOTHING.failing(NO_DATASET, "EIO", times=None),
+    ),
+    End(
+        "refused by the store",
+        r"^no outcome recorded\. Rank \d \(process \d+\) was refused by the store",
+        plan=SAID_NOTHING.failing(NO_DATASET, "EACCES", times=None),
+    ),
+    End(
+        "disk full",
+        r"^no outcome recorded\. Rank 1 \(process \d+\) found a full disk: OSError: \[Errno 28\]",
+        plan=FaultPlan().disk_full(Moment("rank", "open", "stacks-", rank=1)),
+    ),
+)
+
+
+@pytest.mark.parametrize("end", ENDS, ids=lambda end: end.name)
+def test_the_recorded_cause_names_what_ended_the_rank(
+    end: End, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = LocalStore(tmp_path / "store")
+    dataset = publish_small_dataset(store, tmp_path / "work", rows=100)
+    steps = 1_000_000 if end.strike is not None else 20
+    spec = make_spec(store, dataset, tmp_path / "segment", steps=steps, ranks=2)
+    spec = spec.model_copy(update={"store_seconds": 0.5})
+    plan = end.plan or FaultPlan()
+    for name, value in plan.environment(tmp_path / "plan", [tmp_path / "store", tmp_path / "segment"]).items():
+        monkeypatch.setenv(name, value)
+    is_struck = end.strike is None
+    with launch(spec, GRACE_SECONDS) as ranks:
+        while ranks.is_running(POLL_SECONDS):
+            if not is_struck and ranks.read_reports() and end.strike is not None:
+                is_struck = True
+                end.strike(spec)
+    wait_for_orphans(spec.scratch_folder, GRACE_SECONDS)  # of an agent that was killed
+    assert is_struck and (end.plan is None or plan.fired(tmp_path / "plan")), read_log(spec)
+    require_recorded(end.cause, end.outcome, spec, store)
+    assert processes_mentioning(str(spec.scratch_folder)) == []
+
+
+def require_recorded(cause: str, outcome: str | None, spec: SegmentSpec, store: LocalStore) -> None:
+    found = find_outcome(store, spec.run, spec.fence)
+    recorded = describe_cause(found, describe_rank_ends(spec.scratch_folder))
+    assert matches(cause, recorded), f"{recorded}\n{read_log(spec)}"
+    if outcome is not None:
+        assert found is not None and found.outcome == outcome
+
+
+def matches(pattern: str, text: str) -> bool:
+    return re.search(pattern, text) is not None
+
+
+SUPERVISOR = """
+import sys
+from pathlib import Path
+from tasks.cluster.ranks import Ranks
+from training.spec import SegmentSpec
+
+with Ranks(SegmentSpec.model_validate_json(Path(sys.argv[1]).read_bytes()), 30) as ranks:
+    while ranks.is_running(0.2):
+        pass
+"""
+
+
+def test_ranks_whose_supervisor_is_killed_save_and_leave_and_so_does_their_agent(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path / "store")
+    dataset = publish_small_dataset(store, tmp_path / "work", rows=100)
+    spec = make_spec(store, dataset, tmp_path / "segment", steps=1_000_000, ranks=2)
+    (tmp_path / "spec.json").write_text(spec.model_dump_json())
+    command = [sys.executable, "-c", SUPERVISOR, str(tmp_path / "spec.json")]
+    with subprocess.Popen(command, cwd=ROOT) as supervisor:
+        assert wait_until(lambda: spec.progress_file.exists() and spec.progress_file.read_text() != "", supervisor)
+        holders = find_holders(spec.scratch_folder)
+        assert [holder.rank for holder in holders] == [0, 1, None]
+        supervisor.kill()
+    assert wait_for_orphans(spec.scratch_folder, 60) > 0
+    require_recorded(ALONE, "preempted", spec, store)
+    assert find_holders(spec.scratch_folder) == []
+    assert processes_mentioning(str(spec.scratch_folder)) == []

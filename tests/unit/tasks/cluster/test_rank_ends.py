@@ -1,0 +1,115 @@
+"""Of ranks that failed or were killed the segment's cause tells, by their agent's account."""
+
+import errno
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storage.errors import StoreError, StoreUnavailableError
+from storage.runs.segments import CONNECTION_BROKE, OutcomeRecord
+from tasks.cluster.rank_ends import RankEndsAccount, describe_rank_ends
+from tasks.recovery.settle import LOST, describe_cause
+from training.agents.ends import (
+    Fault,
+    RankEnd,
+    RankEnds,
+    RankFailure,
+    classify,
+    find_failure,
+    write_ends,
+    write_failure,
+)
+
+GLOO = RuntimeError("[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]")
+
+
+def failed(rank: int, fault: Fault, words: str = "it failed") -> RankEnd:
+    return end(rank, exit_code=1, failure=RankFailure(rank=rank, fault=fault, words=words))
+
+
+def end(rank: int, **how: Any) -> RankEnd:
+    return RankEnd(rank=rank, pid=100 + rank, host="here", **how)
+
+
+def account_of(folder: Path, *ends: RankEnd) -> RankEndsAccount:
+    write_ends(folder, RankEnds(ends=list(ends)))
+    return describe_rank_ends(folder)
+
+
+def test_the_rank_that_was_killed_is_named_and_not_the_one_that_failed_since_it_was_gone(tmp_path: Path) -> None:
+    account = account_of(tmp_path, failed(1, Fault.LOST_PEER), end(0, signal=9))
+    assert account.cause is not None and account.cause == account.kills
+    assert account.cause.startswith("Rank 0 (process 100) was killed with SIGKILL: by a person, or by the kernel when")
+    assert "Rank 1" not in account.cause
+
+
+def test_all_that_were_killed_are_named_in_the_order_of_ranks_and_none_that_the_agent_ended(tmp_path: Path) -> None:
+    account = account_of(tmp_path, end(1, signal=40), end(0, signal=11), end(2, signal=9, was_killed_by_agent=True))
+    assert account.kills is not None
+    assert account.kills.startswith("Rank 0 (process 100) was killed with SIGSEGV: it read memory")
+    assert account.kills.endswith("Rank 1 (process 101) was killed with signal 40.")
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ({"signal": 9, "is_out_of_memory": True}, "was killed with SIGKILL: by the kernel, since the machine, or this"),
+        ({"signal": 7}, "was killed with SIGBUS: the shared memory in /dev/shm"),
+        ({"exit_code": 3}, "left with exit code 3 and said no reason"),
+    ],
+)
+def test_what_an_end_usually_means_is_said(how: dict[str, Any], words: str, tmp_path: Path) -> None:
+    account = account_of(tmp_path, end(0, **how))
+    assert account.cause is not None and account.cause.startswith(f"Rank 0 (process 100) {words}")
+
+
+def test_a_rank_that_fails_says_why_before_others_lose_it(tmp_path: Path) -> None:
+    account = account_of(tmp_path, failed(1, Fault.LOST_PEER), failed(0, Fault.DISK_FULL, "OSError: full."))
+    assert account == RankEndsAccount(None, "Rank 0 (process 100) found a full disk: OSError: full.")
+    broke = _outcome(f"rank 1: {CONNECTION_BROKE}: its process ended")
+    assert describe_cause(broke, account) == account.first
+    assert describe_cause(None, account) == f"no outcome recorded. {account.first}"
+    assert describe_cause(_outcome("rank 0: full"), account) == "rank 0: full"
+
+
+def test_where_no_agent_lived_to_see_an_end_nothing_is_said(tmp_path: Path) -> None:
+    for text in (None, "", '{"ends": [{"rank": 0'):
+        if text is not None:
+            (tmp_path / "rank-ends.json").write_text(text)
+        assert describe_rank_ends(tmp_path) == RankEndsAccount()
+    assert account_of(tmp_path, end(0, exit_code=0)) == RankEndsAccount()
+    assert describe_cause(None, RankEndsAccount()) == LOST
+    assert describe_cause(None, RankEndsAccount(kills="Node n1 died.")) == f"{LOST}. Node n1 died."
+
+
+def _outcome(cause: str) -> OutcomeRecord:
+    return OutcomeRecord(outcome="failed", cause=cause, first_step=0, last_step=0, world_size=2, seconds=1.0, phases={})
+
+
+def caused(error: Exception, cause: Exception) -> Exception:
+    error.__cause__ = cause
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "fault"),
+    [
+        (StoreUnavailableError("the store does not answer"), Fault.STORE_AWAY),
+        (caused(StoreUnavailableError("away"), ConnectionResetError("Connection reset by peer")), Fault.STORE_AWAY),
+        (StoreError("s3://bucket refused the request: AccessDenied"), Fault.REFUSED),
+        (PermissionError(errno.EACCES, "Permission denied"), Fault.REFUSED),
+        (OSError(errno.ENOSPC, "No space left on device"), Fault.DISK_FULL),
+        (caused(StoreError("not written"), OSError(errno.EDQUOT, "Disk quota exceeded")), Fault.DISK_FULL),
+        (MemoryError(), Fault.OUT_OF_MEMORY),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to"), Fault.OUT_OF_MEMORY),
+        (GLOO, Fault.LOST_PEER),
+        (ValueError("a bug"), Fault.OTHER),
+    ],
+)  # fmt: skip
+def test_a_failure_is_told_by_what_caused_it(error: Exception, fault: Fault, tmp_path: Path) -> None:
+    assert classify(error) is fault
+    write_failure(tmp_path, 2, error)
+    found = find_failure(tmp_path, 2)
+    assert found is not None and (found.rank, found.fault) == (2, fault)
+    assert find_failure(tmp_path, 1) is None

@@ -21,7 +21,8 @@ def why_not_fork() -> str | None:
     threads = len(list(Path("/proc/self/task").iterdir()))
     if threads != 1:
         return f"it has {threads} threads"
-    if torch.cuda.is_initialized() or any(_links_to(link, NVIDIA) for link in Path("/proc/self/fd").iterdir()):
+    is_in_use: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    if is_in_use or any(_links_to(link, NVIDIA) for link in Path("/proc/self/fd").iterdir()):
         return "a GPU is in use in it"
     return None
 

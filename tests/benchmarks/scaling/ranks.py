@@ -24,6 +24,10 @@ import torch.distributed as dist
 from tests.benchmarks.scaling.model import Link
 from tests.helpers.hosts import INTERFACE, NAMESPACES, Hosts
 from tests.helpers.processes import work_and_leave
+from training.configuration import TrainConfig
+from training.meeting import Meeting
+from training.models.precision import choose_precision
+from training.process_group import join_process_group
 from training.segment import run_segment
 from training.spec import SegmentSpec
 from training.stopping import StopFlag, follow_parent
@@ -75,8 +79,9 @@ def _run_ranks(hosts: Hosts, num_ranks: int, folder: Path, work: Callable[[World
     try:
         for rank, name in enumerate(hosts.names[:num_ranks]):
             namespace = str(NAMESPACES / f"{hosts.bridge}-{name}")
-            address, world = (hosts.address, meeting.port), World(rank, num_ranks, 0, 1)
-            process: BaseProcess = _CONTEXT.Process(target=_be_a_rank, args=(namespace, address, world, folder, work))
+            meet = Meeting(address=hosts.address, port=meeting.port)
+            world = World(rank, num_ranks, 0, 1, meeting=meet)
+            process: BaseProcess = _CONTEXT.Process(target=_be_a_rank, args=(namespace, world, folder, work))
             process.start()
             ranks.append(process)
         deadline = time.monotonic() + LONGEST_SECONDS
@@ -94,19 +99,10 @@ def _run_ranks(hosts: Hosts, num_ranks: int, folder: Path, work: Callable[[World
             process.kill()
 
 
-def _be_a_rank(
-    namespace: str, address: tuple[str, int], world: World, folder: Path, work: Callable[[World], Any]
-) -> None:
+def _be_a_rank(namespace: str, world: World, folder: Path, work: Callable[[World], Any]) -> None:
     follow_parent()
     _enter_network(namespace)
-    os.environ |= {
-        "MASTER_ADDR": address[0],
-        "MASTER_PORT": str(address[1]),
-        "RANK": str(world.rank),
-        "WORLD_SIZE": str(world.size),
-        "GLOO_SOCKET_IFNAME": INTERFACE,
-        "TORCHELASTIC_USE_AGENT_STORE": "True",  # the benchmark hosts the store, as torchrun does
-    }
+    os.environ["GLOO_SOCKET_IFNAME"] = INTERFACE
     torch.set_num_threads(1)
     work_and_leave(lambda: work(world), folder / f"rank-{world.rank}.log")
 
@@ -139,7 +135,8 @@ def _train(result: Path, spec_json: str, microbatch_seconds: float, world: World
 
 
 def _time_sums(result: Path, world: World) -> None:
-    dist.init_process_group("gloo")
+    config = TrainConfig(device="cpu")
+    join_process_group(config, choose_precision(config, world), world)
     seconds = []
     for num_bytes in (8, MANY_BYTES):
         words, took = torch.zeros(num_bytes // 8, dtype=torch.int64), []

@@ -18,6 +18,7 @@ from tasks.cluster.processes import wait_for_orphans
 from tasks.cluster.ranks import SPECIFICATION_NAME
 from tasks.configuration.run import DataConfig, RunConfig, SegmentConfig
 from tasks.recovery.settle import recover_run, settle_segment
+from tasks.reporting.status import read_status
 from tasks.run_paths import RunPaths
 from tasks.supervision.launch import Work, find_folder, hold_lease
 from tests.helpers.commands import processes_mentioning, wait_until
@@ -118,6 +119,14 @@ def test_a_folder_of_a_segment_in_scratch_is_put_away(run_paths: RunPaths) -> No
 def find_log(run_paths: RunPaths, lease: Lease) -> bytes | None:
     key = f"{segment_path('run', lease.fence)}/{LOG_NAME}"
     return run_paths.store.read(key) if key in run_paths.store.list_keys(key) else None
+
+
+def test_status_names_the_ranks_that_live_with_process_and_host(run_paths: RunPaths) -> None:
+    folder = find_folder(run_paths, hold(run_paths))
+    with holding(folder) as rank:
+        life = read_status(run_paths.store, "run")["holder"]
+        assert life["ranks"] == [{"rank": 0, "pid": rank.pid, "host": life["host"]}]
+    assert read_status(run_paths.store, "run")["holder"]["ranks"] == []
 
 
 def test_an_orphan_that_was_killed_is_not_waited_for_where_its_parent_leaves_it_a_zombie(run_paths: RunPaths) -> None:

@@ -135,7 +135,7 @@ def test_ranks_say_where_they_are_and_end_when_their_block_is_left(launch: Launc
         job.write_stacks()
         _, *stacks = job.read_log().split("stacks of rank ")
         assert sorted(of_rank[:2] for of_rank in stacks) == ["0:", "1:"]
-        assert all("training/worker.py" in of_rank for of_rank in stacks)
+        assert all("training/agents/rank.py" in of_rank for of_rank in stacks)
         raise KeyboardInterrupt
     assert not job.is_running(0)
     outcome = find_outcome(launched.store, RUN, launched.fence)

@@ -75,11 +75,17 @@ class NodeMeeting:
 
     def join(self, node: str) -> Rendezvous:
         """As another node: go to the first one, and wait for the number that it gives."""
+        problem = (
+            f"the first node, {self._first.node}, did not answer at port {self._first.port} of "
+            f"{' or '.join(self._first.addresses)}. If they are not the addresses by which nodes reach each other, "
+            "set cluster.interface"
+        )
         while True:
             for address in self._first.addresses:
                 try:
                     with socket.create_connection((address, self._first.port), CONNECT_SECONDS) as connection:
                         connection.sendall(_line({"name": self._name, "node": node}))
+                        problem = f"not all came to the first one, {self._first.node}"
                         index = self._wait_for_number(connection)
                         own = str(connection.getsockname()[0])
                 except OSError as error:
@@ -88,11 +94,7 @@ class NodeMeeting:
                     continue
                 if index is not None:
                     return self._found(index, address, own)
-            self._require_patience(
-                f"the first node, {self._first.node}, did not answer at port {self._first.port} of "
-                f"{' or '.join(self._first.addresses)}. If they are not the addresses by which nodes reach each other, "
-                "set cluster.interface"
-            )
+            self._require_patience(problem)
             time.sleep(RETRY_SECONDS)  # a machine that cannot be reached does not signal that it can
 
     def _hear(self, connection: socket.socket) -> str | None:

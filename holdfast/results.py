@@ -47,6 +47,7 @@ class Status(TypedDict):
     changes: list[dict[str, Any]]
     rejected: list[dict[str, Any]]
     steps_lost_total: int
+    steps_lost_is_least: bool
     time: dict[str, Any] | None
     dataset_digest: str
     metrics: dict[str, float] | None
@@ -75,6 +76,7 @@ class Run(TypedDict, total=False):
     step: int
     steps_total: int
     steps_lost_total: int
+    steps_lost_is_least: bool
     live_step: int | None
     last_sign_of_life_at: float
     goodput: float | None

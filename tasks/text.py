@@ -59,6 +59,11 @@ def count_of(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
+def at_least(number: str, is_least: bool) -> str:
+    """'14 steps', or 'at least 14 steps' where more are possible that nobody lived to report."""
+    return f"at least {number}" if is_least else number
+
+
 def listed(names: Iterable[str], most: int = MAX_LISTED) -> str:
     """'a, b and c', or 'a, b, c, d and 7 more'."""
     names = list(names)

@@ -69,7 +69,8 @@ def _render_result(found: dict[str, Any], state: RunState) -> str:
     if state.promoted is not None:
         segments = words.count_of(len(state.segments), "segment")
         reached = words.how_far(state.promoted.step, state).removeprefix("step ")
-        lines.append(f"step     {reached} in {segments}, {state.steps_lost:,} steps lost")
+        lost = words.at_least(f"{state.steps_lost:,}", state.steps_lost_is_least)
+        lines.append(f"step     {reached} in {segments}, {lost} steps lost")
         lines.append(f"weights  {state.promoted.weights_sha256}")
     if state.rollbacks:
         skipped = f"{words.count_of(rollbacks.count_skipped(state.rollbacks), 'sample')} left out"

@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 
 
 LISTED = (
-    "run", "address", "state", "step", "steps_total", "steps_lost_total", "live_step", "last_sign_of_life_at",
+    "run", "address", "state", "step", "steps_total", "steps_lost_total", "steps_lost_is_least", "live_step",
+    "last_sign_of_life_at",
 )  # fmt: skip
 
 

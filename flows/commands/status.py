@@ -152,9 +152,10 @@ def _now() -> str:
 def render_status(status: dict[str, Any]) -> RenderableType:
     """The status for a person."""
     progress = f"step {status['step']:,} of {status['steps_total']:,} ({status['step'] / status['steps_total']:.0%})"
+    lost = words.at_least(f"{status['steps_lost_total']:,}", status["steps_lost_is_least"])
     lines = [
         Text.assemble(("Run ", "bold"), status["run"], "  ", (status["state"], "bold cyan")),
-        Text(f"{progress}, {status['steps_lost_total']:,} steps lost"),
+        Text(f"{progress}, {lost} steps lost"),
     ]
     if status["by_rows"]:
         lines.append(Text(f"by {by_rows.describe_by_rows(run_records.ByRows.model_validate(status['by_rows']))}"))

@@ -218,6 +218,15 @@ class SegmentRecord(Record):
         """Whether it stopped when it was to stop, and saved."""
         return self.outcome in ("completed", "budget", "preempted")
 
+    @property
+    def steps_lost_is_least(self) -> bool:
+        """Whether `last_step` is only what was last reported: no rank lived to say how many steps it had made.
+
+        Ranks that fail say how long each phase took; who speaks for ranks that hung, or never began, does not.
+        """
+        is_told_by_others = self.outcome == "failed" and not self.phases and not self.is_final
+        return self.last_step < self.planned_steps and (self.outcome == "lost" or is_told_by_others)
+
 
 class RunState(Record):
     """One generation's content."""
@@ -291,6 +300,12 @@ class RunState(Record):
             else:
                 lost += segment.steps_lost + max(0, segment.last_step - segment.steps_lost - next_step)
         return lost
+
+    @property
+    def steps_lost_is_least(self) -> bool:
+        """Whether `steps_lost` may be more: those of a segment that was killed are counted up to its last report."""
+        stayed = {record.fence for record in self.rollbacks}
+        return any(segment.steps_lost_is_least and segment.fence not in stayed for segment in self.segments)
 
     @property
     def unanswered_divergence(self) -> SegmentRecord | None:

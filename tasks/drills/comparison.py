@@ -110,11 +110,12 @@ def describe_run(run: TrainedRun) -> dict[str, Any]:
         "dataset_digest": run.state.dataset_digest,
         "segments": [
             {"fence": s.fence, "outcome": s.outcome, "first_step": s.first_step, "last_step": s.last_step,
-             "world_size": s.world_size, "steps_lost": s.steps_lost}
+             "world_size": s.world_size, "steps_lost": s.steps_lost, "steps_lost_is_least": s.steps_lost_is_least}
             for s in run.segments
         ],
         "changes": [record.model_dump(mode="json") for record in run.state.changes],
         "steps_lost_total": run.steps_lost,
+        "steps_lost_is_least": run.state.steps_lost_is_least,
         "audit_ok": bool(run.audit["ok"]),
         "samples": run.audit["samples"],
     }  # fmt: skip

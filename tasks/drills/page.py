@@ -13,7 +13,7 @@ from tasks.drills.plan import DrillPlan
 from tasks.drills.words import Finding, drill_verdict, list_findings, ranks_of
 from tasks.reporting.render import render_page
 from tasks.reporting.tiles import Tile
-from tasks.text import count_of, plain
+from tasks.text import plain
 
 TEMPLATE = "drills/drill.html.jinja"
 MAX_SIZES_SHOWN = 3
@@ -63,7 +63,7 @@ def _tiles(plan: DrillPlan, comparison: Comparison, hits: Sequence[Kill]) -> lis
     return [
         Tile("Samples", "equal" if samples.result == "same" else seen, samples.words),
         Tile("Weights", "equal" if weights.result == "same" else "not equal", weights.words),
-        Tile("Kills", f"{len(hits)} of {len(plan.aims)}", f"{count_of(interrupted.steps_lost, 'step')} trained again"),
+        Tile("Kills", f"{len(hits)} of {len(plan.aims)}", f"{interrupted.lost_words} trained again"),
         Tile("Ranks", shown, f"straight: {ranks_of(straight)}"),
     ]
 

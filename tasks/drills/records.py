@@ -17,6 +17,7 @@ from storage.runs.ledger import LedgerPart
 from storage.runs.manifest import Manifest
 from storage.runs.metric_values import MetricValue
 from storage.runs.run_state import RunState, SegmentRecord
+from tasks.text import at_least, count_of
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,11 @@ class TrainedRun:
     @property
     def steps_lost(self) -> int:
         return self.state.steps_lost
+
+    @property
+    def lost_words(self) -> str:
+        """'3 steps', or 'at least 3 steps'."""
+        return at_least(count_of(self.steps_lost, "step"), self.state.steps_lost_is_least)
 
 
 def read_trained_run(store: Store, run: str, audit: Mapping[str, Any]) -> TrainedRun:

@@ -118,7 +118,7 @@ def _distances(comparison: Comparison) -> list[str]:
 
 
 def _interruptions(plan: DrillPlan, run: TrainedRun, hits: Sequence[Kill]) -> list[str]:
-    remarks = [f"{count_of(run.steps_lost, 'step')} had to be trained again after the kills."] if run.steps_lost else []
+    remarks = [f"After the kills {run.lost_words} had to be trained again."] if run.steps_lost else []
     if len(hits) < len(plan.aims):
         remarks.append(f"{len(hits)} of {len(plan.aims)} kills took effect: the run ended before the others were due.")
     from_scratch = sum(segment.first_step == 0 for segment in run.segments[1:])

@@ -90,7 +90,7 @@ class SegmentFigures(Collector):
         for outcome, count in sorted(ended.items()):
             segments.add_metric((*self._labels, outcome), count)
         yield segments
-        yield self._gauge("steps_lost", "Steps that were or are to be trained again.", self._state.steps_lost)
+        yield self._gauge("steps_lost", "Steps known to have been trained again, or to be.", self._state.steps_lost)
         yield self._counter("rollbacks", "Rollbacks, after divergence and by hand.", len(self._state.rollbacks))
 
     def _phase(self, current: str) -> Metric:

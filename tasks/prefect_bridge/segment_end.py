@@ -7,6 +7,7 @@ well.
 from storage.runs.run_state import SegmentRecord
 from tasks.console.announce import Trouble, announce
 from tasks.prefect_bridge.alerts import NO_PROGRESS, SEGMENT_LOST, alert
+from tasks.text import at_least
 
 TROUBLE = ("lost", "failed")
 
@@ -30,7 +31,8 @@ def report_segment_end(address: str, run: str, record: SegmentRecord, is_hung: b
 
 def describe_segment_end(record: SegmentRecord) -> str:
     """One or two sentences."""
-    lost = f", {record.steps_lost:,} steps lost" if record.steps_lost else ""
+    count = at_least(f"{record.steps_lost:,}", record.steps_lost_is_least)
+    lost = f", {count} steps lost" if record.steps_lost else ""
     if record.outcome == "completed":
         if record.patience is None:
             return f"Trained to the last step, {record.last_step:,}."

@@ -41,6 +41,7 @@ from tasks.reporting.tiles import Tile
 from tasks.reporting.time_line import draw_time_line
 from tasks.text import (
     NOTHING,
+    at_least,
     count_of,
     duration,
     interruptions_of,
@@ -167,7 +168,8 @@ def _cost(state: RunState) -> str:
     interruptions, lost = interruptions_of(state.segments), _lost(state)
     if not interruptions:
         return ""
-    price = f"{count_of(lost, 'step')} of work" if lost else "no step"
+    is_least = state.steps_lost_is_least
+    price = f"{at_least(count_of(lost, 'step'), is_least)} of work" if lost or is_least else "no step"
     return f"{count_of(len(interruptions), 'interruption')} cost {price}"
 
 
@@ -256,13 +258,17 @@ def _tiles(state: RunState, evaluation: Mapping[str, Any] | None, dataset: Datas
     names = [*list(dict.fromkeys([headline_metric(kind, chosen_metric(state)), *METRICS[kind]]))[:2], "loss"]
     tiles = [Tile(f"Test {metric_name(name)}", score(metrics.get(name)), note) for name in names]
     interruptions = interruptions_of(state.segments)
-    lost = state.steps_lost
+    lost, is_least = state.steps_lost, state.steps_lost_is_least
     seconds = sum(segment.seconds for segment in state.segments)
     return [
         *tiles,
         Tile("Steps", f"{_step(state):,}", f"of {state.steps_total:,}{', ended early' if state.ended_early else ''}"),
         Tile("Segments", f"{len(state.segments):,}", outcome_counts(interruptions) or "none interrupted"),
-        Tile("Steps lost", f"{lost:,}", "had to be trained again" if lost else "none had to be trained again"),
+        Tile(
+            "Steps lost",
+            at_least(f"{lost:,}", is_least),
+            "had to be trained again" if lost or is_least else "none had to be trained again",
+        ),
         Tile("Time in segments", duration(seconds) if state.segments else NOTHING, _on_the_clock(state)),
         _goodput_tile(state),
     ]

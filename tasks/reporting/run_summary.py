@@ -13,7 +13,7 @@ from tasks.console.markdown import markdown_table
 from tasks.console.tables import Cell, Kind, Table
 from tasks.reporting.goodput import sum_up_time
 from tasks.reporting.tables import segments_table
-from tasks.text import count_of, duration, how_far, metric_name, moment, score, share, size
+from tasks.text import at_least, count_of, duration, how_far, metric_name, moment, score, share, size
 
 MOST_SEGMENTS = 20
 WIDE = ("Segment", "Meaning", "Ranks")
@@ -40,9 +40,10 @@ def summarise(state: RunState, config: RunConfig, address: str, history: Mapping
 
 def _facts(state: RunState, history: Mapping[str, Any] | None) -> list[tuple[str, str]]:
     step, time = state.promoted.step if state.promoted else 0, sum_up_time(state)
+    lost = at_least(f"{state.steps_lost:,}", state.steps_lost_is_least)
     facts = [
         ("step", how_far(step, state).removeprefix("step ")),
-        ("segments", f"{len(state.segments)}, {state.steps_lost:,} steps lost"),
+        ("segments", f"{len(state.segments)}, {lost} steps lost"),
     ]
     if time is not None:
         facts.append(("goodput", f"{share(time.goodput)} of {duration(time.total)}"))

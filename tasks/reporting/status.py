@@ -64,6 +64,7 @@ def describe_status(store: Store, head: Generation) -> dict[str, Any]:
         ],
         "rejected": [record.model_dump(mode="json") for record in state.rejected],
         "steps_lost_total": state.steps_lost,
+        "steps_lost_is_least": state.steps_lost_is_least,
         "time": _describe_time(state),
         "dataset_digest": state.dataset_digest,
         "metrics": state.headline.metrics if state.headline else None,
@@ -216,7 +217,8 @@ def _describe_segment(record: SegmentRecord) -> dict[str, Any]:
     """A segment, JSON-able: what it measured stands beside what it did; None where it measured nothing."""
     unknown = dict.fromkeys(Throughput.model_fields)
     measured = record.throughput.model_dump() if record.throughput else unknown
-    return {"state": "ended", **record.model_dump(mode="json", exclude={"phases", "throughput"}), **measured}
+    recorded = record.model_dump(mode="json", exclude={"phases", "throughput"})
+    return {"state": "ended", **recorded, "steps_lost_is_least": record.steps_lost_is_least, **measured}
 
 
 def _describe_time(state: RunState) -> dict[str, Any] | None:

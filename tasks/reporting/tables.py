@@ -11,7 +11,7 @@ from storage.runs.rollbacks.positions import standing
 from storage.runs.run_records import QuarantineRecord
 from storage.runs.run_state import CheckpointRecord, RollbackRecord, SegmentRecord
 from tasks.console.tables import Cell, Kind, Table
-from tasks.text import NOTHING, duration, moment, outcome_words, plain, share, shortened, size
+from tasks.text import NOTHING, at_least, duration, moment, outcome_words, plain, share, shortened, size
 
 MAX_CONFUSIONS = 8
 MAX_CAUSE_CHARACTERS = 600
@@ -33,7 +33,7 @@ def segments_table(segments: Sequence[SegmentRecord]) -> Table:
             Cell(segment.outcome, key=segment.outcome),
             Cell(outcome_words(segment)),
             Cell(f"{segment.first_step:,} → {segment.last_step:,}"),
-            Cell(f"{segment.steps_lost:,}"),
+            Cell(at_least(f"{segment.steps_lost:,}", segment.steps_lost_is_least)),
             Cell(f"{segment.world_size:,}"),
             Cell(moment(segment.started_at)),
             Cell(duration(segment.seconds)),

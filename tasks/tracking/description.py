@@ -14,6 +14,7 @@ from storage.objects.addresses import run_address
 from storage.objects.digests import canonical_json, sha256_of_bytes
 from storage.objects.store import Store
 from storage.runs.run_state import CheckpointRecord, RunState
+from tasks.text import at_least
 
 Status = Literal["RUNNING", "SCHEDULED", "FINISHED", "FAILED"]
 
@@ -43,7 +44,7 @@ def tags_of(store: Store, state: RunState) -> dict[str, str]:
     tags = {
         f"{PREFIX}run": run_address(store, state.run),
         f"{PREFIX}dataset": state.dataset_digest,
-        f"{PREFIX}steps_lost": str(state.steps_lost),
+        f"{PREFIX}steps_lost": at_least(str(state.steps_lost), state.steps_lost_is_least),
     }
     for number, segment in enumerate(state.segments, start=1):
         cause = f": {segment.cause}" if segment.cause else ""

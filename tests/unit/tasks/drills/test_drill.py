@@ -108,7 +108,7 @@ def test_two_runs_that_are_the_same_hold() -> None:
         "The run that was killed 2 times, on 1, 2 and 4 ranks, ended with the same model, bit for bit, as the run "
         "without interruptions."
     )
-    assert verdict.remarks == ["79 steps had to be trained again after the kills."]
+    assert verdict.remarks == ["After the kills at least 79 steps had to be trained again."]
     assert {finding.result for finding in list_findings(comparison)} == {"same"}
 
 

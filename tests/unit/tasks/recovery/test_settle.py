@@ -88,6 +88,7 @@ def test_a_lost_segment_leaves_its_newest_complete_checkpoint_and_the_steps_afte
     assert [record.step for record in state.kept] == [20, 10]
     (record,) = state.segments
     assert (record.outcome, record.first_step, record.last_step, record.steps_lost) == ("lost", 0, 34, 14)
+    assert record.steps_lost_is_least and state.steps_lost_is_least
     assert (record.seconds, record.world_size) == (7 * HEARTBEAT_SECONDS, 2)
 
 
@@ -100,7 +101,7 @@ def test_who_is_on_call_is_told_once_of_a_segment_that_was_lost_and_where_the_ru
     (event,) = told()
     assert (event.event, event.resource.id) == (SEGMENT_LOST, f"holdfast.{run_paths.store.address}/runs/run")
     assert event.payload.items() >= {"run": "run", "outcome": "lost", "step": 34, "steps_lost": 14}.items()
-    message = f"Segment ended: lost ({settle.LOST}). The run goes on from step 20, 14 steps lost."
+    message = f"Segment ended: lost ({settle.LOST}). The run goes on from step 20, at least 14 steps lost."
     assert event.payload["message"] == message
     assert caplog.text.count("Segment ended") == 1
 
@@ -115,6 +116,7 @@ def test_ranks_that_hung_and_were_killed_are_told_as_such_and_not_as_lost_too(
     (event,) = told()
     assert event.event == NO_PROGRESS
     assert "Segment ended: failed (The ranks reported nothing for 0 s" in event.payload["message"]
+    assert state_of(run_paths).segments[0].steps_lost_is_least
 
 
 @pytest.mark.parametrize("outcome", ["budget", "preempted", "completed"])
@@ -162,7 +164,7 @@ def test_what_the_ranks_said_themselves_is_taken_and_what_they_printed_is_kept(r
     names = ("outcome", "cause", "is_final", "last_step", "seconds", "phases", "is_abandoned")
     taken = {name: getattr(record, name) for name in names}
     assert taken == said.model_dump(include=set(taken))
-    assert record.steps_lost == 4
+    assert record.steps_lost == 4 and not record.steps_lost_is_least
     assert run_paths.store.read(f"runs/run/segments/{fence:08d}/ranks.log") == b"rank 0: out of memory\n"
     assert not folder.exists()
 

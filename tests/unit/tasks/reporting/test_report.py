@@ -87,8 +87,8 @@ def binary() -> str:
 def test_a_complete_run_says_what_its_interruptions_cost_and_what_the_model_is(multiclass: str) -> None:
     text = Page(multiclass).text
     assert (
-        "Complete: 1,200 of 1,200 steps in 4 segments; 3 interruptions cost 37 steps of work that was done again."
-        in text
+        "Complete: 1,200 of 1,200 steps in 4 segments; 3 interruptions cost at least 37 steps of work that was done "
+        "again." in text
     )
     assert PROMISE in text
     assert "1 preempted, 1 lost, 1 time budget" in text

@@ -10,9 +10,36 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-# Variables by which CUDA's libraries, or torch, would choose other algorithms on one node than on the next.
+# Variables by which torch or a library would choose other algorithms, fewer bits or other numbers of threads than the
+# configuration asks for, on one node or in one shell and not in the next. What only logs is left, and so is what
+# reaches no bit of an exact sum: places of threads, allocators, NCCL's algorithms.
 CHOOSES_ALGORITHMS = re.compile(
-    r"TORCH_ALLOW_TF32_CUBLAS_OVERRIDE|TORCH_BLAS_PREFER_\w+|CUBLASLT_\w+|CUBLAS_EMULATE\w*"
+    "|".join(
+        (
+            r"CUBLASLT_(?!LOG)\w+|CUBLAS_\w*EMULAT\w*|CUDNN_(?!LOG)\w+_DBG",
+            r"TORCH_ALLOW_TF32_CUBLAS_OVERRIDE|TORCH_(BLAS|LINALG)_PREFER_\w+",
+            r"TORCH_CUDNN_(V8_API_DISABLED|USE_HEURISTIC_\w+)|TORCH_MKLDNN_MATMUL_\w+|TORCH_LINEAR_FLATTEN_3D",
+            r"(ONEDNN|DNNL)_DEFAULT_FPMATH_MODE",  # fp32 products in bf16, as TF32 does it on a GPU
+            r"MKL_DOMAIN_NUM_THREADS|MKL_NUM_STRIPES",
+            r"OMP_(THREAD_LIMIT|MAX_ACTIVE_LEVELS|NESTED|SCHEDULE)|KMP_(\w*THREAD\w*|DYNAMIC_MODE|\w*REDUCTION)",
+            r"TORCHINDUCTOR_(?!CACHE_DIR|COMPILE_THREADS)\w+|TRITON_(F32_DEFAULT|DEFAULT_FP_FUSION|INTERPRET)",
+            r"TORCH_?DYNAMO_(?!VERBOSE|REPRO|EXTENDED_DEBUG)\w+|TORCH_COMPILE_(DISABLE|OVERRIDE_BACKENDS)",
+        )
+    )
+)
+# What a user sets on purpose, so that processors of two kinds compute the same bits. It stands, and is recorded with
+# the versions: a change is told when the run goes on. ATEN_CPU_CAPABILITY is told by the device, `cpu AVX2`.
+CHOOSES_INSTRUCTIONS = (
+    "DNNL_CPU_ISA_HINTS",
+    "DNNL_MAX_CPU_ISA",
+    "GLIBC_TUNABLES",
+    "MKL_CBWR",
+    "MKL_DEBUG_CPU_TYPE",
+    "MKL_ENABLE_INSTRUCTIONS",
+    "NPY_DISABLE_CPU_FEATURES",
+    "ONEDNN_CPU_ISA_HINTS",
+    "ONEDNN_MAX_CPU_ISA",
+    "OPENBLAS_CORETYPE",
 )
 # How torch takes a GPU's memory: microbatches differ in size, and segments of fixed sizes would fragment. No bit
 # depends on it, and what a user has set stands.
@@ -32,6 +59,12 @@ def numerics_environment(inherited: Mapping[str, str], threads: int | None = Non
     kept = {name: value for name, value in inherited.items() if not CHOOSES_ALGORITHMS.fullmatch(name)}
     counts = {} if threads is None else {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
     return {**GPU_ALLOCATOR, **kept, **PINNED, **counts}
+
+
+def describe_instructions(environment: Mapping[str, str]) -> str:
+    """What of the processor's instructions the environment allows: 'MKL_CBWR=AVX2', or that it leaves the choice."""
+    found = [f"{name}={environment[name]}" for name in CHOOSES_INSTRUCTIONS if name in environment]
+    return " ".join(found) or "libraries choose"
 
 
 def pin_numerics(threads: int | None = None) -> None:

@@ -4,6 +4,7 @@ Invariant: a name means the same in every version of Holdfast. Names that a chec
 """
 
 import functools
+import os
 import platform
 import re
 import sys
@@ -15,6 +16,7 @@ import torch
 
 from storage.errors import DeviceMissingError
 from training.configuration import TrainConfig
+from training.determinism import describe_instructions
 
 LIBRARIES = ("torch", "numpy", "pyarrow")
 OPTIONAL_LIBRARIES = ("transformers", "peft")  # where a model is computed by it
@@ -34,7 +36,8 @@ def read_versions(device: torch.device) -> dict[str, str]:
     libraries = _read_libraries() | _read_triton()
     if device.type != "cuda":
         capability = f"{CPU_PREFIX}{torch.backends.cpu.get_cpu_capability()}"
-        return libraries | _read_built_with() | describe_processor(_read_text(CPU_INFO)) | {"device": capability}
+        chosen = {"device": capability, "instructions": describe_instructions(os.environ)}
+        return libraries | _read_built_with() | describe_processor(_read_text(CPU_INFO)) | chosen
     properties = torch.cuda.get_device_properties(device)
     # How dropout's random numbers are assigned to values follows from the number of multiprocessors.
     hardware = {"device": properties.name, "multiprocessors": str(properties.multi_processor_count)}

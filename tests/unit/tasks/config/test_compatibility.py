@@ -271,6 +271,13 @@ def test_a_processor_is_told_by_its_kind_and_by_the_features_that_choose_how_it_
     assert {"mkl", "onednn", "processor", "processor features"} <= now.keys()
 
 
+def test_instructions_that_a_user_allows_are_told_with_the_versions(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = read_versions(torch.device("cpu"))
+    monkeypatch.setenv("MKL_CBWR", "AVX2")
+    said = describe_version_changes(before, read_versions(torch.device("cpu")))
+    assert said is not None and f"  instructions was {before['instructions']}, is MKL_CBWR=AVX2 now" in said
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [

@@ -1,6 +1,6 @@
 """Each way in which a rank ends, and the cause that is recorded for it: real ranks, begun and watched by an agent.
 
-Ranks that hang are in `test_hang.py`.
+Ranks that hang are in `test_hang.py`, and what a run leaves that came to its end in `test_user_environment.py`.
 """
 
 import os
@@ -8,7 +8,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -88,6 +88,16 @@ ENDS = (
         plan=FaultPlan().disk_full(Moment("rank", "open", "stacks-", rank=1)),
     ),
 )
+
+
+@pytest.fixture(autouse=True)
+def temporary_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """However they end, agent and ranks leave nothing where temporary files go."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder))
+    yield
+    assert list(folder.rglob("*")) == []
 
 
 @pytest.mark.parametrize("end", ENDS, ids=lambda end: end.name)

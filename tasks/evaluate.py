@@ -25,6 +25,7 @@ from tasks.preemption.watch import run_to_end_or_notice
 from tasks.prefect_bridge.alerts import NO_PROGRESS, alert
 from tasks.prefect_bridge.stop_requests import StopRequests
 from tasks.recovery.settle import settle_evaluation
+from tasks.reporting.written import ReportLoading
 from tasks.retrying import Retry
 from tasks.run_paths import RunPaths, open_run_paths
 from tasks.step import step
@@ -117,7 +118,8 @@ def _run_ranks(config: RunConfig, run_paths: RunPaths, request: StopRequest) -> 
         def take(report: Report) -> None:
             heartbeat.hear(report)
 
-        with job, LiveLog(run_paths, lease), console.status("evaluating on the test split"):
+        # The report follows at once, and most of its time is loading. Not before the ranks are launched, by a fork.
+        with job, LiveLog(run_paths, lease), ReportLoading(), console.status("evaluating on the test split"):
             is_hung = supervise(job, watch, request, take)
         reason = watch.cause if is_hung else f"The last lines of its log:\n{_last_lines(job)}"
         if is_hung:

@@ -16,6 +16,7 @@ from storage.lazy_imports import lazy_imports
 from storage.objects.addresses import RUNS_FOLDER
 from storage.objects.store import Store
 from storage.runs.run_state import RunState
+from tasks.background import BackgroundThread
 from tasks.console.announce import warn
 
 # Matplotlib takes more than a second to load: a run need not wait for that, nor for DuckDB, before it begins.
@@ -24,6 +25,16 @@ with lazy_imports():
     import tasks.reporting.run_page as run_page
 
 NO_HISTORY: dict[str, Any] = {"loss": [], "validation": []}
+
+
+class ReportLoading(BackgroundThread):
+    """A context manager around a wait before a report: what the report is made with is loaded meanwhile."""
+
+    def __init__(self) -> None:
+        super().__init__("report loading")
+
+    def _accompany(self) -> None:
+        self.loaded = (data_remarks.remarks_of, run_page.render_report)
 
 
 def report_address(store: Store, run: str) -> str:

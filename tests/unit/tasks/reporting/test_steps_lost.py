@@ -13,7 +13,7 @@ from tasks.reporting.tables import segments_table
 from tests.helpers.finished_runs import segments_of, state_of
 from tests.unit.tasks.reporting.test_summary import CONFIG
 
-OF_RANKS = {"phases": {"start": 1.0, "train": 9.0}}
+OF_RANKS: dict[str, Any] = {"phases": {"start": 1.0, "train": 9.0}}
 
 
 def ended(outcome: str, last_step: int = 440, lost: int = 40, **changes: Any) -> SegmentRecord:

@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # The tests start hundreds of processes. Each would compile our modules again where the environment has this set.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup test fast-tests quick slow one lint demo drill-kinds bench-exact bench-passes bench-padding bench-shuffling bench-checkpoint bench-prepare bench-tokenising bench-audit bench-predict bench-loader bench-goodput bench-finetune gpu scaling campaign clean
+.PHONY: setup test fast-tests quick slow one lint demo drill-kinds bench-exact bench-passes bench-starts bench-padding bench-shuffling bench-checkpoint bench-prepare bench-tokenising bench-audit bench-predict bench-loader bench-goodput bench-finetune gpu scaling campaign clean
 
 setup: $(VENV)/.installed
 
@@ -63,6 +63,10 @@ $(VENV)/.product: pyproject.toml constraints.txt
 # A few minutes; what it measures stands in training/gradients/README.md.
 bench-exact: setup
 	$(BIN)/python -m tests.benchmarks.bench_exact
+
+# Three minutes; what it measures stands in training/agents/README.md.
+bench-starts: setup
+	$(BIN)/python -m tests.benchmarks.bench_starts
 
 # Half a minute: what the exact sum and AdamW take of a processor core; the figures stand in training/gradients/README.md.
 bench-passes: setup

@@ -42,7 +42,7 @@ def _meet(process: InjectedProcess, index: int, fault: StepFault, step: int, mic
     has_row = fault.row is None or any(fault.row in microbatch.rows for microbatch in microbatches)
     if fault.effect == "slow":
         return _be_slow(process, index, microbatches) if is_here else microbatches
-    if not (is_here and has_row and process.claim(index, fault.times, step=step)):
+    if not (is_here and has_row and process.claim(index, fault.times, step=step)) or fault.effect == "note":
         return microbatches
     if fault.effect in ("nan", "spike"):
         return [_poison(microbatch, fault) for microbatch in microbatches]

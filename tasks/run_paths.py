@@ -15,6 +15,7 @@ from storage.objects.private_folder import make_private_folder
 from storage.objects.store import Store
 from storage.runs.manifest import Manifest
 from tasks.configuration.run import RunConfig
+from training.agents.locks import require_locks
 
 
 @dataclass(frozen=True)
@@ -48,13 +49,15 @@ def open_run_paths(config: RunConfig) -> RunPaths:
 
 
 def require_scratch(run_paths: RunPaths) -> None:
-    """Raise `StoreError` if files under way cannot be written: better before anything was done than after."""
+    """Raise `StoreError` if files under way cannot be written: better before anything was done than after.
+
+    Raises `ConfigurationError` if they cannot be locked.
+    """
     try:
         if run_paths.private_folder is not None:
             make_private_folder(run_paths.private_folder, "scratch")
         run_paths.scratch.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=run_paths.scratch):
-            return
+        require_locks(run_paths.scratch)
     except OSError as error:
         raise scratch_error(run_paths.scratch, error) from error
 

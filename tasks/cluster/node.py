@@ -30,6 +30,7 @@ from tasks.cluster.ranks import Ranks, Rendezvous
 from tasks.cluster.relay import Relay
 from tasks.cluster.rendezvous import NodeMeeting, introduce
 from tasks.cluster.requests import Requests
+from training.agents.locks import require_locks
 from training.model_configuration import ModuleConfig
 
 LEASE_SECONDS = 30.0
@@ -99,6 +100,7 @@ class Node:
             if why_not_own(segment, folder.parents[1]) is None:
                 shutil.rmtree(segment / self._identity.node, ignore_errors=True)  # which refuses a link
         folder.mkdir(parents=True)
+        require_locks(folder)
         (folder / LOG_NAME).write_text(f"node {own.node} on {socket.gethostname()}, {', '.join(own.addresses)}\n")
 
     def _meet(self, first: FirstNode, listening: socket.socket | None) -> Rendezvous | None:

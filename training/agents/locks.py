@@ -5,18 +5,24 @@ or argument makes another process look like a rank. The lock is a record lock (f
 forked or begun from its holder does not have.
 """
 
+import errno
 import fcntl
 import os
 import socket
 import struct
+import tempfile
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
+
+from storage.errors import ConfigurationError
 
 AGENT_LOCK = "agent.lock"
 RANK_LOCKS = "rank-*.lock"
 # struct flock of Linux on 64-bit machines: type, whence, start, length, process.
 FLOCK = "hhqqi4x"
+# What a file system without record locks answers, such as Lustre without its option flock.
+NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 @dataclass(frozen=True)
@@ -41,6 +47,23 @@ def hold_lock(path: Path) -> FileIO:
     file = path.open("r+b" if path.exists() else "w+b", buffering=0)
     fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     return file
+
+
+def require_locks(folder: Path) -> None:
+    """Lock a file in the folder for a moment.
+
+    Raises `ConfigurationError` where none can be locked, and `OSError` where none can be written.
+    """
+    with tempfile.TemporaryFile(dir=folder) as file:
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in NO_LOCKS:
+                raise
+            raise ConfigurationError(
+                f"Files in {folder} cannot be locked ({error.strerror}), and ranks are found by files that they lock. "
+                "Set scratch to a folder on a disk of the machine; on Lustre, mounting it with the option flock helps."
+            ) from error
 
 
 def find_holders(folder: Path) -> list[LockHolder]:

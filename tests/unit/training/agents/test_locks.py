@@ -1,5 +1,7 @@
 """Ranks are found by the locks that they hold, and by nothing else."""
 
+import errno
+import fcntl
 import os
 import signal
 import subprocess
@@ -8,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from storage.errors import ConfigurationError
 from tests.helpers.lock_holders import holding
-from training.agents.locks import AGENT_LOCK, find_holders, hold_lock, rank_lock
+from training.agents.locks import AGENT_LOCK, find_holders, hold_lock, rank_lock, require_locks
 
 
 def test_who_holds_a_lock_is_found_with_its_number_until_it_ends(tmp_path: Path) -> None:
@@ -61,3 +64,18 @@ time.sleep(600)
             assert find_holders(tmp_path) == [] and (tmp_path / AGENT_LOCK).exists()
         finally:
             os.kill(child, signal.SIGKILL)
+
+
+def test_a_file_system_without_locks_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is none here: the call answers as it does on Lustre without `flock`."""
+    require_locks(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    monkeypatch.setattr(fcntl, "lockf", refuse)
+    with pytest.raises(ConfigurationError, match=rf"Files in {tmp_path} cannot be locked \(Function not implemented\)"):
+        require_locks(tmp_path)
+    with pytest.raises(FileNotFoundError):
+        require_locks(tmp_path / "nowhere")

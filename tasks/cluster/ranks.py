@@ -91,7 +91,9 @@ class Ranks:
         # A folder of this user alone, and a file in it: a port could be reached by others.
         self._meeting_folder = spec.scratch_folder / f"{RENDEZVOUS_FOLDER}-{uuid.uuid4().hex}"
         self._order_file = spec.scratch_folder / ORDER_NAME
-        self._environment = _environment(spec.train, rendezvous)
+        # Where torch's compiler would keep what it makes, which a count of a model's memory loads too.
+        compiler = {"TORCHINDUCTOR_CACHE_DIR": str(spec.scratch_folder / "compiler")}
+        self._environment = compiler | _environment(spec.train, rendezvous)
         self._reports = ReportFollower(spec.progress_file)
         self._process: subprocess.Popen[bytes] | None = None
 

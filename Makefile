@@ -64,7 +64,7 @@ $(VENV)/.product: pyproject.toml constraints.txt
 bench-exact: setup
 	$(BIN)/python -m tests.benchmarks.bench_exact
 
-# Three minutes; what it measures stands in training/agents/README.md.
+# Three minutes; training/agents/README.md says what it measures.
 bench-starts: setup
 	$(BIN)/python -m tests.benchmarks.bench_starts
 

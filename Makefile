@@ -132,9 +132,10 @@ OUT ?= campaign
 campaign: setup
 	$(BIN)/python -m tests.faults.campaign --out $(OUT) $(if $(ONLY),--only "$(ONLY)")
 
-# `holdfast drill` of each kind of model, target and optimizer: half an hour. `make drill-kinds ONLY=LoRA`.
+# `holdfast drill` of each kind of model, target and optimizer: half an hour. `make drill-kinds ONLY=LoRA`;
+# OPTIONS="--device cuda" drills them on one GPU.
 drill-kinds: setup
-	$(BIN)/python -m tests.faults.drill_kinds $(if $(ONLY),--only "$(ONLY)")
+	$(BIN)/python -m tests.faults.drill_kinds $(if $(ONLY),--only "$(ONLY)") $(OPTIONS)
 
 clean:
 	rm -rf $(VENV) build dist demo campaign *.egg-info

@@ -5,7 +5,7 @@ that the Trainer of transformers trains, with the same first weights, the order 
 states, the same optimizer and schedule; by one with LoRA; by our encoder from nothing; and by TF-IDF with logistic
 regression. Quoted is macro-F1 on rows that none has seen, of each seed, and, of those that are
 trained, steps a second, the most memory of the process, and what a checkpoint takes. Each is trained in a process of
-its own, on one core. It takes scikit-learn and accelerate: `pip install accelerate scikit-learn`.
+its own, on one core, or on one GPU. It takes scikit-learn and accelerate: `pip install accelerate scikit-learn`.
 """
 
 import argparse
@@ -67,6 +67,8 @@ class Job:
     model: str
     epochs: int
     learning_rate: float  # of all the pretrained model's weights
+    device: str
+    precision: str
 
     @property
     def steps(self) -> int:
@@ -88,7 +90,7 @@ def main() -> None:
     found: dict[str, list[Measured]] = {}
     with tempfile.TemporaryDirectory() as name:
         job = make_job(given, Path(name))
-        for seed in range(given.seeds):
+        for seed in given.seeds:
             folder = Path(name) / str(seed)
             for model, work in WAYS.items():
                 if given.only and work.__name__ not in given.only:
@@ -116,7 +118,9 @@ def read_options() -> argparse.Namespace:
     options.add_argument("--rows", type=int, default=500, help="rows to train on; 0: all that are left")
     options.add_argument("--epochs", type=int, default=12)
     options.add_argument("--learning-rate", type=float, default=5e-5, help="of all the pretrained model's weights")
-    options.add_argument("--seeds", type=int, default=3)
+    options.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    options.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    options.add_argument("--precision", choices=["fp32", "bf16"], default="fp32")
     names = [work.__name__ for work in WAYS.values()]
     options.add_argument("--only", nargs="+", choices=names, help="the models to train; default: all")
     return options.parse_args()
@@ -146,7 +150,7 @@ def make_job(given: argparse.Namespace, folder: Path) -> Job:
         splits[split] = folder / f"{split}.parquet"
         pq.write_table(test if split == "test" and given.test is not None else part, splits[split])
         first += size
-    return Job(splits, given.model, given.epochs, given.learning_rate)
+    return Job(splits, given.model, given.epochs, given.learning_rate, given.device, given.precision)
 
 
 def read_table(path: Path, given: argparse.Namespace) -> pa.Table:
@@ -205,7 +209,8 @@ def holdfast_run(
         "train": {
             "steps": job.steps, "batch_size": BATCH_SIZE, "microbatches": microbatches, "learning_rate": learning_rate,
             "schedule": "linear", "seed": seed, "final_learning_rate_fraction": 0.0, "warmup_fraction": WARMUP,
-            "class_weighting": 0.0, "adam_beta1": BETAS[0], "adam_beta2": BETAS[1], "device": "cpu", "threads": 1,
+            "class_weighting": 0.0, "adam_beta1": BETAS[0], "adam_beta2": BETAS[1], "device": job.device,
+            "precision": job.precision, "threads": 1,
         },
         "validation": {"every_steps": 10**6},
         "checkpoint": {"every_steps": 10**6, "background": False},
@@ -254,7 +259,8 @@ def trainer(job: Job, folder: Path, seed: int) -> Measured:
 
     The head has the first weights that it has there.
     """
-    pin_numerics(1)
+    if job.device == "cpu":
+        pin_numerics(1)  # on a GPU it may choose as it does for everybody
     store = LocalStore(folder / "tuned")
     state = Manifest(store, RUN).load_head().state
     dataset = load_dataset(store, state.dataset_digest)
@@ -269,7 +275,8 @@ def trainer(job: Job, folder: Path, seed: int) -> Measured:
     arguments = TrainingArguments(
         output_dir=str(folder / "trainer"), num_train_epochs=1, per_device_train_batch_size=BATCH_SIZE, seed=seed,
         learning_rate=job.learning_rate, lr_scheduler_type="linear", warmup_steps=WARMUP, weight_decay=0.01,
-        adam_beta1=BETAS[0], adam_beta2=BETAS[1], max_grad_norm=1.0, use_cpu=True, report_to="none",
+        adam_beta1=BETAS[0], adam_beta2=BETAS[1], max_grad_norm=1.0, use_cpu=job.device == "cpu",
+        bf16=job.precision == "bf16", report_to="none",
         save_strategy="no", logging_strategy="no", disable_tqdm=True, per_device_eval_batch_size=64,
     )  # fmt: skip
     work = _InOrder(network, arguments, _collate, [rows["train"][row] for row in order_of(store)])

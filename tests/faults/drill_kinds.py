@@ -1,9 +1,10 @@
 """`make drill-kinds`: `holdfast drill` of each kind of model, target and optimizer, and a table of its verdicts.
 
-    python -m tests.faults.drill_kinds [--only WORDS ...]
+    python -m tests.faults.drill_kinds [--only WORDS ...] [--device cuda] [--precision bf16]
 
-One run of each is not interrupted; another is killed twice, and goes on with one, three and two ranks. Pretrained
-models are BERTs of two layers with random weights. Exit code 0 if all are identical.
+One run of each is not interrupted; another is killed twice, and goes on with one, three and two ranks, which share one
+GPU if it is to be on GPUs. Pretrained models are BERTs of two layers with random weights. Exit code 0 if all are
+identical.
 """
 
 import argparse
@@ -33,7 +34,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "row_group_rows": 16, "shard_rows": 64, "split": {"validation_fraction": 0.2, "test_fraction": 0.3},
     },
     "model": {},
-    "train": {"steps": STEPS, "batch_size": 12, "microbatches": 3, "learning_rate": 1e-2, "device": "cpu"},
+    "train": {"steps": STEPS, "batch_size": 12, "microbatches": 3, "learning_rate": 1e-2},
     "validation": {"every_steps": 10},
     "checkpoint": {"every_steps": 5},
     "retry": {"delay_seconds": 0.1},
@@ -58,13 +59,16 @@ def main() -> int:
     options.add_argument(
         "--only", nargs="+", default=[""], metavar="WORDS", help="kinds with any of these in their name"
     )
-    only = options.parse_args().only
+    options.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    options.add_argument("--precision", choices=["fp32", "bf16", "fp16"], default="fp32")
+    given = options.parse_args()
+    machine = {"device": given.device, "share_gpus": given.device == "cuda", "precision": given.precision}
     shown, found = Table("kind", "verdict", "kills", "seconds"), []
     with tempfile.TemporaryDirectory() as name:
-        kinds = [kind for kind in list_kinds(Path(name)) if any(words in kind.name for words in only)]
+        kinds = [kind for kind in list_kinds(Path(name)) if any(words in kind.name for words in given.only)]
         for kind in kinds:
             began = time.monotonic()
-            verdict, kills = drill(kind, Path(name))
+            verdict, kills = drill(kind, machine, Path(name))
             found.append(verdict)
             shown.add_row(kind.name, verdict, str(kills), f"{time.monotonic() - began:.0f}")
             print(f"{kind.name}: {verdict}", flush=True)
@@ -100,13 +104,16 @@ def list_kinds(folder: Path) -> list[Kind]:
     ]  # fmt: skip
 
 
-def drill(kind: Kind, folder: Path) -> tuple[str, int]:
-    """What `holdfast drill` says of it in a store of its own, and how often it killed the run."""
+def drill(kind: Kind, machine: dict[str, Any], folder: Path) -> tuple[str, int]:
+    """What `holdfast drill` says of it in a store of its own, and how often it killed the run.
+
+    `machine` has fields of `train` that decide on what is computed.
+    """
     own = folder / "".join(letter if letter.isalnum() else "-" for letter in kind.name)
     values: dict[str, Any] = {name: dict(section) for name, section in SETTINGS.items()}
     values["data"] |= {"source": str(write_parquet(own / "rows.parquet", make_rows())), **kind.data}
     values["model"] |= kind.model
-    values["train"] |= kind.train
+    values["train"] |= machine | kind.train
     path = own / "kind.toml"
     path.write_text("\n".join(['run = "kind"', f'store = "{own / "store"}"', *toml_lines(values)]))
     options = ["--kills", str(KILLS), "--world-sizes", WORLD_SIZES, "--seed", "5", "--json"]

@@ -1,7 +1,8 @@
 """`make gpu`: what a GPU answers to the questions that only a GPU can, as a table in the last lines.
 
-First the tests of tests/gpu, then steps of models of some sizes and single passes over all values, each in a process of
-its own that may take half of the time that is left: what fails, or finds no time, is a row, and the others go on. With
+First the tests of tests/gpu, then a drill of each kind of model, target and optimizer, then steps of models of some
+sizes and single passes over all values, each in a process of its own that may take half of the time that is left: what
+fails, or finds no time, is a row, and the others go on. With
 PROBE_DEVICE=cpu in the environment the same is tried on a CPU, with small sizes, and what is printed is no measurement.
 """
 
@@ -9,6 +10,7 @@ import argparse
 import ast
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -21,6 +23,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from tasks.cluster.processes import kill_tree
 from training.checkpointing.versions import read_versions
 from training.determinism import numerics_environment
 
@@ -36,6 +39,9 @@ STEPS = {
 }  # fmt: skip
 # 16 bits take a CPU minutes; other tests have that.
 SELECTED = {"cuda": [], "cpu": ["-k", "fp32"]}
+DRILLED = {"cuda": (["fp32"], ["bf16", "--only", "pretrained, mean", "LoRA"]), "cpu": (["fp32", "--only", "LoRA"],)}
+DRILL_CORES = 3  # what a drill of up to three ranks keeps busy
+VERDICT = re.compile(r"([\w][^:]*): (\w.*)")
 FEWEST_SECONDS = 15
 Row = tuple[str, str]
 
@@ -54,6 +60,7 @@ def main() -> int:
     versions = read_versions(torch.device(DEVICE))
     rows: list[Row] = [("machine", ", ".join(f"{name} {version}" for name, version in versions.items() if version))]
     rows += parts.run_tests()
+    rows += [row for kinds in DRILLED[DEVICE] for row in parts.drill(*kinds)]
     for size, microbatches, sum_, how in STEPS[DEVICE]:
         found = parts.measure("step", DEVICE, size, str(microbatches), sum_, how)
         rows.append((f"step: {size}, {microbatches} microbatches, {sum_}, {how}", _describe_step(found)))
@@ -95,33 +102,49 @@ class Parts:
             outcomes.setdefault(str(case.get("file")), Counter())[min(kinds, default="passed")] += 1
         return [(_first_sentence(ROOT / file), _count(counted)) for file, counted in sorted(outcomes.items())]
 
+    def drill(self, precision: str, *only: str) -> list[Row]:
+        """A row for each verdict of `holdfast drill`, of all kinds or `--only` some."""
+        at_once = str(max(1, (os.cpu_count() or 1) // DRILL_CORES))
+        options = ["--device", DEVICE, "--precision", precision, "--at-once", at_once, *only]
+        failed, printed = self._run(f"drills-{precision}", ["tests.faults.drill_kinds", *options])
+        self.has_failed |= failed is not None
+        verdicts = [found.groups() for found in map(VERDICT.match, printed) if found]
+        rows = [(f"drill, {precision}: {kind}", verdict) for kind, verdict in verdicts]
+        return rows if failed is None else [*rows, (f"drill, {precision}", failed)]
+
     def measure(self, module: str, *arguments: str) -> dict[str, Any]:
         """What a module of tests/benchmarks/gpu prints as JSON; or `failed`, with why."""
-        failed, last_line = self._run(module, [f"tests.benchmarks.gpu.{module}", *arguments])
-        found: dict[str, Any] = {"failed": failed} if failed else json.loads(last_line)
+        failed, printed = self._run(module, [f"tests.benchmarks.gpu.{module}", *arguments])
+        found: dict[str, Any] = {"failed": failed} if failed else json.loads(printed[-1])
         self.has_failed |= failed is not None
         self.measured.append({"module": module, "arguments": arguments, **found})
         return found
 
-    def _run(self, name: str, module: list[str]) -> tuple[str | None, str]:
-        """Why it failed, or None; and the last line that it printed."""
+    def _run(self, name: str, module: list[str]) -> tuple[str | None, list[str]]:
+        """Why it failed, or None; and the lines that it printed."""
         seconds = (self._deadline - time.monotonic()) / 2
         if seconds < FEWEST_SECONDS:
-            return "not asked: --seconds were over", ""
+            return "not asked: --seconds were over", []
         print(f"{' '.join(module)} ...", flush=True)
         path = self._folder / f"{name}.txt"
         with path.open("a+") as file:
             file.write(f"\n$ python -m {' '.join(module)}\n")
             file.flush()
-            command = [sys.executable, "-m", *module]
+            begin, command = file.tell(), [sys.executable, "-m", *module]
+            process = subprocess.Popen(
+                command, cwd=ROOT, env=self._environment, stdout=file, stderr=subprocess.STDOUT, start_new_session=True
+            )
             try:
-                code = subprocess.run(
-                    command, cwd=ROOT, env=self._environment, stdout=file, stderr=subprocess.STDOUT, timeout=seconds
-                ).returncode
+                code: int | None = process.wait(seconds)
             except subprocess.TimeoutExpired:
-                return f"not done after {seconds:.0f} s", ""
-        lines = path.read_text(errors="replace").splitlines()
-        return (f"exit code {code}: {lines[-1]}" if code else None), lines[-1]
+                code = None
+                kill_tree(process.pid)  # or what it began would go on beside what is measured next
+                process.wait()
+            file.seek(begin)
+            lines = file.read().splitlines()
+        if code is None:
+            return f"not done after {seconds:.0f} s", lines
+        return (f"exit code {code}: {lines[-1] if lines else 'it printed nothing'}" if code else None), lines
 
 
 def _describe_step(found: dict[str, Any]) -> str:

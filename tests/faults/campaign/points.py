@@ -4,6 +4,7 @@ Invariant: every traced operation belongs to exactly one point. Operations that 
 or random name are one point, and the first of them is the one that is killed at.
 """
 
+import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -15,6 +16,9 @@ from tests.helpers.fault_plans import Moment
 # ranks decode for each other, whichever of them comes first: nothing is lost with them.
 SCRATCH = ".tmp/scratch"
 FLEETING = (f"{SCRATCH}/data", f"{SCRATCH}/runs/RUN/N/samples", f"{SCRATCH}/runs/RUN/evaluation-N/samples", "probe")
+# What a save that was given up left in its rank's scratch is removed with the segment's folder. Whether one was given
+# up depends on the clock, and another command may have none.
+LEFT_BY_SAVE = re.compile(rf"{SCRATCH}/runs/RUN/N/save-\d+/.+")
 # Reports that are due by the clock: a quick command comes to none. Those of phases and checkpoints are points.
 TIMED = ("stepped > _report", "alive > _report")
 # What is read here decides how a run goes on; a kill at any other read is one between two writes.
@@ -78,7 +82,7 @@ def _points_of(transaction: list[dict[str, Any]], counts: Counter[tuple[object, 
         within[key] += 1
         makes_folder |= operation == "mkdir"
         makes_folder &= operation in ("mkdir", "fsync")
-        if _is_worthwhile(operation, place, subject) and not caller.endswith(TIMED):
+        if _is_worthwhile(role, operation, place, subject) and not caller.endswith(TIMED):
             # A folder that all ranks need is made by whichever comes first.
             is_shared = makes_folder or (operation == "fsync" and _is_above(place, subject))
             who = {"rank": None if is_shared else entry["rank"], "thread": entry["thread"], "caller": caller}
@@ -97,8 +101,10 @@ def _is_above(folder: str, subject: str) -> bool:
     return folder == "." or subject.rpartition("/")[0].startswith(f"{folder}/")
 
 
-def _is_worthwhile(operation: str, place: str, subject: str) -> bool:
+def _is_worthwhile(role: str, operation: str, place: str, subject: str) -> bool:
     if place.startswith(FLEETING) or subject.startswith(FLEETING):
+        return False
+    if role == "command" and LEFT_BY_SAVE.fullmatch(place):
         return False
     return operation != "read" or (any(part in place for part in WORTH_READING) and not place.startswith(".tmp"))
 

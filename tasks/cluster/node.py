@@ -25,7 +25,6 @@ from tasks.cluster.node_identity import NodeIdentity, read_identity
 from tasks.cluster.orders import FirstNode, JobOrder, NodeEnd, elect_first_node, load_order, write_node_end
 from tasks.cluster.own_folders import require_own_folder, why_not_own
 from tasks.cluster.processes import POLL_SECONDS
-from tasks.cluster.rank_ends import describe_rank_ends
 from tasks.cluster.ranks import Ranks, Rendezvous
 from tasks.cluster.relay import Relay
 from tasks.cluster.rendezvous import NodeMeeting, introduce
@@ -75,19 +74,10 @@ class Node:
             self._work(self._meet(first, listening if first == own else None))
         except InterruptedError as stopped:
             print(stopped, flush=True)
-        else:
-            self._tell_ends()
         finally:
             self._pass_on_the_rest()
             shutil.rmtree(self._spec.scratch_folder, ignore_errors=True)
         return True
-
-    def _tell_ends(self) -> None:
-        """Why ranks of this node failed, in its log: its supervisor knows what the ranks themselves recorded."""
-        cause = describe_rank_ends(self._spec.scratch_folder).cause
-        if cause is not None:
-            with (self._spec.scratch_folder / LOG_NAME).open("a") as log:
-                log.write(f"{cause}\n")
 
     def _make_folder(self, own: FirstNode) -> None:
         folder = self._spec.scratch_folder

@@ -5,6 +5,7 @@ days leaves as many objects as one of minutes.
 """
 
 from contextlib import suppress
+from pathlib import PurePosixPath
 from typing import Literal
 
 from pydantic import BaseModel, Field, ValidationError
@@ -13,12 +14,13 @@ from storage.errors import ObjectExistsError, ObjectMissingError
 from storage.objects.store import Store
 from storage.runs.segments import segment_path
 from tasks.configuration.cluster import ClusterConfig
+from training.agents.ends import RankEnds
 from training.configuration import ConfigModel
 from training.metrics.reporter import Report
 from training.rank_status import RankStatus
 from training.spec import SegmentSpec
 
-RANK_STATUS_FOLDER, END_FOLDER = "rank_statuses", "ends"
+RANK_STATUS_FOLDER, RANK_END_FOLDER, END_FOLDER = "rank_statuses", "rank_ends", "ends"
 
 
 class JobOrder(ConfigModel):
@@ -119,6 +121,19 @@ def read_node_statuses(store: Store, run: str, fence: int) -> list[RankStatus]:
     """The statuses of all ranks whose node has passed any on."""
     keys = list(store.list_keys(_key(run, fence, f"{RANK_STATUS_FOLDER}/")))
     return [rank_status for key in keys for rank_status in NodeStatuses.model_validate_json(store.read(key)).ranks]
+
+
+def write_rank_ends(store: Store, run: str, fence: int, node: str, ends: RankEnds) -> None:
+    store.write(_key(run, fence, f"{RANK_END_FOLDER}/{node}.json"), ends.model_dump_json().encode())
+
+
+def read_rank_ends(store: Store, run: str, fence: int) -> dict[str, RankEnds]:
+    """How ranks ended, by their nodes; without nodes that have passed none on, or whose ends cannot be read."""
+    found: dict[str, RankEnds] = {}
+    for key in sorted(store.list_keys(_key(run, fence, f"{RANK_END_FOLDER}/"))):
+        with suppress(ObjectMissingError, ValidationError):
+            found[PurePosixPath(key).stem] = RankEnds.model_validate_json(store.read(key))
+    return found
 
 
 def write_node_end(store: Store, run: str, fence: int, end: NodeEnd) -> None:

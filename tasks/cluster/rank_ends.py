@@ -1,14 +1,16 @@
-"""Why ranks of this machine ended, in words, by their agent's account.
+"""Why ranks ended, in words, by the account of their agents: of this machine's, or of those of a job's nodes.
 
 Invariant: the rank that met a fault first is named, and one that only lost its connection to it never is. Only what the
-agent has seen is told; where it was killed too, nothing is.
+agents have seen is told; where one was killed too, nothing is.
 """
 
 import signal
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from training.agents.ends import Fault, RankEnd, read_ends
+from training.agents.ends import Fault, RankEnd, RankEnds, read_ends
+from training.rank_status import RankStatus
 
 BY_WHOM = {
     signal.SIGKILL: "by a person, or by the kernel when the machine, or this container, had no memory left (`dmesg`)",
@@ -21,10 +23,14 @@ OUT_OF_MEMORY = "by the kernel, since the machine, or this container, had no mem
 
 @dataclass(frozen=True)
 class RankEndsAccount:
-    """`kills` are the ranks that a signal ended; `first` is the rank that met a fault first. None if there is none."""
+    """`kills` are the ranks that a signal ended; `first` is the rank that met a fault first. None if there is none.
+
+    `cluster` is what a cluster says of the end of its job, or what is known of nodes from which nothing came.
+    """
 
     kills: str | None = None
     first: str | None = None
+    cluster: str | None = None
 
     @property
     def cause(self) -> str | None:
@@ -35,14 +41,57 @@ class RankEndsAccount:
 
 def describe_rank_ends(folder: Path) -> RankEndsAccount:
     """The account of the ranks that worked in this folder."""
-    ends = [end for end in read_ends(folder).ends if end.is_fault and not end.was_killed_by_agent]
-    kills = [_describe(end) for end in sorted(ends, key=lambda end: end.rank) if end.signal is not None]
-    causes = [end for end in ends if end.failure is None or end.failure.fault is not Fault.LOST_PEER]
-    return RankEndsAccount(" ".join(kills) or None, _describe(causes[0]) if causes else None)
+    return _account([read_ends(folder)])
 
 
-def _describe(end: RankEnd) -> str:
-    who = f"Rank {end.rank} (process {end.pid})"
+def describe_ends_on_nodes(heard: Mapping[str, RankEnds], rank_statuses: Collection[RankStatus]) -> RankEndsAccount:
+    """The account of a job's ranks, each named with its node. `heard` are the ends by their nodes.
+
+    `rank_statuses` say which ranks each node had: where nodes lost their connection to one from which nothing came,
+    that one is `cluster`.
+    """
+    account = _account(list(heard.values()), is_of_nodes=True)
+    has_lost_a_peer = any(_has_lost_a_peer(end) for ends in heard.values() for end in ends.ends)
+    if account.first is not None or not has_lost_a_peer:
+        return account
+    return replace(account, cluster=_describe_silent([one for one in rank_statuses if one.host not in heard]))
+
+
+def _account(nodes: Collection[RankEnds], is_of_nodes: bool = False) -> RankEndsAccount:
+    """Of several nodes, whose clocks differ, nobody knows which fault came first: the surest one counts."""
+    faults = [[end for end in node.ends if end.is_fault and not end.was_killed_by_agent] for node in nodes]
+    kills = sorted((end for ends in faults for end in ends if end.signal is not None), key=lambda end: end.rank)
+    causes = [next((end for end in ends if not _has_lost_a_peer(end)), None) for ends in faults]
+    first = min((end for end in causes if end is not None), key=lambda end: (not _is_sure(end), end.rank), default=None)
+    return RankEndsAccount(
+        " ".join(_describe(end, is_of_nodes) for end in kills) or None,
+        None if first is None else _describe(first, is_of_nodes),
+    )
+
+
+def _has_lost_a_peer(end: RankEnd) -> bool:
+    return end.failure is not None and end.failure.fault is Fault.LOST_PEER
+
+
+def _is_sure(end: RankEnd) -> bool:
+    """Whether this cannot be what follows when another rank is gone: libraries then raise, or abort, in many words."""
+    if end.signal is not None:
+        return end.signal != signal.SIGABRT
+    return end.failure is not None and end.failure.fault is not Fault.OTHER
+
+
+def _describe_silent(rank_statuses: Collection[RankStatus]) -> str | None:
+    nodes = sorted({one.host for one in rank_statuses})
+    if not nodes:
+        return None
+    ranks = [str(rank) for rank in sorted(one.rank for one in rank_statuses)]
+    which = f"rank{'s' if len(ranks) > 1 else ''} {', '.join(ranks)}"
+    return f"No word came from {', '.join(nodes)} of how {which} ended."
+
+
+def _describe(end: RankEnd, is_of_nodes: bool) -> str:
+    where = f" on {end.host}" if is_of_nodes else ""
+    who = f"Rank {end.rank} (process {end.pid}{where})"
     if end.signal is not None:
         return f"{who} was killed with {_name(end.signal)}{_by_whom(end)}."
     if end.failure is None:

@@ -1,4 +1,4 @@
-"""What a node passes on to the store while its ranks work: their reports and what they print.
+"""What a node passes on to the store while its ranks work: their reports, how they end, and what they print.
 
 Invariant: a store that does not answer costs a report its punctuality, never the training: it is put again the next
 time. Of plain progress the newest report is enough; a report that comes once is kept until many more came after it.
@@ -9,8 +9,16 @@ import time
 from storage.errors import StoreError
 from storage.logs import LOG_NAME, write_log
 from storage.objects.store import Store
-from tasks.cluster.orders import LiveReports, NodeStatuses, NumberedReport, write_node_statuses, write_reports
+from tasks.cluster.orders import (
+    LiveReports,
+    NodeStatuses,
+    NumberedReport,
+    write_node_statuses,
+    write_rank_ends,
+    write_reports,
+)
 from tasks.cluster.reports import ReportFollower
+from training.agents.ends import RankEnds, read_ends
 from training.metrics.reporter import Report
 from training.rank_status import read_rank_statuses
 from training.spec import SegmentSpec
@@ -32,6 +40,7 @@ class Relay:
         self._count = 0
         self._has_news = False
         self._log_bytes = 0
+        self._ends = RankEnds()  # those that the store has
         self._due = self._statuses_due = 0.0
 
     def pass_on(self, at_once: bool = False) -> bool:
@@ -44,6 +53,7 @@ class Relay:
             if self._has_news:
                 write_reports(self._store, self._run, self._fence, LiveReports(reports=self._reports))
                 self._has_news = False
+            self._pass_on_ends()
             self._pass_on_log()
             self._pass_on_statuses()
         except StoreError as error:
@@ -70,6 +80,14 @@ class Relay:
         if rank_statuses:
             write_node_statuses(self._store, self._run, self._fence, self._node, NodeStatuses(ranks=rank_statuses))
         self._statuses_due = time.monotonic() + STATUSES_SECONDS
+
+    def _pass_on_ends(self) -> None:
+        ends = read_ends(self._folder)
+        if ends == self._ends:
+            return
+        named = RankEnds(ends=[end.model_copy(update={"host": self._node}) for end in ends.ends])  # as in a status
+        write_rank_ends(self._store, self._run, self._fence, self._node, named)
+        self._ends = ends
 
     def _pass_on_log(self) -> None:
         size = self._log.stat().st_size if self._log.exists() else 0

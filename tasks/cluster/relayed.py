@@ -7,7 +7,8 @@ import time
 
 from storage.logs import read_logs
 from storage.objects.store import Store
-from tasks.cluster.orders import find_reports, read_node_statuses
+from tasks.cluster.orders import find_reports, read_node_statuses, read_rank_ends
+from tasks.cluster.rank_ends import RankEndsAccount, describe_ends_on_nodes
 from tasks.cluster.relay import RELAY_SECONDS
 from training.metrics.reporter import Report
 from training.rank_status import RankStatus
@@ -38,3 +39,8 @@ class Relayed:
     def read_log(self) -> str:
         """What all nodes printed, one after the other."""
         return "\n".join(log.text for log in read_logs(self._store, self._run, self._fence))
+
+
+def describe_relayed_ends(store: Store, run: str, fence: int) -> RankEndsAccount:
+    """How the ranks of a job ended, by what the agents of its nodes saw."""
+    return describe_ends_on_nodes(read_rank_ends(store, run, fence), read_node_statuses(store, run, fence))

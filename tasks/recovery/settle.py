@@ -9,6 +9,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -25,6 +26,7 @@ from tasks.cluster.own_folders import FOLDER_NAME, why_not_own
 from tasks.cluster.processes import find_orphans, wait_for_orphans
 from tasks.cluster.rank_ends import RankEndsAccount, describe_rank_ends
 from tasks.cluster.ranks import SPECIFICATION_NAME
+from tasks.cluster.relayed import describe_relayed_ends
 from tasks.configuration.run import RunConfig
 from tasks.console.announce import announce, warn
 from tasks.prefect_bridge.alerts import NO_PROGRESS, send
@@ -172,11 +174,13 @@ def settle_evaluation(config: RunConfig, run_paths: RunPaths, lease: Lease) -> N
 def _wait_for_ranks(config: RunConfig, run_paths: RunPaths, lease: Lease) -> RankEndsAccount:
     """Those whose launcher was killed may be saving right now. On another machine there is nothing to wait for.
 
-    A cluster's job is ended wherever this runs. Returns how they ended by the account of the cluster, or of their agent
-    here.
+    A cluster's job is ended wherever this runs. Returns how they ended by the account of their agents, and of the
+    cluster.
     """
     if lease.job is not None:
-        return RankEndsAccount(kills=_end_job(config, run_paths, lease, lease.job))
+        words = _end_job(config, run_paths, lease, lease.job)
+        account = describe_relayed_ends(run_paths.store, config.run, lease.fence)
+        return account if words is None else replace(account, cluster=words)
     if not is_visible(lease.holder):
         return RankEndsAccount()
     folder = find_folder(run_paths, lease)
@@ -287,19 +291,20 @@ def _describe_segment(
 
 
 def describe_cause(outcome: OutcomeRecord | None, account: RankEndsAccount) -> str:
-    """The ranks' words; of what they did not choose also those of the cluster or the agent, which know why.
+    """The ranks' words; of what they did not choose also those of the cluster or the agents, which know why.
 
     A rank that lost its connection to another one knows no cause: the one that ended first has it.
     """
-    if outcome is None and account.cause is not None:
-        return f"{NO_OUTCOME}. {account.cause}"
-    cause = outcome.cause if outcome else LOST
-    is_theirs = outcome is not None and outcome.outcome in ("completed", "budget", "diverged")
-    if is_theirs:
-        return cause
-    if CONNECTION_BROKE in cause and account.cause is not None:
-        return account.cause
-    return cause if account.kills is None else f"{cause.removesuffix('.')}. {account.kills}"
+    if outcome is None:
+        said = [LOST] if account.cause is None else [NO_OUTCOME, account.cause]
+    elif outcome.outcome in ("completed", "budget", "diverged"):
+        return outcome.cause
+    elif CONNECTION_BROKE in outcome.cause and account.cause is not None:
+        said = [account.cause]
+    else:
+        said = [outcome.cause, account.kills or ""]
+    words = [sentence for sentence in (*said, account.cluster) if sentence]
+    return "".join(f"{sentence.removesuffix('.')}. " for sentence in words[:-1]) + "".join(words[-1:])
 
 
 def _seconds_alive(seen: Heartbeat) -> float:

@@ -24,6 +24,7 @@ from tests.helpers.slurm_cluster import SlurmCluster
 from tests.helpers.tiny_runs import write_tiny_configuration
 
 KEEP_SECONDS = 120.0
+NO_PLACE = Moment("rank", "open", "stacks-", rank=1)
 
 
 class Job(LeasedSegment):
@@ -68,16 +69,28 @@ def make_runner(folder: Path, prefect_server: dict[str, str], **settings: object
 
 
 @pytest.mark.slow
-def test_a_run_whose_rank_dies_goes_on_in_the_same_job(
-    own_slurm: SlurmCluster, tmp_path: Path, prefect_server: dict[str, str]
+@pytest.mark.parametrize(
+    ("plan", "words"),
+    [
+        (FaultPlan().kill_at_step(step=3, rank=1), "was killed with SIGKILL: by a person, or by the kernel"),
+        (FaultPlan().disk_full(NO_PLACE, times=1), "found a full disk: OSError: [Errno 28] No space left on device"),
+    ],
+    ids=["killed", "full disk"],
+)
+def test_a_run_whose_rank_dies_goes_on_in_the_same_job_and_its_cause_names_rank_and_node(
+    plan: FaultPlan, words: str, own_slurm: SlurmCluster, tmp_path: Path, prefect_server: dict[str, str]
 ) -> None:
     runner = make_runner(tmp_path, prefect_server)
-    with FaultPlan().kill_at_step(step=3, rank=1).injected(runner, tmp_path / "faults"):
+    with plan.injected(runner, tmp_path / "faults"):
         ran = runner.call("run")
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert len(read_fired(tmp_path / "faults")) == 1
     first, second = runner.status()["segments"]
     assert (first["outcome"] in ("lost", "failed"), second["outcome"]) == (True, "completed")
+    said = rf"(no outcome recorded\. )?Rank 1 \(process \d+ on n[12]\) {re.escape(words)}"
+    assert re.match(said, first["cause"]), first["cause"]
+    assert "Rank 0" not in first["cause"]
+    assert re.search(rf"Segment ended: [^.]*{said}", ran.stdout + ran.stderr)
     assert len(re.findall(r"Waiting up to 300 s for the next one", "".join(read_outputs(tmp_path)))) == 2
     assert processes_mentioning(str(tmp_path / "store")) == []
 

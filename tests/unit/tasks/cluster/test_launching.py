@@ -14,9 +14,17 @@ from pydantic import ValidationError
 from storage.errors import ClusterUnavailableError, ConfigurationError, StoreUnavailableError
 from storage.logs import MOST_LOG_BYTES, StoredLog, read_logs
 from storage.objects.local_store import LocalStore
-from tasks.cluster.orders import FirstNode, elect_first_node, find_reports, read_node_statuses
+from tasks.cluster.orders import (
+    FirstNode,
+    elect_first_node,
+    find_reports,
+    read_node_statuses,
+    read_rank_ends,
+    write_rank_ends,
+)
 from tasks.cluster.ranks import Rendezvous
 from tasks.cluster.relay import MOST_EVENTS, Relay
+from tasks.cluster.relayed import describe_relayed_ends
 from tasks.cluster.rendezvous import NodeMeeting, introduce
 from tasks.cluster.slurm import commands, nodes
 from tasks.cluster.slurm import job as slurm_job
@@ -28,6 +36,7 @@ from tasks.configuration.run import DataConfig, RunConfig
 from tests.helpers.commands import wait_until
 from tests.helpers.finished_runs import dataset_of
 from tests.helpers.training import make_spec
+from training.agents.ends import RankEnd, RankEnds, write_ends
 from training.configuration import TrainConfig
 from training.metrics.reporter import CheckpointReport, Report
 from training.rank_status import Phase, RankStatus, rank_status_file
@@ -115,6 +124,35 @@ def test_where_ranks_are_is_passed_on_with_the_cluster_s_name_for_their_machine(
     rank_status_file(tmp_path, 3).write_text(rank_status.model_dump_json())
     wait_until(lambda: bool(node.pass_on() or read_node_statuses(node.store, RUN, FENCE)))
     assert read_node_statuses(node.store, RUN, FENCE) == [rank_status.model_copy(update={"host": "n1"})]
+
+
+def test_how_ranks_ended_is_passed_on_with_the_cluster_s_name_for_their_machine_when_it_is_new(tmp_path: Path) -> None:
+    store = FailingStore(tmp_path / "store")
+    node = Node(tmp_path, store)
+    node.pass_on()
+    assert read_rank_ends(store, RUN, FENCE) == {}
+    ends = [RankEnd(rank=rank, pid=rank, host="vm", signal=9) for rank in (1, 0)]
+    write_ends(tmp_path, RankEnds(ends=ends[:1]))
+    store.fails = True
+    assert not node.relay.pass_on(at_once=True)
+    store.fails = False
+    for known in (ends[:1], ends):
+        write_ends(tmp_path, RankEnds(ends=known))
+        node.pass_on()
+        named = [end.model_copy(update={"host": "n1"}) for end in known]
+        assert read_rank_ends(store, RUN, FENCE) == {"n1": RankEnds(ends=named)}
+    store.fails = True
+    assert node.relay.pass_on(at_once=True)  # nothing is new, and nothing is written
+
+
+def test_ends_of_a_node_that_cannot_be_read_hide_those_of_no_other(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path / "store")
+    ends = RankEnds(ends=[RankEnd(rank=1, pid=7, host="n2.rack", exit_code=3)])
+    write_rank_ends(store, RUN, FENCE, "n2.rack", ends)
+    store.write(f"runs/{RUN}/segments/{FENCE:08d}/rank_ends/n1.json", b'{"ends": [{')
+    assert read_rank_ends(store, RUN, FENCE) == {"n2.rack": ends}
+    account = describe_relayed_ends(store, RUN, FENCE)
+    assert account.first is not None and account.first.startswith("Rank 1 (process 7 on n2.rack) left with exit code 3")
 
 
 def test_of_a_long_log_the_end_is_kept(tmp_path: Path) -> None:

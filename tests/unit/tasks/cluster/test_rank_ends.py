@@ -8,7 +8,7 @@ import pytest
 
 from storage.errors import StoreError, StoreUnavailableError
 from storage.runs.segments import CONNECTION_BROKE, OutcomeRecord
-from tasks.cluster.rank_ends import RankEndsAccount, describe_rank_ends
+from tasks.cluster.rank_ends import RankEndsAccount, describe_ends_on_nodes, describe_rank_ends
 from tasks.recovery.settle import LOST, describe_cause
 from training.agents.ends import (
     Fault,
@@ -20,6 +20,7 @@ from training.agents.ends import (
     write_ends,
     write_failure,
 )
+from training.rank_status import Phase, RankStatus
 
 GLOO = RuntimeError("[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]")
 
@@ -80,7 +81,61 @@ def test_where_no_agent_lived_to_see_an_end_nothing_is_said(tmp_path: Path) -> N
         assert describe_rank_ends(tmp_path) == RankEndsAccount()
     assert account_of(tmp_path, end(0, exit_code=0)) == RankEndsAccount()
     assert describe_cause(None, RankEndsAccount()) == LOST
-    assert describe_cause(None, RankEndsAccount(kills="Node n1 died.")) == f"{LOST}. Node n1 died."
+    assert describe_cause(None, RankEndsAccount(cluster="Node n1 died.")) == f"{LOST}. Node n1 died."
+
+
+def on(node: str, *ends: RankEnd) -> dict[str, RankEnds]:
+    """What the store has of a node."""
+    return {node: RankEnds(ends=[end.model_copy(update={"host": node}) for end in ends])}
+
+
+def at(node: str, rank: int) -> RankStatus:
+    return RankStatus(rank=rank, host=node, beat=1, step=5, phase=Phase.OTHERS, seconds=2, microbatches=9, spent={})
+
+
+def test_of_several_nodes_the_rank_with_the_fault_is_named_with_its_node_and_none_that_lost_it() -> None:
+    heard = on("n1", failed(0, Fault.LOST_PEER)) | on("n2", end(3, signal=9), failed(2, Fault.LOST_PEER))
+    account = describe_ends_on_nodes(heard, [at("n1", 0), at("n2", 3)])
+    assert account.kills is not None and account.cause == account.kills and account.cluster is None
+    assert account.kills.startswith("Rank 3 (process 103 on n2) was killed with SIGKILL: ")
+    assert "Rank 0" not in account.kills and "Rank 2" not in account.kills
+    assert describe_cause(_outcome(f"rank 0: {CONNECTION_BROKE}: its process ended"), account) == account.kills
+
+
+@pytest.mark.parametrize(
+    "follows",
+    [failed(0, Fault.OTHER, "RuntimeError: Broken pipe"), end(0, exit_code=1), end(0, signal=6)],
+    ids=["an error in other words", "no reason said", "aborted by a library"],
+)
+def test_of_faults_of_several_nodes_whose_clocks_differ_the_surest_counts_and_then_the_lowest_rank(
+    follows: RankEnd,
+) -> None:
+    sure = on("n2", failed(1, Fault.DISK_FULL, "OSError: full"))
+    account = describe_ends_on_nodes(on("n1", follows) | sure, [])
+    assert account.first == "Rank 1 (process 101 on n2) found a full disk: OSError: full."
+    account = describe_ends_on_nodes(on("n3", failed(2, Fault.STORE_AWAY)) | sure, [])
+    assert account.first is not None and account.first.startswith("Rank 1 (process 101 on n2)")
+
+
+def test_a_node_from_which_nothing_came_is_named_where_others_lost_it() -> None:
+    statuses = [at("n1", 0), at("n2", 2), at("n2", 3)]
+    heard = on("n1", failed(0, Fault.LOST_PEER))
+    account = describe_ends_on_nodes(heard, statuses)
+    assert account == RankEndsAccount(cluster="No word came from n2 of how ranks 2, 3 ended.")
+    assert describe_cause(None, account) == f"{LOST}. {account.cluster}"
+    broke = _outcome(f"rank 0: {CONNECTION_BROKE} (it said so)")
+    assert describe_cause(broke, account) == f"rank 0: {CONNECTION_BROKE} (it said so). {account.cluster}"
+    assert describe_ends_on_nodes(heard | on("n2", end(2, exit_code=0)), statuses) == RankEndsAccount()
+    assert describe_ends_on_nodes({}, statuses) == RankEndsAccount()  # of a release that passed none on
+
+
+def test_what_the_cluster_says_follows_what_the_agents_saw() -> None:
+    account = RankEndsAccount("Rank 3 was killed.", "Rank 3 was killed.", "Slurm reports NodeDown: n1")
+    known = "Rank 3 was killed. Slurm reports NodeDown: n1"
+    assert describe_cause(None, account) == f"no outcome recorded. {known}"
+    assert describe_cause(_outcome(CONNECTION_BROKE), account) == known
+    assert describe_cause(_outcome("rank 3: full."), account) == f"rank 3: full. {known}"
+    assert describe_cause(_outcome(""), RankEndsAccount()) == ""
 
 
 def _outcome(cause: str) -> OutcomeRecord:

@@ -6,10 +6,12 @@ fails. Only a segment whose ranks were all killed has none.
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from storage.errors import ConfigurationError, DeviceMissingError, IncompatibleRunError
 from storage.objects.store import Store
+from storage.runs.holders import find_process
+from storage.runs.kept_outcomes import Launch, keep_outcome
 from storage.runs.run_state import Divergence, Outcome
 from storage.runs.segments import CONNECTION_BROKE, OutcomeRecord, write_outcome
 from training.checkpointing.saves import Checkpointer
@@ -18,7 +20,7 @@ from training.metrics.training_state import TrainingState
 from training.models.out_of_memory import MicrobatchOutOfMemoryError
 from training.optim.divergence import DivergedError
 from training.spec import SegmentSpec
-from training.stopping import StopReason
+from training.stopping import StopReason, supervisor_pid
 from training.world import World
 
 MAX_CAUSE_CHARACTERS = 2000
@@ -46,6 +48,8 @@ class Ending:
         self._reporter = reporter
         self._state = state
         self._began = time.monotonic() - age_seconds
+        self._said: OutcomeRecord | None = None
+        self._launch = _find_launch(spec, store)
 
     def write(
         self,
@@ -56,8 +60,11 @@ class Ending:
         is_abandoned: bool = False,
         recomputing_helps: bool = False,
     ) -> None:
-        """Put the outcome record, unless another rank has spoken already."""
-        record = OutcomeRecord(
+        """Put the outcome record, unless another rank has spoken already; kept in scratch, too, if the store is away.
+
+        What was said once stays: that the store did not take it is not how the segment ended. Raises `StoreError`.
+        """
+        self._said = self._said or OutcomeRecord(
             outcome=outcome,
             cause=cause[:MAX_CAUSE_CHARACTERS],
             is_final=is_final,
@@ -73,7 +80,10 @@ class Ending:
             recomputing_helps=recomputing_helps,
             patience=self._spec.train.patience if outcome == "completed" and self._is_early() else None,
         )
-        write_outcome(self._store, self._spec.run, self._spec.fence, record)
+        if self._launch is not None:
+            with suppress(OSError):  # on a full disk the store alone has it
+                keep_outcome(self._spec.scratch_folder, self._world.rank, self._launch, self._said)
+        write_outcome(self._store, self._spec.run, self._spec.fence, self._said)
 
     def _is_early(self) -> bool:
         return self._state.step < self._spec.train.num_steps
@@ -99,6 +109,14 @@ class Ending:
         except Exception as error:
             self.write("failed", f"{self._world.label}: {describe_failure(error)}")
             raise
+
+
+def _find_launch(spec: SegmentSpec, store: Store) -> Launch | None:
+    """None if the process that launched the ranks has ended: nobody could tell theirs from another launch's."""
+    supervisor = find_process(supervisor_pid())
+    if supervisor is None:
+        return None
+    return Launch(store=store.address, run=spec.run, fence=spec.fence, supervisor=supervisor)
 
 
 def describe_failure(error: Exception) -> str:

@@ -121,7 +121,7 @@ def _find_forebears() -> list[int]:
     until the last one has ended it still is the parent: its first thread is a zombie already.
     """
     pid = os.getppid()
-    supervisor = _supervisor()
+    supervisor = supervisor_pid()
     living = []
     while True:
         is_alive, parent = _read_process(pid)
@@ -134,10 +134,11 @@ def _find_forebears() -> list[int]:
 
 def _reach_supervisor(forebears: list[int]) -> bool:
     """Whether all live up to the supervisor: the child of a process that was killed is given to another one."""
-    return forebears[-1:] == [_supervisor()]
+    return forebears[-1:] == [supervisor_pid()]
 
 
-def _supervisor() -> int:
+def supervisor_pid() -> int:
+    """The process that supervises this rank, by its number."""
     return int(os.environ.get(SUPERVISOR_VARIABLE, os.getppid()))
 
 

@@ -19,9 +19,15 @@ START_TICKS_FIELD = 22  # of /proc/PID/stat, counted from 1: proc_pid_stat(5)
 
 def this_process() -> Holder:
     """The calling process as a holder."""
-    return Holder(
-        host=socket.gethostname(), pid_scope=_pid_scope(), pid=os.getpid(), start_ticks=_start_ticks(os.getpid())
-    )
+    return _holder(os.getpid())
+
+
+def find_process(pid: int) -> Holder | None:
+    """A process that is seen from here, as a holder; None if it has ended."""
+    try:
+        return _holder(pid)
+    except (FileNotFoundError, ProcessLookupError):
+        return None
 
 
 def process_age_seconds() -> float:
@@ -60,6 +66,10 @@ def find_stopped(holder: Holder) -> list[int]:
 def is_visible(holder: Holder) -> bool:
     """Whether the holder's process, and those that it started, would be seen from here if they live."""
     return holder.pid_scope == _pid_scope()
+
+
+def _holder(pid: int) -> Holder:
+    return Holder(host=socket.gethostname(), pid_scope=_pid_scope(), pid=pid, start_ticks=_start_ticks(pid))
 
 
 def _is_stopped(process: psutil.Process) -> bool:

@@ -18,6 +18,8 @@ from storage.logs import LOG_NAME
 from storage.objects.addresses import open_store
 from storage.objects.private_folder import make_private_folder
 from storage.objects.store import Store
+from storage.runs.holders import this_process
+from storage.runs.kept_outcomes import Launch, settle_outcome
 from storage.runs.manifest import Manifest
 from storage.runs.segments import OutcomeRecord, find_outcome, write_outcome
 from tasks.cluster.idle_nodes import may_wait_idle, wait_idle
@@ -158,9 +160,20 @@ class Node:
 
     def _pass_on_the_rest(self) -> None:
         for _ in range(LAST_PUTS):
-            if self._relay.pass_on(at_once=True):
+            if self._relay.pass_on(at_once=True) and self._put_kept_outcome():
                 return
             time.sleep(SECONDS_BETWEEN_LAST_PUTS)  # the store did not answer; nothing signals that it does again
+
+    def _put_kept_outcome(self) -> bool:
+        """Put what ranks could not put: nobody else sees this folder. False if it has to wait."""
+        spec = self._spec
+        launch = Launch(store=self._store.address, run=spec.run, fence=spec.fence, supervisor=this_process())
+        try:
+            settle_outcome(self._store, spec.scratch_folder, launch)
+        except StoreError as error:
+            print(f"The store did not take how the segment ended; it is put again: {error}", flush=True)
+            return False
+        return True
 
 
 def write_failure(store: Store, order: JobOrder, cause: str, is_final: bool = False) -> None:

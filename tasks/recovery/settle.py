@@ -18,6 +18,7 @@ from storage.errors import ConfigurationError, ConflictError, RunBusyError
 from storage.logs import LOG_NAME, write_log
 from storage.objects.addresses import run_address
 from storage.runs.holders import is_alive, is_visible, this_process
+from storage.runs.kept_outcomes import Launch, settle_outcome
 from storage.runs.run_state import JobRecord, Lease, RunState, SegmentRecord
 from storage.runs.segments import CONNECTION_BROKE, Heartbeat, OutcomeRecord, find_heartbeat, find_outcome
 from storage.runs.transitions import end_evaluation, end_segment
@@ -149,7 +150,7 @@ def settle_segment(
         return ended
     account = _wait_for_ranks(config, run_paths, lease)
     promote_newest(config, run_paths, fence, verdicts or VerdictMaker(config.retry), promote)
-    outcome = find_outcome(run_paths.store, run, fence)
+    outcome = _find_outcome(run_paths, lease)
     state = run_paths.manifest.load_head().state
     resume_step = state.promoted.step if state.promoted else 0
     seen = _last_seen(run_paths, state.lease or lease)
@@ -183,12 +184,30 @@ def _wait_for_ranks(config: RunConfig, run_paths: RunPaths, lease: Lease) -> Ran
         return account if words is None else replace(account, cluster=words)
     if not is_visible(lease.holder):
         return RankEndsAccount()
-    folder = find_folder(run_paths, lease)
-    if why_not_own(folder, run_paths.scratch) and not _is_specified_for(run_paths, folder, lease.fence):
+    folder = _find_own_folder(run_paths, lease)
+    if folder is None:
         return RankEndsAccount()
     if wait_for_orphans(folder, config.segment.grace_seconds):
         announce("Ranks of a process before were still running: waited until they saved a checkpoint and exited.")
     return describe_rank_ends(folder)
+
+
+def _find_own_folder(run_paths: RunPaths, lease: Lease) -> Path | None:
+    """The folder of the ranks of a lease, if it is one of ours."""
+    folder = find_folder(run_paths, lease)
+    is_own = why_not_own(folder, run_paths.scratch) is None or _is_specified_for(run_paths, folder, lease.fence)
+    return folder if is_own else None
+
+
+def _find_outcome(run_paths: RunPaths, lease: Lease) -> OutcomeRecord | None:
+    """What the store has, or what its ranks kept here. Nodes of a cluster put theirs by themselves."""
+    store, run = run_paths.store, run_paths.manifest.run
+    folder = _find_own_folder(run_paths, lease) if lease.job is None else None
+    if folder is None:
+        return find_outcome(store, run, lease.fence)
+    return settle_outcome(
+        store, folder, Launch(store=store.address, run=run, fence=lease.fence, supervisor=lease.holder)
+    )
 
 
 def _end_job(config: RunConfig, run_paths: RunPaths, lease: Lease, job: JobRecord) -> str | None:

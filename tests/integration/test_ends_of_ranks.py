@@ -19,9 +19,11 @@ from storage.runs.segments import find_outcome
 from tasks.cluster.processes import POLL_SECONDS, wait_for_orphans
 from tasks.cluster.rank_ends import describe_rank_ends
 from tasks.recovery.settle import describe_cause
-from tests.helpers.commands import ROOT, processes_mentioning, wait_until
+from tests.helpers.commands import ROOT, Runner, processes_mentioning, wait_until
 from tests.helpers.datasets import publish_small_dataset
-from tests.helpers.fault_plans import FaultPlan, Moment, StepFault
+from tests.helpers.fault_plans import FaultPlan, Moment, StepFault, read_fired
+from tests.helpers.parquet import text_columns, write_parquet
+from tests.helpers.tiny_runs import write_tiny_configuration
 from tests.helpers.training import launch, make_spec, read_log
 from training.agents.locks import find_holders
 from training.spec import SegmentSpec
@@ -29,6 +31,7 @@ from training.spec import SegmentSpec
 GRACE_SECONDS = 60.0  # for what hangs, not for what is slow
 AT = 3  # the step at which a fault in training takes place
 SAID_NOTHING = FaultPlan().failing(Moment("rank", "link", "outcome"), "EIO", times=None)
+NOT_TAKEN = FaultPlan().failing(Moment("rank", "link", "segments/N/outcome.json"), "EIO", times=None)
 NO_DATASET = Moment("rank", "read", "dataset.json")
 
 
@@ -134,6 +137,22 @@ def require_recorded(cause: str, outcome: str | None, spec: SegmentSpec, store: 
 
 def matches(pattern: str, text: str) -> bool:
     return re.search(pattern, text) is not None
+
+
+def test_a_run_whose_outcome_the_store_does_not_take_is_settled_by_what_its_rank_kept(
+    tmp_path: Path, prefect_server: dict[str, str]
+) -> None:
+    source = write_parquet(tmp_path / "data.parquet", text_columns(200))
+    configuration = write_tiny_configuration(tmp_path, "kept", tmp_path / "store", source)
+    folders = {"store": tmp_path / "store", "scratch": tmp_path / "scratch"}
+    runner = Runner(configuration, {"run": "kept", **folders}, prefect_server)
+    with NOT_TAKEN.injected(runner, tmp_path / "faults"):
+        ran = runner.call("run")
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert len(read_fired(tmp_path / "faults")) > 0
+    status = runner.status()
+    assert [segment["outcome"] for segment in status["segments"]] == ["completed"]
+    assert (status["state"], status["steps_lost_total"]) == ("completed", 0)
 
 
 SUPERVISOR = """

@@ -96,6 +96,19 @@ def test_a_run_whose_rank_dies_goes_on_in_the_same_job_and_its_cause_names_rank_
 
 
 @pytest.mark.slow
+def test_what_a_rank_could_not_put_is_put_by_its_node(
+    own_slurm: SlurmCluster, tmp_path: Path, prefect_server: dict[str, str]
+) -> None:
+    runner = make_runner(tmp_path, prefect_server)
+    not_taken = FaultPlan().failing(Moment("rank", "link", "segments/N/outcome.json"), "EIO", times=None)
+    with not_taken.injected(runner, tmp_path / "faults"):
+        ran = runner.call("run")
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert len(read_fired(tmp_path / "faults")) > 0
+    assert [segment["outcome"] for segment in runner.status()["segments"]] == ["completed"]
+
+
+@pytest.mark.slow
 def test_nodes_that_wait_serve_the_next_command_where_theirs_was_killed(
     own_slurm: SlurmCluster, tmp_path: Path, prefect_server: dict[str, str]
 ) -> None:

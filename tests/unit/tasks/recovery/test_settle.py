@@ -16,11 +16,12 @@ from prefect.events.schemas.events import Event
 from storage.errors import RunBusyError, StoreError
 from storage.objects.local_store import LocalStore
 from storage.runs.holders import is_alive, this_process
+from storage.runs.kept_outcomes import Launch, keep_outcome
 from storage.runs.manifest import Manifest
 from storage.runs.retention import RetentionPolicy
 from storage.runs.run_state import Holder, Lease, RunState
 from storage.runs.segments import Heartbeat as Beat
-from storage.runs.segments import OutcomeRecord, find_heartbeat, write_heartbeat, write_outcome
+from storage.runs.segments import OutcomeRecord, find_heartbeat, find_outcome, write_heartbeat, write_outcome
 from storage.runs.transitions import promote, take_lease
 from tasks.configuration.run import DataConfig, RunConfig
 from tasks.prefect_bridge.alerts import NO_PROGRESS, SEGMENT_LOST
@@ -167,6 +168,37 @@ def test_what_the_ranks_said_themselves_is_taken_and_what_they_printed_is_kept(r
     assert record.steps_lost == 4 and not record.steps_lost_is_least
     assert run_paths.store.read(f"runs/run/segments/{fence:08d}/ranks.log") == b"rank 0: out of memory\n"
     assert not folder.exists()
+
+
+def keep_in(run_paths: RunPaths, lease: Lease, holder: Holder | None = None) -> None:
+    """As ranks of this lease that could not reach the store do."""
+    store = run_paths.store.address
+    launch = Launch(store=store, run="run", fence=lease.fence, supervisor=holder or lease.holder)
+    folder = run_paths.segment_scratch(lease.fence)
+    folder.mkdir(parents=True)
+    said = OutcomeRecord(
+        outcome="preempted", cause="asked to stop", first_step=0, last_step=4, world_size=2, seconds=9.5, phases={}
+    )
+    keep_outcome(folder, 0, launch, said)
+
+
+@pytest.mark.parametrize("holder", [dead_process(), process_elsewhere()], ids=["here", "before a reboot"])
+def test_an_outcome_that_ranks_could_only_keep_here_is_taken_and_put(
+    holder: Holder, run_paths: RunPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settle, "SILENCE_SECONDS", 0.0)
+    lease = begin_segment(run_paths, holder)
+    keep_in(run_paths, lease)
+    (record,) = recover_run(CONFIG, run_paths).segments
+    assert (record.outcome, record.cause, record.last_step) == ("preempted", "asked to stop", 4)
+    assert find_outcome(run_paths.store, "run", lease.fence) is not None
+    assert not run_paths.segment_scratch(lease.fence).exists()
+
+
+def test_an_outcome_that_ranks_of_another_launch_kept_here_is_not_taken(run_paths: RunPaths) -> None:
+    keep_in(run_paths, begin_segment(run_paths, dead_process()), this_process())
+    (record,) = recover_run(CONFIG, run_paths).segments
+    assert (record.outcome, record.cause) == ("lost", settle.LOST)
 
 
 def test_the_last_step_and_phases_are_read_from_reports_whose_last_line_was_cut_off(run_paths: RunPaths) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 from storage.checkpoints.checkpoints import STATE_NAME, FoundCheckpoint
 from storage.datasets import DatasetManifest
 from storage.objects.local_store import LocalStore
+from storage.objects.store import Store
 from storage.runs.segments import OutcomeRecord, find_outcome
 from tasks.cluster.processes import POLL_SECONDS
 from tasks.cluster.ranks import Ranks
@@ -24,7 +25,7 @@ SMALL_MODEL = EncoderConfig(width=16, layers=2, heads=2, feedforward=32, dropout
 
 
 def make_spec(
-    store: LocalStore,
+    store: Store,
     dataset: DatasetManifest,
     folder: Path,
     fence: int = 2,

@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 
 from storage.objects.local_store import LocalStore
+from storage.runs.holders import this_process
+from storage.runs.kept_outcomes import Launch, settle_outcome
 from storage.runs.segments import find_outcome
 from tasks.cluster.processes import POLL_SECONDS, wait_for_orphans
 from tasks.cluster.rank_ends import describe_rank_ends
@@ -23,6 +25,7 @@ from tests.helpers.commands import ROOT, Runner, processes_mentioning, wait_unti
 from tests.helpers.datasets import publish_small_dataset
 from tests.helpers.fault_plans import FaultPlan, Moment, StepFault, read_fired
 from tests.helpers.parquet import text_columns, write_parquet
+from tests.helpers.s3_server import open_s3_store, use_s3
 from tests.helpers.tiny_runs import write_tiny_configuration
 from tests.helpers.training import launch, make_spec, read_log
 from training.agents.locks import find_holders
@@ -153,6 +156,28 @@ def test_a_run_whose_outcome_the_store_does_not_take_is_settled_by_what_its_rank
     status = runner.status()
     assert [segment["outcome"] for segment in status["segments"]] == ["completed"]
     assert (status["state"], status["steps_lost_total"]) == ("completed", 0)
+
+
+@pytest.mark.parametrize("name", ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"])
+def test_ranks_whose_key_a_bucket_refuses_say_so_and_their_outcome_is_put_once_the_key_is_right(
+    name: str, ceph_endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_s3(monkeypatch, ceph_endpoint)
+    store = open_s3_store(tmp_path)
+    spec = make_spec(store, publish_small_dataset(store, tmp_path / "work", rows=100), tmp_path / "segment", ranks=2)
+    spec = spec.model_copy(update={"cache": str(tmp_path / "cache"), "store_seconds": 0.5})
+    with monkeypatch.context() as patch:
+        patch.setenv(name, "wrong")
+        with launch(spec, GRACE_SECONDS) as ranks:
+            while ranks.is_running(POLL_SECONDS):
+                pass
+    assert find_outcome(store, spec.run, spec.fence) is None
+    words = describe_cause(None, describe_rank_ends(spec.scratch_folder))
+    assert matches(r"^no outcome recorded\. Rank \d \(process \d+\) was refused by the store", words), read_log(spec)
+    launched = Launch(store=store.address, run=spec.run, fence=spec.fence, supervisor=this_process())
+    outcome = settle_outcome(store, spec.scratch_folder, launched)
+    assert outcome is not None and outcome.outcome == "failed"
+    assert matches(r"^rank \d: StoreError: .* The server does not accept the credentials\.", outcome.cause)
 
 
 SUPERVISOR = """

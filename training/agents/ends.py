@@ -16,7 +16,8 @@ from storage.errors import StoreError, StoreUnavailableError
 ENDS_NAME = "rank-ends.json"
 LOST_CONNECTION = ("gloo/transport/tcp/", "ncclRemoteError", "Connection reset by peer", "Connection closed by peer")
 NO_MEMORY = ("OutOfMemoryError", "MemoryError", "can't allocate memory", "not enough memory")
-REFUSED = ("AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "Forbidden", "refused")
+# In what `s3/errors.py` says of a refused or missing key. A refused connection is a store that is away.
+REFUSED = ("AccessDenied", "Access was refused", "does not accept the credentials", "No credentials for")
 MOST_CHARACTERS = 2000
 
 

@@ -5,8 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from botocore.exceptions import ClientError, NoCredentialsError
 
 from storage.errors import StoreError, StoreUnavailableError
+from storage.objects.s3.address import S3Address
+from storage.objects.s3.errors import explain
 from storage.runs.segments import CONNECTION_BROKE, OutcomeRecord
 from tasks.cluster.rank_ends import RankEndsAccount, describe_ends_on_nodes, describe_rank_ends
 from tasks.recovery.settle import LOST, describe_cause
@@ -142,6 +145,14 @@ def _outcome(cause: str) -> OutcomeRecord:
     return OutcomeRecord(outcome="failed", cause=cause, first_step=0, last_step=0, world_size=2, seconds=1.0, phases={})
 
 
+BUCKET = S3Address("bucket", "prefix")
+
+
+def s3_answer(status: int, code: str) -> ClientError:
+    metadata: Any = {"HTTPStatusCode": status}
+    return ClientError({"Error": {"Code": code}, "ResponseMetadata": metadata}, "PutObject")
+
+
 def caused(error: Exception, cause: Exception) -> Exception:
     error.__cause__ = cause
     return error
@@ -152,7 +163,13 @@ def caused(error: Exception, cause: Exception) -> Exception:
     [
         (StoreUnavailableError("the store does not answer"), Fault.STORE_AWAY),
         (caused(StoreUnavailableError("away"), ConnectionResetError("Connection reset by peer")), Fault.STORE_AWAY),
-        (StoreError("s3://bucket refused the request: AccessDenied"), Fault.REFUSED),
+        (StoreUnavailableError("/mnt/store: Connection refused"), Fault.STORE_AWAY),
+        (explain(s3_answer(403, "AccessDenied"), BUCKET, "key", "server"), Fault.REFUSED),
+        (explain(s3_answer(403, "403"), BUCKET, "key", "server"), Fault.REFUSED),
+        (explain(s3_answer(403, "InvalidAccessKeyId"), BUCKET, "key", "server"), Fault.REFUSED),
+        (explain(s3_answer(400, "ExpiredToken"), BUCKET, "key", "server"), Fault.REFUSED),
+        (explain(NoCredentialsError(), BUCKET, "key", "server"), Fault.REFUSED),
+        (explain(s3_answer(503, "SlowDown"), BUCKET, "key", "server"), Fault.STORE_AWAY),
         (PermissionError(errno.EACCES, "Permission denied"), Fault.REFUSED),
         (OSError(errno.ENOSPC, "No space left on device"), Fault.DISK_FULL),
         (caused(StoreError("not written"), OSError(errno.EDQUOT, "Disk quota exceeded")), Fault.DISK_FULL),

@@ -13,8 +13,8 @@ from training.rank_status import StatusWriter
 class World:
     """One rank among `size`; `local_rank` is its number among the `local_size` of its machine, and its GPU.
 
-    All of them meet at `meeting`. `launched_at` is when loading their libraries began, in seconds since boot; None
-    where that is part of this process's own life.
+    All of them meet at `meeting`. `launched_at` is when they were ordered, in seconds since boot; None where that
+    is when this process began.
     """
 
     rank: int
@@ -43,7 +43,7 @@ class World:
 
     @property
     def age_seconds(self) -> float:
-        """How long ago this rank's libraries began to be loaded."""
+        """How long ago this rank was ordered."""
         if self.launched_at is None:
             return process_age_seconds()
         return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - self.launched_at)

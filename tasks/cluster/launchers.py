@@ -10,6 +10,7 @@ from typing import Protocol
 from storage.errors import ClusterUnavailableError, ConfigurationError
 from storage.objects.store import Store
 from storage.runs.run_state import JobRecord, Lease
+from tasks.cluster.agents import kept_agent
 from tasks.cluster.job import Job
 from tasks.cluster.kubernetes.jobset import jobset_name
 from tasks.cluster.orders import JobOrder, load_order, read_node_ends
@@ -71,7 +72,7 @@ def make_job(record: JobRecord | None, order: JobOrder, store: Store) -> Job:
     """The ranks for an order, to be launched, or found, as a context manager. Raises `ConfigurationError`."""
     spec = order.segment
     if record is None:
-        return Ranks(spec, order.grace_seconds)
+        return Ranks(spec, order.grace_seconds, kept=kept_agent())
     return _job(record, store, spec.run, spec.fence, order.grace_seconds, order)
 
 

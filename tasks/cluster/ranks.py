@@ -7,49 +7,28 @@ good order, and given the time for it, before it is killed.
 import logging
 import os
 import signal
-import subprocess
-import sys
 import time
 import uuid
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from types import TracebackType
 from typing import Self
 
 from storage.logs import LOG_NAME
 from storage.objects.private_folder import PRIVATE_MODE
-from tasks.cluster.processes import (
-    KILLED_SECONDS,
-    POLL_SECONDS,
-    environment_of_installation,
-    kill_tree,
-)
+from tasks.cluster.agents import AgentProcess, KeptAgent
+from tasks.cluster.processes import KILLED_SECONDS, POLL_SECONDS, kill_tree
+from tasks.cluster.rank_environment import environment_of_ranks
 from tasks.cluster.reports import ReportFollower
 from training.agents.locks import find_holders
 from training.agents.order import ORDER_NAME, AgentOrder
-from training.configuration import TrainConfig
-from training.determinism import numerics_environment
 from training.meeting import Meeting
 from training.metrics.rank_lines import prefix_of
 from training.metrics.reporter import Report
 from training.rank_status import RankStatus, read_rank_statuses
 from training.spec import SegmentSpec
-from training.stopping import SUPERVISOR_VARIABLE, follow_parent
 
 SPECIFICATION_NAME = "segment.json"
-AGENT_MODULE = "training.agents.agent"
-# What allocators do with the pages of what is freed: each new one takes the kernel a microsecond or more. Arrow's keeps
-# them for longer than from one row group of a bucket, or one block of microbatches, to the next; glibc's for good, up
-# to a bound, or each step would begin with as many new pages as its gradients have. What a user has set stands.
-ALLOCATOR = {
-    "MIMALLOC_PURGE_DELAY": "10000",  # ms
-    "MALLOC_MMAP_THRESHOLD_": str(2**28),  # bytes: what is larger is given back at once
-    "MALLOC_TRIM_THRESHOLD_": str(2**30),  # bytes: more at the end of the heap is given back
-}
-# Threads that libraries would start when they are loaded: a process that has some cannot be forked.
-ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
-LOOPBACK = "lo"
 STACKS_SECONDS = 2.0
 RENDEZVOUS_FOLDER = "rendezvous"
 MEETING_NAME = "ranks"
@@ -79,23 +58,30 @@ class Rendezvous:
 class Ranks:
     """A `Job` on this machine: it works on a specification, with as many ranks as its `train` sets.
 
-    An agent begins them, watches them and says how each of them ended. With a `rendezvous` they are the ranks of one
-    node among several.
+    An agent begins them, watches them and says how each of them ended: the one that is `kept`, or one for this order
+    alone. With a `rendezvous` they are the ranks of one node among several.
     """
 
-    def __init__(self, spec: SegmentSpec, grace_seconds: float, rendezvous: Rendezvous | None = None) -> None:
+    def __init__(
+        self,
+        spec: SegmentSpec,
+        grace_seconds: float,
+        rendezvous: Rendezvous | None = None,
+        kept: KeptAgent | None = None,
+    ) -> None:
         self._spec = spec
         self._grace_seconds = grace_seconds
         self._rendezvous = rendezvous
+        self._kept = kept
         self._stop_deadline: float | None = None
         # A folder of this user alone, and a file in it: a port could be reached by others.
         self._meeting_folder = spec.scratch_folder / f"{RENDEZVOUS_FOLDER}-{uuid.uuid4().hex}"
         self._order_file = spec.scratch_folder / ORDER_NAME
-        # Where torch's compiler would keep what it makes, which a count of a model's memory loads too.
-        compiler = {"TORCHINDUCTOR_CACHE_DIR": str(spec.scratch_folder / "compiler")}
-        self._environment = compiler | _environment(spec.train, rendezvous)
+        self._environment = environment_of_ranks(spec.train, rendezvous.interface if rendezvous is not None else None)
         self._reports = ReportFollower(spec.progress_file)
-        self._process: subprocess.Popen[bytes] | None = None
+        self._agent: AgentProcess | None = None
+        # Of an order that nobody took nothing was begun: an agent that is kept may have been killed just before.
+        self._may_begin_again = kept is not None
 
     def __enter__(self) -> Self:
         folder = self._spec.scratch_folder
@@ -103,19 +89,17 @@ class Ranks:
         self._meeting_folder.mkdir(mode=PRIVATE_MODE)
         (folder / SPECIFICATION_NAME).write_text(self._spec.model_dump_json(), encoding="utf-8")
         self._order_file.write_text(self._order().model_dump_json(), encoding="utf-8")
-        listening = self._rendezvous.listening if self._rendezvous is not None else None
-        with (folder / LOG_NAME).open("ab") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-u", "-m", AGENT_MODULE, str(self._order_file)],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env=self._environment,
-                start_new_session=True,  # Ctrl-C in the terminal reaches the flow alone, which passes it on once
-                preexec_fn=partial(follow_parent, os.getpid()),
-                pass_fds=() if listening is None else (listening,),
-            )
+        (folder / LOG_NAME).touch()
+        self._launch()
         return self
+
+    def _launch(self) -> None:
+        if self._kept is not None:
+            self._agent = self._kept.take(self._environment, self._spec.model.kind)
+        else:
+            listening = self._rendezvous.listening if self._rendezvous is not None else None
+            self._agent = AgentProcess(self._environment, descriptors=() if listening is None else (listening,))
+        self._agent.give(self._order_file, self._spec.scratch_folder / LOG_NAME)
 
     def _order(self) -> AgentOrder:
         size, rendezvous = self._spec.train.ranks, self._rendezvous
@@ -129,6 +113,7 @@ class Ranks:
             world_size=size * (rendezvous.num_nodes if rendezvous is not None else 1),
             meeting=meeting,
             grace_seconds=self._grace_seconds,
+            launched_at=time.clock_gettime(time.CLOCK_BOOTTIME),
         )
 
     def __exit__(
@@ -139,17 +124,20 @@ class Ranks:
             if self._is_held():
                 _logger.warning(HELD)
                 return
+        if self._kept is None:
+            self._launched().close()
 
     def is_running(self, wait_seconds: float) -> bool:
         """Wait a moment for the ranks to end, and kill them if their time to leave is over; whether any still runs."""
-        process = self._launched()
-        try:
-            process.wait(wait_seconds)
-        except subprocess.TimeoutExpired:
+        if self._launched().is_at_work(wait_seconds):
             if self._stop_deadline is not None and time.monotonic() > self._stop_deadline:
                 self._kill_all()
             return True
-        return False
+        if self._launched().has_taken or not self._may_begin_again:
+            return False
+        self._may_begin_again = False
+        self._launch()
+        return True
 
     def read_reports(self) -> list[Report]:
         return self._reports.read()
@@ -168,8 +156,8 @@ class Ranks:
         if self._stop_deadline is not None:
             return
         self._stop_deadline = time.monotonic() + self._grace_seconds
-        if self._launched().poll() is None:
-            self._launched().send_signal(signal.SIGTERM)  # which the agent passes on
+        self._may_begin_again = False
+        self._launched().ask_to_leave()
 
     def write_stacks(self) -> None:
         """By SIGQUIT. A rank that does not answer does not run: it was stopped, or the kernel holds it."""
@@ -190,9 +178,7 @@ class Ranks:
     def kill(self) -> None:
         """SIGKILL for all of them, at once."""
         self._kill_all()
-        try:
-            self._launched().wait(KILLED_SECONDS)
-        except subprocess.TimeoutExpired:
+        if not self._launched().wait(KILLED_SECONDS):
             _logger.warning(HELD)
 
     def leave(self) -> None:
@@ -206,6 +192,7 @@ class Ranks:
 
     def _kill_all(self) -> None:
         """The agent with its ranks, and ranks whose agent is gone."""
+        self._may_begin_again = False
         kill_tree(self._launched().pid)
         for holder in find_holders(self._spec.scratch_folder):
             kill_tree(holder.pid)
@@ -214,24 +201,7 @@ class Ranks:
         """Whether they were killed and do not end: the kernel has them, in a driver or a file system."""
         return self._stop_deadline is not None and time.monotonic() > self._stop_deadline + KILLED_SECONDS
 
-    def _launched(self) -> subprocess.Popen[bytes]:
-        if self._process is None:
+    def _launched(self) -> AgentProcess:
+        if self._agent is None:
             raise RuntimeError("the ranks were not launched")
-        return self._process
-
-
-def _environment(train: TrainConfig, rendezvous: Rendezvous | None) -> dict[str, str]:
-    """What agent, ranks and their libraries read when they start."""
-    interface = LOOPBACK if rendezvous is None else rendezvous.interface
-    return {
-        **ALLOCATOR,
-        **numerics_environment(environment_of_installation(), train.threads),
-        **ONE_THREAD,
-        "OMP_WAIT_POLICY": "PASSIVE",  # threads that spin while they wait take a busy machine from those they wait for
-        "GLOO_SOCKET_IFNAME": interface,
-        **({} if rendezvous is None else {"NCCL_SOCKET_IFNAME": f"={interface}"}),  # with = it is no prefix
-        "PYTHONUNBUFFERED": "1",
-        "TORCH_DISTRIBUTED_DEBUG": "OFF",
-        "TORCH_CPP_LOG_LEVEL": "ERROR",
-        SUPERVISOR_VARIABLE: str(os.getpid()),
-    }
+        return self._agent

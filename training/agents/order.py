@@ -5,7 +5,7 @@ Invariant: a rank's number, and how many there are, are values that begin here; 
 
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from training.meeting import Meeting
 from training.world import World
@@ -14,7 +14,7 @@ ORDER_NAME = "agent.json"
 
 
 class AgentOrder(BaseModel):
-    """Work of one agent. It lies in the segment's folder on this machine, where all that ranks leave is, too."""
+    """Work for an agent. It lies in the segment's folder on this machine, where all that ranks leave is, too."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -24,12 +24,19 @@ class AgentOrder(BaseModel):
     world_size: int
     meeting: Meeting
     grace_seconds: float
+    launched_at: float = Field(description="When the order was given, in seconds since boot.")
 
     @property
     def folder(self) -> Path:
         return self.specification.parent
 
-    def world_of(self, local_rank: int, launched_at: float | None = None) -> World:
+    def world_of(self, local_rank: int) -> World:
         """The world of a rank of this node."""
-        rank = self.first_rank + local_rank
-        return World(rank, self.world_size, local_rank, self.local_size, meeting=self.meeting, launched_at=launched_at)
+        return World(
+            self.first_rank + local_rank,
+            self.world_size,
+            local_rank,
+            self.local_size,
+            meeting=self.meeting,
+            launched_at=self.launched_at,
+        )

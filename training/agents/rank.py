@@ -29,13 +29,15 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
 TITLE = "holdfast rank"
 
 
-def be_a_rank(order: AgentOrder, local_rank: int, launched_at: float | None = None) -> NoReturn:
+def be_a_rank(order: AgentOrder, local_rank: int) -> NoReturn:
     """Do the rank's part of the order's work; never returns."""
     flag = StopFlag()
     flag.listen()
     follow_parent()
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
-    world, folder = order.world_of(local_rank, launched_at), order.folder
+    world, folder = order.world_of(local_rank), order.folder
+    # Where torch's compiler keeps what it makes, which a count of a model's memory loads too.
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(folder / "compiler"))
     name_process(f"hf-rank-{world.rank}", f"{TITLE} {world.rank} {folder}")
     name_own_lines(world.rank)
     try:

@@ -20,7 +20,7 @@ from storage.datasets import DatasetManifest
 from storage.objects.addresses import open_store
 from storage.objects.local_store import LocalStore
 from tasks.cluster.processes import kill_tree
-from tasks.cluster.ranks import ALLOCATOR
+from tasks.cluster.rank_environment import ALLOCATOR
 from tasks.config.load import load_configuration
 from tasks.configuration.run import RunConfig
 from tasks.corpora.generate import generate_corpus

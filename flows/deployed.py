@@ -17,6 +17,7 @@ from storage.errors import ConfigurationError, HoldfastError, RunBusyError, RunS
 from storage.objects.store import Store
 from storage.runs.addresses import find_target
 from storage.runs.manifest import find_runs
+from tasks.cluster.agents import keeping_agent
 from tasks.configuration.run import RunConfig
 from tasks.console.announce import announce
 from tasks.prefect_bridge.server import send_all
@@ -36,7 +37,7 @@ def train_deployed(config: RunConfig, max_segments: int | None) -> State[None]:
     It is skipped where another process trains the run, and cancelled where its end was requested.
     """
     try:
-        with tags(TAG):
+        with tags(TAG), keeping_agent(config.cluster, config.train, config.model):
             state = train_with_retries(config, max_segments)
     except RunBusyError as busy:
         return describe_skip(busy)

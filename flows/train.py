@@ -24,7 +24,6 @@ from storage.errors import (
 )
 from storage.runs.run_state import RunState
 from tasks.audit import audit_ledger
-from tasks.cluster.agents import keeping_agent
 from tasks.config.changes import as_begun
 from tasks.config.overrides import with_overrides
 from tasks.configuration.run import RunConfig
@@ -121,10 +120,7 @@ def train_with_retries(config: RunConfig, max_segments: int | None = None) -> Ru
     retry = config.retry
     flow_with_retries = train.with_options(retries=retry.attempts, retry_delay_seconds=retry.delay_seconds)
     states: list[State[Any]] = []
-    with keeping_agent(config.cluster, config.train, config.model):
-        returned = call_through_prefect(
-            lambda: states.append(flow_with_retries(config, max_segments, return_state=True))
-        )
+    returned = call_through_prefect(lambda: states.append(flow_with_retries(config, max_segments, return_state=True)))
     return cast("RunState", returned.take()) if returned.is_known else _end_of_before(config, states[0])
 
 

@@ -17,6 +17,7 @@ from storage.lazy_imports import lazy_imports
 with lazy_imports():
     import flows.prefect_server as prefect_server
     import flows.train as train
+    import tasks.cluster.agents as agents
     import tasks.console.messages as messages
     import tasks.preemption.scheduler as scheduler
     import tasks.reporting.best as best
@@ -39,8 +40,8 @@ def run(configuration: ConfigurationArgument, assignments: Assignments = None, a
     scheduler.leave_on_scheduler_signals()
     config = read_configuration(configuration, assignments or [])
     print_progress("Starting Prefect.")
-    with prefect_server.configured_server() as server:
-        train_with_retries = train.train_with_retries  # loads Prefect, which takes seconds: the server starts meanwhile
+    with prefect_server.configured_server() as server, agents.keeping_agent(config.cluster, config.train, config.model):
+        train_with_retries = train.train_with_retries  # loads Prefect, seconds: server and agent start meanwhile
         if server is not None:
             server.wait()
         messages.show_messages()

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import partial
@@ -118,31 +119,44 @@ class AgentProcess:
 
 
 class KeptAgent:
-    """An agent for one order after another; begun anew where the one at hand will not do."""
+    """An agent for one order after another; begun anew where the one at hand will not do.
+
+    All get what this process inherited: what libraries set in its environment later does not reach ranks.
+    """
 
     def __init__(self) -> None:
         self._agent: AgentProcess | None = None
+        self._inherited = dict(os.environ)
+        # Linux tells a child when the thread that began it ends: this one lives as long as the agent is kept.
+        self._launcher = ThreadPoolExecutor(1, "agent launcher")
 
     @property
     def pid(self) -> int | None:
         """Of the agent at hand."""
         return None if self._agent is None else self._agent.pid
 
-    def begin(self, environment: Mapping[str, str], model: str) -> AgentProcess:
+    def begin(self, train: TrainConfig, model: str) -> AgentProcess:
         """Begin one that loads libraries now. Raises `OSError` where the system has no process to give."""
-        self.close()
-        self._agent = AgentProcess(environment, model)
+        self._end()
+        self._agent = self._launcher.submit(AgentProcess, self._environment(train), model).result()
         return self._agent
 
-    def take(self, environment: Mapping[str, str], model: str) -> AgentProcess:
-        """An idle agent with this environment. Raises as `begin`."""
+    def take(self, train: TrainConfig, model: str) -> AgentProcess:
+        """An idle agent with the environment of these ranks. Raises as `begin`."""
         agent = self._agent
-        if agent is not None and agent.is_idle and agent.environment == environment:
+        if agent is not None and agent.is_idle and agent.environment == self._environment(train):
             return agent
-        return self.begin(environment, model)
+        return self.begin(train, model)
 
     def close(self) -> None:
         """End it. One that the kernel holds is left alone: see `ranks.py`."""
+        self._end()
+        self._launcher.shutdown()
+
+    def _environment(self, train: TrainConfig) -> dict[str, str]:
+        return environment_of_ranks(train, inherited=self._inherited)
+
+    def _end(self) -> None:
         if self._agent is not None:
             self._agent.close()
             self._agent = None
@@ -155,10 +169,7 @@ _kept: ContextVar[KeptAgent | None] = ContextVar("kept agent", default=None)
 
 @contextmanager
 def keeping_agent(cluster: ClusterConfig, train: TrainConfig, model: ModelConfig) -> Iterator[None]:
-    """Within the block an agent is kept for the run's orders on this machine; it loads libraries from now on.
-
-    Linux tells the agent when the thread that enters the block ends, as when the process does: it is to stay.
-    """
+    """Within the block an agent is kept for the run's orders on this machine; it loads libraries from now on."""
     if cluster.kind != "local":
         yield
         return
@@ -166,7 +177,7 @@ def keeping_agent(cluster: ClusterConfig, train: TrainConfig, model: ModelConfig
     token = _kept.set(kept)
     try:
         with suppress(OSError):  # whoever gives the first order meets it again
-            kept.begin(environment_of_ranks(train), model.kind)
+            kept.begin(train, model.kind)
         yield
     finally:
         _kept.reset(token)

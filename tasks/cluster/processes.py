@@ -6,6 +6,7 @@ it.
 
 import os
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -78,7 +79,7 @@ def _is_running(process: psutil.Process) -> bool:
         return False
 
 
-def environment_of_installation() -> dict[str, str]:
+def environment_of_installation(inherited: Mapping[str, str] = os.environ) -> dict[str, str]:
     """As this process's, but a child imports this installation, not folders of the user's that have our names."""
-    path = os.pathsep.join([str(PACKAGE_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    return {**os.environ, "PYTHONSAFEPATH": "1", "PYTHONPATH": path}
+    path = os.pathsep.join([str(PACKAGE_ROOT), *filter(None, [inherited.get("PYTHONPATH")])])
+    return {**inherited, "PYTHONSAFEPATH": "1", "PYTHONPATH": path}

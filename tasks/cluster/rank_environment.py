@@ -1,10 +1,11 @@
 """The environment of an agent and its ranks: what they and their libraries read when they start.
 
-Invariant: it follows from this process's own, the number of threads and the network's interface, and from nothing that
+Invariant: it follows from what they inherit, the number of threads and the network's interface, and from nothing that
 is one segment's.
 """
 
 import os
+from collections.abc import Mapping
 
 from tasks.cluster.processes import environment_of_installation
 from training.configuration import TrainConfig
@@ -24,11 +25,13 @@ ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_t
 LOOPBACK = "lo"
 
 
-def environment_of_ranks(train: TrainConfig, interface: str | None = None) -> dict[str, str]:
+def environment_of_ranks(
+    train: TrainConfig, interface: str | None = None, inherited: Mapping[str, str] = os.environ
+) -> dict[str, str]:
     """Of ranks with this configuration, which talk to those of other nodes over `interface`, if there are any."""
     return {
         **ALLOCATOR,
-        **numerics_environment(environment_of_installation(), train.threads),
+        **numerics_environment(environment_of_installation(inherited), train.threads),
         **ONE_THREAD,
         "OMP_WAIT_POLICY": "PASSIVE",  # threads that spin while they wait take a busy machine from those they wait for
         "GLOO_SOCKET_IFNAME": interface or LOOPBACK,

@@ -77,7 +77,6 @@ class Ranks:
         # A folder of this user alone, and a file in it: a port could be reached by others.
         self._meeting_folder = spec.scratch_folder / f"{RENDEZVOUS_FOLDER}-{uuid.uuid4().hex}"
         self._order_file = spec.scratch_folder / ORDER_NAME
-        self._environment = environment_of_ranks(spec.train, rendezvous.interface if rendezvous is not None else None)
         self._reports = ReportFollower(spec.progress_file)
         self._agent: AgentProcess | None = None
         # Of an order that nobody took nothing was begun: an agent that is kept may have been killed just before.
@@ -95,10 +94,12 @@ class Ranks:
 
     def _launch(self) -> None:
         if self._kept is not None:
-            self._agent = self._kept.take(self._environment, self._spec.model.kind)
+            self._agent = self._kept.take(self._spec.train, self._spec.model.kind)
         else:
+            interface = self._rendezvous.interface if self._rendezvous is not None else None
             listening = self._rendezvous.listening if self._rendezvous is not None else None
-            self._agent = AgentProcess(self._environment, descriptors=() if listening is None else (listening,))
+            environment = environment_of_ranks(self._spec.train, interface)
+            self._agent = AgentProcess(environment, descriptors=() if listening is None else (listening,))
         self._agent.give(self._order_file, self._spec.scratch_folder / LOG_NAME)
 
     def _order(self) -> AgentOrder:

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -112,7 +113,14 @@ def test_ranks_with_another_environment_are_another_agents(
     assert second != first and is_over(first)
     assert "OMP_NUM_THREADS=2" in environment_of(kept)
     monkeypatch.setenv("MKL_CBWR", "COMPATIBLE")
-    assert work(place.spec(12, threads=2), kept) != second and is_over(second)
+    assert work(place.spec(12, threads=2), kept) == second, "it was set after the agent was to be kept: by no user"
+    assert "MKL_CBWR=COMPATIBLE" not in environment_of(kept)
+
+
+def test_an_agent_outlives_the_thread_that_gave_it_the_first_order(place: Place, kept: KeptAgent) -> None:
+    with ThreadPoolExecutor(1) as executor:
+        first = executor.submit(work, place.spec(40), kept).result()
+    assert work(place.spec(41), kept) == first
 
 
 def environment_of(kept: KeptAgent) -> list[str]:
@@ -158,9 +166,9 @@ def test_an_agent_that_is_killed_while_it_works_or_idles_is_replaced(place: Plac
 FLOW = """
 import sys, time
 from tasks.cluster.agents import KeptAgent
-from tasks.cluster.rank_environment import environment_of_ranks
 from training.configuration import TrainConfig
-print(KeptAgent().begin(environment_of_ranks(TrainConfig()), "encoder").pid, flush=True)
+kept = KeptAgent()
+print(kept.begin(TrainConfig(), "encoder").pid, flush=True)
 time.sleep(600)
 """
 

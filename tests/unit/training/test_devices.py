@@ -8,7 +8,7 @@ import torch
 from storage.errors import DeviceMissingError
 from storage.objects.local_store import LocalStore
 from storage.runs.segments import find_outcome
-from tasks.cluster.ranks import Ranks
+from tasks.cluster.rank_environment import environment_of_ranks
 from tests.helpers.datasets import publish_small_dataset
 from tests.helpers.training import make_spec
 from training.checkpointing.versions import require_gpu_of_before
@@ -57,16 +57,12 @@ def test_a_gpu_that_is_asked_for_and_not_there_is_one_clear_error() -> None:
         choose_precision(TrainConfig(device="cuda"), ALONE)
 
 
-def test_what_would_have_a_node_compute_other_bits_is_not_handed_on_to_ranks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_would_have_a_node_compute_other_bits_is_not_handed_on_to_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     not_handed_on = {"TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "CUBLASLT_WORKSPACE_SIZE", "CUBLAS_EMULATE_X"}
     for name in (*not_handed_on, "NVIDIA_TF32_OVERRIDE"):
         monkeypatch.setenv(name, "1")
     monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:64")
-    store = LocalStore(tmp_path / "store")
-    spec = make_spec(store, publish_small_dataset(store, tmp_path / "work"), tmp_path / "scratch")
-    given = Ranks(spec, 30)._environment
+    given = environment_of_ranks(TrainConfig(threads=1))
     assert given["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8" and given["OMP_NUM_THREADS"] == "1"
     assert given["NVIDIA_TF32_OVERRIDE"] == "0"
     assert not not_handed_on & given.keys()

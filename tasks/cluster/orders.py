@@ -118,9 +118,12 @@ def write_node_statuses(store: Store, run: str, fence: int, node: str, rank_stat
 
 
 def read_node_statuses(store: Store, run: str, fence: int) -> list[RankStatus]:
-    """The statuses of all ranks whose node has passed any on."""
-    keys = list(store.list_keys(_key(run, fence, f"{RANK_STATUS_FOLDER}/")))
-    return [rank_status for key in keys for rank_status in NodeStatuses.model_validate_json(store.read(key)).ranks]
+    """The statuses of all ranks whose node has passed any on, without those that cannot be read."""
+    found: list[RankStatus] = []
+    for key in store.list_keys(_key(run, fence, f"{RANK_STATUS_FOLDER}/")):
+        with suppress(ObjectMissingError, ValidationError):
+            found += NodeStatuses.model_validate_json(store.read(key)).ranks
+    return found
 
 
 def write_rank_ends(store: Store, run: str, fence: int, node: str, ends: RankEnds) -> None:

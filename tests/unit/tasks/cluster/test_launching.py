@@ -149,7 +149,8 @@ def test_ends_of_a_node_that_cannot_be_read_hide_those_of_no_other(tmp_path: Pat
     store = LocalStore(tmp_path / "store")
     ends = RankEnds(ends=[RankEnd(rank=1, pid=7, host="n2.rack", exit_code=3)])
     write_rank_ends(store, RUN, FENCE, "n2.rack", ends)
-    store.write(f"runs/{RUN}/segments/{FENCE:08d}/rank_ends/n1.json", b'{"ends": [{')
+    for folder in ("rank_ends", "rank_statuses"):
+        store.write(f"runs/{RUN}/segments/{FENCE:08d}/{folder}/n1.json", b'{"ends": [{')
     assert read_rank_ends(store, RUN, FENCE) == {"n2.rack": ends}
     account = describe_relayed_ends(store, RUN, FENCE)
     assert account.first is not None and account.first.startswith("Rank 1 (process 7 on n2.rack) left with exit code 3")

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from storage.datasets import DatasetManifest, Target, token_type
+from storage.datasets import DatasetManifest, SplitRecord, Target, token_type
 from tests.helpers.specifications import spec_of
 from training import building
 from training.batches.assembled import assemble_shares, share_batch
@@ -35,7 +35,7 @@ def synthetic_dataset(vocabulary_size: int) -> DatasetManifest:
         row_group_rows=16,
         numeric=[],
         categorical=[],
-        splits={},
+        splits={"train": SplitRecord(num_rows=len(CLASSES), num_tokens=0, shards=[], class_counts=[1, 1, 1])},
         tokenizer=None,
     )
 

@@ -12,11 +12,11 @@ setup: $(VENV)/.installed
 
 # pip and not another installer: torch==2.13.0 is then the CPU build where only that is to be had, without CUDA packages.
 # It would compile modules to bytecode on one core; some packages have files that are no Python, which is why that line
-# may fail. Half of what the packages have is tests of theirs, or never loaded here.
+# may fail. More than half of what the packages have is tests of theirs, or never loaded here.
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[dev]'
-	$(BIN)/python -m compileall -qq -j 0 -x '/(tests|testing|_inductor|kubernetes|sympy|networkx|altair|apprise|pip|setuptools)/' $(VENV)/lib || true
+	$(BIN)/python -m compileall -qq -j 0 -x '/(tests|testing|_inductor|kubernetes|networkx|altair|apprise|pip|setuptools|transformers/models|mypyc?|fontTools|lexers|stepfunctions|dateparser|backend/test)/' $(VENV)/lib || true
 	touch $@
 
 lint: setup

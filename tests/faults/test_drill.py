@@ -22,7 +22,7 @@ CONFIGURATION = ROOT / "deployments/configs/demo.toml"
 STEPS = 160
 SETTINGS = {
     "train.steps": STEPS,
-    "train.batch_size": 48,
+    "train.batch_size": 16,
     "train.ranks": 1,
     "train.device": "cpu",
     "model.width": 32,

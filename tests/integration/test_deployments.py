@@ -9,8 +9,9 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from prefect.settings import PREFECT_API_URL, temporary_settings
 
-from flows.deployments import audit, report
+from flows.deployments import audit, report, scrub
 from flows.resume import resume
 from storage.objects.local_store import LocalStore
 from tasks.corpora.generate import generate_corpus
@@ -27,7 +28,8 @@ DRILL_SEED = 20
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What an operator deploys from: a configuration file and, relative to it, data and store."""
     folder = tmp_path_factory.mktemp("operator")
-    (folder / "tiny.toml").write_text(CONFIGURATION)
+    # Tests wait for checkpoints again and again.
+    (folder / "tiny.toml").write_text(CONFIGURATION.replace("every_steps = 400", "every_steps = 100"))
     generate_corpus(folder / "corpus", "policy", 600)
     write_own_packages(folder)
     return folder
@@ -169,9 +171,12 @@ def test_a_cancelled_flow_run_saves_and_ends_as_cancelled_and_the_next_one_goes_
     assert state.lease is None and state.promoted is not None and state.promoted.step == segment.last_step
 
 
+@pytest.mark.usefixtures("cancelled")
 def test_a_stop_by_the_store_ends_everything_as_cancelled_with_no_step_lost(worked: Operator) -> None:
-    flow_run = worked.begin("stopped")
-    stopped = call_here(["stop", worked.folder / "store/runs/stopped"])
+    before = worked.state().promoted
+    flow_run = worked.submit("scheduled/train", configuration="tiny.toml")
+    worked.wait(lambda: worked.segment_has_saved(4))
+    stopped = call_here(["stop", worked.folder / "store/runs/tiny"])
     assert stopped.returncode == 0, stopped.stderr
     assert "preempted, at step" in stopped.stdout
     worked.wait(lambda: worked.states(flow_run)[-1]["type"] in ENDED)
@@ -180,25 +185,30 @@ def test_a_stop_by_the_store_ends_everything_as_cancelled_with_no_step_lost(work
         state = worked.states(one)[-1]
         assert state["type"] == "CANCELLED", worked.worker_log.read_text()
         assert "asked for the end of training with `holdfast stop`" in state["message"]
-    (segment,) = worked.state("stopped").segments
+    segment = worked.state().segments[3]
     assert (segment.outcome, segment.steps_lost) == ("preempted", 0)
+    assert before is not None and segment.first_step == before.step < segment.last_step < ENDLESS
     worked.wait(lambda: set(worked.steps(training).values()) <= set(ENDED))
-    report = worked.folder / "store/runs/stopped/report.html"
+    report = worked.folder / "store/runs/tiny/report.html"
     assert f"at step {segment.last_step:,}" in report.read_text()
 
 
-@pytest.mark.usefixtures("cancelled")
-def test_train_stops_at_its_time_budget_and_resume_goes_on_to_the_end(worked: Operator) -> None:
-    before = worked.state()
-    first = worked.run("scheduled/train", configuration="tiny.toml", segment_seconds=2)
-    assert first["state"]["type"] == "COMPLETED", worked.worker_log.read_text()
-    state = worked.state()
-    assert before.promoted is not None and state.promoted is not None
-    assert [segment.outcome for segment in state.segments[len(before.segments) :]] == ["budget"]
-    assert state.segments[-1].first_step == before.promoted.step < state.promoted.step < ENDLESS
-    assert (state.segments[-1].last_step, state.segments[-1].steps_lost) == (state.promoted.step, 0)
-    assert first["state"]["message"] == f"tiny: budget, step {state.promoted.step:,} of {ENDLESS:,}"
+@pytest.mark.slow
+def test_train_stops_at_its_time_budget(worked: Operator) -> None:
+    """Ranks do in `test_resume.py`."""
+    flow_run = worked.run("scheduled/train", configuration="tiny.toml", segment_seconds=2, assignments=["run=budgeted"])
+    assert flow_run["state"]["type"] == "COMPLETED", worked.worker_log.read_text()
+    state = worked.state("budgeted")
+    (segment,) = state.segments
+    assert state.promoted is not None
+    assert (segment.outcome, segment.last_step, segment.steps_lost) == ("budget", state.promoted.step, 0)
+    assert flow_run["state"]["message"] == f"budgeted: budget, step {state.promoted.step:,} of {ENDLESS:,}"
 
+
+@pytest.mark.usefixtures("cancelled")
+def test_resume_goes_on_to_the_end(worked: Operator) -> None:
+    state = worked.state()
+    assert state.promoted is not None
     steps, store = state.promoted.step + 40, worked.folder / "store"
     plan = resume.fn(str(store), "tiny", steps=steps, dry_run=True)
     assert plan.name == "Dry run" and plan.message is not None
@@ -206,13 +216,13 @@ def test_train_stops_at_its_time_budget_and_resume_goes_on_to_the_end(worked: Op
     assert f"train.steps: was {ENDLESS}, is {steps} now" in plan.message
     assert worked.state() == state
 
-    second = worked.run("resume/resume", store="store", run="tiny", steps=steps)
-    assert second["state"]["type"] == "COMPLETED", worked.worker_log.read_text()
+    resumed = worked.run("resume/resume", store="store", run="tiny", steps=steps)
+    assert resumed["state"]["type"] == "COMPLETED", worked.worker_log.read_text()
     ended = worked.state()
-    assert [segment.outcome for segment in ended.segments[len(before.segments) :]] == ["budget", "completed"]
+    assert [segment.outcome for segment in ended.segments[len(state.segments) :]] == ["completed"]
     assert ended.segments[-1].first_step == state.promoted.step
     assert ended.is_complete
-    assert second["state"]["message"] == f"tiny: completed, step {steps:,} of {steps:,}"
+    assert resumed["state"]["message"] == f"tiny: completed, step {steps:,} of {steps:,}"
 
     # The file still has another number of steps.
     tick = worked.run("scheduled/train", configuration="tiny.toml")
@@ -224,7 +234,9 @@ def test_train_stops_at_its_time_budget_and_resume_goes_on_to_the_end(worked: Op
         assert looked.is_completed() and words in (looked.message or "")
 
 
+@pytest.mark.slow
 def test_what_a_person_has_to_put_right_is_not_tried_again(worked: Operator) -> None:
+    """Without a worker in `test_values_of_flows.py`."""
     assignments = ["run=hopeless", "data.label=no_such_column"]
     failed = worked.run("scheduled/train", configuration="tiny.toml", assignments=assignments)
     assert failed["state"]["type"] == "FAILED"
@@ -257,16 +269,22 @@ def test_a_drill_trains_twice_kills_one_of_the_two_and_its_verdict_is_in_the_ui(
     assert processes_mentioning("runs/drilled-drill-1-") == []
 
 
-def test_a_scrub_that_finds_rot_fails_and_tells_the_server(worked: Operator, tmp_path: Path) -> None:
-    store = LocalStore(worked.folder / "kept")
+def test_a_scrub_that_finds_rot_fails_and_tells_the_server(
+    operator: Operator, environment: dict[str, str], tmp_path: Path
+) -> None:
+    """In this process: what a worker makes of what is deployed is shown of `train` and `resume`."""
+    store = LocalStore(tmp_path / "kept")
     newest = make_kept_run(store, tmp_path).load_head().state.kept[0]
     model = store.root / newest.path / "model.safetensors"
     model.write_bytes(model.read_bytes()[:-1])
-    failed = worked.run("scrub/scrub", address="kept")
-    assert failed["state"]["type"] == "FAILED"
-    assert f"{newest.path}/model.safetensors was changed" in failed["state"]["message"]
+    with temporary_settings({PREFECT_API_URL: environment["PREFECT_API_URL"]}):
+        failed = scrub(store.address, return_state=True)
+    assert failed.is_failed()
+    assert f"{newest.path}/model.safetensors was changed" in (failed.message or "")
     rotten = f"holdfast.{store.address}/{newest.path}"
-    worked.wait(lambda: bool(worked.events("holdfast.rot", rotten)))
-    (event,) = worked.events("holdfast.rot", rotten)
+    operator.wait(lambda: bool(operator.events("holdfast.rot", rotten)))
+    (event,) = operator.events("holdfast.rot", rotten)
     assert event["payload"].items() >= {"run": "run", "kind": "checkpoint", "step": 30, "is_quarantined": True}.items()
-    assert f"prefect.flow-run.{failed['id']}" in [related["prefect.resource.id"] for related in event["related"]]
+    assert f"prefect.flow-run.{failed.state_details.flow_run_id}" in [
+        related["prefect.resource.id"] for related in event["related"]
+    ]

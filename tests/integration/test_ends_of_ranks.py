@@ -1,5 +1,6 @@
 """Each way in which a rank ends, and the cause that is recorded for it: real ranks, begun and watched by an agent.
 
+Of the signals that kill, `make test` sends one; what each means is in `unit/tasks/cluster/test_rank_ends.py`, too.
 Ranks that hang are in `test_hang.py`, and what a run leaves that came to its end in `test_user_environment.py`.
 """
 
@@ -94,6 +95,7 @@ ENDS = (
         plan=FaultPlan().disk_full(Moment("rank", "open", "stacks-", rank=1)),
     ),
 )
+SENT_SELDOM = ("SIGSEGV", "SIGBUS", "SIGABRT")
 
 
 @pytest.fixture(autouse=True)
@@ -106,7 +108,10 @@ def temporary_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
     assert list(folder.rglob("*")) == []
 
 
-@pytest.mark.parametrize("end", ENDS, ids=lambda end: end.name)
+@pytest.mark.parametrize(
+    "end",
+    [pytest.param(end, id=end.name, marks=[pytest.mark.slow] if end.name in SENT_SELDOM else []) for end in ENDS],
+)
 def test_the_recorded_cause_names_what_ended_the_rank(
     end: End, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

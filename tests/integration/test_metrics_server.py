@@ -1,4 +1,6 @@
-"""GET /metrics of a real run while it trains, as Prometheus reads it."""
+"""GET /metrics of a real run while it trains, as Prometheus reads it; of a run that is preempted also in
+`test_preempted_runs.py`.
+"""
 
 import signal
 import socket
@@ -6,9 +8,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from tasks.monitoring.figures import SegmentFigures
 from tasks.monitoring.server import serving
@@ -16,11 +16,11 @@ from tests.helpers.commands import RUN_SECONDS, Runner, kill_everything, wait_un
 from tests.helpers.finished_runs import state_of
 from tests.helpers.parquet import text_columns, write_parquet
 from tests.helpers.prefect_server import find_free_port
+from tests.helpers.prometheus import scrape
 from tests.helpers.tiny_runs import write_tiny_configuration
 
 # Comes to its end in no test.
 ENDLESS = 1_000_000
-PROMETHEUS_FORMAT = "text/plain; version="
 
 
 @pytest.fixture
@@ -49,6 +49,7 @@ def endless(runner: Runner, port: int) -> "Iterator[subprocess.Popen[bytes]]":
         kill_everything(process)
 
 
+@pytest.mark.slow
 def test_a_run_in_training_is_scraped_from_its_segments_start_to_its_end(
     runner: Runner, port: int, endless: "subprocess.Popen[bytes]"
 ) -> None:
@@ -104,14 +105,3 @@ def test_an_address_that_this_machine_has_not_is_a_warning_too(runner: Runner, p
     assert result.returncode == 0, result.stderr
     assert f"cannot be served on no-such-host.invalid, port {port}" in result.stderr
     assert runner.status()["state"] == "completed"
-
-
-def scrape(port: int) -> dict[str, float]:
-    """The figures by name, those that have run and store as their labels alone; nothing if nobody answers."""
-    try:
-        answer = httpx.get(f"http://127.0.0.1:{port}/metrics", trust_env=False)
-    except httpx.TransportError:
-        return {}
-    assert answer.headers["Content-Type"].startswith(PROMETHEUS_FORMAT)
-    samples = [sample for family in text_string_to_metric_families(answer.text) for sample in family.samples]
-    return {sample.name: sample.value for sample in samples if set(sample.labels) == {"run", "store"}}

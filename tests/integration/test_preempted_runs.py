@@ -16,9 +16,11 @@ from storage.objects.local_store import LocalStore
 from storage.runs.manifest import Manifest
 from storage.runs.run_state import RunState
 from tasks.preemption.aws import ENDPOINT_VARIABLE
-from tests.helpers.commands import COMMAND, ROOT, Runner, kill_everything
+from tests.helpers.commands import COMMAND, ROOT, Runner, kill_everything, wait_until
 from tests.helpers.metadata_services import MetadataServices, running_metadata_services
 from tests.helpers.parquet import text_columns, write_parquet
+from tests.helpers.prefect_server import find_free_port
+from tests.helpers.prometheus import scrape
 from tests.helpers.tiny_runs import write_tiny_configuration
 
 # More than are made before the notice comes, also on a quick machine.
@@ -32,6 +34,8 @@ class Told:
     """A run that was told by one way, while it trained."""
 
     runner: Runner
+    port: int
+    scraped: dict[str, float]
     exit_code: int
     said: str
     state: RunState
@@ -55,16 +59,18 @@ def told(
 ) -> Iterator[Told]:
     folder = tmp_path_factory.mktemp(request.param)
     environment = prefect_server | {ENDPOINT_VARIABLE: services.endpoint}
-    runner = make_runner(folder, request.param, environment)
+    runner, port = make_runner(folder, request.param, environment), find_free_port()
     runner.prepare()
-    process = runner.start(train__steps=STEPS)
+    process = runner.start(train__steps=STEPS, segment__metrics_port=port, segment__metrics_host="127.0.0.1")
     try:
         assert runner.wait_for_step(process, SEEN_STEP), runner.log.read_text()
+        assert wait_until(lambda: scrape(port).get("holdfast_step", 0) >= SEEN_STEP, process), runner.log.read_text()
+        scraped = scrape(port)
         take_back = announce(request.param, folder, services, process)
         exit_code = process.wait(300)
     finally:
         kill_everything(process)
-    yield Told(runner, exit_code, runner.log.read_text(), state_of(runner), take_back)
+    yield Told(runner, port, scraped, exit_code, runner.log.read_text(), state_of(runner), take_back)
 
 
 def make_runner(folder: Path, kind: str, environment: dict[str, str]) -> Runner:
@@ -127,6 +133,16 @@ def test_it_is_told_who_announced_what_and_how_to_go_on(told: Told, request: pyt
     assert told.exit_code == ASKED_TO_STOP
 
 
+def test_while_it_trained_its_figures_were_there_for_prometheus(told: Told) -> None:
+    found = told.scraped
+    assert found["holdfast_planned_steps"] == STEPS and found["holdfast_ranks"] == 1
+    assert found["holdfast_step"] >= SEEN_STEP and found["holdfast_loss"] > 0
+    assert not [name for name in found if not name.startswith("holdfast_")]  # nothing of this process besides
+    assert scrape(told.port) == {}
+    assert f"Metrics for Prometheus: http://127.0.0.1:{told.port}/metrics" in told.said
+
+
+@pytest.mark.slow
 def test_the_same_command_goes_on_from_there_once_the_notice_is_gone(told: Told) -> None:
     assert told.state.promoted is not None
     told.take_back()

@@ -80,6 +80,21 @@ def test_a_checkpoint_restores_everything_that_a_run_is_made_of(interrupted: Int
     assert state["best"]["value"] == max(v["metrics"]["macro_f1"] for v in state["history"]["validation"])
 
 
+def test_a_time_budget_ends_a_segment_with_a_checkpoint_of_its_last_step(
+    interrupted: Interrupted, tmp_path: Path
+) -> None:
+    store, steps = interrupted.store, 1_000_000
+    spec = make_spec(
+        store, interrupted.dataset, tmp_path / "first", 8, budget_seconds=0.5, steps=steps, every_steps=steps
+    )
+    outcome = train_forked(spec, store)
+    assert (outcome.outcome, outcome.cause) == ("budget", "time budget of 0.5 s"), read_log(spec)
+    assert 0 < outcome.last_step < steps and outcome.seconds >= 0.5
+    point = checkpoint_at(store, outcome.last_step, 8)
+    following = make_spec(store, interrupted.dataset, tmp_path / "next", 9, point, steps=outcome.last_step + 3)
+    assert train_forked(following, store).last_step == outcome.last_step + 3, read_log(following)
+
+
 def test_ranks_read_no_other_data_set_than_the_one_they_are_told(tmp_path: Path) -> None:
     store = LocalStore(tmp_path / "store")
     dataset = publish_small_dataset(store, tmp_path / "work")

@@ -68,13 +68,16 @@ def test_where_a_run_stands_is_known_though_the_state_comes_back_without_it(
 def test_so_is_what_ended_it(
     error: Exception, asked_twice: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def end(_config: RunConfig, _max_segments: int | None) -> None:
+    tries: list[RunConfig] = []
+
+    def end(config: RunConfig, _max_segments: int | None) -> None:
+        tries.append(config)
         raise error
 
     monkeypatch.setattr(trains, "_train", end)
     with pytest.raises(type(error), match=str(error)):
         trains.train_with_retries(CONFIG)
-    assert asked_twice
+    assert asked_twice and len(tries) == 1
 
 
 def test_a_server_that_takes_no_final_state_does_not_change_how_training_ended(

@@ -59,6 +59,7 @@ def test_all_that_were_killed_are_named_in_the_order_of_ranks_and_none_that_the_
     ("how", "words"),
     [
         ({"signal": 9, "is_out_of_memory": True}, "was killed with SIGKILL: by the kernel, since the machine, or this"),
+        ({"signal": 6}, "was killed with SIGABRT: a library found an error"),
         ({"signal": 7}, "was killed with SIGBUS: the shared memory in /dev/shm"),
         ({"exit_code": 3}, "left with exit code 3 and said no reason"),
     ],

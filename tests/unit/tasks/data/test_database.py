@@ -1,6 +1,7 @@
 """DuckDB as it is opened for a block: the memory that it may use is the one that was asked for."""
 
 import hashlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import duckdb
@@ -37,12 +38,18 @@ def test_all_connections_to_a_database_know_one_time_zone(tmp_path: Path, monkey
             assert opened.execute("SELECT current_setting('TimeZone')").fetchall() == [("UTC",)]
 
 
-@given(text=st.text(max_size=150))
-def test_the_hash_of_a_text_is_the_last_half_of_its_md5_as_a_number(text: str) -> None:
+@pytest.fixture(scope="module")
+def database() -> Iterator[duckdb.DuckDBPyConnection]:
     with duckdb.connect() as connection:
-        ((found, known),) = connection.execute(
-            f"SELECT {hash_sql('$text')}, md5_number_lower($text)", {"text": text}
-        ).fetchall()
+        yield connection
+
+
+@given(text=st.text(max_size=150))
+def test_the_hash_of_a_text_is_the_last_half_of_its_md5_as_a_number(
+    text: str, database: duckdb.DuckDBPyConnection
+) -> None:
+    asked = f"SELECT {hash_sql('$text')}, md5_number_lower($text)"
+    ((found, known),) = database.execute(asked, {"text": text}).fetchall()
     assert found == known == int.from_bytes(hashlib.md5(text.encode()).digest()[8:], "little") < HASH_VALUES
 
 

@@ -49,7 +49,7 @@ def test_numbers_of_any_size_are_named_in_json_lines_and_by_an_exported_model_as
     assert [category_name(number) for number in numbers] == in_json
 
 
-@pytest.mark.parametrize("kind", ["text", "tokens"])
+@pytest.mark.parametrize("kind", ["text", pytest.param("tokens", marks=pytest.mark.slow)])
 def test_a_hundred_columns_of_categories_are_assigned_within_512_mb(tmp_path: Path, kind: str) -> None:
     make_columns, make_config = (text_columns, text_config) if kind == "text" else (token_columns, token_config)
     names = [f"category{i}" for i in range(NUM_COLUMNS)]

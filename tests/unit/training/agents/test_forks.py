@@ -52,7 +52,7 @@ def run(code: str, *arguments: str, **environment: str) -> list[Any]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-@pytest.mark.parametrize("threads", ["1", "2"])
+@pytest.mark.parametrize("threads", [pytest.param("1", marks=pytest.mark.slow), "2"])
 def test_threads_that_are_set_after_the_fork_give_the_bits_of_a_fresh_process(threads: str) -> None:
     counts = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
     (fresh,) = run(COMPUTE, "fresh", threads, **counts)

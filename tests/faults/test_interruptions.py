@@ -41,7 +41,7 @@ STEPS = 150
 FLOW_KILLED_STEP, ASKED_TO_STOP_STEP = 20, 45
 SETTINGS = {
     "train__steps": STEPS,
-    "train__batch_size": 24,
+    "train__batch_size": 48,
     "train__ranks": 1,
     "model__width": 32,
     "model__layers": 1,

@@ -64,13 +64,20 @@ def told(
     process = runner.start(train__steps=STEPS, segment__metrics_port=port, segment__metrics_host="127.0.0.1")
     try:
         assert runner.wait_for_step(process, SEEN_STEP), runner.log.read_text()
-        assert wait_until(lambda: scrape(port).get("holdfast_step", 0) >= SEEN_STEP, process), runner.log.read_text()
-        scraped = scrape(port)
+        scraped: dict[str, float] = {}
+        assert wait_until(lambda: has_scraped(port, scraped), process), runner.log.read_text()
         take_back = announce(request.param, folder, services, process)
         exit_code = process.wait(300)
     finally:
         kill_everything(process)
     yield Told(runner, port, scraped, exit_code, runner.log.read_text(), state_of(runner), take_back)
+
+
+def has_scraped(port: int, scraped: dict[str, float]) -> bool:
+    """Whether the run is on its way by its figures, which `scraped` gets: a report without a step has no loss."""
+    found = scrape(port)
+    scraped |= found
+    return found.get("holdfast_step", 0) >= SEEN_STEP and "holdfast_loss" in found
 
 
 def make_runner(folder: Path, kind: str, environment: dict[str, str]) -> Runner:

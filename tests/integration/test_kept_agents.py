@@ -169,7 +169,7 @@ from tasks.cluster.agents import KeptAgent
 from training.configuration import TrainConfig
 kept = KeptAgent()
 print(kept.begin(TrainConfig(), "encoder").pid, flush=True)
-time.sleep(600)
+time.sleep(600)  # until it is killed
 """
 
 

@@ -66,12 +66,13 @@ class StepFault:
     """On a rank (None: each) before it takes this step (None: any) with this row of the training split (None: any).
 
     A death: see `Death`. note: its mark alone, which has the time. stop: the rank stands still. slow: it stands still
-    for a moment, at this step and at each one after it. out_of_memory: the step raises what torch raises. error: it
-    raises what nobody expects. exit: the process leaves with code 3 and says nothing.
+    for a moment, at this step and at each one after it. out_of_memory: the step raises what torch raises.
+    take_memory: the process takes memory until the kernel kills it. error: it raises what nobody expects. exit: the
+    process leaves with code 3 and says nothing.
     nan, spike: the row's numeric columns become NaN, or so large that the loss leaps.
     """
 
-    effect: Death | Literal["note", "stop", "slow", "out_of_memory", "error", "exit", "nan", "spike"]
+    effect: Death | Literal["note", "stop", "slow", "out_of_memory", "take_memory", "error", "exit", "nan", "spike"]
     rank: int | None = None
     step: int | None = None
     row: int | None = None

@@ -9,7 +9,7 @@ import signal
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn
 
 from tests.helpers.fault_plans import StepFault
 from tests.helpers.imported_later import after_import
@@ -18,6 +18,7 @@ from tests.helpers.injected_process import InjectedProcess
 # Standardised columns are a few units wide: nothing in a model that learnt from them is made for this.
 SPIKE_VALUE = 1e6
 SLOW_SECONDS = 0.1
+PIECE, MOST_PIECES = 64 << 20, 64  # bytes
 
 
 def install_step_faults(process: InjectedProcess, faults: Sequence[tuple[int, StepFault]]) -> None:
@@ -48,6 +49,8 @@ def _meet(process: InjectedProcess, index: int, fault: StepFault, step: int, mic
         return [_poison(microbatch, fault) for microbatch in microbatches]
     if fault.effect == "out_of_memory":
         return [_exhaust(microbatches[0], step), *microbatches[1:]]
+    if fault.effect == "take_memory":
+        _take_memory()
     if fault.effect == "error":
         raise RuntimeError("Told to fail")
     if fault.effect == "exit":
@@ -69,6 +72,12 @@ def _exhaust(microbatch: Any, step: int) -> Any:
 
     object.__setattr__(microbatch, "to", fail)
     return microbatch
+
+
+def _take_memory() -> NoReturn:
+    """In pieces that are written to, as memory is only then taken; far more than a group of a test may have."""
+    taken = [b"x" * PIECE for _ in range(MOST_PIECES)]
+    raise RuntimeError(f"There were {len(taken)} x {PIECE:,} bytes, and the kernel did not mind.")
 
 
 def _be_slow(process: InjectedProcess, index: int, microbatches: list[Any]) -> list[Any]:

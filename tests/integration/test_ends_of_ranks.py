@@ -23,6 +23,7 @@ from tasks.cluster.processes import POLL_SECONDS, wait_for_orphans
 from tasks.cluster.rank_ends import describe_rank_ends
 from tasks.recovery.settle import describe_cause
 from tests.helpers.commands import ROOT, Runner, processes_mentioning, wait_until
+from tests.helpers.control_groups import group_with_memory
 from tests.helpers.datasets import publish_small_dataset
 from tests.helpers.fault_plans import FaultPlan, Moment, StepFault, read_fired
 from tests.helpers.parquet import text_columns, write_parquet
@@ -95,6 +96,7 @@ ENDS = (
         plan=FaultPlan().disk_full(Moment("rank", "open", "stacks-", rank=1)),
     ),
 )
+MEMORY = 2 << 30  # bytes, for a supervisor, its agent and two ranks: about a half is used
 SENT_SELDOM = ("SIGSEGV", "SIGBUS", "SIGABRT")
 
 
@@ -195,6 +197,22 @@ with Ranks(SegmentSpec.model_validate_json(Path(sys.argv[1]).read_bytes()), 30) 
     while ranks.is_running(0.2):
         pass
 """
+
+
+def test_a_rank_that_the_kernel_kills_for_want_of_memory_is_told_from_one_that_a_person_kills(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path / "store")
+    dataset = publish_small_dataset(store, tmp_path / "work", rows=100)
+    spec = make_spec(store, dataset, tmp_path / "segment", steps=20, ranks=2)
+    (tmp_path / "spec.json").write_text(spec.model_dump_json())
+    plan = FaultPlan().having(StepFault("take_memory", 1, AT))
+    environment = os.environ | plan.environment(tmp_path / "plan", [tmp_path / "store", tmp_path / "segment"])
+    with group_with_memory(MEMORY) as members:
+        enter = f'echo $$ > {members} && exec "$@"'
+        command = ["sh", "-c", enter, "sh", sys.executable, "-c", SUPERVISOR, str(tmp_path / "spec.json")]
+        subprocess.run(command, cwd=ROOT, env=environment, check=True)
+    assert plan.fired(tmp_path / "plan"), read_log(spec)
+    words = r"Rank 1 \(process \d+\) was killed with SIGKILL: by the kernel, since the machine, or this "
+    require_recorded(words, None, spec, store)
 
 
 def test_ranks_whose_supervisor_is_killed_save_and_leave_and_so_does_their_agent(tmp_path: Path) -> None:

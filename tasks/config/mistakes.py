@@ -6,7 +6,7 @@ Invariant: one line for each mistake: which key, what is expected there, what wa
 import difflib
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 from tasks.config.sections import is_filled_in, sections_of
 
@@ -24,7 +24,7 @@ def describe_mistake(model: Any, problem: Any) -> str:
     found = problem.get("input")
     is_shown = isinstance(found, str | int | float | bool) and not ADDRESS_WITH_USER.search(str(found))
     shown = f" (found {found!r})" if is_shown else ""
-    return f"{where}: {_describe(problem)}{shown}"
+    return f"{where}: {_describe(problem)}{_choices(model, problem)}{shown}"
 
 
 def _describe(problem: Any) -> str:
@@ -42,9 +42,22 @@ def _describe(problem: Any) -> str:
     return message
 
 
+def _choices(model: Any, problem: Any) -> str:
+    """The values of which a field that is missing takes one, where it is so."""
+    if problem["type"] != "missing":
+        return ""
+    field = _section_of(model, problem["loc"]).model_fields[str(problem["loc"][-1])]
+    values = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
+    return f", one of {', '.join(map(repr, values))}" if values else ""
+
+
+def _section_of(model: Any, location: Sequence[Any]) -> Any:
+    """The section that the key at the end of a location is in."""
+    return [model, *(section for _, section in _walk(model, location[:-1]))][-1]
+
+
 def _suggest_key(model: Any, location: Sequence[Any], where: str) -> str:
-    sections, name = [section for _, section in _walk(model, location[:-1])], str(location[-1])
-    section = sections[-1] if sections else model
+    section, name = _section_of(model, location), str(location[-1])
     keys = [key for key, field in section.model_fields.items() if not is_filled_in(field)]
 
     def elsewhere(cutoff: float) -> list[str]:  # what another kind of the section has is at the same place

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 
 import duckdb
@@ -32,6 +33,7 @@ from storage.objects.digests import canonical_json, digest_of, sha256_of_file
 from storage.objects.store import Store
 from tasks.configuration.run import DataConfig
 from tasks.console.announce import announce
+from tasks.data.contract.label_advice import advise_on_labels
 from tasks.data.contract.result import CONTRACT_FILE, find_contract_result
 from tasks.data.contract.violations import require_rules_kept
 from tasks.data.database import open_database
@@ -260,7 +262,8 @@ class Preparation:
         with self.database("contract") as own:
             open_extract(own, extract)
             repeats = find_repeats(own, self.workspace, extract.order_keys) if self.config.id else None
-        require_rules_kept(self.workspace.rows_of, self.config, measured, repeats)
+            advice = partial(advise_on_labels, connection=own, config=self.config)
+            require_rules_kept(self.workspace.rows_of, self.config, measured, repeats, advice)
         return measuring, f"{self.workspace.rows_of.num_rows_total:,} rows measured against every rule."
 
     def _measure(self, connection: duckdb.DuckDBPyConnection) -> tuple[Statistics, str]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from tasks.configuration.run import DataConfig
 from tasks.data.labels import may_be_without_classes
 
+OUTSIDE = "outside the domain"
 LIST = "list all that may occur in data.classes"
 LIST_BOTH = 'list both in data.classes, the one to detect as the second: classes = ["no", "yes"]'
 
@@ -34,7 +35,7 @@ def not_null(column: str, name: str, remedy: str) -> Rule:
 def outside_the_domain(column: str, domain: Sequence[str], broken: str, shown: str, config: DataConfig) -> Rule:
     """No label but those of the domain."""
     remedy = f"correct these labels, or {_how_to_list_labels(config)}"
-    return Rule(column, "outside the domain", f"one of {', '.join(domain)}", broken, shown, remedy)
+    return Rule(column, OUTSIDE, f"one of {', '.join(domain)}", broken, shown, remedy)
 
 
 def _how_to_list_labels(config: DataConfig) -> str:

@@ -17,6 +17,7 @@ from tasks.data.contract.rules import given_split_sql, kept_tokens_sql
 from tasks.data.database import HASH_VALUES, hash_sql
 from tasks.data.labels import NUMBERS, WORDS, domain_of, label_domain, may_be_without_classes, name_of
 from tasks.data.rare_classes import OTHER, Counts, describe_rows, find_rare, treat_counts, treated_sql
+from tasks.data.remarks.label_form import describe_form, find_form
 from tasks.data.sources.columns import SourceTable
 from tasks.data.sources.label_registry import form_of
 from tasks.data.sources.messages import broken_contract
@@ -240,10 +241,12 @@ def _require_classes(classes: list[str], counts: Counts, config: DataConfig) -> 
             ', set data.rare_classes = "drop" to leave their rows out or "other" to make one class of all that a split '
             "has no row of"
         )
+        described = describe_form(find_form(classes))
         raise broken_contract(
             f"Column {config.target_name!r}: the training split has no row of {len(absent)} of {len(classes)} classes.",
             "every class in the training split",
             f"none of {describe_rows(absent, counts, config)}",
             "give more rows of these classes, take them out of the data (and of data.classes)"
-            f"{treated if may_be_without_classes(config) else ''}, or change data.split",
+            f"{treated if may_be_without_classes(config) else ''}, or change data.split"
+            f"{''.join(f'. {sentence}' for sentence in described)}",
         )

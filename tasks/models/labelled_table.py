@@ -32,6 +32,7 @@ from tasks.data.progress import run_plainly
 from tasks.data.rare_classes import Counts, treated_sql
 from tasks.data.readers.check import check_columns
 from tasks.data.remarks.remarks import find_rare_labels
+from tasks.data.rule import OUTSIDE
 from tasks.data.sources.columns import inspect_files
 from tasks.data.sources.formats import PARQUET, format_of
 from tasks.data.sources.messages import broken_contract
@@ -48,7 +49,7 @@ from tasks.data.units.workspace import Databases, Workspace
 SPLIT = SPLITS[TEST]
 # By the problem of a rule. The contract's own advice is to change the configuration, of which a model learns nothing.
 OWN_ADVICE = {
-    "outside the domain": "correct these labels or leave the rows out: the run's model knows no others",
+    OUTSIDE: "correct these labels or leave the rows out: the run's model knows no others",
     "token ids out of range": "correct these rows in what tokenised the texts: the run's model knows no other ids",
 }
 OWN_SHORTEN = "leave these rows out, or give --set data.too_long=truncate: the first tokens of such a row are kept"
@@ -126,7 +127,7 @@ def _require_contract(preparation: Preparation, dataset: DatasetManifest, rare: 
     with preparation.database("contract") as connection:
         open_extract(connection, extract)
         repeats = find_repeats(connection, workspace, extract.order_keys) if workspace.config.id else None
-        require_rules_kept(workspace.rows_of, workspace.config, measured_in(records), repeats, OWN_ADVICE)
+        require_rules_kept(workspace.rows_of, workspace.config, measured_in(records), repeats, OWN_ADVICE.get)
         _require_scalable(connection, dataset)
         return _count_left(connection, rare, workspace)
 

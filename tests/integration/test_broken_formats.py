@@ -63,12 +63,37 @@ BROKEN_LINES: dict[str, tuple[str, bytes, tuple[str, ...]]] = {
     "another encoding": (
         "csv",
         HEADER + GOOD + b"c,caf\xe9,work,1\n",
-        ("broken in line 4", "UTF-8", "0xe9 at position 6"),
+        ("broken in line 4", "UTF-8", "0xe9 at position 6", "iconv -f WINDOWS-1252 -t UTF-8 FILE > NEW, if that is"),
     ),
     "another separator": (
         "csv",
         b"sample_id;text;domain\na;b;work\n",
-        ("'sample_id' is missing", "sample_id;text;domain"),
+        ("'sample_id' is missing", "sample_id;text;domain", "its fields look separated by semicolons"),
+    ),
+    "tabs in a file of commas": (
+        "csv",
+        b"sample_id\ttext\tdomain\na\tb\twork\n",
+        ("its fields look separated by tabs", "of one called .tsv by tabs. Rename it"),
+    ),
+    "a row in place of a header": (
+        "csv",
+        b"a,b,work,1\nb,c,travel,2\n",
+        ("'sample_id' is missing", "if that is a row already, put a line with the names of the columns before it"),
+    ),
+    "lines that end with CR": (
+        "csv",
+        (HEADER + GOOD).replace(b"\n", b"\r"),
+        ("broken in line 1", "a CR alone in a field without quotes", "tr '\\r' '\\n' < FILE > NEW"),
+    ),
+    "two bytes a character": (
+        "csv",
+        (HEADER + GOOD).decode().encode("utf-16"),
+        ("broken in line 1", "0xff at position 1", "iconv -f UTF-16 -t UTF-8 FILE > NEW"),
+    ),
+    "an array in place of lines": (
+        "json",
+        b'[{"sample_id": "a", "text": "b", "domain": "work"}]',
+        ("something that is not Parquet", "write each row as a JSON object in a line of its own"),
     ),
     "a column twice": ("csv", b"sample_id,text,domain,text\n", ("'text' is ambiguous",)),
     "no byte": ("csv", b"", ("is empty", "0 bytes")),
@@ -110,6 +135,13 @@ def test_a_line_that_cannot_be_read_is_one_clear_error_with_its_number(tmp_path:
     assert_fails(
         text_config(source), tmp_path, *expected, "expected:", "found:", "what to do:", "No data set was written"
     )
+
+
+def test_half_of_a_surrogate_pair_is_shown_wherever_in_a_text_it_is(tmp_path: Path) -> None:
+    row = {"sample_id": "a", "text": "x" * 90 + "\ud83d", "domain": "work"}
+    (tmp_path / "a.jsonl").write_text(json.dumps(row))
+    shown = "line 1 has half of a surrogate pair, '\\ud83d', at character 91"
+    assert_fails(text_config(tmp_path / "a.jsonl"), tmp_path, "'text'", shown)
 
 
 WRONG_VALUES: dict[str, tuple[str, Columns, dict[str, Any], tuple[str, ...]]] = {

@@ -3,7 +3,7 @@
 Invariant: every row of every file was counted against every rule, and the first broken rule in order is the error.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from storage.errors import ContractError
@@ -23,12 +23,13 @@ def require_rules_kept(
     config: DataConfig,
     measured: Sequence[Measured],
     repeats: Repeats | None,
-    advice: Mapping[str, str] | None = None,
+    advice: Callable[[str], str | None] | None = None,
 ) -> None:
     """Raise `ContractError` for the first rule that the data break; it names the others that they break too.
 
     `measured` is what was found in all row ranges of all files, in their order, and `repeats` which ids several rows
-    have, None where ids are numbers of rows. `advice` is what to do, by a rule's problem, in place of the rule's own.
+    have, None where ids are numbers of rows. `advice` says what to do about a rule's problem where it has better words
+    than the rule.
     """
     rules = row_rules(config)
     files = add_up(measured, rules)
@@ -38,7 +39,7 @@ def require_rules_kept(
     also = f".\n  also broken: {'; '.join(names[1:])}" if names[1:] else ""
     if broken:
         rule = rules[broken[0]]
-        remedy = (advice or {}).get(rule.problem, rule.remedy)
+        remedy = (advice(rule.problem) if advice is not None else None) or rule.remedy
         raise _row_error(table, broken[0], replace(rule, remedy=remedy + also), files)
     if repeats is not None and has_repeats:
         raise _duplicate_ids(repeats, config)

@@ -4,6 +4,7 @@ Invariant: row n of such a file is row n of the user's, and it is a file of this
 later. Every value was read before the first error about values is raised, so that it can give their number.
 """
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -26,6 +27,8 @@ BATCH_ROWS = 16_384
 BATCH_BYTES = 8 * 1024**2
 NUM_EXAMPLES = 3
 COMPRESSION = "zstd"
+# JSON can write half of such a pair, which is no character.
+SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def require_readable(files: list[SourceFile], config: DataConfig) -> None:
@@ -154,5 +157,7 @@ def _wrong_values(file: SourceFile, column: _Column, num_rows: int) -> ContractE
 
 
 def _shown(value: Any) -> str:
+    if isinstance(value, str) and (half := SURROGATE.search(value)):
+        return f"half of a surrogate pair, {half[0]!a}, at character {half.start() + 1:,}"
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:60]}..."

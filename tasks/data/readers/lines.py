@@ -18,6 +18,10 @@ from tasks.data.sources.messages import REWRITE, broken_contract
 from tasks.data.sources.source_file import SourceFile, cannot_read
 
 DELIMITERS = {CSV: ",", TSV: "\t"}
+CORRECT = "correct this line, or write the file again"
+# Of the error that Python's reader has for it.
+CARRIAGE_RETURN = "new-line character seen in unquoted field"
+FROM_CR = "write the file again with other ends of lines: tr '\\r' '\\n' < FILE > NEW"
 LONGEST_LINE_BYTES = 64 * 1024**2
 NUM_NAMES_KEPT = 1000
 
@@ -58,7 +62,7 @@ class Lines:
             return line.decode("utf-8-sig" if self.number == 1 else "utf-8")
         except UnicodeDecodeError as error:
             found = f"the byte 0x{line[error.start]:02x} at position {error.start + 1} of the line"
-            raise broken_line(self.file, self.number, "text in UTF-8", found) from error
+            raise broken_line(self.file, self.number, "text in UTF-8", found, _to_utf8(line)) from error
 
 
 @contextlib.contextmanager
@@ -143,14 +147,21 @@ def _with_each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def broken_line(file: SourceFile, line: int, expected: str, found: str) -> ContractError:
+def broken_line(file: SourceFile, line: int, expected: str, found: str, remedy: str = CORRECT) -> ContractError:
     """The error for a line that cannot be read."""
     return broken_contract(
         f"The file {file.location} is broken in line {line:,}.",
         expected,
         found,
-        "correct this line, or write the file again",
+        remedy,
     )
+
+
+def _to_utf8(line: bytes) -> str:
+    """How to convert a file with such a line: what its encoding is follows from a mark of it alone."""
+    encoding = "UTF-16" if line.startswith((b"\xff\xfe", b"\xfe\xff")) else "WINDOWS-1252"
+    is_sure = "" if encoding == "UTF-16" else ", if that is the encoding that it was written in"
+    return f"{CORRECT}: iconv -f {encoding} -t UTF-8 FILE > NEW{is_sure}"
 
 
 def _header(records: Iterator[tuple[int, list[str]]], file: SourceFile) -> list[str]:
@@ -172,6 +183,9 @@ def _records(lines: Lines) -> Iterator[tuple[int, list[str]]]:
         except StopIteration:
             return
         except csv.Error as error:
+            if CARRIAGE_RETURN in str(error):
+                expected, found = "lines that end with LF, or with CR and LF", "a CR alone in a field without quotes"
+                raise broken_line(lines.file, line, expected, found, FROM_CR) from error
             expected = "fields with every quote closed, and a quote within quotes written twice"
             over = f", in a row that goes on to line {lines.number:,}" if lines.number > line else ""
             raise broken_line(lines.file, line, expected, f"{error}{over}") from error

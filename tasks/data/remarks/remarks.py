@@ -13,6 +13,7 @@ from tasks.data.contract.result import describe_unmet
 from tasks.data.labels import may_be_without_classes, name_of
 from tasks.data.rare_classes import Counts
 from tasks.data.remarks.alike_labels import describe_alike, find_alike
+from tasks.data.remarks.label_form import describe_form, find_form
 from tasks.data.remarks.rare_labels import describe_rare
 from tasks.data.remarks.shared_texts import count_shared_texts, describe_shared_texts
 from tasks.data.split import Assignment
@@ -21,6 +22,7 @@ NUM_CLASSES_SHOWN = 5
 OFFERED = 'data.rare_classes = "drop" leaves such classes out of all splits, "other" makes them one class.'
 SHARED_TEXTS = "texts_in_training_split"
 ALIKE_LABELS = "labels_alike"
+LABEL_FORM = "label_form"
 RARE_CLASSES = "rare_classes"
 
 
@@ -30,6 +32,8 @@ def measure_remarks(
     """What is kept with the contract's result, JSON-able; the view `assigned` must be there."""
     names = {name_of(label, config) for label in (*assignment.classes, *assignment.rare)}
     remarks = {SHARED_TEXTS: count_shared_texts(connection), ALIKE_LABELS: find_alike(names)}
+    if form := find_form(names):
+        remarks[LABEL_FORM] = form
     return remarks | ({RARE_CLASSES: assignment.rare} if assignment.rare else {})
 
 
@@ -46,6 +50,7 @@ def remarks_on(dataset: DatasetManifest, contract: dict[str, Any] | None, config
         *describe_rare(find_rare_labels(contract), config),
         *describe_shared_texts(found.get(SHARED_TEXTS, {}), config),
         *describe_alike(found.get(ALIKE_LABELS, [])),
+        *describe_form(found.get(LABEL_FORM, {})),
         *_lacking_classes(dataset, config),
         *describe_unmet(found),
     ]

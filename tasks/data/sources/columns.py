@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from tasks.configuration.run import DataConfig
 from tasks.data.sources.column_types import agreed_family, common_type
-from tasks.data.sources.formats import SUFFIXES
+from tasks.data.sources.formats import CSV, SUFFIXES, TSV, format_of
 from tasks.data.sources.label_registry import form_of
 from tasks.data.sources.messages import REWRITE, broken_contract
 from tasks.data.sources.source_file import SourceFile, cannot_read
@@ -25,6 +25,15 @@ if TYPE_CHECKING:
 
 NUMBER_ROWS = "take data.id out: file and row number are the id then"
 NOT_PARQUET = f"something that is not Parquet, whose name does not end with {', '.join(SUFFIXES)}"
+# What separates fields in files of other tools.
+SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "'|'", ",": "commas"}
+# How to bring the rows of what is often taken for a source.
+AS_LINES = {
+    ".json": "write each row as a JSON object in a line of its own, and call the file .jsonl",
+    ".xlsx": "save the sheet as CSV, in UTF-8",
+    ".xls": "save the sheet as CSV, in UTF-8",
+    ".txt": "name the file by its format: .csv if commas separate its fields, .tsv if tabs do",
+}
 ROW_NUMBER_COLUMNS = {"file_index", "file_row_number"}
 READING_THREADS = 8
 _Read = TypeVar("_Read")
@@ -92,12 +101,13 @@ def require_columns(file: SourceFile, names: Sequence[str], config: DataConfig) 
     for column, role in named_columns(config):
         key = f"data.{role.split()[0]}"
         if column not in names:
-            hint = _in_folder_names(column, file) or _similar(column, names)
+            hint = _in_folder_names(column, file) or _separated(names, file) or _similar(column, names)
             raise broken_contract(
                 f"Column {column!r} is missing in {file.name}.",
                 f"every file has the column that {key} names",
                 f"the columns {_listed(names)} in {file.location}",
-                f"{hint}set {key} to a column of every file{f', or {NUMBER_ROWS}' if role == 'id' else ''}",
+                f"{hint}set {key} to a column of every file{f', or {NUMBER_ROWS}' if role == 'id' else ''}"
+                f"{_without_header(names, file, config)}",
             )
         if lowered.count(column.lower()) > 1:
             raise broken_contract(
@@ -161,7 +171,7 @@ def read_footer(file: SourceFile) -> pq.FileMetaData:
             f"The file {file.location} cannot be read.",
             expected,
             f"{found} ({str(error).partition(chr(10))[0]})",
-            REWRITE,
+            next((remedy for suffix, remedy in AS_LINES.items() if file.name.lower().endswith(suffix)), REWRITE),
         ) from error
 
 
@@ -182,6 +192,27 @@ def _in_folder_names(column: str, file: SourceFile) -> str:
         f"the names of folders, such as {partition}, are not read as columns: write the column into the files "
         "(DuckDB: COPY (FROM read_parquet('FOLDER/**/*.parquet', hive_partitioning = true)) TO 'all.parquet'); or "
     )
+
+
+def _separated(names: Sequence[str], file: SourceFile) -> str:
+    """A hint where the fields of a file of lines are separated in another way than its name says."""
+    if format_of(file.name) not in (CSV, TSV) or len(names) != 1:
+        return ""
+    found = next((name for mark, name in SEPARATORS.items() if mark in names[0]), None)
+    if found is None:
+        return ""
+    return (
+        f"its fields look separated by {found}: of a file called .csv they are by commas, of one called .tsv by tabs. "
+        "Rename it, or write it again; or "
+    )
+
+
+def _without_header(names: Sequence[str], file: SourceFile, config: DataConfig) -> str:
+    """A hint where a file of lines has none of the columns: its first line may be a row."""
+    has_one = {name.lower() for name in names} & {column.lower() for column, _ in named_columns(config)}
+    if format_of(file.name) not in (CSV, TSV) or has_one or len(names) < 2:
+        return ""
+    return "; if that is a row already, put a line with the names of the columns before it"
 
 
 def _similar(column: str, names: Sequence[str]) -> str:

@@ -279,6 +279,12 @@ def test_a_key_that_must_be_there_is_named_when_it_is_missing(tmp_path: Path) ->
         load_configuration(path)
 
 
+def test_the_values_of_a_key_that_must_be_there_are_named_where_it_has_some(small: Path) -> None:
+    small.write_text("".join(line for line in small.read_text().splitlines(True) if not line.startswith("kind")))
+    with pytest.raises(ConfigurationError, match=r"data.kind: must be given, one of 'multiclass', 'binary', 'multil"):
+        load_configuration(small)
+
+
 def test_a_file_that_is_not_there_is_a_clear_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"Cannot read the configuration .*none\.toml: No such file"):
         load_configuration(tmp_path / "none.toml")

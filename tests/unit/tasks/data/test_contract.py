@@ -1,6 +1,7 @@
 """The contract: what each rule counts, and in which order rules speak."""
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from storage.errors import ContractError
 from tasks.configuration.run import DataConfig
+from tasks.data.contract.label_advice import advise_on_labels
 from tasks.data.contract.repeats import count_repeats
 from tasks.data.contract.violations import require_rules_kept
 from tasks.data.labels import domain_of
@@ -35,7 +37,8 @@ def checked(connection: duckdb.DuckDBPyConnection, config: DataConfig) -> Source
     """Check the files that a configuration names; the table, if they keep the contract."""
     table = open_samples(connection, config)
     measured = measure_samples(connection, table, config)
-    require_rules_kept(table, config, measured, count_repeats(connection, "samples"))
+    advice = partial(advise_on_labels, connection=connection, config=config)
+    require_rules_kept(table, config, measured, count_repeats(connection, "samples"), advice)
     return table
 
 
@@ -117,4 +120,21 @@ def test_a_binary_label_may_be_a_boolean_a_number_or_text(
 def test_true_in_capitals_as_text_is_outside_the_domain(tmp_path: Path, connection: duckdb.DuckDBPyConnection) -> None:
     columns = token_columns(50) | {"label": ["True", "False"] * 25}
     source = write_parquet(tmp_path / "a.parquet", columns)
-    assert "list both in data.classes, the one to detect as the second" in broken(connection, token_config(source))
+    wanted = 'list both in data.classes, the one to detect as the second: classes = ["False", "True"]'
+    assert wanted in broken(connection, token_config(source))
+
+
+@pytest.mark.parametrize(
+    ("labels", "wanted"),
+    [
+        (["ham", "spam", "ham", "ham", "ham"], 'the one to detect as the second: classes = ["ham", "spam"]'),
+        (["spam", "ham", "spam", "spam", "spam"], 'the one to detect as the second: classes = ["spam", "ham"]'),
+        (["b", "a", "d", "c", "e"], 'set data.kind = "multiclass", since the column has 5 different labels'),
+        (["0", "1", "2", "1", "0"], "3 different labels ('0', '1', '2'); or, if two are meant, correct the others"),
+    ],
+)
+def test_labels_that_are_none_of_a_binary_target_are_named_in_what_to_do(
+    labels: list[str], wanted: str, tmp_path: Path, connection: duckdb.DuckDBPyConnection
+) -> None:
+    columns = token_columns(50) | {"label": labels * 10}
+    assert wanted in broken(connection, token_config(write_parquet(tmp_path / "a.parquet", columns)))

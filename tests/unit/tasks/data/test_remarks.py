@@ -16,6 +16,7 @@ from tasks.configuration.split import SplitConfig
 from tasks.data.contract.result import find_contract_result
 from tasks.data.pipeline import prepare_dataset
 from tasks.data.remarks.alike_labels import describe_alike, find_alike
+from tasks.data.remarks.label_form import describe_form, find_form
 from tasks.data.remarks.remarks import SHARED_TEXTS, remarks_on
 from tasks.data.remarks.shared_texts import describe_shared_texts
 from tasks.reporting.written import make_report
@@ -142,3 +143,32 @@ def test_the_report_of_a_run_has_what_was_said_of_its_data_and_is_made_without_i
     with caplog.at_level(logging.WARNING, "holdfast"):
         assert "Remarks on the data" not in make_report(store, state, dataset)
     assert "The report has no remarks on the data: their contract.json cannot be read." in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("labels", "words"),
+    [
+        ([f"{i * 0.013:.3f}" for i in range(40)], "40 different numbers, such as 0.000"),
+        ([f"{i}e-3" for i in range(40)], "40 different numbers, such as 0e-3"),
+        (["1", "2", "1,2", "2,3", "1,2,3", "3"], "3 labels, such as '1,2', look like several labels joined by ','"),
+        (["a; b", "b; c", "a; c", "d"], "3 labels, such as 'a; b', look like several labels joined by ';'"),
+    ],
+)
+def test_labels_that_are_numbers_to_predict_or_several_in_one_are_remarked_on(labels: list[str], words: str) -> None:
+    (sentence,) = describe_form(find_form(labels))
+    assert words in sentence
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        ["0.5", "1.0", "1.5", "2.0"],  # ratings
+        [str(i) for i in range(1000)],  # codes
+        ["Bonaire, Sint Eustatius and Saba", "Korea, Republic of", "Tanzania, United Republic of", "Malta"],
+        ["a,b", "b,a", "c"],
+        ["", ",", ",,", ";"],
+        [],
+    ],
+)
+def test_other_labels_are_not_remarked_on(labels: list[str]) -> None:
+    assert describe_form(find_form(labels)) == []

@@ -15,9 +15,9 @@ from tasks.configuration.run import DataConfig
 from tasks.data.class_order import order_labels
 from tasks.data.contract.rules import given_split_sql, kept_tokens_sql
 from tasks.data.database import HASH_VALUES, hash_sql
+from tasks.data.label_form import describe_form, find_form
 from tasks.data.labels import NUMBERS, WORDS, domain_of, label_domain, may_be_without_classes, name_of
 from tasks.data.rare_classes import OTHER, Counts, describe_rows, find_rare, treat_counts, treated_sql
-from tasks.data.remarks.label_form import describe_form, find_form
 from tasks.data.sources.columns import SourceTable
 from tasks.data.sources.label_registry import form_of
 from tasks.data.sources.messages import broken_contract

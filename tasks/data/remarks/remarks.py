@@ -10,10 +10,10 @@ import duckdb
 from storage.datasets import DatasetManifest
 from tasks.configuration.run import DataConfig
 from tasks.data.contract.result import describe_unmet
+from tasks.data.label_form import describe_form, find_form
 from tasks.data.labels import may_be_without_classes, name_of
 from tasks.data.rare_classes import Counts
 from tasks.data.remarks.alike_labels import describe_alike, find_alike
-from tasks.data.remarks.label_form import describe_form, find_form
 from tasks.data.remarks.rare_labels import describe_rare
 from tasks.data.remarks.shared_texts import count_shared_texts, describe_shared_texts
 from tasks.data.split import Assignment

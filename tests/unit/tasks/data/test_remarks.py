@@ -14,9 +14,9 @@ from storage.runs.run_state import RunState
 from tasks.configuration.run import DataConfig, RunConfig
 from tasks.configuration.split import SplitConfig
 from tasks.data.contract.result import find_contract_result
+from tasks.data.label_form import describe_form, find_form
 from tasks.data.pipeline import prepare_dataset
 from tasks.data.remarks.alike_labels import describe_alike, find_alike
-from tasks.data.remarks.label_form import describe_form, find_form
 from tasks.data.remarks.remarks import SHARED_TEXTS, remarks_on
 from tasks.data.remarks.shared_texts import describe_shared_texts
 from tasks.reporting.written import make_report

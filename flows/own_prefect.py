@@ -24,6 +24,14 @@ PREFIX = "command-"
 DATABASE_SETTINGS = ("PREFECT_API_DATABASE_CONNECTION_URL", "PREFECT_SERVER_DATABASE_CONNECTION_URL")
 LOOPBACK = ("127.0.0.1", "localhost")
 PROXY_SETTINGS = ("NO_PROXY", "no_proxy")
+# What a server does at each start with a database that has its tables and Prefect's kinds of blocks: it loads Alembic
+# and a hundred migrations, loads each installed collection (with `holdfast[dask]` Dask, too), and writes each kind anew.
+# What it remembers to have written is of no use here, as it counts for one address of a database.
+MADE_SETTINGS = {
+    "PREFECT_SERVER_DATABASE_MIGRATE_ON_START": "false",
+    "PREFECT_SERVER_REGISTER_BLOCKS_ON_START": "false",
+    "PREFECT_SERVER_MEMOIZE_BLOCK_AUTO_REGISTRATION": "false",  # else the collections are loaded all the same
+}
 
 
 @contextmanager
@@ -35,8 +43,7 @@ def own_folder() -> Iterator[Path]:
             folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=lasting))
             in_use = (folder / IN_USE).open("w")
             fcntl.flock(in_use, fcntl.LOCK_EX)
-            with suppress(OSError):
-                shutil.copyfile(_empty_database(folder), folder / DATABASE)
+            _copy_empty_database(folder)
         try:
             yield folder
         finally:
@@ -61,14 +68,21 @@ def give_up_empty_database(folder: Path) -> None:
     _empty_database(folder).unlink(missing_ok=True)
 
 
+def has_home() -> bool:
+    """Whether this user has a home, that can be written or not."""
+    try:
+        Path.home()
+    except RuntimeError:
+        return False
+    return True
+
+
 def give_home(folder: Path) -> None:
     """Have Prefect in this process, and in its children, use `folder` where the user has no home that can be written.
 
     Prefect asks for the home of the user even where another one is configured.
     """
-    try:
-        Path.home()
-    except RuntimeError:
+    if not has_home():
         os.environ["HOME"] = str(folder)
     home = prefect_home()
     try:
@@ -92,12 +106,17 @@ def ask_loopback_directly() -> None:
 
 
 def database_settings(folder: Path) -> dict[str, str]:
-    """The environment of a server that is to have a database of its own, unless the user configures one."""
+    """The environment of a server that is to have a database of its own, unless the user configures one.
+
+    A database that is in `folder` is complete: a copy of the one that was kept, or a server answered with it.
+    """
     # What Prefect remembers to have put into a database: in the user's home it would mean the user's own one.
     memory = {"PREFECT_MEMO_STORE_PATH": str(folder.parent / f"memo-{version('prefect')}.toml")}
     if any(os.environ.get(name) for name in DATABASE_SETTINGS) or _is_database_in_profiles():
         return memory
-    return memory | {DATABASE_SETTINGS[0]: f"sqlite+aiosqlite:///{folder / DATABASE}"}
+    is_made = (folder / DATABASE).exists()
+    own = {DATABASE_SETTINGS[0]: f"sqlite+aiosqlite:///{folder / DATABASE}"}
+    return memory | own | (MADE_SETTINGS if is_made else {})
 
 
 def find_profiles() -> Path:
@@ -136,6 +155,26 @@ def _remove_left_behind(lasting: Path) -> None:
         with suppress(OSError), (folder / IN_USE).open("a") as in_use:
             fcntl.flock(in_use, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def _copy_empty_database(folder: Path) -> None:
+    """Give the folder the database that was kept, or none: the server then makes its tables."""
+    try:
+        shutil.copyfile(_empty_database(folder), folder / DATABASE)
+    except OSError:  # none was kept, or the disk is full
+        is_whole = False
+    else:
+        is_whole = _is_whole(folder / DATABASE)
+    if not is_whole:
+        (folder / DATABASE).unlink(missing_ok=True)
+
+
+def _is_whole(database: Path) -> bool:
+    """Whether SQLite finds no damage, and the tables were made to the end: nobody looks at them later."""
+    with suppress(sqlite3.Error), closing(sqlite3.connect(database)) as connection:
+        found = connection.execute("pragma quick_check").fetchall()
+        return found == [("ok",)] and bool(connection.execute("select version_num from alembic_version").fetchall())
+    return False
 
 
 def _empty_database(folder: Path) -> Path:

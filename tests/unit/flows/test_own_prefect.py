@@ -5,6 +5,7 @@ import os
 import sqlite3
 import stat
 import tempfile
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -50,13 +51,40 @@ def test_what_a_killed_command_left_is_removed_and_what_another_one_uses_is_not(
                 fcntl.flock(in_use, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-def test_tables_that_were_made_once_are_there_for_the_next_command() -> None:
-    with own_folder() as folder, sqlite3.connect(folder / DATABASE) as database:
-        database.execute("create table flow_run (id)")
-        database.commit()
+def make_tables(database: Path) -> None:
+    """As a server leaves them whose migrations came to their end."""
+    with closing(sqlite3.connect(database)) as connection, connection:
+        connection.execute("create table flow_run (id)")
+        connection.execute("create table alembic_version (version_num)")
+        connection.execute("insert into alembic_version values ('newest')")
+
+
+def test_tables_that_were_made_once_are_there_for_the_next_command_and_are_not_made_again() -> None:
+    made = "PREFECT_SERVER_DATABASE_MIGRATE_ON_START"
+    with own_folder() as folder:
+        assert made not in database_settings(folder)
+        make_tables(folder / DATABASE)
         keep_empty_database(folder)
-    with own_folder() as folder, sqlite3.connect(folder / DATABASE) as database:
+    with own_folder() as folder, closing(sqlite3.connect(folder / DATABASE)) as database:
         assert database.execute("select count(*) from flow_run").fetchone() == (0,)
+        assert database_settings(folder)[made] == "false"
+
+
+@pytest.mark.parametrize("damage", ["empty", "garbage", "cut", "without its version"])
+def test_a_kept_database_that_is_not_whole_is_not_used(damage: str) -> None:
+    with own_folder() as folder:
+        make_tables(folder / DATABASE)
+        keep_empty_database(folder)
+        (kept,) = folder.parent.glob("empty-*.db")
+    if damage == "without its version":
+        with closing(sqlite3.connect(kept)) as connection, connection:
+            connection.execute("delete from alembic_version")
+    else:
+        whole = kept.read_bytes()
+        kept.write_bytes({"empty": b"", "garbage": b"tables" * 1000, "cut": whole[: len(whole) // 2]}[damage])
+    with own_folder() as folder:
+        assert not (folder / DATABASE).exists()
+        assert "PREFECT_SERVER_DATABASE_MIGRATE_ON_START" not in database_settings(folder)
 
 
 def test_a_database_that_the_user_names_is_used(temporary_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,9 +3,10 @@
 Prefect would start a local one by itself, but in the terminal's process group, where Ctrl-C ends it before the flow is
 done, and without a tie to this process, so that a kill would leave it behind. Invariant: the server lives exactly as
 long as the block, or as this process if that is killed, and its database too. One that ends by itself is started again
-on the same port, with the same database. Prefect is imported only to ask a configured server: the local one starts
-while this process loads. The configured one is asked as Prefect itself asks it, with its certificates, headers and
-keys, and nothing that stands in its address beside host and path is ever printed.
+on the same port, with the same database. A local one is begun at once, while this process reads what it has to do and
+loads Prefect; Prefect is imported here only to ask a configured one, and that one only after a user's mistakes were
+looked for. It is asked as Prefect itself asks it, with its certificates, headers and keys, and nothing that stands in
+its address beside host and path is ever printed.
 """
 
 import os
@@ -19,14 +20,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import httpx
-
 from flows.own_prefect import (
     ask_loopback_directly,
     database_settings,
     find_profiles,
     give_home,
     give_up_empty_database,
+    has_home,
     keep_empty_database,
     own_folder,
 )
@@ -95,6 +95,8 @@ class LocalServer:
 
     def wait(self) -> None:
         """Wait until the server answers. Raises `HoldfastError` with its output if it does not."""
+        import httpx  # a quarter of a second, which the server need not be begun later for
+
         deadline = time.monotonic() + START_SECONDS
         with httpx.Client(trust_env=False) as client:
             while time.monotonic() < deadline and self._process.poll() is None:
@@ -148,28 +150,56 @@ class LocalServer:
             self._process.wait()
 
 
-@contextmanager
-def configured_server() -> Iterator[LocalServer | None]:
-    """The environment for Prefect: the configured server (None), or a local one for as long as the block lasts.
+class CommandServer:
+    """The server that a command uses. `local` is None for one that the user has configured.
 
     A server is configured by PREFECT_API_URL or by a profile of Prefect's.
     """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.local: LocalServer | None = None
+        # Of a home that is given here, nothing but Prefect may hear: in a configuration `~` is the user's or an error.
+        if has_home() and not _may_be_configured():
+            self.begin()
+
+    def begin(self) -> None:
+        """Begin a local server if none is configured, unless it is begun. To be called before Prefect is imported.
+
+        Raises `ConfigurationError` if the configured one does not answer.
+        """
+        if self.local is not None:
+            return
+        give_home(self._folder)
+        if _may_be_configured() and configured_prefect.does_answer():
+            return
+        self.local = LocalServer(self._folder)
+        os.environ["PREFECT_API_URL"] = self.local.api_url
+
+    def wait(self) -> None:
+        """Wait until the local server answers. Raises `HoldfastError` with its output if it does not."""
+        if self.local is not None:
+            self.local.wait()
+
+    def stop(self) -> None:
+        """End the local server."""
+        if self.local is not None:
+            self.local.stop()
+
+
+@contextmanager
+def configured_server() -> Iterator[CommandServer]:
+    """The environment for Prefect, and the configured server, or a local one for as long as the block lasts."""
     os.environ.update(SETTINGS | os.environ)
     ask_loopback_directly()
     with own_folder() as folder:
-        give_home(folder)
-        if _is_configured():
-            yield None
-            return
-        server = LocalServer(folder)
-        os.environ["PREFECT_API_URL"] = server.api_url
+        server = CommandServer(folder)
         try:
             yield server
         finally:
             server.stop()
 
 
-def _is_configured() -> bool:
-    """Whether the user has a server of his own. Raises `ConfigurationError` if it does not answer."""
-    is_named = bool(os.environ.get("PREFECT_API_URL")) or find_profiles().is_file()
-    return is_named and configured_prefect.does_answer()
+def _may_be_configured() -> bool:
+    """Whether there is something that Prefect would have to be asked about."""
+    return bool(os.environ.get("PREFECT_API_URL")) or find_profiles().is_file()

@@ -32,12 +32,12 @@ def prepare(configuration: ConfigurationArgument, assignments: Assignments = Non
 
     After an interruption of any kind, start the same command again: of a large source what is prepared is kept.
     """
-    config = read_configuration(configuration, assignments or [])
-    print_progress("Starting Prefect.")
     with prefect_server.configured_server() as server:
+        config = read_configuration(configuration, assignments or [])
+        print_progress("Starting Prefect.")
+        server.begin()
         prepare_in_flow = preparing.prepare_in_flow  # loads Prefect, which takes seconds: the server starts meanwhile
-        if server is not None:
-            server.wait()
+        server.wait()
         messages.show_messages()
         signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
         try:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import signal
 import sys
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from flows.commands.arguments import AsJson, Assignments, ConfigurationArgument, read_configuration
@@ -38,12 +39,14 @@ def run(configuration: ConfigurationArgument, assignments: Assignments = None, a
     After an interruption of any kind, start the same command again: it goes on from the last promoted checkpoint.
     """
     scheduler.leave_on_scheduler_signals()
-    config = read_configuration(configuration, assignments or [])
-    print_progress("Starting Prefect.")
-    with prefect_server.configured_server() as server, agents.keeping_agent(config.cluster, config.train, config.model):
+    with ExitStack() as ended:
+        server = ended.enter_context(prefect_server.configured_server())  # first: it takes longest to start
+        config = read_configuration(configuration, assignments or [])
+        print_progress("Starting Prefect.")
+        ended.enter_context(agents.keeping_agent(config.cluster, config.train, config.model))
+        server.begin()
         train_with_retries = train.train_with_retries  # loads Prefect, seconds: server and agent start meanwhile
-        if server is not None:
-            server.wait()
+        server.wait()
         messages.show_messages()
         # Prefect ends with the handler it found: an exit, and not Python's default, lets everything be put away.
         signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))

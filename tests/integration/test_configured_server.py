@@ -19,7 +19,12 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from tests.helpers.commands import ROOT
 from tests.helpers.prefect_server import clean_environment, find_free_port
 
-QUESTION = "from flows.prefect_server import configured_server as c\nwith c() as server: print('local:', server)"
+QUESTION = """
+from flows.prefect_server import configured_server
+with configured_server() as server:
+    server.begin()
+    print("local:", server.local)
+"""
 pytestmark = pytest.mark.server
 
 

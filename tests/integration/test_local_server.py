@@ -41,9 +41,10 @@ def test_it_leaves_the_users_database_alone_asks_no_proxy_starts_again_where_it_
         monkeypatch.setenv(name, f"http://127.0.0.1:{find_free_port()}")
     for name in ("NO_PROXY", "no_proxy"):
         monkeypatch.setenv(name, "example.org")
-    with configured_server() as server:
+    with configured_server() as command_server:
+        command_server.wait()
+        server = command_server.local
         assert server is not None
-        server.wait()
         with temporary_settings({PREFECT_API_URL: server.api_url}), get_client(sync_client=True) as client:
             assert client.api_healthcheck() is None
             assert client.read_flows() == []

@@ -25,7 +25,7 @@ DATABASE_SETTINGS = ("PREFECT_API_DATABASE_CONNECTION_URL", "PREFECT_SERVER_DATA
 LOOPBACK = ("127.0.0.1", "localhost")
 PROXY_SETTINGS = ("NO_PROXY", "no_proxy")
 # What a server does at each start with a database that has its tables and Prefect's kinds of blocks: it loads Alembic
-# and a hundred migrations, loads each installed collection (with `holdfast[dask]` Dask, too), and writes each kind anew.
+# and a hundred migrations, and each installed collection (with `holdfast[dask]` Dask, too), and writes each kind anew.
 # What it remembers to have written is of no use here, as it counts for one address of a database.
 MADE_SETTINGS = {
     "PREFECT_SERVER_DATABASE_MIGRATE_ON_START": "false",

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from flows.commands.arguments import AsJson, Assignments, ConfigurationArgument, read_configuration
 from flows.commands.results import CommandStopped, exit_code_of, print_progress, print_result, this_command
 from storage.lazy_imports import lazy_imports
+from storage.loading import loading_libraries
 
 with lazy_imports():
     import flows.prefect_server as prefect_server
@@ -36,7 +37,8 @@ def prepare(configuration: ConfigurationArgument, assignments: Assignments = Non
         config = read_configuration(configuration, assignments or [])
         print_progress("Starting Prefect.")
         server.begin()
-        prepare_in_flow = preparing.prepare_in_flow  # loads Prefect, which takes seconds: the server starts meanwhile
+        with loading_libraries():
+            prepare_in_flow = preparing.prepare_in_flow  # loads Prefect, seconds: the server starts meanwhile
         server.wait()
         messages.show_messages()
         signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))

@@ -14,6 +14,7 @@ from flows.commands.arguments import AsJson, Assignments, ConfigurationArgument,
 from flows.commands.results import CommandStopped, exit_code_of, print_progress, print_result, this_command
 from storage.errors import RunStoppedError
 from storage.lazy_imports import lazy_imports
+from storage.loading import loading_libraries
 
 with lazy_imports():
     import flows.prefect_server as prefect_server
@@ -45,7 +46,8 @@ def run(configuration: ConfigurationArgument, assignments: Assignments = None, a
         print_progress("Starting Prefect.")
         ended.enter_context(agents.keeping_agent(config.cluster, config.train, config.model))
         server.begin()
-        train_with_retries = train.train_with_retries  # loads Prefect, seconds: server and agent start meanwhile
+        with loading_libraries():
+            train_with_retries = train.train_with_retries  # loads Prefect, seconds: server and agent start meanwhile
         server.wait()
         messages.show_messages()
         # Prefect ends with the handler it found: an exit, and not Python's default, lets everything be put away.

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from storage.loading import loading_libraries
 from storage.logs import LOG_NAME
 from training.agents.locks import AGENT_LOCK, hold_lock
 from training.agents.order import AgentOrder
@@ -30,13 +31,14 @@ OUTPUT = (1, 2)
 
 def _load_libraries(work: str, model: str) -> None:
     """Load what ranks will use, what was not loaded before, and call nothing of it."""
-    # Seconds: only now, when signals wait. And only one of the two, until the other is asked for.
-    if work == "evaluate":
-        import training.evaluation
-    else:
-        import training.segment  # noqa: F401
-    if model == "pretrained":
-        from training.models.pretrained.network import PretrainedClassifier  # noqa: F401 - a name of it, or it loads later
+    with loading_libraries():
+        # Seconds: only now, when signals wait. And only one of the two, until the other is asked for.
+        if work == "evaluate":
+            import training.evaluation
+        else:
+            import training.segment  # noqa: F401
+        if model == "pretrained":
+            from training.models.pretrained.network import PretrainedClassifier  # noqa: F401 - a name, or it loads later
 
 
 def _next_order(supervisor: Talk) -> Path | None:

@@ -3,7 +3,6 @@
 Invariant: JSON-able, and the same for the same data and suites.
 """
 
-import gc
 import json
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
@@ -12,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from storage.loading import loading_libraries
 from tasks.configuration.run import DataConfig
 from tasks.data.contract.result import CRITICAL
 from tasks.data.contract.sampled import ROW_ID
@@ -35,13 +35,8 @@ Result = dict[str, Any]
 
 def load_validation() -> ModuleType:
     """The module that has Great Expectations. It takes seconds of processor time to load, once in a process."""
-    was_on = gc.isenabled()
-    gc.disable()  # hardly anything of the modules that are loaded here is garbage, and to look for it takes time
-    try:
+    with loading_libraries():
         from tasks.data.expectations import validation  # here: once in a process, with the collector off
-    finally:
-        if was_on:
-            gc.enable()
     return validation
 
 

@@ -1,4 +1,4 @@
-"""A mistake in the configuration or in a column is said before anything is started or loaded that takes seconds."""
+"""A mistake in the configuration or in a column is said before a command loads what takes seconds, or asks a server."""
 
 import json
 import subprocess

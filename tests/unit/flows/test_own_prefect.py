@@ -14,12 +14,14 @@ from flows.own_prefect import (
     DATABASE,
     IN_USE,
     PREFIX,
+    PROXY_SETTINGS,
     ask_loopback_directly,
     database_settings,
     give_home,
     keep_empty_database,
     own_folder,
 )
+from flows.prefect_server import SETTINGS, configured_server
 
 
 @pytest.fixture(autouse=True)
@@ -116,6 +118,18 @@ def test_a_user_without_an_entry_gets_a_home(temporary_folder: Path, monkeypatch
     monkeypatch.setattr("pwd.getpwuid", {}.__getitem__)
     give_home(temporary_folder)
     assert Path.home() == temporary_folder
+
+
+def test_the_home_that_prefect_gets_is_not_there_while_a_configuration_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("PREFECT_API_URL", *SETTINGS, *PROXY_SETTINGS):
+        monkeypatch.setenv(name, "")  # so that it is put back
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr("os.getuid", lambda: 54321)
+    monkeypatch.setattr("pwd.getpwuid", {}.__getitem__)
+    with configured_server() as server:
+        assert server.local is None
+        with pytest.raises(RuntimeError, match="home"):
+            Path("~/store").expanduser()
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,12 @@ PREFIX = "command-"
 DATABASE_SETTINGS = ("PREFECT_API_DATABASE_CONNECTION_URL", "PREFECT_SERVER_DATABASE_CONNECTION_URL")
 LOOPBACK = ("127.0.0.1", "localhost")
 PROXY_SETTINGS = ("NO_PROXY", "no_proxy")
+# Services of a server that look, from its start on and every few seconds, for what the database of one command never
+# has: deployments and their schedules, workers, leases, automations, runs that are late, paused or of another process.
+NEEDLESS_SERVICES = (
+    "SCHEDULER", "LATE_RUNS", "PAUSE_EXPIRATIONS", "CANCELLATION_CLEANUP", "FOREMAN", "REPOSSESSOR",
+    "CLEANUP_RECONCILER", "TRIGGERS", "EVENT_PERSISTER",
+)  # fmt: skip
 # What a server does at each start with a database that has its tables and Prefect's kinds of blocks: it loads Alembic
 # and a hundred migrations, and each installed collection (with `holdfast[dask]` Dask, too), and writes each kind anew.
 # What it remembers to have written is of no use here, as it counts for one address of a database.
@@ -116,6 +122,7 @@ def database_settings(folder: Path) -> dict[str, str]:
         return memory
     is_made = (folder / DATABASE).exists()
     own = {DATABASE_SETTINGS[0]: f"sqlite+aiosqlite:///{folder / DATABASE}"}
+    own |= {f"PREFECT_SERVER_SERVICES_{name}_ENABLED": "false" for name in NEEDLESS_SERVICES}
     return memory | own | (MADE_SETTINGS if is_made else {})
 
 

@@ -90,15 +90,16 @@ def test_a_kept_database_that_is_not_whole_is_not_used(damage: str) -> None:
 
 
 def test_a_database_that_the_user_names_is_used(temporary_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    name = "PREFECT_API_DATABASE_CONNECTION_URL"
-    assert database_settings(temporary_folder)[name].endswith(str(temporary_folder / DATABASE))
+    name, service = "PREFECT_API_DATABASE_CONNECTION_URL", "PREFECT_SERVER_SERVICES_SCHEDULER_ENABLED"
+    settings = database_settings(temporary_folder)
+    assert settings[name].endswith(str(temporary_folder / DATABASE)) and settings[service] == "false"
     profiles = temporary_folder / "home" / ".prefect" / "profiles.toml"
     profiles.parent.mkdir(parents=True)
     profiles.write_text(f'active = "mine"\n[profiles.mine]\n{name} = "postgresql+asyncpg://host/database"\n')
     assert name not in database_settings(temporary_folder)
     profiles.unlink()
     monkeypatch.setenv(name, "postgresql+asyncpg://host/database")
-    assert name not in database_settings(temporary_folder)
+    assert not {name, service} & database_settings(temporary_folder).keys()
 
 
 def test_a_home_is_given_where_there_is_none_that_can_be_written(

@@ -118,9 +118,9 @@ class LocalServer:
                 time.sleep(POLL_SECONDS)  # it does not signal that it listens
         exit_code = self._process.poll()
         self.stop()
-        give_up_empty_database(self._folder)
         what = f"did not answer within {START_SECONDS:.0f} s"
-        if exit_code is not None:
+        if exit_code is not None:  # on a machine that is only busy, the next one would take longer yet
+            give_up_empty_database(self._folder)
             what = f"ended with exit code {exit_code} before it answered"
         raise HoldfastError(f"The local Prefect server did not start: it {what}. Its output:\n{self._last_words()}")
 

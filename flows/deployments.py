@@ -86,7 +86,12 @@ def evaluate(
 @flow(name="export", flow_run_name="{address}", persist_result=False, retries=0)
 @ending_in_one_sentence
 def export(
-    address: str, out: str, checkpoint: str = "best", with_onnx: bool = True, overwrite: bool = False
+    address: str,
+    out: str,
+    checkpoint: str = "best",
+    with_onnx: bool = True,
+    overwrite: bool = False,
+    adapter: bool = False,
 ) -> State[None]:
     """Writes a checkpoint as a folder that loads anywhere; the run may be in training.
 
@@ -96,8 +101,9 @@ def export(
         checkpoint: best, newest, or the step of a checkpoint that the run keeps.
         with_onnx: Write model.onnx too; needs holdfast[export].
         overwrite: Replace the folder if it is an earlier export.
+        adapter: Of a model with [model.lora] write the adapter alone, as peft loads it, without ONNX.
     """
-    found = exporting.export_run(*find_named_run(address), checkpoint, Path(out), with_onnx, overwrite)
+    found = exporting.export_run(*find_named_run(address), checkpoint, Path(out), with_onnx, overwrite, adapter)
     return Completed(message=str(render_export(found)))
 
 

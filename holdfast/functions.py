@@ -114,6 +114,7 @@ def export(
     overwrite: bool = False,
     settings: Settings = None,
     factory: str | None = None,
+    adapter: bool = False,
 ) -> Export:
     """Write a trained model as a folder that loads anywhere; what was exported.
 
@@ -125,8 +126,9 @@ def export(
         overwrite: Replace `out` if it is an earlier export.
         settings: Fields in place of the file's that name the run, for instance {"run": "other"}.
         factory: What builds a module of your own, as "my_models.py:build", where `run` is an address.
+        adapter: Of a model with [model.lora] write the adapter alone, as peft loads it, without ONNX.
     """
-    options = _option("--factory", factory)
+    options = [*_option("--factory", factory), *_flag("--adapter", adapter)]
     options += [*_option("--checkpoint", checkpoint), *_flag("--no-onnx", not onnx), *_flag("--overwrite", overwrite)]
     return cast("Export", call("export", [run, out, *options], settings))
 

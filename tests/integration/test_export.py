@@ -300,6 +300,8 @@ def test_the_flow_behind_the_deployment_writes_the_folder_that_the_command_write
     assert json.loads((out / "files.json").read_text()) == json.loads((quality.folder / "files.json").read_text())
     refused = export.fn(quality.address, str(out), "newest", with_onnx=False)
     assert refused.type == "FAILED" and "--overwrite" in str(refused.message)
+    refused = export.fn(quality.address, str(tmp_path / "adapter"), "newest", adapter=True)
+    assert refused.type == "FAILED" and "model.lora" in str(refused.message)
 
 
 def test_a_run_in_a_bucket_is_exported_alike(

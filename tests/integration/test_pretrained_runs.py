@@ -10,6 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from flows.deployments import export
 from storage.checkpoints.checkpoints import FoundCheckpoint, fetch_model, load_checkpoint
 from storage.checkpoints.tensor_files import read_entries, weights_sha256
 from storage.objects.local_store import LocalStore
@@ -150,9 +151,10 @@ def test_adapters_are_merged_into_an_export_or_stay_apart_as_peft_loads_them(fol
     write_onnx(exported.folder, exported.dataset.target)
     require_same_answers_of_onnx(exported, exported.folder)
     out = tmp_path / "adapter"
-    for more in ([], ["--overwrite"]):
-        done = call_here(["export", exported.address, out, "--checkpoint", "newest", "--adapter", *more])
-        assert done.returncode == 0, done.stderr
+    done = call_here(["export", exported.address, out, "--checkpoint", "newest", "--adapter"])
+    assert done.returncode == 0, done.stderr
+    by_flow = export.fn(exported.address, str(out), "newest", overwrite=True, adapter=True)
+    assert by_flow.is_completed(), by_flow.message
     assert (out / "adapter_model.safetensors").stat().st_size * 4 < (
         exported.folder / "model.safetensors"
     ).stat().st_size

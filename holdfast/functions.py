@@ -142,6 +142,7 @@ def predict(
     calibrated: bool = False,
     skip_bad: Path | None = None,
     factory: str | None = None,
+    fitted_thresholds: bool = False,
 ) -> Prediction:
     """Predict the label of every row of a table, in memory that does not grow with it; how many rows were predicted.
 
@@ -154,8 +155,11 @@ def predict(
         calibrated: Probabilities by the temperature that was fitted on validation.
         skip_bad: Leave out rows that cannot be predicted, and write this Parquet file with the reasons.
         factory: What builds the model, as "my_models.py:build", where it is a module of your own.
+        fitted_thresholds: Of a binary target, or of several labels a row: predict by the thresholds with the best F1 on
+            validation, and give the calibrated probabilities, to which they belong.
     """
     flags = [*_flag("--truncate", truncate), *_flag("--calibrated", calibrated)]
+    flags += _flag("--fitted-thresholds", fitted_thresholds)
     options = [*_option("--threads", threads), *flags, *_option("--skip-bad", skip_bad)]
     options += _option("--factory", factory)
     return cast("Prediction", call("predict", [model, data, result, *options]))

@@ -51,6 +51,14 @@ def predict(
     calibrated: Annotated[
         bool, typer.Option("--calibrated", help="Probabilities by the temperature that was fitted on validation.")
     ] = False,
+    fitted_thresholds: Annotated[
+        bool,
+        typer.Option(
+            "--fitted-thresholds",
+            help="Of a binary target, or of several labels a row: predict by the thresholds with the best F1 on "
+            "validation, not above 0.5. They are thresholds of calibrated probabilities, which RESULT then has.",
+        ),
+    ] = False,
     skip_bad: Annotated[
         Path | None,
         typer.Option(
@@ -68,7 +76,9 @@ def predict(
     file where they are several; the predicted label; the probability of each label. Memory does not grow with the
     number of rows. A GPU is used where torch finds one.
     """
-    found = predict_with_display(model, data, result, threads, truncate, calibrated, skip_bad, factory)
+    found = predict_with_display(
+        model, data, result, threads, truncate, calibrated, skip_bad, factory, fitted_thresholds
+    )
     print_result(found, as_json, _describe_result)
 
 
@@ -81,12 +91,13 @@ def predict_with_display(
     calibrated: bool,
     bad_rows: Path | None = None,
     factory: str | None = None,
+    fitted_thresholds: bool = False,
 ) -> dict[str, Any]:
     """Predict, and show how far it is; how many rows, JSON-able. Raises what `Prediction.write` raises."""
     if threads is not None:
         os.environ["RAYON_NUM_THREADS"] = str(threads)  # the tokenizer's threads
     own = None if factory is None else own_code.typed_reference(factory)
-    model = windows.open_model(folder, threads, truncates, calibrated, own)
+    model = windows.open_model(folder, threads, truncates, calibrated, own, fitted_thresholds)
     id_column = json.loads((folder / holdfast_inputs.PREPROCESSING_FILE).read_text(encoding="utf-8"))["id"]
     columns = (
         bars.TextColumn("{task.description}"),

@@ -114,6 +114,22 @@ def test_where_there_is_no_temperature_calibrated_probabilities_are_refused(poli
     assert not (tmp_path / "model/calibration.json").exists()
     asked = call_here(["predict", "--calibrated", tmp_path / "model", policy.data, tmp_path / "result.parquet"])
     assert asked.returncode == 2 and "is not calibrated: it was not evaluated" in asked.stderr
+    for folder, why in ((tmp_path / "model", "it was not evaluated"), (policy.folder, "several classes")):
+        with pytest.raises(ModelFolderError, match=why):
+            load_model(folder, fitted_thresholds=True)
+
+
+def test_by_fitted_thresholds_as_many_rows_are_positive_as_the_evaluation_counted(
+    quality: Exported, tmp_path: Path
+) -> None:
+    best = json.loads((quality.folder / "calibration.json").read_text())["thresholds"]["best"]
+    done = call_here(["predict", "--fitted-thresholds", quality.folder, quality.data, tmp_path / "result.parquet"])
+    assert done.returncode == 0, done.stderr
+    rows = pq.read_table(tmp_path / "result.parquet").to_pylist()
+    positive = load_model(quality.folder).classes[1]
+    predicted = [row["predicted"] == positive for row in rows]
+    assert predicted == [row[f"probability_{positive}"] >= best["threshold"] for row in rows]
+    assert sum(predicted) == best["measured"]["num_positive"]
 
 
 def test_what_was_found_of_an_earlier_checkpoint_is_in_its_export(policy: Exported, tmp_path: Path) -> None:

@@ -32,17 +32,22 @@ class Predicted(NamedTuple, Generic[_Tag]):
 
 
 def open_model(
-    folder: Path, threads: int | None, truncates: bool, calibrated: bool = False, factory: Reference | None = None
+    folder: Path,
+    threads: int | None,
+    truncates: bool,
+    calibrated: bool = False,
+    factory: Reference | None = None,
+    fitted_thresholds: bool = False,
 ) -> Model:
     """The model, computed by so many threads; raises `ConfigurationError` if the folder is no export, or was changed.
 
-    `calibrated` is as in `load_model`. With `truncates` the first tokens are kept of a row that is too long, also where
-    training refused such rows. `factory` builds the module of a model of the user's own code.
+    `calibrated` and `fitted_thresholds` are as in `load_model`. With `truncates` the first tokens are kept of a row
+    that is too long, also where training refused such rows. `factory` builds the module of a model of the user's own.
     """
     pin_numerics(threads)
     build = None if factory is None else _load_factory(folder, factory)
     try:
-        model = load_model(folder, calibrated=calibrated, build=build)
+        model = load_model(folder, calibrated=calibrated, build=build, fitted_thresholds=fitted_thresholds)
     except (ModelFolderError, ImportError) as error:
         raise ConfigurationError(str(error)) from error
     model.inputs.truncates = model.inputs.truncates or truncates
@@ -83,5 +88,5 @@ def predict_windows(model: Model, batches: Iterable[tuple[_Tag, Encoded]]) -> It
 
 
 def _predict(model: Model, tags: list[_Tag], window: list[Encoded]) -> Predicted[_Tag]:
-    logits = model.logits(join(window))
-    return Predicted(tags, model.outputs.predict(logits), model.probabilities_of(logits).numpy())
+    labels, probabilities = model.answers_of(model.logits(join(window)))
+    return Predicted(tags, labels, probabilities.numpy())

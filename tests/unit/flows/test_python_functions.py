@@ -17,7 +17,7 @@ OTHER_THAN_DEFAULT: dict[str, dict[str, Any]] = {
     "export": {"checkpoint": 7, "onnx": False, "overwrite": True, "factory": "a.py:build", "adapter": True},
     "predict": {
         "data": "rows.csv", "result": "out.parquet", "threads": 3, "truncate": True, "calibrated": True,
-        "skip_bad": "bad.parquet", "factory": "a.py:build",
+        "fitted_thresholds": True, "skip_bad": "bad.parquet", "factory": "a.py:build",
     },
 }  # fmt: skip
 

@@ -1,6 +1,7 @@
 """The contract of a kind of target, held against each; and that nothing else in training knows which there are."""
 
 import ast
+import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,6 +23,7 @@ from storage.target_kinds import (
     telling_order,
 )
 from tests.helpers.small_models import make_model
+from training.metrics.calibration import calibrate
 from training.metrics.scores import NO_TABLES, describe, score
 from training.targets.kind import TargetKind
 from training.targets.registry import KINDS, kind_of
@@ -161,6 +163,27 @@ def test_an_exported_model_says_of_logits_what_the_kind_says_of_them(name: str) 
         assert exported.outputs.answer == "labels" and exported.outputs.predict(logits) == named
     else:
         assert exported.outputs.predict(logits) == [kind.classes[place] for place in predicted]
+
+
+@pytest.mark.parametrize("name", ["binary", "multilabel"])
+def test_an_exported_model_predicts_by_fitted_thresholds_what_they_were_measured_by(name: str) -> None:
+    kind, exported = make_kind(name), make_model(name, CLASSES[name])
+    logits, labels = drawn(kind)
+    if kind.label_shape:
+        labels[:, -1] = 0  # a class that no row has, which has no threshold
+    both = logits, labels
+    fitted = json.loads(json.dumps(calibrate(both, both, kind, len(labels))))
+    exported.temperature, exported.thresholds = fitted["temperature"], exported.outputs.fitted_thresholds(fitted)
+    answers, probabilities = exported.answers_of(logits)
+    assert torch.equal(probabilities, exported.probabilities_of(logits))
+    assert answers != exported.outputs.predict(logits)
+    best = fitted["thresholds"]
+    measured = [one["best"] for one in best["per_class"]] if kind.label_shape else [best["best"]]
+    names = kind.classes if kind.label_shape else kind.classes[1:]
+    for place, (of_class, one) in enumerate(zip(names, measured, strict=True)):
+        found = sum(of_class in answer if kind.label_shape else of_class == answer for answer in answers)
+        assert found == (int((logits[:, place] > 0).sum()) if one is None else one["num_positive"])
+    assert (None in measured) == bool(kind.label_shape)
 
 
 def test_nothing_else_in_training_names_a_kind_but_an_export_which_needs_no_holdfast() -> None:

@@ -49,12 +49,14 @@ class Model:
         labels: Mapping[str, Any],
         device: torch.device,
         temperature: float = 1.0,
+        thresholds: Sequence[float] | None = None,
     ) -> None:
         self.inputs = inputs
         self.classes: list[str] = labels["classes"]
         self.outputs = outputs_of(labels["kind"], labels["classes"])
         self.device = device
         self.temperature = temperature
+        self.thresholds = thresholds
         self._network = network.to(device).eval()
         self._pass_tokens = CPU_TOKENS if device.type == "cpu" else GPU_TOKENS
 
@@ -80,10 +82,10 @@ class Model:
             name: [row[name] for row in rows] for name in self.inputs.columns if all(name in row for row in rows)
         }
         logits = self.logits(self.inputs.encode(columns))
-        answers, probabilities = self.outputs.predict(logits), self.probabilities_of(logits).tolist()
+        answers, probabilities = self.answers_of(logits)
         return [
             {self.outputs.answer: answer, "probabilities": dict(zip(self.classes, numbers, strict=True))}
-            for answer, numbers in zip(answers, probabilities, strict=True)
+            for answer, numbers in zip(answers, probabilities.tolist(), strict=True)
         ]
 
     @torch.inference_mode()
@@ -93,6 +95,13 @@ class Model:
         for rows in passes([len(ids) for ids in encoded.tokens], self._pass_tokens):
             logits[rows] = self._pass_through(encoded, rows).float().cpu()
         return logits
+
+    def answers_of(self, logits: Tensor) -> tuple[list[Any], Tensor]:
+        """What is predicted of each row, and the probabilities [N, classes], in 64 bits."""
+        probabilities = self.probabilities_of(logits)
+        if self.thresholds is None:
+            return self.outputs.predict(logits), probabilities
+        return self.outputs.predict_by(self.thresholds, probabilities), probabilities
 
     def probabilities_of(self, logits: Tensor) -> Tensor:
         """[N, classes], in 64 bits."""
@@ -115,12 +124,15 @@ def load_model(
     device: str | None = None,
     calibrated: bool = False,
     build: Callable[..., Any] | None = None,
+    fitted_thresholds: bool = False,
 ) -> Model:
     """The model in an exported folder, on `device`: by default a GPU if torch finds one.
 
     `calibrated`: probabilities of logits divided by the temperature in calibration.json; labels are the same. `build`:
-    the function that builds the module, where the model is one of your own code. Raises `ModelFolderError` if the
-    folder is no export, one that was changed, has no temperature where one is asked for, or needs `build`.
+    the function that builds the module, where the model is one of your own code. `fitted_thresholds`: a class counts
+    from its threshold in calibration.json on instead of above one half; they are thresholds of calibrated
+    probabilities, so these are given too. Raises `ModelFolderError` if the folder is no export, one that was changed,
+    has no temperature or no thresholds where they are asked for, or needs `build`.
     """
     path = Path(folder)
     verify(path)
@@ -130,8 +142,15 @@ def load_model(
         )
     labels = json.loads((path / LABELS_FILE).read_text(encoding="utf-8"))
     chosen = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    temperature = _read_temperature(path) if calibrated else 1.0
-    return Model(load_network(path, build), read_inputs(path), labels, chosen, temperature)
+    fitted = _read_calibration(path) if calibrated or fitted_thresholds else {"temperature": 1.0}
+    thresholds = outputs_of(labels["kind"], labels["classes"]).fitted_thresholds(fitted) if fitted_thresholds else None
+    if fitted_thresholds and thresholds is None:
+        raise ModelFolderError(
+            f"{path} has no fitted thresholds: it is a model of several classes, of which it predicts the most "
+            "probable one. Ask for none."
+        )
+    temperature = float(fitted["temperature"])
+    return Model(load_network(path, build), read_inputs(path), labels, chosen, temperature, thresholds)
 
 
 def load_network(folder: Path, build: Callable[..., Any] | None = None) -> Any:
@@ -168,8 +187,8 @@ def _make_network(described: dict[str, Any], build: Callable[..., Any] | None) -
     return PaddedNetwork(Architecture(**sizes))
 
 
-def _read_temperature(folder: Path) -> float:
-    found = {"reason": "it was not evaluated"}
+def _read_calibration(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = {"reason": "it was not evaluated"}
     if CALIBRATION_FILE in _read_hashes(folder):  # any other file of that name is not this model's
         found = json.loads((folder / CALIBRATION_FILE).read_text(encoding="utf-8"))
     if found.get("temperature") is None:
@@ -177,7 +196,7 @@ def _read_temperature(folder: Path) -> float:
             f"{folder} is not calibrated: {found.get('reason')}. Take the probabilities as they are, or evaluate the "
             "checkpoint with `holdfast evaluate` and export it again."
         )
-    return float(found["temperature"])
+    return found
 
 
 def verify(folder: Path) -> None:

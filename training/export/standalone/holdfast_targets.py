@@ -1,13 +1,18 @@
 """What a model's outputs mean, for each kind of target: probabilities of its classes, and what is predicted.
 
-Invariant: a prediction follows from a row's own outputs, and is the same whatever they are divided by to calibrate.
+Invariant: a prediction follows from a row's own outputs. It is the same whatever they are divided by to calibrate, but
+for one by fitted thresholds, which are thresholds of calibrated probabilities.
 """
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+
+# A class that no row had on which thresholds were fitted has none: it is predicted above one half, as without them.
+ABOVE_ONE_HALF = math.nextafter(0.5, 1.0)
 
 
 class Outputs(Protocol):
@@ -21,6 +26,12 @@ class Outputs(Protocol):
 
     def predict(self, logits: Tensor) -> list[Any]:
         """What is predicted of each row, by the names of the classes."""
+
+    def fitted_thresholds(self, calibration: Mapping[str, Any]) -> list[float] | None:
+        """Of the content of `calibration.json` a threshold for each output; None where none decides."""
+
+    def predict_by(self, thresholds: Sequence[float], probabilities: Tensor) -> list[Any]:
+        """As `predict`, where a class counts from its threshold on; calibrated probabilities, [N, classes]."""
 
 
 class _OneOfSeveral:
@@ -38,6 +49,12 @@ class _OneOfSeveral:
     def predict(self, logits: Tensor) -> list[Any]:
         return [self.classes[index] for index in logits.argmax(dim=1).tolist()]
 
+    def fitted_thresholds(self, calibration: Mapping[str, Any]) -> list[float] | None:
+        return None
+
+    def predict_by(self, thresholds: Sequence[float], probabilities: Tensor) -> list[Any]:
+        raise ValueError("of several classes the most probable one is predicted: there is no threshold")
+
 
 class _OneOfTwo:
     """The second class of two, where its probability is above one half; the first one otherwise."""
@@ -54,6 +71,12 @@ class _OneOfTwo:
     def predict(self, logits: Tensor) -> list[Any]:
         return [self.classes[is_second] for is_second in (logits[:, 0] > 0).tolist()]
 
+    def fitted_thresholds(self, calibration: Mapping[str, Any]) -> list[float] | None:
+        return [float(calibration["thresholds"]["best"]["threshold"])]
+
+    def predict_by(self, thresholds: Sequence[float], probabilities: Tensor) -> list[Any]:
+        return [self.classes[is_second] for is_second in (probabilities[:, 1] >= thresholds[0]).tolist()]
+
 
 class _AnyNumber:
     """Any number of classes: each one whose probability is above one half."""
@@ -68,7 +91,17 @@ class _AnyNumber:
         return logits.sigmoid()
 
     def predict(self, logits: Tensor) -> list[Any]:
-        return [[self.classes[i] for i, is_had in enumerate(row) if is_had] for row in (logits > 0).tolist()]
+        return self._named(logits > 0)
+
+    def fitted_thresholds(self, calibration: Mapping[str, Any]) -> list[float] | None:
+        best = {entry["class"]: entry["best"] for entry in calibration["thresholds"]["per_class"]}
+        return [ABOVE_ONE_HALF if best[name] is None else float(best[name]["threshold"]) for name in self.classes]
+
+    def predict_by(self, thresholds: Sequence[float], probabilities: Tensor) -> list[Any]:
+        return self._named(probabilities >= torch.tensor(thresholds, dtype=probabilities.dtype))
+
+    def _named(self, are_had: Tensor) -> list[Any]:
+        return [[self.classes[i] for i, is_had in enumerate(row) if is_had] for row in are_had.tolist()]
 
 
 KINDS: dict[str, Callable[[Sequence[str]], Outputs]] = {

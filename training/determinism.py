@@ -67,14 +67,22 @@ def describe_instructions(environment: Mapping[str, str]) -> str:
     return " ".join(found) or "libraries choose"
 
 
+def pin_environment(threads: int | None = None) -> None:
+    """Give this process the environment above, for the libraries that it has not loaded yet.
+
+    OpenMP's and MKL's read it when torch is imported: what is begun by a person, not by a launcher, calls this before.
+    """
+    environment = numerics_environment(os.environ, threads)
+    for name in os.environ.keys() - environment.keys():
+        del os.environ[name]
+    os.environ.update(environment)
+
+
 def pin_numerics(threads: int | None = None) -> None:
     """Pin all that torch and its libraries may choose, before anything is computed; `threads` of the CPU, if given."""
     import torch  # seconds, and launchers need only the environment above
 
-    environment = numerics_environment(os.environ, threads)
-    for name in os.environ.keys() - environment.keys():
-        del os.environ[name]
-    os.environ.update(environment)  # CUDA's libraries are loaded, and read it, when they are first used
+    pin_environment(threads)  # CUDA's libraries are loaded, and read it, when they are first used
     if threads is not None:
         torch.set_num_threads(threads)
     # As `use_deterministic_algorithms(True)` does, but without loading the compiler, which takes two seconds.

@@ -23,6 +23,7 @@ with lazy_imports():
 
     import tasks.models.own_code as own_code
     import tasks.models.prediction as predicting
+    import training.determinism as determinism
     import training.export.prediction as windows
     import training.export.standalone.holdfast_inputs as holdfast_inputs
 
@@ -94,6 +95,7 @@ def predict_with_display(
     fitted_thresholds: bool = False,
 ) -> dict[str, Any]:
     """Predict, and show how far it is; how many rows, JSON-able. Raises what `Prediction.write` raises."""
+    determinism.pin_environment(threads)  # before the lines below load torch, and its libraries what they are set to
     if threads is not None:
         os.environ["RAYON_NUM_THREADS"] = str(threads)  # the tokenizer's threads
     own = None if factory is None else own_code.typed_reference(factory)

@@ -1,9 +1,27 @@
 """What reaches a process that computes from its user's environment: nothing that could change a bit unasked."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 
+from tests.helpers.commands import ROOT
 from training.determinism import describe_instructions, numerics_environment
 
+# What `predict` does up to a model that is not there, and what OpenMP then takes as the most threads that there may be.
+PREDICT = """
+import ctypes
+import pathlib
+import re
+from flows.commands.predict import predict_with_display
+try:
+    predict_with_display(pathlib.Path("none"), "none", pathlib.Path("none"), 2, False, False)
+except Exception as error:
+    assert "is no exported model" in str(error), error
+library = re.search(r"/\\S*lib[gi]omp\\S*", pathlib.Path("/proc/self/maps").read_text())[0]
+print(ctypes.CDLL(library).omp_get_thread_limit())
+"""
 REMOVED = (
     "CUBLASLT_WORKSPACE_SIZE", "CUBLAS_EMULATE_SINGLE_PRECISION", "CUBLAS_EMULATION_STRATEGY", "CUDNN_CONV_WSCAP_DBG",
     "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "TORCH_BLAS_PREFER_CUBLASLT", "TORCH_LINALG_PREFER_CUSOLVER",
@@ -47,3 +65,10 @@ def test_instructions_that_a_user_allows_are_told_in_one_order() -> None:
     assert describe_instructions({"PATH": "/bin"}) == "libraries choose"
     set_by_user = {"ONEDNN_MAX_CPU_ISA": "AVX2", "PATH": "/bin", "MKL_CBWR": "AVX2"}
     assert describe_instructions(set_by_user) == "MKL_CBWR=AVX2 ONEDNN_MAX_CPU_ISA=AVX2"
+
+
+def test_predict_removes_it_before_the_library_of_openmp_reads_it() -> None:
+    environment = {**os.environ, "OMP_THREAD_LIMIT": "1", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", PREDICT], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 1

@@ -13,7 +13,7 @@ from storage.runs.run_records import ByRows, StartRecord
 from storage.runs.run_state import RunState
 from storage.runs.transitions import reconfigure
 from tasks.config.by_rows import describe_by_rows, resolve_by_rows
-from tasks.config.changes import as_begun, describe_changes, read_stored, require_compatible
+from tasks.config.changes import PINNED_CODE, as_begun, describe_changes, read_stored, require_compatible
 from tasks.config.out_of_memory import adapt
 from tasks.configuration.run import RunConfig
 from tasks.console.announce import announce
@@ -122,7 +122,8 @@ def _describe(state: RunState) -> str:
 
 
 def _announce_changes(state: RunState, config: RunConfig) -> None:
-    for field, text in describe_changes(read_stored(state.config), config.model_dump(mode="json")).items():
+    changes = describe_changes(read_stored(state.config), config.model_dump(mode="json"))
+    for field, text in changes.items():
         announce(f"Configuration changed: {text}.")
         if field in ("train.ranks", "train.share_gpus") and config.train.sum == "fast" and state.promoted is not None:
             announce(
@@ -134,3 +135,8 @@ def _announce_changes(state: RunState, config: RunConfig) -> None:
                 "The learning rate follows the new number of steps from here on: the model will not be the one that "
                 "a run planned for so many steps from the start would give."
             )
+    if any(field.startswith(PINNED_CODE) for field in changes):
+        announce(
+            "No step was made yet, so the run begins with your code as it is now, and goes on with no other. If you "
+            "did not mean to change it: stop the run, restore the files, and start it under another name."
+        )

@@ -51,6 +51,8 @@ CHANGEABLE = (
 )
 # And these of a run of which no step was made.
 PINNED_CODE = ("model.pinned.", "train.optimizer_pinned.")
+# Whose fields are files of the user's, each with its SHA-256.
+PINNED_FILES = tuple(f"{field}files." for field in PINNED_CODE)
 # Of these sections what may not: the validations before were judged by it.
 FIXED = {"validation.metric_for_best_model"}
 # What a new run has where its configuration sets nothing, and what is kept from then on: by section and field.
@@ -165,8 +167,16 @@ def describe_changes(before: dict[str, Any], after: dict[str, Any], prefix: str 
         if isinstance(old, dict) and isinstance(new, dict):
             changes |= describe_changes(old, new, f"{field}.")
         elif old != new:
-            changes[field] = f"{field}: was {_shown(old)}, is {_shown(new)} now"
+            changes[field] = f"{field}: {_told(prefix, name, old, new)}"
     return changes
+
+
+def _told(prefix: str, name: str, old: Any, new: Any) -> str:
+    if not prefix.endswith(PINNED_FILES):
+        return f"was {_shown(old)}, is {_shown(new)} now"
+    if old is None or new is None:
+        return f"the file {name} {'is new' if old is None else 'was removed'}"
+    return f"the file {name} was changed, its SHA-256 was {old[:16]}..., is {new[:16]}... now"
 
 
 def _is_changeable(field: str, config: RunConfig) -> bool:

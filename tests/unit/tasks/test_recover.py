@@ -17,9 +17,11 @@ from storage.runs.run_state import RunState
 from storage.runs.transitions import promote, take_lease
 from tasks.config.changes import as_begun
 from tasks.configuration.run import RunConfig
+from tasks.models.own_code import pin_code
 from tasks.promotion.promotion import promote_checkpoint
 from tasks.recover import recover
 from tests.helpers.datasets import publish_small_dataset
+from tests.helpers.own_modules import write_optimizer
 from tests.helpers.runs import BATCH_SIZE, lease_run, make_checkpoint, record_of
 
 DATA = {"text": "t", "label": "l", "kind": "binary"}
@@ -81,6 +83,23 @@ def test_a_changed_configuration_is_told_and_in_the_manifest_before_anything_is_
     assert "step 10 of 150" in sentence
     assert (state.steps_total, RunConfig.model_validate(state.config).train.steps, state.lease) == (150, 150, None)
     assert manifest.load_head().state == state
+
+
+def test_of_code_that_was_changed_before_the_first_step_the_file_is_named_and_what_can_be_done(
+    store: LocalStore, dataset: DatasetManifest, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = write_optimizer(tmp_path)
+    config = config_of(store, optimizer="factory", optimizer_factory=f"{file}:build")
+    recovered(pin_code(config), dataset)
+    file.write_text(file.read_text() + "# mended")
+    with caplog.at_level(logging.INFO, "holdfast"):
+        recovered(config, dataset)
+    assert f"the file {file.name} was changed, its SHA-256 was " in caplog.text
+    assert "restore the files, and start it under another name" in caplog.text
+    caplog.clear()
+    with caplog.at_level(logging.INFO, "holdfast"):
+        recovered(config, dataset)
+    assert "changed" not in caplog.text
 
 
 def test_a_run_that_another_command_began_meanwhile_is_not_taken_over(

@@ -80,7 +80,10 @@ def test_code_that_made_no_step_may_be_mended(folder: Path, state: RunState) -> 
     require_compatible(untrained, config)
     require_same_brought(config)
     assert isinstance(config.model, ModuleConfig)
-    with pytest.raises(IncompatibleRunError, match=r"model\.pinned\.files\.my_models\.py: was"):
+    changed = (
+        r"model\.pinned\.files\.my_models\.py: the file my_models\.py was changed, its SHA-256 was \w{16}\.\.\., is"
+    )
+    with pytest.raises(IncompatibleRunError, match=changed + r" \w{16}\.\.\. now\nRestore"):
         require_compatible(state, config)
     with pytest.raises(IncompatibleRunError, match=r"my_models\.py was changed"):
         require_same_brought(as_begun(config_of(folder), state))

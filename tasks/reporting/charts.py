@@ -129,8 +129,8 @@ def phase_bars(segments: Sequence[SegmentRecord]) -> list[Bar]:
         rest = seconds - sum(phases.values())
         if rest > 0.01 * seconds:
             phases[UNRECORDED] = rest
-        last = first + len(group)
-        name = str(last) if len(group) == 1 else f"{first + 1}-{last}"
+        fences = [str(segment.fence) for segment in group]  # the numbers by which `status` and `logs` call them
+        name = fences[0] if len(group) == 1 else f"{fences[0]}-{fences[-1]}"
         bars.append(Bar(name, seconds, phases))
     return bars
 

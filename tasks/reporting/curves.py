@@ -151,11 +151,10 @@ def smooth(values: Array) -> Array:
 def _draw_labelled_strip(
     axes: Axes, segments: Sequence[SegmentRecord], labels: Sequence[Label], num_lanes: int
 ) -> None:
-    """The segments with their numbers; above them the labels."""
+    """The segments with their numbers, as `status` and `logs` call them; above them the labels."""
     is_numbered = len(segments) <= MAX_NUMBERED_SEGMENTS
     texts = [
-        str(number) if is_numbered and segment.last_step > segment.first_step else ""
-        for number, segment in enumerate(segments, start=1)
+        str(segment.fence) if is_numbered and segment.last_step > segment.first_step else "" for segment in segments
     ]
     draw_strip(axes, segments, texts)
     for label in labels:

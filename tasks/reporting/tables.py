@@ -22,14 +22,13 @@ VERDICTS = {"damaged": "damaged", "unreadable": "cannot be read, passed over"}
 def segments_table(segments: Sequence[SegmentRecord]) -> Table:
     """Oldest first."""
     columns: list[tuple[str, Kind]] = [
-        ("#", "number"), ("Segment", "number"), ("Outcome", "outcome"), ("Meaning", "text"), ("Steps", "number"),
+        ("Segment", "number"), ("Outcome", "outcome"), ("Meaning", "text"), ("Steps", "number"),
         ("Lost", "number"), ("Ranks", "number"), ("Started", "date"), ("Time", "number"), ("Samples/s", "number"),
         ("Waiting for data", "number"), ("Cause", "text"),
     ]  # fmt: skip
     rows = [
         [
-            Cell(f"{index:,}"),
-            Cell(f"{segment.fence:,}"),
+            Cell(str(segment.fence)),
             Cell(segment.outcome, key=segment.outcome),
             Cell(outcome_words(segment)),
             Cell(f"{segment.first_step:,} → {segment.last_step:,}"),
@@ -41,9 +40,9 @@ def segments_table(segments: Sequence[SegmentRecord]) -> Table:
             Cell(f"{segment.throughput.input_wait_fraction:.1%}" if segment.throughput else NOTHING),
             Cell(shortened(segment.cause, MAX_CAUSE_CHARACTERS) or NOTHING),
         ]
-        for index, segment in enumerate(segments, start=1)
+        for segment in segments
     ]
-    return Table(columns, rows, wide=("#", "Meaning", "Started", "Samples/s", "Waiting for data"))
+    return Table(columns, rows, wide=("Meaning", "Started", "Samples/s", "Waiting for data"))
 
 
 def checkpoints_table(kept: Sequence[CheckpointRecord]) -> Table:

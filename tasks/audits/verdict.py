@@ -4,13 +4,7 @@ Invariant: reads only. Every step up to the promoted checkpoint is either looked
 violation; a run passes only if there is none.
 """
 
-import contextlib
-import tempfile
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
-
-import duckdb
 
 from storage.checkpoints.checkpoints import CheckpointIndex, load_checkpoint
 from storage.datasets import load_dataset
@@ -28,9 +22,9 @@ from tasks.audits.samples import AuditedSamples
 from tasks.audits.segments import CountedSteps, part_of_key
 from tasks.audits.skipped import describe_skipped, find_unfounded
 from tasks.audits.violations import MAX_NAMED, Violation
+from tasks.audits.workplace import workplace
 from tasks.config.changes import read_stored
 from tasks.configuration.run import RunConfig
-from tasks.data.database import explained_errors, open_database
 from tasks.data.progress import OnProgress
 
 
@@ -48,7 +42,7 @@ def audit_run(store: Store, run: str, on_progress: OnProgress | None = None) -> 
     chain.violations += find_unfounded(state, config.train.batch_size)
     num_rows = dataset.splits["train"].num_rows
     expectation = Expectation(config, num_rows, dataset.row_group_rows, state.rollbacks)
-    with _workplace(config.data.memory_limit) as (connection, folder):
+    with workplace(config.data.memory_limit) as (connection, folder):
         samples = AuditedSamples(store, dataset, folder)
         content = LedgerContent(connection, chain.parts, samples, expectation)
         comparison = Comparison(chain, content, expectation, index.step, on_progress)
@@ -112,14 +106,3 @@ def _load_promoted(store: Store, run: str) -> tuple[RunState, CheckpointIndex | 
             message = f"The checkpoint of step {index.step:,} has no ledger: what it was trained on is not recorded."
             return state, index, Violation("no_ledger", (), message)
         return state, index, None
-
-
-@contextlib.contextmanager
-def _workplace(memory_limit: str) -> Iterator[tuple[duckdb.DuckDBPyConnection, Path]]:
-    """A database that spills into a folder, and that folder, where temporary files go (set TMPDIR to change that)."""
-    with (
-        tempfile.TemporaryDirectory(prefix="holdfast-audit-") as folder,
-        explained_errors(memory_limit, Path(folder)),
-        open_database(memory_limit, Path(folder)) as connection,
-    ):
-        yield connection, Path(folder)

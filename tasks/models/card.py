@@ -3,6 +3,7 @@
 Invariant: pure. Text from outside is shown as code or in a cell of a table, and breaks neither.
 """
 
+from dataclasses import replace
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -11,10 +12,13 @@ from storage.runs.metric_values import METRIC_WORDS
 from tasks.console.markdown import markdown_table
 from tasks.models.description import example_row
 from tasks.reporting.calibration_tables import describe_calibration, thresholds_table
+from tasks.reporting.slices import EXPLANATION, slices_tables
 from tasks.text import count_of, plain
 from training.export.standalone.holdfast_targets import outputs_of
 
 TEMPLATE = "models/model_card.md.jinja"
+# So many columns, and of each so many slices, the largest ones: metrics.json has all.
+MOST_SLICED_COLUMNS, MOST_SLICES = 8, 12
 
 
 def render_card(
@@ -39,6 +43,8 @@ def render_card(
         metrics=_metric_rows(metrics),
         validated_at=metrics["validation"] and metrics["validation"]["step"],
         is_tested=metrics["test"] is not None,
+        slices=_slices(metrics["test"]),
+        about_slices=EXPLANATION,
         calibrated=[_cell(sentence) for sentence in describe_calibration(calibration)],
         has_temperature=calibration is not None and calibration["temperature"] is not None,
         thresholds=markdown_table(table) if (table := thresholds_table(calibration)).rows else "",
@@ -67,6 +73,12 @@ def _metric_rows(metrics: dict[str, Any]) -> list[tuple[str, str, str]]:
     found = [metrics[split]["metrics"] if metrics[split] else {} for split in ("validation", "test")]
     names = dict.fromkeys(name for values in found for name in values)
     return [(METRIC_WORDS.get(name, name), *(_shown(values.get(name)) for values in found)) for name in names]
+
+
+def _slices(evaluation: dict[str, Any] | None) -> list[str]:
+    """A table for each column, of the first ones; its first row is that of all samples."""
+    tables = slices_tables(evaluation)[:MOST_SLICED_COLUMNS]
+    return [markdown_table(replace(table, rows=table.rows[: 1 + MOST_SLICES])) for table in tables]
 
 
 def _shown(value: Any) -> str:

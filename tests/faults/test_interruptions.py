@@ -106,7 +106,7 @@ def interrupted(settings: dict[str, Any], prefect_server: dict[str, str]) -> Ite
         run.status = run.runner.status()
         yield run
     finally:
-        for pid in processes_mentioning("run=interrupted"):
+        for pid in processes_mentioning(str(run.runner.settings["store"])):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 

@@ -1,4 +1,7 @@
-"""What an operator set up by the README's commands is sent: a real server, its automation, a webhook, real runs."""
+"""What an operator set up by the README's commands is sent: a real server, its automation, a webhook, real runs.
+
+That the automation knows each event is in `test_runbook.py`, that each is sent in `test_run_end.py`.
+"""
 
 import contextlib
 import json
@@ -23,7 +26,7 @@ from tests.helpers.parquet import text_columns, write_parquet
 from tests.helpers.prefect_server import running_prefect_server
 from tests.helpers.tiny_runs import write_tiny_configuration
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.slow]
 
 HOOK = "https://example.org/hook"
 COMMANDS = re.compile(r"^```sh\n(block=.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -135,7 +138,6 @@ def test_that_a_flow_run_crashed_arrives_though_whoever_died_tells_nobody(phone:
     assert text.startswith("The flow run was killed, or not heard of for 90 s.")
 
 
-@pytest.mark.slow
 def test_of_a_run_whose_ranks_were_killed_it_is_told_that_a_segment_was_lost_and_once_that_the_run_is_complete(
     runner: Runner, phone: Phone, environment: dict[str, str]
 ) -> None:
@@ -162,7 +164,6 @@ def test_of_a_run_whose_ranks_were_killed_it_is_told_that_a_segment_was_lost_and
     assert phone.about(NO_PROGRESS, "killed") == []
 
 
-@pytest.mark.slow
 def test_of_data_that_a_person_has_to_put_right_it_is_told_once_with_the_message(runner: Runner, phone: Phone) -> None:
     runner.settings["run"] = "mistaken"
     failed = runner.call("run", data__max_missing_fraction=0.0, data__numeric='["length"]')

@@ -1,6 +1,7 @@
 """Each way in which a rank ends, and the cause that is recorded for it: real ranks, begun and watched by an agent.
 
-Of the signals that kill, `make test` sends one; what each means is in `unit/tasks/cluster/test_rank_ends.py`, too.
+`make test` has one of each kind: of the signals that kill, of those that ask, of what fails in training, and of what a
+store answers. What each means is in `unit/tasks/cluster/test_rank_ends.py`, too.
 Ranks that hang are in `test_hang.py`, and what a run leaves that came to its end in `test_user_environment.py`.
 """
 
@@ -97,7 +98,10 @@ ENDS = (
     ),
 )
 MEMORY = 2 << 30  # bytes, for a supervisor, its agent and two ranks: about a half is used
-SENT_SELDOM = ("SIGSEGV", "SIGBUS", "SIGABRT")
+SELDOM = (
+    "SIGSEGV", "SIGBUS", "SIGABRT", "SIGINT to a rank", "SIGTERM to the agent", "exit code", "an error",
+    "refused by the store",
+)  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -112,7 +116,7 @@ def temporary_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
 
 @pytest.mark.parametrize(
     "end",
-    [pytest.param(end, id=end.name, marks=[pytest.mark.slow] if end.name in SENT_SELDOM else []) for end in ENDS],
+    [pytest.param(end, id=end.name, marks=[pytest.mark.slow] if end.name in SELDOM else []) for end in ENDS],
 )
 def test_the_recorded_cause_names_what_ended_the_rank(
     end: End, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -165,7 +169,10 @@ def test_a_run_whose_outcome_the_store_does_not_take_is_settled_by_what_its_rank
     assert (status["state"], status["steps_lost_total"]) == ("completed", 0)
 
 
-@pytest.mark.parametrize("name", ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"])
+# Of a key that is not known the server's answer has another word, which `unit/storage/test_s3_errors.py` reads.
+@pytest.mark.parametrize(
+    "name", [pytest.param("AWS_ACCESS_KEY_ID", marks=pytest.mark.slow), "AWS_SECRET_ACCESS_KEY"]
+)
 def test_ranks_whose_key_a_bucket_refuses_say_so_and_their_outcome_is_put_once_the_key_is_right(
     name: str, ceph_endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -102,7 +102,7 @@ def slowly(spec: SegmentSpec, world: World) -> Any:
     return with_small_files(spec, world)
 
 
-@pytest.mark.parametrize("ranks", [1, 3])
+@pytest.mark.parametrize("ranks", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_what_is_written_beside_training_is_the_state_at_the_step_boundary(
     ranks: int, store: LocalStore, dataset: DatasetManifest, tmp_path: Path
 ) -> None:
@@ -233,7 +233,7 @@ def with_one_rank_that_fails_while_another_writes(spec: SegmentSpec, world: Worl
     return slowly(spec, world)
 
 
-@pytest.mark.parametrize("failing", [0, 1])
+@pytest.mark.parametrize("failing", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_a_save_that_fails_on_one_rank_leaves_what_the_other_one_is_writing_alone_and_waits_for_nobody(
     failing: int, store: LocalStore, dataset: DatasetManifest, tmp_path: Path
 ) -> None:

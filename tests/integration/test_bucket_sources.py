@@ -29,7 +29,9 @@ def assert_same_from_a_bucket(make_config: Callable[[str], DataConfig], folder: 
     assert in_bucket == in_folder
 
 
-@pytest.mark.parametrize("kind", ["parquet", "csv", "tsv.gz", "jsonl", "feather"])
+@pytest.mark.parametrize(
+    "kind", ["parquet", "csv", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("tsv.gz", "jsonl", "feather"))]
+)
 def test_the_same_files_give_the_same_data_set_from_a_folder_and_from_a_bucket(
     s3_proxy: FaultyProxy, tmp_path: Path, kind: str
 ) -> None:

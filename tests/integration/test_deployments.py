@@ -7,6 +7,7 @@ Holdfast is installed from its wheel, and the folders that are deployed from and
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prefect.settings import PREFECT_API_URL, temporary_settings
@@ -14,6 +15,7 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 from flows.deployments import audit, report, scrub
 from flows.resume import resume
 from storage.objects.local_store import LocalStore
+from storage.runs.run_state import RunState
 from tasks.corpora.generate import generate_corpus
 from tests.helpers.commands import ROOT, call_here, processes_mentioning
 from tests.helpers.kept_runs import make_kept_run
@@ -22,6 +24,7 @@ from tests.helpers.wheels import build_wheel, install_wheel, without_python_path
 
 DRILL_STEPS = 3000  # enough for a kill in the middle of it on a quick machine
 DRILL_SEED = 20
+MORE_STEPS = 40
 
 
 @pytest.fixture(scope="module")
@@ -205,33 +208,50 @@ def test_train_stops_at_its_time_budget(worked: Operator) -> None:
     assert flow_run["state"]["message"] == f"budgeted: budget, step {state.promoted.step:,} of {ENDLESS:,}"
 
 
-@pytest.mark.usefixtures("cancelled")
-def test_resume_goes_on_to_the_end(worked: Operator) -> None:
+@pytest.fixture(scope="module")
+def resumed(worked: Operator, cancelled: str) -> tuple[RunState, dict[str, Any]]:
+    """The run before it was resumed with fewer steps than its file says, and the flow run that took it to its end."""
     state = worked.state()
     assert state.promoted is not None
-    steps, store = state.promoted.step + 40, worked.folder / "store"
+    flow_run = worked.run("resume/resume", store="store", run="tiny", steps=state.promoted.step + MORE_STEPS)
+    return state, flow_run
+
+
+@pytest.mark.usefixtures("cancelled")
+def test_a_dry_run_of_resume_says_what_it_would_do_and_does_nothing(worked: Operator) -> None:
+    state = worked.state()
+    assert state.promoted is not None
+    steps, store = state.promoted.step + MORE_STEPS, worked.folder / "store"
     plan = resume.fn(str(store), "tiny", steps=steps, dry_run=True)
     assert plan.name == "Dry run" and plan.message is not None
     assert f"from step {state.promoted.step:,} of {steps:,}" in plan.message
     assert f"train.steps: was {ENDLESS}, is {steps} now" in plan.message
     assert worked.state() == state
 
-    resumed = worked.run("resume/resume", store="store", run="tiny", steps=steps)
-    assert resumed["state"]["type"] == "COMPLETED", worked.worker_log.read_text()
+
+def test_resume_goes_on_to_the_end(worked: Operator, resumed: tuple[RunState, dict[str, Any]]) -> None:
+    state, flow_run = resumed
+    assert flow_run["state"]["type"] == "COMPLETED", worked.worker_log.read_text()
     ended = worked.state()
+    assert state.promoted is not None
     assert [segment.outcome for segment in ended.segments[len(state.segments) :]] == ["completed"]
     assert ended.segments[-1].first_step == state.promoted.step
     assert ended.is_complete
-    assert resumed["state"]["message"] == f"tiny: completed, step {steps:,} of {steps:,}"
+    steps = state.promoted.step + MORE_STEPS
+    assert flow_run["state"]["message"] == f"tiny: completed, step {steps:,} of {steps:,}"
+    for look, words in ((audit, "The ledger is intact"), (report, "/runs/tiny/report.html")):
+        looked = look.fn(f"{worked.folder}/store/runs/tiny")
+        assert looked.is_completed() and words in (looked.message or "")
 
-    # The file still has another number of steps.
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("resumed")
+def test_a_tick_of_the_schedule_leaves_a_run_that_is_complete_as_it_is(worked: Operator) -> None:
+    """Without a worker in `test_interruptions.py`. The file still has another number of steps."""
+    ended = worked.state()
     tick = worked.run("scheduled/train", configuration="tiny.toml")
     assert tick["state"]["type"] == "COMPLETED", worked.worker_log.read_text()
     assert worked.state().segments == ended.segments
-
-    for look, words in ((audit, "The ledger is intact"), (report, "/runs/tiny/report.html")):
-        looked = look.fn(f"{store}/runs/tiny")
-        assert looked.is_completed() and words in (looked.message or "")
 
 
 @pytest.mark.slow

@@ -170,9 +170,7 @@ def test_a_run_whose_outcome_the_store_does_not_take_is_settled_by_what_its_rank
 
 
 # Of a key that is not known the server's answer has another word, which `unit/storage/test_s3_errors.py` reads.
-@pytest.mark.parametrize(
-    "name", [pytest.param("AWS_ACCESS_KEY_ID", marks=pytest.mark.slow), "AWS_SECRET_ACCESS_KEY"]
-)
+@pytest.mark.parametrize("name", [pytest.param("AWS_ACCESS_KEY_ID", marks=pytest.mark.slow), "AWS_SECRET_ACCESS_KEY"])
 def test_ranks_whose_key_a_bucket_refuses_say_so_and_their_outcome_is_put_once_the_key_is_right(
     name: str, ceph_endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

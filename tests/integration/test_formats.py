@@ -122,7 +122,7 @@ def test_an_unsigned_number_that_the_mask_does_not_hide_is_a_token_id_out_of_ran
         prepared(token_config(write_table(tmp_path / f"a.{suffix}", columns)), tmp_path)
 
 
-@pytest.mark.parametrize("zone", [None, UTC])
+@pytest.mark.parametrize("zone", [pytest.param(None, marks=pytest.mark.slow), UTC])
 def test_a_split_by_time_is_the_same_in_every_format(tmp_path: Path, zone: Any) -> None:
     begin = datetime(2026, 1, 1, tzinfo=zone)
     times = [begin + timedelta(hours=i * 37 % NUM_ROWS, microseconds=i) for i in range(NUM_ROWS)]

@@ -140,7 +140,7 @@ def test_ranks_say_where_they_are_and_end_when_their_block_is_left(launch: Launc
 
 
 def asked_for_stacks(job: Job) -> set[str]:
-    """The ranks whose stacks are in the log. On a busy machine the time that they are given may be too short for one."""
+    """The ranks whose stacks are in the log. On a busy machine the time that they are given may be too short."""
     job.write_stacks()
     _, *stacks = job.read_log().split("stacks of rank ")
     return {of_rank[:2] for of_rank in stacks if "training/agents/rank.py" in of_rank}

@@ -154,7 +154,7 @@ def test_a_source_that_changes_under_way_is_not_published(tmp_path: Path, kind: 
     assert not any(key.endswith("dataset.json") for key in store.list_keys(""))
 
 
-@pytest.mark.parametrize("after", ["fingerprint", "check"])
+@pytest.mark.parametrize("after", [pytest.param("fingerprint", marks=pytest.mark.slow), "check"])
 @pytest.mark.parametrize("become", ["shorter", "another"])
 def test_whatever_a_source_that_changes_leads_to_is_called_that(tmp_path: Path, after: str, become: str) -> None:
     source = write_table(tmp_path / "a.parquet", text_columns(200))

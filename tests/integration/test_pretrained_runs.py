@@ -66,7 +66,10 @@ class PretrainedRuns(Runs):
         return super().next_spec(ranks, resume, **train).model_copy(update=self._own)
 
 
-@pytest.mark.parametrize("settings", [{}, HEAD_ALONE, LORA], ids=["all", "head alone", "LoRA"])
+# A head alone is trained, saved without the encoder and evaluated with it below.
+@pytest.mark.parametrize(
+    "settings", [{}, pytest.param(HEAD_ALONE, marks=pytest.mark.slow), LORA], ids=["all", "head alone", "LoRA"]
+)
 def test_one_two_and_three_ranks_and_those_that_were_killed_end_with_the_same_bits(
     settings: dict[str, Any], folder: Path, tmp_path: Path
 ) -> None:

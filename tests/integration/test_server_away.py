@@ -56,10 +56,10 @@ def test_a_server_that_goes_away_stops_nothing_and_is_told_everything_when_it_is
         with running_prefect_server(home, port):
             assert process.wait(300) == 0, runner.log.read_text()
             # The server puts what it hears of steps into its database some time later.
-            wait_until(lambda: set(read_steps(environment["PREFECT_API_URL"]).items()) >= COMPLETED)
-            steps = read_steps(environment["PREFECT_API_URL"])
-            (flow_run,) = read(environment["PREFECT_API_URL"], "flow_runs")
-            artifacts = read(environment["PREFECT_API_URL"], "artifacts")
+            api = environment["PREFECT_API_URL"]
+            with httpx.Client(base_url=api, timeout=ANSWER_SECONDS, trust_env=False) as client:
+                wait_until(lambda: set(read_steps(client).items()) >= COMPLETED)
+                steps, (flow_run,), artifacts = read_steps(client), read(client, "flow_runs"), read(client, "artifacts")
     finally:
         kill_everything(process)
     assert flow_run["state"]["type"] == "COMPLETED"
@@ -91,12 +91,12 @@ def promoted_step(store: LocalStore) -> int:
     return head.state.promoted.step if head is not None and head.state.promoted is not None else 0
 
 
-def read(api: str, what: str) -> list[dict[str, Any]]:
-    response = httpx.post(f"{api}/{what}/filter", json={}, timeout=ANSWER_SECONDS, trust_env=False)
+def read(client: httpx.Client, what: str) -> list[dict[str, Any]]:
+    response = client.post(f"/{what}/filter", json={})
     assert response.is_success, response.text
     return list(json.loads(response.text))
 
 
-def read_steps(api: str) -> dict[str, str]:
+def read_steps(client: httpx.Client) -> dict[str, str]:
     """Name and state of every step that the server knows of."""
-    return {step["name"]: step["state"]["type"] for step in read(api, "task_runs") if step["state"]}
+    return {step["name"]: step["state"]["type"] for step in read(client, "task_runs") if step["state"]}

@@ -13,7 +13,7 @@ from tests.helpers.training import make_spec, read_log, train_to_end
 NOT_LOADED = {"torch._dynamo", "torch._inductor", "pandas", "matplotlib", "scipy", "transformers"}
 
 
-@pytest.mark.parametrize(("ranks", "optimizer"), [(1, "adamw"), (2, "sgd")])
+@pytest.mark.parametrize(("ranks", "optimizer"), [(2, "adamw"), pytest.param(1, "sgd", marks=pytest.mark.slow)])
 def test_libraries_are_loaded_once_for_all_ranks_and_none_that_they_do_not_use(
     ranks: int, optimizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

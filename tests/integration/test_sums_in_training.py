@@ -98,7 +98,7 @@ def test_fast_sums_the_gradients_that_exact_sums_to_the_same_bits_on_the_same_nu
         assert weights_distance(tensors_of(runs.store, exact), tensors_of(runs.store, fast)).relative_l2 < 1e-6
 
 
-@pytest.mark.parametrize("ranks", [1, 3])
+@pytest.mark.parametrize("ranks", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_a_loss_that_is_not_finite_ends_the_segment_and_reaches_no_checkpoint(ranks: int, tmp_path: Path) -> None:
     runs = Runs(tmp_path)
     train: dict[str, Any] = {"learning_rate": 1e7, "warmup_fraction": 0.0, "log_every_steps": 50, "every_steps": 1}

@@ -117,7 +117,12 @@ def make_runner(settings: dict[str, Any], environment: dict[str, str], run: str)
 
 def interrupt_before_the_ranks_have_begun(run: Interrupted) -> None:
     process = run.runner.start()
-    assert wait_until(lambda: bool(processes_mentioning("/runs/interrupted/")), process), run.runner.log.read_text()
+    scratch = Path(run.runner.settings["store"]) / ".tmp/scratch/runs/interrupted"
+
+    def has_begun() -> bool:  # to look through all processes takes long
+        return any(scratch.glob("*")) and bool(processes_mentioning("/runs/interrupted/"))
+
+    assert wait_until(has_begun, process), run.runner.log.read_text()
     process.send_signal(signal.SIGINT)
     run.exit_codes["Ctrl-C"] = process.wait(120)
 

@@ -13,7 +13,6 @@ from typing import Any
 
 import boto3
 import pytest
-from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import WSGIRequestHandler, make_server
 
 from storage.backoff import Backoff
@@ -118,6 +117,9 @@ class _OneAtATime:
     """moto as a WSGI application. It looks for an object and puts one in two steps: let nobody come between."""
 
     def __init__(self) -> None:
+        # A second to import, in each process that collects tests; one or two of them start a server.
+        from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+
         self._application = DomainDispatcherApplication(create_backend_app)
         self._lock = threading.Lock()
 

@@ -83,7 +83,7 @@ def is_reported_complete(store: LocalStore) -> bool:
     folder = store.root / "runs/away"
     page, commits = folder / "report.html", (folder / "manifest").glob("*.json")
     is_written_last = page.exists() and page.stat().st_mtime_ns >= max(file.stat().st_mtime_ns for file in commits)
-    return state_of(store).is_complete and is_written_last
+    return is_written_last and state_of(store).is_complete
 
 
 def promoted_step(store: LocalStore) -> int:

@@ -1,6 +1,6 @@
 """What an operator set up by the README's commands is sent: a real server, its automation, a webhook, real runs.
 
-That the automation knows each event is in `test_runbook.py`, that each is sent in `test_run_end.py`.
+In `make test`: the automation names each event in `test_runbook.py`, a real server gets one in `test_deployments.py`.
 """
 
 import contextlib

@@ -16,7 +16,7 @@ from tasks.reporting.tables import segments_table
 from tasks.text import at_least, count_of, duration, how_far, metric_name, moment, score, share, size
 
 MOST_SEGMENTS = 20
-WIDE = ("Segment", "Meaning", "Ranks")
+WIDE = ("Meaning", "Ranks")
 
 
 def summarise(state: RunState, config: RunConfig, address: str, history: Mapping[str, Any] | None = None) -> str:

@@ -160,7 +160,7 @@ def test_of_a_run_whose_ranks_were_killed_it_is_told_that_a_segment_was_lost_and
     tell_everything(environment, "last")  # what comes after all that the run has sent
     assert wait_until(lambda: bool(phone.about(RUN_ENDED, "last")))
     (text,) = phone.about(RUN_ENDED, "killed")
-    assert text.startswith(f"Run 'killed' is complete: {steps:,} steps. On the test split: ")
+    assert text.startswith(f"Run 'killed' is complete: step {steps:,} of {steps:,}. On the test split: ")
     assert phone.about(NO_PROGRESS, "killed") == []
 
 

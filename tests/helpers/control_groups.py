@@ -51,9 +51,9 @@ def _remove(group: Path) -> None:
                 os.kill(int(pid), 9)
         try:
             group.rmdir()
-        except OSError:  # busy until the last one is reaped
+        except OSError:  # busy until the last process is reaped
             if time.monotonic() > deadline:
                 raise
-            time.sleep(0.05)
+            time.sleep(0.05)  # it does not signal that it is empty
         else:
             return

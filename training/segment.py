@@ -29,15 +29,18 @@ from training.stopping import StopFlag, StopReason
 from training.world import World
 
 
-def run_segment(spec: SegmentSpec, world: World, flag: StopFlag) -> Segment:
-    """Train one segment and write its outcome; what it was done with. Raises what made it fail, after the outcome."""
+def run_segment(spec: SegmentSpec, world: World, flag: StopFlag, ahead: AssemblingAhead | None) -> Segment:
+    """Train one segment and write its outcome; what it was done with. Raises what made it fail, after the outcome.
+
+    A process that assembles `ahead` is this rank's from here on. Without one, on a machine whose other rank has it, or
+    where none is wanted, input is the same.
+    """
     store = spec.open_store()
     age_seconds = world.age_seconds
     reporter = Reporter(spec.progress_file, world, spec.train.batch_size, age_seconds)
     state = TrainingState(LossCurve(world, spec.train.log_every_steps, spec.divergence))
     ending = Ending(spec, world, store, reporter, state, age_seconds)
     with ending.failures_written():
-        ahead = AssemblingAhead() if world.local_rank == 0 else None
         precision = choose_precision(spec.train, world)
         join_process_group(spec.train, precision, world)
         wait = wait_of(spec, flag, reporter.noted)

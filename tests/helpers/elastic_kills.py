@@ -8,7 +8,7 @@ from typing import Any
 
 from storage.runs.segments import find_outcome
 from tests.helpers.elastic_runs import Runs
-from tests.helpers.processes import RankProcesses
+from tests.helpers.processes import RankProcesses, assembling_ahead
 from tests.helpers.training import read_log
 from training.segment import run_segment
 from training.spec import SegmentSpec
@@ -54,4 +54,4 @@ class HeldFlag(StopFlag):
 
 
 def train_and_wait_to_be_killed(spec: SegmentSpec, world: World, num_answers: int) -> Any:
-    return run_segment(spec, world, HeldFlag(num_answers))
+    return run_segment(spec, world, HeldFlag(num_answers), assembling_ahead(world))

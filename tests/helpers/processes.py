@@ -1,7 +1,7 @@
 """Ranks as processes of their own without an agent: forked from a server that has loaded torch, so they begin at once.
 
-Everything else about them is real: Gloo over loopback, the entry that writes the outcome, SIGKILL. So is the process
-that assembles ahead, which a rank forks: it would load libraries that the rank has loaded, for half a second.
+Everything else about them is real: Gloo over loopback, the entry that writes the outcome, SIGKILL, the process that
+assembles ahead.
 """
 
 import multiprocessing
@@ -16,7 +16,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, NoReturn
 
-from training.batches import ahead
+from training.batches.ahead import AssemblingAhead
 from training.evaluation import evaluate
 from training.meeting import Meeting
 from training.segment import run_segment
@@ -77,48 +77,14 @@ class RankProcesses:
             self.kill()
 
 
-class ForkedAssembler:
-    """The process that assembles ahead, forked from a rank; of `subprocess.Popen` it has what is called."""
-
-    def __init__(self) -> None:
-        reading, writing = os.pipe()
-        self.stdin = os.fdopen(writing, "wb", buffering=0)
-        self._process = multiprocessing.get_context("fork").Process(target=_assemble, args=(reading, writing))
-        self._process.start()
-        os.close(reading)
-
-    def poll(self) -> int | None:
-        return self._process.exitcode
-
-    def kill(self) -> None:
-        self._process.kill()
-
-    def wait(self) -> None:
-        self._process.join()
-
-
-_start_process = ahead.AssemblingAhead._start
-
-
-def _start_forked(assembling: ahead.AssemblingAhead) -> None:
-    """The first one, before the rank has threads, whose locks a fork would copy as they are; others as ever."""
-    if assembling._num_started > 0:
-        _start_process(assembling)
-    else:
-        assembling._process = ForkedAssembler()  # type: ignore[assignment]
-        assembling._num_started += 1
-
-
-def _assemble(reading: int, writing: int) -> None:
-    """As `python -m training.batches.ahead`, until the pipe ends."""
-    os.close(writing)
-    sys.stdin = os.fdopen(reading)
-    _work_and_leave(ahead.main)
+def assembling_ahead(world: World) -> AssemblingAhead | None:
+    """As the first rank of a machine has it: forked, while the rank has one thread."""
+    return AssemblingAhead(can_fork=True) if world.local_rank == 0 else None
 
 
 def train_segment(spec: SegmentSpec, world: World) -> Any:
     """What `training.agents.rank` does, but for signals. Returns what must live until the process has left."""
-    return run_segment(spec, world, StopFlag())
+    return run_segment(spec, world, StopFlag(), assembling_ahead(world))
 
 
 def evaluate_as_a_rank(spec: SegmentSpec, world: World) -> None:
@@ -129,7 +95,6 @@ def evaluate_as_a_rank(spec: SegmentSpec, world: World) -> None:
 def _be_a_rank(spec_json: str, world: World, target: Callable[[SegmentSpec, World], Any]) -> None:
     follow_parent()
     spec = SegmentSpec.model_validate_json(spec_json)
-    ahead.AssemblingAhead._start = _start_forked  # type: ignore[method-assign, assignment]
     work_and_leave(lambda: target(spec, world), spec.scratch_folder / "ranks.log")
 
 
@@ -138,10 +103,6 @@ def work_and_leave(work: Callable[[], Any], log: Path) -> NoReturn:
     with log.open("a") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
-    _work_and_leave(work)
-
-
-def _work_and_leave(work: Callable[[], Any]) -> NoReturn:
     exit_code = 0
     try:
         _kept = work()

@@ -19,7 +19,7 @@ from storage.datasets import DatasetManifest
 from storage.errors import StoreError
 from storage.objects.local_store import LocalStore
 from tests.helpers.datasets import publish_small_dataset
-from tests.helpers.processes import train_segment
+from tests.helpers.processes import assembling_ahead, train_segment
 from tests.helpers.runs import find_complete_checkpoints
 from tests.helpers.training import make_spec, read_log, read_state, train_forked
 from training import loop
@@ -274,7 +274,7 @@ def with_a_store_that_hangs(spec: SegmentSpec, world: World) -> Any:
         return take_step(trainer, step, microbatches)
 
     Trainer.take_step = stopping_step  # type: ignore[method-assign, assignment]
-    return run_segment(spec, world, flag)
+    return run_segment(spec, world, flag, assembling_ahead(world))
 
 
 def test_a_save_under_way_is_never_overtaken_and_never_holds_up_the_last_one(
@@ -364,7 +364,7 @@ def stopped_while_it_waits(spec: SegmentSpec, world: World) -> Any:
         return noted(segment, longest_seconds)
 
     loop._finish_save = stopping
-    return run_segment(spec, world, flag)
+    return run_segment(spec, world, flag, assembling_ahead(world))
 
 
 def test_a_stop_while_the_best_model_waits_for_a_save_saves_that_model(
@@ -388,7 +388,7 @@ def stopped_beside_the_best_save(spec: SegmentSpec, world: World) -> Any:
         return put(store, path, *rest)
 
     checkpoint_writer.put_checkpoint_file = slow_put
-    return run_segment(spec, world, flag)
+    return run_segment(spec, world, flag, assembling_ahead(world))
 
 
 def test_ranks_that_are_stopped_beside_the_save_of_the_best_model_keep_it(

@@ -12,7 +12,7 @@ from torch import Tensor
 from storage.checkpoints.checkpoints import FoundCheckpoint
 from tests.helpers.elastic_kills import kill_at_a_random_moment
 from tests.helpers.elastic_runs import Runs, require_the_same
-from tests.helpers.processes import train_segment
+from tests.helpers.processes import assembling_ahead, train_segment
 from tests.helpers.training import SMALL_MODEL, read_log, read_state, train_forked
 from training.batches.tensors import Microbatch
 from training.data.order import SampleOrder
@@ -129,7 +129,7 @@ class StoppingFlag(StopFlag):
 
 def stop_within_the_validation_at_step_4(spec: SegmentSpec, world: World) -> Any:
     """Asked before each of the steps 0 to 3, and then by the validation."""
-    return run_segment(spec, world, StoppingFlag(5))
+    return run_segment(spec, world, StoppingFlag(5), assembling_ahead(world))
 
 
 def test_a_validation_that_was_cut_off_is_made_up_for_on_another_number_of_ranks(tmp_path: Path) -> None:

@@ -19,9 +19,10 @@ from training.agents.locks import AGENT_LOCK, hold_lock
 from training.agents.order import AgentOrder
 from training.agents.rank import SIGNALS
 from training.agents.talk import Answer, Talk
-from training.agents.titles import name_process
+from training.model_configuration import PretrainedConfig
 from training.spec import SegmentSpec
 from training.stopping import SUPERVISOR_VARIABLE
+from training.titles import name_process
 
 NAME, TITLE = "holdfast-agent", "holdfast agent"
 IDLE_SECONDS = 1.0  # to see a request to leave; an order, and the end of the supervisor, are heard at once
@@ -39,6 +40,14 @@ def _load_libraries(work: str, model: str) -> None:
             import training.segment  # noqa: F401
         if model == "pretrained":
             from training.models.pretrained.network import PretrainedClassifier  # noqa: F401 - a name, or it loads later
+
+
+def _load_encoder(model: PretrainedConfig) -> None:
+    """Load the module of its architecture: seconds, which else each rank spends."""
+    from training.models.pretrained.network import load_encoder
+
+    with loading_libraries():
+        load_encoder(model)
 
 
 def _next_order(supervisor: Talk) -> Path | None:
@@ -66,6 +75,8 @@ def _work_on(path: Path, supervisor: Talk) -> None:
         order = AgentOrder.model_validate_json(path.read_bytes())
         spec = SegmentSpec.model_validate_json(order.specification.read_bytes())
         _load_libraries(spec.work, spec.model.kind)
+        if isinstance(spec.model, PretrainedConfig):
+            _load_encoder(spec.model)
         WatchedRanks(path, order, supervisor).run()
         name_process(NAME, TITLE)
         lock.close()

@@ -11,16 +11,18 @@ import os
 import signal
 import sys
 import traceback
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
 from training.agents.ends import write_failure
 from training.agents.locks import hold_lock, rank_lock
 from training.agents.order import AgentOrder
-from training.agents.titles import name_process
 from training.metrics.rank_lines import name_own_lines
 from training.stopping import StopFlag, end_after_parent, follow_parent, stacks_file
+from training.titles import name_process
 from training.world import World
 
 # What an agent waits for, and a rank listens to.
@@ -42,11 +44,12 @@ def be_a_rank(order: AgentOrder, local_rank: int) -> NoReturn:
     name_own_lines(world.rank)
     try:
         lock = hold_lock(rank_lock(folder, world.rank))
+        work = _find_work(order.specification, world, flag)
         end_after_parent(order.grace_seconds)
         stacks = stacks_file(folder, world.rank).open("w")
         # From C, whatever Python is at: for the supervisor, which asks a rank without progress for its stacks.
         faulthandler.register(signal.SIGQUIT, stacks, all_threads=True)
-        kept = _work(order.specification, world, flag)
+        kept = work()
     except BaseException as error:  # noqa: BLE001 - whatever it was, the process reports it and leaves
         traceback.print_exc()
         with suppress(OSError):  # on a full disk the exit code alone tells
@@ -55,8 +58,11 @@ def be_a_rank(order: AgentOrder, local_rank: int) -> NoReturn:
     _leave(0, (kept, lock))
 
 
-def _work(path: Path, world: World, flag: StopFlag) -> object:
-    """Train or evaluate; returns whatever must live until the process has left."""
+def _find_work(path: Path, world: World, flag: StopFlag) -> Callable[[], object]:
+    """To train or to evaluate; what is called returns whatever must live until the process has left.
+
+    Called before this process has a second thread: the one that assembles input is forked from it.
+    """
     # Loading torch takes seconds, in which a SIGTERM must not kill this rank: hence these imports come after listening.
     # What an evaluation needs takes as long again. A rank that was forked has them.
     from training.spec import SegmentSpec
@@ -67,11 +73,13 @@ def _work(path: Path, world: World, flag: StopFlag) -> object:
         # Only one of the two: each would load the libraries of the other's work.
         from training.evaluation import evaluate
 
-        evaluate(spec, world, flag)
-        return None
+        return partial(evaluate, spec, world, flag)
+    from training.agents.forks import why_not_fork
+    from training.batches.ahead import AssemblingAhead
     from training.segment import run_segment
 
-    return run_segment(spec, world, flag)
+    ahead = AssemblingAhead(can_fork=why_not_fork() is None) if world.local_rank == 0 else None
+    return partial(run_segment, spec, world, flag, ahead)
 
 
 def _leave(exit_code: int, _kept: object = None) -> NoReturn:

@@ -10,13 +10,12 @@ import gc
 import json
 import os
 import signal
-import subprocess
 import sys
 import traceback
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from io import BufferedReader
+from typing import NoReturn
 
 from storage.errors import HoldfastError
 from storage.objects.local_store import LocalStore
@@ -25,8 +24,10 @@ from training.batches.microbatches import MicrobatchCut
 from training.data.waiting import StoreWait, load_dataset_patiently
 from training.spec import SegmentSpec
 from training.stopping import follow_parent
+from training.titles import name_process
 from training.world import World
 
+NAME, TITLE = "holdfast-input", "holdfast input"
 MESSAGE_BYTES = 1 << 16
 # Of one that ends again and again, ranks do the work.
 MOST_STARTS = 4
@@ -35,16 +36,24 @@ MOST_STARTS = 4
 class AssemblingAhead:
     """The process that works ahead, for the rank that starts it: the first one of its machine, from its main thread.
 
-    The libraries are loaded from the beginning on; what it is to work on is sent later. When it has ended, as where the
-    system took its memory, another one is started, a few times.
+    It is forked from the rank, which has the libraries, where the rank says that it `can_fork`: while it has one
+    thread. Else it loads them itself from the beginning on. What it is to work on is sent later. When it has ended, as
+    where the system took its memory, another one is started, a few times; by then a rank has threads.
     """
 
-    command: Sequence[str] = (sys.executable, "-m", "training.batches.ahead")
+    command: tuple[str, ...] = (sys.executable, "-m", "training.batches.ahead")
 
-    def __init__(self) -> None:
+    def __init__(self, can_fork: bool = False) -> None:
         self._work: object = None
         self._num_started = 0
-        self._start()
+        self._messages = -1
+        self._pid: int | None = None
+        self._start(can_fork)
+
+    @property
+    def pid(self) -> int | None:
+        """Its number; None once it was seen to have ended."""
+        return self._pid
 
     def begin(self, spec: SegmentSpec, world: World, cut: MicrobatchCut) -> None:
         """Send which blocks it assembles, and how their batches are cut."""
@@ -54,41 +63,71 @@ class AssemblingAhead:
 
     def assemble(self, step: int) -> None:
         """Have the block that begins at `step` assembled soon. Returns at once."""
-        if self._process.poll() is not None and self._num_started < MOST_STARTS:
-            self._start()
+        if self._has_ended(os.WNOHANG) and self._num_started < MOST_STARTS:
+            self._start(can_fork=False)
             self._send_work()
         self._send(step)
 
     def close(self) -> None:
         """End it, whatever it is at; returns when it is gone."""
-        self._process.kill()
-        self._process.wait()
+        if self._pid is not None:
+            os.kill(self._pid, signal.SIGKILL)  # it was not reaped, so the number is no other's
+            self._has_ended(0)
+        self._close_messages()
 
-    def _start(self) -> None:
-        self._process = subprocess.Popen(self.command, stdin=subprocess.PIPE, bufsize=0)
+    def _start(self, can_fork: bool) -> None:
+        self._close_messages()
+        reading, self._messages = os.pipe()
+        if can_fork:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            self._pid = os.fork()
+            if self._pid == 0:
+                os.close(self._messages)
+                work_and_leave(reading)
+        else:
+            as_input = [(os.POSIX_SPAWN_DUP2, reading, 0)]
+            self._pid = os.posix_spawn(sys.executable, self.command, os.environ, file_actions=as_input)
+        os.close(reading)
         self._num_started += 1
+
+    def _has_ended(self, options: int) -> bool:
+        if self._pid is not None and os.waitpid(self._pid, options)[0]:
+            self._pid = None
+        return self._pid is None
+
+    def _close_messages(self) -> None:
+        if self._messages >= 0:
+            os.close(self._messages)
+            self._messages = -1
 
     def _send_work(self) -> None:
         self._send(self._work)
         os.set_blocking(self._messages, False)
 
-    @property
-    def _messages(self) -> int:
-        assert self._process.stdin is not None
-        return self._process.stdin.fileno()
-
     def _send(self, message: object) -> None:
         # It may be gone, or be stopped and have read nothing for long. Then ranks assemble blocks themselves.
-        with suppress(BrokenPipeError, BlockingIOError):
-            os.write(self._messages, json.dumps(message).encode() + b"\n")
+        if self._messages >= 0:
+            with suppress(BrokenPipeError, BlockingIOError):
+                os.write(self._messages, json.dumps(message).encode() + b"\n")
 
 
-def main() -> None:
-    """Read what to work on, then steps, from standard input, until that ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the ranks, which leave in good order
-    follow_parent()
-    steps = sys.stdin.buffer
-    assert isinstance(steps, BufferedReader)
+def work_and_leave(messages: int) -> NoReturn:
+    """Do what comes through the pipe, until that ends; never returns."""
+    try:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the rank only notes it
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the ranks, which leave in good order
+        name_process(NAME, TITLE)
+        follow_parent()
+        with open(messages, "rb") as steps:
+            _assemble(steps)
+    except Exception:  # noqa: BLE001 - for readers of the log; the ranks go on
+        traceback.print_exc()
+    os._exit(0)  # threads that read ahead are not waited for
+
+
+def _assemble(steps: BufferedReader) -> None:
+    """Read what to work on, then steps, until there are no more."""
     work = json.loads(steps.readline())
     spec, world = SegmentSpec.model_validate(work["spec"]), World(*work["world"])
     cut = MicrobatchCut(**work["cut"])
@@ -108,8 +147,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except Exception:  # noqa: BLE001 - for readers of the log; the ranks go on
-        traceback.print_exc()
-    os._exit(0)  # threads that read ahead are not waited for
+    work_and_leave(sys.stdin.fileno())

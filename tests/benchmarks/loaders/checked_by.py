@@ -3,9 +3,7 @@
 As a module it is the process that assembles ahead, for a loader that is measured so: `python -m ... pages`.
 """
 
-import os
 import sys
-import traceback
 
 from training.batches import ahead
 from training.data import row_groups
@@ -25,14 +23,10 @@ class AssemblingAhead(ahead.AssemblingAhead):
     """The product's, whose process compares what `what` says."""
 
     def __init__(self, what: str) -> None:
-        self.command = [sys.executable, "-m", __spec__.name, what]
+        self.command = (sys.executable, "-m", __spec__.name, what)
         super().__init__()
 
 
 if __name__ == "__main__":
-    try:
-        check_by(sys.argv[1])
-        ahead.main()
-    except Exception:  # noqa: BLE001 - as the product does
-        traceback.print_exc()
-    os._exit(0)
+    check_by(sys.argv[1])
+    ahead.work_and_leave(sys.stdin.fileno())

@@ -23,7 +23,7 @@ import torch.distributed as dist
 
 from tests.benchmarks.scaling.model import Link
 from tests.helpers.hosts import INTERFACE, NAMESPACES, Hosts
-from tests.helpers.processes import work_and_leave
+from tests.helpers.processes import assembling_ahead, work_and_leave
 from training.configuration import TrainConfig
 from training.meeting import Meeting
 from training.models.precision import choose_precision
@@ -128,7 +128,7 @@ def _train(result: Path, spec_json: str, microbatch_seconds: float, world: World
         return take_step(self, step, microbatches)
 
     Trainer.take_step = sleep_and_take_step  # type: ignore[method-assign]
-    kept = run_segment(own, world, StopFlag())
+    kept = run_segment(own, world, StopFlag(), assembling_ahead(world))
     if world.is_first:
         result.write_text(json.dumps(began))
     return kept

@@ -29,7 +29,7 @@ LONGEST_SECONDS = 60
 DIES = """
 import os, signal, sys
 from training.batches.ahead import AssemblingAhead
-print(AssemblingAhead()._process.pid, flush=True)
+print(AssemblingAhead().pid, flush=True)
 sys.stdin.readline()
 {last_words}
 """
@@ -107,9 +107,10 @@ def test_nothing_is_assembled_beyond_the_last_step(spec: SegmentSpec, ahead: Ass
 
 def let_it_end(ahead: AssemblingAhead) -> None:
     """It does what it was told, finds that nothing more comes, and leaves."""
-    assert ahead._process.stdin is not None
-    ahead._process.stdin.close()
-    assert ahead._process.wait(LONGEST_SECONDS) == 0
+    assert ahead.pid is not None
+    process = psutil.Process(ahead.pid)
+    ahead._close_messages()
+    assert process.wait(LONGEST_SECONDS) == 0
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP])
@@ -120,7 +121,8 @@ def test_a_run_goes_on_without_the_process(
     found = samples_of(source, range(1))
     assert source._block is not None
     wait_for_block(source, source._block.end_step)  # were it stopped while it assembles, ranks would wait for it
-    ahead._process.send_signal(how)
+    assert ahead.pid is not None
+    os.kill(ahead.pid, how)
     for _ in range(20_000):  # more than a pipe holds
         ahead.assemble(NUM_STEPS)
     found += samples_of(source, range(1, NUM_STEPS))
@@ -134,18 +136,18 @@ def test_when_it_is_gone_another_one_goes_on_and_not_without_end(
     step = 0
     for _ in range(MOST_STARTS - 1):
         wait_for_block(source, step)
-        gone = ahead._process
-        gone.kill()
-        gone.wait()
+        gone = ahead.pid
+        assert gone is not None
+        os.kill(gone, signal.SIGKILL)
+        os.waitid(os.P_PID, gone, os.WEXITED | os.WNOWAIT)
         source.batch(step)  # begins a block, and tells of the next one
-        assert source._block is not None and ahead._process is not gone
+        assert source._block is not None and ahead.pid not in (None, gone)
         step = source._block.end_step
     wait_for_block(source, step)
     assert made == []
     ahead.close()
-    last = ahead._process
     source.batch(step)
-    assert ahead._process is last
+    assert ahead.pid is None
 
 
 def test_what_is_damaged_is_told_by_the_rank_alone_and_what_is_mended_is_assembled(
@@ -181,5 +183,6 @@ def test_the_process_ends_with_the_rank_however_that_ends(last_words: str) -> No
 
 
 def test_closing_ends_it_at_once(ahead: AssemblingAhead) -> None:
+    pid = ahead.pid
     ahead.close()
-    assert ahead._process.poll() is not None
+    assert pid is not None and not psutil.pid_exists(pid)

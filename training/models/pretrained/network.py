@@ -7,7 +7,12 @@ from torch import Tensor
 
 from storage.datasets import FIRST_VOCABULARY_INDEX, DatasetManifest
 from training.batches.tensors import Microbatch
-from training.export.standalone.holdfast_pretrained import PretrainedArchitecture, PretrainedNetwork
+from training.export.standalone.holdfast_pretrained import (
+    PretrainedArchitecture,
+    PretrainedNetwork,
+    attention_of,
+    make_config,
+)
 from training.model_configuration import PretrainedConfig
 
 
@@ -25,6 +30,11 @@ def probed(config: PretrainedConfig) -> PretrainedArchitecture:
         pin.read_config(), config.pooling, config.dropout, config.metadata_width,
         pin.padding_index, pin.separator_index, 0, (), 2,
     )  # fmt: skip
+
+
+def load_encoder(config: PretrainedConfig) -> None:
+    """Load the module of the encoder's architecture, which transformers does when it is first asked for."""
+    attention_of(make_config(config.pin.read_config()))
 
 
 def architecture_of(config: PretrainedConfig, dataset: DatasetManifest, num_outputs: int) -> PretrainedArchitecture:

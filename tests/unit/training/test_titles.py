@@ -8,7 +8,7 @@ import psutil
 
 from tests.helpers.fault_plans import ROOT
 
-NAME = "import sys; from training.agents.titles import name_process; name_process(sys.argv[1], sys.argv[2])\n"
+NAME = "import sys; from training.titles import name_process; name_process(sys.argv[1], sys.argv[2])\n"
 
 
 def test_a_process_is_shown_by_its_title_and_the_title_stays_within_its_arguments() -> None:

@@ -8,10 +8,9 @@ from typing import Any
 
 from storage.checkpoints.results import audit_key, find_result, write_result
 from storage.errors import LedgerViolationError, ObjectUnreadableError
+from storage.lazy_imports import lazy_imports
 from storage.objects.addresses import run_address
 from storage.runs.run_state import CheckpointRecord
-from tasks.audits.verdict import audit_run
-from tasks.audits.words import render_markdown, sum_up
 from tasks.configuration.run import RunConfig
 from tasks.console.announce import announce, warn
 from tasks.prefect_bridge.alerts import AUDIT_VIOLATION, alert
@@ -19,6 +18,11 @@ from tasks.prefect_bridge.server import show
 from tasks.retrying import Retry
 from tasks.run_paths import RunPaths, open_run_paths
 from tasks.step import step
+
+# Not before the first step: until the last one nothing is audited. Loaded while the ranks evaluate: see `evaluate.py`.
+with lazy_imports():
+    import tasks.audits.verdict as verdict
+    import tasks.audits.words as words
 
 # Violations that may be those of one bad second: a part, or the checkpoint that names the newest one, cannot be read.
 UNREADABLE = ("part_missing", "checkpoint")
@@ -46,23 +50,23 @@ def _audit(config: RunConfig, run_paths: RunPaths, is_last: bool) -> tuple[bool,
     if result is None:
         announce("Auditing the ledger: which samples trained the model.")
         result = _look(config, run_paths, is_last)
-        show(f"audit-{config.run}", render_markdown(result))
+        show(f"audit-{config.run}", words.render_markdown(result))
         if not result["ok"]:
             _fail(run_paths, result)
         write_result(run_paths.store, audit_key(promoted.path), {"digest": promoted.digest, "result": result})
-    return is_new, sum_up(result)
+    return is_new, words.sum_up(result)
 
 
 def _look(config: RunConfig, run_paths: RunPaths, is_last: bool) -> dict[str, Any]:
     """What an audit finds: a violation only if a second look finds one too."""
-    result = audit_run(run_paths.store, config.run)
+    result = verdict.audit_run(run_paths.store, config.run)
     unread = [violation["message"] for violation in result["violations"] if violation["kind"] in UNREADABLE]
     if unread and not is_last:
         raise ObjectUnreadableError(unread[0])
     if not result["ok"] and not unread:
-        warn(f"{sum_up(result)} It is looked at again in {config.retry.reread_seconds:g} s.")
+        warn(f"{words.sum_up(result)} It is looked at again in {config.retry.reread_seconds:g} s.")
         Retry(config.retry).pause(config.retry.reread_seconds)
-        result = audit_run(run_paths.store, config.run)
+        result = verdict.audit_run(run_paths.store, config.run)
     return result
 
 
@@ -74,8 +78,9 @@ def _find_proof(run_paths: RunPaths, promoted: CheckpointRecord) -> dict[str, An
 
 def _fail(run_paths: RunPaths, result: dict[str, Any]) -> None:
     address = run_address(run_paths.store, run_paths.manifest.run)
+    found = " ".join(violation["message"] for violation in result["violations"])
     message = (
-        f"{sum_up(result)} {' '.join(violation['message'] for violation in result['violations'])} The model is kept, "
+        f"{words.sum_up(result)} {found} The model is kept, "
         f"but what it was trained on is not proven. All that was found: `holdfast audit {address}`."
     )
     alert(AUDIT_VIOLATION, address, message, run=run_paths.manifest.run, violations=result["num_violations"])

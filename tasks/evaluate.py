@@ -118,7 +118,7 @@ def _run_ranks(config: RunConfig, run_paths: RunPaths, request: StopRequest) -> 
         def take(report: Report) -> None:
             heartbeat.hear(report)
 
-        # The report follows at once, and most of its time is loading. Not before the ranks are launched, by a fork.
+        # Audit and report follow at once, and most of their time is loading. Not before the ranks are launched.
         with job, LiveLog(run_paths, lease), ReportLoading(), console.status("evaluating on the test split"):
             is_hung = supervise(job, watch, request, take)
         reason = watch.cause if is_hung else f"The last lines of its log:\n{_last_lines(job)}"

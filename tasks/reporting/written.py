@@ -21,6 +21,7 @@ from tasks.console.announce import warn
 
 # Matplotlib takes more than a second to load: a run need not wait for that, nor for DuckDB, before it begins.
 with lazy_imports():
+    import tasks.audits.verdict as audit_verdict
     import tasks.reporting.data_remarks as data_remarks
     import tasks.reporting.run_page as run_page
 
@@ -28,13 +29,13 @@ NO_HISTORY: dict[str, Any] = {"loss": [], "validation": []}
 
 
 class ReportLoading(BackgroundThread):
-    """A context manager around a wait before a report: what the report is made with is loaded meanwhile."""
+    """A context manager around a wait before audit and report: what they are made with is loaded meanwhile."""
 
     def __init__(self) -> None:
         super().__init__("report loading")
 
     def _accompany(self) -> None:
-        self.loaded = (data_remarks.remarks_of, run_page.render_report)
+        self.loaded = (audit_verdict.audit_run, data_remarks.remarks_of, run_page.render_report)
 
 
 def report_address(store: Store, run: str) -> str:

@@ -59,10 +59,7 @@ def be_a_rank(order: AgentOrder, local_rank: int) -> NoReturn:
 
 
 def _find_work(path: Path, world: World, flag: StopFlag) -> Callable[[], object]:
-    """To train or to evaluate; what is called returns whatever must live until the process has left.
-
-    Called before this process has a second thread: the one that assembles input is forked from it.
-    """
+    """To train or to evaluate; what is called returns whatever must live until the process has left."""
     # Loading torch takes seconds, in which a SIGTERM must not kill this rank: hence these imports come after listening.
     # What an evaluation needs takes as long again. A rank that was forked has them.
     from training.spec import SegmentSpec
@@ -74,11 +71,10 @@ def _find_work(path: Path, world: World, flag: StopFlag) -> Callable[[], object]
         from training.evaluation import evaluate
 
         return partial(evaluate, spec, world, flag)
-    from training.agents.forks import why_not_fork
     from training.batches.ahead import AssemblingAhead
     from training.segment import run_segment
 
-    ahead = AssemblingAhead(can_fork=why_not_fork() is None) if world.local_rank == 0 else None
+    ahead = AssemblingAhead() if world.local_rank == 0 else None
     return partial(run_segment, spec, world, flag, ahead)
 
 

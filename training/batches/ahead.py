@@ -36,19 +36,18 @@ MOST_STARTS = 4
 class AssemblingAhead:
     """The process that works ahead, for the rank that starts it: the first one of its machine, from its main thread.
 
-    It is forked from the rank, which has the libraries, where the rank says that it `can_fork`: while it has one
-    thread. Else it loads them itself from the beginning on. What it is to work on is sent later. When it has ended, as
-    where the system took its memory, another one is started, a few times; by then a rank has threads.
+    The libraries are loaded from the beginning on; what it is to work on is sent later. When it has ended, as where the
+    system took its memory, another one is started, a few times.
     """
 
     command: tuple[str, ...] = (sys.executable, "-m", "training.batches.ahead")
 
-    def __init__(self, can_fork: bool = False) -> None:
+    def __init__(self) -> None:
         self._work: object = None
         self._num_started = 0
         self._messages = -1
         self._pid: int | None = None
-        self._start(can_fork)
+        self._start()
 
     @property
     def pid(self) -> int | None:
@@ -64,7 +63,7 @@ class AssemblingAhead:
     def assemble(self, step: int) -> None:
         """Have the block that begins at `step` assembled soon. Returns at once."""
         if self._has_ended(os.WNOHANG) and self._num_started < MOST_STARTS:
-            self._start(can_fork=False)
+            self._start()
             self._send_work()
         self._send(step)
 
@@ -75,21 +74,16 @@ class AssemblingAhead:
             self._has_ended(0)
         self._close_messages()
 
-    def _start(self, can_fork: bool) -> None:
+    def _start(self) -> None:
         self._close_messages()
         reading, self._messages = os.pipe()
-        if can_fork:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            self._pid = os.fork()
-            if self._pid == 0:
-                os.close(self._messages)
-                work_and_leave(reading)
-        else:
-            as_input = [(os.POSIX_SPAWN_DUP2, reading, 0)]
-            self._pid = os.posix_spawn(sys.executable, self.command, os.environ, file_actions=as_input)
+        self._pid = self._begin(reading)
         os.close(reading)
         self._num_started += 1
+
+    def _begin(self, messages: int) -> int:
+        as_input = [(os.POSIX_SPAWN_DUP2, messages, 0)]
+        return os.posix_spawn(sys.executable, self.command, os.environ, file_actions=as_input)
 
     def _has_ended(self, options: int) -> bool:
         if self._pid is not None and os.waitpid(self._pid, options)[0]:

@@ -73,9 +73,9 @@ def status(run: Path, settings: Settings = None) -> Status:
     return cast("Status", call("status", [run], settings))
 
 
-def runs(store: Path, settings: Settings = None) -> RunList:
-    """All runs of a store, each with where it stands. `store` is its address, or a configuration that names it."""
-    return cast("RunList", call("runs", [store], settings))
+def runs(*stores: Path, settings: Settings = None) -> RunList:
+    """All runs of these stores, each with where it stands. One is its address, or a configuration that names it."""
+    return cast("RunList", call("runs", [*stores], settings))
 
 
 def report(run: Path, out: Path | None = None, settings: Settings = None) -> Page:

@@ -67,8 +67,12 @@ class RunResult(Status):
 
 
 class Run(TypedDict, total=False):
-    """A run in a list. One that cannot be read has `run` and `error` alone, the reason."""
+    """A run in a list. One that cannot be read has `store`, `run` and `error` alone, the reason.
 
+    `needs_person` is why a person has to look at it, and what to do; None where it goes on by itself.
+    """
+
+    store: str
     run: str
     error: str | None
     address: str
@@ -82,12 +86,22 @@ class Run(TypedDict, total=False):
     goodput: float | None
     live: dict[str, Any] | None
     newest_metric: dict[str, Any] | None
+    promoted_at: float | None
+    needs_person: str | None
+
+
+class ListedStore(TypedDict):
+    """A store whose runs are listed; `error` is why it could not be read."""
+
+    store: str
+    num_runs: int
+    error: str | None
 
 
 class RunList(TypedDict):
-    """The runs of a store."""
+    """The runs of stores."""
 
-    store: str
+    stores: list[ListedStore]
     runs: list[Run]
 
 

@@ -3,6 +3,7 @@
 import io
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +17,6 @@ from storage.runs.retention import RetentionPolicy
 from storage.runs.run_state import RejectedRecord, RunState, SegmentRecord, ValidationFigures
 from storage.runs.segments import Heartbeat, write_heartbeat
 from storage.runs.transitions import end_segment, promote, take_lease
-from tasks.reporting import needs
 from tasks.reporting.needs import UNATTENDED_SECONDS
 from tests.helpers.runs import lease_run, make_checkpoint, make_run, record_of
 
@@ -31,8 +31,7 @@ def store(tmp_path: Path) -> LocalStore:
 @pytest.fixture
 def later(monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything was written an hour ago."""
-    hour = time.time() + HOUR
-    monkeypatch.setattr(needs.time, "time", lambda: hour)
+    monkeypatch.setattr("tasks.reporting.needs.time", SimpleNamespace(time=lambda: time.time() + HOUR))
 
 
 def need_of(store: LocalStore) -> str | None:
@@ -119,7 +118,7 @@ def test_a_holder_that_was_killed_here_and_nobody_goes_on(store: LocalStore) -> 
 
 def test_a_holder_elsewhere_that_is_not_heard_of(store: LocalStore) -> None:
     manifest = make_run(store)
-    elsewhere = this_process().model_copy(update={"host": "elsewhere", "boot_id": "another"})
+    elsewhere = this_process().model_copy(update={"host": "elsewhere", "pid_scope": "another boot"})
     lease = manifest.commit("segment began", take_lease(elsewhere, 1)).state.lease
     assert lease is not None
     heartbeat = Heartbeat(beat=1, step=7, written_at=time.time() - UNATTENDED_SECONDS)

@@ -99,8 +99,9 @@ class ListedStore(TypedDict):
 
 
 class RunList(TypedDict):
-    """The runs of stores."""
+    """The runs of stores. `store` is the address of a lone one."""
 
+    store: str | None
     stores: list[ListedStore]
     runs: list[Run]
 

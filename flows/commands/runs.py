@@ -86,7 +86,8 @@ def list_runs(*stores: Store) -> dict[str, Any]:
     if not found and not any(store["error"] for store in listed):
         where = words.listed([f"the store {address}" for address in by_address])
         raise RunMissingError(f"There is no run in {where}. Check the address, or start a run with `holdfast run`.")
-    return {"stores": listed, "runs": found}
+    lone = listed[0]["store"] if len(listed) == 1 else None
+    return {"store": lone, "stores": listed, "runs": found}
 
 
 def render_runs(found: dict[str, Any]) -> RenderableType:
@@ -96,9 +97,9 @@ def render_runs(found: dict[str, Any]) -> RenderableType:
         ("Left", "number"), ("Promoted", "number"), ("Last sign", "number"), ("Goodput", "number"),
         ("Newest metric", "text"),
     ]  # fmt: skip
-    is_one = len(found["stores"]) == 1
+    is_one = found["store"] is not None
     table = tables.Table(columns, [_list_run(run) for run in found["runs"]], wide=("Store",) if is_one else ())
-    where = found["stores"][0]["store"] if is_one else words.count_of(len(found["stores"]), "store")
+    where = found["store"] if is_one else words.count_of(len(found["stores"]), "store")
     title = Text(f"{words.count_of(len(found['runs']), 'run')} in {where}", no_wrap=True, overflow="ignore")
     parts: list[RenderableType] = [title, *([tables.show_table(table)] if found["runs"] else [])]
     parts += [Text(f"{run['run']}: {run['error']}") for run in found["runs"] if run["error"] is not None]
